@@ -1,0 +1,88 @@
+"""The exception tree.
+
+    EvoKernelError                 base; `exit_code` is what the command line returns
+    ├── UserError            (2)   the user can mend it: says what was wrong, where, and what to do
+    │   ├── ConfigError            a run configuration that does not validate
+    │   ├── TaskError              a task file that cannot be loaded, or is degenerate
+    │   │   └── LoweringError      the reference uses an operation with no lowering, and there is no SEED
+    │   ├── PopulationError        a population file that cannot be opened, or does not fit the request
+    │   │   └── PopulationLocked   another live process holds the file: names its pid and host
+    │   └── PlanError              a plan file that does not validate
+    ├── OperatorFailed             the agent's failure: recorded with what it cost, then the search goes on
+    └── InfraError           (3)   the machine's failure: retried, never scored
+
+A broken kernel is not an exception: it is an `Evaluation` with a `Status`. Whatever else is raised is a bug of ours.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from evo_kernel.types import Call, Decision, Step
+
+
+class EvoKernelError(Exception):
+    """Base of every exception that this project raises on purpose."""
+
+    exit_code = 1
+
+
+class UserError(EvoKernelError):
+    """The user can mend it. The message says what was wrong, where, and what to do next."""
+
+    exit_code = 2
+
+
+class ConfigError(UserError):
+    """A run configuration that does not validate."""
+
+
+class TaskError(UserError):
+    """A task that cannot be loaded, or whose reference is degenerate."""
+
+
+class LoweringError(TaskError):
+    """The reference uses an operation for which no first kernel can be written."""
+
+
+class PopulationError(UserError):
+    """A population file that cannot be opened, or does not fit the request."""
+
+
+class PopulationLocked(PopulationError):
+    """Another live process writes this population."""
+
+    def __init__(self, path: str, pid: int, host: str) -> None:
+        super().__init__(
+            f"{path} is in use by process {pid} on {host}. Wait for it, stop it, or look with "
+            f"`evo-kernel status {path}`, which only reads."
+        )
+        self.pid, self.host = pid, host
+
+
+class PlanError(UserError):
+    """A launch plan that does not validate. Plans come from untrusted processes and files."""
+
+
+class OperatorFailed(EvoKernelError):
+    """An operator could not make a proposal; carries what it had cost by then."""
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        operator: str = "",
+        decisions: tuple[Decision, ...] = (),
+        steps: tuple[Step, ...] = (),
+        calls: tuple[Call, ...] = (),
+    ) -> None:
+        super().__init__(reason)
+        self.reason, self.operator = reason, operator
+        self.decisions, self.steps, self.calls = decisions, steps, calls
+
+
+class InfraError(EvoKernelError):
+    """The machine failed, not the kernel: a lost child, a full disk, a GPU that went away."""
+
+    exit_code = 3

@@ -1,0 +1,428 @@
+"""The words of the house as frozen values, and the protocols at its seams. Standard library only.
+
+Every value here is immutable and safe to hand between threads. Times are microseconds (`_us`) for kernels and
+seconds (`_s`) for everything else; sizes are bytes.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any, Protocol, runtime_checkable
+
+
+class Status(enum.StrEnum):
+    """The fate of a kernel. Only `PASSED` carries a score."""
+
+    PASSED = "passed"
+    REJECTED = "rejected"  # breaks a rule: reads values on the host, uses an operation that ALLOW forbids, ...
+    BUILD_ERROR = "build_error"  # does not import, trace or compile
+    RUNTIME_ERROR = "runtime_error"  # crashes while it runs
+    WRONG = "wrong"  # computes something else
+    TIMEOUT = "timeout"
+    INFRA_ERROR = "infra_error"  # the machine's fault: retried, never scored
+
+
+class Purpose(enum.StrEnum):
+    """Why an evaluation was made, and what it is charged to."""
+
+    PROBE = "probe"  # record + check on small cases, for an operator at work
+    TUNE = "tune"  # one knob setting
+    SCORE = "score"
+    CONFIRM = "confirm"  # hidden cases, fresh seeds
+
+
+class CaseKind(enum.StrEnum):
+    CHECK = "check"  # small, any machine
+    SEARCH = "search"  # steers evolution
+    CONFIRM = "confirm"  # hidden from agents; judges champions
+
+
+def content_hash(value: object) -> str:
+    """sha256 of the canonical JSON of `value` (dataclasses welcome), hex."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=asdict)  # type: ignore[arg-type]
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Source:
+    """The text of a kernel: one Python module with `run(*inputs)`."""
+
+    text: str
+    language: str = "triton"
+
+    @cached_property
+    def sha256(self) -> str:
+        return hashlib.sha256(f"{self.language}\0{self.text}".encode()).hexdigest()
+
+
+Knobs = tuple[tuple[str, int], ...]
+"""One setting of the knobs: sorted (name, value) pairs. A name is a module constant (`BLOCK_M`), or
+`kernel.config` (an index into its autotune configurations), or `kernel.num_warps` / `kernel.num_stages`."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Where a score was made. Scores compare only inside one environment."""
+
+    kind: str  # "measured" or "modeled"
+    device: str  # "NVIDIA H200", or "sm_90" when modeled
+    driver: str
+    torch: str
+    triton: str
+    fp_fusion: bool
+    judge: int  # version of the judge's method: raised whenever a change may move scores
+    confinement: str  # which guards the recorder had: "namespaces+landlock+seccomp+rlimits", ..., "none"
+
+    @cached_property
+    def key(self) -> str:
+        return content_hash(asdict(self))[:16]
+
+    @property
+    def label(self) -> str:
+        """What every surface shows beside a number made here."""
+        return f"{self.kind} ({self.device})"
+
+
+@dataclass(frozen=True)
+class KernelFeatures:
+    """What one launch of a plan is made of: evidence for policies, archive cells and witnesses."""
+
+    name: str
+    grid: tuple[int, int, int]
+    num_warps: int
+    num_stages: int
+    registers: int
+    spill_bytes: int
+    shared_bytes: int
+    tensor_core: str  # "none" | "mma" | "wgmma"
+    data_path: str  # "load" | "cp.async" | "tma"
+    schedule: str  # "plain" | "pipelined" | "persistent" | "warp-specialised"
+    instructions: Mapping[str, int]  # static counts by class: "ld.global", "st.global", "mufu", "fma", "hgmma", ...
+    share: float = 0.0  # of the plan's time, modeled or measured; the dominant kernel has the largest
+
+
+@dataclass(frozen=True)
+class PlanFeatures:
+    """What a plan is made of; `kernels` in launch order."""
+
+    launches: int
+    aten_nodes: int
+    kernels: tuple[KernelFeatures, ...]
+    scratch_bytes: int = 0  # of intermediate buffers: fusion makes it fall
+
+    @property
+    def dominant(self) -> KernelFeatures | None:
+        """The kernel with the largest share of the plan's time."""
+        return max(self.kernels, key=lambda kernel: kernel.share, default=None)
+
+    @property
+    def cell(self) -> tuple[str, str, str, int]:
+        """Archive cell: tensor-core path, data path, schedule of the dominant kernel; launches 1, 2 or 3+."""
+        kernel = self.dominant
+        if kernel is None:
+            return ("none", "load", "plain", min(self.launches, 3))
+        return (kernel.tensor_core, kernel.data_path, kernel.schedule, min(max(self.launches, 1), 3))
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The time of one plan on one case, and what it is held against."""
+
+    case: str
+    plan: str  # plan hash
+    median_us: float
+    iqr_us: float
+    n: int  # samples; 0 when modeled
+    low_us: float  # interval of the median (95 %); equal to the median when modeled
+    high_us: float
+    baselines_us: Mapping[str, float] = field(default_factory=dict)
+    light_share: float | None = None  # share of the speed of light, where the task gives flops and bytes
+    features: PlanFeatures | None = None
+    details: Mapping[str, float] = field(default_factory=dict)  # e.g. modeled terms, clocks, drift
+
+    @property
+    def speedup(self) -> float:
+        """Fastest listed baseline ÷ candidate."""
+        return min(self.baselines_us.values()) / self.median_us if self.baselines_us else math.nan
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """The verdict on one case: how far from the float64 reference, in units of what is allowed (1.0 = the limit)."""
+
+    case: str
+    passed: bool
+    error: float  # worst ratio of error to its bound over seeds and regimes
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class PlanVerdict:
+    """What the judge found out about one plan on one case: the unit of reuse. A plan seen before costs nothing."""
+
+    case: str
+    plan: str  # plan hash
+    status: Status
+    reason: str = ""
+    check: CheckResult | None = None
+    measurement: Measurement | None = None
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The judge's verdict on one source in one environment for one purpose."""
+
+    source: str  # sha256
+    task: str  # task identity
+    purpose: Purpose
+    environment: Environment
+    status: Status
+    reason: str = ""  # one sentence a person can act on; empty when passed
+    score: float | None = None  # geometric mean of speed-ups over search cases; None unless passed and timed
+    knobs: Knobs = ()
+    checks: tuple[CheckResult, ...] = ()
+    measurements: tuple[Measurement, ...] = ()
+    plans: tuple[tuple[str, Knobs, str], ...] = ()  # (case, knobs, plan hash) of every plan seen
+    verdicts: tuple[PlanVerdict, ...] = ()  # what was newly found out; what was reused is not repeated
+    charged: Mapping[str, int] = field(default_factory=dict)  # evaluations by purpose; cache hits are free
+    gpu_s: float = 0.0
+    wall_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.score is not None and self.status is not Status.PASSED:
+            raise ValueError(f"a score needs status passed, not {self.status}")
+        if self.status is not Status.PASSED and not self.reason:
+            raise ValueError(f"status {self.status} needs a reason")
+
+    @property
+    def passed(self) -> bool:
+        return self.status is Status.PASSED
+
+    @property
+    def log_us(self) -> float:
+        """Mean log time in µs over cases (log of the geometric mean); NaN when nothing was timed."""
+        if not self.measurements:
+            return math.nan
+        return math.fsum(math.log(m.median_us) for m in self.measurements) / len(self.measurements)
+
+    @property
+    def features(self) -> PlanFeatures | None:
+        """Features of the slowest measured case's plan."""
+        slowest = max(self.measurements, key=lambda m: m.median_us, default=None)
+        return slowest.features if slowest else None
+
+
+@dataclass(frozen=True)
+class CaseCard:
+    """A case as agents see it."""
+
+    name: str
+    kind: CaseKind
+    sizes: Mapping[str, Any]
+    inputs: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...] = ()  # (dtype, shape, strides) per tensor input
+
+
+@dataclass(frozen=True)
+class TaskCard:
+    """A task as agents see it: never the confirm cases, never the drawn inputs."""
+
+    name: str
+    reference: str  # source text of the task file
+    allow: str  # "kernels" or "mixed"
+    precision: str  # "ieee" | "tf32": what fp32 contractions may use
+    atomics: bool  # whether two runs may differ in the last bits
+    cases: tuple[CaseCard, ...]  # check and search
+    description: str = ""
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """One semantic optimisation of the structure, at one place: an action of macro thinking."""
+
+    name: str  # catalogue name, e.g. "online-softmax"
+    family: str  # tiling | fusion | pipeline | reordering | memory | launch | algorithm | repair
+    region: str = ""  # e.g. "kernel softmax_kernel, loop over BLOCK at line 12"
+    parameters: tuple[tuple[str, str | int], ...] = ()
+
+    @property
+    def key(self) -> str:
+        tail = ",".join(f"{name}={value}" for name, value in self.parameters)
+        return f"{self.name}@{self.region}" + (f"({tail})" if tail else "")
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a policy was offered, with what probability it chose, and what it chose."""
+
+    policy: str
+    offered: tuple[Strategy, ...]
+    probabilities: tuple[float, ...]  # propensities, sum 1
+    chosen: int  # index into offered
+    context: tuple[float, ...] = ()  # features that the policy saw
+
+
+@dataclass(frozen=True)
+class Step:
+    """One edit of micro coding and its outcome: kept, repaired, or rolled back."""
+
+    action: str
+    outcome: str  # "kept" | "repaired" | "rolled back"
+    detail: str = ""
+    wall_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a language model."""
+
+    model: str
+    tokens_in: int = 0
+    tokens_out: int = 0
+    tokens_cached: int = 0
+    dollars: float | None = None  # None: the price is not known
+    wall_s: float = 0.0
+    error: str = ""
+    messages: str = ""
+
+
+@dataclass(frozen=True)
+class Relative:
+    """A candidate as an operator sees it."""
+
+    candidate: int
+    source: Source
+    generation: int
+    island: int
+    evaluation: Evaluation | None
+    strategies: tuple[Strategy, ...] = ()  # path from the root, oldest first
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A strategy that was already tried on a parent, and what came of it."""
+
+    strategy: Strategy
+    status: Status | None  # None: not judged
+    log_gain: float | None
+
+
+@dataclass(frozen=True)
+class Brief:
+    """The ticket: what an operator is given, and all that its result needs to find its way home."""
+
+    attempt: int
+    task: TaskCard
+    parent: Relative
+    inspirations: tuple[Relative, ...]
+    tried: tuple[Tried, ...]
+    island: int
+    seed: tuple[int, ...]  # for numpy.random.default_rng: the same attempt draws the same numbers after a resume
+    environment: Environment
+
+    @property
+    def generation(self) -> int:
+        return self.parent.generation + 1
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What an operator gives back."""
+
+    source: Source
+    operator: str
+    strategy: Strategy | None = None
+    parents: tuple[tuple[str, int], ...] = ()  # (role, candidate); the brief's parent if empty
+    decisions: tuple[Decision, ...] = ()
+    steps: tuple[Step, ...] = ()
+    calls: tuple[Call, ...] = ()
+    probes: int = 0
+    wall_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A candidate that is durable: proof that `record` came before the judge."""
+
+    candidate: int
+    brief: Brief
+    proposal: Proposal
+
+
+@dataclass(frozen=True)
+class Credit:
+    """What a candidate's strategy earned, for whoever learns from it (policies, mixes, reports)."""
+
+    attempt: int
+    candidate: int
+    operator: str
+    strategy: str  # "other" when the witness is missing
+    witnessed: bool
+    reward: float  # log gain, cost-adjusted, see populations/credit.py
+    log_gain: float  # log(parent ÷ child); 0 for a child that failed
+    depth: int  # 0: the child itself; 1-3: a descendant's share
+    decision: Decision | None = None
+
+
+Probe = Callable[[Source], Evaluation]
+"""Cheap evaluation for an operator at work: record + check on small cases, purpose PROBE."""
+
+
+@runtime_checkable
+class Operator(Protocol):
+    """A variation operator. Thread-safe: `propose` runs in `width` threads at once."""
+
+    name: str
+
+    def propose(self, brief: Brief, probe: Probe) -> Proposal:
+        """Think and edit. Raises OperatorFailed (and nothing else on purpose)."""
+        ...
+
+    def witnessed(self, proposal: Proposal, parent: Evaluation | None, child: Evaluation) -> bool:
+        """Whether the plan shows that the claimed strategy really happened."""
+        ...
+
+    def learn(self, credit: Credit) -> None:
+        """Take in what came of an earlier proposal. Called in the order of `tell`, and again by replay on resume."""
+        ...
+
+
+class Judge(Protocol):
+    """Scores sources of one task. Thread-safe."""
+
+    environment: Environment
+
+    def evaluate(self, source: Source, purpose: Purpose) -> Evaluation:
+        """Never raises for a broken kernel; raises InfraError when the machine failed beyond retries."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Population(Protocol):
+    """Memory of the search: the lineage. Thread-safe."""
+
+    def ask(self) -> Brief: ...
+
+    def record(self, brief: Brief, proposal: Proposal) -> Recorded: ...
+
+    def tell(self, recorded: Recorded, evaluation: Evaluation, witnessed: bool = False) -> Sequence[Credit]: ...
+
+    def fail(self, brief: Brief, operator: str, reason: str, proposal: Proposal | None = None) -> None:
+        """An attempt that ended without a candidate, with what it cost."""
+        ...
+
+    def pending(self) -> Sequence[Recorded]:
+        """Candidates without a verdict in this environment, oldest first: judged before anything new."""
+        ...
+
+    def credits(self) -> Iterable[Credit]:
+        """Every credit so far, in the order of `tell`: how operators are rebuilt on resume."""
+        ...
+
+    def best(self) -> Relative | None: ...
