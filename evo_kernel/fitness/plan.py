@@ -1,0 +1,348 @@
+"""Launch plans: what a kernel's `run` does on the GPU for one case and one setting of the knobs, as plain data.
+
+A plan is written by an untrusted recorder and read by trusted runners, so reading is validating: every field has a
+type and a bound, every index and every byte range is checked before anything is allocated or launched. Plans travel
+as JSON; nothing in them is ever unpickled or evaluated on the trusted side.
+
+    Plan            buffers, kernels (as text), nodes in order, outputs: what the recorder writes
+    Binary          one kernel compiled for one target, with its resources: what the compiler writes
+    CompiledPlan    the two together, with the hash by which evaluations are found
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from evo_kernel.errors import PlanError
+from evo_kernel.types import content_hash
+
+ITEM_BYTES = {
+    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1,
+    "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "uint16": 2, "uint32": 4, "uint64": 8, "bool": 1,
+}  # fmt: skip
+MAX_BYTES = 1 << 38
+MAX_GRID = (2**31 - 1, 65535, 65535)  # CUDA programming guide, table of technical specifications, compute 9.0
+MAX_NODES = 4096
+MAX_TEXT = 1 << 20
+
+Index = Annotated[int, Field(ge=0, lt=1 << 16)]
+Size = Annotated[int, Field(ge=0, le=MAX_BYTES)]
+Stride = Annotated[int, Field(ge=-MAX_BYTES, le=MAX_BYTES)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
+Shape = Annotated[tuple[Size, ...], Field(max_length=16)]
+Dtype = Literal[
+    "float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2",
+    "int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64", "bool",
+]  # fmt: skip
+_Model = TypeVar("_Model", bound="_Data")
+Literal0 = bool | int | float | str | None
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_bytes="base64", val_json_bytes="base64")
+
+
+class View(_Data):
+    """A tensor over a buffer. `offset` and `strides` count elements of `dtype`."""
+
+    buffer: Index
+    dtype: Dtype
+    shape: Shape
+    strides: Annotated[tuple[Stride, ...], Field(max_length=16)]
+    offset: Size = 0
+
+    @property
+    def item_bytes(self) -> int:
+        return ITEM_BYTES[self.dtype]
+
+    @property
+    def elements(self) -> int:
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+    def span(self) -> tuple[int, int]:
+        """Half-open byte range of the buffer that the view can touch."""
+        if self.elements == 0:
+            return (self.offset * self.item_bytes,) * 2
+        low = high = self.offset
+        for size, stride in zip(self.shape, self.strides, strict=True):
+            low += min(0, (size - 1) * stride)
+            high += max(0, (size - 1) * stride)
+        return low * self.item_bytes, (high + 1) * self.item_bytes
+
+
+class Buffer(_Data):
+    """One allocation. Inputs are filled by the runner; scratch is poisoned before every launch sequence."""
+
+    kind: Literal["input", "scratch"]
+    bytes: Size
+
+
+class Pointer(_Data):
+    """A kernel argument that points `offset` bytes into a buffer."""
+
+    kind: Literal["pointer"] = "pointer"
+    buffer: Index
+    offset: Size = 0
+
+
+class Scalar(_Data):
+    """A kernel argument by value; `type` as Triton spells it (i32, i64, fp32, u1, ...)."""
+
+    kind: Literal["scalar"] = "scalar"
+    type: Annotated[str, Field(pattern=r"^(u1|i1|[iu](8|16|32|64)|fp16|bf16|fp32|fp64|f32|f64)$")]
+    value: bool | Annotated[int, Field(ge=-(2**63), lt=2**64)] | float
+
+
+class Descriptor(_Data):
+    """A host-side tensor descriptor (TMA). Shape, strides and block in elements."""
+
+    kind: Literal["descriptor"] = "descriptor"
+    buffer: Index
+    offset: Size = 0
+    dtype: Dtype
+    shape: Shape
+    strides: Shape
+    block: Shape
+    padding: Literal["zero", "nan"] = "zero"
+
+
+Arg = Annotated[Pointer | Scalar | Descriptor, Field(discriminator="kind")]
+
+
+class Kernel(_Data):
+    """One specialisation of a kernel, as self-contained text.
+
+    `text` is a module that defines the jitted function `name` and all that it uses, and nothing else.
+    `constants` and `attributes` are keyed by parameter path as in Triton's own compiler interface.
+    """
+
+    name: Name
+    language: Literal["triton", "gluon"] = "triton"
+    text: Annotated[str, Field(max_length=MAX_TEXT)]
+    signature: tuple[tuple[Name, Annotated[str, Field(max_length=400)]], ...]
+    constants: tuple[tuple[tuple[Index, ...], Any], ...] = ()
+    attributes: tuple[tuple[tuple[Index, ...], tuple[tuple[str, Literal0], ...]], ...] = ()
+    options: tuple[tuple[Name, Any], ...] = ()
+
+    @cached_property
+    def key(self) -> str:
+        """Hash of all that decides the compiled code, the compiler and target apart."""
+        return content_hash(self.model_dump(mode="json"))
+
+    @property
+    def num_warps(self) -> int:
+        return int(dict(self.options).get("num_warps", 4))
+
+    @property
+    def num_stages(self) -> int:
+        return int(dict(self.options).get("num_stages", 3))
+
+
+class Launch(_Data):
+    """One kernel launch. `args` are the parameters that are not constexpr, in order."""
+
+    kind: Literal["launch"] = "launch"
+    kernel: Index
+    grid: tuple[int, int, int]
+    args: Annotated[tuple[Arg, ...], Field(max_length=512)]
+
+    @model_validator(mode="after")
+    def _grid_fits(self) -> Launch:
+        if any(not 1 <= size <= limit for size, limit in zip(self.grid, MAX_GRID, strict=True)):
+            raise ValueError(f"grid {self.grid} is outside 1..{MAX_GRID}")
+        return self
+
+
+class Fill(_Data):
+    """Set every element of a view to a value (torch.zeros, fill_, ...)."""
+
+    kind: Literal["fill"] = "fill"
+    view: View
+    value: bool | int | float
+
+
+class Aten(_Data):
+    """A torch operation that the runner replays: allowed only under ALLOW = mixed.
+
+    `args` and `kwargs` are JSON values in which {"view": i} names `views[i]`, {"dtype": ...} a dtype.
+    """
+
+    kind: Literal["aten"] = "aten"
+    op: Annotated[str, Field(pattern=r"^aten\.[A-Za-z0-9_]+\.[A-Za-z0-9_]+$", max_length=200)]
+    views: Annotated[tuple[View, ...], Field(max_length=512)]
+    args: Any
+    kwargs: Any
+    outputs: Annotated[tuple[View | None, ...], Field(max_length=64)]
+
+
+Node = Annotated[Launch | Fill | Aten, Field(discriminator="kind")]
+
+
+class Plan(_Data):
+    """What `run` does for one case and one setting of the knobs."""
+
+    version: Literal[1] = 1
+    case: Annotated[str, Field(max_length=400)]
+    target: Annotated[int, Field(ge=70, le=150)]  # compute capability × 10
+    knobs: tuple[tuple[Annotated[str, Field(max_length=300)], int], ...] = ()
+    inputs: Annotated[tuple[View | None, ...], Field(max_length=256)]  # None: not a tensor
+    buffers: Annotated[tuple[Buffer, ...], Field(max_length=4096)]
+    kernels: Annotated[tuple[Kernel, ...], Field(max_length=512)]
+    nodes: Annotated[tuple[Node, ...], Field(max_length=MAX_NODES)]
+    outputs: Annotated[tuple[View, ...], Field(max_length=64)]
+
+    @model_validator(mode="after")
+    def _everything_is_inside(self) -> Plan:
+        if sum(buffer.bytes for buffer in self.buffers) > MAX_BYTES:
+            raise ValueError(f"buffers sum to more than {MAX_BYTES} bytes")
+        for view in (*(v for v in self.inputs if v), *self.outputs, *self._node_views()):
+            self._check_view(view)
+        for node in self.nodes:
+            if isinstance(node, Launch):
+                self._check_launch(node)
+        return self
+
+    def _node_views(self) -> Iterator[View]:
+        for node in self.nodes:
+            if isinstance(node, Fill):
+                yield node.view
+            elif isinstance(node, Aten):
+                yield from node.views
+                yield from (view for view in node.outputs if view)
+
+    def _check_view(self, view: View) -> None:
+        if view.buffer >= len(self.buffers):
+            raise ValueError(f"view names buffer {view.buffer} of {len(self.buffers)}")
+        if len(view.shape) != len(view.strides):
+            raise ValueError("a view needs as many strides as sizes")
+        low, high = view.span()
+        if low < 0 or high > self.buffers[view.buffer].bytes:
+            raise ValueError(f"a view spans bytes {low}..{high} of buffer {view.buffer}, outside it")
+
+    def _check_launch(self, launch: Launch) -> None:
+        if launch.kernel >= len(self.kernels):
+            raise ValueError(f"launch names kernel {launch.kernel} of {len(self.kernels)}")
+        wanted = [kind for _, kind in self.kernels[launch.kernel].signature if kind != "constexpr"]
+        if len(wanted) != len(launch.args):
+            raise ValueError(f"launch passes {len(launch.args)} arguments where the kernel takes {len(wanted)}")
+        for kind, arg in zip(wanted, launch.args, strict=True):
+            expected = "pointer" if kind.startswith("*") else "descriptor" if kind.startswith("tensordesc") else "scalar"
+            if arg.kind != expected:
+                raise ValueError(f"a {arg.kind} is passed where the kernel takes {kind}")
+            if isinstance(arg, Scalar):
+                continue
+            if arg.buffer >= len(self.buffers) or arg.offset > self.buffers[arg.buffer].bytes:
+                raise ValueError(f"an argument points outside buffer {arg.buffer}")
+            if isinstance(arg, Descriptor):
+                self._check_view(_descriptor_view(arg))
+
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        return tuple(node for node in self.nodes if isinstance(node, Launch))
+
+    @property
+    def aten_nodes(self) -> tuple[Aten, ...]:
+        return tuple(node for node in self.nodes if isinstance(node, Aten))
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes of buffers that are neither inputs nor outputs."""
+        outputs = {view.buffer for view in self.outputs}
+        return sum(b.bytes for i, b in enumerate(self.buffers) if b.kind == "scratch" and i not in outputs)
+
+
+def _descriptor_view(arg: Descriptor) -> View:
+    item = ITEM_BYTES[arg.dtype]
+    if arg.offset % item:
+        raise ValueError("a descriptor's base is not aligned to its dtype")
+    return View(buffer=arg.buffer, dtype=arg.dtype, shape=arg.shape, strides=arg.strides, offset=arg.offset // item)
+
+
+class Binary(_Data):
+    """A kernel compiled for one target."""
+
+    key: str  # Kernel.key
+    symbol: Annotated[str, Field(max_length=1000)]
+    cubin: bytes
+    code_hash: str  # of the code sections alone: names and debug information do not count
+    num_warps: Annotated[int, Field(ge=1, le=64)]
+    num_ctas: Annotated[int, Field(ge=1, le=16)] = 1
+    shared_bytes: Annotated[int, Field(ge=0, le=232448)] = 0
+    registers: int = 0
+    spill_bytes: int = 0
+    global_scratch_bytes: Annotated[int, Field(ge=0, le=1 << 24)] = 0
+    global_scratch_align: Annotated[int, Field(ge=1, le=4096)] = 1
+    profile_scratch_bytes: Annotated[int, Field(ge=0, le=1 << 24)] = 0
+    parameter_bytes: tuple[int, ...] = ()  # size of each parameter of the entry function, from its metadata
+    cooperative: bool = False
+    dependent: bool = False
+    tensordesc_meta: Any = None
+    instructions: dict[str, int] = {}  # static counts by class, see fitness/machine_code.py
+    ptx_features: dict[str, int] = {}
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.num_warps
+
+
+class CompiledPlan(_Data):
+    """A plan with its binaries, in the order of `plan.kernels`."""
+
+    plan: Plan
+    binaries: tuple[Binary, ...]
+
+    @model_validator(mode="after")
+    def _one_binary_a_kernel(self) -> CompiledPlan:
+        if [b.key for b in self.binaries] != [k.key for k in self.plan.kernels]:
+            raise ValueError("binaries do not belong to the plan's kernels")
+        return self
+
+    @cached_property
+    def hash(self) -> str:
+        """The same binaries launched the same way are the same kernel, whatever the text says."""
+        shape = self.plan.model_dump(mode="json", include={"target", "inputs", "buffers", "nodes", "outputs"})
+        code = [
+            (b.code_hash, b.num_warps, b.num_ctas, b.shared_bytes, b.cooperative, b.dependent) for b in self.binaries
+        ]
+        return hashlib.sha256(json.dumps([shape, code], sort_keys=True).encode()).hexdigest()[:32]
+
+
+def read_plan(data: bytes | str) -> Plan:
+    """Parse and validate a plan. Raises PlanError with the first few faults."""
+    return _validated(Plan, data, "launch plan")
+
+
+def read_compiled_plan(data: bytes | str) -> CompiledPlan:
+    """Parse and validate a compiled plan. Raises PlanError with the first few faults."""
+    return _validated(CompiledPlan, data, "plan file")
+
+
+def load_plan_file(path: Path) -> CompiledPlan:
+    """Read what `save_plan_file` wrote."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise PlanError(f"cannot read {path}: {error.strerror}") from error
+    return read_compiled_plan(data)
+
+
+def save_plan_file(plan: CompiledPlan, path: Path) -> None:
+    path.write_text(plan.model_dump_json())
+
+
+def _validated(model: type[_Model], data: bytes | str, what: str) -> _Model:
+    try:
+        return model.model_validate_json(data)
+    except ValidationError as error:
+        faults = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:3])
+        raise PlanError(f"not a valid {what}: {faults}") from error
