@@ -236,7 +236,7 @@ class Plan(_Data):
         if len(wanted) != len(launch.args):
             raise ValueError(f"launch passes {len(launch.args)} arguments where the kernel takes {len(wanted)}")
         for kind, arg in zip(wanted, launch.args, strict=True):
-            expected = "pointer" if kind.startswith("*") else "descriptor" if kind.startswith("tensordesc") else "scalar"
+            expected = {"*": "pointer", "t": "descriptor"}.get(kind[:1], "scalar")
             if arg.kind != expected:
                 raise ValueError(f"a {arg.kind} is passed where the kernel takes {kind}")
             if isinstance(arg, Scalar):
