@@ -1,0 +1,91 @@
+"""The compiler's child: kernel text in, cubin out. It sees no candidate module, only self-contained kernel text.
+
+Request: {"arch", "kernels": [kernel, ...]}. Answer: {"binaries": [{"metadata", "cubin"} | {"fault"}]}.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import os
+import sys
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.compiler import compile as triton_compile
+
+_METADATA = (
+    "name", "shared", "num_warps", "num_ctas", "global_scratch_size", "global_scratch_align", "profile_scratch_size",
+    "launch_cooperative_grid", "launch_pdl", "tensordesc_meta", "num_stages",
+)  # fmt: skip
+
+
+def warm_up() -> None:
+    """In the zygote: load the compiler's shared libraries and dialects once."""
+    from triton._C.libtriton import ir
+    from triton.backends import backends
+
+    ir.load_dialects(ir.context())
+    assert "nvidia" in backends
+
+
+def handle(request: dict[str, Any], folder: str) -> dict[str, Any]:
+    """Compile every kernel; one that fails answers with its fault."""
+    return {"binaries": [_compile(k, request["arch"], folder, n) for n, k in enumerate(request["kernels"])]}
+
+
+def _compile(kernel: dict[str, Any], arch: int, folder: str, number: int) -> dict[str, Any]:
+    try:
+        function = _function(kernel, folder, number)
+        source_type = ASTSource
+        if kernel["language"] == "gluon":
+            from triton.experimental.gluon._runtime import GluonASTSource
+
+            source_type = GluonASTSource
+        source = source_type(
+            function,
+            dict(kernel["signature"]),
+            {tuple(path): _constant(value) for path, value in kernel["constants"]},
+            {tuple(path): [list(pair) for pair in pairs] for path, pairs in kernel["attributes"]},
+        )
+        compiled = triton_compile(source, target=GPUTarget("cuda", arch, 32), options=dict(kernel["options"]))
+        metadata = {name: getattr(compiled.metadata, name, None) for name in _METADATA}
+        return {"metadata": metadata, "cubin": base64.b64encode(compiled.asm["cubin"]).decode()}
+    # The compiler raises many kinds of error for a bad kernel, and the kernel's text may raise any other.
+    except BaseException as error:  # noqa: BLE001
+        return {"fault": _explain(error)}
+
+
+def _function(kernel: dict[str, Any], folder: str, number: int) -> Any:
+    name = f"kernel_{number}"
+    path = os.path.join(folder, f"{name}.py")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(kernel["text"])
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return getattr(module, kernel["name"])
+
+
+def _constant(value: Any) -> Any:
+    if isinstance(value, dict):
+        if "dtype" in value:
+            return triton.language.dtype(value["dtype"])
+        if "float" in value:
+            return float(value["float"])
+        if "tuple" in value:
+            return tuple(_constant(item) for item in value["tuple"])
+    return value
+
+
+def _explain(error: BaseException) -> str:
+    """Triton's message without its frames: the last lines name the kernel's line and the trouble."""
+    text = str(error).strip() or type(error).__name__
+    cause = error.__cause__ or error.__context__
+    if cause is not None and str(cause).strip() and str(cause).strip() not in text:
+        text += f"\n{type(cause).__name__}: {cause}"
+    return f"{type(error).__name__}: {text}"[-1200:] if len(text) > 1200 else f"{type(error).__name__}: {text}"

@@ -1,0 +1,147 @@
+"""Kernel text to machine code, in confined children, with a cache that no candidate can touch.
+
+The cache may be shared between candidates because its key is all that decides the code (text, signature, constants,
+options, target, compiler version) and its value is made in a fresh child that sees nothing else.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from evo_kernel.fitness import machine_code
+from evo_kernel.fitness.confined.guards import Limits
+from evo_kernel.fitness.confined.zygote import Zygote
+from evo_kernel.fitness.plan import Binary, Kernel
+
+CACHE_ENTRIES = 4096
+_ALLOWED_DECORATORS = ("triton.jit", "triton.constexpr_function", "_gluon.jit")
+
+
+class Compiler:
+    """Compiles kernels for one target. Thread-safe. A kernel that does not compile is answered with a sentence."""
+
+    def __init__(self, arch: int, deadline_s: float) -> None:
+        self._arch = arch
+        self._deadline_s = deadline_s
+        self._zygote = Zygote("compile")
+        self._lock = threading.Lock()
+        self._cache: OrderedDict[str, Binary | str] = OrderedDict()
+
+    def start(self) -> None:
+        self._zygote.start()
+
+    def close(self) -> None:
+        self._zygote.close()
+
+    def compile(self, kernels: Sequence[Kernel]) -> list[Binary | str]:
+        """One binary a kernel, or the reason why there is none, in order. Raises InfraError only."""
+        with self._lock:
+            known = {k.key: self._cache[k.key] for k in kernels if k.key in self._cache}
+        missing = {k.key: k for k in kernels if k.key not in known}
+        made = dict(zip(missing, self._compile(list(missing.values())), strict=True)) if missing else {}
+        with self._lock:
+            self._cache.update(made)
+            while len(self._cache) > CACHE_ENTRIES:
+                self._cache.popitem(last=False)
+        return [known.get(k.key) or made[k.key] for k in kernels]
+
+    def _compile(self, kernels: list[Kernel]) -> list[Binary | str]:
+        faults = {k.key: text_fault(k) for k in kernels}
+        clean = [k for k in kernels if not faults[k.key]]
+        results: dict[str, Binary | str] = {key: fault for key, fault in faults.items() if fault}
+        if clean:
+            limits = Limits(deadline_s=self._deadline_s * len(clean), may_fork=True)
+            request = {"arch": self._arch, "kernels": [k.model_dump(mode="json") for k in clean]}
+            result = self._zygote.run(request, limits)
+            if result.answer is None and len(clean) > 1:
+                for kernel in clean:  # one of them broke the child: the others are innocent
+                    results[kernel.key] = self._compile([kernel])[0]
+            elif result.answer is None:
+                results[clean[0].key] = f"kernel {clean[0].name}: the compiler ended with {result.outcome}"
+            else:
+                answers = list(result.answer.get("binaries") or [])
+                answers += [{"fault": "no answer"}] * (len(clean) - len(answers))
+                results |= {k.key: _binary(k, answer) for k, answer in zip(clean, answers, strict=False)}
+        return [results[k.key] for k in kernels]
+
+
+def text_fault(kernel: Kernel) -> str:
+    """Kernel text may hold imports of triton and math, constants and jitted functions: nothing that runs on import."""
+    try:
+        tree = ast.parse(kernel.text)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        return f"kernel {kernel.name}: its text is not valid Python: {error}"
+    for node in tree.body:
+        if not _harmless(node):
+            return f"kernel {kernel.name}: its text holds more than kernels and constants (line {node.lineno})"
+    return ""
+
+
+def _harmless(node: ast.stmt) -> bool:
+    match node:
+        case ast.Import(names=names):
+            return all(alias.name.split(".")[0] in ("triton", "math") for alias in names)
+        case ast.ImportFrom(module=str() as module, level=0):
+            return module.split(".")[0] == "triton"
+        case ast.FunctionDef(decorator_list=decorators, args=args):
+            plain = all(isinstance(d, (ast.Constant, ast.UnaryOp)) or _is_name(d) for d in args.defaults)
+            return plain and len(decorators) == 1 and ast.unparse(decorators[0]).split("(")[0] in _ALLOWED_DECORATORS
+        case ast.Assign(targets=[ast.Name()], value=value) | ast.AnnAssign(value=ast.expr() as value):
+            return _plain_value(value)
+    return False
+
+
+def _is_name(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) or (isinstance(node, ast.Attribute) and _is_name(node.value))
+
+
+def _plain_value(node: ast.expr) -> bool:
+    match node:
+        case ast.Constant() | ast.Name():
+            return True
+        case ast.UnaryOp(operand=operand):
+            return _plain_value(operand)
+        case ast.Tuple(elts=items) | ast.List(elts=items):
+            return all(_plain_value(item) for item in items)
+        case ast.Call(func=function, args=args, keywords=[]):
+            return ast.unparse(function) in ("tl.constexpr", "tl.dtype", "float") and all(map(_plain_value, args))
+    return False
+
+
+def _binary(kernel: Kernel, answer: Any) -> Binary | str:
+    """A child's answer as a validated binary: resources are read from the code itself, not from what was said."""
+    if not isinstance(answer, dict) or "cubin" not in answer:
+        fault = answer.get("fault") if isinstance(answer, dict) else None
+        return f"kernel {kernel.name} does not compile: {str(fault)[:1500]}"
+    try:
+        cubin = base64.b64decode(answer["cubin"], validate=True)
+        metadata = answer["metadata"]
+        used = machine_code.resources(cubin)
+        return Binary(
+            key=kernel.key,
+            symbol=metadata["name"],
+            cubin=base64.b64encode(cubin),
+            code_hash=machine_code.code_hash(cubin),
+            num_warps=metadata["num_warps"],
+            num_ctas=metadata["num_ctas"],
+            shared_bytes=metadata["shared"],
+            registers=used.registers,
+            spill_bytes=used.spill_bytes,
+            global_scratch_bytes=metadata["global_scratch_size"] or 0,
+            global_scratch_align=metadata["global_scratch_align"] or 1,
+            profile_scratch_bytes=metadata["profile_scratch_size"] or 0,
+            parameter_bytes=machine_code.parameter_bytes(cubin),
+            cooperative=bool(metadata["launch_cooperative_grid"]),
+            dependent=bool(metadata["launch_pdl"]),
+            tensordesc_meta=metadata["tensordesc_meta"],
+            instructions=dict(machine_code.instruction_counts(cubin)),
+        )
+    except (ValidationError, KeyError, TypeError, ValueError) as error:
+        return f"kernel {kernel.name}: the compiler's answer does not validate: {error}"

@@ -1,0 +1,213 @@
+"""The parent's side of a zygote: start it, give it jobs, read their results as untrusted data, restart it if it dies.
+
+Thread-safe: many threads may have jobs in flight on one zygote. Every process that comes of it is owned: the zygote
+dies with this process, children die with the zygote, and a child's whole process tree dies at its deadline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from evo_kernel.errors import InfraError
+from evo_kernel.fitness.confined.guards import Limits
+
+MAX_RESULT_BYTES = 256 << 20
+START_S = 120.0
+GRACE_S = 10.0
+_PASSED_ON = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "PYTHONHASHSEED")
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """What came of one job. `answer` is untrusted data, None unless the child finished by itself."""
+
+    outcome: str  # "done" | "timeout" | "memory" | "crash" | a signal's name | "exit N"
+    answer: dict[str, Any] | None
+    detail: str = ""
+    cpu_s: float = 0.0
+
+
+class Zygote:
+    """One warm process of a role (see server.ROLES) that forks confined children."""
+
+    def __init__(self, role: str, extra_env: dict[str, str] | None = None) -> None:
+        self.role = role
+        self._env = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+        self._env |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        self._env |= {"TRITON_DISABLE_LINE_INFO": "1", "TRITON_DEFAULT_FP_FUSION": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        self._env |= extra_env or {}
+        self._root = Path(tempfile.mkdtemp(prefix="evo-kernel-"))
+        self._ids = itertools.count()
+        self._lock = threading.Lock()
+        self._waiting: dict[int, Future[dict[str, Any]]] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._closed = False
+
+    def run(self, request: dict[str, Any], limits: Limits, files: dict[str, bytes] | None = None) -> JobResult:
+        """Run one job to its end, at most `limits.deadline_s` and a grace. A lost zygote is restarted once."""
+        for attempt in (1, 2):
+            folder = Path(tempfile.mkdtemp(dir=self._root))
+            try:
+                for name, data in (files or {}).items():
+                    (folder / name).write_bytes(data)
+                (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
+                reply = self._submit(str(folder), limits).result(limits.deadline_s + GRACE_S)
+                return _read_result(folder, reply)
+            except (FutureTimeout, ConnectionError, OSError) as error:
+                self._kill()
+                if attempt == 2 or self._closed:
+                    raise InfraError(f"the {self.role} process was lost twice: {error}") from error
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+        raise AssertionError("unreachable")
+
+    def start(self) -> None:
+        """Start the process if it does not run. Returns when it is warm."""
+        with self._lock:
+            self._ensure_started()
+
+    def close(self) -> None:
+        """Kill the process and all its children; remove its files. Idempotent."""
+        self._closed = True
+        self._kill()
+        shutil.rmtree(self._root, ignore_errors=True)
+
+    def _submit(self, folder: str, limits: Limits) -> Future[dict[str, Any]]:
+        future: Future[dict[str, Any]] = Future()
+        with self._lock:
+            control = self._ensure_started()
+            job = next(self._ids)
+            self._waiting[job] = future
+            message = {"id": job, "folder": folder, "limits": asdict(limits)}
+            control.sendall(json.dumps(message).encode() + b"\n")
+        return future
+
+    def _ensure_started(self) -> socket.socket:
+        if self._closed:
+            raise InfraError(f"the {self.role} process is closed")
+        if self._process is not None and self._process.poll() is None and self._control is not None:
+            return self._control
+        ours, theirs = socket.socketpair()
+        command = [sys.executable, "-P", "-m", "evo_kernel.fitness.confined.server", self.role, str(theirs.fileno())]
+        package_root = str(Path(__file__).resolve().parents[3])
+        env = self._env | {"PYTHONPATH": os.pathsep.join([package_root, *_python_path()])}
+        log = (self._root / "zygote.log").open("wb")
+        self._process = subprocess.Popen(
+            command,
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=env,
+            cwd=self._root,
+            start_new_session=True,
+        )
+        log.close()
+        theirs.close()
+        ours.settimeout(START_S)
+        if not _first_line(ours):
+            text = (self._root / "zygote.log").read_text(errors="replace")[-2000:]
+            raise InfraError(f"the {self.role} process did not start:\n{text}")
+        ours.settimeout(None)
+        self._control = ours
+        threading.Thread(target=self._listen, args=(ours,), daemon=True, name=f"zygote-{self.role}").start()
+        return ours
+
+    def _listen(self, control: socket.socket) -> None:
+        pending = b""
+        while True:
+            try:
+                data = control.recv(1 << 16)
+            except OSError:
+                data = b""
+            if not data:
+                break
+            *lines, pending = (pending + data).split(b"\n")
+            for line in lines:
+                reply = json.loads(line)
+                future = self._waiting.pop(reply["id"], None)
+                if future is not None:
+                    future.set_result(reply)
+        with self._lock:
+            if self._control is control:
+                self._control = None
+                lost, self._waiting = self._waiting, {}
+            else:
+                lost = {}
+        for future in lost.values():
+            future.set_exception(ConnectionError(f"the {self.role} process ended"))
+
+    def _kill(self) -> None:
+        with self._lock:
+            process, self._process = self._process, None
+            control, self._control = self._control, None
+            lost, self._waiting = self._waiting, {}
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        if control is not None:
+            with contextlib.suppress(OSError):
+                control.shutdown(socket.SHUT_RDWR)
+            control.close()
+        for future in lost.values():
+            if not future.done():
+                future.set_exception(ConnectionError(f"the {self.role} process was stopped"))
+
+
+def _python_path() -> list[str]:
+    """Where the parent finds its packages, the working folder left out (`-P` keeps it out of the child too)."""
+    here = os.getcwd()
+    return [path for path in sys.path if path and os.path.abspath(path) != here and "site-packages" in path]
+
+
+def _first_line(control: socket.socket) -> bool:
+    try:
+        return bool(control.recv(4096))
+    except OSError:
+        return False
+
+
+def _read_result(folder: Path, reply: dict[str, Any]) -> JobResult:
+    outcome, cpu_s = str(reply["outcome"]), float(reply.get("cpu_s", 0.0))
+    detail = _tail(folder / "crash.txt")
+    outcome = {"exit 72": "memory", "exit 73": "crash", "SIGXCPU": "timeout"}.get(outcome, outcome)
+    if outcome != "done":
+        return JobResult(outcome, None, detail, cpu_s)
+    path = folder / "result.json"
+    try:
+        # The child owns this folder: a link or a pipe in place of the file must not be followed or waited on.
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(fd, "rb") as file:
+            data = file.read(MAX_RESULT_BYTES + 1)
+        answer = json.loads(data) if len(data) <= MAX_RESULT_BYTES else None
+    except (OSError, ValueError, RecursionError):
+        answer = None
+    if not isinstance(answer, dict):
+        return JobResult("crash", None, "the child ended without a readable answer", cpu_s)
+    return JobResult("done", answer, "", cpu_s)
+
+
+def _tail(path: Path) -> str:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(fd, "rb") as file:
+            return file.read(4000).decode(errors="replace")
+    except OSError:
+        return ""

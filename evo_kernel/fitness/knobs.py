@@ -1,0 +1,115 @@
+"""Knobs of a source: which numbers the tuner may set, and a source with a setting written in.
+
+A knob is a module-level integer constant that a launch takes (`BLOCK_M = 64`), or the choice among a kernel's
+autotune configurations (`kernel.config`). Everything else is structure, and belongs to strategies.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from evo_kernel.types import Knobs, Source
+
+_SMALL = {"WARPS": (1, 2, 4, 8, 16), "STAGES": (1, 2, 3, 4, 5), "GROUP": (1, 2, 4, 8, 16), "SPLIT": (1, 2, 4, 8, 16)}
+_ROWS = (1, 2, 4, 8, 16)
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One knob with its present value and what the tuner may try, the present value among them."""
+
+    name: str
+    value: int
+    choices: tuple[int, ...]
+
+
+def find_knobs(source: Source, configs: dict[str, int] | None = None) -> tuple[Knob, ...]:
+    """Knobs of a source, in order of appearance. `configs`: autotune configurations by kernel, from the recorder."""
+    tree = ast.parse(source.text)
+    used = _launched_names(tree)
+    found = [
+        Knob(name, value, _choices(name, value))
+        for name, value, _ in _constants(tree)
+        if name in used and len(_choices(name, value)) > 1
+    ]
+    found += [Knob(f"{k}.config", 0, tuple(range(n))) for k, n in sorted((configs or {}).items()) if n > 1]
+    return tuple(found)
+
+
+def apply_knobs(source: Source, knobs: Knobs) -> Source:
+    """The source with every named constant set, and autotune lists cut to the chosen configuration."""
+    if not knobs:
+        return source
+    wanted = dict(knobs)
+    tree = ast.parse(source.text)
+    edits = [(node, str(wanted[name])) for name, _, node in _constants(tree) if name in wanted]
+    edits += [
+        (node, f"({ast.get_source_segment(source.text, node)})[{wanted[key]}:{wanted[key] + 1}]")
+        for key, node in _autotune_lists(tree)
+        if key in wanted
+    ]
+    return Source(_replace(source.text, edits), source.language)
+
+
+def _constants(tree: ast.Module) -> list[tuple[str, int, ast.expr]]:
+    """Module-level `NAME = <int>` with an upper-case name."""
+    found = []
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=int() as value) as place):
+                if name.isupper() and not isinstance(value, bool):
+                    found.append((name, value, place))
+    return found
+
+
+def _launched_names(tree: ast.Module) -> set[str]:
+    """Names read outside jitted functions: a constant that only a kernel reads is not set at launch."""
+    names: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and not _is_jitted(node):
+            names |= {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+    return names
+
+
+def _is_jitted(node: ast.FunctionDef) -> bool:
+    return any("jit" in ast.unparse(decorator) for decorator in node.decorator_list)
+
+
+def _choices(name: str, value: int) -> tuple[int, ...]:
+    for word, choices in _SMALL.items():
+        if word in name:
+            return tuple(sorted({*choices, value}))
+    if "ROWS" in name:
+        return tuple(sorted({*_ROWS, value}))
+    if value < 1 or value & (value - 1):
+        return (value,)
+    return tuple(s for s in (value // 4, value // 2, value, value * 2, value * 4, value * 8) if s >= min(16, value))
+
+
+def _autotune_lists(tree: ast.Module) -> list[tuple[str, ast.expr]]:
+    found = []
+    for node in tree.body:
+        if not isinstance(node, ast.FunctionDef):
+            continue
+        for decorator in node.decorator_list:
+            if isinstance(decorator, ast.Call) and ast.unparse(decorator.func).endswith("autotune"):
+                values = [k.value for k in decorator.keywords if k.arg == "configs"] or decorator.args[:1]
+                found += [(f"{node.name}.config", value) for value in values]
+    return found
+
+
+def _replace(text: str, edits: list[tuple[ast.expr, str]]) -> str:
+    """Put new text in place of syntax nodes. Columns in `ast` are UTF-8 bytes."""
+    lines = text.encode().splitlines(keepends=True)
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line))
+    data = b"".join(lines)
+    spans = [
+        (starts[n.lineno - 1] + n.col_offset, starts[(n.end_lineno or n.lineno) - 1] + (n.end_col_offset or 0), new)
+        for n, new in edits
+    ]
+    for start, end, new in sorted(spans, reverse=True):
+        data = data[:start] + new.encode() + data[end:]
+    return data.decode()

@@ -1,0 +1,173 @@
+"""The recorder's child: imports one candidate and records its `run` for each case and setting of the knobs.
+
+Request: {"arch", "cases": [{"name", "inputs": [...]}], "settings": [{"knobs", "text"}, ...], "resources": {...}}.
+Answer: {"records": [{"case", "setting", "plan" | "fault": {"status", "reason"}}], "needs": [kernel, ...],
+"configs": {kernel: number of autotune configurations}}.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import triton
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from triton.runtime.autotuner import Autotuner
+from triton.runtime.jit import JITFunction
+
+from evo_kernel.fitness.record.device import impersonate
+from evo_kernel.fitness.record.tracing import AtenWriter, NeedsBinary, Refused, Tracer, fake_inputs
+
+MAX_REASON = 1200
+
+
+def warm_up() -> None:
+    """In the zygote: what every child would pay for again."""
+    fake_tensor.init_gpu_context = lambda device: None
+    with FakeTensorMode():
+        torch.empty(2, device="cpu") + 1
+
+
+def handle(request: dict[str, Any], folder: str) -> dict[str, Any]:
+    """Record every (case, setting). Faults are answers, never exceptions."""
+    impersonate(request["arch"])
+    records: list[dict[str, Any]] = []
+    needs: list[dict[str, Any]] = []
+    configs: dict[str, int] = {}
+    for number, setting in enumerate(request["settings"]):
+        session = _Session(request, setting, configs)
+        fault = session.load(folder, f"candidate_{number}")
+        for case in request["cases"]:
+            outcome = {"fault": fault} if fault else session.record(case, needs)
+            records.append({"case": case["name"], "setting": number, **outcome})
+    return {"records": records, "needs": needs, "configs": configs}
+
+
+class _Session:
+    """One import of the candidate under one setting of the knobs."""
+
+    def __init__(self, request: dict[str, Any], setting: dict[str, Any], configs: dict[str, int]) -> None:
+        self._request, self._text, self._configs = request, setting["text"], configs
+        self._knobs: dict[str, int] = dict(setting["knobs"])
+        self._run: Callable[..., Any] | None = None
+
+    def load(self, folder: str, name: str) -> dict[str, str] | None:
+        path = os.path.join(folder, f"{name}.py")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(self._text)
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        # Candidate code may raise anything, SystemExit included.
+        except BaseException as error:  # noqa: BLE001
+            return _fault("build_error", f"the module does not import: {_explain(error, path)}")
+        self._run = getattr(module, "run", None)
+        if not callable(self._run):
+            return _fault("build_error", "the module defines no function `run`: it is what the judge calls")
+        return None
+
+    def record(self, case: dict[str, Any], needs: list[dict[str, Any]]) -> dict[str, Any]:
+        tracer = Tracer(self._request["arch"], self._request["resources"])
+        mode = FakeTensorMode()
+        try:
+            values, views = fake_inputs(mode, case["inputs"], tracer)
+            with _hooks(tracer, self._knobs, self._configs), mode, AtenWriter(tracer):
+                assert self._run is not None
+                result = self._run(*values)
+            outputs = tracer.finish(result)
+        except NeedsBinary as need:
+            needs.append(need.kernel)
+            return {"fault": _fault("build_error", "needs a compiled kernel")}
+        except Refused as refusal:
+            return {"fault": _fault(refusal.status, str(refusal))}
+        # Candidate code may raise anything, SystemExit included.
+        except BaseException as error:  # noqa: BLE001
+            cause = _refusal(error)
+            if cause is not None:
+                return {"fault": _fault(cause.status, str(cause))}
+            return {
+                "fault": _fault("build_error", f"run failed while it was recorded: {_explain(error, 'candidate_')}")
+            }
+        plan = {
+            "case": case["name"],
+            "target": self._request["arch"],
+            "knobs": sorted(self._knobs.items()),
+            "inputs": views,
+            "outputs": outputs,
+            "buffers": tracer.buffers,
+            "kernels": tracer.kernels,
+            "nodes": tracer.nodes,
+        }
+        return {"plan": plan}
+
+
+class _hooks:
+    """While a candidate's `run` is recorded, launches are written down and autotuners take the asked configuration."""
+
+    def __init__(self, tracer: Tracer, knobs: dict[str, int], configs: dict[str, int]) -> None:
+        self._tracer, self._knobs, self._configs = tracer, knobs, configs
+
+    def __enter__(self) -> None:
+        tracer = self._tracer
+
+        def run(kernel: JITFunction, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+            return tracer.launch(kernel, args, grid, warmup, options)
+
+        self._saved = (JITFunction.run, Autotuner.run, FakeTensor.__dict__.get("data_ptr"), triton.set_allocator)
+        JITFunction.run = run
+        Autotuner.run = self._tuned()
+        FakeTensor.data_ptr = tracer.address
+        triton.set_allocator = lambda allocator: None
+
+    def __exit__(self, *exc: object) -> None:
+        JITFunction.run, Autotuner.run, data_ptr, triton.set_allocator = self._saved
+        if data_ptr is None:
+            del FakeTensor.data_ptr
+        else:
+            FakeTensor.data_ptr = data_ptr
+
+    def _tuned(self) -> Callable[..., Any]:
+        knobs, seen = self._knobs, self._configs
+
+        def run(tuner: Autotuner, *args: Any, **kwargs: Any) -> Any:
+            tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
+            configs = tuner.prune_configs(kwargs)
+            name = tuner.base_fn.__name__
+            seen[name] = max(len(configs), seen.get(name, 0))
+            config = configs[min(knobs.get(f"{name}.config", 0), len(configs) - 1)]
+            if config.pre_hook is not None:
+                config.pre_hook({**tuner.nargs, **kwargs, **config.all_kwargs()})
+            return tuner.fn.run(*args, **kwargs, **config.all_kwargs())
+
+        return run
+
+
+def _fault(status: str, reason: str) -> dict[str, str]:
+    return {"status": status, "reason": reason[:MAX_REASON]}
+
+
+def _refusal(error: BaseException) -> Refused | None:
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, Refused):
+            return seen
+        seen = seen.__cause__ or seen.__context__
+    return None
+
+
+def _explain(error: BaseException, place: str) -> str:
+    """The exception and, where it can be found, the candidate's own line."""
+    lines = [frame for frame in traceback.extract_tb(error.__traceback__) if place in frame.filename]
+    if isinstance(error, SyntaxError):
+        return f"SyntaxError: {error.msg} (line {error.lineno})"
+    at = f" (line {lines[-1].lineno}: {lines[-1].line})" if lines else ""
+    return f"{type(error).__name__}: {str(error).strip()[:800]}{at}"

@@ -1,0 +1,94 @@
+"""What honest host code may ask about the GPU, answered for the target from the table of targets.
+
+Installed in the recorder's child before the candidate is imported: Triton's driver, `torch.cuda` and Triton's own
+helpers then speak of the target GPU, though the child has none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+
+from evo_kernel.fitness.targets import Target, target_for
+
+
+class TargetDriver:
+    """Stands in for Triton's active driver; only names the target."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self.utils = types.SimpleNamespace(get_device_properties=self._properties)
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", self._target.arch, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def set_current_device(self, device: int) -> None:
+        del device
+
+    def get_current_stream(self, device: int | None = None) -> int:
+        del device
+        return 0
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("cuda", 0)
+
+    def get_device_interface(self) -> Any:
+        return torch.cuda
+
+    def is_active(self) -> bool:
+        return True
+
+    def _properties(self, device: int = 0) -> dict[str, int]:
+        del device
+        target = self._target
+        return {
+            "max_shared_mem": target.shared_bytes_per_block,
+            "max_num_regs": target.registers_per_sm,
+            "multiprocessor_count": target.sm_count,
+            "warpSize": 32,
+            "sm_clock_rate": int(target.clock_mhz * 1000),
+        }
+
+
+def impersonate(arch: int) -> None:
+    """Make torch and Triton in this process answer as a machine with one GPU of capability `arch`."""
+    target = target_for(arch)
+    triton.runtime.driver.set_active(TargetDriver(target))  # type: ignore[arg-type]
+    properties = types.SimpleNamespace(
+        name=target.name,
+        major=target.arch // 10,
+        minor=target.arch % 10,
+        multi_processor_count=target.sm_count,
+        total_memory=target.memory_bytes,
+        L2_cache_size=target.l2_bytes,
+        warp_size=32,
+        max_threads_per_multi_processor=target.threads_per_sm,
+        shared_memory_per_block=49152,
+        shared_memory_per_block_optin=target.shared_bytes_per_block,
+        shared_memory_per_multiprocessor=target.shared_bytes_per_sm,
+        regs_per_multiprocessor=target.registers_per_sm,
+    )
+    answers: dict[str, Any] = {
+        "is_available": lambda: True,
+        "device_count": lambda: 1,
+        "current_device": lambda: 0,
+        "set_device": lambda device: None,
+        "get_device_name": lambda device=None: target.name,
+        "get_device_capability": lambda device=None: (target.arch // 10, target.arch % 10),
+        "get_device_properties": lambda device=None: properties,
+        "synchronize": lambda device=None: None,
+        "is_current_stream_capturing": lambda: False,
+        "device": lambda device=None: contextlib.nullcontext(),
+        "device_of": lambda tensor=None: contextlib.nullcontext(),
+        "is_bf16_supported": lambda including_emulation=True: target.arch >= 80,
+    }
+    for name, answer in answers.items():
+        setattr(torch.cuda, name, answer)

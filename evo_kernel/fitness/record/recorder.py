@@ -1,0 +1,196 @@
+"""The parent's side of recording: a source in, validated launch plans out, or a status with its reason."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+
+from evo_kernel.errors import PlanError
+from evo_kernel.fitness.compiling.compiler import Compiler
+from evo_kernel.fitness.confined.guards import Limits
+from evo_kernel.fitness.confined.zygote import Zygote
+from evo_kernel.fitness.knobs import apply_knobs
+from evo_kernel.fitness.plan import CompiledPlan, Kernel, Plan
+from evo_kernel.types import Knobs, Source, Status
+
+MAX_SOURCE_CHARS = 1 << 20
+_ROUNDS = 4  # how often host code may ask for one more compiled kernel's resources
+_OUTCOMES = {
+    "timeout": (Status.TIMEOUT, "it did not finish recording in {deadline:g} s: an endless import or loop on the host"),
+    "memory": (Status.REJECTED, "recording it needs more than {memory} GB of host memory"),
+    "crash": (Status.BUILD_ERROR, "recording it ended without an answer: {detail}"),
+    "SIGXFSZ": (Status.REJECTED, "it writes more than the scratch limit to disk"),
+}
+
+
+@dataclass(frozen=True)
+class RecordCase:
+    """A case as the recorder needs it: one spec an input, see `input_specs` of the task."""
+
+    name: str
+    inputs: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Fault:
+    status: Status
+    reason: str
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Plans by (case, knobs); a fault in the place of a plan that could not be had."""
+
+    plans: Mapping[tuple[str, Knobs], CompiledPlan | Fault]
+    configs: Mapping[str, int] = field(default_factory=dict)  # autotune configurations by kernel
+
+    @property
+    def fault(self) -> Fault | None:
+        """The first fault, in the order of cases."""
+        return next((value for value in self.plans.values() if isinstance(value, Fault)), None)
+
+
+class Recorder:
+    """Records sources in confined children of one zygote and compiles their kernels. Thread-safe."""
+
+    def __init__(self, compiler: Compiler, arch: int, deadline_s: float) -> None:
+        self._compiler, self._arch = compiler, arch
+        self._limits = Limits(deadline_s=deadline_s)
+        self._zygote = Zygote("record")
+        self.confinement = "unknown"
+
+    def start(self) -> None:
+        """Start the zygote, and learn which walls stand here."""
+        probe = self.record(Source("def run(x):\n    return x\n"), (_PROBE_CASE,), ((),))
+        assert probe.fault is None or probe.fault.status is not Status.INFRA_ERROR, probe.fault
+
+    def close(self) -> None:
+        self._zygote.close()
+
+    def record(self, source: Source, cases: Sequence[RecordCase], settings: Sequence[Knobs]) -> Recording:
+        """Plans of `source` for every case and knob setting, compiled. Raises InfraError only."""
+        if (fault := static_fault(source)) is not None:
+            return Recording({(case.name, knobs): fault for knobs in settings for case in cases})
+        answer = self._answer(source, cases, settings)
+        if isinstance(answer, Fault):
+            return Recording({(case.name, knobs): answer for knobs in settings for case in cases})
+        try:
+            drafts = {
+                (str(r["case"]), settings[int(r["setting"])]): _draft(r) for r in answer["records"] if r["setting"] >= 0
+            }
+            configs = {str(k): min(int(v), 1000) for k, v in answer["configs"].items()}
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            forged = Fault(Status.REJECTED, f"the recording is malformed: {error}")
+            return Recording({(case.name, knobs): forged for knobs in settings for case in cases})
+        missing = Fault(Status.REJECTED, "the recording lacks this case")
+        wanted = {(c.name, k): drafts.get((c.name, k), missing) for k in settings for c in cases}
+        return Recording(self._compile(wanted), configs)
+
+    def _answer(self, source: Source, cases: Sequence[RecordCase], settings: Sequence[Knobs]) -> dict[str, Any] | Fault:
+        resources: dict[str, Any] = {}
+        for _ in range(_ROUNDS):
+            request = {
+                "arch": self._arch,
+                "cases": [{"name": case.name, "inputs": list(case.inputs)} for case in cases],
+                "settings": [{"knobs": list(k), "text": apply_knobs(source, k).text} for k in settings],
+                "resources": resources,
+            }
+            result = self._zygote.run(request, self._limits)
+            if result.answer is None:
+                return _outcome_fault(result.outcome, result.detail, self._limits)
+            self.confinement = str(result.answer.get("confinement", "none"))
+            needs = result.answer.get("needs") or []
+            if not needs:
+                return result.answer
+            fault = self._answer_needs(needs, resources)
+            if fault is not None:
+                return fault
+        return Fault(
+            Status.REJECTED, f"host code asks for the resources of more than {_ROUNDS} compiled kernels in turn"
+        )
+
+    def _answer_needs(self, needs: Sequence[Any], resources: dict[str, Any]) -> Fault | None:
+        try:
+            kernels = [Kernel.model_validate(need) for need in needs[:16]]
+        except ValidationError:
+            return Fault(Status.REJECTED, "the recording is malformed: a kernel does not validate")
+        for kernel, binary in zip(kernels, self._compiler.compile(kernels), strict=True):
+            if isinstance(binary, str):
+                return Fault(Status.BUILD_ERROR, binary)
+            resources[kernel.key] = {
+                "n_regs": binary.registers,
+                "n_spills": binary.spill_bytes // 4,
+                "n_max_threads": 1024,
+                "shared": binary.shared_bytes,
+                "num_warps": binary.num_warps,
+                "num_ctas": binary.num_ctas,
+                "name": binary.symbol,
+            }
+            resources[kernel.key]["metadata"] = dict(resources[kernel.key])
+        return None
+
+    def _compile(
+        self, drafts: Mapping[tuple[str, Knobs], Plan | Fault]
+    ) -> dict[tuple[str, Knobs], CompiledPlan | Fault]:
+        kernels = {k.key: k for draft in drafts.values() if isinstance(draft, Plan) for k in draft.kernels}
+        binaries = dict(zip(kernels, self._compiler.compile(list(kernels.values())), strict=True))
+        plans: dict[tuple[str, Knobs], CompiledPlan | Fault] = {}
+        for place, draft in drafts.items():
+            if isinstance(draft, Fault):
+                plans[place] = draft
+                continue
+            found = [binaries[kernel.key] for kernel in draft.kernels]
+            broken = next((b for b in found if isinstance(b, str)), None)
+            if broken is not None:
+                plans[place] = Fault(Status.BUILD_ERROR, broken)
+            else:
+                plans[place] = CompiledPlan(plan=draft, binaries=tuple(b for b in found if not isinstance(b, str)))
+        return plans
+
+
+def static_fault(source: Source) -> Fault | None:
+    """What the text alone shows: not Python, no `run`, far too long. A hint of a cheat is never a verdict."""
+    if len(source.text) > MAX_SOURCE_CHARS:
+        return Fault(Status.REJECTED, f"the source has {len(source.text)} characters; the limit is {MAX_SOURCE_CHARS}")
+    try:
+        tree = ast.parse(source.text)
+    except SyntaxError as error:
+        return Fault(Status.BUILD_ERROR, f"not valid Python: {error.msg} (line {error.lineno})")
+    except (ValueError, RecursionError, MemoryError) as error:
+        return Fault(Status.BUILD_ERROR, f"not valid Python: {error}")
+    names = {n.name for n in tree.body if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))}
+    names |= {t.id for n in ast.walk(tree) if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)}
+    names |= {a.asname or a.name for n in tree.body if isinstance(n, ast.ImportFrom) for a in n.names}
+    if "run" not in names:
+        return Fault(Status.BUILD_ERROR, "the module defines no function `run`: it is what the judge calls")
+    return None
+
+
+def _draft(record: Mapping[str, Any]) -> Plan | Fault:
+    if "plan" in record:
+        try:
+            return Plan.model_validate(record["plan"])
+        except (ValidationError, PlanError) as error:
+            detail = error.errors()[0] if isinstance(error, ValidationError) else {"msg": str(error), "loc": ()}
+            where = ".".join(map(str, detail["loc"]))
+            return Fault(Status.REJECTED, f"the recorded plan is not valid: {where}: {detail['msg']}")
+    fault = record["fault"]
+    status = Status(fault["status"])
+    if status in (Status.PASSED, Status.INFRA_ERROR):
+        status = Status.REJECTED
+    return Fault(status, str(fault["reason"])[:2000] or "no reason was given")
+
+
+def _outcome_fault(outcome: str, detail: str, limits: Limits) -> Fault:
+    default = (Status.BUILD_ERROR, "the process that recorded it ended early ({outcome})")
+    status, text = _OUTCOMES.get(outcome, default)
+    memory = limits.memory_bytes >> 30
+    last = detail.strip().splitlines()[-1] if detail.strip() else "no trace was left"
+    return Fault(status, text.format(deadline=limits.deadline_s, memory=memory, detail=last, outcome=outcome))
+
+
+_PROBE_CASE = RecordCase("probe", ({"dtype": "float32", "shape": [4], "strides": [1]},))
