@@ -1,0 +1,268 @@
+"""From what a user typed to a `Task`: a built-in name, a Python file, or a folder that holds `task.py`.
+
+The contract of a task file is docs/tasks.md. Every mistake in one ends as a `TaskError`: the file and line, what was
+wrong, and what to do.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import sys
+import types
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from evo_kernel.errors import TaskError
+from evo_kernel.tasks.public import public_text
+from evo_kernel.tasks.task import TOLERANCES, Case, Function, Task, TensorSpec, Tolerance, describe, line_in
+from evo_kernel.types import CaseKind, Source
+
+BUILTIN = Path(__file__).parent / "builtin"
+SMALL_ELEMENTS = 2_000_000
+"""Search cases with at most this many input elements may stand in for missing check cases: the interpreter, which
+runs about a million elements a second, can still check them."""
+
+_EXAMPLE_CASES = 'CASES = {"check": [{"n": 37}], "search": [{"n": 4096}]}'
+
+
+def builtin_names() -> tuple[str, ...]:
+    """Names of the built-in tasks, sorted."""
+    return tuple(sorted(path.parent.name for path in BUILTIN.glob("*/task.py")))
+
+
+def load(spec: str | Path) -> Task:
+    """The task that `spec` names. Raises TaskError."""
+    path = _find(str(spec))
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TaskError(f"{path} cannot be read: {describe(error)}.") from error
+    name = path.parent.name if path.name == "task.py" else path.stem
+    return _Reader(name, path, text).task()
+
+
+def _find(spec: str) -> Path:
+    if spec in builtin_names():
+        return BUILTIN / spec / "task.py"
+    path = Path(spec).expanduser()
+    if path.is_dir():
+        if (path / "task.py").is_file():
+            return (path / "task.py").resolve()
+        raise TaskError(f"{path} is a folder without task.py. Give a folder that holds task.py, or a Python file.")
+    if path.is_file():
+        return path.resolve()
+    near = difflib.get_close_matches(spec, builtin_names(), n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    what = f"There is no file {spec}" if path.suffix == ".py" or "/" in spec else f"There is no task {spec!r}"
+    raise TaskError(f"{what}.{hint} Built in are {', '.join(builtin_names())}; or give the path of a task file.")
+
+
+class _Reader:
+    """Reads one task file: each method takes one name of the contract from the executed module."""
+
+    def __init__(self, name: str, path: Path, text: str) -> None:
+        self.name, self.path, self.text = name, path, text
+        self.notes: list[str] = []
+        self.module = self._execute()
+
+    def task(self) -> Task:
+        reference = self._function("reference", "def reference(x): return torch.softmax(x, -1)")
+        inputs = self._function(
+            "inputs",
+            'def inputs(case, generator, device): return torch.randn(case["n"], generator=generator, device=device)',
+        )
+        task = Task(
+            name=self.name,
+            path=self.path,
+            text=self.text,
+            cases=self._cases(),
+            inputs_function=inputs,
+            reference_function=reference,
+            baselines={"eager": reference} | self._baselines(),
+            flops_function=self._optional_function("flops"),
+            bytes_function=self._optional_function("bytes"),
+            allow=self._choice("ALLOW", ("kernels", "mixed"), "kernels"),
+            tolerance=self._tolerance(),
+            host_known=self._host_known(),
+            seed=self._seed(),
+            description=" ".join((self.module.__doc__ or "").split("\n\n")[0].split()),
+            public_text=public_text(self.text),
+            notes=tuple(self.notes),
+        )
+        return task if task.cases_of(CaseKind.CHECK) else self._with_check(task)
+
+    def _execute(self) -> types.ModuleType:
+        try:
+            code = compile(self.text, str(self.path), "exec")
+        except (SyntaxError, ValueError) as error:
+            line = f":{error.lineno}" if isinstance(error, SyntaxError) else ""
+            message = error.msg if isinstance(error, SyntaxError) else str(error)
+            raise TaskError(f"{self.path}{line}: this is not valid Python: {message}. Mend that line.") from error
+        # A private name: a user's `softmax.py` must neither shadow nor be shadowed by an installed module.
+        private = "_evo_kernel_task_" + hashlib.sha256(f"{self.path}\0{self.text}".encode()).hexdigest()[:16]
+        module = types.ModuleType(private)
+        module.__file__ = str(self.path)
+        sys.modules[private] = module
+        sys.path.append(str(self.path.parent))  # last: helpers beside the file import, installed packages win
+        try:
+            exec(code, module.__dict__)
+        except (Exception, SystemExit) as error:  # a user's file may raise anything: all of it is theirs to mend
+            del sys.modules[private]
+            line = line_in(self.path, error)
+            raise TaskError(f"{self.path}{line}: running the task file failed: {describe(error)}") from error
+        finally:
+            sys.path.remove(str(self.path.parent))
+        return module
+
+    def _fail(self, what: str) -> TaskError:
+        return TaskError(f"{self.path}: {what}")
+
+    def _function(self, name: str, example: str) -> Function:
+        if not hasattr(self.module, name):
+            near = difflib.get_close_matches(name, [key for key in vars(self.module) if not key.startswith("_")], n=1)
+            hint = f" (there is a {near[0]!r}: did you mean that?)" if near else ""
+            raise self._fail(f"a task needs a function `{name}`{hint}. Add, for example: {example}")
+        function = getattr(self.module, name)
+        if not callable(function):
+            raise self._fail(f"`{name}` is a {type(function).__name__}. Make it a function, for example: {example}")
+        return function
+
+    def _optional_function(self, name: str) -> Function | None:
+        return self._function(name, f"def {name}(case): ...") if name in vars(self.module) else None
+
+    def _cases(self) -> tuple[Case, ...]:
+        raw = getattr(self.module, "CASES", None)
+        if isinstance(raw, (list, tuple)):
+            raw = {"search": raw}
+        if not isinstance(raw, Mapping):
+            found = "has no CASES" if raw is None else f"has CASES of type {type(raw).__name__}"
+            raise self._fail(f"the file {found}. Write for example: {_EXAMPLE_CASES}")
+        kinds = [kind.value for kind in CaseKind]
+        for kind in raw:
+            if kind not in kinds:
+                near = difflib.get_close_matches(str(kind), kinds, n=1)
+                hint = f" Did you mean {near[0]!r}?" if near else ""
+                raise self._fail(f"CASES has a kind {kind!r}; kinds are check, search and confirm.{hint}")
+        if not raw.get("search"):
+            raise self._fail(f"CASES has no search cases: they steer the search. Write for example: {_EXAMPLE_CASES}")
+        taken: set[str] = set()
+        cases = [case for kind in CaseKind for case in self._of_kind(kind, raw.get(kind.value, ()), taken)]
+        if not raw.get("confirm"):
+            self.notes.append("No confirm cases: champions are confirmed on the search cases with fresh seeds.")
+            search = [case for case in cases if case.kind is CaseKind.SEARCH]
+            cases += [Case(f"confirm-{case.name}", CaseKind.CONFIRM, case.sizes) for case in search]
+        return tuple(cases)
+
+    def _of_kind(self, kind: CaseKind, raw: object, taken: set[str]) -> list[Case]:
+        """The cases of one kind from a list of dicts, or a dict of them by name."""
+        if isinstance(raw, Mapping):
+            if raw and not any(isinstance(value, Mapping) for value in raw.values()):
+                raise self._fail(f"CASES[{kind.value!r}] is one dict of sizes. Wrap it in a list: [{dict(raw)!r}]")
+            entries = [{"name": name, **value} if isinstance(value, Mapping) else value for name, value in raw.items()]
+        elif isinstance(raw, Sequence) and not isinstance(raw, str):
+            entries = list(raw)
+        else:
+            raise self._fail(f"CASES[{kind.value!r}] is a {type(raw).__name__}. Make it a list of dicts of sizes.")
+        cases = []
+        for entry in entries:
+            if not isinstance(entry, Mapping) or not all(isinstance(key, str) for key in entry):
+                raise self._fail(
+                    f'CASES[{kind.value!r}] holds {entry!r}. Make it a dict of sizes, such as {{"n": 64}}.'
+                )
+            sizes = {key: value for key, value in entry.items() if key != "name"}
+            cases.append(Case(self._case_name(kind, entry.get("name"), sizes, taken), kind, sizes))
+        return cases
+
+    def _case_name(self, kind: CaseKind, given: object, sizes: Mapping[str, Any], taken: set[str]) -> str:
+        """The given name, or one made of the sizes; unique within the task."""
+        name = str(given) if given is not None else "-".join(f"{key}{value}" for key, value in sizes.items())
+        if given is None:
+            base, number = name or kind.value, 2
+            name = base
+            while name in taken:
+                name, number = f"{base}-{number}", number + 1
+        elif name in taken:
+            raise self._fail(f"two cases are named {name!r}. Give each its own name.")
+        taken.add(name)
+        return name
+
+    def _with_check(self, task: Task) -> Task:
+        """The task with its small search cases as check cases too. Raises TaskError when they are large."""
+        small = []
+        for case in task.cases_of(CaseKind.SEARCH):
+            specs = task.input_specs(case)
+            if sum(spec.elements for spec in specs if isinstance(spec, TensorSpec)) <= SMALL_ELEMENTS:
+                small.append(Case(f"check-{case.name}", CaseKind.CHECK, case.sizes))
+        if not small:
+            sizes = {
+                name: min(value, 67) if type(value) is int else value
+                for name, value in task.cases_of(CaseKind.SEARCH)[0].sizes.items()
+            }
+            raise self._fail(
+                f"CASES has no check cases, and its search cases are too large to check without a GPU (more than "
+                f'{SMALL_ELEMENTS:,} input elements). Add small ones with odd sizes: CASES["check"] = [{sizes!r}]'
+            )
+        note = "No check cases: the small search cases are checked instead; odd sizes would find more mistakes."
+        return Task(**(vars_of(task) | {"cases": (*small, *task.cases), "notes": (*task.notes, note)}))
+
+    def _baselines(self) -> dict[str, Function]:
+        raw = getattr(self.module, "BASELINES", {})
+        if callable(raw):
+            raw = {getattr(raw, "__name__", "baseline"): raw}
+        if not isinstance(raw, Mapping) or not all(callable(function) for function in raw.values()):
+            raise self._fail('BASELINES must be a dict of functions, such as {"vendor": torch.softmax}.')
+        return {str(name): function for name, function in raw.items()}
+
+    def _choice(self, name: str, choices: tuple[str, ...], default: str) -> Any:
+        value = getattr(self.module, name, default)
+        if value not in choices:
+            raise self._fail(f"{name} is {value!r}. Choose {' or '.join(repr(choice) for choice in choices)}.")
+        return value
+
+    def _tolerance(self) -> Tolerance:
+        raw = getattr(self.module, "TOLERANCE", "default")
+        precision = {"precision": self._choice("PRECISION", ("ieee", "tf32"), "ieee")}
+        if isinstance(raw, Tolerance):
+            return raw
+        if isinstance(raw, str):
+            if raw not in TOLERANCES:
+                raise self._fail(f"TOLERANCE is {raw!r}. Named ones are {', '.join(TOLERANCES)}; or give a dict.")
+            return Tolerance(**(vars(TOLERANCES[raw]) | precision))
+        fields = vars(Tolerance())
+        if not isinstance(raw, Mapping):
+            raise self._fail(f"TOLERANCE is a {type(raw).__name__}. Make it a name or a dict of {', '.join(fields)}.")
+        for key, value in raw.items():
+            if key not in fields:
+                near = difflib.get_close_matches(str(key), list(fields), n=1)
+                hint = f" Did you mean {near[0]!r}?" if near else ""
+                raise self._fail(f"TOLERANCE has an unknown key {key!r}; keys are {', '.join(fields)}.{hint}")
+            if key == "precision" and value not in ("ieee", "tf32"):
+                raise self._fail(f"TOLERANCE['precision'] is {value!r}. Choose 'ieee' or 'tf32'.")
+            if key != "precision" and not (isinstance(value, (int, float)) and value >= 0):
+                raise self._fail(f"TOLERANCE[{key!r}] is {value!r}. Give a number that is not negative.")
+        return Tolerance(**(precision | dict(raw)))
+
+    def _host_known(self) -> frozenset[int]:
+        raw = getattr(self.module, "HOST_KNOWN", ())
+        if not isinstance(raw, (list, tuple, set, frozenset)) or not all(type(item) is int for item in raw):
+            raise self._fail(f"HOST_KNOWN is {raw!r}. Make it a set of input positions, such as {{2}}.")
+        return frozenset(raw)
+
+    def _seed(self) -> Source | None:
+        raw = getattr(self.module, "SEED", None)
+        if raw is None:
+            return None
+        if not isinstance(raw, (str, Path)):
+            raise self._fail(f"SEED is a {type(raw).__name__}. Make it a path relative to this file.")
+        path = self.path.parent / raw
+        try:
+            return Source(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise self._fail(f"SEED {str(raw)!r} cannot be read ({describe(error)}). Mend the path.") from error
+
+
+def vars_of(task: Task) -> dict[str, Any]:
+    """The fields of a task as constructor arguments."""
+    return {name: value for name, value in vars(task).items() if name in Task.__dataclass_fields__ and name != "_specs"}

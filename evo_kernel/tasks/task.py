@@ -1,0 +1,265 @@
+"""A task: what a kernel must compute, on which shapes, how exactly, and against what it is timed.
+
+`Task` is what `evo_kernel.tasks.loading.load` makes of a task file (docs/tasks.md). It is frozen; its methods call the
+file's functions and answer a user's mistake with a `TaskError` that says what to mend.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, cast
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from evo_kernel.errors import TaskError
+from evo_kernel.types import CaseCard, CaseKind, Source, TaskCard
+
+Number = int | float | bool
+Input = torch.Tensor | int | float | bool
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Case(Mapping[str, Any]):
+    """One named set of sizes: `case["m"]` is what the task file wrote for it. Names are unique within a task."""
+
+    name: str
+    kind: CaseKind
+    sizes: Mapping[str, Any]
+
+    def __getitem__(self, key: str) -> Any:
+        return self.sizes[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.sizes)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.kind))
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far a correct kernel may be from the float64 reference, in units of what an honest kernel reaches.
+
+    An output passes when its relative Frobenius error is at most `relative_multiple` times, and its largest error over
+    (eps · scale) at most `max_multiple` times, that of an honest kernel in the same dtype. `absolute` is a floor below
+    which an error never counts (0: none).
+    """
+
+    relative_multiple: float = 4.0
+    max_multiple: float = 8.0
+    absolute: float = 0.0
+    atomics: bool = False  # two runs may differ in the last bits: sums through atomics are allowed
+    precision: Literal["ieee", "tf32"] = "ieee"  # what float32 contractions may use
+
+
+TOLERANCES: Mapping[str, Tolerance] = {
+    "default": Tolerance(),
+    "loose": Tolerance(relative_multiple=16.0, max_multiple=32.0),
+    "atomics": Tolerance(atomics=True),
+}
+"""Tolerances that a task file may ask for by name."""
+
+
+class TensorSpec(NamedTuple):
+    """A tensor input without its values; `dtype` as in `getattr(torch, dtype)`, strides in elements."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+    def empty(self, device: str | torch.device) -> torch.Tensor:
+        """An uninitialised tensor of this kind (fake under a FakeTensorMode)."""
+        return torch.empty_strided(self.shape, self.strides, dtype=getattr(torch, self.dtype), device=device)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a kernel must compute. See docs/tasks.md for what each part of the file means."""
+
+    name: str
+    path: Path
+    text: str  # of the task file
+    cases: tuple[Case, ...]
+    inputs_function: Function = field(repr=False)
+    reference_function: Function = field(repr=False)
+    baselines: Mapping[str, Function] = field(repr=False)
+    flops_function: Function | None = field(default=None, repr=False)
+    bytes_function: Function | None = field(default=None, repr=False)
+    allow: Literal["kernels", "mixed"] = "kernels"
+    tolerance: Tolerance = Tolerance()
+    host_known: frozenset[int] = frozenset()  # positions of inputs whose values the host may read
+    seed: Source | None = None
+    description: str = ""
+    public_text: str = ""  # the file's text without its confirm cases
+    notes: tuple[str, ...] = ()  # what loading assumed because the file does not say, one sentence each
+    _specs: dict[Case, tuple[TensorSpec | Number, ...]] = field(default_factory=dict, repr=False, compare=False)
+
+    @cached_property
+    def identity(self) -> str:
+        """sha256 of the file's text: scores compare only within one identity."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    def __hash__(self) -> int:
+        return hash(self.identity)
+
+    def cases_of(self, kind: CaseKind) -> tuple[Case, ...]:
+        """The cases of one kind, in the file's order."""
+        return tuple(case for case in self.cases if case.kind is kind)
+
+    def case(self, name: str) -> Case:
+        """The case with this name."""
+        for case in self.cases:
+            if case.name == name:
+                return case
+        raise TaskError(f"{self.name} has no case {name!r}; it has {', '.join(case.name for case in self.cases)}.")
+
+    @cached_property
+    def input_names(self) -> tuple[str, ...]:
+        """The reference's parameter names, as far as it names them."""
+        named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        parameters = inspect.signature(self.reference_function).parameters.values()
+        return tuple(parameter.name for parameter in parameters if parameter.kind in named)
+
+    def inputs(self, case: Case, generator: torch.Generator, device: str | torch.device) -> tuple[Input, ...]:
+        """Draw the inputs of a case. `generator` lives on `device`; the same state of it draws the same values."""
+        made = self._call(
+            self.inputs_function,
+            f"inputs(case, generator, device) for case {case.name!r} ({_spell(case.sizes)})",
+            (case, generator, torch.device(device)),
+        )
+        values = list(made) if isinstance(made, (tuple, list)) else [made]
+        for position, value in enumerate(values):
+            if not isinstance(value, (torch.Tensor, int, float)):
+                raise TaskError(
+                    f"{self.path}: inputs returned a {type(value).__name__} at position {position} for case "
+                    f"{case.name!r}. Return a tuple of tensors and plain numbers."
+                )
+        if not any(isinstance(value, torch.Tensor) for value in values):
+            raise TaskError(f"{self.path}: inputs returned no tensor for case {case.name!r}. Return at least one.")
+        return tuple(values)
+
+    def reference(self, *inputs: Input) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """What a kernel must compute: one tensor, or a tuple of them."""
+        result = self._call(self.reference_function, "reference", inputs)
+        if isinstance(result, torch.Tensor):
+            return result
+        if isinstance(result, (tuple, list)) and result and all(isinstance(part, torch.Tensor) for part in result):
+            return tuple(cast(Sequence[torch.Tensor], result))
+        raise TaskError(
+            f"{self.path}: reference returned a {type(result).__name__}. Return a tensor, or a tuple of tensors."
+        )
+
+    def outputs(self, *inputs: Input) -> tuple[torch.Tensor, ...]:
+        """The reference's result, always as a tuple."""
+        result = self.reference(*inputs)
+        return (result,) if isinstance(result, torch.Tensor) else result
+
+    def truth(self, *inputs: Input) -> tuple[torch.Tensor, ...]:
+        """The reference computed on float64 copies of the floating-point inputs: what errors are measured from."""
+        return self.outputs(*(as_float64(value) for value in inputs))
+
+    def flops(self, case: Case) -> float | None:
+        """Floating-point operations that the computation needs on this case; None where the file does not say."""
+        return self._formula("flops", self.flops_function, case)
+
+    def bytes(self, case: Case) -> float | None:
+        """Bytes that must move at least: every input read and every output written once. None where not said."""
+        return self._formula("bytes", self.bytes_function, case)
+
+    def input_specs(self, case: Case) -> tuple[TensorSpec | Number, ...]:
+        """Per input, its dtype, shape and strides, or the number itself.
+
+        Found by running `inputs` on fake tensors, so that large cases cost nothing; with real ones where the file
+        reads values while it draws.
+        """
+        if case not in self._specs:
+            try:
+                with FakeTensorMode():
+                    values = self.inputs(case, torch.Generator("cpu"), "cpu")
+            except TaskError:  # reads values, or uses an operation that has no fake: only real tensors can tell
+                values = self.inputs(case, torch.Generator("cpu").manual_seed(0), "cpu")
+            self._specs[case] = tuple(_spec(value) for value in values)
+        return self._specs[case]
+
+    def card(self) -> TaskCard:
+        """The task as agents see it: without the confirm cases."""
+        shown = [case for case in self.cases if case.kind is not CaseKind.CONFIRM]
+        return TaskCard(
+            name=self.name,
+            reference=self.public_text,
+            allow=self.allow,
+            precision=self.tolerance.precision,
+            atomics=self.tolerance.atomics,
+            cases=tuple(
+                CaseCard(
+                    name=case.name,
+                    kind=case.kind,
+                    sizes=dict(case.sizes),
+                    inputs=tuple((*spec,) for spec in self.input_specs(case) if isinstance(spec, TensorSpec)),
+                )
+                for case in shown
+            ),
+            description=self.description,
+        )
+
+    def _formula(self, what: str, function: Function | None, case: Case) -> float | None:
+        if function is None:
+            return None
+        value = self._call(function, f"{what}(case) for case {case.name!r}", (case,))
+        if value is None or (isinstance(value, (int, float)) and value >= 0):
+            return None if value is None else float(value)
+        raise TaskError(f"{self.path}: {what} returned {value!r} for case {case.name!r}. Return a number, or None.")
+
+    def _call(self, function: Function, what: str, arguments: Sequence[Any]) -> Any:
+        """Call a function of the file; its exceptions become a TaskError with the file's line."""
+        try:
+            return function(*arguments)
+        except torch.OutOfMemoryError:  # the machine's limit, not the file's mistake
+            raise
+        except Exception as error:  # a user's function may raise anything: all of it is theirs to mend
+            raise TaskError(f"{self.path}{line_in(self.path, error)}: {what} failed: {describe(error)}") from error
+
+
+def as_float64(value: Input) -> Input:
+    """A float64 copy of a floating-point tensor; anything else as it is."""
+    return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+
+def describe(error: BaseException) -> str:
+    """An exception in one line: its type and the first line of its message."""
+    first = next(iter(str(error).strip().splitlines()), "")
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+def line_in(path: Path, error: BaseException) -> str:
+    """`:LINE` of the innermost frame of `error` that lies in the file, or an empty string."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return f":{lines[-1]}" if lines else ""
+
+
+def _spell(sizes: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in sizes.items())
+
+
+def _spec(value: Input) -> TensorSpec | Number:
+    if not isinstance(value, torch.Tensor):
+        return value
+    return TensorSpec(str(value.dtype).removeprefix("torch."), tuple(value.shape), tuple(value.stride()))
