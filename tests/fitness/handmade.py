@@ -1,0 +1,213 @@
+"""Launch plans made by hand, and their binaries: what the recorder and the compiler write, without either.
+
+Used by the tests of the interpreter runner, the machine-code reader and the time model.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from evo_kernel.fitness.plan import Binary, Buffer, CompiledPlan, Kernel, Launch, Plan, Pointer, Scalar, View
+
+HEADER = "import triton\nimport triton.language as tl\n\n\n"
+
+SOFTMAX = (
+    HEADER
+    + '''@triton.jit
+def softmax_kernel(x_ptr, y_ptr, n_cols, x_stride, y_stride, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    columns = tl.arange(0, BLOCK)
+    mask = columns < n_cols
+    x = tl.load(x_ptr + row * x_stride + columns, mask=mask, other=-float("inf"))
+    e = tl.exp(x - tl.max(x, axis=0))
+    tl.store(y_ptr + row * y_stride + columns, e / tl.sum(e, axis=0), mask=mask)
+'''
+)
+
+SOFTMAX_THREE_PASSES = (
+    HEADER
+    + '''@triton.jit
+def softmax_kernel(x_ptr, y_ptr, n_cols, x_stride, y_stride, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    peak = -float("inf")
+    for start in range(0, n_cols, BLOCK):
+        columns = start + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + row * x_stride + columns, mask=columns < n_cols, other=-float("inf"))
+        peak = tl.maximum(peak, tl.max(x, axis=0))
+    total = 0.0
+    for start in range(0, n_cols, BLOCK):
+        columns = start + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + row * x_stride + columns, mask=columns < n_cols, other=-float("inf"))
+        total += tl.sum(tl.exp(x - peak), axis=0)
+    for start in range(0, n_cols, BLOCK):
+        columns = start + tl.arange(0, BLOCK)
+        mask = columns < n_cols
+        x = tl.load(x_ptr + row * x_stride + columns, mask=mask, other=-float("inf"))
+        tl.store(y_ptr + row * y_stride + columns, tl.exp(x - peak) / total, mask=mask)
+'''
+)
+
+MATMUL = (
+    HEADER
+    + '''@triton.jit
+def matmul_kernel(a_ptr, b_ptr, c_ptr, m, n, k, a_stride, b_stride, c_stride,
+                  BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr):
+    pid = tl.program_id(0)
+    tiles_m = tl.cdiv(m, BLOCK_M)
+    tiles_n = tl.cdiv(n, BLOCK_N)
+    width = GROUP * tiles_n
+    first = (pid // width) * GROUP
+    height = tl.minimum(tiles_m - first, GROUP)
+    tile_m = first + (pid % width) % height
+    tile_n = (pid % width) // height
+    rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    columns = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    inner = tl.arange(0, BLOCK_K)
+    a_ptrs = a_ptr + rows[:, None] * a_stride + inner[None, :]
+    b_ptrs = b_ptr + inner[:, None] * b_stride + columns[None, :]
+    total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    for start in range(0, k, BLOCK_K):
+        a = tl.load(a_ptrs, mask=(rows[:, None] < m) & (inner[None, :] < k - start), other=0.0)
+        b = tl.load(b_ptrs, mask=(inner[:, None] < k - start) & (columns[None, :] < n), other=0.0)
+        total += tl.dot(a, b)
+        a_ptrs += BLOCK_K
+        b_ptrs += BLOCK_K * b_stride
+    c_ptrs = c_ptr + rows[:, None] * c_stride + columns[None, :]
+    tl.store(c_ptrs, total.to(c_ptr.dtype.element_ty), mask=(rows[:, None] < m) & (columns[None, :] < n))
+'''
+)
+
+
+def attributes(*divisible: int) -> tuple[Any, ...]:
+    """Divisibility by 16 for the parameters with these indices, as Triton's specialisation finds it."""
+    return tuple(((index,), (("tt.divisibility", 16),)) for index in divisible)
+
+
+def softmax_plan(rows: int, columns: int, block: int | None = None, text: str = "", num_warps: int = 4) -> Plan:
+    """fp32 row softmax, one program a row; without `block` in one pass."""
+    if block is None:
+        block = 1 << (columns - 1).bit_length()
+        text = text or SOFTMAX
+    kernel = Kernel(
+        name="softmax_kernel",
+        text=text or SOFTMAX_THREE_PASSES,
+        signature=(
+            ("x_ptr", "*fp32"), ("y_ptr", "*fp32"), ("n_cols", "i32"), ("x_stride", "i32"), ("y_stride", "i32"),
+            ("BLOCK", "constexpr"),
+        ),
+        constants=(((5,), block),),
+        attributes=attributes(0, 1, *((2, 3, 4) if columns % 16 == 0 else ())),
+        options=(("num_warps", num_warps),),
+    )  # fmt: skip
+    sizes = tuple(Scalar(type="i32", value=columns) for _ in range(3))
+    launch = Launch(kernel=0, grid=(rows, 1, 1), args=(Pointer(buffer=0), Pointer(buffer=1), *sizes))
+    views = [View(buffer=i, dtype="float32", shape=(rows, columns), strides=(columns, 1)) for i in (0, 1)]
+    count = rows * columns * 4
+    return Plan(
+        case=f"{rows}x{columns}",
+        target=90,
+        inputs=(views[0],),
+        buffers=(Buffer(kind="input", bytes=count), Buffer(kind="scratch", bytes=count)),
+        kernels=(kernel,),
+        nodes=(launch,),
+        outputs=(views[1],),
+    )
+
+
+def matmul_plan(
+    m: int, n: int, k: int, block: tuple[int, int, int], dtype: str = "bfloat16",
+    num_warps: int = 4, num_stages: int = 3, group: int = 1, text: str = MATMUL,
+) -> Plan:  # fmt: skip
+    """C = A @ B, row-major, output in the dtype of the inputs, accumulated in fp32."""
+    item = 2 if dtype in ("bfloat16", "float16") else 4
+    pointer = {"bfloat16": "*bf16", "float16": "*fp16", "float32": "*fp32"}[dtype]
+    names = ("m", "n", "k", "a_stride", "b_stride", "c_stride")
+    values = (m, n, k, k, n, n)
+    kernel = Kernel(
+        name="matmul_kernel",
+        text=text,
+        signature=(
+            *((name, pointer) for name in ("a_ptr", "b_ptr", "c_ptr")),
+            *((name, "i32") for name in names),
+            *((name, "constexpr") for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP")),
+        ),
+        constants=tuple(((9 + i,), value) for i, value in enumerate((*block, group))),
+        attributes=attributes(0, 1, 2, *(3 + i for i, value in enumerate(values) if value % 16 == 0)),
+        options=(("num_warps", num_warps), ("num_stages", num_stages)),
+    )
+    grid = (-(-m // block[0]) * -(-n // block[1]), 1, 1)
+    args = (*(Pointer(buffer=i) for i in range(3)), *(Scalar(type="i32", value=value) for value in values))
+    shapes = ((m, k), (k, n), (m, n))
+    views = [View(buffer=i, dtype=dtype, shape=s, strides=(s[1], 1)) for i, s in enumerate(shapes)]  # type: ignore[arg-type]
+    kinds = ("input", "input", "scratch")
+    return Plan(
+        case=f"{m}x{n}x{k}",
+        target=90,
+        inputs=tuple(views[:2]),
+        buffers=tuple(Buffer(kind=kind, bytes=s[0] * s[1] * item) for kind, s in zip(kinds, shapes, strict=True)),  # type: ignore[arg-type]
+        kernels=(kernel,),
+        nodes=(Launch(kernel=0, grid=grid, args=args),),
+        outputs=(views[2],),
+    )
+
+
+def compile_kernel(kernel: Kernel, arch: int = 90) -> Any:
+    """Triton's compiled kernel (`.asm`, `.metadata`) for a Kernel of a plan, without a GPU. Line information off."""
+    os.environ["TRITON_DISABLE_LINE_INFO"] = "1"
+    import triton
+    from triton.backends.compiler import GPUTarget
+
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["TRITON_CACHE_DIR"] = folder
+        path = Path(folder) / "kernel_text.py"
+        path.write_text(kernel.text)
+        spec = importlib.util.spec_from_file_location("kernel_text", path)
+        assert spec and spec.loader
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        source = triton.compiler.ASTSource(
+            getattr(module, kernel.name),
+            dict(kernel.signature),
+            dict(kernel.constants),
+            {path: [list(pair) for pair in pairs] for path, pairs in kernel.attributes},
+        )
+        compiled = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=dict(kernel.options))
+        compiled.asm.keys()
+        return compiled
+
+
+def compiled_plan(plan: Plan) -> CompiledPlan:
+    """The plan with binaries as the compiler writes them."""
+    from evo_kernel.fitness import machine_code
+
+    binaries = []
+    for kernel in plan.kernels:
+        compiled = compile_kernel(kernel, plan.target)
+        cubin = compiled.asm["cubin"]
+        used = machine_code.resources(cubin)
+        binaries.append(
+            Binary(
+                key=kernel.key, symbol=compiled.metadata.name, cubin=cubin, code_hash=machine_code.code_hash(cubin),
+                num_warps=compiled.metadata.num_warps, shared_bytes=compiled.metadata.shared, registers=used.registers,
+                spill_bytes=used.spill_bytes, parameter_bytes=machine_code.parameter_bytes(cubin),
+                instructions=dict(machine_code.instruction_counts(cubin)),
+            )
+        )  # fmt: skip
+    return CompiledPlan(plan=plan, binaries=tuple(binaries))
+
+
+def in_interpreter(script: str, *arguments: str, timeout_s: float = 120) -> str:
+    """Standard output of `script` in a clean process with Triton's interpreter on."""
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        env=environment, capture_output=True, text=True, timeout=timeout_s, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
