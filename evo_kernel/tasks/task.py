@@ -213,7 +213,11 @@ class Task:
                     name=case.name,
                     kind=case.kind,
                     sizes=dict(case.sizes),
-                    inputs=tuple((*spec,) for spec in self.input_specs(case) if isinstance(spec, TensorSpec)),
+                    inputs=tuple(
+                        (spec.dtype, spec.shape, spec.strides)
+                        for spec in self.input_specs(case)
+                        if isinstance(spec, TensorSpec)
+                    ),
                 )
                 for case in shown
             ),
