@@ -104,11 +104,13 @@ def _filled(cell: Any) -> bool:
 
 
 def _free_names(source: str) -> Iterator[str]:
-    """Names that a function's text reads, in order of first appearance, parameters and locals included."""
-    seen: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id not in seen:
-            seen.add(node.id)
+    """Names that a function's text reads and does not set itself, in order of first appearance."""
+    nodes = list(ast.walk(ast.parse(source)))
+    own = {node.arg for node in nodes if isinstance(node, ast.arg)}
+    own |= {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
+    for node in nodes:
+        if isinstance(node, ast.Name) and node.id not in own:
+            own.add(node.id)
             yield node.id
 
 

@@ -122,10 +122,13 @@ class _hooks:
         def run(kernel: JITFunction, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
             return tracer.launch(kernel, args, grid, warmup, options)
 
+        def address(tensor: torch.Tensor) -> int:
+            return tracer.address(tensor)
+
         self._saved = (JITFunction.run, Autotuner.run, FakeTensor.__dict__.get("data_ptr"), triton.set_allocator)
         JITFunction.run = run
         Autotuner.run = self._tuned()
-        FakeTensor.data_ptr = tracer.address
+        FakeTensor.data_ptr = address
         triton.set_allocator = lambda allocator: None
 
     def __exit__(self, *exc: object) -> None:
