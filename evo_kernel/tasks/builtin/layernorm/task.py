@@ -1,4 +1,4 @@
-"""LayerNorm over the rows of a float32 matrix, with weight and bias: (x - mean) / sqrt(variance + 1e-5) · weight + bias."""
+"""LayerNorm over the rows of a float32 matrix: y = (x - mean) / sqrt(variance + 1e-5) · weight + bias."""
 
 import torch
 import torch.nn.functional as F
