@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import select
 import signal
@@ -16,12 +17,21 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+import triton
+
 from evo_kernel.errors import InfraError
+from evo_kernel.fitness.features import plan_features
 from evo_kernel.fitness.plan import CompiledPlan
-from evo_kernel.types import Status
+from evo_kernel.fitness.runners.base import Checked, Round
+from evo_kernel.fitness.targets import target_for
+from evo_kernel.fitness.timing import JUDGE_VERSION, summarise
+from evo_kernel.tasks.task import Case, Task
+from evo_kernel.types import Environment, Measurement, Status
 
 START_S = 180.0
 
@@ -29,14 +39,59 @@ START_S = 180.0
 class CudaRunner:
     """Replays, checks and times plans of one task on one GPU. Thread-safe: requests take turns."""
 
-    def __init__(self, task_spec: str, gpu: int, deadline_s: float) -> None:
-        self._task_spec, self._gpu, self._deadline_s = task_spec, gpu, deadline_s
+    arch = 90  # until the worker says what it found
+
+    def __init__(self, task: Task, gpu: int, deadline_s: float) -> None:
+        self._task, self._gpu, self._deadline_s = task, gpu, deadline_s
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._log = tempfile.TemporaryFile()
         self._closed = False
         self.info: dict[str, Any] = {}
-        self.busy_s = 0.0
+        self._busy_s = 0.0
+
+    @property
+    def busy_s(self) -> float:
+        return self._busy_s
+
+    def environment(self, confinement: str) -> Environment:
+        return Environment(
+            kind="measured",
+            device=self.info["device"],
+            driver=self.info["driver"],
+            torch=torch.__version__,
+            triton=triton.__version__,
+            fp_fusion=os.environ.get("TRITON_DEFAULT_FP_FUSION", "1") == "1",
+            judge=JUDGE_VERSION,
+            confinement=confinement,
+        )
+
+    def check(self, plan: CompiledPlan, case: Case, rounds: Sequence[Round]) -> Checked:
+        answer = self.request("check", plan, case=case.name, rounds=list(rounds))
+        return Checked(Status(answer["status"]), answer["reason"], answer.get("error", math.inf))
+
+    def measure(self, plan: CompiledPlan, case: Case, seed: int) -> Measurement | Checked:
+        answer = self.request("time", plan, case=case.name, seed=seed)
+        if answer["status"] != Status.PASSED:
+            return Checked(Status(answer["status"]), answer["reason"], answer.get("error", math.inf))
+        found = summarise(answer["samples_us"])
+        return Measurement(
+            case=case.name,
+            plan=plan.hash,
+            median_us=found.median_us,
+            iqr_us=found.iqr_us,
+            n=found.n,
+            low_us=found.low_us,
+            high_us=found.high_us,
+            features=plan_features(plan, None, target_for(self.arch)),
+            details={"wall_us": answer["wall_us"]},
+        )
+
+    def baselines(self, case: Case) -> Mapping[str, float]:
+        answer = self.request("baselines", None, case=case.name)
+        if answer["status"] != Status.PASSED:
+            raise InfraError(f"the baselines of {case.name} do not run: {answer['reason']}")
+        return answer["baselines"]
 
     def start(self) -> None:
         with self._lock:
@@ -57,7 +112,7 @@ class CudaRunner:
                 process = self._ensure_started()
                 answer = self._exchange(process, message)
             finally:
-                self.busy_s += time.monotonic() - start
+                self._busy_s += time.monotonic() - start
         return answer
 
     def _exchange(self, process: subprocess.Popen[bytes], message: bytes) -> dict[str, Any]:
@@ -90,7 +145,7 @@ class CudaRunner:
         if "CUDA_VISIBLE_DEVICES" not in os.environ:
             env["CUDA_VISIBLE_DEVICES"] = str(self._gpu)
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "evo_kernel.fitness.runners.cuda_worker", self._task_spec],
+            [sys.executable, "-P", "-m", "evo_kernel.fitness.runners.cuda_worker", str(self._task.path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -106,6 +161,7 @@ class CudaRunner:
             self._kill()
             raise InfraError(f"the GPU process did not start:\n{self._tail()}")
         self.info = json.loads(line)
+        self.arch = int(self.info["arch"])
         return self._process
 
     def _tail(self) -> str:

@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from cuda.bindings import driver
 
 from evo_kernel.errors import PlanError
 from evo_kernel.fitness import check, regimes
 from evo_kernel.fitness.plan import CompiledPlan
-from evo_kernel.fitness.runners.cuda_driver import Arena, CudaFault, Launcher, PlanFault
+from evo_kernel.fitness.runners.cuda_driver import Arena, CudaFault, Launcher, PlanFault, ok
 from evo_kernel.fitness.timing import TimingSettings, settled
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Case, Input, Task
@@ -208,7 +209,12 @@ def main() -> None:
     torch.backends.cudnn.allow_tf32 = task.tolerance.precision == "tf32"
     worker = Worker(task)
     properties = torch.cuda.get_device_properties(0)
-    hello = {"device": properties.name, "arch": properties.major * 10 + properties.minor, "pid": os.getpid()}
+    hello = {
+        "device": properties.name,
+        "arch": properties.major * 10 + properties.minor,
+        "driver": str(ok(driver.cuDriverGetVersion())),
+        "pid": os.getpid(),
+    }
     _reply(replies, hello)
     for request in _requests(0):
         try:

@@ -1,0 +1,54 @@
+"""What a runner is: the one that executes plans, checks them and tells their time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from evo_kernel.fitness.plan import CompiledPlan
+from evo_kernel.tasks.task import Case
+from evo_kernel.types import Environment, Measurement, Status
+
+Round = tuple[int, str]
+"""(seed, regime): one draw of inputs, see fitness/regimes.py."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """How one plan did on one case. `error` in units of what is allowed: 1.0 is the limit."""
+
+    status: Status
+    reason: str = ""
+    error: float = 0.0
+
+    @property
+    def passed(self) -> bool:
+        return self.status is Status.PASSED
+
+
+class Runner(Protocol):
+    """Thread-safe. Never raises for a broken kernel; raises InfraError when the machine failed."""
+
+    arch: int
+
+    def start(self) -> None: ...
+
+    def environment(self, confinement: str) -> Environment: ...
+
+    def check(self, plan: CompiledPlan, case: Case, rounds: Sequence[Round]) -> Checked: ...
+
+    def measure(self, plan: CompiledPlan, case: Case, seed: int) -> Measurement | Checked:
+        """The plan's time on a case, without baselines; or how it failed while it was timed."""
+        ...
+
+    def baselines(self, case: Case) -> Mapping[str, float]:
+        """Median µs of what the task lists; empty where nothing can be timed (the judge then takes the first kernel)."""
+        ...
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds of GPU time that requests have taken."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,31 @@
+"""Which runner a machine gets: CUDA where there is a GPU, the interpreter and the model where there is none."""
+
+from __future__ import annotations
+
+import torch
+
+from evo_kernel.errors import UserError
+from evo_kernel.fitness.runners.base import Runner
+from evo_kernel.fitness.runners.interpreter_runner import InterpreterRunner
+from evo_kernel.tasks.task import Task
+
+MODELED_ARCH = 90
+
+
+def open_runner(task: Task, device: str, deadline_s: float) -> Runner:
+    """A runner for `device` (auto, cpu, cuda). Raises UserError when it cannot be had."""
+    if device not in ("auto", "cpu", "cuda"):
+        raise UserError(f"unknown device {device!r}: use auto, cpu or cuda")
+    present = _gpu_present()
+    if device == "cuda" and not present:
+        raise UserError("no CUDA GPU is visible here. Use --device cpu for modeled scores; `evo-kernel doctor` says more.")
+    if device == "cpu" or not present:
+        return InterpreterRunner(task, MODELED_ARCH, deadline_s)
+    from evo_kernel.fitness.runners.cuda_runner import CudaRunner
+
+    return CudaRunner(task, 0, deadline_s)
+
+
+def _gpu_present() -> bool:
+    """Whether the driver sees a GPU. Asked through NVML, so that this process holds no CUDA context."""
+    return torch.version.cuda is not None and torch.cuda.device_count() > 0

@@ -1,0 +1,166 @@
+"""The runner of a machine with no GPU: plans are executed by Triton's interpreter in confined children, on small
+cases, and their time is modeled from the compiled code.
+
+Only the kernel text that a plan carries is executed; outputs come back as bytes and are compared here, where the
+references are. A child never sees a reference.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import triton
+
+from evo_kernel.fitness import check, regimes
+from evo_kernel.fitness.confined.guards import Limits
+from evo_kernel.fitness.confined.zygote import Zygote
+from evo_kernel.fitness.features import plan_features
+from evo_kernel.fitness.model import modeled_time
+from evo_kernel.fitness.plan import CompiledPlan, Plan, View
+from evo_kernel.fitness.runners.base import Checked, Round
+from evo_kernel.fitness.targets import target_for
+from evo_kernel.fitness.timing import JUDGE_VERSION
+from evo_kernel.fitness.traffic import LaunchTraffic
+from evo_kernel.tasks.task import Case, Input, Task
+from evo_kernel.types import Environment, Measurement, Status
+
+_STATUS = {
+    "timeout": (Status.TIMEOUT, "it did not finish in the interpreter within {deadline:g} s"),
+    "memory": (Status.RUNTIME_ERROR, "it needs more memory than the interpreter may use"),
+}
+POOL = 256  # draws whose references are kept
+
+
+class InterpreterRunner:
+    """Implements Runner without a GPU. Thread-safe: each request is a child of its own."""
+
+    busy_s = 0.0
+
+    def __init__(self, task: Task, arch: int, deadline_s: float) -> None:
+        self.arch = arch
+        self._task, self._deadline_s = task, deadline_s
+        self._zygote = Zygote("interpret", {"TRITON_INTERPRET": "1"})
+        self._pool: OrderedDict[tuple[str, Round], tuple[Input, ...]] = OrderedDict()
+
+    def start(self) -> None:
+        self._zygote.start()
+
+    def close(self) -> None:
+        self._zygote.close()
+
+    def environment(self, confinement: str) -> Environment:
+        return Environment(
+            kind="modeled",
+            device=f"sm_{self.arch}",
+            driver="none",
+            torch=torch.__version__,
+            triton=triton.__version__,
+            fp_fusion=os.environ.get("TRITON_DEFAULT_FP_FUSION", "1") == "1",
+            judge=JUDGE_VERSION,
+            confinement=confinement,
+        )
+
+    def baselines(self, case: Case) -> Mapping[str, float]:
+        """None: no vendor kernel can be timed here, so the judge takes the task's first kernel."""
+        return {}
+
+    def check(self, plan: CompiledPlan, case: Case, rounds: Sequence[Round]) -> Checked:
+        worst = 0.0
+        for seed, regime in rounds:
+            inputs = self._draw(case, seed, regime)
+            outputs = self._execute(plan.plan, inputs)
+            if isinstance(outputs, Checked):
+                return outputs
+            result = check.judge_outputs(self._task, case.name, inputs, outputs)
+            worst = max(worst, result.error)
+            if not result.passed:
+                return Checked(Status.WRONG, result.reason, worst)
+        return Checked(Status.PASSED, "", worst)
+
+    def measure(self, plan: CompiledPlan, case: Case, seed: int) -> Measurement | Checked:
+        """Modeled time; `seed` plays no part, so that the same plan always has the same modeled time."""
+        host = {str(i): v for i, v in enumerate(self._small_integers(case)) if v is not None}
+        request = {"command": "traffic", "plan": plan.plan.model_dump(mode="json"), "integers": host}
+        result = self._zygote.run(request, Limits(deadline_s=self._deadline_s, memory_bytes=16 << 30))
+        if result.answer is None or "traffic" not in result.answer:
+            return self._failed(result.outcome, result.detail, result.answer)
+        target = target_for(self.arch)
+        traffic = [LaunchTraffic(**entry) for entry in result.answer["traffic"]]
+        modeled = modeled_time(plan, traffic, target)
+        total = max(sum(launch.us for launch in modeled.launches), 1e-9)
+        shares = [launch.us / total for launch in modeled.launches]
+        us = modeled.total_us
+        return Measurement(
+            case=case.name,
+            plan=plan.hash,
+            median_us=us,
+            iqr_us=0.0,
+            n=0,
+            low_us=us,
+            high_us=us,
+            features=plan_features(plan, shares, target),
+            details={name: sum(n.terms.get(name, 0.0) for n in modeled.launches) for name in _terms(modeled)},
+        )
+
+    def _draw(self, case: Case, seed: int, regime: str) -> tuple[Input, ...]:
+        generator = torch.Generator("cpu").manual_seed(seed)
+        return regimes.apply(regime, self._task.inputs(case, generator, "cpu"))
+
+    def _small_integers(self, case: Case) -> list[list[int] | None]:
+        return [None for _ in self._task.input_specs(case)]
+
+    def _execute(self, plan: Plan, inputs: Sequence[Input]) -> list[torch.Tensor] | Checked:
+        files = {
+            f"buffer{view.buffer}.bin": _bytes_of(plan, view, value)
+            for view, value in zip(plan.inputs, inputs, strict=True)
+            if view is not None and isinstance(value, torch.Tensor)
+        }
+        request = {"command": "execute", "plan": plan.model_dump(mode="json")}
+        result = self._zygote.run(request, Limits(deadline_s=self._deadline_s), files)
+        if result.answer is None or "buffers" not in result.answer:
+            return self._failed(result.outcome, result.detail, result.answer)
+        try:
+            data = {int(k): base64.b64decode(v, validate=True) for k, v in result.answer["buffers"].items()}
+            for view, value in zip(plan.inputs, inputs, strict=True):
+                if view is not None and isinstance(value, torch.Tensor):
+                    if data[view.buffer] != files[f"buffer{view.buffer}.bin"]:
+                        return Checked(Status.WRONG, f"the kernel changes its input {plan.inputs.index(view)}")
+            return [_tensor(data[view.buffer], plan, view) for view in plan.outputs]
+        except (KeyError, ValueError, RuntimeError, AttributeError) as error:
+            return Checked(Status.REJECTED, f"the interpreter's answer is malformed: {error}")
+
+    def _failed(self, outcome: str, detail: str, answer: dict[str, Any] | None) -> Checked:
+        if answer is not None and "fault" in answer:
+            fault = answer["fault"]
+            status = Status(fault["status"]) if fault["status"] in set(Status) else Status.RUNTIME_ERROR
+            status = Status.RUNTIME_ERROR if status in (Status.PASSED, Status.INFRA_ERROR) else status
+            return Checked(status, str(fault["reason"])[:2000])
+        last = detail.strip().splitlines()[-1] if detail.strip() else outcome
+        status, text = _STATUS.get(outcome, (Status.RUNTIME_ERROR, "it ended in the interpreter: {last}"))
+        return Checked(status, text.format(deadline=self._deadline_s, last=last))
+
+
+def _terms(modeled: Any) -> set[str]:
+    return {name for launch in modeled.launches for name in launch.terms}
+
+
+def _bytes_of(plan: Plan, view: View, value: torch.Tensor) -> bytes:
+    storage = torch.zeros(plan.buffers[view.buffer].bytes, dtype=torch.uint8)
+    _view(storage, view).copy_(value)
+    return storage.numpy().tobytes()
+
+
+def _tensor(data: bytes, plan: Plan, view: View) -> torch.Tensor:
+    if len(data) != plan.buffers[view.buffer].bytes:
+        raise ValueError("a buffer came back with another size")
+    return _view(torch.frombuffer(bytearray(data), dtype=torch.uint8), view).clone() if data else torch.empty(view.shape)
+
+
+def _view(storage: torch.Tensor, view: View) -> torch.Tensor:
+    usable = storage.numel() // view.item_bytes * view.item_bytes
+    return torch.as_strided(storage[:usable].view(getattr(torch, view.dtype)), view.shape, view.strides, view.offset)
