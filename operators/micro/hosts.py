@@ -1,0 +1,195 @@
+"""What `run` would launch for a case, read off its text: sizes, grids and branches, without running anything.
+
+A tiny evaluator of host expressions over shapes. Whatever it does not know is None, and a branch it cannot decide is
+followed both ways: an answer is a hint for what is worth offering, never a proof of correctness.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from evo_kernel.types import CaseCard, TaskCard
+from operators.micro.module import KernelModule, Launch, called
+
+Value = object  # int, float, bool, str, tuple, HostTensor, or None for unknown
+
+
+@dataclass(frozen=True)
+class HostTensor:
+    """A tensor as the host sees it."""
+
+    dtype: str
+    shape: tuple[int | None, ...]
+    strides: tuple[int | None, ...] = ()
+
+
+@dataclass(frozen=True)
+class Launched:
+    """One launch of one case: parameter → value (None: unknown)."""
+
+    launch: Launch
+    case: CaseCard
+    grid: tuple[Value, ...]
+    values: dict[str, Value] = field(default_factory=dict)
+
+
+def launches_for(module: KernelModule, task: TaskCard) -> list[Launched]:
+    """Every launch of every case that the card shows, in order."""
+    found: list[Launched] = []
+    for case in task.cases:
+        _Host(module, case, found).block(module.run.body)
+    return found
+
+
+_BINARY: dict[type, Callable[[object, object], object]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.truediv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+    ast.BitAnd: operator.and_,
+    ast.BitOr: operator.or_,
+    ast.LShift: operator.lshift,
+    ast.RShift: operator.rshift,
+}
+_COMPARE: dict[type, Callable[[object, object], object]] = {
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+}
+
+
+class _Host:
+    """Evaluates one case."""
+
+    def __init__(self, module: KernelModule, case: CaseCard, found: list[Launched]) -> None:
+        self.case, self.found = case, found
+        self.launches = {id(launch.statement): launch for launch in module.launches}
+        self.values: dict[str, Value] = dict(module.constants)
+        names = [a.arg for a in module.run.args.args]
+        if len(names) == len(case.inputs):
+            self.values |= {n: HostTensor(*card) for n, card in zip(names, case.inputs, strict=True)}
+
+    def block(self, body: list[ast.stmt]) -> None:
+        for statement in body:
+            self.statement(statement)
+
+    def statement(self, statement: ast.stmt) -> None:
+        launch = self.launches.get(id(statement))
+        if launch is not None:
+            grid = tuple(self.value(e) for e in launch.grid)
+            bound = {name: self.value(e) for name, e in launch.arguments.items()}
+            self.found.append(Launched(launch, self.case, grid, bound))
+        elif isinstance(statement, ast.Assign):
+            self.assign(statement.targets[0], self.value(statement.value))
+        elif isinstance(statement, ast.If):
+            test = self.value(statement.test)
+            if test is None or test:
+                self.block(statement.body)
+            if not test:
+                self.block(statement.orelse)
+
+    def assign(self, target: ast.expr, value: Value) -> None:
+        if isinstance(target, ast.Name):
+            self.values[target.id] = value
+        elif isinstance(target, ast.Tuple):
+            parts = value if isinstance(value, tuple) and len(value) == len(target.elts) else [None] * len(target.elts)
+            for name, part in zip(target.elts, parts, strict=True):
+                self.assign(name, part)
+
+    def value(self, node: ast.expr) -> Value:
+        try:
+            return self._value(node)
+        except (TypeError, ValueError, ZeroDivisionError, IndexError, KeyError, OverflowError):
+            return None  # an unknown operand, or a case that the code was not written for
+
+    def _value(self, node: ast.expr) -> Value:
+        match node:
+            case ast.Constant():
+                return node.value
+            case ast.Name():
+                return self.values.get(node.id)
+            case ast.Tuple() | ast.List():
+                return tuple(self.value(e) for e in node.elts)
+            case ast.BinOp() if type(node.op) in _BINARY:
+                return _BINARY[type(node.op)](self.value(node.left), self.value(node.right))
+            case ast.UnaryOp(op=ast.USub()):
+                return operator.neg(self.value(node.operand))  # type: ignore[arg-type]
+            case ast.Compare() if len(node.ops) == 1 and type(node.ops[0]) in _COMPARE:
+                return _COMPARE[type(node.ops[0])](self.value(node.left), self.value(node.comparators[0]))
+            case ast.BoolOp():
+                parts = [self.value(v) for v in node.values]
+                if None in parts:
+                    return None
+                return all(parts) if isinstance(node.op, ast.And) else any(parts)
+            case ast.Attribute():
+                return self._attribute(node)
+            case ast.Subscript():
+                return self.value(node.value)[self.value(node.slice)]  # type: ignore[index]
+            case ast.Call():
+                return self._call(node)
+        return None
+
+    def _attribute(self, node: ast.Attribute) -> Value:
+        owner = self.value(node.value)
+        if isinstance(owner, HostTensor):
+            return {"shape": owner.shape, "dtype": owner.dtype, "ndim": len(owner.shape)}.get(node.attr)
+        is_torch = isinstance(node.value, ast.Name) and node.value.id == "torch"
+        return node.attr if is_torch else None
+
+    def _call(self, node: ast.Call) -> Value:
+        name = called(node)
+        arguments = [self.value(a) for a in node.args]
+        keywords = {k.arg: self.value(k.value) for k in node.keywords}
+        simple = {"triton.cdiv": lambda a, b: -(-a // b), "min": min, "max": max, "int": int, "len": len}
+        simple["triton.next_power_of_2"] = lambda a: 1 << (a - 1).bit_length()
+        if name in simple:
+            return simple[name](*arguments)
+        if name.startswith("torch.empty_like") or name.startswith("torch.zeros_like"):
+            like = arguments[0]
+            dtype = keywords.get("dtype")
+            return HostTensor(str(dtype or like.dtype), like.shape, like.strides) if isinstance(like, HostTensor) else None
+        if name in ("torch.empty", "torch.zeros"):
+            shape = arguments[0] if isinstance(arguments[0], tuple) else tuple(arguments)
+            return HostTensor(str(keywords.get("dtype") or "float32"), shape, _strides(shape))  # type: ignore[arg-type]
+        if isinstance(node.func, ast.Attribute):
+            return self._method(self.value(node.func.value), node.func.attr, arguments)
+        return None
+
+    @staticmethod
+    def _method(owner: Value, name: str, arguments: list[Value]) -> Value:
+        if not isinstance(owner, HostTensor):
+            return None
+        if name in ("stride", "size", "dim", "numel"):
+            if name == "dim":
+                return len(owner.shape)
+            if name == "numel":
+                total = 1
+                for size in owner.shape:
+                    total *= size  # type: ignore[operator]
+                return total
+            values = owner.strides if name == "stride" else owner.shape
+            return values[arguments[0]] if arguments else values  # type: ignore[index]
+        if name in ("contiguous", "detach"):
+            return owner
+        if name in ("view", "reshape"):
+            shape = arguments[0] if arguments and isinstance(arguments[0], tuple) else tuple(arguments)
+            return HostTensor(owner.dtype, shape, _strides(shape)) if -1 not in shape else None  # type: ignore[arg-type]
+        return None
+
+
+def _strides(shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+    strides: list[int | None] = []
+    step: int | None = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step = step * size if step is not None and size is not None else None
+    return tuple(reversed(strides))

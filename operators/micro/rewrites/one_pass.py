@@ -1,0 +1,89 @@
+"""`one-pass-row`: the whole row in registers, read once; rows too long for that keep the loops."""
+
+from __future__ import annotations
+
+import ast
+
+from evo_kernel.types import Strategy, TaskCard
+from operators.micro.hosts import launches_for
+from operators.micro.module import Kernel, KernelModule, Launch, copy_of, spell
+from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
+from operators.micro.rewrites.rows import Numbering, Passes, at_zero, loads_apart, only_shapes, passes_of
+
+LIMIT = 32768  # elements of a row: 256 a thread at 4 warps, 32 at 32 warps
+
+
+class OnePassRow:
+    name = "one-pass-row"
+
+    def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
+        return [
+            Strategy(self.name, "algorithm", kernel_region(kernel.name))
+            for kernel in module.kernels.values()
+            if (passes := _passes(module, kernel)) is not None and _worthwhile(module, task, passes)
+        ]
+
+    def apply(self, module: KernelModule, strategy: Strategy) -> str:
+        kernel = kernel_of(module, strategy)
+        passes = _passes(module, kernel)
+        if passes is None:
+            raise RewriteFailed(f"{kernel.name} has no passes of one block size over a row")
+        node, body = copy_of(kernel.node), []
+        node.name = module.fresh(f"{kernel.name.removesuffix('_kernel')}_one_pass_kernel")
+        loops = {id(loop.node): loop for loop in passes.loops}
+        for statement in kernel.body:
+            body += at_zero(loops[id(statement)]) if id(statement) in loops else [statement]
+        node.body = Numbering().run(loads_apart(kernel, body))
+        edits = [_launch_edit(module, launch, passes, node.name) for launch in module.launches_of(kernel.name)]
+        return module.edited(edits, module.add_kernel(spell(node) + "\n"))
+
+
+def _passes(module: KernelModule, kernel: Kernel) -> Passes | None:
+    passes = passes_of(kernel)
+    launches = module.launches_of(kernel.name)
+    if passes is None or not launches or kernel.calls("tl.dot") or not only_shapes(kernel, passes.block):
+        return None
+    if any(isinstance(s, ast.If | ast.Return) for s in ast.walk(kernel.node)):
+        return None
+    for launch in launches:
+        if passes.stop not in launch.arguments or passes.block not in launch.arguments:
+            return None
+        if any(_is_fallback(guard, launch, passes) for guard in launch.guards):
+            return None
+    return passes
+
+
+def _test(launch: Launch, passes: Passes) -> str:
+    return f"{spell(launch.arguments[passes.stop])} <= {LIMIT}"
+
+
+def _is_fallback(guard: ast.If, launch: Launch, passes: Passes) -> bool:
+    return spell(guard.test) == spell(ast.parse(_test(launch, passes), mode="eval").body)
+
+
+def _worthwhile(module: KernelModule, task: TaskCard, passes: Passes) -> bool:
+    """Whether some case's row is short enough, as far as can be told."""
+    seen = [one for one in launches_for(module, task) if one.launch.kernel == passes.kernel.name]
+    sizes = [one.values.get(passes.stop) for one in seen]
+    return not sizes or any(not isinstance(size, int) or size <= LIMIT for size in sizes)
+
+
+def _launch_edit(module: KernelModule, launch: Launch, passes: Passes, name: str):  # noqa: ANN202 (an Edit)
+    call = copy_of(launch.call)
+    assert isinstance(call.func, ast.Subscript)
+    call.func.value = ast.Name(name, ast.Load())
+    size = ast.parse(f"triton.next_power_of_2({spell(launch.arguments[passes.stop])})", mode="eval").body
+    position = [p.name for p in passes.kernel.parameters].index(passes.block)
+    if position < len(call.args):
+        call.args[position] = size
+    else:
+        next(k for k in call.keywords if k.arg == passes.block).value = size
+    old = module.source_of(launch.statement)
+    text = f"if {_test(launch, passes)}:\n    {spell(call)}\nelse:\n"
+    return module.replace(launch.statement, text + _indent(old, launch.statement.col_offset))
+
+
+def _indent(text: str, column: int) -> str:
+    """Statement text one level deeper (its later lines carry `column` spaces already)."""
+    lines = [line[column:] if line[:column].isspace() else line for line in text.split("\n")]
+    return "\n".join("    " + line for line in ([text.split("\n")[0], *lines[1:]]))

@@ -1,0 +1,192 @@
+"""What the row rewrites share: passes over a row, and straight-line code with its repetitions removed."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from operators.micro.module import Kernel, Loop, argument, called, copy_of, names_read, names_written, spell, substitute
+
+SHAPES = ("tl.arange", "tl.zeros", "tl.full", "range", "tl.range")
+
+
+@dataclass(frozen=True, eq=False)
+class Passes:
+    """The top-level loops of a row kernel: all run over the same `range(0, stop, BLOCK)`."""
+
+    kernel: Kernel
+    loops: tuple[Loop, ...]
+    stop: str  # a parameter: how long the row is
+    block: str  # a constexpr parameter: how much of it one step takes
+
+
+def passes_of(kernel: Kernel) -> Passes | None:
+    """The passes of a kernel whose loops all are `for name in range(0, stop, BLOCK)` with straight bodies."""
+    loops = tuple(loop for loop in kernel.loops if not loop.outer)
+    if not loops or len(loops) != len(kernel.loops) or any(isinstance(n, ast.While) for n in ast.walk(kernel.node)):
+        return None
+    stops, blocks = {spell(loop.stop) for loop in loops}, {spell(loop.step) for loop in loops}
+    if len(stops) != 1 or len(blocks) != 1 or any(spell(loop.start) != "0" for loop in loops):
+        return None
+    stop, block = stops.pop(), blocks.pop()
+    known = {p.name for p in kernel.parameters}
+    straight = all(is_straight(loop.node.body) for loop in loops)
+    top = {id(statement) for statement in kernel.body}
+    if not straight or stop not in known or block not in kernel.constexprs or stop in kernel.definitions:
+        return None
+    return Passes(kernel, loops, stop, block) if all(id(loop.node) in top for loop in loops) else None
+
+
+def is_straight(body: Sequence[ast.stmt]) -> bool:
+    """Only assignments to names and calls."""
+    return all(
+        (isinstance(s, ast.Assign) and all(isinstance(t, ast.Name | ast.Tuple) for t in s.targets))
+        or (isinstance(s, ast.AugAssign) and isinstance(s.target, ast.Name))
+        or (isinstance(s, ast.Expr))
+        for s in body
+    )
+
+
+def only_shapes(kernel: Kernel, block: str) -> bool:
+    """Whether a constexpr only sizes things (arange, zeros, full, loop steps): then any power of two may be bound."""
+    inside = set()
+    for call in kernel.calls(*SHAPES):
+        inside |= {id(part) for part in ast.walk(call)}
+    uses = [p for s in kernel.body for p in ast.walk(s) if isinstance(p, ast.Name) and p.id == block]
+    return all(id(use) in inside for use in uses)
+
+
+class _DropZero(ast.NodeTransformer):
+    """`0 + x` and `x + 0` become `x`."""
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:  # noqa: N802 (ast's own naming)
+        self.generic_visit(node)
+        zero = [isinstance(side, ast.Constant) and side.value == 0 for side in (node.left, node.right)]
+        if isinstance(node.op, ast.Add) and any(zero):
+            return node.right if zero[0] else node.left
+        return node
+
+
+def at_zero(loop: Loop) -> list[ast.stmt]:
+    """The loop's body for its first step, where the loop variable is 0."""
+    return [_DropZero().visit(substitute(s, {loop.target: ast.Constant(0)})) for s in loop.node.body]
+
+
+class _Loads(ast.NodeTransformer):
+    """Takes loads out of larger expressions, each into a name of its own."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel, self.taken, self.before = kernel, set(kernel.names), []
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:  # noqa: N802 (ast's own naming)
+        self.generic_visit(node)
+        if called(node) != "tl.load":
+            return node
+        number = 1
+        while (name := f"loaded_{number}") in self.taken:
+            number += 1
+        self.taken.add(name)
+        self.before.append(ast.Assign([ast.Name(name, ast.Store())], node, lineno=0))
+        return ast.Name(name, ast.Load())
+
+
+def loads_apart(kernel: Kernel, body: Sequence[ast.stmt]) -> list[ast.stmt]:
+    """Straight code in which a load is the whole right side, or `load.to(dtype)` is."""
+    lift, done = _Loads(kernel), []
+    for statement in body:
+        if isinstance(statement, ast.Assign) and _load_in(statement.value) is not None:
+            done.append(statement)
+            continue
+        lift.before = []
+        changed = lift.visit(copy_of(statement))
+        done += [*lift.before, changed]
+    return done
+
+
+def _load_in(value: ast.expr) -> ast.Call | None:
+    """The load when `value` is a load or a conversion of one."""
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "to":
+        value = value.func.value
+    return value if isinstance(value, ast.Call) and called(value) == "tl.load" else None
+
+
+class Numbering:
+    """Local value numbering over straight code: what was computed (or loaded) already is not computed again."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}  # name → number of the value it holds
+        self.known: dict[str, int] = {}  # expression over numbers → number
+        self.count = 0
+        self.memory = 0  # raised by every store
+
+    def run(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
+        return [kept for statement in body if (kept := self._statement(statement)) is not None]
+
+    def _new(self) -> int:
+        self.count += 1
+        return self.count
+
+    def _statement(self, statement: ast.stmt) -> ast.stmt | None:
+        if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
+            for name in names_written(statement):
+                self.numbers[name] = self._new()
+            if isinstance(statement, ast.Expr):
+                self.memory += 1
+            return statement
+        target = statement.targets[0].id
+        if isinstance(statement.value, ast.Name):
+            number = self.numbers.setdefault(statement.value.id, self._new())
+            same = self.numbers.get(target) == number
+            self.numbers[target] = number
+            return None if same else statement
+        return self._assign(statement, target)
+
+    def _assign(self, statement: ast.Assign, target: str) -> ast.stmt | None:
+        key = self._key(statement.value)
+        number = self.known.get(key)
+        if number is not None and (holder := self._holder(number)) is not None:
+            same = self.numbers.get(target) == number
+            self.numbers[target] = number
+            return None if same else _assignment(target, ast.Name(holder, ast.Load()))
+        load = _load_in(statement.value)
+        replaced = self._other_padding(statement.value, load) if load is not None else None
+        self.numbers[target] = self.known[key] = self._new()
+        if load is not None and replaced is None:
+            self.known[self._key(_unpadded(statement.value, load))] = self.numbers[target]
+        return statement if replaced is None else _assignment(target, replaced)
+
+    def _other_padding(self, value: ast.expr, load: ast.Call) -> ast.expr | None:
+        """The same load seen before with another `other=`: select instead of loading again."""
+        mask, other = argument(load, "mask", 1), argument(load, "other", 2)
+        number = self.known.get(self._key(_unpadded(value, load)))
+        holder = self._holder(number) if number is not None else None
+        if holder is None or mask is None:
+            return None
+        if other is None:
+            return ast.Name(holder, ast.Load())
+        where = ast.Attribute(ast.Name("tl", ast.Load()), "where", ast.Load())
+        return ast.Call(where, [mask, ast.Name(holder, ast.Load()), other], [])
+
+    def _holder(self, number: int) -> str | None:
+        return next((name for name, held in self.numbers.items() if held == number), None)
+
+    def _key(self, value: ast.expr) -> str:
+        names = {n: f"v{self.numbers.setdefault(n, self._new())}" for n in sorted(names_read(value))}
+        memory = f"@{self.memory}" if "tl.load" in spell(value) else ""
+        return spell(substitute(value, {n: ast.Name(v, ast.Load()) for n, v in names.items()})) + memory
+
+
+def _assignment(target: str, value: ast.expr) -> ast.Assign:
+    return ast.Assign([ast.Name(target, ast.Store())], value, lineno=0)
+
+
+def _unpadded(value: ast.expr, load: ast.Call) -> ast.expr:
+    """The expression with the load's `other=` left out."""
+    bare = ast.Call(load.func, load.args[:2], [k for k in load.keywords if k.arg != "other"])
+    return bare if value is load else ast.Call(ast.Attribute(bare, "to", ast.Load()), *_to_arguments(value))
+
+
+def _to_arguments(value: ast.expr) -> tuple[list[ast.expr], list[ast.keyword]]:
+    assert isinstance(value, ast.Call)
+    return value.args, value.keywords
