@@ -1,0 +1,21 @@
+"""The schema, as a list of migrations: each one atomic, applied once, in order. Never edit one that was released.
+
+Every table is insert-only, no row has a status that changes: what is open, pending or judged is derived from which
+rows exist. Ids are integers that only grow, so the order of ids is the order of what happened. Kernel times are
+microseconds (`_us`), all other times seconds (`_s`, or `at`: Unix time).
+"""
+
+from __future__ import annotations
+
+from sqlite_utils import Database, Migrations
+
+from populations.migrations import m0001_lineage, m0002_lookups
+
+migrations = Migrations("populations")
+migrations(name="0001_lineage")(m0001_lineage.apply)
+migrations(name="0002_lookups")(m0002_lookups.apply)
+
+
+def migrate(database: Database) -> None:
+    """Bring a file, new or old, to the present schema."""
+    migrations.apply(database)

@@ -1,0 +1,144 @@
+"""One island's archive: cells of unlike kernels, each with its elite and a few contenders.
+
+**Posterior of log time.** A contender's mean log time over the search cases (log µs) is normal. One evaluation tells
+it with variance v = Σ sᵢ² / k² + DRIFT², where sᵢ = (log highᵢ − log lowᵢ) / (2 · 1.96) comes from case i's 95 %
+interval and k counts cases; modeled times have v = 0. Two evaluations combine by precision: 1/v = 1/v₁ + 1/v₂,
+mean = v · (m₁/v₁ + m₂/v₂). With v = 0 on either side the later one stands.
+
+**Posterior of what a cell still has to give.** x = max(0, log(parent ÷ child)) of every child whose parent lies in
+this cell (0 for a child that failed), forgotten at rate FORGET a child. With n, m, s² the discounted count, mean and
+sum of squares about the mean, the mean gain is taken as normal with
+mean (n·m + PRIOR_GAIN) / (n + 1) and variance (s² + PRIOR_SPREAD²) / (n + 1)²: wide while little was tried, and never
+certain, because n stays below 1 / (1 − FORGET).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+DRIFT = 0.003
+"""Standard deviation of log time between evaluations on one GPU (A/A stays within 0.5 % at the 99th percentile)."""
+FORGET = 0.97
+PRIOR_GAIN = 0.05
+PRIOR_SPREAD = 0.25
+
+
+def combine(mean: float, variance: float, new_mean: float, new_variance: float) -> tuple[float, float]:
+    """Posterior (mean, variance) of log time after one more evaluation; see the module's formula."""
+    if variance <= 0.0 or new_variance <= 0.0:
+        return new_mean, new_variance
+    both = 1.0 / (1.0 / variance + 1.0 / new_variance)
+    return both * (mean / variance + new_mean / new_variance), both
+
+
+class Contender:
+    """A candidate in a cell, with the posterior of its log time."""
+
+    __slots__ = ("candidate", "mean", "plan_key", "source", "variance")
+
+    def __init__(self, candidate: int, source: int, plan_key: str, mean: float, variance: float) -> None:
+        self.candidate, self.source, self.plan_key = candidate, source, plan_key
+        self.mean, self.variance = mean, variance
+
+    def same_kernel(self, source: int, plan_key: str) -> bool:
+        return self.source == source or (self.plan_key == plan_key and plan_key != "")
+
+    def state(self) -> tuple[int, int, str, float, float]:
+        return (self.candidate, self.source, self.plan_key, self.mean, self.variance)
+
+
+class Cell:
+    """Contenders of one kind of kernel, fastest first: the first is the elite."""
+
+    __slots__ = ("contenders", "gain_count", "gain_mean", "gain_squares")
+
+    def __init__(self) -> None:
+        self.contenders: list[Contender] = []
+        self.gain_count = self.gain_mean = self.gain_squares = 0.0
+
+    @property
+    def elite(self) -> Contender:
+        return self.contenders[0]
+
+    def tried(self, gain: float) -> None:
+        """A child of this cell was judged: `gain` is max(0, log(parent ÷ child)), 0 for one that failed."""
+        self.gain_count = FORGET * self.gain_count + 1.0
+        delta = gain - self.gain_mean
+        self.gain_mean += delta / self.gain_count
+        self.gain_squares = FORGET * self.gain_squares + delta * (gain - self.gain_mean)
+
+    def gain_posterior(self) -> tuple[float, float]:
+        """(mean, standard deviation) of the log gain that one more try brings."""
+        weight = self.gain_count + 1.0
+        mean = (self.gain_count * self.gain_mean + PRIOR_GAIN) / weight
+        return mean, math.sqrt(self.gain_squares + PRIOR_SPREAD * PRIOR_SPREAD) / weight
+
+    def state(self) -> tuple[object, ...]:
+        return (
+            tuple(contender.state() for contender in self.contenders),
+            self.gain_count,
+            self.gain_mean,
+            self.gain_squares,
+        )
+
+
+class Archive:
+    """Cells by the name of their kind (PlanFeatures.cell, joined). Not thread-safe: the population's lock guards it."""
+
+    def __init__(self, contenders: int) -> None:
+        self.cells: dict[str, Cell] = {}
+        self._size = contenders
+
+    def offer(
+        self, cell: str, candidate: int, source: int, plan_key: str, log_us: float, variance: float, fresh: bool
+    ) -> bool:
+        """Take in a passed evaluation; True when this made `candidate` the elite of its cell.
+
+        `fresh`: something was measured anew; otherwise the numbers were reused and say nothing twice.
+        """
+        kept = self.cells.get(cell)
+        if kept is None:
+            kept = self.cells[cell] = Cell()
+        contenders = kept.contenders
+        for known in contenders:
+            if known.candidate == candidate or known.same_kernel(source, plan_key):
+                if not fresh:
+                    return False
+                was_elite = contenders[0].candidate
+                known.mean, known.variance = combine(known.mean, known.variance, log_us, variance)
+                contenders.sort(key=_mean)  # stable: of equals the elder stays first
+                return contenders[0] is known and was_elite != known.candidate
+        if len(contenders) >= self._size and log_us >= contenders[-1].mean:
+            return False
+        newcomer = Contender(candidate, source, plan_key, log_us, variance)
+        contenders.append(newcomer)
+        contenders.sort(key=_mean)
+        del contenders[self._size :]
+        return contenders[0] is newcomer
+
+    def remove(self, candidate: int) -> None:
+        """A candidate turned out wrong or unconfirmed: it is no parent any more."""
+        for name, cell in list(self.cells.items()):
+            cell.contenders = [contender for contender in cell.contenders if contender.candidate != candidate]
+            if not cell.contenders:
+                del self.cells[name]
+
+    def contenders(self) -> Iterator[tuple[str, Cell, Contender]]:
+        for name, cell in self.cells.items():
+            for contender in cell.contenders:
+                yield name, cell, contender
+
+    def best(self) -> Contender | None:
+        return min((cell.elite for cell in self.cells.values()), key=_rank, default=None)
+
+    def state(self) -> tuple[object, ...]:
+        return tuple((name, self.cells[name].state()) for name in sorted(self.cells))
+
+
+def _mean(contender: Contender) -> float:
+    return contender.mean
+
+
+def _rank(contender: Contender) -> tuple[float, int]:
+    return (contender.mean, contender.candidate)

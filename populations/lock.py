@@ -1,0 +1,73 @@
+"""Who writes a population: one process at a time, and a killed one holds nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import weakref
+from pathlib import Path
+
+from evo_kernel.errors import PopulationLocked
+
+
+class OwnerLock:
+    """An advisory lock on `FILE.lock`, released by the operating system when its process ends, however it ends.
+
+    The side file also says who holds it, so that a refusal can name the process. Forked children let go of it at
+    once: otherwise an orphan would keep the file locked after its parent was killed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.with_name(path.name + ".lock")
+        self._descriptor: int | None = None
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pid, host = _read_owner(descriptor)
+            os.close(descriptor)
+            raise PopulationLocked(str(path), pid, host) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+        self._descriptor = descriptor
+        this = weakref.ref(self)
+        os.register_at_fork(after_in_child=lambda: _let_go(this()))
+
+    def release(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)  # closing releases; the side file stays, so nobody can lock a deleted one
+            self._descriptor = None
+
+
+def owner(path: Path) -> tuple[int, str] | None:
+    """(pid, host) of the live process that writes this population; None when nobody does."""
+    side = path.with_name(path.name + ".lock")
+    try:
+        descriptor = os.open(side, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _read_owner(descriptor)
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def _let_go(lock: OwnerLock | None) -> None:
+    if lock is not None and lock._descriptor is not None:
+        with contextlib.suppress(OSError):
+            os.close(lock._descriptor)
+        lock._descriptor = None
+
+
+def _read_owner(descriptor: int) -> tuple[int, str]:
+    try:
+        found = json.loads(os.pread(descriptor, 4096, 0))
+        return int(found["pid"]), str(found["host"])
+    except (ValueError, KeyError, TypeError):  # caught between its lock and its writing the name
+        return 0, "unknown"
