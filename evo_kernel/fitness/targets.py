@@ -133,10 +133,10 @@ def occupancy(target: Target, registers: int, shared_bytes: int, num_warps: int)
     warp_registers = -(-max(registers, 1) * target.warp // 256) * 256
     block_shared = -(-(shared_bytes + target.shared_bytes_reserved) // 128) * 128
     limits = {
-        "registers": (target.registers_per_sm // warp_registers) // num_warps,
-        "shared memory": target.shared_bytes_per_sm // block_shared,
         "threads": target.threads_per_sm // (num_warps * target.warp),
         "blocks": target.blocks_per_sm,
+        "registers": (target.registers_per_sm // warp_registers) // num_warps,
+        "shared memory": target.shared_bytes_per_sm // block_shared,
     }
     too_big = shared_bytes > target.shared_bytes_per_block or registers > target.registers_per_thread
     limiter = min(limits, key=lambda name: limits[name])

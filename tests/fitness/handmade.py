@@ -19,7 +19,7 @@ HEADER = "import triton\nimport triton.language as tl\n\n\n"
 
 SOFTMAX = (
     HEADER
-    + '''@triton.jit
+    + """@triton.jit
 def softmax_kernel(x_ptr, y_ptr, n_cols, x_stride, y_stride, BLOCK: tl.constexpr):
     row = tl.program_id(0)
     columns = tl.arange(0, BLOCK)
@@ -27,12 +27,12 @@ def softmax_kernel(x_ptr, y_ptr, n_cols, x_stride, y_stride, BLOCK: tl.constexpr
     x = tl.load(x_ptr + row * x_stride + columns, mask=mask, other=-float("inf"))
     e = tl.exp(x - tl.max(x, axis=0))
     tl.store(y_ptr + row * y_stride + columns, e / tl.sum(e, axis=0), mask=mask)
-'''
+"""
 )
 
 SOFTMAX_THREE_PASSES = (
     HEADER
-    + '''@triton.jit
+    + """@triton.jit
 def softmax_kernel(x_ptr, y_ptr, n_cols, x_stride, y_stride, BLOCK: tl.constexpr):
     row = tl.program_id(0)
     peak = -float("inf")
@@ -50,12 +50,12 @@ def softmax_kernel(x_ptr, y_ptr, n_cols, x_stride, y_stride, BLOCK: tl.constexpr
         mask = columns < n_cols
         x = tl.load(x_ptr + row * x_stride + columns, mask=mask, other=-float("inf"))
         tl.store(y_ptr + row * y_stride + columns, tl.exp(x - peak) / total, mask=mask)
-'''
+"""
 )
 
 MATMUL = (
     HEADER
-    + '''@triton.jit
+    + """@triton.jit
 def matmul_kernel(a_ptr, b_ptr, c_ptr, m, n, k, a_stride, b_stride, c_stride,
                   BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr):
     pid = tl.program_id(0)
@@ -80,7 +80,7 @@ def matmul_kernel(a_ptr, b_ptr, c_ptr, m, n, k, a_stride, b_stride, c_stride,
         b_ptrs += BLOCK_K * b_stride
     c_ptrs = c_ptr + rows[:, None] * c_stride + columns[None, :]
     tl.store(c_ptrs, total.to(c_ptr.dtype.element_ty), mask=(rows[:, None] < m) & (columns[None, :] < n))
-'''
+"""
 )
 
 

@@ -1,0 +1,106 @@
+import random
+
+import pytest
+
+from evo_kernel.fitness import machine_code
+from tests.fitness.handmade import MATMUL, SOFTMAX, SOFTMAX_THREE_PASSES, compile_kernel, matmul_plan, softmax_plan
+
+
+def cubin_of(plan):
+    return compile_kernel(plan.kernels[0]).asm["cubin"]
+
+
+@pytest.fixture(scope="module")
+def softmax():
+    return cubin_of(softmax_plan(64, 4096, num_warps=8))
+
+
+@pytest.fixture(scope="module")
+def matmul():
+    return cubin_of(matmul_plan(512, 512, 512, (128, 128, 64), num_warps=8))
+
+
+def renamed(plan, text, name):
+    kernel = plan.kernels[0].model_copy(update={"text": text, "name": name})
+    return compile_kernel(kernel).asm["cubin"]
+
+
+def test_names_comments_and_line_offsets_do_not_change_the_hash(softmax):
+    plan = softmax_plan(64, 4096, num_warps=8)
+    text = SOFTMAX.replace("softmax_kernel", "another_and_longer_name").replace(
+        "    row =", "    # a comment\n\n\n    row ="
+    )
+    other = renamed(plan, "# shifted\n\n\n" + text, "another_and_longer_name")
+    assert other != softmax
+    assert machine_code.code_hash(other) == machine_code.code_hash(softmax)
+
+
+def test_a_renamed_matmul_has_the_same_hash(matmul):
+    plan = matmul_plan(512, 512, 512, (128, 128, 64), num_warps=8)
+    other = renamed(plan, MATMUL.replace("matmul_kernel", "aa"), "aa")
+    assert machine_code.code_hash(other) == machine_code.code_hash(matmul)
+
+
+def test_another_block_or_another_warp_count_changes_the_hash(softmax):
+    hashes = {machine_code.code_hash(softmax)}
+    hashes.add(machine_code.code_hash(cubin_of(softmax_plan(64, 4096, num_warps=4))))
+    hashes.add(machine_code.code_hash(cubin_of(softmax_plan(64, 4096, 1024, SOFTMAX_THREE_PASSES, 8))))
+    hashes.add(machine_code.code_hash(cubin_of(softmax_plan(64, 4096, 2048, SOFTMAX_THREE_PASSES, 8))))
+    assert len(hashes) == 4
+
+
+def test_a_flipped_bit_of_code_changes_the_hash(softmax):
+    code = next(s for s in machine_code._sections(softmax) if s.name.startswith(".text."))
+    place = softmax.find(code.data) + 64
+    damaged = softmax[:place] + bytes([softmax[place] ^ 1]) + softmax[place + 1 :]
+    assert machine_code.code_hash(damaged) != machine_code.code_hash(softmax)
+
+
+def test_resources_and_parameters(softmax, matmul):
+    used = machine_code.resources(softmax)
+    assert 16 <= used.registers <= 64
+    assert used.spill_bytes == 0
+    assert machine_code.parameter_bytes(softmax) == (8, 8, 4, 4, 4, 8, 8)  # and two scratch pointers of Triton's own
+    assert machine_code.resources(matmul).registers > used.registers
+
+
+def test_spills_are_seen():
+    crowded = matmul_plan(512, 512, 512, (256, 256, 64), num_warps=4)
+    assert machine_code.resources(cubin_of(crowded)).spill_bytes > 0
+
+
+def test_instruction_classes(softmax, matmul):
+    one_pass = machine_code.instruction_counts(softmax)
+    assert one_pass["ld.global"] > 0 and one_pass["st.global"] > 0 and one_pass["mufu"] >= 16
+    assert "wgmma" not in one_pass and one_pass["loops"] == 0
+    tensor = machine_code.instruction_counts(matmul)
+    assert tensor["wgmma"] > 0 and tensor["in_loop.wgmma"] > 0 and tensor["in_loop.cp.async"] > 0
+    assert tensor["loops"] == 1 and tensor["in_loop.all"] < tensor["all"]
+    small = machine_code.instruction_counts(cubin_of(matmul_plan(512, 512, 512, (32, 32, 32))))
+    assert small["mma"] > 0 and "wgmma" not in small
+
+
+def test_three_passes_are_three_loops():
+    counts = machine_code.instruction_counts(cubin_of(softmax_plan(64, 4096, 1024)))
+    assert counts["loops"] == 3
+
+
+@pytest.mark.parametrize("damage", [b"", b"\x7fELF", b"\x7fELF\x02\x01" + bytes(100), b"not an elf" * 20])
+def test_what_is_no_cubin_is_refused(damage):
+    for reader in (machine_code.code_hash, machine_code.resources, machine_code.parameter_bytes):
+        with pytest.raises(ValueError, match="not a cubin"):
+            reader(damage)
+
+
+def test_damaged_cubins_never_crash_the_reader(matmul):
+    draw = random.Random(7)
+    for _ in range(400):
+        damaged = bytearray(matmul[: draw.choice([len(matmul), draw.randrange(len(matmul))])])
+        for _ in range(draw.randrange(1, 40)):
+            place = draw.randrange(len(damaged)) if draw.random() < 0.5 else draw.randrange(min(64, len(damaged)))
+            damaged[place] = draw.randrange(256)
+        for reader in (machine_code.code_hash, machine_code.resources, machine_code.parameter_bytes):
+            try:
+                reader(bytes(damaged))
+            except ValueError:
+                continue
