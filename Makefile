@@ -1,0 +1,35 @@
+# Every target sets up what it needs: a fresh clone needs nothing but Python 3.11 or newer.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench test-gpu clean
+
+help: ## What can be made here
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+# One constraints file pins torch to a release that has a CPU build, so that no CUDA libraries are pulled.
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt 'torch==2.13.0'
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(READY)
+
+demo: $(READY) ## Search softmax and matmul with the embedded default (3 minutes, no GPU, no key) and print what it found
+	$(BIN)/python -P benchmarks/demo.py
+
+test: $(READY) ## Run the tests (no GPU needed)
+	$(BIN)/python -m pytest
+
+lint: $(READY) ## ruff, pyright and the import contracts
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright && $(BIN)/lint-imports
+
+bench: $(READY) ## Print the tables behind the figures in docs/benchmarks.md
+	$(BIN)/python -P benchmarks/all.py
+
+test-gpu: ## Run tests/gpu/ with the current python, on a machine with an NVIDIA GPU
+	$(PYTHON) -m pytest tests/gpu
+
+clean: ## Remove the virtual environment and caches
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis
