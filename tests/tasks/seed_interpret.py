@@ -1,0 +1,54 @@
+"""A child process: run a seed in Triton's interpreter on inputs from a file, and write its outputs to another.
+
+    python -P seed_interpret.py SEED INPUTS OUTPUTS
+
+INPUTS holds a list of input tuples (torch.save), OUTPUTS becomes the list of their output tuples. The interpreter
+multiplies bfloat16 tiles as if their bits were integers and cuts where a GPU rounds to nearest even; both are mended
+here, so that what is seen is the seed's own error.
+"""
+
+import importlib.util
+import os
+import sys
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import numpy as np
+import torch
+import triton.language as tl
+from triton.runtime import interpreter
+
+convert_as_shipped = interpreter._convert_float
+dot_as_shipped = interpreter.InterpreterBuilder.create_dot
+
+
+def convert(data, from_type, to_type, rounding):
+    if from_type == tl.float32 and to_type == tl.bfloat16:
+        values = torch.from_numpy(np.array(data, dtype=np.float32, ndmin=1))
+        return values.bfloat16().view(torch.int16).numpy().view(np.uint16).reshape(data.shape)
+    return convert_as_shipped(data, from_type, to_type, rounding)
+
+
+def widened(handle):
+    if handle.dtype != tl.bfloat16:
+        return handle
+    data = convert_as_shipped(handle.data, tl.bfloat16, tl.float32, None).view(np.float32).reshape(handle.data.shape)
+    return interpreter.TensorHandle(data, tl.float32)
+
+
+def dot(self, a, b, *rest):
+    return dot_as_shipped(self, widened(a), widened(b), *rest)
+
+
+def main(seed, inputs, outputs):
+    interpreter._convert_float = convert
+    interpreter.InterpreterBuilder.create_dot = dot
+    spec = importlib.util.spec_from_file_location("seed", seed)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    results = [module.run(*values) for values in torch.load(inputs)]
+    torch.save([(result,) if isinstance(result, torch.Tensor) else tuple(result) for result in results], outputs)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
