@@ -99,19 +99,14 @@ def parameter_bytes(cubin: bytes) -> tuple[int, ...]:
     return tuple(found[ordinal] for ordinal in range(len(found)))
 
 
-def instruction_counts(code: bytes | str) -> Mapping[str, int]:
-    """Static instruction counts by class, of a cubin or of its disassembly.
+def instruction_counts(cubin: bytes) -> Mapping[str, int]:
+    """Static instruction counts by class.
 
     `all` counts every instruction, `loops` the backward branches, and `in_loop.<class>` the instructions of a class
     between the target of a backward branch and the branch. Raises ValueError, and InfraError without a disassembler.
     """
-    text = code if isinstance(code, str) else disassemble(code)
-    labels, instructions = _parse(text)
-    spans = [
-        (labels[target], address)
-        for address, opcode, target in instructions
-        if opcode == "BRA" and target in labels and labels[target] < address
-    ]
+    instructions = _instructions(cubin)
+    spans = [(target, address) for address, opcode, target in instructions if opcode == "BRA" and target < address]
     counts: Counter[str] = Counter({"all": len(instructions), "loops": len(spans)})
     for address, opcode, _target in instructions:
         family = _CLASS.get(opcode) or _family(opcode)
@@ -120,6 +115,49 @@ def instruction_counts(code: bytes | str) -> Mapping[str, int]:
             counts[f"in_loop.{family}"] += 1
             counts["in_loop.all"] += 1
     return dict(counts)
+
+
+_learnt: dict[int, dict[int, str]] = {}
+"""By architecture: what the disassembler called each opcode, "" where one opcode had two names.
+
+The disassembler takes a third of a second to start, whatever the size of the code, so it is asked only about opcodes
+that this process has not met. A lost update costs one more question, so no lock."""
+
+
+def _instructions(cubin: bytes) -> list[tuple[int, str, int]]:
+    """(address, opcode, branch target) of every instruction; the target of what is no relative branch means nothing.
+
+    An instruction has 16 bytes since capability 7.0: the opcode in bits 0-11, the offset of a relative branch in units
+    of 4 bytes in bits 16-23 (low part) and from bit 34 (high part); seen in the disassembler's own listings.
+    """
+    words = _words(_sections(cubin))
+    opcodes = _learnt.setdefault(_HEADER.unpack_from(cubin)[7], {})
+    if not all(opcodes.get(low & 0xFFF) for _address, low, _high in words):
+        named = dict(_parse(disassemble(cubin)))
+        if named.keys() != {address for address, _low, _high in words}:
+            raise ValueError("the disassembly and the code sections of the cubin differ")
+        for address, low, _high in words:
+            known = opcodes.setdefault(low & 0xFFF, named[address])
+            if known != named[address]:
+                opcodes[low & 0xFFF] = ""
+        return [(address, named[address], _target(address, low, high)) for address, low, high in words]
+    return [(address, opcodes[low & 0xFFF], _target(address, low, high)) for address, low, high in words]
+
+
+def _words(sections: list[_Section]) -> list[tuple[int, int, int]]:
+    """(address, low word, high word) of the instructions, functions laid end to end."""
+    words: list[tuple[int, int, int]] = []
+    for section in sections:
+        if section.name.startswith(".text."):
+            whole = section.data[: len(section.data) // 16 * 16]
+            words += [(16 * (len(words) + n), *pair) for n, pair in enumerate(struct.iter_unpack("<QQ", whole))]
+    return words
+
+
+def _target(address: int, low: int, high: int) -> int:
+    upper = (low >> 34) | ((high & 0x3FFFF) << 30)
+    upper -= (upper >> 47) << 48
+    return address + 16 + 4 * ((upper << 8) | ((low >> 16) & 0xFF))
 
 
 def disassemble(cubin: bytes) -> str:
@@ -152,30 +190,18 @@ def _disassembler() -> Path:
     raise InfraError("triton's wheel holds no nvdisasm; reinstall triton for NVIDIA GPUs")
 
 
-_INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)([^;]*);", re.MULTILINE)
-_LABEL_OR_INSTRUCTION = re.compile(r"^(\.L_\w+):|" + _INSTRUCTION.pattern, re.MULTILINE)
-_TARGET = re.compile(r"`\((\.L_\w+)\)")
+_LISTED = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)", re.MULTILINE)
 
 
-def _parse(text: str) -> tuple[dict[str, int], list[tuple[int, str, str]]]:
-    """Addresses of labels, and (address, opcode, branch target or "") of instructions. Functions are laid end to end."""
-    labels: dict[str, int] = {}
-    waiting: list[str] = []
-    instructions: list[tuple[int, str, str]] = []
-    base = last = 0
-    for match in _LABEL_OR_INSTRUCTION.finditer(text):
-        label, offset, opcode, rest = match.groups()
-        if label:
-            waiting.append(label)
-            continue
-        if instructions and int(offset, 16) + base <= last:  # the next function starts at 0 again
-            base = last + 16
-        last = base + int(offset, 16)
-        labels.update(dict.fromkeys(waiting, last))
-        waiting.clear()
-        target = _TARGET.search(rest)
-        instructions.append((last, opcode, target.group(1) if target else ""))
-    return labels, instructions
+def _parse(text: str) -> list[tuple[int, str]]:
+    """(address, opcode) of a disassembly, functions laid end to end: each starts at 0 again."""
+    listed: list[tuple[int, str]] = []
+    base = 0
+    for offset, opcode in _LISTED.findall(text):
+        if listed and int(offset, 16) == 0:
+            base = listed[-1][0] + 16
+        listed.append((base + int(offset, 16), opcode))
+    return listed
 
 
 _CLASSES: dict[str, str] = {

@@ -85,6 +85,36 @@ def test_three_passes_are_three_loops():
     assert counts["loops"] == 3
 
 
+def test_what_was_learnt_counts_as_the_disassembler_does(matmul, softmax, monkeypatch):
+    first = machine_code.instruction_counts(matmul)
+    again = machine_code.instruction_counts(matmul)  # every opcode is known by now
+    monkeypatch.setattr(machine_code, "_learnt", {})
+    assert machine_code.instruction_counts(matmul) == first == again
+
+    def refuse(cubin):
+        raise AssertionError("known opcodes need no disassembler")
+
+    monkeypatch.setattr(machine_code, "disassemble", refuse)
+    assert machine_code.instruction_counts(matmul) == first
+
+
+def test_branch_targets_are_those_of_the_listing():
+    cubin = cubin_of(softmax_plan(64, 4096, 1024))
+    lines = machine_code.disassemble(cubin).splitlines()
+    place, listed = 0, {}
+    labels = {}
+    for line in lines:
+        if line.startswith(".L_x"):
+            labels[line.split(":")[0]] = place
+        elif line.lstrip().startswith("/*") and "*/" in line:
+            address = int(line.split("/*")[1].split("*/")[0], 16)
+            place = address + 16
+            if "BRA `(" in line:
+                listed[address] = line.split("`(")[1].split(")")[0]
+    found = {a: t for a, opcode, t in machine_code._instructions(cubin) if opcode == "BRA"}
+    assert listed and found == {a: labels[name] for a, name in listed.items()}
+
+
 @pytest.mark.parametrize("damage", [b"", b"\x7fELF", b"\x7fELF\x02\x01" + bytes(100), b"not an elf" * 20])
 def test_what_is_no_cubin_is_refused(damage):
     for reader in (machine_code.code_hash, machine_code.resources, machine_code.parameter_bytes):
