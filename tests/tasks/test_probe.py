@@ -1,0 +1,81 @@
+"""Probes: planted degenerate tasks are named, honest ones are left alone."""
+
+import pytest
+
+from evo_kernel.tasks.loading import builtin_names, load
+from evo_kernel.tasks.probe import probe
+
+HEAD = """
+import torch
+CASES = {"check": [{"n": 7}, {"n": 33}], "search": [{"n": 512}]}
+def inputs(case, generator, device):
+    draw = {"generator": generator, "device": device}
+    return torch.randn(case["n"], case["n"], **draw), torch.randn(case["n"], case["n"], **draw)
+"""
+
+
+def findings(tmp_path, text):
+    path = tmp_path / "planted.py"
+    path.write_text(text)
+    return probe(load(path))
+
+
+@pytest.mark.parametrize("name", builtin_names())
+def test_built_in_tasks_are_clean(name):
+    assert probe(load(name)) == []
+
+
+@pytest.mark.parametrize(
+    "reference",
+    ["x + y", "x @ y", "x - y", "x.half() * y.half()", "(x > y)", "(x.argmax(1), y.sum(0))", "x.sum() + y.sum()"],
+)
+def test_honest_tasks_are_clean(tmp_path, reference):
+    assert findings(tmp_path, HEAD + f"def reference(x, y): return {reference}\n") == []
+
+
+@pytest.mark.parametrize(
+    ("reference", "name", "fatal", "words"),
+    [
+        ("torch.relu(-x.abs()) + y * 0", "zeros", True, "an output of zeros passes on every check case"),
+        ("torch.softmax(x * 1e-9 + y * 0, -1)", "constant", True, "as good as constant"),
+        ("torch.full_like(x, 3)", "constant", True, "as good as constant"),
+        ("x.clone()", "passed-through", False, "x passed through as the output"),
+        ("x.exp() + 1e-9 * y", "ignored-input", False, "hardly depends on y"),
+        ("x + y + 1e-9 * x", "swapped", False, "x and y swapped passes"),
+        ("x / 0 + y", "not-finite", False, "inf or NaN"),
+        ("x.add_(y)", "reference-mutates", True, "changes its inputs"),
+        ("x + torch.rand_like(y)", "reference-varies", True, "two results"),
+        ("x[:0] + y[:0]", "empty-output", True, "no elements"),
+        ("torch.complex(x, y)", "complex-output", True, "view_as_real"),
+        ("x @ torch.ones(y.shape) + y", "no-float64", False, "derive dtypes from the inputs"),
+    ],
+)
+def test_planted_degenerate_tasks_are_named(tmp_path, reference, name, fatal, words):
+    found = findings(tmp_path, HEAD + f"def reference(x, y): return {reference}\n")
+    assert name in [finding.name for finding in found]
+    finding = next(finding for finding in found if finding.name == name)
+    assert finding.fatal is fatal and words in finding.sentence
+
+
+def test_inputs_that_ignore_the_generator_are_named(tmp_path):
+    text = HEAD.replace('draw = {"generator": generator, "device": device}', "draw = {}")
+    (finding,) = findings(tmp_path, text + "def reference(x, y): return x + y\n")
+    assert finding.name == "inputs-vary" and finding.fatal
+
+
+def test_a_case_too_small_to_tell_does_not_condemn_a_task(tmp_path):
+    """softmax over one column is always 1, over seven it is not."""
+    text = HEAD.replace('{"n": 7}', '{"n": 1}') + "def reference(x, y): return torch.softmax(x + y, -1)\n"
+    assert findings(tmp_path, text) == []
+
+
+def test_an_input_that_is_always_the_same_is_not_called_ignored(tmp_path):
+    text = """
+import torch
+CASES = {"check": [{"n": 7}], "search": [{"n": 512}]}
+def inputs(case, generator, device):
+    x = torch.randn(case["n"], 8, generator=generator, device=device)
+    return x, torch.tensor([0, case["n"]], device=device), 2
+def reference(x, offsets, factor): return x[offsets[0] : offsets[1]] * factor
+"""
+    assert findings(tmp_path, text) == []
