@@ -22,6 +22,7 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
 from evo_kernel.fitness.record.device import impersonate
+from evo_kernel.fitness.record.indexing import get_item, set_item
 from evo_kernel.fitness.record.tracing import AtenWriter, NeedsBinary, Refused, Tracer, fake_inputs
 
 MAX_REASON = 1200
@@ -30,6 +31,8 @@ MAX_REASON = 1200
 def warm_up() -> None:
     """In the zygote: what every child would pay for again."""
     fake_tensor.init_gpu_context = lambda device: None
+    FakeTensor.__getitem__ = get_item
+    FakeTensor.__setitem__ = set_item
     with FakeTensorMode():
         torch.empty(2, device="cpu") + 1
 

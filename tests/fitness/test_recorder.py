@@ -1,0 +1,212 @@
+"""The recorder with real children: honest kernels become plans, everything else a status and a sentence."""
+
+from __future__ import annotations
+
+import textwrap
+import time
+
+import pytest
+
+from evo_kernel.fitness.compiling.compiler import Compiler, text_fault
+from evo_kernel.fitness.plan import CompiledPlan, Fill, Kernel, Launch, Scalar
+from evo_kernel.fitness.record.recorder import Fault, RecordCase, Recorder
+from evo_kernel.types import Knobs, Source, Status
+
+CASE = RecordCase("m64-n1000", ({"dtype": "float32", "shape": [64, 1000], "strides": [1000, 1]},))
+DOUBLE = """
+import torch
+import triton
+import triton.language as tl
+
+BLOCK = 256
+SCALE = tl.constexpr(2.0)
+
+
+@triton.jit
+def scaled(value):
+    return value * SCALE
+
+
+@triton.jit
+def double_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    tl.store(y_ptr + offsets, scaled(tl.load(x_ptr + offsets, mask=mask)), mask=mask)
+
+
+def run(x):
+    y = torch.empty_like(x)
+    double_kernel[(triton.cdiv(x.numel(), BLOCK),)](x, y, x.numel(), BLOCK=BLOCK, num_warps=4)
+    return y
+"""
+
+
+@pytest.fixture(scope="module")
+def compiler():
+    made = Compiler(90, 60.0)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def recorder(compiler):
+    made = Recorder(compiler, 90, 5.0)
+    made.start()
+    yield made
+    made.close()
+
+
+def _plan(recorder: Recorder, text: str, knobs: Knobs = ()) -> CompiledPlan | Fault:
+    return recorder.record(Source(textwrap.dedent(text)), [CASE], [knobs]).plans[(CASE.name, knobs)]
+
+
+def test_a_kernel_becomes_a_plan(recorder):
+    plan = _plan(recorder, DOUBLE)
+    assert isinstance(plan, CompiledPlan)
+    (launch,) = plan.plan.launches
+    assert launch.grid == (250, 1, 1)
+    assert [arg.kind for arg in launch.args] == ["pointer", "pointer", "scalar"]
+    assert isinstance(launch.args[2], Scalar) and launch.args[2].value == 64000
+    text = plan.plan.kernels[0].text
+    assert "def scaled" in text and "SCALE = tl.constexpr(2.0)" in text and "def run" not in text
+    assert plan.plan.outputs[0].shape == (64, 1000)
+    assert plan.binaries[0].parameter_bytes[:3] == (8, 8, 4)
+
+
+def test_the_hash_ignores_names_and_comments_but_not_knobs(recorder):
+    plain, renamed = (
+        _plan(recorder, DOUBLE),
+        DOUBLE.replace("double_kernel", "other_name").replace("def run", "# a comment\n\n\ndef run"),
+    )
+    same, other = _plan(recorder, renamed), _plan(recorder, DOUBLE, (("BLOCK", 512),))
+    assert isinstance(plain, CompiledPlan) and isinstance(same, CompiledPlan) and isinstance(other, CompiledPlan)
+    assert plain.hash == same.hash
+    assert plain.hash != other.hash
+    assert other.plan.launches[0].grid == (125, 1, 1)
+
+
+def test_known_kernels_are_not_compiled_again(recorder):
+    _plan(recorder, DOUBLE)
+    began = time.monotonic()
+    _plan(recorder, DOUBLE + "\n# the same kernel in another source\n")
+    assert time.monotonic() - began < 2.0
+
+
+def test_fills_views_and_slices(recorder):
+    plan = _plan(
+        recorder,
+        DOUBLE.replace("y = torch.empty_like(x)", "y = torch.zeros(64, 1000, device=x.device).fill_(3.0)")
+        .replace("return y", "return y.view(1000, 64), y[1:, ::2]"),
+    )  # fmt: skip
+    assert isinstance(plan, CompiledPlan)
+    fills = [node for node in plan.plan.nodes if isinstance(node, Fill)]
+    assert [fill.value for fill in fills] == [0, 3.0]
+    assert plan.plan.outputs[1].shape == (63, 500) and plan.plan.outputs[1].strides == (1000, 2)
+    assert plan.plan.outputs[1].offset == 1000
+
+
+def test_autotune_configurations_are_knobs(recorder):
+    tuned = DOUBLE.replace("BLOCK = 256\n", "").replace(
+        "@triton.jit\ndef double_kernel",
+        "@triton.autotune(configs=[triton.Config({'BLOCK': 128}), triton.Config({'BLOCK': 512}, num_warps=8)], "
+        "key=['n'])\n@triton.jit\ndef double_kernel",
+    )
+    tuned = tuned.replace("(triton.cdiv(x.numel(), BLOCK),)", "lambda meta: (triton.cdiv(x.numel(), meta['BLOCK']),)")
+    tuned = tuned.replace(", BLOCK=BLOCK, num_warps=4", "")
+    recording = recorder.record(Source(tuned), [CASE], [(), (("double_kernel.config", 1),)])
+    assert recording.fault is None and recording.configs == {"double_kernel": 2}
+    grids = [plan.plan.launches[0].grid[0] for plan in recording.plans.values() if isinstance(plan, CompiledPlan)]
+    assert grids == [500, 125]
+
+
+def test_device_questions_are_answered_for_the_target(recorder):
+    plan = _plan(
+        recorder,
+        DOUBLE.replace(
+            "(triton.cdiv(x.numel(), BLOCK),)",
+            "(torch.cuda.get_device_properties(x.device).multi_processor_count,"
+            " torch.cuda.get_device_capability()[0],"
+            " triton.runtime.driver.active.utils.get_device_properties(0)['multiprocessor_count'])",
+        ),
+    )
+    assert isinstance(plan, CompiledPlan), plan
+    assert plan.plan.launches[0].grid == (132, 9, 132)
+
+
+def test_resources_of_a_warmed_up_kernel(recorder):
+    plan = _plan(
+        recorder,
+        DOUBLE.replace(
+            "    double_kernel[",
+            "    warm = double_kernel.warmup(x, y, 5, BLOCK=BLOCK, num_warps=4, grid=(1,))\n"
+            "    warm._init_handles()\n"
+            "    assert warm.n_regs > 0 and warm.metadata.shared >= 0\n"
+            "    double_kernel[",
+        ),
+    )
+    assert isinstance(plan, CompiledPlan), plan
+    assert len(plan.plan.launches) == 1
+
+
+HOSTILE = {
+    "syntax": ("def run(x:\n", Status.BUILD_ERROR, "not valid Python"),
+    "no run": ("x = 1\n", Status.BUILD_ERROR, "no function `run`"),
+    "run is a number": ("run = 3\n", Status.BUILD_ERROR, "no function `run`"),
+    "endless import": ("while True: pass\ndef run(x): return x\n", Status.TIMEOUT, "did not finish"),
+    "fork bomb": ("import os\nwhile True: os.fork()\ndef run(x): return x\n", Status.BUILD_ERROR, "not permitted"),
+    "100 GB": ("x = bytearray(100 << 30)\ndef run(x): return x\n", Status.BUILD_ERROR, "MemoryError"),
+    "network": ("import socket\nsocket.socket()\ndef run(x): return x\n", Status.BUILD_ERROR, "not permitted"),
+    "reads files": ("open('/etc/passwd').read()\ndef run(x): return x\n", Status.BUILD_ERROR, "Permission denied"),
+    "writes files": ("open('/tmp/x', 'w')\ndef run(x): return x\n", Status.BUILD_ERROR, "Permission denied"),
+    "starts programs": ("import subprocess\nsubprocess.run(['true'])\ndef run(x): return x\n", Status.BUILD_ERROR, "not permitted"),
+    "fills the disk": ("f = open('big', 'wb')\nwhile True: f.write(bytes(1 << 20))\ndef run(x): return x\n", Status.BUILD_ERROR, "File too large"),
+    "exits": ("import os\ndef run(x): os._exit(0)\n", Status.BUILD_ERROR, "ended"),
+    "raises SystemExit": ("def run(x): raise SystemExit(3)\n", Status.BUILD_ERROR, "SystemExit"),
+    "kills its parent": ("import os\nos.kill(os.getppid(), 9)\ndef run(x): return x\n", Status.BUILD_ERROR, "ended early"),
+    "recursion": ("def run(x): return run(x)\n", Status.BUILD_ERROR, "RecursionError"),
+    "reads a value": ("def run(x): return x if x.sum() > 0 else -x\n", Status.REJECTED, "reads a tensor's values"),
+    "returns nothing": ("def run(x): return None\n", Status.REJECTED, "must return a tensor"),
+    "returns a CPU tensor": ("import torch\ndef run(x): return torch.zeros(3)\n", Status.WRONG, "on cpu"),
+    "bad kernel": (DOUBLE.replace("tl.load(x_ptr + offsets", "tl.nonsense(x_ptr + offsets"), Status.BUILD_ERROR, "double_kernel"),
+    "reads a global": (DOUBLE.replace("SCALE = tl.constexpr(2.0)", "SCALE = [object()]"), Status.REJECTED, "SCALE"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_sources_end_in_a_sentence(recorder, name):
+    text, status, reason = HOSTILE[name]
+    fault = _plan(recorder, text)
+    assert isinstance(fault, Fault)
+    assert fault.status is status and reason in fault.reason, fault
+
+
+def test_a_gigabyte_of_prints_goes_nowhere(recorder):
+    plan = _plan(recorder, "for _ in range(1000): print('a' * 1_000_000)\n" + DOUBLE)
+    assert isinstance(plan, CompiledPlan)
+
+
+def test_the_recorder_goes_on_after_all_that(recorder):
+    assert isinstance(_plan(recorder, DOUBLE), CompiledPlan)
+
+
+def test_kernel_text_may_hold_nothing_that_runs():
+    def kernel(text: str) -> Kernel:
+        return Kernel(name="k", text=text, signature=())
+
+    assert text_fault(kernel("import triton\nX = 3\n\n@triton.jit\ndef k(a, b=X): pass\n")) == ""
+    for text in (
+        "import os\n",
+        "print('x')\n",
+        "X = open('f')\n",
+        "@triton.jit\ndef k(a=open('f')): pass\n",
+        "@evil\ndef k(): pass\n",
+        "class A: pass\n",
+        "from os import system\n",
+    ):
+        assert "holds more than" in text_fault(kernel(text)), text
+
+
+def test_launches_carry_no_raw_addresses(recorder):
+    fault = _plan(recorder, DOUBLE.replace("(x, y, x.numel(),", "(x, y, y.data_ptr(),"))
+    assert isinstance(fault, Fault) and "raw address" in fault.reason
+    assert Launch.model_fields["args"]  # addresses have no place in a launch at all
