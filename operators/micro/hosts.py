@@ -10,6 +10,7 @@ import ast
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from evo_kernel.types import CaseCard, TaskCard
 from operators.micro.module import KernelModule, Launch, called
@@ -44,7 +45,7 @@ def launches_for(module: KernelModule, task: TaskCard) -> list[Launched]:
     return found
 
 
-_BINARY: dict[type, Callable[[object, object], object]] = {
+_BINARY: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -57,7 +58,7 @@ _BINARY: dict[type, Callable[[object, object], object]] = {
     ast.LShift: operator.lshift,
     ast.RShift: operator.rshift,
 }
-_COMPARE: dict[type, Callable[[object, object], object]] = {
+_COMPARE: dict[type, Callable[[Any, Any], Any]] = {
     ast.Lt: operator.lt,
     ast.LtE: operator.le,
     ast.Gt: operator.gt,
@@ -156,7 +157,9 @@ class _Host:
         if name.startswith("torch.empty_like") or name.startswith("torch.zeros_like"):
             like = arguments[0]
             dtype = keywords.get("dtype")
-            return HostTensor(str(dtype or like.dtype), like.shape, like.strides) if isinstance(like, HostTensor) else None
+            return (
+                HostTensor(str(dtype or like.dtype), like.shape, like.strides) if isinstance(like, HostTensor) else None
+            )
         if name in ("torch.empty", "torch.zeros"):
             shape = arguments[0] if isinstance(arguments[0], tuple) else tuple(arguments)
             return HostTensor(str(keywords.get("dtype") or "float32"), shape, _strides(shape))  # type: ignore[arg-type]

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from operators.micro.rewrites.base import Rewrite, RewriteFailed
+from operators.micro.rewrites.fuse import FuseConsumer, FuseProducer
+from operators.micro.rewrites.one_pass import OnePassRow
 
-_ALL: tuple[Rewrite, ...] = ()
+_ALL: tuple[Rewrite, ...] = (
+    # rows, memory, fusion
+    OnePassRow(),
+    FuseProducer(),
+    FuseConsumer(),
+    # contractions, grids
+)
 
 REWRITES: dict[str, Rewrite] = {rewrite.name: rewrite for rewrite in _ALL}
 
