@@ -112,49 +112,84 @@ def _load_in(value: ast.expr) -> ast.Call | None:
 
 
 class Numbering:
-    """Local value numbering over straight code: what was computed (or loaded) already is not computed again."""
+    """Local value numbering over straight code: what was computed (or loaded) already is not computed again.
+
+    A name that takes a value for the second time is not assigned until someone reads it, since it is often overwritten
+    (again by something known) before that.
+    """
 
     def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}  # name → number of the value it holds
+        self.numbers: dict[str, int] = {}  # name → number of the value it is meant to hold
+        self.held: dict[str, int] = {}  # name → number of the value it does hold
         self.known: dict[str, int] = {}  # expression over numbers → number
+        self.pending: dict[str, ast.stmt] = {}  # assignments put off
+        self.done: list[ast.stmt] = []
         self.count = 0
         self.memory = 0  # raised by every store
 
     def run(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
-        return [kept for statement in body if (kept := self._statement(statement)) is not None]
+        for statement in body:
+            self._statement(statement)
+        self._flush(set(self.pending))
+        return self.done
 
     def _new(self) -> int:
         self.count += 1
         return self.count
 
-    def _statement(self, statement: ast.stmt) -> ast.stmt | None:
-        if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
-            for name in names_written(statement):
-                self.numbers[name] = self._new()
-            if isinstance(statement, ast.Expr):
-                self.memory += 1
-            return statement
-        target = statement.targets[0].id
-        if isinstance(statement.value, ast.Name):
-            number = self.numbers.setdefault(statement.value.id, self._new())
-            same = self.numbers.get(target) == number
-            self.numbers[target] = number
-            return None if same else statement
-        return self._assign(statement, target)
+    def _number(self, name: str) -> int:
+        if name not in self.numbers:
+            self.numbers[name] = self.held[name] = self._new()
+        return self.numbers[name]
 
-    def _assign(self, statement: ast.Assign, target: str) -> ast.stmt | None:
-        key = self._key(statement.value)
-        number = self.known.get(key)
-        if number is not None and (holder := self._holder(number)) is not None:
-            same = self.numbers.get(target) == number
+    def _flush(self, names: set[str]) -> None:
+        """Make the assignments of these names that were put off."""
+        for name in sorted(names & set(self.pending)):
+            statement = self.pending.pop(name)
+            self._flush(names_read(statement) - {name})
+            self._keep(statement, self.numbers[name])
+
+    def _keep(self, statement: ast.stmt, number: int | None = None) -> None:
+        written = names_written(statement)
+        stale = {n for n, s in self.pending.items() if names_read(s) & written and n not in written}
+        self._flush((stale | names_read(statement)) - (written - names_read(statement)))
+        for name in written:
+            self.pending.pop(name, None)
+            self.numbers[name] = self.held[name] = self._new() if number is None else number
+        self.done.append(statement)
+
+    def _statement(self, statement: ast.stmt) -> None:
+        if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
+            if isinstance(statement, ast.Expr):
+                self._flush({n for n, s in self.pending.items() if "tl.load" in spell(s)})
+                self.memory += 1
+            self._keep(statement)
+            return
+        target, value = statement.targets[0].id, statement.value
+        number = self._number(value.id) if isinstance(value, ast.Name) else self.known.get(self._key(value))
+        if number is not None:
+            self._again(statement, target, number)
+            return
+        key, load = self._key(value), _load_in(value)
+        replaced = self._other_padding(value, load) if load is not None else None
+        bare = self._key(_unpadded(value, load)) if load is not None and replaced is None else key
+        self.known[key] = self._new()
+        self.known.setdefault(bare, self.known[key])
+        self._keep(statement if replaced is None else _assignment(target, replaced), self.known[key])
+
+    def _again(self, statement: ast.Assign, target: str, number: int) -> None:
+        """A value that is known: nothing to do, a copy, or a computation that is put off."""
+        self.pending.pop(target, None)
+        if self.held.get(target) == number:
             self.numbers[target] = number
-            return None if same else _assignment(target, ast.Name(holder, ast.Load()))
-        load = _load_in(statement.value)
-        replaced = self._other_padding(statement.value, load) if load is not None else None
-        self.numbers[target] = self.known[key] = self._new()
-        if load is not None and replaced is None:
-            self.known[self._key(_unpadded(statement.value, load))] = self.numbers[target]
-        return statement if replaced is None else _assignment(target, replaced)
+            return
+        holder = self._holder(number)
+        if holder is not None:
+            statement = _assignment(target, ast.Name(holder, ast.Load()))
+        if target in names_read(statement):
+            self._keep(statement, number)
+            return
+        self.pending[target], self.numbers[target] = statement, number
 
     def _other_padding(self, value: ast.expr, load: ast.Call) -> ast.expr | None:
         """The same load seen before with another `other=`: select instead of loading again."""
@@ -169,10 +204,10 @@ class Numbering:
         return ast.Call(where, [mask, ast.Name(holder, ast.Load()), other], [])
 
     def _holder(self, number: int) -> str | None:
-        return next((name for name, held in self.numbers.items() if held == number), None)
+        return next((name for name, held in self.held.items() if held == number), None)
 
     def _key(self, value: ast.expr) -> str:
-        names = {n: f"v{self.numbers.setdefault(n, self._new())}" for n in sorted(names_read(value))}
+        names = {n: f"v{self._number(n)}" for n in sorted(names_read(value))}
         memory = f"@{self.memory}" if "tl.load" in spell(value) else ""
         return spell(substitute(value, {n: ast.Name(v, ast.Load()) for n, v in names.items()})) + memory
 

@@ -1,0 +1,199 @@
+"""`online-row`: two passes over the same range become one.
+
+* independent passes: their bodies, one after the other;
+* a maximum, then sums of `exp(x - maximum)` (softmax, logsumexp, attention): a running maximum, and sums that are
+  rescaled when it rises (Milakov and Gimelshein 2018; Rabe and Staats 2021 for the weighted sum);
+* a mean, then a sum of squared differences from it: block means and spreads, combined pairwise (Chan, Golub and
+  LeVeque 1979), which keeps the accuracy of two passes.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from evo_kernel.types import Strategy, TaskCard
+from operators.micro.module import Kernel, KernelModule, Loop, called, names_read, names_written, spell, statements
+from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region, parameter
+from operators.micro.rewrites.moments import merged_moments
+from operators.micro.rewrites.rescale import merged_sums
+from operators.micro.rewrites.rows import Numbering, is_straight, loads_apart
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbours:
+    """Two passes of one kernel with the same range, and the statements between them."""
+
+    kernel: Kernel
+    first: Loop
+    second: Loop
+    gap: tuple[ast.stmt, ...]
+    after: tuple[ast.stmt, ...]
+
+    @property
+    def late(self) -> tuple[ast.stmt, ...]:
+        """Statements of the gap that need what the first pass computed."""
+        names, found = names_written(*self.first.node.body), []
+        for statement in self.gap:
+            if names_read(statement) & names or any(isinstance(p, ast.Call) and _effect(p) for p in ast.walk(statement)):
+                names |= names_written(statement)
+                found.append(statement)
+        return tuple(found)
+
+    @property
+    def early(self) -> tuple[ast.stmt, ...]:
+        late = {id(s) for s in self.late}
+        return tuple(s for s in self.gap if id(s) not in late)
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What stands in place of two passes and their gap."""
+
+    before: tuple[str, ...]
+    body: tuple[ast.stmt, ...]
+    after: tuple[str, ...]
+    replaced: tuple[tuple[str, str], ...] = ()  # expressions in what follows, by canonical spelling → text
+    dead: tuple[str, ...] = ()  # accumulators that nothing needs any more
+
+
+class OnlineRow:
+    name = "online-row"
+
+    def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
+        found = []
+        for kernel in module.kernels.values():
+            for number, pair in _pairs(kernel):
+                if _merge(pair) is not None:
+                    region = f"{kernel_region(kernel.name)}, passes {number} and {number + 1}"
+                    found.append(Strategy(self.name, "algorithm", region, (("pass", number),)))
+        return found
+
+    def apply(self, module: KernelModule, strategy: Strategy) -> str:
+        kernel, wanted = kernel_of(module, strategy), parameter(strategy, "pass", 1)
+        for number, pair in _pairs(kernel):
+            merged = _merge(pair) if number == wanted else None
+            if merged is not None:
+                return _rewritten(module, pair, merged)
+        raise RewriteFailed(f"passes {wanted} and the next of {kernel.name} cannot be one pass")
+
+
+def _effect(call: ast.Call) -> bool:
+    return called(call) in ("tl.store", "tl.debug_barrier") or called(call).startswith("tl.atomic")
+
+
+def _pairs(kernel: Kernel) -> Iterator[tuple[int, Neighbours]]:
+    """Neighbouring top-level passes over one range, numbered from 1."""
+    top = {id(s): i for i, s in enumerate(kernel.body)}
+    loops = [loop for loop in kernel.loops if id(loop.node) in top]
+    for number, (first, second) in enumerate(zip(loops, loops[1:], strict=False), start=1):
+        start, stop = top[id(first.node)], top[id(second.node)]
+        gap, after = tuple(kernel.body[start + 1 : stop]), tuple(kernel.body[stop + 1 :])
+        same = [spell(x) for x in (first.start, first.stop, first.step)] == [
+            spell(x) for x in (second.start, second.stop, second.step)
+        ]
+        straight = all(is_straight(body) for body in (first.node.body, gap, second.node.body))
+        bounds = names_read(first.start, first.stop, first.step)
+        steady = not bounds & names_written(*gap, *first.node.body, *second.node.body)
+        plain = first.function == second.function and first.target == second.target
+        if same and straight and steady and plain and not first.node.orelse and not second.node.orelse:
+            yield number, Neighbours(kernel, first, second, gap, after)
+
+
+def carried(loop: Loop) -> set[str]:
+    """Names that a pass reads before it assigns them, and assigns: its accumulators."""
+    written: set[str] = set()
+    found: set[str] = set()
+    for statement in loop.node.body:
+        found |= names_read(statement) - written
+        if not isinstance(statement, ast.AugAssign):
+            written |= names_written(statement)
+    return found & names_written(*loop.node.body)
+
+
+def _merge(pair: Neighbours) -> Merged | None:
+    effects = [p for s in (pair.first.node, pair.second.node, *pair.gap) for p in ast.walk(s) if isinstance(p, ast.Call)]
+    if any(_effect(call) for call in effects):
+        return None  # a pass that writes must stay where it is
+    first, second = carried(pair.first), carried(pair.second)
+    early = names_written(*pair.early)
+    crossing = names_written(*pair.first.node.body) & (second | early) or early & names_read(*pair.first.node.body)
+    if crossing or names_written(*pair.second.node.body) & first:
+        return None
+    rest = [s for s in (*pair.gap, *pair.after) if not isinstance(s, ast.For)]
+    if any(pair.first.target in names_read(s) for s in rest):
+        return None
+    locals_left = (names_written(*pair.first.node.body) - first) & _read_later(pair)
+    locals_left |= (names_written(*pair.second.node.body) - second) & _read_later(pair, after=True)
+    if locals_left:
+        return None
+    late = names_written(*pair.late) | first
+    needed = late & names_read(*pair.second.node.body)
+    if not needed:
+        return Merged((), (*pair.first.node.body, *pair.second.node.body), ())
+    for merge in (merged_sums, merged_moments):
+        made = merge(pair, needed)
+        if made is not None:
+            return Merged(*made)
+    return None
+
+
+def _read_later(pair: Neighbours, after: bool = False) -> set[str]:
+    """Names read after a pass before anyone assigns them again."""
+    found: set[str] = set()
+    written: set[str] = set()
+    for statement in statements(pair.after if after else pair.gap):
+        if not isinstance(statement, ast.For):
+            found |= names_read(statement) - written
+            written |= names_written(statement)
+    return found
+
+
+def _rewritten(module: KernelModule, pair: Neighbours, merged: Merged) -> str:
+    loop = pair.first.node
+    body = Numbering().run(loads_apart(pair.kernel, merged.body))
+    head = f"for {pair.first.target} in {spell(loop.iter)}:\n"
+    text = [*[spell(s) for s in pair.early], *merged.before]
+    text.append(head + "\n".join("    " + line for s in body for line in spell(s).splitlines()))
+    swaps = dict(merged.replaced)
+    late = [_swapped(s, swaps) for s in pair.late]
+    text += [*[line for line in late if not _is_copy(line)], *merged.after]
+    edits = [module.replace_range(pair.first.node, pair.second.node, "\n".join(text))]
+    for statement in pair.after:
+        if (changed := _swapped(statement, swaps)) != spell(statement):
+            edits.append(module.replace(statement, changed))
+    result = module.edited(edits)
+    return _without(result, pair.kernel.name, merged.dead)
+
+
+class _Swap(ast.NodeTransformer):
+    def __init__(self, swaps: dict[str, str]) -> None:
+        self.swaps = swaps
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        if isinstance(node, ast.expr) and (text := self.swaps.get(spell(node))) is not None:
+            return ast.parse(text, mode="eval").body
+        return self.generic_visit(node)
+
+
+def _swapped(statement: ast.stmt, swaps: dict[str, str]) -> str:
+    if not swaps:
+        return spell(statement)
+    return spell(_Swap(swaps).visit(ast.parse(spell(statement)).body[0]))
+
+
+def _is_copy(line: str) -> bool:
+    left, _, right = line.partition(" = ")
+    return left == right
+
+
+def _without(text: str, kernel: str, dead: Sequence[str]) -> str:
+    """The text without assignments of names that the kernel no longer reads."""
+    for name in dead:
+        module = KernelModule.parse(text)
+        node = module.kernels[kernel]
+        places = node.definitions.get(name, ())
+        if len(places) == 1 and name not in names_read(*node.body):
+            text = module.edited(module.delete(places[0]))
+    return text
