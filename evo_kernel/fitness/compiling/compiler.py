@@ -127,7 +127,7 @@ def _binary(kernel: Kernel, answer: Any) -> Binary | str:
         return Binary(
             key=kernel.key,
             symbol=metadata["name"],
-            cubin=base64.b64encode(cubin),
+            cubin=cubin,
             code_hash=machine_code.code_hash(cubin),
             num_warps=metadata["num_warps"],
             num_ctas=metadata["num_ctas"],

@@ -63,8 +63,8 @@ class Arena:
         return self._memory.data_ptr() + self._starts[buffer]
 
     def tensor(self, view: View) -> torch.Tensor:
-        dtype = getattr(torch, view.dtype)
-        return torch.as_strided(_typed(self.bytes_of(view.buffer), dtype), view.shape, view.strides, view.offset)
+        base = _typed(self.bytes_of(view.buffer), getattr(torch, view.dtype))
+        return torch.as_strided(base, view.shape, view.strides, base.storage_offset() + view.offset)
 
     def poison(self, plan: CompiledPlan) -> None:
         for index, buffer in enumerate(plan.plan.buffers):

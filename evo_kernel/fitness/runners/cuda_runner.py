@@ -103,9 +103,8 @@ class CudaRunner:
 
     def request(self, command: str, plan: CompiledPlan | None, **fields: Any) -> dict[str, Any]:
         """One request and its answer. A worker that dies answers with the culprit's status and a sentence."""
-        message = json.dumps({"command": command, **fields}).encode() + b"\n"
-        if plan is not None:
-            message = message[:-2] + b',"plan":' + plan.model_dump_json().encode() + b"}\n"
+        text = plan.model_dump_json() if plan is not None else None
+        message = json.dumps({"command": command, "plan": text, **fields}).encode() + b"\n"
         with self._lock:
             start = time.monotonic()
             try:

@@ -19,7 +19,7 @@ from cuda.bindings import driver
 
 from evo_kernel.errors import PlanError
 from evo_kernel.fitness import check, regimes
-from evo_kernel.fitness.plan import CompiledPlan
+from evo_kernel.fitness.plan import CompiledPlan, read_compiled_plan
 from evo_kernel.fitness.runners.cuda_driver import Arena, CudaFault, Launcher, PlanFault, ok
 from evo_kernel.fitness.timing import TimingSettings, settled
 from evo_kernel.tasks.loading import load
@@ -44,7 +44,7 @@ class Worker:
         case = self.task.case(request["case"])
         if command == "baselines":
             return {"status": Status.PASSED, "baselines": self.baselines(case)}
-        plan = CompiledPlan.model_validate(request["plan"])
+        plan = read_compiled_plan(request["plan"])
         launcher = Launcher(plan)
         try:
             if command == "check":
