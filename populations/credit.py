@@ -70,7 +70,7 @@ class Ledger:
         """
         parent = parents[candidate]
         parent_time = times[parent]
-        if parent_time != parent_time:  # NaN: the parent was never measured here
+        if math.isnan(parent_time):  # the parent was never measured here
             return []
         self._cost_sum = FORGET * self._cost_sum + cost
         self._cost_weight = FORGET * self._cost_weight + 1.0

@@ -1,4 +1,4 @@
-"""Between the frozen values of evo_kernel.types and what a column holds. JSON keeps floats exact and order as it was."""
+"""Between the frozen values of evo_kernel.types and what a column holds: JSON, with floats exact."""
 
 from __future__ import annotations
 

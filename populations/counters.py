@@ -1,0 +1,108 @@
+"""How much was done and spent, over all sessions of a population: what budgets are held against."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from evo_kernel.types import Evaluation, Proposal, Purpose
+from populations.encoding import loads
+
+
+@dataclass(frozen=True)
+class Counters:
+    """A snapshot. `evaluations`: those charged, by purpose, probes of operators included."""
+
+    attempts: int  # asked for; planted seeds are not attempts
+    candidates: int  # seeds included
+    failures: int  # attempts that ended without a candidate
+    evaluations: Mapping[str, int]
+    passed: int  # candidates that stand as passed in this environment
+    gpu_s: float
+    wall_s: float  # the sessions' durations, this one's so far included
+    dollars: float  # of calls whose price is known
+    tokens: int  # in and out
+    calls: int
+    best_score: float | None  # in this environment
+
+    @property
+    def charged(self) -> int:
+        """Evaluations of every purpose together."""
+        return sum(self.evaluations.values())
+
+
+@dataclass
+class Tally:
+    """What only grows. Not thread-safe: the population's lock guards it."""
+
+    attempts: int = 0
+    failures: int = 0
+    evaluations: dict[str, int] = field(default_factory=dict)
+    gpu_s: float = 0.0
+    dollars: float = 0.0
+    tokens: int = 0
+    calls: int = 0
+
+    def spend(self, proposal: Proposal) -> None:
+        if proposal.probes:
+            self.charge(Purpose.PROBE, proposal.probes)
+        for call in proposal.calls:
+            self.calls += 1
+            self.tokens += call.tokens_in + call.tokens_out
+            self.dollars += call.dollars or 0.0
+
+    def judge(self, evaluation: Evaluation) -> None:
+        self.gpu_s += evaluation.gpu_s
+        for purpose, count in evaluation.charged.items():
+            self.charge(purpose, count)
+
+    def charge(self, purpose: str, count: int) -> None:
+        if count:
+            self.evaluations[str(purpose)] = self.evaluations.get(str(purpose), 0) + count
+
+
+def read_tally(connection: sqlite3.Connection) -> Tally:
+    """The same sums as the live process had, from the file (dollars up to the order of addition)."""
+    tally = Tally()
+
+    def number(sql: str) -> int:
+        return connection.execute(sql).fetchone()[0] or 0
+
+    tally.attempts = number("SELECT COUNT(*) FROM attempts WHERE parent IS NOT NULL")
+    tally.failures = number("SELECT COUNT(*) FROM failures")
+    for table in ("candidates", "failures"):
+        tally.charge(Purpose.PROBE, number(f"SELECT SUM(probes) FROM {table}"))
+    for charged, times in connection.execute("SELECT charged, COUNT(*) FROM evaluations GROUP BY charged"):
+        for purpose, count in loads(charged).items():
+            tally.charge(purpose, count * times)
+    for (gpu_s,) in connection.execute("SELECT gpu_s FROM evaluations WHERE gpu_s != 0 ORDER BY id"):
+        tally.gpu_s += gpu_s
+    sql = "SELECT dollars, tokens_in + tokens_out FROM calls ORDER BY attempt, position"
+    for dollars, tokens in connection.execute(sql):
+        tally.calls += 1
+        tally.tokens += tokens
+        tally.dollars += dollars or 0.0
+    return tally
+
+
+def read_wall_s(connection: sqlite3.Connection) -> float:
+    """Seconds from each session's start to the last thing it left behind, summed."""
+    runs = connection.execute("SELECT id, at, after_attempt, after_evaluation FROM runs ORDER BY id").fetchall()
+    ends = [(attempt, evaluation) for _, _, attempt, evaluation in runs[1:]] + [
+        (2**62, 2**62)
+    ]  # one more than runs in a new file, and then unused
+    total = 0.0
+    for (run, began, after_attempt, after_evaluation), (until_attempt, until_evaluation) in zip(
+        runs, ends, strict=False
+    ):
+        last = [began]
+        for table, after, until in (
+            ("attempts", after_attempt, until_attempt),
+            ("evaluations", after_evaluation, until_evaluation),
+        ):
+            sql = f"SELECT at FROM {table} WHERE id > ? AND id <= ? ORDER BY id DESC LIMIT 1"
+            last.extend(at for (at,) in connection.execute(sql, (after, until)))
+        last.extend(at for (at,) in connection.execute("SELECT MAX(at) FROM events WHERE run = ?", (run,)) if at)
+        total += max(last) - began
+    return total

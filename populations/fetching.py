@@ -1,0 +1,214 @@
+"""Values read back from the file, exactly as they were told. Works on any connection, the writer's or a reader's."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from evo_kernel.types import (
+    Call,
+    CaseCard,
+    CaseKind,
+    Decision,
+    Environment,
+    Evaluation,
+    Measurement,
+    PlanVerdict,
+    Proposal,
+    Purpose,
+    Source,
+    Status,
+    Step,
+    Strategy,
+    TaskCard,
+)
+from populations.encoding import decode_check, decode_features, decode_knobs, decode_strategy, loads
+
+EVALUATION = (
+    "SELECT e.id, s.sha256, t.identity, e.purpose, e.environment, e.status, e.reason, e.score, e.knobs, e.checks,"
+    " e.charged, e.measured, e.gpu_s, e.wall_s FROM evaluations e JOIN candidates c ON c.id = e.candidate"
+    " JOIN sources s ON s.id = c.source JOIN runs r ON r.id = e.run JOIN tasks t ON t.id = r.task"
+)
+MEASUREMENT = (
+    "SELECT m.case_name, p.hash, m.median_us, m.iqr_us, m.n, m.low_us, m.high_us, m.baselines_us, m.light_share,"
+    " f.data, m.details FROM measurements m JOIN plans p ON p.id = m.plan LEFT JOIN features f ON f.id = m.features"
+)
+
+
+def fetch_source(connection: sqlite3.Connection, rowid: int) -> Source:
+    language, text = connection.execute("SELECT language, text FROM sources WHERE id = ?", (rowid,)).fetchone()
+    return Source(text, language)
+
+
+def fetch_strategy(connection: sqlite3.Connection, rowid: int) -> Strategy:
+    sql = "SELECT name, family, region, parameters FROM strategies WHERE id = ?"
+    return decode_strategy(*connection.execute(sql, (rowid,)).fetchone())
+
+
+def fetch_environment(connection: sqlite3.Connection, rowid: int) -> Environment:
+    sql = "SELECT kind, device, driver, torch, triton, fp_fusion, judge, confinement FROM environments WHERE id = ?"
+    kind, device, driver, torch, triton, fp_fusion, judge, confinement = connection.execute(sql, (rowid,)).fetchone()
+    return Environment(kind, device, driver, torch, triton, bool(fp_fusion), judge, confinement)
+
+
+def fetch_evaluation(connection: sqlite3.Connection, number: int) -> Evaluation:
+    row = connection.execute(f"{EVALUATION} WHERE e.id = ?", (number,)).fetchone()
+    _, source, task, purpose, environment, status, reason, score, knobs, checks, charged, measured, gpu_s, wall_s = row
+    sql = f"{MEASUREMENT} WHERE m.evaluation = ? ORDER BY m.position"
+    measurements = [_measurement(found) for found in connection.execute(sql, (number,))]
+    return Evaluation(
+        source=source,
+        task=task,
+        purpose=Purpose(purpose),
+        environment=fetch_environment(connection, environment),
+        status=Status(status),
+        reason=reason,
+        score=score,
+        knobs=decode_knobs(knobs),
+        checks=tuple(decode_check(check) for check in loads(checks)),
+        measurements=tuple(measurements[:measured]),
+        plans=_plans(connection, number),
+        verdicts=_verdicts(connection, number, measurements),
+        charged={Purpose(name): count for name, count in loads(charged).items()},
+        gpu_s=gpu_s,
+        wall_s=wall_s,
+    )
+
+
+def fetch_verdicts(connection: sqlite3.Connection, environment_key: str) -> Iterator[PlanVerdict]:
+    """Everything found out about plans in one environment, oldest first."""
+    numbers = connection.execute(
+        "SELECT e.id FROM evaluations e JOIN environments n ON n.id = e.environment WHERE n.key = ?"
+        " AND EXISTS (SELECT 1 FROM verdicts v WHERE v.evaluation = e.id) ORDER BY e.id",
+        (environment_key,),
+    )
+    sql = f"{MEASUREMENT} WHERE m.evaluation = ? ORDER BY m.position"
+    for (number,) in numbers:
+        measurements = [_measurement(found) for found in connection.execute(sql, (number,))]
+        yield from _verdicts(connection, number, measurements)
+
+
+def fetch_decisions(connection: sqlite3.Connection, attempt: int) -> tuple[Decision, ...]:
+    rows = connection.execute(
+        "SELECT policy, offered, probabilities, chosen, context FROM decisions WHERE attempt = ? ORDER BY position",
+        (attempt,),
+    )
+    return tuple(
+        Decision(
+            policy,
+            tuple(fetch_strategy(connection, rowid) for rowid in loads(offered)),
+            tuple(loads(probabilities)),
+            chosen,
+            tuple(loads(context)),
+        )
+        for policy, offered, probabilities, chosen, context in rows.fetchall()
+    )
+
+
+def fetch_steps(connection: sqlite3.Connection, attempt: int) -> tuple[Step, ...]:
+    sql = "SELECT action, outcome, detail, wall_s FROM steps WHERE attempt = ? ORDER BY position"
+    return tuple(Step(*row) for row in connection.execute(sql, (attempt,)))
+
+
+def fetch_calls(connection: sqlite3.Connection, attempt: int) -> tuple[Call, ...]:
+    sql = (
+        "SELECT model, tokens_in, tokens_out, tokens_cached, dollars, wall_s, error, messages FROM calls"
+        " WHERE attempt = ? ORDER BY position"
+    )
+    return tuple(Call(*row) for row in connection.execute(sql, (attempt,)))
+
+
+def fetch_parents(connection: sqlite3.Connection, attempt: int) -> tuple[tuple[str, int], ...]:
+    sql = "SELECT role, candidate FROM parents WHERE attempt = ? ORDER BY position"
+    return tuple(connection.execute(sql, (attempt,)).fetchall())
+
+
+def fetch_proposal(connection: sqlite3.Connection, candidate: int) -> Proposal:
+    """What an operator gave back, of a candidate that is durable."""
+    sql = "SELECT attempt, source, operator, strategy, probes, wall_s, explicit_parents FROM candidates WHERE id = ?"
+    attempt, source, operator, strategy, probes, wall_s, explicit = connection.execute(sql, (candidate,)).fetchone()
+    return Proposal(
+        source=fetch_source(connection, source),
+        operator=operator,
+        strategy=fetch_strategy(connection, strategy) if strategy else None,
+        parents=fetch_parents(connection, attempt) if explicit else (),
+        decisions=fetch_decisions(connection, attempt),
+        steps=fetch_steps(connection, attempt),
+        calls=fetch_calls(connection, attempt),
+        probes=probes,
+        wall_s=wall_s,
+    )
+
+
+def encode_card(card: TaskCard) -> dict[str, Any]:
+    cases = [
+        {"name": case.name, "kind": str(case.kind), "sizes": dict(case.sizes), "inputs": case.inputs}
+        for case in card.cases
+    ]
+    names = ("name", "reference", "allow", "precision", "atomics", "description")
+    return {name: getattr(card, name) for name in names} | {"cases": cases}
+
+
+def decode_card(data: dict[str, Any]) -> TaskCard:
+    cases = tuple(
+        CaseCard(
+            case["name"],
+            CaseKind(case["kind"]),
+            case["sizes"],
+            tuple((dtype, tuple(shape), tuple(strides)) for dtype, shape, strides in case["inputs"]),
+        )
+        for case in data["cases"]
+    )
+    return TaskCard(**{**data, "cases": cases})
+
+
+def _measurement(row: Sequence[Any]) -> Measurement:
+    case, plan, median_us, iqr_us, n, low_us, high_us, baselines_us, light_share, features, details = row
+    return Measurement(
+        case=case,
+        plan=plan,
+        median_us=_nan(median_us),
+        iqr_us=_nan(iqr_us),
+        n=n,
+        low_us=_nan(low_us),
+        high_us=_nan(high_us),
+        baselines_us=loads(baselines_us),
+        light_share=light_share,
+        features=decode_features(features) if features is not None else None,
+        details=loads(details),
+    )
+
+
+def _plans(connection: sqlite3.Connection, number: int) -> tuple[tuple[str, tuple[tuple[str, int], ...], str], ...]:
+    sql = (
+        "SELECT sp.case_name, sp.knobs, p.hash FROM source_plans sp JOIN plans p ON p.id = sp.plan"
+        " WHERE sp.evaluation = ? ORDER BY sp.position"
+    )
+    return tuple((case, decode_knobs(knobs), plan) for case, knobs, plan in connection.execute(sql, (number,)))
+
+
+def _verdicts(
+    connection: sqlite3.Connection, number: int, measurements: Sequence[Measurement]
+) -> tuple[PlanVerdict, ...]:
+    sql = (
+        "SELECT v.case_name, p.hash, v.status, v.reason, v.check_result, v.measurement FROM verdicts v"
+        " JOIN plans p ON p.id = v.plan WHERE v.evaluation = ? ORDER BY v.position"
+    )
+    return tuple(
+        PlanVerdict(
+            case,
+            plan,
+            Status(status),
+            reason,
+            decode_check(loads(check)) if check is not None else None,
+            measurements[measurement] if measurement is not None else None,
+        )
+        for case, plan, status, reason, check, measurement in connection.execute(sql, (number,))
+    )
+
+
+def _nan(value: float | None) -> float:
+    """SQLite keeps NaN as NULL."""
+    return math.nan if value is None else value

@@ -1,0 +1,429 @@
+"""Memory of the search: ask for a brief, record a proposal, tell the verdict.
+
+Each act is one short transaction; the search state in memory changes only after its rows are committed, so what this
+process knows is always what a replay of the file would know. All methods are thread-safe.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from evo_kernel.errors import PopulationError
+from evo_kernel.types import (
+    Brief,
+    Credit,
+    Environment,
+    Evaluation,
+    PlanVerdict,
+    Proposal,
+    Recorded,
+    Relative,
+    Source,
+    TaskCard,
+)
+from populations.counters import Counters, Tally, read_tally, read_wall_s
+from populations.crediting import OTHER, name_credits, stream_credits
+from populations.encoding import dumps, loads
+from populations.fetching import encode_card, fetch_proposal, fetch_verdicts
+from populations.inspiring import inspirations
+from populations.library import Library
+from populations.replay import replay
+from populations.selection import Mix
+from populations.settings import PopulationSettings
+from populations.state import SearchState
+from populations.store import Store
+from populations.writing import (
+    claimed_strategy,
+    intern_environment,
+    summarise,
+    write_ceilings,
+    write_evaluation,
+    write_placements,
+    write_proposal,
+)
+
+__all__ = ["OTHER", "LineagePopulation", "open_population"]
+
+
+def open_population(
+    path: str | os.PathLike[str],
+    *,
+    task: TaskCard,
+    task_identity: str,
+    environment: Environment,
+    seed: int,
+    settings: PopulationSettings | None = None,
+    run: Mapping[str, Any] | None = None,
+    create: bool | None = None,
+) -> LineagePopulation:
+    """Open a population to search on, and begin a session in it.
+
+    `run` is the validated run configuration as plain data. `create`: True refuses an existing file, False a missing
+    one, None takes what it finds. Raises PopulationLocked while another live process writes the file, and
+    PopulationError when the file is something else, or holds another task.
+    """
+    file = Path(path)
+    if create is True and file.exists():
+        raise PopulationError(f"{file} exists already. Go on with `evo-kernel resume {file}`, or name another file.")
+    if create is False and not file.is_file():
+        raise PopulationError(f"There is no population at {file}. `evo-kernel run TASK --population {file}` makes one.")
+    if not file.parent.is_dir():
+        raise PopulationError(f"The folder {file.parent} does not exist. Make it, or name another --population.")
+    store = Store(file)
+    try:
+        return LineagePopulation(
+            store, task, task_identity, environment, seed, settings or PopulationSettings(), dict(run or {})
+        )
+    except BaseException:
+        store.close()
+        raise
+
+
+class LineagePopulation:
+    """An open population; use it as a context manager. Implements evo_kernel.types.Population."""
+
+    def __init__(
+        self,
+        store: Store,
+        task: TaskCard,
+        task_identity: str,
+        environment: Environment,
+        seed: int,
+        settings: PopulationSettings,
+        run: dict[str, Any],
+    ) -> None:
+        self.path, self.task, self.environment, self.seed = store.path, task, environment, seed
+        self._store, self._identity, self._settings = store, task_identity, settings
+        self._mix = Mix(settings.selectors)
+        self._earlier_wall_s = read_wall_s(store.connection)
+        self._tally: Tally = read_tally(store.connection)
+        self._state: SearchState = replay(store.connection)
+        self._previous_environment = self._latest_environment()
+        self._environments: dict[str, int] = {}
+        self._began = time.time()
+        self._run = self._begin(run)
+        self._state.configure(settings)
+        self._board = self._state.board(environment.key)
+        self._library = Library(store, self._state, environment.key)
+        self._attempts = self._last_id("attempts")
+
+    def __enter__(self) -> LineagePopulation:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    # ---- the loop -------------------------------------------------------------------------------------------------
+
+    def plant(self, source: Source, operator: str = "seed") -> Recorded:
+        """A root candidate. Planting a source again returns the root that it already is."""
+        with self._store.lock:
+            rowid = self._store.row("SELECT id FROM sources WHERE sha256 = ?", (source.sha256,))
+            for root in self._state.lineage.roots:
+                if rowid is not None and self._state.lineage.source[root] == rowid[0]:
+                    return self._recorded(root)
+            proposal = Proposal(source=source, operator=operator)
+            with self._store.write() as connection:
+                attempt = self._write_attempt(None, 0, "plant", ())
+                rowid = self._write_candidate(attempt, proposal, None, 0, 0)
+                write_proposal(self._store, attempt, proposal)
+                del connection
+            candidate = self._state.lineage.add(attempt, rowid, 0, 0, 0, 0)
+            self._attempts = attempt
+            return Recorded(candidate, self._root_brief(attempt, candidate), proposal)
+
+    def ask(self) -> Brief:
+        """Select a parent and inspirations, open an attempt. Raises PopulationError while nothing is planted."""
+        with self._store.lock:
+            attempt = self._attempts + 1
+            rng = np.random.default_rng([self.seed, attempt])
+            islands = self._board.islands
+            island = int(rng.integers(len(islands.archives)))
+            parent, selector = self._select(island, rng)
+            chosen = inspirations(self._state.lineage, self._board, parent, island, rng)
+            with self._store.write():
+                self._write_attempt(parent, island, selector, chosen)
+            self._attempts = attempt
+            self._tally.attempts += 1
+            return self._brief(attempt, parent, island, chosen, self.seed)
+
+    def record(self, brief: Brief, proposal: Proposal) -> Recorded:
+        """Make the proposal durable as a candidate, before anything judges it."""
+        explicit = proposal.parents
+        parents = explicit or (("parent", brief.parent.candidate),)
+        with self._store.lock:
+            lineage = self._state.lineage
+            for _, candidate in parents:
+                if not 0 < candidate <= len(lineage):
+                    raise ValueError(f"proposal names candidate {candidate} as a parent, but there is none of this id")
+            parent = next((candidate for role, candidate in parents if role == "parent"), parents[0][1])
+            generation = lineage.generation[parent] + 1
+            with self._store.write():
+                strategy = self._store.intern_strategy(proposal.strategy)
+                source = self._write_candidate(brief.attempt, proposal, parent, brief.island, generation)
+                write_proposal(self._store, brief.attempt, proposal, parents)
+            candidate = lineage.add(brief.attempt, source, strategy or 0, parent, brief.island, generation)
+            self._tally.spend(proposal)
+            return Recorded(candidate, brief, proposal)
+
+    def tell(self, recorded: Recorded, evaluation: Evaluation, witnessed: bool = False) -> Sequence[Credit]:
+        """Store a verdict, give credit, update archive and islands. A candidate may be told again (re-measured,
+        confirmed); its strategy is credited once."""
+        proposal = recorded.proposal
+        if evaluation.source != proposal.source.sha256:
+            raise ValueError(f"candidate {recorded.candidate} has another source than evaluation {evaluation.source}")
+        if evaluation.task != self._identity:
+            raise ValueError(f"this population holds task {self._identity}, the evaluation is of {evaluation.task}")
+        verdict = summarise(evaluation, recorded.candidate, proposal.probes, witnessed)
+        environment = evaluation.environment
+        with self._store.lock:
+            with self._store.write() as connection:
+                number = write_evaluation(
+                    self._store,
+                    evaluation,
+                    verdict,
+                    run=self._run,
+                    environment=self._environment_id(environment),
+                    source=self._state.lineage.source[recorded.candidate],
+                    at=time.time(),
+                )
+                # The state changes inside the transaction because placements are its outcome: whatever could raise
+                # (values, constraints, a full disk) has been written by now, and a failing COMMIT ends the process.
+                earned, placements = self._state.board(environment.key).tell(self._state.lineage, verdict)
+                if placements:
+                    write_placements(connection, number, placements)
+            self._tally.judge(evaluation)
+            self._library.told(recorded.candidate, evaluation)
+            return name_credits(earned, self._state.lineage, self._store.connection, self._library)
+
+    def fail(self, brief: Brief, operator: str, reason: str, proposal: Proposal | None = None) -> None:
+        with self._store.lock:
+            with self._store.write() as connection:
+                strategy = claimed_strategy(proposal) if proposal else None
+                rowid = self._store.intern_strategy(strategy)
+                spent = (proposal.probes, proposal.wall_s) if proposal else (0, 0.0)
+                values = (brief.attempt, operator, reason, brief.parent.candidate, rowid, *spent, time.time())
+                connection.execute("INSERT INTO failures VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+                if proposal:
+                    write_proposal(self._store, brief.attempt, proposal)
+            self._tally.failures += 1
+            if proposal:
+                self._tally.spend(proposal)
+
+    # ---- what is known --------------------------------------------------------------------------------------------
+
+    def pending(self) -> Sequence[Recorded]:
+        """What to judge before anything new, oldest first.
+
+        In an environment that has judged nothing yet: the elites and champions of the one before, because scores do
+        not carry over; then candidates that were never judged at all.
+        """
+        with self._store.lock:
+            previous = self._state.boards.get(self._previous_environment or "")
+            again: set[int] = set()
+            if previous is not None and previous is not self._board:
+                known = self._board.status
+                again = previous.islands.elites() | previous.confirmed - previous.refuted
+                again = {c for c in again if c >= len(known) or not known[c]}
+            never = [c for c in self._state.lineage.never_judged() if c not in again]
+            return [self._recorded(candidate) for candidate in [*sorted(again), *never]]
+
+    def credits(self) -> Iterator[Credit]:
+        """Every credit so far, in the order of `tell`, from a second replay on a connection of its own."""
+        with self._store.reader() as connection:
+            yield from stream_credits(connection)
+
+    def best(self) -> Relative | None:
+        """The fastest candidate in this environment that no confirmation refuted."""
+        with self._store.lock:
+            best = self._board.best()
+            return self._library.relative(best) if best else None
+
+    def champion(self) -> Relative | None:
+        """The fastest confirmed candidate in this environment."""
+        with self._store.lock:
+            champion = self._board.champion()
+            return self._library.relative(champion) if champion else None
+
+    def relative(self, candidate: int) -> Relative:
+        """Any candidate, with its evaluation in this environment."""
+        with self._store.lock:
+            if not 0 < candidate <= len(self._state.lineage):
+                raise PopulationError(f"{self.path} has no candidate {candidate}.")
+            return self._library.relative(candidate)
+
+    def recorded(self, candidate: int) -> Recorded:
+        """The ticket of a candidate that is already durable: how a champion is told its confirmation."""
+        with self._store.lock:
+            if not 0 < candidate <= len(self._state.lineage):
+                raise PopulationError(f"{self.path} has no candidate {candidate}.")
+            return self._recorded(candidate)
+
+    def verdicts(self, environment_key: str) -> Iterable[PlanVerdict]:
+        """All that is known about plans in one environment, oldest first: a plan seen before costs nothing."""
+        with self._store.reader() as connection:
+            yield from fetch_verdicts(connection, environment_key)
+
+    def counters(self) -> Counters:
+        """What was done and spent over all sessions."""
+        with self._store.lock:
+            tally, best = self._tally, self._board.best()
+            score = self._board.scores[best] if best else math.nan
+            return Counters(
+                attempts=tally.attempts,
+                candidates=len(self._state.lineage),
+                failures=tally.failures,
+                evaluations=dict(tally.evaluations),
+                passed=self._board.passed,
+                gpu_s=tally.gpu_s,
+                wall_s=self._earlier_wall_s + time.time() - self._began,
+                dollars=tally.dollars,
+                tokens=tally.tokens,
+                calls=tally.calls,
+                best_score=None if math.isnan(score) else score,
+            )
+
+    def digest(self) -> str:
+        """sha256 of the search state: a replay of the file has the same."""
+        with self._store.lock:
+            return self._state.digest()
+
+    # ---- what else is worth keeping -------------------------------------------------------------------------------
+
+    def event(self, kind: str, data: Mapping[str, Any]) -> None:
+        """Something a reader of the run may want to know: a confirmation, a new champion, a budget spent."""
+        with self._store.write() as connection:
+            connection.execute(
+                "INSERT INTO events (run, kind, data, at) VALUES (?, ?, ?, ?)",
+                (self._run, kind, dumps(dict(data)), time.time()),
+            )
+
+    def note(self, text: str, author: str, attempt: int | None = None) -> None:
+        """What an agent wants later agents to know."""
+        with self._store.write() as connection:
+            connection.execute(
+                "INSERT INTO notes (attempt, author, text, at) VALUES (?, ?, ?, ?)",
+                (attempt, author, text, time.time()),
+            )
+
+    def ceilings(self, values: Mapping[str, float]) -> None:
+        """What this environment's machine reaches at most; names end in their unit, e.g. `copy_bytes/s`."""
+        with self._store.write() as connection:
+            write_ceilings(connection, self._environment_id(self.environment), values, time.time())
+
+    def close(self) -> None:
+        self._store.close()
+
+    # ---- within ---------------------------------------------------------------------------------------------------
+
+    def _begin(self, run: dict[str, Any]) -> int:
+        """Write the session's row, after making sure that this file is of this task."""
+        connection = self._store.connection
+        with self._store.write():
+            held = connection.execute("SELECT identity, name FROM tasks ORDER BY id LIMIT 1").fetchone()
+            if held is not None and held[0] != self._identity:
+                raise PopulationError(
+                    f"{self.path} holds a search on task {held[1]} ({held[0][:12]}), not on {self.task.name} "
+                    f"({self._identity[:12]}); the task's file may have changed since. Name another file with "
+                    "--population, or bring kernels over with --start-from."
+                )
+            card = dumps(encode_card(self.task))
+            values = {"identity": self._identity, "name": self.task.name, "card": card}
+            task = self._store.intern("tasks", "identity", values)
+            row = (
+                task, self._environment_id(self.environment), self.seed, dumps(self._settings.as_data()), dumps(run),
+                os.getpid(), socket.gethostname(), self._last_id("evaluations"), self._last_id("attempts"), self._began,
+            )  # fmt: skip
+            sql = (
+                "INSERT INTO runs (task, environment, seed, settings, config, pid, host, after_evaluation,"
+                " after_attempt, at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            )
+            number = connection.execute(sql, row).lastrowid
+        assert number is not None
+        return number
+
+    def _last_id(self, table: str) -> int:
+        return self._store.connection.execute(f"SELECT IFNULL(MAX(id), 0) FROM {table}").fetchone()[0]
+
+    def _latest_environment(self) -> str | None:
+        """Where the last score of an earlier session was made."""
+        row = self._store.row(
+            "SELECT n.key FROM evaluations e JOIN environments n ON n.id = e.environment WHERE n.key != ?"
+            " ORDER BY e.id DESC LIMIT 1",
+            (self.environment.key,),
+        )
+        return row[0] if row else None
+
+    def _environment_id(self, environment: Environment) -> int:
+        known = self._environments.get(environment.key)
+        if known is None:
+            known = self._environments[environment.key] = intern_environment(self._store, environment)
+        return known
+
+    def _select(self, island: int, rng: np.random.Generator) -> tuple[int, str]:
+        archive = self._board.islands.archives[island]
+        if archive.cells:
+            contender, selector = self._mix.select(archive, self._library.case_times, rng)
+            return contender.candidate, selector
+        roots = self._state.lineage.roots  # nothing passed yet: mend or rewrite a seed
+        if not roots:
+            raise PopulationError(f"{self.path} is empty: plant a first kernel before asking for a brief.")
+        return roots[int(rng.integers(len(roots)))], "root"
+
+    def _write_attempt(self, parent: int | None, island: int, selector: str, chosen: Sequence[int]) -> int:
+        cursor = self._store.connection.execute(
+            "INSERT INTO attempts (run, parent, island, selector, inspirations, at) VALUES (?, ?, ?, ?, ?, ?)",
+            (self._run, parent, island, selector, dumps(chosen), time.time()),
+        )
+        assert cursor.lastrowid is not None
+        return cursor.lastrowid
+
+    def _write_candidate(
+        self, attempt: int, proposal: Proposal, parent: int | None, island: int, generation: int
+    ) -> int:
+        """Returns the source's rowid."""
+        source = self._store.intern_source(proposal.source)
+        strategy = self._store.intern_strategy(proposal.strategy)
+        values = (
+            len(self._state.lineage) + 1, attempt, source, proposal.operator, strategy, parent, island, generation,
+            proposal.probes, proposal.wall_s, len(proposal.parents), time.time(),
+        )  # fmt: skip
+        self._store.connection.execute("INSERT INTO candidates VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+        return source
+
+    def _brief(self, attempt: int, parent: int, island: int, chosen: Sequence[int], seed: int) -> Brief:
+        return Brief(
+            attempt=attempt,
+            task=self.task,
+            parent=self._library.relative(parent),
+            inspirations=tuple(self._library.relative(candidate) for candidate in chosen),
+            tried=self._library.tried(parent),
+            island=island,
+            seed=(seed, attempt, 1),  # the last number keeps the operator's draws apart from the selection's
+            environment=self.environment,
+        )
+
+    def _root_brief(self, attempt: int, candidate: int) -> Brief:
+        """A seed's ticket: it stands as its own parent, one generation before the first."""
+        source = self._library.source(candidate)
+        itself = Relative(candidate, source, -1, 0, None)
+        return Brief(attempt, self.task, itself, (), (), 0, (self.seed, attempt, 1), self.environment)
+
+    def _recorded(self, candidate: int) -> Recorded:
+        """A ticket rebuilt from the file."""
+        connection, lineage = self._store.connection, self._state.lineage
+        proposal = fetch_proposal(connection, candidate)
+        attempt = lineage.attempt[candidate]
+        if not lineage.parent[candidate]:
+            return Recorded(candidate, self._root_brief(attempt, candidate), proposal)
+        sql = "SELECT a.parent, a.island, a.inspirations, r.seed FROM attempts a JOIN runs r ON r.id = a.run"
+        parent, island, chosen, seed = connection.execute(f"{sql} WHERE a.id = ?", (attempt,)).fetchone()
+        return Recorded(candidate, self._brief(attempt, parent, island, loads(chosen), seed), proposal)

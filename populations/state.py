@@ -1,0 +1,249 @@
+"""The search state: all that `ask` and `tell` decide on, in memory, rebuilt by replaying the file.
+
+Slim columns indexed by candidate (ids start at 1, index 0 is nobody): about 60 bytes a candidate. Texts and
+evaluations stay in the file. The live process and replay call the same two methods, `add` and `tell`, so that one
+equals the other. Not thread-safe: the population's lock guards it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from array import array
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from evo_kernel.types import Purpose, Status
+from populations.credit import Earned, Ledger, light_bucket
+from populations.islands import Islands, Placement
+from populations.settings import PopulationSettings
+
+NAN = math.nan
+STATUS_CODE = {status: code for code, status in enumerate(Status, start=1)}
+STATUS_OF_CODE: dict[int, Status] = {code: status for status, code in STATUS_CODE.items()}
+PASSED_CODE = STATUS_CODE[Status.PASSED]
+RECENT_FAILURES = 16
+
+
+class Verdict(NamedTuple):
+    """What the search state takes in of one evaluation; times as natural logarithms of µs."""
+
+    candidate: int
+    purpose: str
+    status: str
+    score: float | None
+    log_us: float | None  # mean over search cases
+    log_variance: float  # of log_us, by measurement noise; 0 when modeled
+    light_share: float | None
+    cell: str
+    plan_key: str
+    cost: float  # evaluations that it took, probes included
+    fresh: int  # 0: every number was reused
+    witnessed: int
+
+
+class Lineage:
+    """Who descends from whom: the same in every environment."""
+
+    def __init__(self) -> None:
+        self.parent = array("i", [0])  # 0: a root
+        self.island = array("i", [0])
+        self.generation = array("i", [0])
+        self.source = array("i", [0])  # rowid in sources
+        self.strategy = array("i", [0])  # rowid in strategies; 0: none
+        self.attempt = array("i", [0])
+        self.youngest = array("i", [0])  # the last child recorded
+        self.elder = array("i", [0])  # the sibling recorded before
+        self.judged = bytearray(b"\x01")  # by anything but infra_error, in any environment
+        self.witnessed = bytearray(b"\x00")
+        self.roots: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.parent) - 1
+
+    def add(self, attempt: int, source: int, strategy: int, parent: int, island: int, generation: int) -> int:
+        """Take in the next candidate; returns its id."""
+        candidate = len(self.parent)
+        self.parent.append(parent)
+        self.island.append(island)
+        self.generation.append(generation)
+        self.source.append(source)
+        self.strategy.append(strategy)
+        self.attempt.append(attempt)
+        self.youngest.append(0)
+        self.judged.append(0)
+        self.witnessed.append(0)
+        if parent:
+            self.elder.append(self.youngest[parent])
+            self.youngest[parent] = candidate
+        else:
+            self.elder.append(0)
+            self.roots.append(candidate)
+        return candidate
+
+    def children(self, candidate: int) -> Iterator[int]:
+        """Youngest first."""
+        child = self.youngest[candidate]
+        while child:
+            yield child
+            child = self.elder[child]
+
+    def never_judged(self) -> list[int]:
+        found, at = [], self.judged.find(0)
+        while at >= 0:
+            found.append(at)
+            at = self.judged.find(0, at + 1)
+        return found
+
+    def state(self) -> tuple[object, ...]:
+        columns = (self.parent, self.island, self.generation, self.source, self.strategy, self.attempt)
+        return (*(column.tobytes().hex() for column in columns), self.judged.hex(), self.witnessed.hex())
+
+
+class Board:
+    """Standings in one environment."""
+
+    def __init__(self, settings: PopulationSettings) -> None:
+        self.islands = Islands(settings)
+        self.ledger = Ledger()
+        self.times = array("d", [NAN])  # mean log µs; NaN: not passed, or not judged here
+        self.scores = array("d", [NAN])
+        self.status = bytearray(b"\x00")  # STATUS_CODE; 0: not judged here
+        self.bucket = bytearray(b"\x00")  # of share of light
+        self.cell = array("i", [-1])  # index into cell_names
+        self.cell_names: list[str] = []
+        self.confirmed: set[int] = set()
+        self.refuted: set[int] = set()  # passed, but did not stand the hidden cases
+        self.recent_failures: deque[int] = deque(maxlen=RECENT_FAILURES)
+        self.passed = 0
+
+    def tell(self, lineage: Lineage, verdict: Verdict) -> tuple[list[Earned], tuple[Placement, ...]]:
+        candidate, status = verdict.candidate, verdict.status
+        if status == Status.INFRA_ERROR:
+            return [], ()
+        self._grow(len(lineage.parent))
+        if verdict.purpose == Purpose.CONFIRM:
+            return [], self._confirm(candidate, status == Status.PASSED)
+        if verdict.purpose != Purpose.SCORE:
+            return [], ()
+        new = not lineage.judged[candidate]  # credit is paid once, whatever the environment
+        first_here = not self.status[candidate]
+        passed = status == Status.PASSED
+        self.passed += passed - (self.status[candidate] == PASSED_CODE)
+        self.status[candidate] = STATUS_CODE[status]  # type: ignore[index]
+        lineage.judged[candidate] = 1
+        if new:
+            lineage.witnessed[candidate] = verdict.witnessed
+        self.bucket[candidate] = light_bucket(verdict.light_share)
+        timed = passed and verdict.log_us is not None
+        self.times[candidate] = verdict.log_us if timed else NAN  # type: ignore[assignment]
+        self.scores[candidate] = verdict.score if verdict.score is not None else NAN
+        placements = self._place(lineage, verdict) if timed else self._displace(candidate, passed)
+        earned: list[Earned] = []
+        parent = lineage.parent[candidate]
+        if first_here and parent and (timed or not passed):
+            bucket = self.bucket[parent]
+            earned = self.ledger.judge(candidate, passed, verdict.cost, lineage.parent, self.times, bucket)
+            if earned:
+                self._tried(lineage, candidate, max(0.0, earned[0].log_gain))
+        if first_here:
+            placements += self.islands.tick()
+        return (earned if new else []), placements
+
+    def best(self) -> int:
+        """The fastest candidate that was not refuted; 0 if none."""
+        best = self.islands.best()
+        return best.candidate if best else 0
+
+    def champion(self) -> int:
+        """The fastest confirmed candidate; 0 if none."""
+        standing = [(self.times[c], c) for c in self.confirmed - self.refuted if self.times[c] == self.times[c]]
+        return min(standing, default=(0.0, 0))[1]
+
+    def digest_state(self, size: int) -> tuple[object, ...]:
+        self._grow(size)  # columns grow when something is told: candidates recorded since then are still missing
+        columns = (self.times.tobytes().hex(), self.scores.tobytes().hex(), self.status.hex(), self.bucket.hex())
+        cells = [self.cell_names[index] if index >= 0 else "" for index in self.cell]
+        sets = (sorted(self.confirmed), sorted(self.refuted), list(self.recent_failures), self.passed)
+        return (columns, cells, sets, self.islands.state(), self.ledger.state())
+
+    def _grow(self, size: int) -> None:
+        missing = size - len(self.times)
+        if missing > 0:
+            self.times.extend((NAN,) * missing)
+            self.scores.extend((NAN,) * missing)
+            self.status.extend(bytes(missing))
+            self.bucket.extend(bytes(missing))
+            self.cell.extend((-1,) * missing)
+            self.ledger.grow(size - 1)
+
+    def _confirm(self, candidate: int, passed: bool) -> tuple[Placement, ...]:
+        if passed:
+            self.confirmed.add(candidate)
+        else:
+            self.refuted.add(candidate)
+            self.islands.remove(candidate)
+        return ()
+
+    def _place(self, lineage: Lineage, verdict: Verdict) -> tuple[Placement, ...]:
+        candidate = verdict.candidate
+        self._set_cell(candidate, verdict.cell)
+        if candidate in self.refuted:
+            return ()
+        return self.islands.place(
+            lineage.island[candidate], verdict.cell, candidate, lineage.source[candidate], verdict.plan_key,
+            self.times[candidate], verdict.log_variance, bool(verdict.fresh),
+        )  # fmt: skip
+
+    def _displace(self, candidate: int, passed: bool) -> tuple[Placement, ...]:
+        if not passed:
+            self.recent_failures.append(candidate)
+        if self.cell[candidate] >= 0:  # it had passed before
+            self.islands.remove(candidate)
+        return ()
+
+    def _tried(self, lineage: Lineage, candidate: int, gain: float) -> None:
+        """Tell the parent's cell what one more try brought."""
+        index = self.cell[lineage.parent[candidate]]
+        island = lineage.island[candidate]
+        archive = self.islands.archives[island if island < len(self.islands.archives) else 0]
+        cell = archive.cells.get(self.cell_names[index]) if index >= 0 else None
+        if cell is not None:
+            cell.tried(gain)
+
+    def _set_cell(self, candidate: int, name: str) -> None:
+        try:
+            self.cell[candidate] = self.cell_names.index(name)  # at most about forty
+        except ValueError:
+            self.cell[candidate] = len(self.cell_names)
+            self.cell_names.append(name)
+
+
+class SearchState:
+    """The lineage, and a board for every environment that judged something."""
+
+    def __init__(self) -> None:
+        self.lineage = Lineage()
+        self.boards: dict[str, Board] = {}
+        self._settings = PopulationSettings()
+
+    def configure(self, settings: PopulationSettings) -> None:
+        """A session begins under these settings."""
+        self._settings = settings
+        for board in self.boards.values():
+            board.islands.configure(settings)
+
+    def board(self, environment: str) -> Board:
+        """Standings in the environment of this key, new if it never judged anything."""
+        found = self.boards.get(environment)
+        if found is None:
+            found = self.boards[environment] = Board(self._settings)
+        return found
+
+    def digest(self) -> str:
+        """sha256 of everything here: equal digests mean equal search states."""
+        boards = {
+            key: board.digest_state(len(self.lineage.parent)) for key, board in self.boards.items() if any(board.status)
+        }
+        return hashlib.sha256(repr((self.lineage.state(), sorted(boards.items()))).encode()).hexdigest()

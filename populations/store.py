@@ -1,0 +1,126 @@
+"""The file: SQLite through sqlite-utils, one writer behind one lock, any number of readers.
+
+Write-ahead log, synchronous=NORMAL, foreign keys on; every write is one short BEGIN IMMEDIATE transaction. What was
+committed survives SIGKILL (the operating system holds it); the last moments before a power cut may be lost, never a
+half-written transaction. Rows are inserted, never updated or deleted.
+
+Thread-safe: `write` holds a re-entrant lock from BEGIN to COMMIT; `read` takes the same lock. Long reads go through
+`reader()`, a read-only connection of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from sqlite_utils import Database
+
+from evo_kernel.errors import PopulationError
+from evo_kernel.types import Source, Strategy
+from populations.connect import connect_reader
+from populations.encoding import encode_parameters, strategy_key
+from populations.lock import OwnerLock
+from populations.migrations import migrate
+
+BUSY_S = 30.0
+INTERNED = 4096  # strategies whose rowid is remembered
+
+
+class Store:
+    """An open population file, owned by this process until `close`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lock = threading.RLock()
+        self._owner = OwnerLock(path)
+        self._strategies: OrderedDict[str, int] = OrderedDict()
+        try:
+            self.connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+            self.database = Database(self.connection)
+            self._prepare()
+        except sqlite3.DatabaseError as error:
+            self._owner.release()
+            raise PopulationError(
+                f"{path} is not a population that can be opened ({error}). Name another file with --population, or "
+                "move this one away."
+            ) from error
+        except BaseException:
+            self._owner.release()
+            raise
+
+    def _prepare(self) -> None:
+        self.connection.execute("PRAGMA journal_mode=WAL")
+        self.connection.execute("PRAGMA synchronous=NORMAL")
+        migrate(self.database)
+        self.connection.execute("PRAGMA foreign_keys=ON")  # after migrations, which may rebuild tables
+
+    @contextlib.contextmanager
+    def write(self) -> Iterator[sqlite3.Connection]:
+        """One transaction; rolled back whole if its block raises."""
+        with self.lock:
+            self.connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self.connection
+            except BaseException:
+                self.connection.execute("ROLLBACK")
+                self._strategies.clear()  # some of them may just have been rolled back
+                raise
+            self.connection.execute("COMMIT")
+
+    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        with self.lock:
+            return self.connection.execute(sql, parameters).fetchall()
+
+    def row(self, sql: str, parameters: Sequence[Any] = ()) -> tuple[Any, ...] | None:
+        with self.lock:
+            return self.connection.execute(sql, parameters).fetchone()
+
+    @contextlib.contextmanager
+    def reader(self) -> Iterator[sqlite3.Connection]:
+        """A read-only connection of its own: long reads do not hold up the search."""
+        connection = connect_reader(self.path)
+        try:
+            yield connection
+        finally:
+            connection.close()
+
+    def intern(self, table: str, column: str, values: dict[str, Any]) -> int:
+        """Rowid of the row whose unique `column` has this value, inserted if new. Inside `write`."""
+        found = self.connection.execute(f"SELECT id FROM {table} WHERE {column} = ?", (values[column],)).fetchone()
+        if found:
+            return int(found[0])
+        names = ", ".join(values)
+        marks = ", ".join("?" * len(values))
+        cursor = self.connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", tuple(values.values()))
+        assert cursor.lastrowid is not None
+        return cursor.lastrowid
+
+    def intern_source(self, source: Source) -> int:
+        values = {"sha256": source.sha256, "language": source.language, "text": source.text}
+        return self.intern("sources", "sha256", values)
+
+    def intern_strategy(self, strategy: Strategy | None) -> int | None:
+        if strategy is None:
+            return None
+        key = strategy_key(strategy)
+        known = self._strategies.get(key)
+        if known is None:
+            values = {"key": key, "name": strategy.name, "family": strategy.family, "region": strategy.region}
+            known = self.intern("strategies", "key", values | {"parameters": encode_parameters(strategy)})
+            self._strategies[key] = known
+            if len(self._strategies) > INTERNED:
+                self._strategies.popitem(last=False)
+        return known
+
+    def close(self) -> None:
+        """Fold the write-ahead log into the file and let go of it."""
+        with self.lock:
+            with contextlib.suppress(sqlite3.OperationalError):  # a reader is at work: the log stays, nothing is lost
+                self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self.connection.close()
+            self._owner.release()
