@@ -1,0 +1,252 @@
+"""Is an output right? Errors from a float64 reference, held against what an honest kernel in the same dtype reaches.
+
+An honest kernel's error on these very inputs is estimated as the largest of
+    own          the task's reference run eagerly in the task's own dtypes (operands rounded to tf32 too, where the
+                 task's precision allows tf32),
+    sensitivity  how far the float64 reference moves when every floating-point input moves by `perturbation` units of
+                 rounding: what any backward-stable algorithm may cost (Higham, Accuracy and Stability of Numerical
+                 Algorithms, 2nd ed., section 1.5), so that exp2 in place of exp is not an error, and
+    floor        one rounding of the output, and the growth of a sum's error with the square root of its length
+                 (ibid., section 4.2: the statistical estimate), so that a reference that is exact by luck binds nobody.
+A candidate passes when its Frobenius error is at most `relative_multiple` times, and its largest error at most
+`max_multiple` times, the honest one. Integers and booleans must be equal.
+
+Not covered: single elements that are much smaller than the largest of the same output may be off by the same absolute
+amount as the largest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from evo_kernel.errors import TaskError
+from evo_kernel.tasks.task import Input, Task, Tolerance, as_float64
+from evo_kernel.types import CheckResult
+
+POISON_BYTE = 0xFF
+"""Scratch and outputs are filled with this byte before a launch: a NaN in every floating-point dtype."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The constants of the estimate, in one place."""
+
+    perturbation: float = 2.0  # units of rounding of float32 (float64 for float64 inputs)
+    growth: float = 0.25  # of a sum's relative error, in roundings, per square root of its length
+    cancellation: float = 0.5  # roundings of the result with all inputs positive: what cancels in the true result
+    rounding: float = 1.0  # roundings of the output in its own dtype
+
+
+RECIPE = Recipe()
+
+
+@dataclass(frozen=True)
+class Expected:
+    """One output: the truth, and how large an honest kernel's error may be."""
+
+    truth: torch.Tensor  # float64, or the exact integers
+    honest: torch.Tensor  # what the reference gives in the task's own dtypes
+    compared: torch.Tensor  # bool: elements that bind; not those that overflow in this dtype alone
+    frobenius: float
+    largest: float
+
+
+def judge_outputs(task: Task, case: str, inputs: Sequence[Input], outputs: Sequence[torch.Tensor]) -> CheckResult:
+    """Compare a kernel's outputs with the task's reference on the same inputs. Raises TaskError only."""
+    return compare(case, outputs, expect(task, inputs), task.tolerance)
+
+
+def expect(task: Task, inputs: Sequence[Input], recipe: Recipe = RECIPE) -> tuple[Expected, ...]:
+    """What the outputs must be: costs about four to five runs of the reference. Inputs are left alone."""
+    own = task.outputs(*map(_copied, inputs))
+    truth = task.truth(*map(_copied, inputs))
+    others = [own]
+    if task.tolerance.precision == "tf32":
+        others.append(task.outputs(*(_as_tf32(value) for value in inputs)))
+    moved = task.outputs(*(_moved(value, recipe.perturbation) for value in inputs))
+    positive = task.outputs(*(_positive(value) for value in inputs))
+    length = max((max(v.shape, default=1) for v in inputs if isinstance(v, torch.Tensor)), default=1)
+    made = zip(truth, own, zip(*others, strict=True), moved, positive, strict=True)
+    return tuple(_expected(*parts, length=length, recipe=recipe) for parts in made)
+
+
+def compare(
+    case: str, outputs: Sequence[torch.Tensor], expected: Sequence[Expected], tolerance: Tolerance
+) -> CheckResult:
+    """The verdict on all outputs of one case; `error` is the worst ratio of an error to its bound."""
+    if len(outputs) != len(expected):
+        return _wrong(case, f"it returns {_outputs(len(outputs))} where the reference returns {len(expected)}")
+    worst = 0.0
+    for number, (got, wanted) in enumerate(zip(outputs, expected, strict=True)):
+        name = f"output {number}" if len(expected) > 1 else "the output"
+        fault, error = _fault(got, wanted, tolerance)
+        worst = max(worst, error)
+        if fault:
+            return CheckResult(case=case, passed=False, error=worst, reason=f"{name} {fault}")
+    return CheckResult(case=case, passed=True, error=worst)
+
+
+def _wrong(case: str, reason: str) -> CheckResult:
+    return CheckResult(case=case, passed=False, error=math.inf, reason=reason)
+
+
+def _outputs(count: int) -> str:
+    return f"{count} output" + ("" if count == 1 else "s")
+
+
+def _fault(got: torch.Tensor, wanted: Expected, tolerance: Tolerance) -> tuple[str, float]:
+    """What is wrong with one output ("" if nothing), and its error in units of its bound."""
+    honest = wanted.honest
+    if got.shape != honest.shape:
+        return f"has shape {tuple(got.shape)} where the reference has {tuple(honest.shape)}", math.inf
+    if got.dtype != honest.dtype:
+        return f"is {_spell(got.dtype)} where the reference is {_spell(honest.dtype)}", math.inf
+    if got.numel() == 0:
+        return "", 0.0
+    if not honest.is_floating_point():
+        return _integer_fault(got, wanted)
+    unwritten = _poisoned(got) & ~honest.isnan()
+    if unwritten.any():
+        return (
+            f"has {int(unwritten.sum())} of {got.numel()} elements that were never written, or that come from memory "
+            f"nothing wrote; the first at {_first(unwritten)}",
+            math.inf,
+        )
+    return _float_fault(got.double(), wanted, tolerance)
+
+
+def _integer_fault(got: torch.Tensor, wanted: Expected) -> tuple[str, float]:
+    wrong = (got != wanted.honest) & (got != wanted.truth.to(got.dtype))
+    if not wrong.any():
+        return "", 0.0
+    where = _first(wrong)
+    return (
+        f"differs at {int(wrong.sum())} of {got.numel()} elements; at {where} it is {got[where].item()} where the "
+        f"reference is {wanted.honest[where].item()}",
+        math.inf,
+    )
+
+
+def _float_fault(got: torch.Tensor, wanted: Expected, tolerance: Tolerance) -> tuple[str, float]:
+    truth, compared = wanted.truth, wanted.compared
+    special = compared & ~truth.isfinite()
+    odd = special & ~((got == truth) | (got.isnan() & truth.isnan())) | (compared & truth.isfinite() & ~got.isfinite())
+    if odd.any():
+        where = _first(odd)
+        return (
+            f"is {got[where].item()} at {where} where the reference is {truth[where].item():.6g}; {int(odd.sum())} of "
+            f"{got.numel()} elements are like that",
+            math.inf,
+        )
+    error = torch.where(compared & truth.isfinite(), (got - truth).abs(), torch.zeros_like(truth))
+    frobenius, largest = float(error.norm()), float(error.max())
+    bounds = (
+        max(tolerance.relative_multiple * wanted.frobenius, tolerance.absolute * math.sqrt(error.numel())),
+        max(tolerance.max_multiple * wanted.largest, tolerance.absolute),
+    )
+    ratio = max(_ratio(frobenius, bounds[0]), _ratio(largest, bounds[1]))
+    if ratio <= 1.0:
+        return "", ratio
+    where = _first(error == error.max())
+    return (
+        f"is off by {ratio:.3g}x what is allowed: at {where} it is {got[where].item():.9g} where the reference is "
+        f"{truth[where].item():.9g} (an honest kernel's error there is at most {wanted.largest:.3g})",
+        ratio,
+    )
+
+
+def _ratio(error: float, bound: float) -> float:
+    return error / bound if bound > 0 else (0.0 if error == 0 else math.inf)
+
+
+def _expected(
+    truth: torch.Tensor, own: torch.Tensor, others: tuple[torch.Tensor, ...], moved: torch.Tensor,
+    positive: torch.Tensor, *, length: int, recipe: Recipe,
+) -> Expected:  # fmt: skip
+    if truth.shape != own.shape:
+        raise TaskError("the reference returns another shape in float64 than in its own dtype")
+    compared = torch.ones_like(own, dtype=torch.bool)
+    if not own.is_floating_point():
+        return Expected(truth, own, compared, 0.0, 0.0)
+    truth = truth.double()
+    compared = ~(truth.isfinite() & ~own.isfinite())  # finite in float64 and not here: an overflow of this dtype
+    rounding = torch.finfo(own.dtype).eps / 2
+    inner = min(rounding, torch.finfo(torch.float32).eps / 2)
+    growth = recipe.growth * math.sqrt(length)
+    errors = [_measures(other.double() - truth, compared) for other in (*others, moved)]
+    size, uncancelled = _measures(truth, compared), _measures(positive.double(), compared)
+    underflow = _underflow(own.dtype)
+    floors = [
+        rounding * recipe.rounding * size[i] + inner * (growth * size[i] + recipe.cancellation * uncancelled[i])
+        for i in (0, 1)
+    ]
+    return Expected(
+        truth=truth,
+        honest=own,
+        compared=compared,
+        frobenius=max(*(e[0] for e in errors), floors[0]) + underflow * math.sqrt(own.numel()),
+        largest=max(*(e[1] for e in errors), floors[1]) + underflow,
+    )
+
+
+def _measures(values: torch.Tensor, compared: torch.Tensor) -> tuple[float, float]:
+    """Frobenius norm and largest magnitude over the finite elements that are compared."""
+    kept = torch.where(compared & values.isfinite(), values, torch.zeros_like(values))
+    return (float(kept.norm()), float(kept.abs().max())) if kept.numel() else (0.0, 0.0)
+
+
+def _underflow(dtype: torch.dtype) -> float:
+    """What may be flushed to zero: float32 and bfloat16 below their smallest normal number, others half a step."""
+    info = torch.finfo(dtype)
+    flushes = dtype in (torch.float32, torch.bfloat16)
+    return info.smallest_normal if flushes else info.smallest_normal * info.eps / 2
+
+
+def _copied(value: Input) -> Input:
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def _moved(value: Input, units: float) -> Input:
+    """A float64 copy, every element moved by `units` roundings of float32 up or down, in a fixed pattern."""
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        return value
+    unit = torch.finfo(torch.float64 if value.dtype == torch.float64 else torch.float32).eps / 2
+    generator = torch.Generator("cpu").manual_seed(20240229)
+    signs = torch.randint(0, 2, value.shape, generator=generator, dtype=torch.int8).to(value.device)
+    return value.double() * (1.0 + unit * units * (2.0 * signs - 1.0))
+
+
+def _positive(value: Input) -> Input:
+    moved = as_float64(value)
+    return moved.abs() if isinstance(moved, torch.Tensor) and moved.is_floating_point() else moved
+
+
+def _as_tf32(value: Input) -> Input:
+    """float32 operands rounded to the 10 bits of fraction that tf32 has, to nearest, ties to even.
+
+    Hardware that drops the last 13 bits instead is off by twice as much: within what the multiples allow, which
+    bfloat16 operands are not.
+    """
+    if not isinstance(value, torch.Tensor) or value.dtype != torch.float32:
+        return _copied(value)
+    bits = value.contiguous().view(torch.int32)
+    rounded = (bits + 0xFFF + ((bits >> 13) & 1)) & -0x2000
+    return torch.where(value.isfinite(), rounded.view(torch.float32), value)
+
+
+def _poisoned(values: torch.Tensor) -> torch.Tensor:
+    """Elements whose bytes are all the poison byte."""
+    raw = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()]
+    return values.view(raw) == -1
+
+
+def _first(where: torch.Tensor) -> tuple[int, ...]:
+    return tuple(int(i) for i in where.nonzero()[0])
+
+
+def _spell(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

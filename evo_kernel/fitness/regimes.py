@@ -1,0 +1,74 @@
+"""Value regimes: what the inputs of a check look like, so that a kernel that is right only for nice numbers is found.
+
+A regime transforms the floating-point inputs that a task has drawn; integers and plain numbers stay as they are. Seeds
+come from a secret generator, after the plan exists, so no kernel can be made for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import torch
+
+from evo_kernel.tasks.task import Input
+
+LARGE, SMALL = 64.0, 1e-3
+TIE_STEP = 0.5
+
+
+def _wide(x: torch.Tensor) -> torch.Tensor:
+    """Arithmetic happens at least in float32: eight-bit floats have none of their own."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def _ties(x: torch.Tensor) -> torch.Tensor:
+    """Many equal values, on a grid coarse enough that honest sums of them are exact in float32."""
+    return torch.round(_wide(x) / TIE_STEP).mul(TIE_STEP).to(x.dtype)
+
+
+def _denormals(x: torch.Tensor) -> torch.Tensor:
+    """Every third element below the smallest normal number of its dtype; the sign stays."""
+    positions = torch.arange(x.numel(), device=x.device).reshape(x.shape) % 3 == 0
+    tiny = torch.full_like(_wide(x), torch.finfo(x.dtype).smallest_normal / 8)
+    return torch.where(positions, torch.copysign(tiny, _wide(x)), _wide(x)).to(x.dtype)
+
+
+_TRANSFORMS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "nominal": lambda x: x,
+    "small": lambda x: (_wide(x) * SMALL).to(x.dtype),
+    "large": lambda x: (_wide(x) * LARGE).to(x.dtype),
+    "positive": lambda x: _wide(x).abs().to(x.dtype),
+    "ties": _ties,
+    "zeros": torch.zeros_like,
+    "denormals": _denormals,
+}
+REGIMES: tuple[str, ...] = tuple(_TRANSFORMS)
+SEARCH: tuple[str, ...] = ("nominal", "large")
+"""Rounds of a check during search: what most wrong kernels fail, in few executions."""
+CONFIRM: tuple[str, ...] = ("nominal",) * 5 + tuple(name for name in REGIMES if name != "nominal")
+"""Rounds of a confirmation: five seeds of nominal values, and every other regime once."""
+
+
+def apply(regime: str, inputs: Sequence[Input]) -> tuple[Input, ...]:
+    """The inputs in a regime: same shapes, dtypes and strides. Raises KeyError for an unknown regime."""
+    transform = _TRANSFORMS[regime]
+    return tuple(_transformed(transform, x) if _is_floating(x) else x for x in inputs)
+
+
+def rounds(wanted: Sequence[str], generator: np.random.Generator) -> list[tuple[int, str]]:
+    """(seed, regime) for every wanted round, seeds from a generator that nobody else knows."""
+    return [(int(generator.integers(1 << 62)), regime) for regime in wanted]
+
+
+def _is_floating(value: Input) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _transformed(transform: Callable[[torch.Tensor], torch.Tensor], value: Input) -> torch.Tensor:
+    assert isinstance(value, torch.Tensor)
+    changed = transform(value)
+    if changed is value or changed.stride() == value.stride():
+        return changed
+    restored = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+    return restored.copy_(changed)

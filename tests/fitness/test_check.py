@@ -1,0 +1,198 @@
+import dataclasses
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from evo_kernel.fitness import check, regimes
+from evo_kernel.tasks.task import Task, Tolerance
+
+
+def task_of(reference, tolerance=None):
+    return Task(
+        name="t", path=Path("t.py"), text="t", cases=(), inputs_function=lambda *a: (), reference_function=reference,
+        baselines={}, tolerance=tolerance or Tolerance(),
+    )  # fmt: skip
+
+
+SOFTMAX = task_of(lambda x: torch.softmax(x, -1))
+MATMUL = task_of(lambda a, b: a @ b)
+MEAN = task_of(lambda x: x.mean())
+RMSNORM = task_of(lambda x, w: x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6) * w)
+BY_REGIME = pytest.mark.parametrize("regime", regimes.REGIMES)
+
+
+def draw(*shapes, dtype=torch.float32, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return tuple(torch.randn(shape, generator=generator).to(dtype) for shape in shapes)
+
+
+def verdict(task, inputs, kernel):
+    output = kernel(*inputs)
+    return check.judge_outputs(task, "case", inputs, output if isinstance(output, tuple) else (output,))
+
+
+def chain_matmul(a, b):
+    """Every product added one after the other: the longest honest chain of roundings."""
+    total = torch.zeros(a.shape[0], b.shape[1])
+    for k in range(a.shape[1]):
+        total = total + a[:, k : k + 1].float() * b[k : k + 1].float()
+    return total.to(a.dtype)
+
+
+def tiled_matmul(a, b, block=32):
+    total = torch.zeros(a.shape[0], b.shape[1])
+    for k in range(0, a.shape[1], block):
+        total = total + a[:, k : k + block].float() @ b[k : k + block].float()
+    return total.to(a.dtype)
+
+
+def online_softmax(x, block=64):
+    peak, total = torch.full(x.shape[:1], -math.inf), torch.zeros(x.shape[0])
+    for part in x.split(block, -1):
+        higher = torch.maximum(peak, part.max(-1).values)
+        total = total * torch.exp(peak - higher) + torch.exp(part - higher[:, None]).sum(-1)
+        peak = higher
+    return torch.exp(x - peak[:, None]) / total[:, None]
+
+
+def exp2_softmax(x):
+    scaled = x * 1.4426950408889634
+    e = torch.exp2(scaled - scaled.max(-1, keepdim=True).values)
+    lanes = torch.zeros(x.shape[0], 32)  # one warp: as few lanes as a GPU kernel sums in
+    for part in torch.nn.functional.pad(e, (0, -e.shape[-1] % 32)).split(32, -1):
+        lanes = lanes + part
+    return e / lanes.sum(-1, keepdim=True)
+
+
+@BY_REGIME
+@pytest.mark.parametrize("kernel", [online_softmax, exp2_softmax])
+def test_honest_softmaxes_pass(regime, kernel):
+    for seed in range(3):
+        inputs = regimes.apply(regime, draw((7, 1031), seed=seed))
+        result = verdict(SOFTMAX, inputs, kernel)
+        assert result.passed, (result.reason, regime)
+
+
+@BY_REGIME
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kernel", [chain_matmul, tiled_matmul])
+def test_honest_matmuls_pass(regime, dtype, kernel):
+    inputs = regimes.apply(regime, draw((17, 1024), (1024, 33), dtype=dtype))
+    result = verdict(MATMUL, inputs, kernel)
+    assert result.passed, (result.reason, regime)
+
+
+@BY_REGIME
+def test_honest_norms_in_bfloat16_pass(regime):
+    def in_float32(x, w):
+        wide = x.float()
+        return (wide / torch.sqrt((wide * wide).sum(-1, keepdim=True) / x.shape[-1] + 1e-6) * w.float()).to(x.dtype)
+
+    inputs = regimes.apply(regime, draw((9, 512), (512,), dtype=torch.bfloat16))
+    assert verdict(RMSNORM, inputs, in_float32).passed
+
+
+def test_honest_means_pass():
+    for seed in range(8):
+        (x,) = draw((10**6,), seed=seed)
+        total = torch.zeros(1024)
+        for part in torch.nn.functional.pad(x, (0, 1024 * 977 - 10**6)).split(1024):
+            total = total + part
+        assert verdict(MEAN, (x,), lambda x, total=total: total.sum() / 10**6).passed
+
+
+@pytest.mark.parametrize("k", [64, 512, 4096])
+@pytest.mark.parametrize("cast", [torch.bfloat16, torch.float16])
+def test_a_narrow_matmul_fails_in_float32(cast, k):
+    inputs = draw((64, k), (k, 64))
+    result = verdict(MATMUL, inputs, lambda a, b: a.to(cast).float() @ b.to(cast).float())
+    assert not result.passed and result.error > 1
+
+
+@pytest.mark.parametrize("k", [64, 512, 4096])
+def test_a_half_precision_cast_of_small_positive_inputs_fails(k):
+    generator = torch.Generator().manual_seed(3)
+    inputs = tuple(torch.rand(s, generator=generator) / 64 for s in ((64, k), (k, 64)))
+    assert not verdict(MATMUL, inputs, lambda a, b: a.half().float() @ b.half().float()).passed
+
+
+def truncated(x):
+    return (x.view(torch.int32) & -0x2000).view(torch.float32)
+
+
+def test_tf32_passes_only_where_the_task_allows_it():
+    inputs = draw((64, 512), (512, 64))
+
+    def kernel(a, b):
+        return truncated(a) @ truncated(b)
+
+    assert not verdict(MATMUL, inputs, kernel).passed
+    allowing = dataclasses.replace(MATMUL, tolerance=Tolerance(precision="tf32"))
+    assert verdict(allowing, inputs, kernel).passed
+    assert not verdict(allowing, inputs, lambda a, b: (a.bfloat16() @ b.bfloat16()).float()).passed
+
+
+def test_softmax_in_half_precision_fails():
+    assert not verdict(SOFTMAX, draw((8, 1000)), lambda x: torch.softmax(x.half().float(), -1).half().float()).passed
+    assert not verdict(SOFTMAX, draw((8, 1000)), lambda x: torch.softmax(x.bfloat16(), -1).float()).passed
+
+
+def test_a_mean_of_a_million_normals_replaced_by_zero_fails():
+    assert not verdict(MEAN, draw((10**6,)), lambda x: torch.zeros(())).passed
+
+
+def test_degenerate_answers_fail():
+    (x,) = draw((8, 100))
+    for kernel in (torch.zeros_like, lambda x: torch.full_like(x, 0.01), lambda x: x):
+        assert not verdict(SOFTMAX, (x,), kernel).passed
+    one_wrong = torch.softmax(x, -1)
+    one_wrong[3, 7] *= 1.01
+    assert not verdict(SOFTMAX, (x,), lambda _: one_wrong).passed
+
+
+def test_unwritten_elements_are_named():
+    (x,) = draw((4, 8))
+    output = torch.softmax(x, -1)
+    output.view(torch.int32)[2, 5:] = -1
+    result = verdict(SOFTMAX, (x,), lambda _: output)
+    assert not result.passed and "3 of 32 elements that were never written" in result.reason
+    assert "(2, 5)" in result.reason
+
+
+def test_shapes_dtypes_and_counts_are_named():
+    (x,) = draw((4, 8))
+    y = torch.softmax(x, -1)
+    assert "shape (8, 4)" in verdict(SOFTMAX, (x,), lambda _: y.t()).reason
+    assert "float16" in verdict(SOFTMAX, (x,), lambda _: y.half()).reason
+    assert "2 outputs" in verdict(SOFTMAX, (x,), lambda _: (y, y)).reason
+
+
+def test_infinities_must_be_where_the_reference_has_them():
+    task = task_of(torch.log)
+    x = torch.tensor([0.0, 1.0, -1.0, 2.0])
+    assert verdict(task, (x,), torch.log).passed
+    assert not verdict(task, (x,), lambda x: torch.log(x.clamp(min=1e-6))).passed
+    assert not verdict(task, (x,), lambda x: torch.log(x) * math.nan).passed
+
+
+def test_overflow_of_the_dtype_alone_binds_nobody():
+    inputs = regimes.apply("large", draw((4, 512), (512, 4), dtype=torch.float16))
+    assert verdict(MATMUL, inputs, tiled_matmul).passed
+
+
+def test_integers_are_exact():
+    task = task_of(lambda x: x.argmax(-1))
+    (x,) = draw((16, 50))
+    assert verdict(task, (x,), lambda x: x.argmax(-1)).passed
+    result = verdict(task, (x,), lambda x: x.argmin(-1))
+    assert not result.passed and "16 of 16" in result.reason
+
+
+def test_a_reference_that_changes_its_inputs_does_not_change_ours():
+    task = task_of(lambda x: x.mul_(2.0))
+    (x,) = draw((5,))
+    kept = x.clone()
+    assert check.judge_outputs(task, "case", (x,), (x * 2,)).passed
+    assert torch.equal(x, kept)

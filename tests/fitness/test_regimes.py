@@ -1,0 +1,45 @@
+import numpy as np
+import pytest
+import torch
+
+from evo_kernel.fitness import regimes
+
+
+@pytest.mark.parametrize("regime", regimes.REGIMES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_a_regime_keeps_everything_but_the_values(regime, dtype):
+    x = torch.randn(6, 10).to(dtype).t()
+    labels = torch.arange(6)
+    changed, same_labels, scale = regimes.apply(regime, (x, labels, 0.5))
+    assert (changed.shape, changed.dtype, changed.stride()) == (x.shape, x.dtype, x.stride())
+    assert same_labels is labels and scale == 0.5
+    assert torch.isfinite(changed.double()).all()
+
+
+def test_what_each_regime_does():
+    x = torch.randn(1000)
+
+    def of(regime):
+        return regimes.apply(regime, (x,))[0]
+
+    assert torch.equal(of("nominal"), x)
+    assert torch.equal(of("large"), x * 64)
+    assert of("positive").min() >= 0
+    assert not of("zeros").any()
+    assert of("ties").unique().numel() < 20
+    tiny = torch.finfo(torch.float32).smallest_normal
+    below = (of("denormals").abs() < tiny) & (of("denormals") != 0)
+    assert 300 < int(below.sum()) < 400
+
+
+def test_float64_keeps_its_precision():
+    x = torch.randn(100, dtype=torch.float64)
+    assert torch.equal(regimes.apply("positive", (x,))[0], x.abs())
+
+
+def test_seeds_come_from_the_generator_and_differ():
+    made = regimes.rounds(regimes.CONFIRM, np.random.default_rng(1))
+    assert made == regimes.rounds(regimes.CONFIRM, np.random.default_rng(1))
+    assert len({seed for seed, _ in made}) == len(made)
+    assert {regime for _, regime in made} == set(regimes.REGIMES)
+    assert set(regimes.SEARCH) <= set(regimes.REGIMES)
