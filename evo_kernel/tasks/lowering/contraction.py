@@ -1,0 +1,119 @@
+"""Contractions: tiled matrix products over any strides, one kernel text for plain, batched and biased ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from evo_kernel.tasks.lowering.layout import Operand, Value, align
+from evo_kernel.tasks.lowering.module import Kernel, Module
+from evo_kernel.tasks.lowering.pointwise import literal
+from evo_kernel.tasks.lowering.registry import Node, NotLowered, lowers
+from evo_kernel.tasks.lowering.views import materialise
+
+aten = torch.ops.aten
+DOT_TYPES = (torch.float16, torch.bfloat16, torch.float32)
+
+
+def matmul(
+    module: Module, node: Node, a: Value, b: Value, bias: Value | None = None, alpha: Any = 1, beta: Any = 1
+) -> Value:
+    """out = alpha * a @ b (+ beta * bias), accumulated in float32; a and b may have one batch dimension."""
+    if a.dtype not in DOT_TYPES or b.dtype not in DOT_TYPES:
+        raise NotLowered(f"a product of {a.dtype} matrices")
+    a, b = materialise(module, a), materialise(module, b)
+    out = module.empty(node.name, node.result)
+    batched = len(a.shape) == 3
+    kernel = Kernel(("bmm" if batched else "matmul") + ("_bias" if bias else ""), module)
+    first, second, target = (align(p, v, v.shape) for p, v in (("a", a), ("b", b), ("c", out)))
+    extra = align("bias", materialise(module, bias), out.shape) if bias else None
+    for operand in (first, second, *([extra] if extra else []), target):
+        kernel.pointer(operand.param, operand.name)
+    m, n, k = a.shape[-2], b.shape[-1], a.shape[-1]
+    for param, size in (("m", m), ("n", n), ("k", k)):
+        kernel.size(param, size)
+    kernel.knobs |= {
+        "BLOCK_M": module.block(m, most=64),
+        "BLOCK_N": module.block(n, most=64),
+        "BLOCK_K": module.block(k, most=32),
+    }
+    precision = f', input_precision="{module.precision}"' if a.dtype == torch.float32 else ""
+    kernel.body += _tiles(kernel, first, second, batched, precision)
+    kernel.body += _epilogue(kernel, extra, target, batched, (alpha, beta))
+    grid = f"triton.cdiv({module.size(m)}, {{BLOCK_M}}), triton.cdiv({module.size(n)}, {{BLOCK_N}})"
+    module.launch(kernel, f"({grid}, {module.size(a.shape[0])})" if batched else f"({grid})")
+    return out
+
+
+def _tiles(kernel: Kernel, a: Operand, b: Operand, batched: bool, precision: str) -> list[str]:
+    start = len(a.strides) - 2
+
+    def address(operand: Operand, row: str, col: str, names: tuple[str, str]) -> str:
+        batch = kernel.term("batch", f"{operand.param}_batch_stride", operand, 0) if batched else ""
+        parts = (
+            f"{operand.param}_ptr",
+            batch,
+            kernel.term(row, f"{operand.param}_stride_{names[0]}", operand, start),
+            kernel.term(col, f"{operand.param}_stride_{names[1]}", operand, start + 1),
+        )
+        return " + ".join(part for part in parts if part)
+
+    a_at = address(a, "rows[:, None]", "inner[None, :]", ("m", "k"))
+    b_at = address(b, "inner[:, None]", "cols[None, :]", ("k", "n"))
+    return [
+        "    rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)",
+        "    cols = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)",
+        *(["    batch = tl.program_id(2)"] if batched else []),
+        "    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)",
+        "    for start in range(0, k, BLOCK_K):",
+        "        inner = start + tl.arange(0, BLOCK_K)",
+        f"        a = tl.load({a_at}, mask=(rows[:, None] < m) & (inner[None, :] < k), other=0.0)",
+        f"        b = tl.load({b_at}, mask=(inner[:, None] < k) & (cols[None, :] < n), other=0.0)",
+        f"        acc = tl.dot(a, b, acc{precision})",
+    ]
+
+
+def _epilogue(kernel: Kernel, bias: Operand | None, out: Operand, batched: bool, factors: tuple[Any, Any]) -> list[str]:
+    alpha, beta = factors
+    dims = len(out.strides)
+
+    def address(operand: Operand) -> str:
+        parts = [f"{operand.param}_ptr"]
+        if batched:
+            parts.append(kernel.term("batch", f"{operand.param}_batch_stride", operand, 0))
+        parts.append(kernel.term("rows[:, None]", f"{operand.param}_stride_m", operand, dims - 2))
+        parts.append(kernel.term("cols[None, :]", f"{operand.param}_stride_n", operand, dims - 1))
+        return " + ".join(part for part in parts if part)
+
+    lines = ["    mask = (rows[:, None] < m) & (cols[None, :] < n)"]
+    if alpha != 1:
+        lines.append(f"    acc = acc * {literal(alpha, torch.float32)}")
+    if bias is not None:
+        where = address(bias)
+        if bias.strides[-2] == 0:
+            where, mask = where.replace("cols[None, :]", "cols"), "cols < n"
+            load = f"tl.load({where}, mask={mask}, other=0.0).to(tl.float32)[None, :]"
+        elif bias.strides[-1] == 0:
+            where = where.replace("rows[:, None]", "rows")
+            load = f"tl.load({where}, mask=rows < m, other=0.0).to(tl.float32)[:, None]"
+        else:
+            load = f"tl.load({where}, mask=mask, other=0.0).to(tl.float32)"
+        lines.append(f"    bias = {load}")
+        lines.append("    acc = acc + bias" if beta == 1 else f"    acc = acc + {literal(beta, torch.float32)} * bias")
+    lines.append(f"    tl.store({address(out)}, acc, mask=mask)")
+    return lines
+
+
+@lowers(aten.mm, aten.bmm)
+def mm(module: Module, node: Node) -> Value:
+    return matmul(module, node, node.value(0), node.value(1))
+
+
+@lowers(aten.addmm, aten.baddbmm)
+def addmm(module: Module, node: Node) -> Value:
+    alpha, beta = node.argument(-1, "alpha", 1), node.argument(-1, "beta", 1)
+    bias: Value | None = node.value(0)
+    if beta == 0 or bias is None or bias.fill == 0:
+        bias = None
+    return matmul(module, node, node.value(1), node.value(2), bias, alpha, beta)

@@ -1,0 +1,60 @@
+"""Which aten operations are broken into simpler ones before lowering, and which are kept whole.
+
+Kept whole is what has a kernel of its own worth starting from (softmax, gelu, ...); broken up is the long tail that
+a few pointwise and reduction kernels can express.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch._decomp import core_aten_decompositions, get_decompositions
+
+aten = torch.ops.aten
+
+KEPT = (
+    aten.silu, aten.gelu, aten.relu, aten.leaky_relu, aten.elu, aten.softplus, aten.hardtanh, aten.masked_fill,
+    aten.addmm, aten.baddbmm, aten._softmax, aten._log_softmax, aten.index_select, aten.embedding, aten.square,
+    aten.clamp_min, aten.clamp_max, aten.expm1, aten.index_add, aten.max, aten.min, aten.rsub,
+)  # fmt: skip
+
+BROKEN = (
+    aten.native_group_norm, aten.native_batch_norm, aten._native_batch_norm_legit, aten.mish,
+    aten._native_batch_norm_legit_no_training, aten._native_batch_norm_legit.no_stats, aten.var_mean, aten.std_mean,
+    aten.std, aten.logsumexp, aten.linalg_vector_norm, aten.addcdiv, aten.addcmul, aten.log_sigmoid_forward,
+    aten.lerp, aten.hardswish, aten.hardsigmoid, aten.hardtanh, aten.threshold, aten.celu, aten.selu, aten.glu,
+    aten.mse_loss, aten.smooth_l1_loss, aten.huber_loss, aten.binary_cross_entropy, aten.soft_margin_loss,
+    aten.binary_cross_entropy_with_logits, aten.nll_loss_forward, aten.nll_loss2d_forward, aten.kl_div, aten.triu,
+    aten.tril, aten.nan_to_num, aten.unfold_copy, aten.upsample_nearest2d, aten.upsample_bilinear2d, aten.dot,
+    aten.pixel_shuffle, aten.pixel_unshuffle, aten.mv, aten.trace, aten.xlogy, aten.logaddexp, aten.softshrink,
+    aten.hardshrink, aten.one_hot, aten.norm, aten.dist, aten.cdist, aten.pairwise_distance, aten.logaddexp2,
+    aten.reflection_pad1d, aten.reflection_pad2d, aten.replication_pad1d, aten.replication_pad2d, aten.roll,
+    aten.diag_embed, aten.diagonal_copy, aten.repeat, aten.repeat_interleave, aten.stack, aten.addmv, aten.addr,
+    aten.affine_grid_generator, aten.eye, aten.linspace, aten.logspace, aten.channel_shuffle, aten.cosh, aten.sinc,
+    aten.split, aten.unbind, aten.chunk, aten.special_entr, aten.heaviside, aten.frac, aten.polar, aten.deg2rad,
+    aten.rad2deg, aten.native_layer_norm, aten._fused_rms_norm, aten.nansum, aten.split_with_sizes, aten.narrow_copy,
+    aten.gelu_backward, aten.silu_backward, aten.sigmoid_backward, aten.tanh_backward, aten._softmax_backward_data,
+    aten._log_softmax_backward_data, aten.threshold_backward, aten.native_layer_norm_backward,
+    aten.mse_loss_backward, aten.embedding_dense_backward, aten.native_dropout, aten._prelu_kernel, aten.rrelu,
+)  # fmt: skip
+
+
+@cache
+def decomposition_table() -> dict[Any, Callable[..., Any]]:
+    """Overload → decomposition, for `make_fx`."""
+    known = [operation for operation in BROKEN if operation is not None]
+    table: dict[Any, Callable[..., Any]] = dict(core_aten_decompositions())
+    for operation in known:
+        try:
+            table |= get_decompositions([operation])
+        except RuntimeError:  # this version of torch has none: the operation is then named as not lowered
+            continue
+    kept = {overload for packet in KEPT for overload in _overloads(packet)}
+    return {overload: function for overload, function in table.items() if overload not in kept}
+
+
+def _overloads(packet: Any) -> list[Any]:
+    return [getattr(packet, name) for name in packet.overloads()]

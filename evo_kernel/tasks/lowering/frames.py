@@ -1,0 +1,275 @@
+"""Frames: the loops and address arithmetic that kernels of a family share, in the shape that rewrites know.
+
+`write_map` walks an output element by element (flat, by rows, or through general strides). `Rows` walks the rows of a
+reduction: one program a row, `for start in range(0, n_cols, BLOCK)` inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import sympy
+import torch
+
+from evo_kernel.tasks.lowering.layout import Group, Operand, Value, align, collapse, product, same, storage_order
+from evo_kernel.tasks.lowering.module import PARAM_NAMES, Kernel, Module, tl_type
+from evo_kernel.tasks.lowering.trace import Expr
+
+Compute = Callable[[list[str]], tuple[list[str], str]]
+"""Names of the loaded operands → (statements, expression of the result)."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """An operand of a map kernel: loaded and cast, or (`load=False`) handed to the expression as an address."""
+
+    value: Value
+    as_type: torch.dtype | None = None
+    along: tuple[int | None, ...] | None = None  # output dimension → the value's (None: stays); broadcasting if absent
+    load: bool = True
+
+    def cast(self) -> str:
+        if self.as_type is None or self.as_type == self.value.dtype:
+            return ""
+        return f".to({tl_type(self.as_type)})"
+
+    def operand(self, param: str, shape: Sequence[Expr]) -> Operand:
+        if self.along is None:
+            return align(param, self.value, shape)
+        strides = tuple(sympy.Integer(0) if dim is None else self.value.strides[dim] for dim in self.along)
+        return Operand(param, self.value.name, self.value.dtype, strides, self.along)
+
+
+@dataclass(frozen=True)
+class Index:
+    """The position along one output dimension, as an operand of a map kernel."""
+
+    dim: int
+    load: bool = False
+
+    def cast(self) -> str:
+        return ""
+
+    def operand(self, param: str, shape: Sequence[Expr]) -> Operand:
+        strides = tuple(sympy.Integer(int(dim == self.dim)) for dim in range(len(shape)))
+        return Operand("", "", torch.int64, strides, tuple(range(len(shape))))
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What a frame computes for each element."""
+
+    reads: Sequence[tuple[Operand, Read | Index]]
+    scalars: Sequence[str]
+    compute: Compute
+
+    def expressions(self, kernel: Kernel, offsets: Sequence[str]) -> tuple[list[str], str]:
+        """Statements and result, given each operand's offset."""
+        texts = []
+        for (operand, read), offset in zip(self.reads, offsets, strict=True):
+            if isinstance(read, Index):
+                texts.append(f"({offset or '0'})")
+            elif read.load:
+                texts.append(operand.param)
+            else:
+                texts.append(f"{operand.param}_ptr" + (f" + {offset}" if offset else ""))
+        for index, text in enumerate(self.scalars):
+            kernel.scalar(f"c{index}", text)
+        return self.compute([*texts, *(f"c{index}" for index in range(len(self.scalars)))])
+
+
+def write_map(
+    module: Module,
+    base: str,
+    reads: Sequence[Read | Index],
+    scalars: Sequence[str],
+    compute: Compute,
+    out: Value,
+    like: object,
+) -> None:
+    """Write and launch a kernel that computes every element of `out` from what `reads` holds for it.
+
+    `scalars` are Python expressions over sizes that the kernel takes as numbers `c0`, `c1`, ...; `like` is the fake
+    result, whose memory order the kernel follows.
+    """
+    order = storage_order(like) if isinstance(like, torch.Tensor) else tuple(range(len(out.shape)))
+    operands: list[Operand] = []
+    free = iter(PARAM_NAMES)
+    for position, read in enumerate(reads):
+        twin = next((operands[i] for i in range(position) if reads[i] == read), None)
+        operands.append(twin or read.operand(next(free), out.shape))
+    target = align("out", out, out.shape)
+    groups = collapse(out.shape, order, [*operands, target])
+    inner = [o.strides[groups[-1].dim] for o in (*operands, target)] if groups else []
+    simple = all(stride in (0, 1) for stride in inner)
+    suffix = "" if len(groups) <= 1 and simple else "_rows" if len(groups) == 2 and simple else "_strided"
+    kernel = Kernel(base + suffix, module)
+    for operand in operands:
+        if operand.param:
+            kernel.pointer(operand.param, operand.name)
+    kernel.pointer("out", out.name)
+    work = _Work(list(zip(operands, reads, strict=True)), scalars, compute)
+    frame = _by_rows if suffix == "_rows" else _flat
+    frame(kernel, groups, work, target, out)
+
+
+def _flat(kernel: Kernel, groups: list[Group], work: _Work, target: Operand, out: Value) -> None:
+    """One program per BLOCK consecutive elements; several groups take the index apart."""
+    numel = product([group.size for group in groups])
+    n = kernel.size("n_elements", numel)
+    kernel.knobs["BLOCK"] = kernel.module.block(numel)
+    kernel.body += [
+        "    pid = tl.program_id(0)",
+        "    offsets = pid * BLOCK + tl.arange(0, BLOCK)",
+        f"    mask = offsets < {n}",
+    ]
+    indices = kernel.split("offsets", groups, "index")
+    offsets = [kernel.offset(operand, groups, indices) for operand, _ in work.reads]
+    loads = []
+    for (operand, read), offset in zip(work.reads, offsets, strict=True):
+        if isinstance(read, Read) and read.load:
+            loads.append(f"    {operand.param} = {_load(operand, offset, 'mask')}{read.cast()}")
+    kernel.body += dict.fromkeys(loads)
+    statements, result = work.expressions(kernel, offsets)
+    kernel.body += [f"    {line}" for line in statements]
+    dense = out.contiguous and len(groups) > 1
+    offset = "offsets" if dense else (kernel.offset(target, groups, indices) or "offsets")
+    kernel.body.append(f"    tl.store(out_ptr + {offset}, {result}, mask=mask)")
+    kernel.module.launch(kernel, f"(triton.cdiv({kernel.module.size(numel)}, {{BLOCK}}),)")
+
+
+def _by_rows(kernel: Kernel, groups: list[Group], work: _Work, target: Operand, out: Value) -> None:
+    """One program a row, a loop over its columns; operands that stay put along a row are read once."""
+    rows, cols = groups
+    n = kernel.size("n_cols", cols.size)
+    kernel.knobs["BLOCK"] = kernel.module.block(cols.size)
+    kernel.body += ["    row = tl.program_id(0)", "    cols = tl.arange(0, BLOCK)"]
+    loop: list[str] = []
+    offsets: list[str] = []
+    for operand, read in work.reads:
+        row_part = kernel.term("row", f"{operand.param}_stride", operand, rows.dim)
+        moving = operand.strides[cols.dim] != 0
+        offsets.append(" + ".join(part for part in (row_part, "start + cols" if moving else "") if part))
+        if isinstance(read, Index) or not read.load:
+            continue
+        load = f"{operand.param} = {_load(operand, offsets[-1], 'mask' if moving else '')}{read.cast()}"
+        place, indent = (loop, "        ") if moving else (kernel.body, "    ")
+        if indent + load not in place:
+            place.append(indent + load)
+    statements, result = work.expressions(kernel, offsets)
+    row_part = kernel.term("row", "out_stride", target, rows.dim)
+    offset = " + ".join(part for part in (row_part, "start + cols") if part)
+    kernel.body += [f"    for start in range(0, {n}, BLOCK):", f"        mask = start + cols < {n}", *loop]
+    kernel.body += [f"        {line}" for line in statements]
+    kernel.body.append(f"        tl.store(out_ptr + {offset}, {result}, mask=mask)")
+    kernel.module.launch(kernel, f"({kernel.module.size(rows.size)},)")
+
+
+def _load(operand: Operand, offset: str, mask: str) -> str:
+    if not offset:
+        return f"tl.load({operand.param}_ptr)"
+    return f"tl.load({operand.param}_ptr + {offset}" + (f", mask={mask})" if mask else ")")
+
+
+@dataclass
+class Rows:
+    """A kernel with one program a row: `kept` dimensions number the rows, `reduced` ones are walked inside.
+
+    Operands whose shape lacks the reduced dimensions (results of a reduction) are aligned by the caller with stride 0
+    there. Addresses read `x_ptr + row * x_stride + start + cols`.
+    """
+
+    kernel: Kernel
+    shape: Sequence[Expr]
+    kept_dims: Sequence[int]
+    reduced_dims: Sequence[int]
+    operands: Sequence[Operand]
+    kept: list[Group] = field(init=False)
+    reduced: list[Group] = field(init=False)
+    n: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        kernel = self.kernel
+        for operand in self.operands:
+            kernel.pointer(operand.param, operand.name)
+        self.kept = collapse(self.shape, self.kept_dims, self.operands)
+        self.reduced = collapse(self.shape, self.reduced_dims, self.operands)
+        size = product([group.size for group in self.reduced])
+        self.n = kernel.size("n_cols", size)
+        kernel.knobs.setdefault("BLOCK", kernel.module.block(size))
+        if self.kept:
+            kernel.body.append("    row = tl.program_id(0)")
+        kernel.body.append("    cols = tl.arange(0, BLOCK)")
+        self._row_indices = kernel.split("row", self.kept, "row") if self.kept else []
+
+    def row(self, operand: Operand) -> str:
+        """Offset of an operand's row, or ""."""
+        return self.kernel.offset(operand, self.kept, self._row_indices)
+
+    def address(self, operand: Operand) -> str:
+        """Address of an element of the current block (`start + cols`) of the current row."""
+        if len(self.reduced) <= 1:
+            step = (
+                self.kernel.term("cols", f"{operand.param}_col_stride", operand, self.reduced[0].dim)
+                if (self.reduced)
+                else ""
+            )
+            inner = "start + cols" if step == "cols" else step.replace("cols", "(start + cols)", 1) if step else ""
+            inner = inner or ("start + cols" if not self.reduced else "")
+        else:
+            names = [f"col_{index}" for index in range(len(self.reduced))]
+            inner = self.kernel.offset(operand, self.reduced, names, "_col")
+        return " + ".join(part for part in (f"{operand.param}_ptr", self.row(operand), inner) if part)
+
+    def loop(self, lines: Sequence[str], load: Sequence[tuple[str, Operand, str, str]]) -> None:
+        """`for start ...`: loads (name, operand, other, cast), then lines. `mask` is the block's mask."""
+        body = self.kernel.body
+        body += [f"    for start in range(0, {self.n}, BLOCK):", f"        mask = start + cols < {self.n}"]
+        if len(self.reduced) > 1:
+            body.append("        index = start + cols")
+            self.kernel.split("index", self.reduced, "col", indent="        ")
+        for name, operand, other, cast in load:
+            tail = f", other={other}" if other else ""
+            body.append(f"        {name} = tl.load({self.address(operand)}, mask=mask{tail}){cast}")
+        body += [f"        {line}" for line in lines]
+
+    def store(self, operand: Operand, value: str) -> None:
+        """One number a row."""
+        offset = self.row(operand)
+        self.kernel.body.append(f"    tl.store({operand.param}_ptr{' + ' + offset if offset else ''}, {value})")
+
+    def launch(self) -> None:
+        size = product([group.size for group in self.kept])
+        self.kernel.module.launch(self.kernel, f"({self.kernel.module.size(size)},)")
+
+
+def keep(param: str, value: Value, shape: Sequence[Expr], reduced: Sequence[int]) -> Operand:
+    """Align the result of a reduction (with or without kept dimensions of size one) to the reduced value's shape."""
+    strides: list[Expr] = []
+    dims: list[int | None] = []
+    squeezed = len(value.shape) != len(shape)
+    own = 0
+    for dim in range(len(shape)):
+        if dim in reduced:
+            strides.append(shape[dim] * 0)
+            dims.append(None)
+            own += 0 if squeezed else 1
+            continue
+        strides.append(value.strides[own])
+        dims.append(own)
+        own += 1
+    return Operand(param, value.name, value.dtype, tuple(strides), tuple(dims))
+
+
+def covers_storage(value: Value) -> bool:
+    """Whether a value is one dense block: no gaps, no repeats, in whatever order of dimensions."""
+    pairs = [(stride, size) for stride, size in zip(value.strides, value.shape, strict=True) if size != 1]
+    expected: Expr = product([])
+    while pairs:
+        found = next((pair for pair in pairs if same(pair[0], expected)), None)
+        if found is None:
+            return False
+        pairs.remove(found)
+        expected = expected * found[1]
+    return True

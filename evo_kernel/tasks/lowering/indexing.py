@@ -1,0 +1,346 @@
+"""Indexing: gather, scatter, cat, pad and their kin. Scatters are deterministic: each output looks for its sources."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sympy
+import torch
+from torch import fx
+
+from evo_kernel.tasks.lowering.frames import Index, Read, write_map
+from evo_kernel.tasks.lowering.layout import Value, same
+from evo_kernel.tasks.lowering.module import Module, tl_type
+from evo_kernel.tasks.lowering.pointwise import compute_type, literal
+from evo_kernel.tasks.lowering.registry import Node, NotLowered, lowers
+from evo_kernel.tasks.lowering.views import materialise
+
+aten = torch.ops.aten
+CONSTANT_AT_MOST = 64
+"""Elements of a constant tensor of the reference that become part of a kernel's text."""
+
+
+def copy_into(module: Module, source: Value, target: Value) -> None:
+    """Copy (and cast) `source`, broadcast, to the view `target`."""
+    if source.fill is not None:
+        text = literal(source.fill, target.dtype)
+        write_map(module, "fill", [], [], lambda names: ([], text), target, None)
+        return
+    dtype = target.dtype if target.dtype != torch.bool else source.dtype
+    result = "{} != 0" if target.dtype == torch.bool != source.dtype else "{}"
+    write_map(module, "copy", [Read(source, dtype)], [], lambda names: ([], result.format(names[0])), target, None)
+
+
+def part_of(module: Module, whole: Value, dim: int, start: Any, size: Any) -> Value:
+    """`whole.narrow(dim, start, size)` as a value."""
+    name = module.fresh(f"{whole.name}_part")
+    module.line(f"{name} = {whole.name}.narrow({dim}, {module.size(start)}, {module.size(size)})")
+    shape = (*whole.shape[:dim], sympy.sympify(size), *whole.shape[dim + 1 :])
+    return Value(name, shape, whole.strides, whole.dtype)
+
+
+@lowers(aten.arange, torch.ops.prims.iota)
+def arange(module: Module, node: Node) -> Value:
+    if node.operation == "prims.iota":
+        start, step = node.argument(-1, "start", 0), node.argument(-1, "step", 1)
+    else:
+        short = node.fx.target is aten.arange.default
+        start, step = (0, 1) if short else (node.argument(0), node.argument(2, "step", 1))
+    dtype = node.result.dtype
+    texts = [module.size(sympy.sympify(value)) for value in (start, step)]
+    plain = [text for text, default in zip(texts, ("0", "1"), strict=True) if text != default]
+    floating = dtype.is_floating_point
+
+    def compute(names: list[str]) -> tuple[list[str], str]:
+        result, rest = names[0], names[1:]
+        if floating:
+            result = f"{result}.to({tl_type(compute_type(dtype))})"
+        if texts[1] != "1":
+            result = f"{result} * {rest[-1]}"
+        return [], result if texts[0] == "0" else f"{rest[0]} + {result}"
+
+    out = module.empty(node.name, node.result)
+    write_map(module, "arange", [Index(0)], plain, compute, out, None)
+    return out
+
+
+def wrapped(index: str, size: str) -> str:
+    """A negative index counts from the end."""
+    return f"tl.where({index} < 0, {index} + {size}, {index})"
+
+
+@lowers(aten.gather)
+def gather(module: Module, node: Node) -> Value:
+    source, index = materialise(module, node.value(0)), materialise(module, node.value(2))
+    rank = len(source.shape)
+    if rank == 0:
+        raise NotLowered("a gather from a single number")
+    dim = node.integer(1) % rank
+    along = tuple(None if d == dim else d for d in range(rank))
+    reads = [Read(index), Read(source, along=along, load=False)]
+
+    def compute(names: list[str]) -> tuple[list[str], str]:
+        return [f"address = {names[1]} + {names[0]} * {names[2]}"], "tl.load(address, mask=mask)"
+
+    out = module.empty(node.name, node.result)
+    write_map(module, "gather", reads, [f"{source.name}.stride({dim})"], compute, out, None)
+    return out
+
+
+@lowers(aten.index_select)
+def index_select(module: Module, node: Node) -> Value:
+    source = node.value(0)
+    indices: list[Value | None] = [None] * len(source.shape)
+    indices[node.integer(1) % len(source.shape)] = node.value(2)
+    return take(module, node, "index_select", source, indices)
+
+
+@lowers(aten.embedding)
+def embedding(module: Module, node: Node) -> Value:
+    return take(module, node, "embedding", node.value(0), [node.value(1)])
+
+
+@lowers(aten.index, aten._unsafe_index)
+def index(module: Module, node: Node) -> Value:
+    return take(module, node, "index", node.value(0), node.argument(1))
+
+
+def take(module: Module, node: Node, name: str, source: Value, indices: Sequence[Value | None]) -> Value:
+    """`source[indices]`: index tensors broadcast against each other; None keeps a dimension."""
+    source = materialise(module, source)
+    given = {dim: materialise(module, value) for dim, value in enumerate(indices) if value is not None}
+    if any(value.dtype in (torch.bool, torch.uint8) for value in given.values()):
+        raise NotLowered("indexing by a mask")
+    rank = max(len(value.shape) for value in given.values())
+    dims = sorted(given)
+    adjacent = dims == list(range(dims[0], dims[-1] + 1))
+    at = dims[0] if adjacent else 0
+    rest = [dim for dim in range(len(source.shape)) if dim not in given]
+    along = [*rest[:at], *([None] * rank), *rest[at:]]
+    reads: list[Read | Index] = [Read(source, along=tuple(along), load=False)]
+    for value in given.values():
+        place: list[int | None] = [None] * len(along)
+        for own in range(len(value.shape)):
+            if value.shape[own] != 1:
+                place[at + rank - len(value.shape) + own] = own
+        reads.append(Read(value, along=tuple(place)))
+    scalars = [text for dim in dims for text in (f"{source.name}.stride({dim})", module.size(source.shape[dim]))]
+
+    def compute(names: list[str]) -> tuple[list[str], str]:
+        found, numbers = names[1 : 1 + len(dims)], names[1 + len(dims) :]
+        terms = [f"{wrapped(i, numbers[2 * k + 1])} * {numbers[2 * k]}" for k, i in enumerate(found)]
+        return [f"address = {' + '.join([names[0], *terms])}"], "tl.load(address, mask=mask)"
+
+    out = module.empty(node.name, node.result)
+    write_map(module, name, reads, scalars, compute, out, None)
+    return out
+
+
+SCATTERS = {
+    "set": "tl.where(hit, {value}, total)",
+    "sum": "total + tl.where(hit, {value}, 0)",
+    "add": "total + tl.where(hit, {value}, 0)",
+    "prod": "total * tl.where(hit, {value}, 1)",
+    "multiply": "total * tl.where(hit, {value}, 1)",
+    "amax": "tl.where(hit, tl.maximum(total, {value}), total)",
+    "amin": "tl.where(hit, tl.minimum(total, {value}), total)",
+}
+
+
+def _scatter(module: Module, node: Node, kind: str, place: Value, source: Any, dim: int) -> Value:
+    """Every output element walks along `dim` of the index and takes what is meant for it, in order."""
+    base, place = materialise(module, node.value(0)), materialise(module, place)
+    rank = len(base.shape)
+    flat = len(place.shape) == 1 and rank != 1  # index_add: one index for whole slices
+    for d in range(rank):
+        if d != dim and not flat and not same(place.shape[d], base.shape[d]):
+            raise NotLowered("an index smaller than the output")
+    along = tuple(None if d == dim else d for d in range(rank))
+    dtype = compute_type(base.dtype)
+    reads: list[Read | Index] = [Read(base, dtype), Index(dim)]
+    reads.append(Read(place, along=(None,) * rank if flat else along, load=False))
+    scalars = [module.size(place.shape[0 if flat else dim]), f"{place.name}.stride({0 if flat else dim})"]
+    if isinstance(source, Value) and source.fill is None:
+        reads.append(Read(source, along=along, load=False))
+        scalars.append(f"{source.name}.stride({dim})")
+        value = f"tl.load({{source}} + k * {{stride}}, mask=mask, other=0).to({tl_type(dtype)})"
+    else:
+        value = literal(source.fill if isinstance(source, Value) else source, dtype)
+
+    def compute(names: list[str]) -> tuple[list[str], str]:
+        numbers = names[len(reads) :]
+        found = value.format(source=names[3], stride=numbers[2]) if len(reads) == 4 else value
+        return [
+            f"total = {names[0]}",
+            f"for k in range(0, {numbers[0]}):",
+            f"    hit = tl.load({names[2]} + k * {numbers[1]}, mask=mask, other=-1) == {names[1]}",
+            f"    total = {SCATTERS[kind].format(value=found)}",
+        ], "total"
+
+    out = module.empty(node.name, node.result)
+    write_map(module, f"scatter_{kind}", reads, scalars, compute, out, None)
+    return out
+
+
+@lowers(aten.scatter, aten.scatter_add, aten.scatter_reduce)
+def scatter(module: Module, node: Node) -> Value:
+    kind = "sum" if node.operation == "aten.scatter_add" else node.raw(4, "reduce", "set")
+    if kind not in SCATTERS or node.raw(-1, "include_self", True) is False:
+        raise NotLowered(f"reduce={kind!r} (or include_self=False)")
+    source = node.argument(3, "src") if "value" not in node.fx.kwargs else node.argument(-1, "value")
+    return _scatter(module, node, kind, node.value(2), source, node.integer(1) % max(len(node.value(0).shape), 1))
+
+
+@lowers(aten.index_add)
+def index_add(module: Module, node: Node) -> Value:
+    if node.argument(4, "alpha", 1) != 1:
+        raise NotLowered("alpha other than 1")
+    return _scatter(module, node, "sum", node.value(2), node.value(3), node.integer(1) % len(node.value(0).shape))
+
+
+@lowers(aten.index_put)
+def index_put(module: Module, node: Node) -> Value:
+    indices, values = node.argument(1), node.value(2)
+    given = [(dim, value) for dim, value in enumerate(indices) if value is not None]
+    if len(given) == 1 and given[0][1].dtype == torch.bool:
+        raise NotLowered("assignment by a mask; write torch.where(mask, a, b)")
+    base = node.value(0)
+    if len(given) != 1 or len(given[0][1].shape) != 1:
+        raise NotLowered("more than one index tensor, or one of several dimensions")
+    dim, place = given[0]
+    if values.fill is None and len(values.shape) != len(base.shape):
+        raise NotLowered("values that broadcast")
+    return _scatter(module, node, "sum" if node.argument(3, "accumulate", False) else "set", place, values, dim)
+
+
+@lowers(aten.cat)
+def cat(module: Module, node: Node) -> Value:
+    pieces = [piece for piece in node.argument(0) if piece.shape != (0,)]
+    dim = node.integer(1, "dim", 0) % len(pieces[0].shape)
+    out = module.empty(node.name, node.result)
+    start: Any = sympy.Integer(0)
+    for piece in pieces:
+        copy_into(module, piece, part_of(module, out, dim, start, piece.shape[dim]))
+        start = start + piece.shape[dim]
+    return out
+
+
+@lowers(aten.constant_pad_nd)
+def pad(module: Module, node: Node) -> Value:
+    source, pads, value = node.value(0), node.argument(1), node.argument(2, "value", 0)
+    if any(sympy.sympify(amount).is_negative for amount in pads):
+        raise NotLowered("negative padding")
+    filled = Value.of(node.name, node.result, fill=value)
+    module.taken.discard(node.name)
+    out = part = materialise(module, filled)
+    for pair in range(len(pads) // 2):
+        dim = len(source.shape) - 1 - pair
+        if pads[2 * pair] != 0 or pads[2 * pair + 1] != 0:
+            part = part_of(module, part, dim, sympy.sympify(pads[2 * pair]), source.shape[dim])
+    copy_into(module, source, part)
+    return out
+
+
+@lowers(aten.slice_scatter, aten.select_scatter)
+def slice_scatter(module: Module, node: Node) -> Value:
+    """A copy of the whole, then the part over it."""
+    base, source = node.value(0), node.value(1)
+    dim = node.integer(2, "dim", 0) % len(base.shape)
+    out = module.empty(node.name, node.result)
+    copy_into(module, base, out)
+    if node.operation == "aten.select_scatter":
+        part = part_of(module, out, dim, sympy.sympify(node.argument(3)), sympy.Integer(1))
+        source_up = Value(
+            source.name, _insert(source.shape, dim, 1), _insert(source.strides, dim, 0), source.dtype, source.fill
+        )
+        if source.fill is None:
+            name = module.fresh(f"{source.name}_row")
+            module.line(f"{name} = {source.name}.unsqueeze({dim})")
+            source_up = Value(name, source_up.shape, source_up.strides, source.dtype)
+        copy_into(module, source_up, part)
+        return out
+    start, step = node.argument(3, "start", 0), node.integer(5, "step", 1)
+    if step != 1:
+        raise NotLowered("assignment to a slice with a step")
+    copy_into(module, source, part_of(module, out, dim, sympy.sympify(start or 0), source.shape[dim]))
+    return out
+
+
+def _insert(items: Sequence[Any], dim: int, item: int) -> tuple[Any, ...]:
+    return (*items[:dim], sympy.Integer(item), *items[dim:])
+
+
+@lowers(aten.flip)
+def flip(module: Module, node: Node) -> Value:
+    source = materialise(module, node.value(0))
+    rank = len(source.shape)
+    dims = sorted({int(dim) % rank for dim in node.argument(1)})
+    along = tuple(None if d in dims else d for d in range(rank))
+    reads: list[Read | Index] = [Read(source, along=along, load=False), *(Index(dim) for dim in dims)]
+    scalars = [text for d in dims for text in (module.size(source.shape[d]), f"{source.name}.stride({d})")]
+
+    def compute(names: list[str]) -> tuple[list[str], str]:
+        numbers = names[len(reads) :]
+        terms = [f"({numbers[2 * k]} - 1 - {names[1 + k]}) * {numbers[2 * k + 1]}" for k in range(len(dims))]
+        return [f"address = {' + '.join([names[0], *terms])}"], "tl.load(address, mask=mask)"
+
+    out = module.empty(node.name, node.result)
+    write_map(module, "flip", reads, scalars, compute, out, None)
+    return out
+
+
+def constant(module: Module, node: fx.Node, tensor: torch.Tensor) -> Value:
+    """A tensor that the reference closes over: a number, a fill, or a short table inside a kernel."""
+    flat = [item for item in tensor.reshape(-1).tolist()]
+    name = module.fresh(node.name.strip("_"))
+    if flat and all(item == flat[0] for item in flat):
+        return Value.of(name, tensor, fill=flat[0])
+    if len(flat) > CONSTANT_AT_MOST:
+        raise_constant(len(flat))
+    out = module.empty(name, tensor)
+    lines = [
+        f"value = tl.where({{0}} == {k}, {literal(v, compute_type(tensor.dtype))}, value)" for k, v in enumerate(flat)
+    ]
+    first = literal(flat[0], compute_type(tensor.dtype))
+    flat_out = Value(out.name, (sympy.Integer(len(flat)),), (sympy.Integer(1),), out.dtype)
+
+    def compute(names: list[str]) -> tuple[list[str], str]:
+        return [f"value = {names[0]} * 0 + {first}", *(line.format(names[0]) for line in lines[1:])], "value"
+
+    write_map(module, "table", [Index(0)], [], compute, flat_out, None)
+    return out
+
+
+def raise_constant(count: int) -> None:
+    from evo_kernel.errors import LoweringError
+
+    raise LoweringError(
+        f"The reference closes over a constant tensor of {count} elements; up to {CONSTANT_AT_MOST} become part of a "
+        "kernel. Make it one of the task's inputs."
+    )
+
+
+def aten_call(module: Module, node: Node) -> Any:
+    """An operation without a lowering, kept as a call of PyTorch (ALLOW = "mixed")."""
+
+    def text(argument: Any) -> str:
+        value = node.resolve(argument)
+        if isinstance(value, Value):
+            return materialise(module, value).name
+        if isinstance(argument, list | tuple):
+            return f"[{', '.join(text(item) for item in argument)}]"
+        if isinstance(value, sympy.Basic):
+            return module.size(value)
+        if isinstance(value, float) and value in (float("inf"), float("-inf")):
+            return f'float("{value}")'
+        return module.device if isinstance(value, torch.device) else repr(value)
+
+    arguments = [text(argument) for argument in node.fx.args]
+    arguments += [f"{name}={text(value)}" for name, value in node.fx.kwargs.items() if name != "pin_memory"]
+    target = node.fx.target
+    module.line(f"{node.name} = torch.ops.{str(target)}({', '.join(arguments)})")
+    if isinstance(node.result, torch.Tensor):
+        return Value.of(node.name, node.result)
+    return tuple(Value.of(f"{node.name}[{i}]", fake) if isinstance(fake, torch.Tensor) else None
+                 for i, fake in enumerate(node.result))  # fmt: skip

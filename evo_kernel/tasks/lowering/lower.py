@@ -1,0 +1,199 @@
+"""`lower(task)`: the way from a task to the text of its first kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from evo_kernel.errors import LoweringError
+from evo_kernel.tasks.lowering import contraction, indexing, pointwise, reduction, views
+from evo_kernel.tasks.lowering.frames import covers_storage
+from evo_kernel.tasks.lowering.layout import Value
+from evo_kernel.tasks.lowering.module import Module
+from evo_kernel.tasks.lowering.pointwise import Job, write
+from evo_kernel.tasks.lowering.registry import Node, NotLowered, lowering_of
+from evo_kernel.tasks.lowering.render import render
+from evo_kernel.tasks.lowering.trace import Traced, trace
+from evo_kernel.tasks.task import Task, TensorSpec
+from evo_kernel.types import Source
+
+FAMILIES = (contraction, indexing, pointwise, reduction, views)  # imported for what they register
+
+
+def lower(task: Task) -> Source:
+    """A first kernel for `task`, written from its reference.
+
+    One naive Triton kernel per operation; the same module serves all cases (sizes are read from the inputs). Raises
+    LoweringError, naming every operation that has no lowering, unless the task allows aten calls (`ALLOW = "mixed"`).
+    """
+    cases = [[_empty(spec) for spec in task.input_specs(case)] for case in task.cases]
+    text = lower_function(
+        task.reference_function,
+        cases,
+        name=task.name,
+        allow_aten=task.allow == "mixed",
+        precision=task.tolerance.precision,
+    )
+    return Source(text)
+
+
+def lower_function(
+    reference: Callable[..., Any],
+    cases: Sequence[Sequence[Any]],
+    *,
+    name: str = "",
+    allow_aten: bool = False,
+    precision: str = "ieee",
+) -> str:
+    """The text of a module that computes `reference` for inputs like each of `cases` (tensors, meta ones welcome)."""
+    modules = []
+    for traced, served in _branches(reference, cases):
+        module = Module(traced, served, precision)
+        _write_graph(module, allow_aten)
+        modules.append((module, traced.conditions))
+    label = name or getattr(reference, "__name__", "reference")
+    return render(f"First kernels of {label}, one an operation, written from its reference.", modules)
+
+
+def unsupported(traced: Traced) -> list[str]:
+    """Operations of a graph that no lowering is registered for, each once."""
+    missing = [str(node.target) for node in _calls(traced.graph) if lowering_of(node.target) is None]
+    return list(dict.fromkeys(missing))
+
+
+def _branches(
+    reference: Callable[..., Any], cases: Sequence[Sequence[Any]]
+) -> list[tuple[Traced, list[Sequence[Any]]]]:
+    """As few traces as cover all cases; most often one. The most general shapes are traced first."""
+    waiting = sorted(cases, key=_ones)
+    branches = []
+    while waiting:
+        traced = trace(reference, waiting[0])
+        served = [waiting[0], *(case for case in waiting[1:] if traced.covers(case))]
+        waiting = [case for case in waiting[1:] if not any(case is other for other in served)]
+        branches.append((traced, served))
+    return branches
+
+
+def _ones(case: Sequence[Any]) -> int:
+    """How many sizes of one (or none) a case has: those hide what a dimension means."""
+    return sum(size <= 1 for value in case if isinstance(value, torch.Tensor) for size in value.shape)
+
+
+def _empty(spec: Any) -> Any:
+    return spec.empty("meta") if isinstance(spec, TensorSpec) else spec
+
+
+def _calls(graph: fx.GraphModule) -> list[fx.Node]:
+    """Nodes that make tensors; arithmetic on sizes is printed where it is used."""
+    return [
+        node
+        for node in graph.graph.nodes
+        if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and _is_tensor(node)
+    ]
+
+
+def _is_tensor(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor | tuple | list)
+
+
+def _write_graph(module: Module, allow_aten: bool) -> None:
+    values: dict[fx.Node, Any] = {}
+    arguments = iter(zip(module.traced.names, module.traced.inputs, strict=True))
+    failures: dict[str, str] = {}
+    for node in module.traced.graph.graph.nodes:
+        if node.op == "placeholder":
+            name, fake = next(arguments)
+            if isinstance(fake, torch.Tensor):
+                values[node] = Value.of(name, fake)
+        elif node.op == "get_attr":
+            values[node] = indexing.constant(module, node, getattr(module.traced.graph, node.target))
+        elif node.op == "output":
+            if not failures:
+                _write_outputs(module, [(item, values.get(item)) for item in node.args[0]])
+        elif node.op == "call_function" and _is_tensor(node) or _is_item(node, values):
+            _write_node(module, node, values, failures, allow_aten)
+    if failures:
+        raise LoweringError(_sentence(failures))
+
+
+def _is_item(node: fx.Node, values: dict[fx.Node, Any]) -> bool:
+    return (
+        node.op == "call_function" and node.args and node.args[0] in values and isinstance(values[node.args[0]], tuple)
+    )
+
+
+def _write_node(
+    module: Module, node: fx.Node, values: dict[fx.Node, Any], failures: dict[str, str], allow_aten: bool
+) -> None:
+    """Lower one node, note why it cannot be, or leave it as a call of aten where that is allowed."""
+    parents = [parent for parent in node.all_input_nodes if _is_tensor(parent)]
+    if any(parent not in values for parent in parents):
+        if lowering_of(node.target) is None and isinstance(node.target, torch._ops.OpOverload):
+            failures.setdefault(str(node.target), "")
+        return  # an operand is already known to be missing
+    if not isinstance(node.target, torch._ops.OpOverload):  # getitem
+        values[node] = values[node.args[0]][node.args[1]]
+        return
+    lowering = lowering_of(node.target)
+    mark = len(module.lines)
+    try:
+        if lowering is None:
+            raise NotLowered("")
+        values[node] = lowering(module, Node(node, values, module.fresh(node.name.strip("_"))))
+    except NotLowered as reason:
+        del module.lines[mark:]
+        if allow_aten:
+            values[node] = indexing.aten_call(module, Node(node, values, module.fresh(node.name.strip("_"))))
+        else:
+            failures.setdefault(str(node.target), str(reason))
+
+
+def _sentence(failures: dict[str, str]) -> str:
+    named = [f"{name} ({reason})" if reason else name for name, reason in failures.items()]
+    has = "has" if len(named) == 1 else "have"
+    return (
+        f"The reference uses {', '.join(named)}, which {has} no lowering yet. Give the task a first kernel of your own "
+        '(SEED = "kernel.py", a Triton module with run(*inputs)), or set ALLOW = "mixed" to keep such operations as '
+        "PyTorch calls."
+    )
+
+
+def _write_outputs(module: Module, outputs: Sequence[tuple[Any, Any]]) -> None:
+    """Return fresh, fully written tensors: what is an input, a part of a buffer or a constant is copied."""
+    names: list[str] = []
+    inputs = _aliases(module)
+    for node, value in outputs:
+        if not isinstance(value, Value):
+            raise LoweringError(
+                "The reference returns something that is no tensor. Return a tensor or a tuple of tensors."
+            )
+        if value.fill is not None:
+            value = views.materialise(module, value)
+        elif node in inputs or value.name in names or not covers_storage(value):
+            wrapper = Node(node, {}, module.fresh(f"{value.name}_copy"))
+            value = write(module, wrapper, Job("copy", (value,), (value.dtype,), ("{0}",)))
+        names.append(value.name)
+    module.line(f"return {', '.join(names)}")
+
+
+def _aliases(module: Module) -> set[fx.Node]:
+    """Nodes whose memory is not their own to give away: inputs, views of inputs, parts of buffers."""
+    found: set[fx.Node] = set()
+    for node in module.traced.graph.graph.nodes:
+        if node.op == "placeholder":
+            found.add(node)
+        elif node.op == "call_function" and lowering_of(node.target) is not None:
+            if lowering_of(node.target).__module__ == views.__name__ and any(p in found for p in node.all_input_nodes):
+                found.add(node)
+        elif node.op == "call_function" and any(p in found for p in node.all_input_nodes) and not _is_call(node):
+            found.add(node)
+    return found
+
+
+def _is_call(node: fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload)

@@ -1,0 +1,210 @@
+"""The module being written: kernels (each distinct text once), knobs, and the lines of `run`.
+
+`Module` is what the lowerings write into; `Kernel` collects one kernel's parameters next to the arguments that its
+launch passes, so that the two lists cannot drift apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy
+import torch
+
+from evo_kernel.tasks.lowering.layout import Group, Operand, Value, product, storage_order
+from evo_kernel.tasks.lowering.trace import RESERVED, Expr, Traced
+
+PARAM_NAMES = ("x", "y", "z", "w", "v", "u", "t", "s", "r", "q", "p", "o")
+"""Names of a kernel's tensor parameters, in order."""
+
+TL_TYPES = {
+    torch.float32: "tl.float32",
+    torch.float64: "tl.float64",
+    torch.float16: "tl.float16",
+    torch.bfloat16: "tl.bfloat16",
+    torch.int64: "tl.int64",
+    torch.int32: "tl.int32",
+    torch.int16: "tl.int16",
+    torch.int8: "tl.int8",
+    torch.uint8: "tl.uint8",
+    torch.bool: "tl.int1",
+}
+
+
+def tl_type(dtype: torch.dtype) -> str:
+    return TL_TYPES[dtype]
+
+
+@dataclass
+class Kernel:
+    """One kernel while it is written."""
+
+    base: str  # what it does: "mul", "row_sum"
+    module: Module
+    knobs: dict[str, int] = field(default_factory=dict)  # UPPERCASE name → default; NUM_WARPS is added
+    params: list[str] = field(default_factory=list)
+    args: list[str] = field(default_factory=list)
+    body: list[str] = field(default_factory=list)
+    constexprs: dict[str, str] = field(default_factory=dict)  # shape-dependent in-register sizes, computed in run
+
+    def pointer(self, param: str, name: str) -> str:
+        return self.scalar(f"{param}_ptr", name)
+
+    def scalar(self, param: str, arg: str) -> str:
+        """A run-time parameter; the same name is added once."""
+        if param not in self.params:
+            self.params.append(param)
+            self.args.append(arg)
+        return param
+
+    def size(self, param: str, expression: Expr) -> str:
+        """A size as a parameter; plain numbers too, so that the text does not depend on them."""
+        return self.scalar(param, self.module.size(expression))
+
+    def stride(self, param: str, operand: Operand, dim: int) -> Expr | str:
+        """The stride of an operand along an iteration dimension: "0", "1", or a parameter."""
+        stride = operand.strides[dim]
+        own = operand.dims[dim]
+        if stride == 0 or own is None:
+            return "0"
+        if stride == 1:
+            return "1"
+        return self.scalar(param, f"{operand.name}.stride({own})")
+
+    def term(self, index: str, param: str, operand: Operand, dim: int) -> str:
+        """`index * stride`, or "" where the operand does not move."""
+        stride = self.stride(param, operand, dim)
+        if stride == "0":
+            return ""
+        return index if stride == "1" else f"{index} * {stride}"
+
+    def split(self, index: str, groups: Sequence[Group], prefix: str, indent: str = "    ") -> list[str]:
+        """Write `index` apart into one index per group, innermost fastest; returns their names."""
+        if len(groups) <= 1:
+            return [index] * len(groups)
+        names = [f"{prefix}_{i}" for i in range(len(groups))]
+        rest = index
+        for i in range(len(groups) - 1, 0, -1):
+            size = self.size(f"{prefix}_size_{i}", groups[i].size)
+            self.body.append(f"{indent}{names[i]} = {rest} % {size}")
+            quotient = names[0] if i == 1 else f"{prefix}_rest_{i}"
+            self.body.append(f"{indent}{quotient} = {rest} // {size}")
+            rest = quotient
+        return names
+
+    def offset(self, operand: Operand, groups: Sequence[Group], indices: Sequence[str], tag: str = "") -> str:
+        """Sum of index * stride of an operand over groups; "" when it stays in place."""
+        terms = []
+        for number, (group, index) in enumerate(zip(groups, indices, strict=True)):
+            tail = f"{tag}_{number}" if len(groups) > 1 else tag
+            terms.append(self.term(index, f"{operand.param}{tail}_stride", operand, group.dim))
+        return " + ".join(term for term in terms if term)
+
+
+@dataclass(frozen=True)
+class Launch:
+    kernel: str
+    grid: str  # mentions knobs as {BLOCK}
+    args: tuple[str, ...]
+    knobs: tuple[str, ...]
+    constexprs: tuple[tuple[str, str], ...]
+
+
+class Module:
+    """Collects what the lowerings of all nodes write; `render` prints the module."""
+
+    def __init__(self, traced: Traced, cases: Sequence[Sequence[Any]], precision: str) -> None:
+        self.traced = traced
+        self.cases = cases  # concrete inputs (or their metadata) of every case that this graph serves
+        self.precision = precision  # "ieee" | "tf32"
+        self.lines: list[str | Launch] = []
+        self.used: set[str] = set()  # names of sizes that the text mentions
+        self.taken: set[str] = {*traced.names, *traced.size_names, *RESERVED}
+        self.defaults: dict[str, dict[str, int]] = {}  # kernel (name and text) → knobs, in order of first launch
+        self.device = next(
+            (f"{n}.device" for n, v in zip(traced.names, traced.inputs, strict=True) if isinstance(v, torch.Tensor)),
+            '"cuda"',
+        )
+
+    # -- expressions over sizes -------------------------------------------------------------------------------------
+    def size(self, expression: Expr | float) -> str:
+        """A size expression as Python; notes which sizes `run` must read."""
+        if isinstance(expression, sympy.Basic):
+            free = expression.free_symbols
+            self.used |= {self.traced.size_name(symbol) for symbol in free if isinstance(symbol, sympy.Symbol)}
+        return self.traced.text(expression)
+
+    def shape(self, sizes: Sequence[Expr]) -> str:
+        inside = ", ".join(self.size(size) for size in sizes)
+        return f"({inside},)" if len(sizes) == 1 else f"({inside})"
+
+    def largest(self, expression: Expr) -> int:
+        """The largest value of a size over the cases: what defaults of knobs go by."""
+        return max((int(self.traced.evaluate(expression, case)) for case in self.cases), default=1)
+
+    def block(self, expression: Expr, most: int = 1024, least: int = 16) -> int:
+        """Default of a tile size along a dimension: a power of two, no larger than the dimension needs."""
+        size = max(self.largest(expression), 1)
+        return min(max(1 << (size - 1).bit_length(), least), most)
+
+    # -- lines of run -----------------------------------------------------------------------------------------------
+    def line(self, text: str) -> None:
+        self.lines.append(text)
+
+    def empty(self, name: str, tensor: torch.Tensor) -> Value:
+        """Allocate a value with the strides that eager PyTorch gives it (later views rely on them)."""
+        value = Value.of(name, tensor)
+        order = storage_order(tensor)
+        dtype = f"dtype={value.dtype}, device={self.device}"
+        if order == tuple(range(len(order))):
+            twin = self._input_like(value)
+            self.line(f"{name} = torch.empty_like({twin})" if twin else self._empty(name, value.shape, dtype))
+            return value if value.contiguous else Value(name, value.shape, contiguous_strides(value.shape), value.dtype)
+        inverse = [order.index(dim) for dim in range(len(order))]
+        self.line(f"{self._empty(name, [value.shape[dim] for dim in order], dtype)}.permute({tuple(inverse)})")
+        return value
+
+    def _empty(self, name: str, sizes: Sequence[Expr], options: str) -> str:
+        return f"{name} = torch.empty({self.shape(sizes)}, {options})"
+
+    def _input_like(self, value: Value) -> str | None:
+        for name, tensor in zip(self.traced.names, self.traced.inputs, strict=True):
+            if isinstance(tensor, torch.Tensor):
+                other = Value.of(name, tensor)
+                if (other.shape, other.dtype) == (value.shape, value.dtype) and other.contiguous and value.contiguous:
+                    return name
+        return None
+
+    def launch(self, kernel: Kernel, grid: str) -> None:
+        """Write a launch of `kernel`. The grid mentions knobs in braces: "(triton.cdiv({size}, {BLOCK}),)"."""
+        knobs = {**kernel.knobs, "NUM_WARPS": 4}
+        constexprs = [f"{name}: tl.constexpr" for name in (*kernel.constexprs, *knobs) if not name.startswith("NUM_")]
+        text = f"({', '.join([*kernel.params, *constexprs])}):\n" + "\n".join(kernel.body) + "\n"
+        full = Launch(
+            f"{kernel.base}\0{text}", grid, tuple(kernel.args), tuple(knobs), tuple(kernel.constexprs.items())
+        )
+        self.lines.append(full)
+        known = self.defaults.setdefault(full.kernel, dict(knobs))
+        for name, default in knobs.items():
+            known[name] = max(known[name], default)
+
+    def fresh(self, base: str) -> str:
+        """A variable name that `run` does not use yet."""
+        name = numbered(self.taken, base)
+        self.taken.add(name)
+        return name
+
+
+def contiguous_strides(shape: Sequence[Expr]) -> tuple[Expr, ...]:
+    return tuple(product(shape[dim + 1 :]) for dim in range(len(shape)))
+
+
+def numbered(names: Mapping[str, str] | set[str], base: str) -> str:
+    """`base`, or `base_2`, `base_3`, ...: the first that is free."""
+    name, count = base, 1
+    while name in names:
+        count += 1
+        name = f"{base}_{count}"
+    return name

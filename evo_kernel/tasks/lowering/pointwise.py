@@ -1,0 +1,424 @@
+"""Pointwise operations: one expression per element. A new one is a line in the tables below."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
+
+from evo_kernel.tasks.lowering.frames import Read, write_map
+from evo_kernel.tasks.lowering.layout import Value
+from evo_kernel.tasks.lowering.module import Module, tl_type
+from evo_kernel.tasks.lowering.registry import Node, NotLowered, lowers
+
+aten = torch.ops.aten
+HALF = (torch.float16, torch.bfloat16)
+
+LOG2_10, LN_2 = math.log(10, 2), math.log(2)
+
+
+def compute_type(dtype: torch.dtype) -> torch.dtype:
+    """What a kernel computes in: float32 for half types, as eager PyTorch does."""
+    return torch.float32 if dtype in HALF else dtype
+
+
+def literal(value: Any, dtype: torch.dtype) -> str:
+    """A number as it stands in a kernel that computes in `dtype`."""
+    if dtype == torch.bool:
+        return "True" if value else "False"
+    if not dtype.is_floating_point:
+        return str(int(value))
+    number = float(value)
+    return repr(number) if math.isfinite(number) else f'float("{number}")'
+
+
+TANH = (
+    "square = {0} * {0}",
+    "decay = tl.exp(-2.0 * tl.abs({0}))",
+    "far = tl.where({0} < 0, decay - 1.0, 1.0 - decay) / (1.0 + decay)",
+    "series = -0.05396825396825397 + square * 0.021869488536155203",
+    "near = {0} * (1.0 + square * (-0.3333333333333333 + square * (0.13333333333333333 + square * series)))",
+    "tl.where(tl.abs({0}) < 0.3, near, far)",
+)
+EXPM1 = (
+    "series = {0} / 2 * (1.0 + {0} / 3 * (1.0 + {0} / 4 * (1.0 + {0} / 5 * (1.0 + {0} / 6))))",
+    "tl.where(tl.abs({0}) < 0.25, {0} * (1.0 + series), tl.exp({0}) - 1.0)",
+)
+LOG1P = (
+    "above = 1.0 + {0}",
+    "tl.where(above == 1.0, {0}, tl.where(above == float('inf'), {0}, tl.log(above) * ({0} / (above - 1.0))))",
+)
+ROUND = (
+    "floor = tl.floor({0})",
+    "rest = {0} - floor",
+    "odd = floor - 2.0 * tl.floor(floor * 0.5)",
+    "tl.where((rest > 0.5) | ((rest == 0.5) & (odd == 1.0)), floor + 1.0, floor)",
+)
+
+# Results are floating point; integers are computed in float32.
+FLOAT_OPS: Mapping[Any, tuple[str, tuple[str, ...]]] = {
+    aten.exp: ("exp", ("tl.exp({0})",)),
+    aten.exp2: ("exp2", ("tl.exp2({0})",)),
+    aten.expm1: ("expm1", EXPM1),
+    aten.log: ("log", ("tl.log({0})",)),
+    aten.log2: ("log2", ("tl.log2({0})",)),
+    aten.log10: ("log10", (f"tl.log2({{0}}) * {1 / LOG2_10!r}",)),
+    aten.log1p: ("log1p", LOG1P),
+    aten.sqrt: ("sqrt", ("tl.sqrt({0})",)),
+    aten.rsqrt: ("rsqrt", ("tl.rsqrt({0})",)),
+    aten.reciprocal: ("reciprocal", ("1.0 / {0}",)),
+    aten.sin: ("sin", ("tl.sin({0})",)),
+    aten.cos: ("cos", ("tl.cos({0})",)),
+    aten.tan: ("tan", ("tl.sin({0}) / tl.cos({0})",)),
+    aten.tanh: ("tanh", TANH),
+    aten.sinh: ("sinh", ("0.5 * (tl.exp({0}) - tl.exp(-{0}))",)),
+    aten.cosh: ("cosh", ("0.5 * (tl.exp({0}) + tl.exp(-{0}))",)),
+    aten.sigmoid: ("sigmoid", ("tl.sigmoid({0})",)),
+    aten.erf: ("erf", ("tl.erf({0})",)),
+    aten.erfc: ("erfc", ("1.0 - tl.erf({0})",)),
+    aten.silu: ("silu", ("{0} * tl.sigmoid({0})",)),
+}
+
+# Results have the promoted dtype of the operands.
+SAME_OPS: Mapping[Any, tuple[str, tuple[str, ...]]] = {
+    aten.mul: ("mul", ("{0} * {1}",)),
+    aten.neg: ("neg", ("-{0}",)),
+    aten.abs: ("abs", ("tl.abs({0})",)),
+    aten.relu: ("relu", ("tl.maximum({0}, 0)",)),
+    aten.square: ("square", ("{0} * {0}",)),
+    aten.maximum: ("maximum", ("tl.maximum({0}, {1})",)),
+    aten.minimum: ("minimum", ("tl.minimum({0}, {1})",)),
+    aten.fmax: ("maximum", ("tl.maximum({0}, {1})",)),
+    aten.fmin: ("minimum", ("tl.minimum({0}, {1})",)),
+    aten.clamp_min: ("clamp_min", ("tl.maximum({0}, {1})",)),
+    aten.clamp_max: ("clamp_max", ("tl.minimum({0}, {1})",)),
+    aten.sign: ("sign", ("tl.where({0} > 0, 1, 0) - tl.where({0} < 0, 1, 0)",)),
+    aten.copysign: ("copysign", ("tl.where({1} < 0, -tl.abs({0}), tl.abs({0}))",)),
+    aten.lift_fresh_copy: ("copy", ("{0}",)),
+}
+ROUNDING_OPS: Mapping[Any, tuple[str, tuple[str, ...]]] = {
+    aten.floor: ("floor", ("tl.floor({0})",)),
+    aten.ceil: ("ceil", ("tl.ceil({0})",)),
+    aten.trunc: ("trunc", ("tl.where({0} < 0, tl.ceil({0}), tl.floor({0}))",)),
+    aten.round: ("round", ROUND),
+}
+COMPARE_OPS: Mapping[Any, tuple[str, tuple[str, ...]]] = {
+    aten.eq: ("eq", ("{0} == {1}",)),
+    aten.ne: ("ne", ("{0} != {1}",)),
+    aten.lt: ("lt", ("{0} < {1}",)),
+    aten.le: ("le", ("{0} <= {1}",)),
+    aten.gt: ("gt", ("{0} > {1}",)),
+    aten.ge: ("ge", ("{0} >= {1}",)),
+    aten.isnan: ("isnan", ("{0} != {0}",)),
+    aten.isinf: ("isinf", ("tl.abs({0}) == float('inf')",)),
+}
+LOGIC_OPS: Mapping[Any, tuple[str, tuple[str, ...]]] = {
+    aten.logical_and: ("logical_and", ("{0} & {1}",)),
+    aten.logical_or: ("logical_or", ("{0} | {1}",)),
+    aten.logical_xor: ("logical_xor", ("{0} != {1}",)),
+    aten.logical_not: ("logical_not", ("{0} == 0",)),
+}
+BIT_OPS: Mapping[Any, tuple[str, tuple[str, ...]]] = {
+    aten.bitwise_and: ("bitwise_and", ("{0} & {1}",)),
+    aten.bitwise_or: ("bitwise_or", ("{0} | {1}",)),
+    aten.bitwise_xor: ("bitwise_xor", ("{0} ^ {1}",)),
+    aten.bitwise_left_shift: ("shift_left", ("{0} << {1}",)),
+    aten.bitwise_right_shift: ("shift_right", ("{0} >> {1}",)),
+    aten.__lshift__: ("shift_left", ("{0} << {1}",)),
+    aten.__rshift__: ("shift_right", ("{0} >> {1}",)),
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A pointwise node: its kernel's name, operands (values, numbers, size expressions), dtype and expression."""
+
+    name: str
+    operands: tuple[Any, ...]
+    types: tuple[torch.dtype, ...]  # in which each operand is computed with
+    lines: tuple[str, ...]  # statements and, last, the expression; {i} stands for operand i
+
+
+def write(module: Module, node: Node, job: Job) -> Value:
+    """Write the kernel of a job; its result has the node's shape, dtype and memory order."""
+    fake = node.result
+    reads: list[Read] = []
+    scalars: list[str] = []
+    slots: list[tuple[str, Any]] = []
+    for operand, dtype in zip(job.operands, job.types, strict=True):
+        if isinstance(operand, Value) and operand.fill is None:
+            slots.append(("read", len(reads)))
+            reads.append(Read(operand, dtype))
+        elif isinstance(operand, sympy.Basic) and not operand.is_number:
+            slots.append(("scalar", len(scalars)))
+            scalars.append(module.size(operand))
+        else:
+            number = operand.fill if isinstance(operand, Value) else operand
+            slots.append(("literal", literal(number, dtype)))
+
+    def compute(names: list[str]) -> tuple[list[str], str]:
+        texts = []
+        for kind, what in slots:
+            texts.append(what if kind == "literal" else names[what if kind == "read" else len(reads) + what])
+        return [line.format(*texts) for line in job.lines[:-1]], job.lines[-1].format(*texts)
+
+    out = module.empty(node.name, fake)
+    write_map(module, job.name, reads, scalars, compute, out, fake)
+    return out
+
+
+def promoted(node: Node, operands: tuple[Any, ...]) -> torch.dtype:
+    """The dtype that PyTorch compares these operands in."""
+    stand_ins = []
+    for argument, operand in zip(node.fx.args, operands, strict=False):
+        if isinstance(operand, Value):
+            stand_ins.append(argument.meta["val"])  # type: ignore[union-attr]
+        else:
+            is_float = isinstance(operand, float) or (isinstance(operand, sympy.Basic) and not operand.is_integer)
+            stand_ins.append(1.0 if is_float else operand if isinstance(operand, bool) else 1)
+    kind = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
+    return elementwise_dtypes(*stand_ins, type_promotion_kind=kind)[0]
+
+
+def _operands(node: Node, count: int) -> tuple[Any, ...]:
+    return tuple(node.argument(index) for index in range(count))
+
+
+def _arity(lines: tuple[str, ...]) -> int:
+    return 2 if any("{1}" in line for line in lines) else 1
+
+
+def _result_job(node: Node, name: str, operands: tuple[Any, ...], lines: tuple[str, ...]) -> Job:
+    """Operands and result in the (widened) dtype of the result; booleans are computed as integers."""
+    dtype = compute_type(node.result.dtype)
+    if dtype == torch.bool:
+        dtype, lines = torch.int32, (*lines[:-1], f"({lines[-1]}) != 0")
+    return Job(name, operands, (dtype,) * len(operands), lines)
+
+
+def _register(table: Mapping[Any, tuple[str, tuple[str, ...]]], job: Callable[..., Job]) -> None:
+    for operation, (name, lines) in table.items():
+
+        def lower(module: Module, node: Node, name: str = name, lines: tuple[str, ...] = lines) -> Value:
+            return write(module, node, job(node, name, _operands(node, _arity(lines)), lines))
+
+        lowers(operation)(lower)
+
+
+def _compare_job(node: Node, name: str, operands: tuple[Any, ...], lines: tuple[str, ...]) -> Job:
+    return Job(name, operands, (promoted(node, operands),) * len(operands), lines)
+
+
+def _logic_job(node: Node, name: str, operands: tuple[Any, ...], lines: tuple[str, ...]) -> Job:
+    """Operands that are no booleans are first asked whether they are zero."""
+    types = tuple(o.dtype if isinstance(o, Value) else torch.bool for o in operands)
+    asked = [
+        f"({{{i}}} != 0)" if isinstance(o, Value) and o.dtype != torch.bool and o.fill is None else f"{{{i}}}"
+        for i, o in enumerate(operands)
+    ]
+    return Job(name, operands, types, tuple(line.format(*asked) for line in lines))
+
+
+def _rounding_job(node: Node, name: str, operands: tuple[Any, ...], lines: tuple[str, ...]) -> Job:
+    if not node.result.dtype.is_floating_point:
+        return Job("copy", operands[:1], (node.result.dtype,), ("{0}",))
+    if name == "round" and node.argument(1, "decimals", 0):
+        raise NotLowered("only decimals=0 is supported")
+    return _result_job(node, name, operands[:1], lines)
+
+
+_register(FLOAT_OPS, _result_job)
+_register(SAME_OPS, _result_job)
+_register(ROUNDING_OPS, _rounding_job)
+_register(COMPARE_OPS, _compare_job)
+_register(LOGIC_OPS, _logic_job)
+_register(BIT_OPS, lambda node, name, operands, lines: Job(name, operands, (node.result.dtype,) * len(operands), lines))
+
+
+@lowers(aten.bitwise_not)
+def bitwise_not(module: Module, node: Node) -> Value:
+    dtype = node.result.dtype
+    line = "{0} == 0" if dtype == torch.bool else "~{0}"
+    return write(module, node, Job("bitwise_not", _operands(node, 1), (dtype,), (line,)))
+
+
+@lowers(aten.add, aten.sub, aten.rsub)
+def add(module: Module, node: Node) -> Value:
+    alpha = node.argument(2, "alpha", 1)
+    name = {"aten.add": "add", "aten.sub": "sub"}.get(node.operation, "rsub")
+    sign = "+" if name == "add" else "-"
+    first, second = ("{1}", "{0}") if name == "rsub" else ("{0}", "{1}")
+    if alpha != 1:
+        scale = literal(alpha, compute_type(node.result.dtype))
+        second = f"{second} * {scale}"
+    return write(module, node, _result_job(node, name, _operands(node, 2), (f"{first} {sign} {second}",)))
+
+
+INT_REMAINDER = (
+    "quotient = {0} // {1}",
+    "rest = {0} - quotient * {1}",
+    "rest = tl.where((rest != 0) & ((rest < 0) != ({1} < 0)), rest + {1}, rest)",
+)
+"""Remainder with the sign of the divisor, whichever way `//` rounds."""
+
+
+@lowers(aten.div, aten.true_divide)
+def div(module: Module, node: Node) -> Value:
+    mode = node.raw(2, "rounding_mode")
+    floating = node.result.dtype.is_floating_point
+    if mode is None:
+        lines: tuple[str, ...] = ("{0} / {1}",)
+    elif mode == "floor":
+        lines = ("tl.floor({0} / {1})",) if floating else (*INT_REMAINDER, "({0} - rest) // {1}")
+    elif floating:
+        lines = ("quotient = {0} / {1}", "tl.where(quotient < 0, tl.ceil(quotient), tl.floor(quotient))")
+    else:
+        raise NotLowered("integer division that rounds towards zero")
+    return write(module, node, _result_job(node, f"{mode}_div" if mode else "div", _operands(node, 2), lines))
+
+
+@lowers(aten.floor_divide)
+def floor_divide(module: Module, node: Node) -> Value:
+    floating = node.result.dtype.is_floating_point
+    lines = ("tl.floor({0} / {1})",) if floating else (*INT_REMAINDER, "({0} - rest) // {1}")
+    return write(module, node, _result_job(node, "floor_div", _operands(node, 2), lines))
+
+
+@lowers(aten.remainder)
+def remainder(module: Module, node: Node) -> Value:
+    floating = node.result.dtype.is_floating_point
+    lines = ("{0} - tl.floor({0} / {1}) * {1}",) if floating else (*INT_REMAINDER, "rest")
+    return write(module, node, _result_job(node, "remainder", _operands(node, 2), lines))
+
+
+@lowers(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf)
+def where(module: Module, node: Node) -> Value:
+    dtype = compute_type(node.result.dtype)
+    operands = _operands(node, 3)
+    return write(module, node, Job("where", operands, (torch.bool, dtype, dtype), ("tl.where({0}, {1}, {2})",)))
+
+
+@lowers(aten.masked_fill)
+def masked_fill(module: Module, node: Node) -> Value:
+    x, mask, value = _operands(node, 3)
+    dtype = compute_type(node.result.dtype)
+    job = Job("masked_fill", (mask, value, x), (torch.bool, dtype, dtype), ("tl.where({0}, {1}, {2})",))
+    return write(module, node, job)
+
+
+@lowers(aten.clamp, aten.hardtanh)
+def clamp(module: Module, node: Node) -> Value:
+    hard = node.operation == "aten.hardtanh"
+    low, high = node.argument(1, "min" if not hard else "min_val"), node.argument(2, "max" if not hard else "max_val")
+    if hard:
+        low, high = (-1 if low is None else low), (1 if high is None else high)
+    expression, operands = "{0}", [node.argument(0)]
+    if low is not None:
+        operands.append(low)
+        expression = f"tl.maximum({expression}, {{{len(operands) - 1}}})"
+    if high is not None:
+        operands.append(high)
+        expression = f"tl.minimum({expression}, {{{len(operands) - 1}}})"
+    return write(module, node, _result_job(node, "clamp", tuple(operands), (expression,)))
+
+
+@lowers(aten.gelu)
+def gelu(module: Module, node: Node) -> Value:
+    if node.raw(1, "approximate", "none") == "tanh":
+        inner = f"{math.sqrt(2 / math.pi)!r} * ({{0}} + 0.044715 * {{0}} * {{0}} * {{0}})"
+        lines: tuple[str, ...] = (f"inner = {inner}", "{0} * tl.sigmoid(2.0 * inner)")
+        return write(module, node, _result_job(node, "gelu_tanh", _operands(node, 1), lines))
+    lines = (f"0.5 * {{0}} * (1.0 + tl.erf({{0}} * {math.sqrt(0.5)!r}))",)
+    return write(module, node, _result_job(node, "gelu", _operands(node, 1), lines))
+
+
+@lowers(aten.leaky_relu)
+def leaky_relu(module: Module, node: Node) -> Value:
+    slope = literal(node.argument(1, "negative_slope", 0.01), torch.float32)
+    lines = (f"tl.where({{0}} > 0, {{0}}, {{0}} * {slope})",)
+    return write(module, node, _result_job(node, "leaky_relu", _operands(node, 1), lines))
+
+
+@lowers(aten.elu)
+def elu(module: Module, node: Node) -> Value:
+    alpha, scale, input_scale = (
+        literal(node.argument(i, name, 1), torch.float32)
+        for i, name in ((1, "alpha"), (2, "scale"), (3, "input_scale"))
+    )
+    lines = [line.format("low") for line in EXPM1]
+    lines = ["low = {0} * " + input_scale, *lines[:-1], "curve = " + lines[-1]]
+    lines.append(f"tl.where({{0}} > 0, {{0}}, curve * {alpha}) * {scale}")
+    return write(module, node, _result_job(node, "elu", _operands(node, 1), tuple(lines)))
+
+
+@lowers(aten.softplus)
+def softplus(module: Module, node: Node) -> Value:
+    beta = literal(node.argument(1, "beta", 1), torch.float32)
+    threshold = literal(node.argument(2, "threshold", 20), torch.float32)
+    body = [line.format("power") for line in LOG1P]
+    lines = (f"scaled = {{0}} * {beta}", "power = tl.exp(tl.minimum(scaled, 80.0))", *body[:-1])
+    last = f"tl.where(scaled > {threshold}, {{0}}, {body[-1]} / {beta})"
+    return write(module, node, _result_job(node, "softplus", _operands(node, 1), (*lines, last)))
+
+
+POWERS = {
+    0: "{0} * 0 + 1",
+    1: "{0}",
+    2: "{0} * {0}",
+    3: "{0} * {0} * {0}",
+    4: "({0} * {0}) * ({0} * {0})",
+    0.5: "tl.sqrt({0})",
+    -0.5: "tl.rsqrt({0})",
+    -1: "1.0 / {0}",
+    -2: "1.0 / ({0} * {0})",
+}
+
+
+@lowers(aten.pow)
+def power(module: Module, node: Node) -> Value:
+    base, exponent = node.argument(0), node.argument(1)
+    known = exponent.fill if isinstance(exponent, Value) else exponent
+    if isinstance(known, int | float) and known in POWERS:
+        tag = str(known).removesuffix(".0").replace("-", "minus_").replace(".", "_")
+        name = {"2": "square", "0_5": "sqrt", "minus_0_5": "rsqrt"}.get(tag, f"pow_{tag}")
+        return write(module, node, _result_job(node, name, (base,), (POWERS[known],)))
+    if not node.result.dtype.is_floating_point:
+        raise NotLowered("integer powers other than 0 to 4")
+    lines = (
+        "size = tl.exp2({1} * tl.log2(tl.abs({0})))",
+        "whole = tl.floor({1}) == {1}",
+        "odd = whole & (tl.floor({1} * 0.5) * 2.0 != {1})",
+        "signed = tl.where(odd, -size, tl.where(whole, size, float('nan')))",
+        "tl.where({1} == 0.0, 1.0, tl.where({0} < 0.0, signed, size))",
+    )
+    if not isinstance(base, Value):  # a literal base: spell it as a value of the right type
+        lines = tuple(line.replace("{0}", "base") for line in ("base = {1} * 0.0 + {0}", *lines))
+        lines = ("base = {1} * 0.0 + {0}", *lines[1:])
+    return write(module, node, _result_job(node, "pow", (base, exponent), lines))
+
+
+@lowers(aten._to_copy, torch.ops.prims.convert_element_type, aten.clone, aten.copy)
+def cast(module: Module, node: Node) -> Value:
+    """Casts and copies: the result's dtype and memory order decide."""
+    source = node.value(1 if node.operation == "aten.copy" else 0)
+    target = node.result.dtype
+    if target not in (torch.bool, *_NUMBERS) or source.dtype not in (torch.bool, *_NUMBERS):
+        raise NotLowered(f"a cast from {source.dtype} to {target}")
+    if source.dtype == target:
+        return write(module, node, Job("copy", (source,), (target,), ("{0}",)))
+    expression = "{0} != 0" if target == torch.bool else f"{{0}}.to({tl_type(target)})"
+    name = f"to_{str(target).removeprefix('torch.')}"
+    if source.fill is not None:
+        return Value.of(node.name, node.result, fill=target.is_floating_point and float(source.fill) or source.fill)
+    return write(module, node, Job(name, (source,), (source.dtype,), (expression,)))
+
+
+_NUMBERS = (
+    torch.float16, torch.bfloat16, torch.float32, torch.float64,
+    torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64,
+)  # fmt: skip

@@ -1,0 +1,283 @@
+"""Reductions, softmax-like rows and scans: one program a row, one loop over the row per pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from evo_kernel.tasks.lowering.frames import Rows, keep
+from evo_kernel.tasks.lowering.layout import Operand, Value, align, collapse
+from evo_kernel.tasks.lowering.module import Kernel, Module, tl_type
+from evo_kernel.tasks.lowering.pointwise import compute_type
+from evo_kernel.tasks.lowering.registry import Node, NotLowered, lowers
+from evo_kernel.tasks.lowering.views import materialise
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """How one kind of reduction accumulates: lanes of BLOCK first, across lanes at the end."""
+
+    start: str  # what lanes start from, and what masked elements read as
+    step: str  # new value of `total` from `total` and `x`
+    across: str  # from the lanes {total} to one number
+    last: str = "{total}"  # what is stored, from the one number {total} and the count {n}
+    boolean: bool = False  # computes on `x != 0`
+
+
+LAST_LANE = "tl.sum(tl.where(cols == BLOCK - 1, tl.cumprod({total}, axis=0), 0), axis=0)"
+
+
+def _edge(dtype: torch.dtype, sign: int) -> str:
+    """The neutral element of a maximum (sign -1) or minimum (+1)."""
+    if dtype.is_floating_point:
+        return 'float("-inf")' if sign < 0 else 'float("inf")'
+    info = torch.iinfo(dtype)
+    return str(info.min if sign < 0 else info.max)
+
+
+def _reduction(kind: str, dtype: torch.dtype) -> Reduction:
+    total, largest, smallest = (f"tl.{name}({{total}}, axis=0)" for name in ("sum", "max", "min"))
+    table = {
+        "sum": Reduction("0", "total + x", total),
+        "mean": Reduction("0", "total + x", total, "{total} / {n}"),
+        "prod": Reduction("1", "total * x", LAST_LANE),
+        "amax": Reduction(_edge(dtype, -1), "tl.maximum(total, x)", largest),
+        "amin": Reduction(_edge(dtype, 1), "tl.minimum(total, x)", smallest),
+        "any": Reduction("0", "tl.maximum(total, x)", largest, "{total} != 0", boolean=True),
+        "all": Reduction("1", "tl.minimum(total, x)", smallest, "{total} != 0", boolean=True),
+    }
+    return table[kind]
+
+
+def _dims(node: Node, source: Value, position: int = 1) -> list[int]:
+    """The reduced dimensions, non-negative; none given means all."""
+    dims = node.argument(position, "dim")
+    if dims is None or dims == []:
+        return list(range(len(source.shape)))
+    dims = dims if isinstance(dims, list) else [dims]
+    return sorted(int(dim) % max(len(source.shape), 1) for dim in dims)
+
+
+def _kept(source: Value, reduced: Sequence[int]) -> list[int]:
+    return [dim for dim in range(len(source.shape)) if dim not in reduced]
+
+
+def _lanes(dtype: torch.dtype, start: str) -> str:
+    if start == "0":
+        return f"tl.zeros([BLOCK], {tl_type(dtype)})"
+    return f"tl.full([BLOCK], {start}, {tl_type(dtype)})"
+
+
+def reduce(module: Module, node: Node, kind: str) -> Value:
+    """A reduction over any dimensions: by columns where those lie next to each other, by rows otherwise."""
+    source = materialise(module, node.value(0))
+    reduced = _dims(node, source)
+    dtype = _accumulator(kind, source.dtype, node.result.dtype)
+    how = _reduction(kind, dtype)
+    out = module.empty(node.name, node.result)
+    x, y = align("x", source, source.shape), keep("out", out, source.shape, reduced)
+    kept = collapse(source.shape, _kept(source, reduced), (x, y))
+    cast = f".to({tl_type(dtype)})" if dtype != source.dtype and not how.boolean else ""
+    step = "total = " + (how.step.replace("x)", "(x != 0).to(tl.int32))") if how.boolean else how.step)
+    if _by_columns(source, x, y, kept, reduced):
+        _reduce_columns(
+            Kernel(f"col_{kind}", module), how, (source, x, y), reduced, (_lanes(dtype, how.start), cast, step)
+        )
+        return out
+    rows = Rows(
+        Kernel(f"{'row' if kept else 'full'}_{kind}", module), source.shape, _kept(source, reduced), reduced, (x, y)
+    )
+    rows.kernel.body.append(f"    total = {_lanes(dtype, how.start)}")
+    rows.loop([step], [("x", x, how.start, cast)])
+    rows.store(y, how.last.format(total=how.across.format(total="total"), n=rows.n))
+    rows.launch()
+    return out
+
+
+def _accumulator(kind: str, source: torch.dtype, result: torch.dtype) -> torch.dtype:
+    if kind in ("any", "all"):
+        return torch.int32
+    if kind in ("amax", "amin"):
+        return torch.int32 if source == torch.bool else compute_type(source)
+    return compute_type(result)
+
+
+def _by_columns(source: Value, x: Operand, y: Operand, kept: Sequence[Any], reduced: Sequence[int]) -> bool:
+    """Whether neighbours in memory belong to different results: then a program takes a block of columns."""
+    walked = collapse(source.shape, reduced, (x,))
+    if not kept or len(kept) > 2 or len(walked) != 1:
+        return False
+    inner = kept[-1].dim
+    return x.strides[inner] == 1 and y.strides[inner] == 1 and x.strides[walked[0].dim] != 1
+
+
+def _reduce_columns(
+    kernel: Kernel,
+    how: Reduction,
+    values: tuple[Value, Operand, Operand],
+    reduced: Sequence[int],
+    texts: tuple[str, str, str],
+) -> None:
+    """One program per BLOCK of columns (and per outer index), a loop over the rows that are summed up."""
+    (source, x, y), (lanes, cast, step), module = values, texts, kernel.module
+    kept = collapse(source.shape, _kept(source, reduced), (x, y))
+    walked = collapse(source.shape, reduced, (x,))[0]
+    kernel.pointer("x", x.name)
+    kernel.pointer("out", y.name)
+    n_rows, n_cols = kernel.size("n_rows", walked.size), kernel.size("n_cols", kept[-1].size)
+    kernel.knobs["BLOCK"] = module.block(kept[-1].size, most=256)
+    kernel.body += ["    cols = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)", f"    mask = cols < {n_cols}"]
+    outer_x = outer_y = ""
+    grid = f"(triton.cdiv({module.size(kept[-1].size)}, {{BLOCK}}),)"
+    if len(kept) == 2:
+        kernel.body.append("    outer = tl.program_id(1)")
+        outer_x = kernel.term("outer", "x_outer_stride", x, kept[0].dim)
+        outer_y = kernel.term("outer", "out_outer_stride", y, kept[0].dim)
+        grid = f"(triton.cdiv({module.size(kept[-1].size)}, {{BLOCK}}), {module.size(kept[0].size)})"
+    row = kernel.term("row", "x_row_stride", x, walked.dim)
+    address = " + ".join(part for part in ("x_ptr", outer_x, row, "cols") if part)
+    store = " + ".join(part for part in ("out_ptr", outer_y, "cols") if part)
+    kernel.body += [
+        f"    total = {lanes}",
+        f"    for row in range(0, {n_rows}):",
+        f"        x = tl.load({address}, mask=mask, other={how.start}){cast}",
+        f"        {step}",
+        f"    tl.store({store}, {how.last.format(total='total', n=n_rows)}, mask=mask)",
+    ]
+    module.launch(kernel, grid)
+
+
+def _register(kind: str, *operations: Any) -> None:
+    lowers(*operations)(lambda module, node: reduce(module, node, kind))
+
+
+_register("sum", aten.sum)
+_register("mean", aten.mean)
+_register("amax", aten.amax, aten.max.default)
+_register("amin", aten.amin, aten.min.default)
+_register("prod", aten.prod)
+_register("any", aten.any)
+_register("all", aten.all)
+
+
+def _arg(module: Module, node: Node, largest: bool, outs: dict[str, Value]) -> None:
+    """Position of the first largest (smallest) element, and the element itself where `outs` asks for it."""
+    source = materialise(module, node.value(0))
+    reduced = _dims(node, source)
+    dtype = torch.int32 if source.dtype == torch.bool else compute_type(source.dtype)
+    x = align("x", source, source.shape)
+    operands = {name: keep(name, value, source.shape, reduced) for name, value in outs.items()}
+    kernel = Kernel("row_argmax" if largest else "row_argmin", module)
+    rows = Rows(kernel, source.shape, _kept(source, reduced), reduced, (x, *operands.values()))
+    edge = _edge(dtype, -1 if largest else 1)
+    sign, pick = (">", "tl.max") if largest else ("<", "tl.min")
+    kernel.body.append(f"    best = tl.full([BLOCK], {edge}, {tl_type(dtype)})")
+    kernel.body.append("    where = tl.zeros([BLOCK], tl.int64)")
+    lines = [
+        f"better = mask & (x {sign} best)",
+        "best = tl.where(better, x, best)",
+        "where = tl.where(better, (start + cols).to(tl.int64), where)",
+    ]
+    rows.loop(lines, [("x", x, edge, f".to({tl_type(dtype)})")])
+    kernel.body.append(f"    extreme = {pick}(best, axis=0)")
+    first = f"tl.min(tl.where(best == extreme, where, {rows.n}), axis=0)"
+    for name, operand in operands.items():
+        rows.store(operand, "extreme" if name == "out" else first)
+    rows.launch()
+
+
+@lowers(aten.argmax, aten.argmin)
+def argmax(module: Module, node: Node) -> Value:
+    out = module.empty(node.name, node.result)
+    _arg(module, node, node.operation == "aten.argmax", {"index": out})
+    return out
+
+
+@lowers(aten.max.dim, aten.min.dim)
+def max_dim(module: Module, node: Node) -> tuple[Value, Value]:
+    values, indices = node.result
+    out, index = module.empty(f"{node.name}_values", values), module.empty(f"{node.name}_indices", indices)
+    _arg(module, node, node.operation == "aten.max", {"out": out, "index": index})
+    return out, index
+
+
+@lowers(aten.var)
+def var(module: Module, node: Node) -> Value:
+    """Two passes: the mean, then the squares around it."""
+    source = materialise(module, node.value(0))
+    reduced = _dims(node, source)
+    correction = node.argument(2, "correction", 1)
+    correction = 1 if correction is None else correction
+    out = module.empty(node.name, node.result)
+    dtype = compute_type(source.dtype)
+    x, y = align("x", source, source.shape), keep("out", out, source.shape, reduced)
+    kernel = Kernel("row_var", module)
+    rows = Rows(kernel, source.shape, _kept(source, reduced), reduced, (x, y))
+    load = ("x", x, "0", f".to({tl_type(dtype)})" if dtype != source.dtype else "")
+    kernel.body.append(f"    total = {_lanes(dtype, '0')}")
+    rows.loop(["total += x"], [load])
+    kernel.body.append(f"    mean = tl.sum(total, axis=0) / {rows.n}")
+    kernel.body.append(f"    squares = {_lanes(dtype, '0')}")
+    rows.loop(["centred = tl.where(mask, x - mean, 0)", "squares += centred * centred"], [load])
+    count = rows.n if correction == 0 else f"({rows.n} - {correction})"
+    rows.store(y, f"tl.sum(squares, axis=0) / {count}")
+    rows.launch()
+    return out
+
+
+@lowers(aten._softmax, aten._log_softmax)
+def softmax(module: Module, node: Node) -> Value:
+    """Three passes over each row: the largest, the sum of exponentials, the result."""
+    source = materialise(module, node.value(0))
+    dim = node.integer(1) % max(len(source.shape), 1)
+    logarithm = node.operation == "aten._log_softmax"
+    out = module.empty(node.name, node.result)
+    x, y = align("x", source, source.shape), align("y", out, source.shape)
+    kernel = Kernel("log_softmax" if logarithm else "softmax", module)
+    rows = Rows(kernel, source.shape, _kept(source, [dim]), [dim], (x, y))
+    dtype = compute_type(source.dtype)
+    load = ("x", x, 'float("-inf")', f".to({tl_type(dtype)})" if dtype != source.dtype else "")
+    kernel.body.append(f"    largest = {_lanes(dtype, _edge(dtype, -1))}")
+    rows.loop(["largest = tl.maximum(largest, x)"], [load])
+    kernel.body.append("    row_max = tl.max(largest, axis=0)")
+    kernel.body.append(f"    total = {_lanes(dtype, '0')}")
+    rows.loop(["total += tl.exp(x - row_max)"], [load])
+    if logarithm:
+        kernel.body.append("    row_log = tl.log(tl.sum(total, axis=0))")
+        result = "y = x - row_max - row_log"
+    else:
+        kernel.body.append("    row_sum = tl.sum(total, axis=0)")
+        result = "y = tl.exp(x - row_max) / row_sum"
+    rows.loop([result, f"tl.store({rows.address(y)}, y, mask=mask)"], [load])
+    rows.launch()
+    return out
+
+
+@lowers(aten.cumsum, aten.cumprod)
+def cumsum(module: Module, node: Node) -> Value:
+    """One program a row: each block is scanned, and carries its last element on to the next."""
+    source = materialise(module, node.value(0))
+    if not source.shape:
+        raise NotLowered("a scan of a single number")
+    dim = node.integer(1) % len(source.shape)
+    out = module.empty(node.name, node.result)
+    x, y = align("x", source, source.shape), align("y", out, source.shape)
+    dtype = compute_type(node.result.dtype)
+    times = node.operation == "aten.cumprod"
+    scan, step, start = ("tl.cumprod", "*", "1") if times else ("tl.cumsum", "+", "0")
+    kernel = Kernel("row_cumprod" if times else "row_cumsum", module)
+    rows = Rows(kernel, source.shape, _kept(source, [dim]), [dim], (x, y))
+    kernel.body.append(f"    carry = tl.max({_lanes(dtype, start)}, axis=0)")
+    lines = [
+        f"scanned = {scan}(x, axis=0) {step} carry",
+        f"tl.store({rows.address(y)}, scanned, mask=mask)",
+        "carry = tl.sum(tl.where(cols == BLOCK - 1, scanned, 0), axis=0)",
+    ]
+    rows.loop(lines, [("x", x, start, f".to({tl_type(dtype)})")])
+    rows.launch()
+    return out

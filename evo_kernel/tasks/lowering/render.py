@@ -1,0 +1,113 @@
+"""From collected kernels and lines to the text of a module in the house style."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evo_kernel.tasks.lowering.module import Launch, Module, numbered
+
+LINE = 112
+
+HEADER = '''"""{title}"""
+
+{imports}
+
+{constants}
+'''
+
+
+def render(title: str, modules: Sequence[tuple[Module, tuple[str, ...]]]) -> str:
+    """The whole module. Each entry is one traced branch with the conditions under which `run` takes it.
+
+    Kernels with equal texts are written once, whichever branch launches them.
+    """
+    defaults: dict[str, dict[str, int]] = {}
+    for module, _ in modules:
+        for kernel, knobs in module.defaults.items():
+            known = defaults.setdefault(kernel, dict(knobs))
+            for knob, value in knobs.items():
+                known[knob] = max(known[knob], value)
+    names: dict[str, str] = {}
+    for kernel in defaults:
+        names[kernel] = numbered(set(names.values()), kernel.split("\0")[0])
+    prefixes = {kernel: _prefix(name, len(names)) for kernel, name in names.items()}
+    constants = [f"{prefixes[k]}{knob} = {value}" for k, knobs in defaults.items() for knob, value in knobs.items()]
+    names = {kernel: name + "_kernel" for kernel, name in names.items()}
+    kernels = [_kernel(names[kernel], kernel.split("\0")[1]) for kernel in defaults]
+    body = _run(modules, names, prefixes)
+    imports = ["import torch", "import triton", "import triton.language as tl"]
+    if "math." in body:
+        imports.insert(0, "import math\n")
+    header = HEADER.format(title=title, imports="\n".join(imports), constants="\n".join(constants))
+    return "\n\n".join([header, *kernels, body])
+
+
+def _kernel(name: str, text: str) -> str:
+    parameters, body = text.split("\n", 1)
+    line = f"def {name}{parameters}"
+    if len(line) > LINE:
+        inside = parameters.removeprefix("(").removesuffix("):")
+        constexprs = [part for part in inside.split(", ") if part.endswith("tl.constexpr")]
+        plain = [part for part in inside.split(", ") if part not in constexprs]
+        line = f"def {name}(\n    {', '.join(plain)},\n    {', '.join(constexprs)},\n):"
+    return f"@triton.jit\n{line}\n{body}"
+
+
+def _prefix(name: str, kernels: int) -> str:
+    """Knobs are plain where there is one kernel, and carry its name where there are several."""
+    return "" if kernels == 1 else name.replace("_kernel", "").upper() + "_"
+
+
+def _run(modules: Sequence[tuple[Module, tuple[str, ...]]], names: dict[str, str], prefixes: dict[str, str]) -> str:
+    if len(modules) == 1:
+        return _function("run", modules[0][0], names, prefixes)
+    functions, choice = [], []
+    arguments = ", ".join(modules[0][0].traced.names)
+    for index, (module, conditions) in enumerate(modules):
+        functions.append(_function(f"run_{index}", module, names, prefixes))
+        test = " and ".join(conditions) or "True"
+        last = index == len(modules) - 1
+        indent = "" if last else "    "
+        choice += [] if last else [f"    if {test}:"]
+        choice.append(f"    {indent}return run_{index}({arguments})")
+    sizes = _read_sizes(modules[0][0].traced.names, [module for module, _ in modules])
+    return "\n\n".join([*functions, "\n".join([f"def run({arguments}):", *sizes, *choice]) + "\n"])
+
+
+def _function(name: str, module: Module, names: dict[str, str], prefixes: dict[str, str]) -> str:
+    lines = [f"def {name}({', '.join(module.traced.names)}):", *_read_sizes(module.traced.names, [module])]
+    for line in module.lines:
+        lines.append("    " + (line if isinstance(line, str) else _launch(line, names, prefixes)))
+    return "\n".join(lines) + "\n"
+
+
+def _read_sizes(arguments: Sequence[str], modules: Sequence[Module]) -> list[str]:
+    """`n0, n1 = x.shape` for every input of which a size is used."""
+    used = set().union(*(module.used for module in modules))
+    lines = []
+    for position, argument in enumerate(arguments):
+        fake = modules[0].traced.inputs[position]
+        found = {
+            dim: module.traced.size_name(symbol)
+            for module in modules
+            for symbol, (where, dim) in module.traced.symbols.items()
+            if where == position and module.traced.size_name(symbol) in used
+        }
+        if not found:
+            continue
+        targets = [found.get(dim, "_") for dim in range(fake.dim())]
+        lines.append(f"    {', '.join(targets)}{',' if len(targets) == 1 else ''} = {argument}.shape")
+    return lines
+
+
+def _launch(launch: Launch, names: dict[str, str], prefixes: dict[str, str]) -> str:
+    prefix = prefixes[launch.kernel]
+    grid = launch.grid.format(**{knob: prefix + knob for knob in launch.knobs})
+    options = [f"{name}={text}" for name, text in launch.constexprs]
+    options += [f"{knob.lower() if knob.startswith('NUM_') else knob}={prefix}{knob}" for knob in launch.knobs]
+    call = f"{names[launch.kernel]}[{grid}]"
+    arguments = [*launch.args, *options]
+    flat = f"{call}({', '.join(arguments)})"
+    if len(flat) <= LINE - 4:
+        return flat
+    return f"{call}(\n        {', '.join(launch.args)},\n        {', '.join(options)},\n    )"

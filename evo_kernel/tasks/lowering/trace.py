@@ -1,0 +1,252 @@
+"""Reference → aten graph with symbolic sizes: the reading half of lowering.
+
+`trace` runs the reference once on fake tensors (no data, no GPU) whose sizes are symbols, so that one graph, and the
+module written from it, serves every case of the task. What the trace took for granted on the way (two sizes are
+equal, a size is at least 4, an input is contiguous) is kept as conditions in Python over the inputs' sizes;
+`Traced.covers` says whether another case meets them. Cases that do not are traced for themselves.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import keyword
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import sympy
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.utils._sympy.printers import PythonPrinter
+
+from evo_kernel.errors import LoweringError
+from evo_kernel.tasks.lowering.decompositions import decomposition_table
+
+RESERVED = {"torch", "triton", "tl", "math", "run"}
+"""Names that the generated module uses itself."""
+
+EXECUTE_AT_MOST = 1 << 22
+"""Elements: a case with sizes of one is tried on the traced graph only when its inputs are this small."""
+
+Expr = sympy.Expr
+
+
+@dataclass(frozen=True)
+class Traced:
+    """One traced graph: aten nodes that carry fake values in `meta["val"]`, and what the trace assumed."""
+
+    graph: fx.GraphModule
+    reference: Callable[..., Any]
+    names: tuple[str, ...]  # of the arguments of run
+    inputs: tuple[Any, ...]  # fake tensors and Python values, one per argument
+    symbols: Mapping[sympy.Symbol, tuple[int, int]]  # size symbol → (argument, dimension)
+    conditions: tuple[str, ...]  # Python over the names of sizes (`size_name`), all of which must hold
+
+    def size_name(self, symbol: sympy.Symbol) -> str:
+        """The Python name of a size symbol inside `run`."""
+        return self._size_names[symbol]
+
+    @property
+    def size_names(self) -> tuple[str, ...]:
+        return tuple(self._size_names.values())
+
+    @cached_property
+    def _size_names(self) -> dict[sympy.Symbol, str]:
+        names = (f"n{count}" for count in range(10_000))
+        return {symbol: next(name for name in names if name not in self.names) for symbol in self.symbols}
+
+    def text(self, expression: Expr | float) -> str:
+        """A size expression as Python over the names of sizes."""
+        if not isinstance(expression, sympy.Basic):
+            return repr(expression)
+        renamed = {symbol: sympy.Symbol(name) for symbol, name in self._size_names.items()}
+        printed = PythonPrinter().doprint(expression.xreplace(renamed))
+        return ast.unparse(ast.parse(printed, mode="eval"))
+
+    def sizes_of(self, inputs: Sequence[Any]) -> dict[str, int]:
+        """Values of the named sizes for concrete inputs."""
+        return {self._size_names[s]: int(inputs[argument].shape[dim]) for s, (argument, dim) in self.symbols.items()}
+
+    def evaluate(self, expression: Expr | float, inputs: Sequence[Any]) -> Any:
+        """The value of a size expression for concrete inputs."""
+        return self._value(self.text(expression), inputs)
+
+    def _value(self, text: str, inputs: Sequence[Any]) -> Any:
+        scope = {"math": math, "float": float, "int": int, "abs": abs, "min": min, "max": max}
+        scope |= self.sizes_of(inputs) | dict(zip(self.names, inputs, strict=True))
+        return eval(text, {"__builtins__": {}}, scope)  # the text is our own printing of a size expression
+
+    def covers(self, inputs: Sequence[Any]) -> bool:
+        """Whether the graph computes the reference for inputs of these shapes, dtypes, strides and Python values."""
+        if not all(map(_same_kind, self.inputs, inputs)):
+            return False
+        if any(size == 0 for size in self.sizes_of(inputs).values()):
+            return False
+        if not all(self._value(condition, inputs) for condition in self.conditions):
+            return False
+        # A symbolic size is assumed to be at least two; a one may broadcast or squeeze differently.
+        return all(size > 1 for size in self.sizes_of(inputs).values()) or self._agrees(inputs)
+
+    def _agrees(self, inputs: Sequence[Any]) -> bool:
+        """Run graph and reference side by side on small inputs of ones and twos: do shapes and values agree?"""
+        if sum(value.numel() for value in inputs if isinstance(value, torch.Tensor)) > EXECUTE_AT_MOST:
+            return False
+        generator = torch.Generator().manual_seed(0)
+        real = [_realise(value, generator) if isinstance(value, torch.Tensor) else value for value in inputs]
+        try:
+            mine, theirs = self.graph(*real), self.reference(*real)
+        except RuntimeError:  # a view or broadcast of the graph does not fit these sizes
+            return False
+        pairs = list(zip(flatten(mine), flatten(theirs), strict=False))
+        return all(a.shape == b.shape and torch.allclose(a, b, 1e-3, 1e-3, equal_nan=True) for a, b in pairs)
+
+
+def flatten(outputs: Any) -> tuple[Any, ...]:
+    """Outputs of a reference as a tuple: it may return one tensor or several."""
+    return tuple(outputs) if isinstance(outputs, tuple | list) else (outputs,)
+
+
+def trace(reference: Callable[..., Any], inputs: Sequence[Any]) -> Traced:
+    """Trace `reference` on fake tensors shaped like `inputs` (real, fake or meta tensors, and Python values).
+
+    Raises LoweringError when the reference cannot be traced, for instance because it decides on tensor values.
+    """
+    environment = ShapeEnv(duck_shape=False)
+    mode = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
+    fakes = tuple(_fake(mode, value, index) for index, value in enumerate(inputs))
+    names = _argument_names(reference, len(inputs))
+    graph = _functional(_make_graph(reference, fakes), fakes)
+    return Traced(graph, reference, names, fakes, *_assumptions(environment, names, fakes, graph))
+
+
+def _make_graph(function: Callable[..., Any], fakes: Sequence[Any]) -> fx.GraphModule:
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    quiet = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    level = quiet.level
+    quiet.setLevel(logging.ERROR)
+    try:
+        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+            traced = make_fx(
+                lambda *arguments: flatten(function(*arguments)),
+                decomposition_table=decomposition_table(),
+                tracing_mode="symbolic",
+                _allow_non_fake_inputs=True,
+            )(*fakes)
+    except Exception as error:  # whatever the user's reference or the tracer raises means: it cannot be traced
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise LoweringError(
+            f"The reference cannot be traced on fake tensors ({type(error).__name__}: {reason}). Keep it free of "
+            "decisions on tensor values (.item(), if tensor:, nonzero), or give the task a first kernel: SEED = "
+            '"kernel.py".'
+        ) from error
+    finally:
+        quiet.setLevel(level)
+    return traced
+
+
+def _functional(graph: fx.GraphModule, fakes: Sequence[Any]) -> fx.GraphModule:
+    """Rewrite in-place operations as functional ones; the graph is traced again only where it has any."""
+    mutating = [node for node in graph.graph.nodes if _mutates(node)]
+    if mutating:
+        graph = _make_graph(torch.func.functionalize(graph, remove="mutations"), fakes)
+        # Functionalising reads a mutated view back into itself; that copy is the value it copies.
+        for node in list(graph.graph.nodes):
+            if node.target is torch.ops.aten.copy_.default and node.args[0].op == "placeholder":
+                raise LoweringError(
+                    f"The reference writes into its input `{node.args[0].name}`. Write to a copy (x.clone()) instead."
+                )
+    graph.graph.eliminate_dead_code()
+    return graph
+
+
+def _mutates(node: fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+
+
+def _fake(mode: FakeTensorMode, value: Any, index: int) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    from torch._dynamo.source import ConstantSource
+
+    if isinstance(value, FakeTensor):  # from another mode: only its metadata counts
+        value = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    context = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] * value.dim())
+    fake = mode.from_tensor(value, source=ConstantSource(f"argument_{index}"), symbolic_context=context)
+    with mode:
+        return torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device="cpu")
+
+
+def _argument_names(reference: Callable[..., Any], count: int) -> tuple[str, ...]:
+    """The reference's own parameter names where they are usable, x0, x1, ... otherwise."""
+    parameters = list(inspect.signature(reference).parameters.values())
+    positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    usable = [n for n in positional[:count] if n not in RESERVED and not keyword.iskeyword(n) and "kernel" not in n]
+    return tuple(usable) if len(usable) == count else tuple(f"x{index}" for index in range(count))
+
+
+def _assumptions(
+    environment: ShapeEnv, names: Sequence[str], fakes: Sequence[Any], graph: fx.GraphModule
+) -> tuple[dict[sympy.Symbol, tuple[int, int]], tuple[str, ...]]:
+    """Where each size symbol is read from, and all that the trace took for granted, as Python."""
+    symbols: dict[sympy.Symbol, tuple[int, int]] = {}
+    conditions: list[str] = []
+    draft = Traced(graph, lambda: None, tuple(names), tuple(fakes), symbols, ())
+    for argument, fake in enumerate(fakes):
+        if not isinstance(fake, torch.Tensor):
+            continue
+        for dim, size in enumerate(fake.shape):
+            raw = size.node._expr if isinstance(size, torch.SymInt) else sympy.Integer(size)
+            now = environment.replace(raw)
+            if raw.is_Symbol and now == raw:
+                symbols.setdefault(raw, (argument, dim))
+    for argument, fake in enumerate(fakes):
+        if not isinstance(fake, torch.Tensor):
+            if isinstance(fake, int | float | bool | str | None):
+                conditions.append(f"{names[argument]} == {fake!r}")
+            continue
+        for dim, size in enumerate(fake.shape):
+            now = expression_of(size)
+            if symbols.get(now) != (argument, dim):
+                conditions.append(f"{names[argument]}.shape[{dim}] == {draft.text(now)}")
+        for dim, stride in enumerate(fake.stride()):
+            now = expression_of(stride)
+            size = expression_of(fake.shape[dim])
+            text = f"{names[argument]}.stride({dim}) == {draft.text(now)}"
+            one = f"{names[argument]}.shape[{dim}] == 1"
+            conditions.append(text if size.is_Integer else f"({one} or {text})")
+    for guard in environment.guards:
+        expression = environment.replace(guard.expr)
+        if expression is not sympy.true:
+            conditions.append(draft.text(expression))
+    return symbols, tuple(dict.fromkeys(conditions))
+
+
+def expression_of(size: Any) -> Expr:
+    """A size, stride or symbolic number as a sympy expression, simplified by what the trace found out."""
+    if isinstance(size, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return size.node.expr
+    return sympy.sympify(size)
+
+
+def _same_kind(fake: Any, value: Any) -> bool:
+    if isinstance(fake, torch.Tensor):
+        return isinstance(value, torch.Tensor) and (fake.dtype, fake.dim()) == (value.dtype, value.dim())
+    return not isinstance(value, torch.Tensor)
+
+
+def _realise(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """A real tensor of the same layout: small numbers for floats, zeros and ones otherwise (valid as any index)."""
+    if value.dtype.is_floating_point:
+        content = torch.rand(value.shape, generator=generator) + 0.5
+    else:
+        content = torch.randint(0, 2, value.shape, generator=generator) * 0
+    real = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
+    return real.copy_(content)

@@ -1,0 +1,185 @@
+"""Views and constants: no kernels, one line of `run` each, or none. What cannot be a view is a copy elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sympy
+import torch
+
+from evo_kernel.tasks.lowering.layout import Value
+from evo_kernel.tasks.lowering.module import Module
+from evo_kernel.tasks.lowering.registry import Node, NotLowered, lowers
+
+aten = torch.ops.aten
+
+
+def view_line(module: Module, node: Node, source: Value, call: str) -> Value:
+    """`name = source.call`; a view of a constant stays a constant."""
+    if source.fill is not None:
+        return Value.of(node.name, node.result, fill=source.fill)
+    module.line(f"{node.name} = {source.name}{call}")
+    return Value.of(node.name, node.result)
+
+
+def sizes(module: Module, items: Sequence[Any]) -> str:
+    return ", ".join(module.size(sympy.sympify(item)) for item in items)
+
+
+@lowers(aten.view, aten._unsafe_view, aten.reshape)
+def view(module: Module, node: Node) -> Value:
+    value = Value.of("", node.result)
+    source = node.value(0)
+    if source.shape == value.shape:
+        return source
+    return view_line(module, node, source, f".view({sizes(module, value.shape)})")
+
+
+@lowers(aten.permute)
+def permute(module: Module, node: Node) -> Value:
+    order = node.argument(1)
+    return view_line(module, node, node.value(0), f".permute({', '.join(map(str, order))})")
+
+
+@lowers(aten.t, aten.transpose)
+def transpose(module: Module, node: Node) -> Value:
+    first, second = (node.integer(1), node.integer(2)) if node.operation == "aten.transpose" else (0, 1)
+    if len(node.value(0).shape) < 2:
+        return node.value(0)
+    return view_line(module, node, node.value(0), f".transpose({first}, {second})")
+
+
+@lowers(aten.unsqueeze)
+def unsqueeze(module: Module, node: Node) -> Value:
+    return view_line(module, node, node.value(0), f".unsqueeze({node.integer(1)})")
+
+
+@lowers(aten.squeeze)
+def squeeze(module: Module, node: Node) -> Value:
+    """Only what the trace squeezed: the same dimensions for every size."""
+    source = node.value(0)
+    dims = node.argument(1, "dim", list(range(len(source.shape))))
+    dims = [int(dim) % max(len(source.shape), 1) for dim in (dims if isinstance(dims, list) else [dims])]
+    gone = [dim for dim in dims if source.shape and source.shape[dim] == 1]
+    if not gone:
+        return source
+    text = str(gone[0]) if len(gone) == 1 else str(tuple(gone))
+    return view_line(module, node, source, f".squeeze({text})")
+
+
+@lowers(aten.expand)
+def expand(module: Module, node: Node) -> Value:
+    value = Value.of("", node.result)
+    source = node.value(0)
+    if source.shape == value.shape:
+        return source
+    return view_line(module, node, source, f".expand({sizes(module, value.shape)})")
+
+
+@lowers(aten.slice)
+def slice_(module: Module, node: Node) -> Value:
+    source = node.value(0)
+    dim, step = node.integer(1, "dim", 0), node.integer(4, "step", 1)
+    dim %= len(source.shape)
+    value = Value.of("", node.result)
+    if step == 1 and source.shape[dim] == value.shape[dim]:
+        return source
+    start, end = node.argument(2, "start", 0), node.argument(3, "end", None)
+    start = "" if start in (None, 0) else module.size(sympy.sympify(start))
+    end = "" if end is None or end == 2**63 - 1 else module.size(sympy.sympify(end))
+    index = f"{start}:{end}" + (f":{step}" if step != 1 else "")
+    return view_line(module, node, source, f"[{', '.join([':'] * dim + [index])}]")
+
+
+@lowers(aten.select)
+def select(module: Module, node: Node) -> Value:
+    index = module.size(sympy.sympify(node.argument(2)))
+    return view_line(module, node, node.value(0), f".select({node.integer(1)}, {index})")
+
+
+@lowers(aten.diagonal)
+def diagonal(module: Module, node: Node) -> Value:
+    offset, first, second = node.integer(1, "offset", 0), node.integer(2, "dim1", 0), node.integer(3, "dim2", 1)
+    return view_line(module, node, node.value(0), f".diagonal({offset}, {first}, {second})")
+
+
+@lowers(aten.unfold)
+def unfold(module: Module, node: Node) -> Value:
+    dim, size, step = (node.integer(index) for index in (1, 2, 3))
+    return view_line(module, node, node.value(0), f".unfold({dim}, {size}, {step})")
+
+
+@lowers(aten.split, aten.split_with_sizes, aten.unbind, aten.chunk)
+def split(module: Module, node: Node) -> tuple[Value, ...]:
+    """Pieces along a dimension, as the trace cut them."""
+    source = node.value(0)
+    unbind = node.operation == "aten.unbind"
+    dim = (node.integer(1, "dim", 0) if unbind else node.integer(2, "dim", 0)) % len(source.shape)
+    pieces = []
+    start: Any = sympy.Integer(0)
+    for index, fake in enumerate(node.result):
+        name = f"{node.name}_{index}"
+        size = sympy.Integer(1) if unbind else Value.of("", fake).shape[dim]
+        call = f".select({dim}, {index})" if unbind else f".narrow({dim}, {module.size(start)}, {module.size(size)})"
+        start = start + size
+        if source.fill is None:
+            module.line(f"{name} = {source.name}{call}")
+        pieces.append(Value.of(name, fake, fill=source.fill))
+    return tuple(pieces)
+
+
+@lowers(aten.alias, aten.detach, aten.lift_fresh, aten.contiguous)
+def alias(module: Module, node: Node) -> Value:
+    return node.value(0)
+
+
+@lowers(aten.view_as_real, aten.view_as_complex)
+def complex_view(module: Module, node: Node) -> Value:
+    raise NotLowered("complex numbers")
+
+
+@lowers(aten.full, aten.full_like, aten.scalar_tensor, aten.new_full)
+def full(module: Module, node: Node) -> Value:
+    position = 0 if node.operation == "aten.scalar_tensor" else 2 if node.operation == "aten.new_full" else 1
+    value = node.argument(position)
+    if isinstance(value, sympy.Basic):
+        if not value.is_number:
+            raise NotLowered("a fill value that depends on sizes")
+        value = int(value) if value.is_Integer else float(value)
+    return Value.of(node.name, node.result, fill=value)
+
+
+@lowers(aten.zeros, aten.zeros_like, aten.new_zeros)
+def zeros(module: Module, node: Node) -> Value:
+    return Value.of(node.name, node.result, fill=0)
+
+
+@lowers(aten.ones, aten.ones_like, aten.new_ones)
+def ones(module: Module, node: Node) -> Value:
+    return Value.of(node.name, node.result, fill=1)
+
+
+@lowers(aten.empty, aten.empty_like, aten.new_empty, aten.empty_strided, aten.new_empty_strided)
+def empty(module: Module, node: Node) -> Value:
+    """Nothing may depend on what it holds, so any constant will do."""
+    return Value.of(node.name, node.result, fill=0)
+
+
+def materialise(module: Module, value: Value) -> Value:
+    """A constant as a real tensor (a fill in `run`); any other value as it is."""
+    if value.fill is None:
+        return value
+    number = f'float("{value.fill}")' if isinstance(value.fill, float) and value.fill in (float("inf"), float("-inf"))\
+        else repr(value.fill)  # fmt: skip
+    name = module.fresh(value.name)
+    module.line(
+        f"{name} = torch.full({module.shape(value.shape)}, {number}, dtype={value.dtype}, device={module.device})"
+    )
+    return Value(name, value.shape, contiguous(value), value.dtype)
+
+
+def contiguous(value: Value) -> tuple[Any, ...]:
+    from evo_kernel.tasks.lowering.module import contiguous_strides
+
+    return contiguous_strides(value.shape)
