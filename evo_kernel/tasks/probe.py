@@ -132,6 +132,12 @@ def _rules(task: Task, case: Case) -> list[Finding]:
             )
         ]
     found = []
+    for position in sorted(task.host_known):
+        if not 0 <= position < len(inputs):
+            sentence = (
+                f"{task.path}: HOST_KNOWN names input {position}, but inputs returns {len(inputs)}, counted from 0."
+            )
+            found.append(Finding("host-known", sentence, fatal=True))
     if not _same(outputs, task.outputs(*inputs)):
         sentence = "reference gave two results for the same inputs. Remove what is random or remembered."
         found.append(Finding("reference-varies", where + sentence, fatal=True))

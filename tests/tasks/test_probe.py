@@ -79,3 +79,9 @@ def inputs(case, generator, device):
 def reference(x, offsets, factor): return x[offsets[0] : offsets[1]] * factor
 """
     assert findings(tmp_path, text) == []
+
+
+def test_a_host_known_input_that_is_not_there_is_named(tmp_path):
+    text = HEAD + "HOST_KNOWN = {2}\ndef reference(x, y): return x + y\n"
+    (finding,) = findings(tmp_path, text)
+    assert finding.fatal and "HOST_KNOWN names input 2, but inputs returns 2" in finding.sentence

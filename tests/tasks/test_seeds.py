@@ -4,6 +4,7 @@ import ast
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,19 @@ from evo_kernel.tasks.probe import within
 from evo_kernel.types import CaseKind
 
 HERE = Path(__file__).parent
-SCALES = (1.0, 64.0, 1e-3, 0.0)
+REGIMES = {
+    "nominal": lambda x: x,
+    "large": lambda x: x * 64,
+    "small": lambda x: x * 1e-3,
+    "zeros": lambda x: x * 0,
+    "positive": lambda x: x.abs(),
+    "ties": lambda x: (x * 2).round() / 2,
+}
+KNOBS = {
+    "attention": ["BLOCK_M=16", "BLOCK_N=64"],
+    "linear_gelu": ["BLOCK_M=16", "BLOCK_N=64", "BLOCK_K=128", "GELU_BLOCK=1024"],
+    "matmul": ["BLOCK_M=64", "BLOCK_N=16", "BLOCK_K=128"],
+}
 NAMES = ("attention", "cross_entropy", "layernorm", "linear_gelu", "matmul", "rmsnorm", "softmax")
 
 
@@ -25,8 +38,24 @@ def child(script, *arguments):
     return done.stdout
 
 
-def scaled(value, scale):
-    return value * scale if value.is_floating_point() else value
+def interpret(task, rounds, folder, *knobs):
+    """The seed's outputs for a list of input tuples."""
+    torch.save(rounds, folder / "inputs")
+    child("seed_interpret.py", task.path.parent / "seed.py", folder / "inputs", folder / "outputs", *knobs)
+    outputs = torch.load(folder / "outputs")
+    assert len(outputs) == len(rounds)
+    return outputs
+
+
+def draw(task, case, seed, regime="nominal"):
+    inputs = task.inputs(case, torch.Generator().manual_seed(seed), "cpu")
+    return tuple(REGIMES[regime](value) if value.is_floating_point() else value for value in inputs)
+
+
+def passes(task, inputs, outputs):
+    honest = task.outputs(*inputs)
+    assert [part.dtype for part in outputs] == [part.dtype for part in honest]
+    return within(task, outputs, honest, task.truth(*inputs))
 
 
 def test_the_built_in_tasks_are_these():
@@ -35,20 +64,30 @@ def test_the_built_in_tasks_are_these():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_seed_is_right_on_every_check_case(name, tmp_path):
-    """Against the float64 reference, within the task's own tolerance, also on large, small and zero inputs."""
+    """Against the float64 reference, within the task's own tolerance, in every regime of values."""
     task = load(name)
-    drawn = []
-    for seed, case in enumerate(task.cases_of(CaseKind.CHECK)):
-        inputs = task.inputs(case, torch.Generator().manual_seed(seed), "cpu")
-        drawn += [(case, scale, tuple(scaled(value, scale) for value in inputs)) for scale in SCALES]
-    torch.save([inputs for _, _, inputs in drawn], tmp_path / "inputs")
-    child("seed_interpret.py", task.path.parent / "seed.py", tmp_path / "inputs", tmp_path / "outputs")
-    results = torch.load(tmp_path / "outputs")
-    assert len(results) == len(drawn)
-    for (case, scale, inputs), outputs in zip(drawn, results, strict=True):
-        honest = task.outputs(*inputs)
-        assert [part.dtype for part in outputs] == [part.dtype for part in honest]
-        assert within(task, outputs, honest, task.truth(*inputs)), f"{case.name}, inputs times {scale}"
+    asked = [(case, regime) for case in task.cases_of(CaseKind.CHECK) for regime in REGIMES]
+    rounds = [draw(task, case, seed, regime) for seed, (case, regime) in enumerate(asked)]
+    for ask, inputs, outputs in zip(asked, rounds, interpret(task, rounds, tmp_path), strict=True):
+        assert passes(task, inputs, outputs), ask
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_seed_is_right_with_other_knobs(name, tmp_path):
+    task = load(name)
+    rounds = [draw(task, case, 0) for case in task.cases_of(CaseKind.CHECK)]
+    knobs = KNOBS.get(name, ["BLOCK=64", "NUM_WARPS=8"])
+    for inputs, outputs in zip(rounds, interpret(task, rounds, tmp_path, *knobs), strict=True):
+        assert passes(task, inputs, outputs)
+
+
+def test_a_wrong_seed_would_be_seen(tmp_path):
+    """The same check, on a softmax whose sum is off by one part in a hundred thousand."""
+    task = load("softmax")
+    (tmp_path / "seed.py").write_text(task.seed.text.replace("/ row_sum", "/ (row_sum * 1.00001)"))
+    wrong = replace(task, path=tmp_path / "task.py")
+    rounds = [draw(task, task.cases_of(CaseKind.CHECK)[1], 0)]
+    assert not passes(task, rounds[0], interpret(wrong, rounds, tmp_path)[0])
 
 
 @pytest.mark.parametrize("name", NAMES)
