@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from operators.micro.rewrites.base import Rewrite, RewriteFailed
+from operators.micro.rewrites.cache_hints import CacheHints
+from operators.micro.rewrites.drop_masks import DropMasks
 from operators.micro.rewrites.fuse import FuseConsumer, FuseProducer
+from operators.micro.rewrites.hoist import Hoist
 from operators.micro.rewrites.one_pass import OnePassRow
+from operators.micro.rewrites.online import OnlineRow
 
 _ALL: tuple[Rewrite, ...] = (
     # rows, memory, fusion
     OnePassRow(),
+    OnlineRow(),
+    Hoist(),
+    DropMasks(),
+    CacheHints(),
     FuseProducer(),
     FuseConsumer(),
     # contractions, grids

@@ -1,0 +1,229 @@
+"""How good the offline rewriter's offers are: correct, compiled, and really another plan.
+
+    python -m benchmarks.rewrites [--tasks softmax,matmul] [--depth-two 60] [--seed 0] [--no-compile]
+
+On the first kernels of the built-in tasks and of a few lowered references, every offered rewrite is made once, and a
+random sample of pairs of rewrites. Each result is run in Triton's interpreter on the task's check cases against
+float64 references (bfloat16 `tl.dot` widened, as the judge does), and recorded and compiled for sm_90, to see whether
+its plans differ from its parent's on some search case.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from evo_kernel.fitness.compiling.compiler import Compiler
+from evo_kernel.fitness.record.recorder import RecordCase, Recorder
+from evo_kernel.tasks.first import first_kernel
+from evo_kernel.tasks.loading import builtin_names, load
+from evo_kernel.tasks.task import Task, TensorSpec
+from evo_kernel.types import CaseKind, Source, Strategy
+from operators.micro.module import KernelModule, SourceError
+from operators.micro.rewrites import REWRITES, RewriteFailed
+
+HERE = Path(__file__).resolve()
+LOWERED = {
+    "scaled_softmax": (
+        "def inputs(case, generator, device):\n"
+        "    draw = lambda *s: torch.randn(*s, generator=generator, device=device)\n"
+        "    return draw(case['m'], case['n']), draw(case['n']), draw(case['n'])\n\n\n"
+        "def reference(x, w, b):\n    return torch.softmax(torch.relu(x * w + b) * 0.5 + x, -1)\n"
+    ),
+    "centred_norm": (
+        "def inputs(case, generator, device):\n"
+        "    return (torch.randn(case['m'], case['n'], generator=generator, device=device),)\n\n\n"
+        "def reference(x):\n    y = x - x.mean(-1, keepdim=True)\n    return y / (y.abs().sum(-1, keepdim=True) + 1.0)\n"
+    ),
+}
+CASES = (
+    "import torch\n\nCASES = {'check': [{'m': 1, 'n': 1}, {'m': 5, 'n': 127}, {'m': 7, 'n': 512}],"
+    " 'search': [{'m': 4096, 'n': 4096}, {'m': 8192, 'n': 1000}]}\n\n\n"
+)
+
+
+@dataclass
+class Made:
+    """One rewritten source and what came of it."""
+
+    task: str
+    path: tuple[Strategy, ...]
+    text: str
+    parent: str  # text
+    depth: int
+    error: str = ""
+    correct: bool = False
+    compiled: bool = False
+    changed: bool = False
+    details: dict[str, str] = field(default_factory=dict)
+
+
+def tasks_of(names: list[str], folder: Path) -> dict[str, Path | str]:
+    """Task name → what `load` takes."""
+    found: dict[str, Path | str] = {name: name for name in builtin_names()}
+    for name, text in LOWERED.items():
+        path = folder / f"{name}.py"
+        path.write_text(CASES + text)
+        found[name] = path
+    return {name: spec for name, spec in found.items() if not names or name in names}
+
+
+def offers_of(text: str, task: Task) -> list[Strategy]:
+    module, card = KernelModule.parse(text), task.card()
+    return [strategy for rewrite in REWRITES.values() for strategy in rewrite.offers(module, card)]
+
+
+def rewritten(name: str, text: str, strategy: Strategy, path: tuple[Strategy, ...]) -> Made:
+    made = Made(name, (*path, strategy), "", text, len(path) + 1)
+    try:
+        made.text = REWRITES[strategy.name].apply(KernelModule.parse(text), strategy)
+        KernelModule.parse(made.text)
+    except (RewriteFailed, SourceError) as error:
+        made.error = f"{type(error).__name__}: {error}"
+    return made
+
+
+def all_made(tasks: dict[str, Task], pairs: int, generator: np.random.Generator) -> list[Made]:
+    """Every rewrite once, then a random sample of second rewrites on the first ones' results."""
+    found = [
+        rewritten(name, text, strategy, ())
+        for name, task in tasks.items()
+        for text in [first_kernel(task).text]
+        for strategy in offers_of(text, task)
+    ]
+    firsts = [made for made in found if made.text]
+    for _ in range(pairs if firsts else 0):
+        first = firsts[int(generator.integers(len(firsts)))]
+        offered = offers_of(first.text, tasks[first.task])
+        if offered:
+            strategy = offered[int(generator.integers(len(offered)))]
+            found.append(rewritten(first.task, first.text, strategy, first.path))
+    return found
+
+
+def check(made: list[Made], specs: dict[str, Path | str], deadline_s: float) -> None:
+    """Run each in the interpreter, in one child (again for the rest, when one takes the child down)."""
+    todo = [one for one in made if one.text]
+    while todo:
+        answers = _child([(one.text, str(specs[one.task])) for one in todo], deadline_s)
+        for one, (correct, reason) in zip(todo, answers, strict=False):
+            one.correct, one.error = correct, reason
+        if len(answers) < len(todo):
+            todo[len(answers)].error = "the child ended on it"
+        todo = todo[len(answers) + 1 :]
+
+
+def _child(jobs: list[tuple[str, str]], deadline_s: float) -> list[tuple[bool, str]]:
+    with tempfile.TemporaryDirectory() as folder:
+        listing = Path(folder) / "jobs.json"
+        listing.write_text(json.dumps(jobs))
+        answers = Path(folder) / "answers.jsonl"
+        subprocess.run(
+            [sys.executable, "-m", "benchmarks.rewrites_child", str(listing), str(answers)],
+            cwd=HERE.parents[1],
+            timeout=deadline_s,
+            env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
+            check=False,
+        )
+        lines = answers.read_text().splitlines() if answers.exists() else []
+        return [tuple(json.loads(line)) for line in lines]
+
+
+class Plans:
+    """Plan hashes of texts, through the recorder."""
+
+    def __init__(self) -> None:
+        self.compiler = Compiler(90, 120.0)
+        self.recorder = Recorder(self.compiler, 90, 60.0)
+        self.known: dict[str, tuple[str, ...] | str] = {}
+
+    def of(self, text: str, task: Task) -> tuple[str, ...] | str:
+        """The hash of each search case's plan, or why there is none."""
+        if text not in self.known:
+            cases = [_record_case(task, case) for case in task.cases_of(CaseKind.SEARCH)]
+            recording = self.recorder.record(Source(text), cases, ((),))
+            fault = recording.fault
+            plans = recording.plans.values()
+            self.known[text] = fault.reason if fault is not None else tuple(plan.hash for plan in plans)  # type: ignore[union-attr]
+        return self.known[text]
+
+
+def _record_case(task: Task, case) -> RecordCase:  # noqa: ANN001 (a Case)
+    inputs = []
+    for spec in task.input_specs(case):
+        if isinstance(spec, TensorSpec):
+            inputs.append({"dtype": spec.dtype, "shape": list(spec.shape), "strides": list(spec.strides)})
+        else:
+            inputs.append({"value": spec})
+    return RecordCase(case.name, tuple(inputs))
+
+
+def compile_all(made: list[Made], tasks: dict[str, Task]) -> None:
+    plans = Plans()
+    plans.compiler.start()
+    plans.recorder.start()
+    for one in made:
+        if one.text:
+            mine, parents = plans.of(one.text, tasks[one.task]), plans.of(one.parent, tasks[one.task])
+            one.compiled, one.changed = not isinstance(mine, str), mine != parents
+            if isinstance(mine, str):
+                one.details["compile"] = mine[-600:]
+    plans.recorder.close()
+    plans.compiler.close()
+
+
+def table(made: list[Made]) -> str:
+    """One line a strategy (the last of each path) and one in all."""
+    groups: dict[str, list[Made]] = defaultdict(list)
+    for one in made:
+        groups[one.path[-1].name].append(one)
+        groups[f"all, depth {one.depth}"].append(one)
+    lines = [f"{'strategy':20} {'offered':>8} {'correct':>8} {'compiled':>9} {'changed':>8}"]
+    for name, group in sorted(groups.items(), key=lambda item: (item[0].startswith("all"), item[0])):
+        shares = [100 * sum(getattr(m, what) for m in group) / len(group) for what in ("correct", "compiled", "changed")]
+        lines.append(f"{name:20} {len(group):8} {shares[0]:7.0f}% {shares[1]:8.0f}% {shares[2]:7.0f}%")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", default="", help="comma-separated names; all if not given")
+    parser.add_argument("--depth-two", type=int, default=60, help="how many random pairs")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--no-compile", action="store_true")
+    parser.add_argument("--only", default="", help="only these strategies as the last step, comma-separated")
+    options = parser.parse_args()
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        specs = tasks_of([name for name in options.tasks.split(",") if name], Path(folder))
+        tasks = {name: load(spec) for name, spec in specs.items()}
+        made = all_made(tasks, options.depth_two, np.random.default_rng(options.seed))
+        if options.only:
+            made = [one for one in made if one.path[-1].name in options.only.split(",")]
+        check(made, specs, 1800.0)
+        if not options.no_compile:
+            compile_all(made, tasks)
+    for one in made:
+        where = f"{one.task}: {' then '.join(s.key for s in one.path)}"
+        if not one.correct:
+            print(f"WRONG    {where}\n         {one.error}")
+        if not options.no_compile and one.text and not one.compiled:
+            print(f"BROKEN   {where}\n         {one.details.get('compile', '')}")
+        elif not options.no_compile and one.text and not one.changed:
+            print(f"SAME     {where}")
+    print(table(made))
+    print(f"{len(made)} rewrites in {time.monotonic() - started:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

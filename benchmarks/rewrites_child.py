@@ -1,0 +1,78 @@
+"""Runs rewritten sources in Triton's interpreter: the child process of `benchmarks.rewrites`."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import triton.language as tl
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+from evo_kernel.tasks.loading import load
+from evo_kernel.tasks.probe import within
+from evo_kernel.tasks.task import Task
+from evo_kernel.types import CaseKind
+
+_dot = InterpreterBuilder.create_dot
+
+
+def widened_dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
+    """`tl.dot` with bfloat16 operands as float32: the interpreter multiplies their bit patterns otherwise."""
+    return _dot(self, _widened(a), _widened(b), *rest)
+
+
+def _widened(handle: Any) -> Any:
+    if handle.dtype.scalar != tl.bfloat16:
+        return handle
+    bits = handle.data.view(np.uint16).astype(np.uint32) << 16
+    return TensorHandle(bits.view(np.float32), tl.float32)
+
+
+def verdict(path: Path, task: Task, drawn: list[Any]) -> tuple[bool, str]:
+    try:
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        for case, inputs, honest, truth in drawn:
+            got = module.run(*[value.clone() if isinstance(value, torch.Tensor) else value for value in inputs])
+            got = got if isinstance(got, tuple) else (got,)
+            if not within(task, got, honest, truth):
+                worst = max(float((g.double() - t.double()).abs().max()) for g, t in zip(got, truth, strict=True))
+                return False, f"case {case.name}: off by {worst:.3g}"
+    except Exception as error:  # a rewritten source may fail in any way: that is the answer
+        return False, f"{type(error).__name__}: {str(error)[-400:]}"
+    return True, ""
+
+
+def draw(task: Task) -> list[Any]:
+    drawn = []
+    for case in task.cases_of(CaseKind.CHECK):
+        inputs = task.inputs(case, torch.Generator("cpu").manual_seed(11), "cpu")
+        drawn.append((case, inputs, task.outputs(*inputs), task.truth(*inputs)))
+    return drawn
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    InterpreterBuilder.create_dot = widened_dot
+    known: dict[str, tuple[Task, list[Any]]] = {}
+    with tempfile.TemporaryDirectory() as folder, open(sys.argv[2], "w") as answers:
+        for number, (text, spec) in enumerate(json.loads(Path(sys.argv[1]).read_text())):
+            if spec not in known:
+                task = load(spec)
+                known[spec] = (task, draw(task))
+            path = Path(folder) / f"rewritten_{number}.py"
+            path.write_text(text)
+            answers.write(json.dumps(verdict(path, *known[spec])) + "\n")
+            answers.flush()
+
+
+if __name__ == "__main__":
+    main()

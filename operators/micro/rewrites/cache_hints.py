@@ -1,0 +1,77 @@
+"""`cache-hints`: says of loads and stores how soon their lines are needed again.
+
+Results are not read back (`.cs`: stream); what another pass of the same program reads again should stay
+(`evict_last`), and go after its last use (`evict_first`); what every program reads (weights) should stay.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from evo_kernel.types import Strategy, TaskCard
+from operators.micro.edits import Edit
+from operators.micro.module import Access, Kernel, KernelModule, names_read
+from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region, parameter
+
+
+class CacheHints:
+    name = "cache-hints"
+
+    def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
+        return [
+            Strategy(self.name, "memory", kernel_region(kernel.name), (("on", kind),))
+            for kernel in module.kernels.values()
+            for kind in ("loads", "stores")
+            if module.launches_of(kernel.name) and _edits(module, kernel, kind)
+        ]
+
+    def apply(self, module: KernelModule, strategy: Strategy) -> str:
+        kernel = kernel_of(module, strategy)
+        edits = _edits(module, kernel, str(parameter(strategy, "on", "stores")))
+        if not edits:
+            raise RewriteFailed(f"every access of {kernel.name} has a hint already")
+        return module.edited(edits)
+
+
+def _edits(module: KernelModule, kernel: Kernel, kind: str) -> list[Edit]:
+    if kind == "stores":
+        plain = [a for a in kernel.accesses if a.kind == "store" and not _hinted(a)]
+        return [module.add_arguments(a.call, "cache_modifier='.cs'") for a in plain]
+    edits = []
+    for access in kernel.accesses:
+        if access.kind == "load" and access.base is not None and not _hinted(access) and _is_block(kernel, access):
+            policy = "evict_first" if _last_use(kernel, access) else "evict_last"
+            edits.append(module.add_arguments(access.call, f"eviction_policy='{policy}'"))
+    return edits
+
+
+def _hinted(access: Access) -> bool:
+    return any(k.arg in ("eviction_policy", "cache_modifier", "volatile") for k in access.call.keywords)
+
+
+def _is_block(kernel: Kernel, access: Access) -> bool:
+    """Whether a whole block is read: a hint on a single number changes nothing."""
+    return "arange" in _closure(kernel, access.pointer)
+
+
+def _last_use(kernel: Kernel, access: Access) -> bool:
+    """Whether this program reads the line for the last time, and no other program wants it."""
+    same = [a for a in kernel.accesses if a.kind == "load" and a.base == access.base]
+    own = "program_id" in _closure(kernel, access.pointer)
+    in_dot = bool(kernel.calls("tl.dot"))
+    return own and not in_dot and same[-1] is access
+
+
+def _closure(kernel: Kernel, node: ast.AST) -> set[str]:
+    """Attribute names (`arange`, `program_id`) that an address is computed with, through every definition."""
+    found: set[str] = set()
+    seen: set[str] = set()
+    todo: list[ast.AST] = [node]
+    while todo:
+        part = todo.pop()
+        found |= {p.attr for p in ast.walk(part) if isinstance(p, ast.Attribute)}
+        for name in names_read(part) - seen:
+            seen.add(name)
+            for place in kernel.definitions.get(name, ()):
+                todo.append(place.iter if isinstance(place, ast.For) else place)
+    return found

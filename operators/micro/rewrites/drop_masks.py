@@ -1,0 +1,182 @@
+"""`drop-masks`: where the block size divides the size, bounds checks are true and vanish.
+
+`run` tells the kernel by a constexpr: `cols < n` becomes `(cols < n) | EVEN_N`, which the compiler folds to true (and
+drops the mask with it) when EVEN_N is, and to the old check when it is not. Every size stays correct.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from evo_kernel.types import Strategy, TaskCard
+from operators.micro.hosts import launches_for
+from operators.micro.module import Kernel, KernelModule, Launch, called, fresh_name, names_read, spell, statements, substitute
+from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
+
+
+@dataclass(frozen=True, eq=False)
+class Bound:
+    """A comparison `offsets < size` that is true for all lanes whenever `block` divides `size` (or covers it)."""
+
+    node: ast.Compare
+    size: str  # parameter
+    block: str  # parameter
+    whole: bool  # one block over everything: true only when size reaches block
+
+
+class DropMasks:
+    name = "drop-masks"
+
+    def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
+        return [
+            Strategy(self.name, "memory", kernel_region(kernel.name))
+            for kernel in module.kernels.values()
+            if (bounds := _bounds(module, kernel)) and _holds_somewhere(module, task, kernel, bounds)
+        ]
+
+    def apply(self, module: KernelModule, strategy: Strategy) -> str:
+        kernel = kernel_of(module, strategy)
+        bounds = _bounds(module, kernel)
+        if not bounds:
+            raise RewriteFailed(f"no bounds check of {kernel.name} is known to hold when its block divides the size")
+        taken, flags, edits = set(kernel.names), {}, []
+        for bound in bounds:
+            key = (bound.size, bound.block, bound.whole)
+            if key not in flags:
+                flags[key] = fresh_name(f"EVEN_{bound.size.upper()}", taken)
+                taken.add(flags[key])
+            edits.append(module.replace(bound.node, f"(({spell(bound.node)}) | {flags[key]})"))
+        edits.append(module.add_parameters(kernel, ", ".join(f"{flag}: tl.constexpr" for flag in flags.values())))
+        for launch in module.launches_of(kernel.name):
+            told = [f"{flag}={_condition(launch, *key)}" for key, flag in flags.items()]
+            edits.append(module.add_arguments(launch.call, ", ".join(told)))
+        return module.edited(edits)
+
+
+def _condition(launch: Launch, size: str, block: str, whole: bool) -> str:
+    size_text, block_text = spell(launch.arguments[size]), spell(launch.arguments[block])
+    if whole:
+        return f"{size_text} >= {block_text}"
+    return f"({size_text}) % {block_text} == 0" if not size_text.isidentifier() else f"{size_text} % {block_text} == 0"
+
+
+def _bounds(module: KernelModule, kernel: Kernel) -> list[Bound]:
+    launches = module.launches_of(kernel.name)
+    if not launches or any(isinstance(p, ast.Return) for p in ast.walk(kernel.node)):
+        return []
+    scalars = {p.name for p in kernel.parameters if p.kind != "pointer"} - set(kernel.definitions)
+    found = []
+    for statement, inside in _with_suites(kernel):
+        done = {id(p.left) for p in ast.walk(statement) if _is_flagged(p)}  # type: ignore[attr-defined]
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], ast.Lt):
+                size = node.comparators[0]
+                if id(node) not in done and isinstance(size, ast.Name) and size.id in scalars:
+                    bound = _bound(kernel, launches, node, size.id, inside)
+                    found += [bound] if bound is not None else []
+    usable = [b for b in found if all({b.size, b.block} <= set(launch.arguments) for launch in launches)]
+    return usable
+
+
+def _is_flagged(node: ast.AST) -> bool:
+    is_or = isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr)
+    return is_or and isinstance(node.right, ast.Name) and node.right.id.startswith("EVEN_")  # type: ignore[union-attr]
+
+
+def _with_suites(kernel: Kernel) -> list[tuple[ast.stmt, tuple[list[ast.stmt], ...]]]:
+    """Simple statements with the suites around them, innermost last."""
+    found = []
+
+    def visit(body: list[ast.stmt], suites: tuple[list[ast.stmt], ...]) -> None:
+        for statement in body:
+            if isinstance(statement, ast.For | ast.If | ast.While):
+                visit(statement.body, (*suites, statement.body))
+                visit(statement.orelse, (*suites, statement.orelse))
+            else:
+                found.append((statement, suites))
+
+    visit(kernel.body, (kernel.body,))
+    return found
+
+
+def _bound(
+    kernel: Kernel, launches: tuple[Launch, ...], node: ast.Compare, size: str, suites: tuple[list[ast.stmt], ...]
+) -> Bound | None:
+    terms = _terms(_resolved(kernel, node.left, suites))
+    ranges = [t for t in terms if t.startswith("tl.arange(0, ")]
+    if len(ranges) != 1:
+        return None
+    block = ranges[0].removeprefix("tl.arange(0, ").removesuffix(")")
+    if block not in kernel.constexprs:
+        return None
+    rest = [t for t in terms if t != ranges[0]]
+    if not rest:
+        return Bound(node, size, block, True)
+    if len(rest) != 1:
+        return None
+    loops = {loop.target: loop for loop in kernel.loops if any(loop.node.body is suite for suite in suites)}
+    loop = loops.get(rest[0])
+    if loop is not None and [spell(x) for x in (loop.start, loop.stop, loop.step)] == ["0", size, block]:
+        return Bound(node, size, block, False)
+    for axis in range(3):
+        if rest[0] in (f"tl.program_id({axis}) * {block}", f"tl.program_id(axis={axis}) * {block}"):
+            fits = all(_grid_fits(launch, axis, size, block) for launch in launches)
+            return Bound(node, size, block, False) if fits else None
+    return None
+
+
+def _grid_fits(launch: Launch, axis: int, size: str, block: str) -> bool:
+    """Whether the grid has no program beyond the size."""
+    if axis >= len(launch.grid) or not {size, block} <= set(launch.arguments):
+        return False
+    return spell(launch.grid[axis]) == f"triton.cdiv({spell(launch.arguments[size])}, {spell(launch.arguments[block])})"
+
+
+def _resolved(kernel: Kernel, node: ast.expr, suites: tuple[list[ast.stmt], ...]) -> ast.expr:
+    """The expression with names replaced by what the suites around it assign to them, where that is clear."""
+    targets, line = {loop.target for loop in kernel.loops}, node.lineno
+    for _ in range(8):
+        known = {}
+        for name in names_read(node) - targets:
+            for suite in reversed(suites):
+                values = [s.value for s in suite if isinstance(s, ast.Assign) and spell(s.targets[0]) == name]
+                others = [s for s in kernel.definitions.get(name, ()) if not isinstance(s, ast.Assign)]
+                clear = len(values) == 1 and not others and name not in names_read(values[0])
+                if clear and _last_before(kernel, name, values[0], line):
+                    known[name] = values[0]
+                    break
+        if not known:
+            return node
+        node = substitute(node, known)
+    return node
+
+
+def _last_before(kernel: Kernel, name: str, value: ast.expr, line: int) -> bool:
+    """Whether this is the assignment that a line further down sees."""
+    lines = [place.lineno for place in kernel.definitions[name] if place.lineno <= line]
+    return value.lineno <= line and len(lines) > 0 and max(lines) <= value.lineno
+
+
+def _terms(node: ast.expr) -> list[str]:
+    """The terms of a sum, without the `[:, None]` that only shape them."""
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return _terms(node.left) + _terms(node.right)
+    return [spell(node)]
+
+
+def _holds_somewhere(module: KernelModule, task: TaskCard, kernel: Kernel, bounds: list[Bound]) -> bool:
+    """Whether some case's sizes divide, as far as can be told."""
+    seen = [one for one in launches_for(module, task) if one.launch.kernel == kernel.name]
+    for one in seen:
+        for bound in bounds:
+            size, block = one.values.get(bound.size), one.values.get(bound.block)
+            if not isinstance(size, int) or not isinstance(block, int) or not block:
+                return True
+            if (size >= block) if bound.whole else size % block == 0:
+                return True
+    return not seen
+
+

@@ -1,0 +1,105 @@
+"""`hoist`: out of a loop goes what does not change in it: loads, and divisions (as multiplication by a reciprocal).
+
+Address arithmetic alone is not offered: the compiler moves it by itself, and the plan would be the same.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+
+from evo_kernel.types import Strategy, TaskCard
+from operators.micro.edits import Edit
+from operators.micro.module import Kernel, KernelModule, called, fresh_name, names_read, names_written, spell
+from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
+
+Block = tuple[ast.For, list[ast.stmt]]
+
+
+class Hoist:
+    name = "hoist"
+
+    def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
+        found = []
+        for kernel in module.kernels.values():
+            places = [line for line, node in _loops(kernel) if _edits(module, kernel, node)]
+            for number in places:
+                region = f"{kernel_region(kernel.name)}, loop {number}"
+                found.append(Strategy(self.name, "reordering", region))
+        return found
+
+    def apply(self, module: KernelModule, strategy: Strategy) -> str:
+        kernel = kernel_of(module, strategy)
+        for number, node in _loops(kernel):
+            if strategy.region.endswith(f", loop {number}") and (edits := _edits(module, kernel, node)):
+                return module.edited(edits)
+        raise RewriteFailed(f"{strategy.region} holds nothing that could be moved out of it")
+
+
+def _loops(kernel: Kernel) -> Iterator[tuple[int, ast.For]]:
+    """The loops of a kernel, numbered from 1 in text order."""
+    yield from enumerate((loop.node for loop in kernel.loops), start=1)
+
+
+def _edits(module: KernelModule, kernel: Kernel, loop: ast.For) -> list[Edit]:
+    """Moves worth a rewrite; empty when there are none."""
+    changing = names_written(loop)
+    loads = _invariant_statements(kernel, loop, changing)
+    if not any("tl.load" in spell(s) for s in loads):
+        loads = []
+    moved = {name for s in loads for name in names_written(s)}
+    divisions = _divisions(loop.body, changing - moved)
+    if len(loads) == len(loop.body) or not loads and not divisions:
+        return []
+    before, edits, taken = [spell(s) for s in loads], [module.delete(s) for s in loads], set(kernel.names)
+    reciprocals: dict[str, str] = {}
+    for division in divisions:
+        divisor = spell(division.right)
+        if divisor not in reciprocals:
+            name = reciprocals[divisor] = fresh_name(f"{_stem(division.right)}_reciprocal", taken)
+            taken.add(name)
+            before.append(f"{name} = 1.0 / {divisor}")
+        swapped = ast.BinOp(division.left, ast.Mult(), ast.Name(reciprocals[divisor], ast.Load()))
+        edits.append(module.replace(division, spell(swapped)))
+    return [module.insert_before(loop, "\n".join(before)), *edits]
+
+
+def _stem(node: ast.expr) -> str:
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else "divisor"
+
+
+def _divisions(body: Sequence[ast.stmt], changing: set[str]) -> list[ast.BinOp]:
+    """Divisions of something that changes by a name that does not, none inside another."""
+    found, inside = [], set()
+    for statement in body:
+        for part in ast.walk(statement):
+            if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Div) and id(part) not in inside:
+                steady = _stem(part.right) != "divisor" and not names_read(part.right) & changing
+                if steady and names_read(part.left) & changing and not isinstance(part.left, ast.Constant):
+                    found.append(part)
+                    inside |= {id(p) for p in ast.walk(part)}
+    return found
+
+
+def _invariant_statements(kernel: Kernel, loop: ast.For, changing: set[str]) -> list[ast.stmt]:
+    """Assignments of the loop's own suite that give the same value each time, in order."""
+    stored = {a.base for a in kernel.accesses if a.kind != "load"}
+    loaded = {id(a.call): a.base for a in kernel.accesses if a.kind == "load"}
+    varying, found, written = set(changing), [], list[str]()
+    for statement in loop.body:
+        written += sorted(names_written(statement))
+    for position, statement in enumerate(loop.body):
+        if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
+            continue
+        name = statement.targets[0].id
+        once = len(kernel.definitions.get(name, ())) == 1 and written.count(name) == 1
+        early = any(name in names_read(s) for s in loop.body[:position])
+        calls = [p for p in ast.walk(statement) if isinstance(p, ast.Call)]
+        clean = all(id(c) not in loaded or (loaded[id(c)] and not stored & {loaded[id(c)], None}) for c in calls)
+        atomic = any(called(c).startswith(("tl.atomic", "tl.store", "tl.rand")) for c in calls)
+        if once and not early and clean and not atomic and not names_read(statement) & varying:
+            found.append(statement)
+            varying.discard(name)
+    return found
