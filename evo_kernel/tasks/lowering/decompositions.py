@@ -18,13 +18,12 @@ aten = torch.ops.aten
 KEPT = (
     aten.silu, aten.gelu, aten.relu, aten.leaky_relu, aten.elu, aten.softplus, aten.hardtanh, aten.masked_fill,
     aten.addmm, aten.baddbmm, aten._softmax, aten._log_softmax, aten.index_select, aten.embedding, aten.square,
-    aten.clamp_min, aten.clamp_max, aten.expm1, aten.index_add, aten.max, aten.min, aten.rsub,
+    aten.native_layer_norm, aten.clamp_min, aten.clamp_max, aten.expm1, aten.index_add, aten.max, aten.min, aten.rsub,
 )  # fmt: skip
 
 BROKEN = (
-    aten.native_group_norm, aten.native_batch_norm, aten._native_batch_norm_legit, aten.mish,
-    aten._native_batch_norm_legit_no_training, aten._native_batch_norm_legit.no_stats, aten.var_mean, aten.std_mean,
-    aten.std, aten.logsumexp, aten.linalg_vector_norm, aten.addcdiv, aten.addcmul, aten.log_sigmoid_forward,
+    aten.native_batch_norm, aten._native_batch_norm_legit, aten.mish,
+    aten._native_batch_norm_legit_no_training, aten._native_batch_norm_legit.no_stats, aten.logsumexp, aten.linalg_vector_norm, aten.addcdiv, aten.addcmul, aten.log_sigmoid_forward,
     aten.lerp, aten.hardswish, aten.hardsigmoid, aten.hardtanh, aten.threshold, aten.celu, aten.selu, aten.glu,
     aten.mse_loss, aten.smooth_l1_loss, aten.huber_loss, aten.binary_cross_entropy, aten.soft_margin_loss,
     aten.binary_cross_entropy_with_logits, aten.nll_loss_forward, aten.nll_loss2d_forward, aten.kl_div, aten.triu,
@@ -35,11 +34,48 @@ BROKEN = (
     aten.diag_embed, aten.diagonal_copy, aten.repeat, aten.repeat_interleave, aten.stack, aten.addmv, aten.addr,
     aten.affine_grid_generator, aten.eye, aten.linspace, aten.logspace, aten.channel_shuffle, aten.cosh, aten.sinc,
     aten.split, aten.unbind, aten.chunk, aten.special_entr, aten.heaviside, aten.frac, aten.polar, aten.deg2rad,
-    aten.rad2deg, aten.native_layer_norm, aten._fused_rms_norm, aten.nansum, aten.split_with_sizes, aten.narrow_copy,
+    aten.rad2deg, aten._fused_rms_norm, aten.nansum, aten.split_with_sizes, aten.narrow_copy,
     aten.gelu_backward, aten.silu_backward, aten.sigmoid_backward, aten.tanh_backward, aten._softmax_backward_data,
     aten._log_softmax_backward_data, aten.threshold_backward, aten.native_layer_norm_backward,
     aten.mse_loss_backward, aten.embedding_dense_backward, aten.native_dropout, aten._prelu_kernel, aten.rrelu,
 )  # fmt: skip
+
+
+def _var_mean(x: torch.Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+    dim = list(range(x.dim())) if dim is None or dim == [] else dim
+    return aten.var.correction(x, dim, correction=correction, keepdim=keepdim), aten.mean.dim(x, dim, keepdim)
+
+
+def _std(x: torch.Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> torch.Tensor:
+    return aten.sqrt(aten.var.correction(x, dim, correction=correction, keepdim=keepdim))
+
+
+def _std_mean(x: torch.Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+    var, mean = _var_mean(x, dim, correction=correction, keepdim=keepdim)
+    return aten.sqrt(var), mean
+
+
+def _group_norm(
+    x: torch.Tensor, weight: Any, bias: Any, n: Any, channels: Any, inner: Any, groups: int, eps: float
+) -> Any:
+    """Normalise each group as one row, as layer_norm does, then scale the channels."""
+    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    rows = wide.reshape(n, groups, (channels // groups) * inner)
+    var, mean = _var_mean(rows, [2], correction=0, keepdim=True)
+    scale = torch.rsqrt(var + eps)
+    result = ((rows - mean) * scale).reshape(x.shape)
+    column = (1, channels, *([1] * (x.dim() - 2)))
+    result = result if weight is None else result * weight.reshape(column)
+    result = result if bias is None else result + bias.reshape(column)
+    return result.to(x.dtype), mean.reshape(n, groups).to(x.dtype), scale.reshape(n, groups).to(x.dtype)
+
+
+OWN: dict[Any, Callable[..., Any]] = {
+    aten.var_mean.correction: _var_mean,
+    aten.std.correction: _std,
+    aten.std_mean.correction: _std_mean,
+    aten.native_group_norm.default: _group_norm,
+}
 
 
 @cache
@@ -53,7 +89,7 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
         except RuntimeError:  # this version of torch has none: the operation is then named as not lowered
             continue
     kept = {overload for packet in KEPT for overload in _overloads(packet)}
-    return {overload: function for overload, function in table.items() if overload not in kept}
+    return {overload: function for overload, function in table.items() if overload not in kept} | OWN
 
 
 def _overloads(packet: Any) -> list[Any]:

@@ -153,33 +153,39 @@ def _scatter(module: Module, node: Node, kind: str, place: Value, source: Any, d
     base, place = materialise(module, node.value(0)), materialise(module, place)
     rank = len(base.shape)
     flat = len(place.shape) == 1 and rank != 1  # index_add: one index for whole slices
-    for d in range(rank):
-        if d != dim and not flat and not same(place.shape[d], base.shape[d]):
-            raise NotLowered("an index smaller than the output")
     along = tuple(None if d == dim else d for d in range(rank))
     dtype = compute_type(base.dtype)
     reads: list[Read | Index] = [Read(base, dtype), Index(dim)]
     reads.append(Read(place, along=(None,) * rank if flat else along, load=False))
     scalars = [module.size(place.shape[0 if flat else dim]), f"{place.name}.stride({0 if flat else dim})"]
-    if isinstance(source, Value) and source.fill is None:
+    tensor = isinstance(source, Value) and source.fill is None
+    if tensor:
         reads.append(Read(source, along=along, load=False))
         scalars.append(f"{source.name}.stride({dim})")
-        value = f"tl.load({{source}} + k * {{stride}}, mask=mask, other=0).to({tl_type(dtype)})"
+        value = f"tl.load({{source}} + k * {{stride}}, mask=inside, other=0).to({tl_type(dtype)})"
     else:
         value = literal(source.fill if isinstance(source, Value) else source, dtype)
+    short = [d for d in range(rank) if d != dim and not flat and not same(place.shape[d], base.shape[d])]
+    first_bound = len(reads)
+    reads += [Index(d) for d in short]  # the index may be smaller than the output
+    sizes = [module.size(place.shape[d]) for d in short]
 
     def compute(names: list[str]) -> tuple[list[str], str]:
         numbers = names[len(reads) :]
-        found = value.format(source=names[3], stride=numbers[2]) if len(reads) == 4 else value
+        bounds = zip(names[first_bound : len(reads)], numbers[len(numbers) - len(short) :], strict=True)
+        inside = " & ".join(["mask", *(f"({position} < {size})" for position, size in bounds)])
+        found = value.format(source=names[3], stride=numbers[2]) if tensor else value
+        guard = "" if flat else ", mask=inside, other=-1"
         return [
             f"total = {names[0]}",
+            f"inside = {inside}",
             f"for k in range(0, {numbers[0]}):",
-            f"    hit = tl.load({names[2]} + k * {numbers[1]}, mask=mask, other=-1) == {names[1]}",
+            f"    hit = inside & (tl.load({names[2]} + k * {numbers[1]}{guard}) == {names[1]})",
             f"    total = {SCATTERS[kind].format(value=found)}",
         ], "total"
 
     out = module.empty(node.name, node.result)
-    write_map(module, f"scatter_{kind}", reads, scalars, compute, out, None)
+    write_map(module, f"scatter_{kind}", reads, [*scalars, *sizes], compute, out, None)
     return out
 
 

@@ -103,13 +103,13 @@ def _is_tensor(node: fx.Node) -> bool:
 
 def _write_graph(module: Module, allow_aten: bool) -> None:
     values: dict[fx.Node, Any] = {}
-    arguments = iter(zip(module.traced.names, module.traced.inputs, strict=True))
+    pairs = zip(module.traced.names, module.traced.inputs, strict=True)
+    arguments = iter([(name, fake) for name, fake in pairs if isinstance(fake, torch.Tensor)])
     failures: dict[str, str] = {}
     for node in module.traced.graph.graph.nodes:
         if node.op == "placeholder":
             name, fake = next(arguments)
-            if isinstance(fake, torch.Tensor):
-                values[node] = Value.of(name, fake)
+            values[node] = Value.of(name, fake)
         elif node.op == "get_attr":
             values[node] = indexing.constant(module, node, getattr(module.traced.graph, node.target))
         elif node.op == "output":

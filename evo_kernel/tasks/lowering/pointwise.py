@@ -99,6 +99,7 @@ SAME_OPS: Mapping[Any, tuple[str, tuple[str, ...]]] = {
     aten.clamp_max: ("clamp_max", ("tl.minimum({0}, {1})",)),
     aten.sign: ("sign", ("tl.where({0} > 0, 1, 0) - tl.where({0} < 0, 1, 0)",)),
     aten.copysign: ("copysign", ("tl.where({1} < 0, -tl.abs({0}), tl.abs({0}))",)),
+    aten.fmod: ("fmod", ("times = {0} / {1}", "{0} - tl.where(times < 0, tl.ceil(times), tl.floor(times)) * {1}")),
     aten.lift_fresh_copy: ("copy", ("{0}",)),
 }
 ROUNDING_OPS: Mapping[Any, tuple[str, tuple[str, ...]]] = {

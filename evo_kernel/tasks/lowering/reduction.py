@@ -258,6 +258,34 @@ def softmax(module: Module, node: Node) -> Value:
     return out
 
 
+@lowers(aten.native_layer_norm)
+def layer_norm(module: Module, node: Node) -> tuple[Value | None, ...]:
+    """Three passes over each row: the mean, the squares around it, the result."""
+    if any(user.args[1] != 0 and user.users for user in node.fx.users):
+        raise NotLowered("its mean and rstd as outputs")
+    source, weight, bias = materialise(module, node.value(0)), node.argument(2), node.argument(3)
+    rank = len(source.shape)
+    reduced = list(range(rank - len(node.argument(1)), rank))
+    out = module.empty(node.name, node.result[0])
+    dtype = compute_type(source.dtype)
+    x, y = align("x", source, source.shape), align("y", out, source.shape)
+    extra = [(n, align(n, materialise(module, v), source.shape)) for n, v in (("weight", weight), ("bias", bias)) if v]
+    rows = Rows(
+        Kernel("layer_norm", module), source.shape, _kept(source, reduced), reduced, (x, *(o for _, o in extra), y)
+    )
+    body, cast = rows.kernel.body, f".to({tl_type(dtype)})" if dtype != source.dtype else ""
+    body.append(f"    total = {_lanes(dtype, '0')}")
+    rows.loop(["total += x"], [("x", x, "0", cast)])
+    body += [f"    mean = tl.sum(total, axis=0) / {rows.n}", f"    squares = {_lanes(dtype, '0')}"]
+    rows.loop(["centred = tl.where(mask, x - mean, 0)", "squares += centred * centred"], [("x", x, "0", cast)])
+    body.append(f"    scale = tl.rsqrt(tl.sum(squares, axis=0) / {rows.n} + {float(node.argument(4))!r})")
+    result = "(x - mean) * scale" + (" * weight" if weight else "") + (" + bias" if bias else "")
+    loads = [("x", x, "0", cast), *((n, o, "0", cast) for n, o in extra)]
+    rows.loop([f"y = {result}", f"tl.store({rows.address(y)}, y, mask=mask)"], loads)
+    rows.launch()
+    return out, None, None
+
+
 @lowers(aten.cumsum, aten.cumprod)
 def cumsum(module: Module, node: Node) -> Value:
     """One program a row: each block is scanned, and carries its last element on to the next."""

@@ -100,7 +100,8 @@ class Traced:
         generator = torch.Generator().manual_seed(0)
         real = [_realise(value, generator) if isinstance(value, torch.Tensor) else value for value in inputs]
         try:
-            mine, theirs = self.graph(*real), self.reference(*real)
+            mine = self.graph(*(value for value in real if isinstance(value, torch.Tensor)))
+            theirs = self.reference(*real)
         except RuntimeError:  # a view or broadcast of the graph does not fit these sizes
             return False
         pairs = list(zip(flatten(mine), flatten(theirs), strict=False))
@@ -121,7 +122,14 @@ def trace(reference: Callable[..., Any], inputs: Sequence[Any]) -> Traced:
     mode = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
     fakes = tuple(_fake(mode, value, index) for index, value in enumerate(inputs))
     names = _argument_names(reference, len(inputs))
-    graph = _functional(_make_graph(reference, fakes), fakes)
+    tensors = [fake for fake in fakes if isinstance(fake, torch.Tensor)]
+
+    def of_tensors(*given: torch.Tensor) -> Any:
+        """The reference with its plain numbers bound: those are constants of the trace."""
+        left = iter(given)
+        return reference(*(next(left) if isinstance(fake, torch.Tensor) else fake for fake in fakes))
+
+    graph = _functional(_make_graph(of_tensors, tensors), tensors)
     return Traced(graph, reference, names, fakes, *_assumptions(environment, names, fakes, graph))
 
 

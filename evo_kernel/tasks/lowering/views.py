@@ -110,6 +110,16 @@ def unfold(module: Module, node: Node) -> Value:
     return view_line(module, node, node.value(0), f".unfold({dim}, {size}, {step})")
 
 
+@lowers(aten.as_strided)
+def as_strided(module: Module, node: Node) -> Value:
+    """Buffers have the strides that the trace saw, so that its strided views hold for them too."""
+    value = Value.of("", node.result)
+    offset = node.argument(3, "storage_offset", None)
+    tail = "" if offset is None else f", {module.size(sympy.sympify(offset))}"
+    shape, strides = module.shape(value.shape), module.shape(value.strides)
+    return view_line(module, node, node.value(0), f".as_strided({shape}, {strides}{tail})")
+
+
 @lowers(aten.split, aten.split_with_sizes, aten.unbind, aten.chunk)
 def split(module: Module, node: Node) -> tuple[Value, ...]:
     """Pieces along a dimension, as the trace cut them."""

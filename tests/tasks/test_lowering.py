@@ -1,0 +1,140 @@
+"""Every reference of the table is lowered once and must be right on all its shapes, in Triton's interpreter."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from evo_kernel.tasks.lowering import lower_function
+from tests.tasks.test_lowering_references import TABLE, Entry
+
+CHILD = """
+import importlib.util, sys, traceback, torch
+from pathlib import Path
+torch.set_num_threads(1)
+folder = Path(sys.argv[1])
+for path in sorted(folder.glob("*.py")):
+    try:
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        results = []
+        for inputs in torch.load(path.with_suffix(".in"), weights_only=True):
+            out = module.run(*inputs)
+            results.append([out] if isinstance(out, torch.Tensor) else list(out))
+    except Exception:
+        results = traceback.format_exc()
+    torch.save(results, path.with_suffix(".out"))
+"""
+
+ALLOWED = {
+    "empty", "empty_like", "empty_strided", "full", "fill_", "view", "permute", "transpose", "expand", "unsqueeze",
+    "squeeze", "slice", "select", "narrow", "split", "split_with_sizes", "diagonal", "unfold", "unbind", "t", "alias",
+    "detach", "as_strided", "device", "_unsafe_view", "reshape", "_reshape_alias",
+}  # fmt: skip
+
+
+def draw(item: Entry):
+    generator = torch.Generator().manual_seed(7)
+    return [item.draw(generator, shape) for shape in item.shapes]
+
+
+@pytest.fixture(scope="module")
+def lowered(tmp_path_factory):
+    """All modules of the table, run in one interpreter process: name → (text, results or a traceback)."""
+    folder = tmp_path_factory.mktemp("lowered")
+    texts = {}
+    for name, item in TABLE.items():
+        cases = draw(item)
+        try:
+            texts[name] = lower_function(item.reference, cases, name=name)
+        except Exception as error:  # shown by the test of this entry
+            texts[name] = error
+            continue
+        (folder / f"{name}.py").write_text(texts[name])
+        torch.save(cases, folder / f"{name}.in")
+    (folder.parent / "child.txt").write_text(CHILD)
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    subprocess.run(
+        [sys.executable, str(folder.parent / "child.txt"), str(folder)], env=environment, check=True, timeout=900
+    )
+    outs = {n: torch.load(folder / f"{n}.out", weights_only=True) for n, t in texts.items() if isinstance(t, str)}
+    return folder, texts, outs
+
+
+def as_tuple(value):
+    return (value,) if isinstance(value, torch.Tensor) else tuple(value)
+
+
+def relative(mine: torch.Tensor, truth: torch.Tensor) -> float:
+    mine, truth = mine.double(), truth.double()
+    finite = torch.isfinite(truth)
+    assert torch.equal(mine[~finite].nan_to_num(), truth[~finite].nan_to_num())
+    scale = truth[finite].norm().item() or 1.0
+    return (mine[finite] - truth[finite]).norm().item() / scale
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_lowered_module_computes_the_reference(lowered, name):
+    _, texts, outs = lowered
+    assert isinstance(texts[name], str), repr(texts[name])
+    assert isinstance(outs[name], list), outs[name]
+    item = TABLE[name]
+    for inputs, mine in zip(draw(item), outs[name], strict=True):
+        eager = as_tuple(item.reference(*inputs))
+        wide = [v.double() if isinstance(v, torch.Tensor) and v.is_floating_point() else v for v in inputs]
+        truth = as_tuple(item.reference(*wide))
+        assert len(mine) == len(eager)
+        for index, (a, b, c) in enumerate(zip(mine, eager, truth, strict=True)):
+            assert (a.shape, a.dtype) == (b.shape, b.dtype), index
+            if not b.dtype.is_floating_point:
+                assert torch.equal(a, b), index
+                continue
+            honest = max(relative(b, c), 2 * torch.finfo(b.dtype).eps)
+            assert relative(a, c) <= 4 * honest, (index, inputs[0].shape, relative(a, c), honest)
+
+
+class _Note(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.seen = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.add(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+class _Kernel:
+    def __getitem__(self, grid):
+        assert all(isinstance(size, int) for size in grid)
+        return lambda *args, **options: None
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_host_code_only_allocates_views_and_launches(lowered, name):
+    """`run` on fake tensors, launches left out: no value is read, nothing is computed by PyTorch."""
+    folder, texts, _ = lowered
+    assert isinstance(texts[name], str)
+    spec = importlib.util.spec_from_file_location(f"lowered_{name}", folder / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for attribute in vars(module):
+        if attribute.endswith("_kernel"):
+            setattr(module, attribute, _Kernel())
+    for inputs in draw(TABLE[name]):
+        with FakeTensorMode() as mode, _Note() as note:
+            fakes = [mode.from_tensor(v) if isinstance(v, torch.Tensor) else v for v in inputs]
+            note.seen.clear()
+            outputs = as_tuple(module.run(*fakes))
+        assert note.seen <= ALLOWED, note.seen - ALLOWED
+        held = {fake.untyped_storage()._cdata for fake in fakes if isinstance(fake, torch.Tensor)}
+        mine = [out.untyped_storage()._cdata for out in outputs]
+        assert not held.intersection(mine), "an output aliases an input"
+        assert len(set(mine)) == len(mine), "two outputs share memory"
