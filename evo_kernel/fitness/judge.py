@@ -38,8 +38,6 @@ from evo_kernel.types import (
     Status,
 )
 
-_RETRIES = 2
-
 
 @dataclass(frozen=True)
 class JudgeSettings:
@@ -67,12 +65,12 @@ class _Work:
 class PlanJudge:
     """The Judge of evo_kernel.types over plans. Thread-safe."""
 
-    def __init__(self, task: Task, runner: Runner, settings: JudgeSettings, known: Iterable[PlanVerdict]) -> None:
+    def __init__(self, task: Task, runner: Runner, settings: JudgeSettings) -> None:
         self._task, self._runner, self._settings = task, runner, settings
         self._compiler = Compiler(runner.arch, settings.deadline_s)
         self._recorder = Recorder(self._compiler, runner.arch, settings.deadline_s)
         self._lock = threading.Lock()
-        self._known = {(verdict.case, verdict.plan): verdict for verdict in known}
+        self._known: dict[tuple[str, str], PlanVerdict] = {}
         self._baselines: dict[str, Mapping[str, float]] = {}
         self._best_log_us = math.inf
         self._tuner = Tuner(settings.seed)
@@ -91,6 +89,13 @@ class PlanJudge:
             )
         self.environment = self._runner.environment(walls)
 
+    def know(self, verdicts: Iterable[PlanVerdict]) -> None:
+        """Take in what an earlier run found out about plans in this environment."""
+        for verdict in verdicts:
+            self._known[(verdict.case, verdict.plan)] = verdict
+            if verdict.measurement is not None:
+                self._baselines.setdefault(verdict.case, dict(verdict.measurement.baselines_us))
+
     def close(self) -> None:
         """Kill every process. Idempotent; evaluations in flight end as infra errors."""
         self._recorder.close()
@@ -104,15 +109,9 @@ class PlanJudge:
         self.close()
 
     def evaluate(self, source: Source, purpose: Purpose) -> Evaluation:
-        """The verdict on one source. Raises InfraError when the machine failed beyond retries."""
+        """The verdict on one source. Raises InfraError when the machine failed."""
         began, busy = time.monotonic(), self._runner.busy_s
-        for attempt in range(_RETRIES + 1):
-            try:
-                evaluation = self._evaluate(_Work(source, purpose))
-                break
-            except InfraError:
-                if attempt == _RETRIES:
-                    raise
+        evaluation = self._evaluate(_Work(source, purpose))
         return replace(evaluation, wall_s=time.monotonic() - began, gpu_s=self._runner.busy_s - busy)
 
     def plans(self, source: Source, knobs: Knobs, kinds: Sequence[CaseKind]) -> Mapping[str, CompiledPlan | Fault]:
@@ -150,7 +149,7 @@ class PlanJudge:
     def _check_setting(self, work: _Work, recording: Recording, knobs: Knobs) -> Checked:
         """Check every check case of one knob setting; the first failure ends it."""
         fresh = work.purpose is Purpose.CONFIRM
-        charged = False
+        charged, checked = False, Checked(Status.PASSED)
         for case in self._cases(CaseKind.CHECK):
             plan = recording.plans[(case.name, knobs)]
             if isinstance(plan, Fault):
@@ -162,7 +161,9 @@ class PlanJudge:
             else:
                 charged = True
                 checked = self._checked(plan, case, work.purpose)
-                self._keep(work, PlanVerdict(case.name, plan.hash, checked.status, checked.reason, _result(case, checked)))
+                self._keep(
+                    work, PlanVerdict(case.name, plan.hash, checked.status, checked.reason, _result(case, checked))
+                )
             work.checks.append(_result(case, checked))
             if not checked.passed:
                 break
@@ -211,7 +212,10 @@ class PlanJudge:
     def _measured(self, work: _Work, plan: CompiledPlan, case: Case) -> Measurement | Checked:
         known = self._find(case.name, plan.hash)
         if known is not None and work.purpose is not Purpose.CONFIRM:
-            return known.measurement or Checked(known.status, known.reason)
+            if known.measurement is not None:
+                return known.measurement
+            if known.status is not Status.PASSED:
+                return Checked(known.status, known.reason)
         fault = self._rule_fault(plan)
         found = Checked(Status.REJECTED, fault) if fault else self._runner.measure(plan, case, secrets.randbits(62))
         if isinstance(found, Checked):
@@ -292,7 +296,7 @@ class PlanJudge:
     def _keep(self, work: _Work, verdict: PlanVerdict) -> None:
         work.verdicts.append(verdict)
         with self._lock:
-            self._known.setdefault((verdict.case, verdict.plan), verdict)
+            self._known[(verdict.case, verdict.plan)] = verdict
 
     # --- results ----------------------------------------------------------------------------------------------------
 
@@ -329,12 +333,11 @@ def open_judge(
     *,
     device: str = "auto",
     settings: JudgeSettings | None = None,
-    known: Iterable[PlanVerdict] = (),
 ) -> PlanJudge:
     """A judge that is running; use it as a context manager. `device`: auto, cpu (modeled) or cuda (measured)."""
     settings = settings or JudgeSettings()
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
-    judge = PlanJudge(task, open_runner(task, device, settings.deadline_s), settings, known)
+    judge = PlanJudge(task, open_runner(task, device, settings.deadline_s), settings)
     try:
         judge.start()
     except BaseException:

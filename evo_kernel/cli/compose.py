@@ -1,0 +1,172 @@
+"""The only place that joins the rooms: a configuration becomes a task, a judge, a population, operators, an engine."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from evo_kernel.budget import Budget, Ledger, Spent
+from evo_kernel.config import Config, config_from
+from evo_kernel.engine import Engine, EngineSettings, Observer, Summary
+from evo_kernel.errors import ConfigError, PopulationError
+from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
+from evo_kernel.tasks.first import first_kernel
+from evo_kernel.tasks.loading import load
+from evo_kernel.tasks.task import Task
+from evo_kernel.types import Environment, Operator, PlanVerdict, Relative, Source
+from operators.crossover import CrossoverOperator
+from operators.macro.policies import POLICIES
+from operators.micro.coder import RewriteCoder
+from operators.mix import MixOperator
+from operators.mtmc import MtmcOperator
+from populations.counters import Counters
+from populations.population import LineagePopulation, open_population
+from populations.settings import PopulationSettings
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Everything that a run needs, open."""
+
+    task: Task
+    judge: PlanJudge
+    population: LineagePopulation
+    first: Source
+
+
+def task_of(config: Config) -> Task:
+    """The configured task. Raises ConfigError, TaskError."""
+    if not config.task:
+        raise ConfigError("no task is named: `evo-kernel run TASK`, or `task = ...` in the configuration")
+    return load(config.task)
+
+
+def population_path(config: Config, task: Task) -> Path:
+    """TASK.db in the working folder, unless the configuration says otherwise."""
+    return config.population or Path(f"{task.name}.db")
+
+
+def judge_settings(config: Config) -> JudgeSettings:
+    judge = config.judge
+    return JudgeSettings(
+        deadline_s=judge.deadline_s,
+        tune_plans=judge.tune_plans,
+        tune_within=judge.tune_within,
+        seed=config.seed,
+        unconfined=judge.unconfined,
+    )
+
+
+def build_operator(config: Config) -> Operator:
+    """The mix of the offline operators."""
+    coder = RewriteCoder()
+    settings = config.operators
+    mtmc = MtmcOperator(POLICIES[settings.policy](), coder, max_steps=settings.max_steps, more=settings.more)
+    return MixOperator([mtmc, CrossoverOperator(coder)], {"mtmc": settings.mtmc, "crossover": settings.crossover})
+
+
+@contextlib.contextmanager
+def prepared(config: Config, task: Task, path: Path, create: bool | None) -> Iterator[Prepared]:
+    """Open judge and population for a run; plants the first kernel in a new population."""
+    first = first_kernel(task)
+    with open_judge(task, device=config.device, settings=judge_settings(config)) as judge:
+        search = config.search
+        settings = PopulationSettings(
+            islands=search.islands,
+            open_islands_after=search.open_islands_after,
+            migrate_every=search.migrate_every,
+            contenders=search.contenders,
+            selectors=search.selection.model_dump(),
+        )
+        population = open_population(
+            path,
+            task=task.card(),
+            task_identity=task.identity,
+            environment=judge.environment,
+            seed=config.seed,
+            settings=settings,
+            run=config.model_dump(mode="json"),
+            create=create,
+        )
+        with population:
+            judge.know(_verdicts(population, judge.environment))
+            population.plant(first)
+            yield Prepared(task, judge, population, first)
+
+
+def _verdicts(population: LineagePopulation, environment: Environment) -> Iterator[PlanVerdict]:
+    yield from population.verdicts(environment.key)
+
+
+def ledger_of(config: Config, population: LineagePopulation) -> Ledger:
+    """The run's ledger, with what earlier sessions of the population have spent."""
+    return Ledger(Budget(**config.budget.model_dump()), _spent(population.counters()))
+
+
+def search(config: Config, parts: Prepared, observer: Observer, ledger: Ledger) -> Summary:
+    """Run the loop with signals: the first finishes what is in flight, a second stops now."""
+    engine = Engine(
+        parts.population, build_operator(config), parts.judge, ledger, EngineSettings(width=config.width), observer
+    )
+    with _signals(engine, parts.judge):
+        return engine.run()
+
+
+def _spent(counters: Counters) -> Spent:
+    return Spent(
+        evaluations=counters.charged,
+        hours=counters.wall_s / 3600,
+        dollars=counters.dollars,
+        tokens=counters.tokens,
+        gpu_seconds=counters.gpu_s,
+    )
+
+
+@contextlib.contextmanager
+def _signals(engine: Engine, judge: PlanJudge) -> Iterator[None]:
+    """The first SIGINT or SIGTERM finishes what is in flight, the second ends every child and returns at once."""
+    seen: list[int] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        del frame
+        name = signal.Signals(number).name
+        seen.append(number)
+        if len(seen) == 1:
+            engine.stop(f"stopped by {name}")
+        else:
+            engine.abort(f"stopped by {name}")
+            judge.close()
+
+    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def resumed_config(path: Path, stored: dict[str, Any] | None) -> Config:
+    """The configuration that a population was last run with. Raises PopulationError."""
+    if not stored:
+        raise PopulationError(
+            f"{path} holds no run configuration; start it with `evo-kernel run TASK --population {path}`"
+        )
+    return config_from(stored, str(path))
+
+
+def config_with(config: Config, changes: dict[str, Any]) -> Config:
+    """A configuration with some keys changed, section by section."""
+    data = config.model_dump(mode="json")
+    for key, value in changes.items():
+        data[key] = {**data[key], **value} if isinstance(value, dict) else value
+    return config_from(data, "--set")
+
+
+def best_of(population: LineagePopulation) -> Relative | None:
+    """The champion if one is confirmed, else the best so far."""
+    return population.champion() or population.best()

@@ -1,0 +1,117 @@
+"""`evo-kernel`: the command line. Commands are imported when they are called, so that help and status start fast."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from evo_kernel.errors import EvoKernelError, UserError
+
+COMMANDS = {
+    "run": ("evo_kernel.cli.search", "run"),
+    "resume": ("evo_kernel.cli.search", "resume"),
+    "status": ("evo_kernel.cli.look", "status"),
+    "show": ("evo_kernel.cli.look", "show"),
+    "tree": ("evo_kernel.cli.look", "tree"),
+    "export": ("evo_kernel.cli.exporting", "export"),
+    "verify": ("evo_kernel.cli.verifying", "verify"),
+    "replay": ("evo_kernel.cli.verifying", "replay"),
+    "tasks": ("evo_kernel.cli.tasks", "tasks"),
+    "doctor": ("evo_kernel.cli.doctor", "doctor"),
+}
+SUMMARIES = {
+    "run": "Search for a faster kernel.",
+    "resume": "Go on with a population where it stopped.",
+    "status": "Where a run stands, also while it runs.",
+    "show": "One candidate: score, evidence, source, diff to its parent.",
+    "tree": "The improving lineage, or all of it as DOT, JSON or GraphML.",
+    "export": "Write the champion to a folder: source, plans, provenance.",
+    "verify": "Check and score one kernel file against a task.",
+    "replay": "Check and time a plan file without running its author's code.",
+    "tasks": "List, show, check and make tasks.",
+    "doctor": "What this machine can do, and what to mend.",
+}
+
+
+class _Commands(click.Group):
+    """A group whose commands are imported on demand."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        module, name = COMMANDS[cmd_name]
+        return getattr(importlib.import_module(module), name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands from their summaries, so that help imports none of them."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl(list(SUMMARIES.items()))
+
+
+@click.command(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 done; 1 a kernel did not pass, or nothing was found; 2 a mistake that you can mend; "
+    "3 the machine failed; 130 interrupted.",
+)
+@click.version_option(package_name="evo-kernel")
+def cli() -> None:
+    """Turn a PyTorch function into the fastest verified GPU kernel, by an evolutionary search.
+
+    Start with `evo-kernel run softmax`, or with a file of your own: `evo-kernel tasks new my_op.py`, then
+    `evo-kernel run my_op.py`. No GPU and no key are needed; without a GPU, times are modeled and say so.
+    """
+
+
+def main() -> None:
+    """Entry point: one place where mistakes become sentences and exit codes."""
+    try:
+        refuse_impostors()
+        cli.main(standalone_mode=False)
+    except click.exceptions.Abort:
+        _end("interrupted", 130)
+    except KeyboardInterrupt:
+        _end("interrupted", 130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.exceptions.Exit as error:
+        sys.exit(error.exit_code)
+    except EvoKernelError as error:
+        _end(f"error: {error}", error.exit_code)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(141)
+
+
+def refuse_impostors() -> None:
+    """`operators` and `populations` are common names: refuse to run on somebody else's. Raises UserError."""
+    home = Path(__file__).resolve().parents[2]
+    for name in ("operators", "populations"):
+        spec = importlib.util.find_spec(name)
+        place = Path(spec.origin).resolve() if spec is not None and spec.origin else None
+        if place is None or place != home / name / "__init__.py":
+            raise UserError(
+                f"the package {name} would be imported from {place or 'nowhere'}, not from {home / name}. "
+                f"Rename that folder, or run from another one."
+            )
+
+
+def _end(message: str, code: int) -> None:
+    click.echo(message, err=True)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""`run` and `resume`: the search itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from evo_kernel.config import Config, load_config
+from evo_kernel.errors import ConfigError
+
+
+@click.command()
+@click.argument("task", required=False)
+@click.option("--population", type=click.Path(path_type=Path), help="Population file; TASK.db here if left out.")
+@click.option(
+    "--config", "config_file", type=click.Path(path_type=Path), help="A TOML file, or the name of a shipped one."
+)
+@click.option(
+    "--device", type=click.Choice(["auto", "cpu", "cuda"]), help="cuda measures, cpu models, auto takes what is there."
+)
+@click.option(
+    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override one configuration key; repeatable."
+)
+@click.option("--unconfined", is_flag=True, help="Go on where candidate code cannot be confined at all.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done; judge the first kernel; search nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
+def run(
+    task: str | None,
+    population: Path | None,
+    config_file: Path | None,
+    device: str | None,
+    overrides: tuple[str, ...],
+    unconfined: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Search for a faster kernel for TASK: a built-in name (`evo-kernel tasks list`) or the path of a task file.
+
+    The default configuration is configs/quickstart.toml: offline operators, three minutes. The population file keeps
+    everything; `evo-kernel resume` goes on with it.
+
+    \b
+    evo-kernel run softmax
+    evo-kernel run my_op.py --set budget.hours=1 --set operators.policy=uniform
+    """
+    extra = [f"judge.unconfined={str(unconfined).lower()}"] if unconfined else []
+    config = load_config(config_file or Path("configs/quickstart.toml"), [*overrides, *extra])
+    named = {"task": task, "population": population, "device": device}
+    config = config.model_copy(update={key: value for key, value in named.items() if value is not None})
+    from evo_kernel.cli import compose
+
+    loaded = compose.task_of(config)
+    path = compose.population_path(config, loaded)
+    config = config.model_copy(update={"task": str(config.task), "population": path})
+    if dry_run:
+        _dry_run(config, loaded, path)
+        return
+    if path.exists():
+        raise ConfigError(
+            f"{path} exists already: go on with `evo-kernel resume {path}`, or name another --population."
+        )
+    _search(config, loaded, path, create=True, as_json=as_json)
+
+
+@click.command()
+@click.argument("population", type=click.Path(path_type=Path))
+@click.option(
+    "--device", type=click.Choice(["auto", "cpu", "cuda"]), help="Another device; its elites are measured first."
+)
+@click.option(
+    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override one configuration key; repeatable."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
+def resume(population: Path, device: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Go on with POPULATION under the configuration that it was started with.
+
+    What was spent counts: raise a budget to search on.
+
+    \b
+    evo-kernel resume softmax.db --set budget.hours=1
+    """
+    from evo_kernel.cli import compose
+    from populations.reading import PopulationReader
+
+    with PopulationReader(population) as reader:
+        stored = reader.last_run()
+    config = compose.resumed_config(population, stored)
+    if overrides or device:
+        merged = load_config(None, overrides).model_dump(exclude_unset=True)
+        config = compose.config_with(config, {**merged, **({"device": device} if device else {})})
+    _search(config, compose.task_of(config), population, create=False, as_json=as_json)
+
+
+def _search(config: Config, task: Any, path: Path, *, create: bool, as_json: bool) -> None:
+    from evo_kernel.cli import compose, summary
+    from evo_kernel.observe.live import Progress
+
+    console = Console(stderr=as_json)
+    for note in _warnings(task):
+        console.print(f"note: {note}", style="yellow", highlight=False)
+    with compose.prepared(config, task, path, create) as parts:
+        label = parts.judge.environment.label
+        console.print(f"task {task.name} · {path} · scores are {label}", highlight=False)
+        ledger = compose.ledger_of(config, parts.population)
+        with Progress(console, parts.judge.environment, ledger.left) as progress:
+            ended = compose.search(config, parts, progress, ledger)
+        if as_json:
+            click.echo(json.dumps(summary.as_data(parts, ended, path)))
+        else:
+            summary.show(console, parts, ended, path)
+
+
+def _warnings(task: Any) -> list[str]:
+    from evo_kernel.tasks.probe import probe
+
+    return [*task.notes, *(str(finding) for finding in probe(task))]
+
+
+def _dry_run(config: Config, task: Any, path: Path) -> None:
+    from evo_kernel.fitness.judge import open_judge
+    from evo_kernel.tasks.first import first_kernel
+    from evo_kernel.types import Purpose
+
+    first = first_kernel(task)
+    click.echo(f"task        {task.name} ({task.path})")
+    click.echo(f"population  {path}{' (exists: this would be a resume)' if path.exists() else ''}")
+    click.echo(f"budget      {config.budget.model_dump(exclude_none=True) or 'none'}")
+    click.echo(f"operators   {config.operators.model_dump()}")
+    from evo_kernel.cli.compose import judge_settings
+
+    with open_judge(task, device=config.device, settings=judge_settings(config)) as judge:
+        evaluation = judge.evaluate(first, Purpose.PROBE)
+        click.echo(f"judge       {judge.environment.label}, {judge.environment.confinement}")
+    click.echo(f"first kernel {evaluation.status}: {evaluation.reason or 'right on every check case'}")

@@ -1,0 +1,87 @@
+"""What a run found, at its end: as tables and as JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from evo_kernel.cli.compose import Prepared, best_of
+from evo_kernel.engine import Summary
+from evo_kernel.types import Evaluation, Relative
+
+
+def as_data(parts: Prepared, ended: Summary, path: Path) -> dict[str, Any]:
+    """One object for scripts."""
+    best = best_of(parts.population)
+    counters = parts.population.counters()
+    return {
+        "population": str(path),
+        "task": parts.task.name,
+        "environment": {"kind": parts.judge.environment.kind, "label": parts.judge.environment.label},
+        "stopped": ended.why,
+        "wall_s": ended.wall_s,
+        "attempts": counters.attempts,
+        "candidates": counters.candidates,
+        "evaluations": dict(counters.evaluations),
+        "best": _best_data(best),
+    }
+
+
+def _best_data(best: Relative | None) -> dict[str, Any] | None:
+    if best is None or best.evaluation is None:
+        return None
+    return {
+        "candidate": best.candidate,
+        "score": best.evaluation.score,
+        "knobs": dict(best.evaluation.knobs),
+        "strategies": [strategy.name for strategy in best.strategies],
+        "cases": {
+            m.case: {"us": m.median_us, "baselines_us": dict(m.baselines_us)} for m in best.evaluation.measurements
+        },
+    }
+
+
+def show(console: Console, parts: Prepared, ended: Summary, path: Path) -> None:
+    """The last word of a run on a terminal."""
+    best = best_of(parts.population)
+    label = parts.judge.environment.label
+    counters = parts.population.counters()
+    console.print(f"\n{ended.why} after {ended.wall_s:.0f} s", highlight=False)
+    charged = ", ".join(f"{count} {purpose}" for purpose, count in sorted(counters.evaluations.items()))
+    console.print(
+        f"{counters.attempts} attempts, {counters.candidates} candidates, {counters.passed} passed; "
+        f"evaluations: {charged or 'none'}",
+        highlight=False,
+    )
+    if best is None or best.evaluation is None:
+        console.print("no candidate passed; `evo-kernel show` tells why each one failed")
+        return
+    console.print(
+        f"best: candidate {best.candidate}, score {best.evaluation.score:.3f}, {label}", style="bold", highlight=False
+    )
+    console.print(case_table(best.evaluation, label))
+    if parts.judge.environment.kind == "modeled":
+        console.print("times are modeled from the compiled sm_90 code, not measured; correctness was checked by "
+                      "executing the kernels in Triton's interpreter", highlight=False)  # fmt: skip
+    path_text = " → ".join(strategy.name for strategy in best.strategies) or "(the first kernel itself)"
+    console.print(Text(f"path: {path_text}"))
+    if best.evaluation.knobs:
+        console.print(Text("knobs: " + ", ".join(f"{name}={value}" for name, value in best.evaluation.knobs)))
+    console.print(Text(f"next: evo-kernel show {path} · evo-kernel export {path} --to DIR · evo-kernel resume {path}"))
+
+
+def case_table(evaluation: Evaluation, label: str) -> Table:
+    """Per case: time, each baseline, speed-up, share of the speed of light."""
+    names = sorted({name for m in evaluation.measurements for name in m.baselines_us})
+    table = Table(title=f"times in µs, {label}", title_justify="left")
+    for column in ("case", "candidate", *names, "speed-up", "share of light"):
+        table.add_column(column, justify="left" if column == "case" else "right")
+    for m in evaluation.measurements:
+        light = f"{m.light_share:.0%}" if m.light_share is not None else "-"
+        baselines = [f"{m.baselines_us[name]:.1f}" if name in m.baselines_us else "-" for name in names]
+        table.add_row(m.case, f"{m.median_us:.1f}", *baselines, f"{m.speedup:.2f}x", light)
+    return table

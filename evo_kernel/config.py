@@ -1,0 +1,166 @@
+"""Run configurations: TOML in, validated and frozen values out. Every key says what it is for."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from evo_kernel.errors import ConfigError
+
+_Count = Annotated[int, Field(ge=1)]
+_Weight = Annotated[float, Field(ge=0)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class BudgetConfig(_Section):
+    """When a run ends. A key left out is no limit."""
+
+    evaluations: Annotated[int, Field(ge=0)] | None = Field(default=None, description="plan sets that reach the check")
+    hours: Annotated[float, Field(ge=0)] | None = Field(default=None, description="wall-clock hours over all sessions")
+    dollars: Annotated[float, Field(ge=0)] | None = Field(default=None, description="what language models may cost")
+    tokens: Annotated[int, Field(ge=0)] | None = Field(default=None, description="language-model tokens, in and out")
+    gpu_seconds: Annotated[float, Field(ge=0)] | None = Field(default=None, description="seconds that the GPU is busy")
+
+
+class SelectionConfig(_Section):
+    """How parents are chosen: weights of a mix."""
+
+    thompson: _Weight = Field(
+        default=0.5, description="a draw from each cell's posterior of log time; the best draw wins"
+    )
+    lexicase: _Weight = Field(default=0.3, description="epsilon-lexicase over the search cases")
+    uniform: _Weight = Field(default=0.2, description="any passed candidate")
+
+
+class PopulationConfig(_Section):
+    """The memory of the search."""
+
+    islands: _Count = Field(default=3, description="islands, once there are enough candidates")
+    open_islands_after: _Count = Field(default=500, description="judged candidates before which there is one island")
+    migrate_every: _Count = Field(default=50, description="judged candidates between migrations")
+    contenders: _Count = Field(default=4, description="candidates kept in an archive cell, its elite included")
+    selection: SelectionConfig = Field(default=SelectionConfig(), description="weights of the parent selectors")
+
+
+class OperatorsConfig(_Section):
+    """Which variation operators draw attempts, and how macro thinking picks."""
+
+    mtmc: _Weight = Field(default=1.0, description="weight of macro thinking with the offline rewriter")
+    crossover: _Weight = Field(default=0.15, description="weight of replaying another lineage's strategies")
+    policy: Literal["uniform", "bandit"] = Field(default="bandit", description="how macro thinking picks a strategy")
+    max_steps: _Count = Field(default=3, description="strategies in one proposal, at most")
+    more: Annotated[float, Field(ge=0, le=1)] = Field(default=0.3, description="chance of one more strategy after each")
+
+
+class JudgeConfig(_Section):
+    """How much the judge does for one candidate."""
+
+    deadline_s: Annotated[float, Field(gt=0)] = Field(
+        default=60.0, description="of one recording, one compile, one check"
+    )
+    tune_plans: Annotated[int, Field(ge=0, le=64)] = Field(
+        default=8, description="knob settings tried beyond the source's own"
+    )
+    tune_within: Annotated[float, Field(ge=1)] = Field(
+        default=1.5, description="tune only what is within this factor of the best time"
+    )
+    unconfined: bool = Field(default=False, description="go on where candidate code cannot be confined at all")
+
+
+class Config(_Section):
+    """One run."""
+
+    task: str | None = Field(default=None, description="a built-in task, or the path of a task file")
+    population: Path | None = Field(
+        default=None, description="the population file; TASK.db in the working folder if left out"
+    )
+    seed: int = Field(default=0, description="of every random draw of the search")
+    width: _Count = Field(default=2, description="attempts in flight")
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        default="auto", description="cuda measures, cpu models, auto takes what is there"
+    )
+    budget: BudgetConfig = Field(default=BudgetConfig(), description="when the run ends")
+    search: PopulationConfig = Field(default=PopulationConfig(), description="the memory of the search")
+    operators: OperatorsConfig = Field(default=OperatorsConfig(), description="the variation operators")
+    judge: JudgeConfig = Field(default=JudgeConfig(), description="the judge")
+
+
+def load_config(path: Path | None, overrides: Sequence[str] = ()) -> Config:
+    """A configuration from a TOML file (or the defaults) and `section.key=value` overrides. Raises ConfigError."""
+    data: dict[str, Any] = {}
+    if path is not None:
+        try:
+            data = tomllib.loads(_find(path).read_text(encoding="utf-8"))
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    for override in overrides:
+        _set(data, override)
+    return config_from(data, str(path) if path is not None else "--set")
+
+
+def config_from(data: dict[str, Any], origin: str) -> Config:
+    """Validate plain data. Raises ConfigError that names the key, and the nearest valid one."""
+    try:
+        return Config.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError("\n".join(_explain(fault, origin) for fault in error.errors())) from error
+
+
+def keys() -> Iterator[tuple[str, str, Any]]:
+    """(dotted key, description, default) of every setting: for documentation and near misses."""
+    yield from _keys(Config, "")
+
+
+def _keys(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, Any]]:
+    for name, field in section.model_fields.items():
+        if isinstance(field.default, BaseModel):
+            yield from _keys(type(field.default), f"{prefix}{name}.")
+        else:
+            yield prefix + name, field.description or "", field.default
+
+
+def _find(path: Path) -> Path:
+    """A configuration by path, or by name among those that ship with the package."""
+    here = Path(__file__).resolve().parent
+    for place in (path, here.parent / path, here.parent / "configs" / path.name, here / "configs" / path.name):
+        if place.is_file():
+            return place
+    shipped = sorted(p.name for p in [*(here.parent / "configs").glob("*.toml"), *(here / "configs").glob("*.toml")])
+    raise ConfigError(f"there is no configuration {path}. Shipped ones: {', '.join(dict.fromkeys(shipped))}.")
+
+
+def _set(data: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set {override}: write it as key=value, for example budget.hours=0.5")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    *sections, last = key.strip().split(".")
+    place = data
+    for section in sections:
+        place = place.setdefault(section, {})
+        if not isinstance(place, dict):
+            raise ConfigError(f"--set {override}: {section} is not a section")
+    place[last] = value
+
+
+def _explain(fault: Any, origin: str) -> str:
+    key = ".".join(str(part) for part in fault["loc"])
+    if fault["type"] != "extra_forbidden":
+        return f"{origin}: {key}: {fault['msg']}"
+    known = [name for name, _, _ in keys()]
+    sections = sorted({name.rsplit(".", 1)[0] for name in known if "." in name})
+    near = difflib.get_close_matches(key, [*known, *sections], n=1, cutoff=0.4)
+    near = near or [name for name in known if name.split(".")[-1] == key.split(".")[-1]][:1]
+    hint = f"; did you mean {near[0]}?" if near else f"; sections are {', '.join(sections)}"
+    return f"{origin}: there is no key {key}{hint}"
