@@ -1,4 +1,8 @@
-"""Flat elementwise kernels ("maps"): out[i] = f(i) over one index, and their bodies as code to put elsewhere."""
+"""Elementwise kernels ("maps"), flat or by rows, and their bodies as code to put elsewhere.
+
+A flat map stores f(i) at out[i] for i < n; a map by rows stores f(row, col) at out[row * stride + col], one program a
+row and a loop over its columns.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from dataclasses import dataclass
 from operators.micro.module import (
     Access,
     Kernel,
+    argument,
     called,
     copy_of,
     expression,
@@ -17,20 +22,40 @@ from operators.micro.module import (
     spell,
     substitute,
 )
-from operators.micro.rewrites.rows import is_straight
+from operators.micro.rewrites.rows import is_straight, without_zeros
 
 OFFSETS = ("tl.program_id(0) * {b} + tl.arange(0, {b})", "tl.program_id(axis=0) * {b} + tl.arange(0, {b})")
+ROW = ("tl.program_id(0)", "tl.program_id(axis=0)")
 
 
 @dataclass(frozen=True, eq=False)
 class Map:
-    """A kernel that stores f(i) at out[i] for every i < n."""
+    """An elementwise kernel."""
 
     kernel: Kernel
-    offsets: str  # the name that holds i
-    block: str  # the constexpr that i is tiled by
-    mask: str | None  # how `i < n` is spelled where it is used
+    statements: tuple[ast.stmt, ...]  # all of them, the loop's in the loop's place
+    tiling: frozenset[str]  # names that only say which elements a program handles
+    masks: frozenset[str]  # names of the bounds check
+    block: str  # the constexpr that the elements are tiled by
+    size: str  # the parameter of the bounds check
     store: Access
+    offsets: str = ""  # flat: the name of i
+    row: str = ""  # by rows: the name of the row,
+    column: tuple[str, str] = ("", "")  # of the loop variable and of `tl.arange(0, BLOCK)`: their sum is the column
+
+    @property
+    def identity(self) -> str:
+        """The index of an element at its own place, by canonical spelling; rows have `{stride}` in it."""
+        return self.offsets or f"{self.row} * {{stride}} + {self.column[0]} + {self.column[1]}"
+
+    def stride_in(self, index: str | None) -> str | None:
+        """The parameter that an index by rows multiplies the row with ("" for a flat map); None: another index."""
+        if index is None:
+            return None
+        if self.offsets:
+            return "" if index == self.offsets else None
+        scalars = [p.name for p in self.kernel.parameters if p.kind != "pointer"]
+        return next((s for s in scalars if index == self.identity.format(stride=s)), None)
 
 
 class _NoCasts(ast.NodeTransformer):
@@ -53,57 +78,119 @@ def inlined(kernel: Kernel, node: ast.expr, keep: frozenset[str] = frozenset()) 
     return node
 
 
+def named(kernel: Kernel, wanted: Sequence[str]) -> list[str]:
+    """Names assigned once whose value, written out, is one of the wanted expressions."""
+    spelled = {spell(expression(text)) for text in wanted}
+    names = [n for n in kernel.definitions if kernel.value_of(n) is not None]
+    return [n for n in names if spell(_NoCasts().visit(copy_of(inlined(kernel, ast.Name(n, ast.Load()))))) in spelled]
+
+
 def map_of(kernel: Kernel) -> Map | None:
     """The kernel as a map, or None when it is not one."""
     stores = [a for a in kernel.accesses if a.kind != "load"]
-    if len(stores) != 1 or stores[0].kind != "store" or stores[0].base is None or not is_straight(kernel.body):
+    if len(stores) != 1 or stores[0].kind != "store" or stores[0].base is None or stores[0].mask is None:
         return None
-    store, found = stores[0], None
+    found = _flat(kernel, stores[0]) if not kernel.loops else _by_rows(kernel, stores[0])
+    return found if found is not None and _is_pure(found) else None
+
+
+def _flat(kernel: Kernel, store: Access) -> Map | None:
+    if not is_straight(kernel.body):
+        return None
     for block in kernel.constexprs:
-        wanted = {spell(expression(text.format(b=block))) for text in OFFSETS}
-        names = (n for n in kernel.definitions if kernel.value_of(n) is not None)
-        for name in names:
-            if spell(_NoCasts().visit(copy_of(inlined(kernel, ast.Name(name, ast.Load()))))) in wanted:
-                found = (name, block)
-    if found is None:
+        for offsets in named(kernel, [text.format(b=block) for text in OFFSETS]):
+            keep = frozenset({offsets})
+            size = _size(kernel, keep, offsets)
+            if size is not None and index_of(kernel, store, keep) == offsets:
+                masks = _masks(kernel, keep, f"{offsets} < {size}")
+                tiling = _tiling(kernel, {offsets})
+                return Map(kernel, tuple(kernel.body), tiling, masks, block, size, store, offsets)
+    return None
+
+
+def _by_rows(kernel: Kernel, store: Access) -> Map | None:
+    loop = kernel.loops[0]
+    rest = [s for s in kernel.body if s is not loop.node]
+    block, size = spell(loop.step), spell(loop.stop)
+    rows, columns = named(kernel, ROW), named(kernel, [f"tl.arange(0, {block})"])
+    if len(kernel.loops) != 1 or len(rest) != len(kernel.body) - 1 or not rows or not columns:
         return None
-    offsets, block = found
-    if index_of(kernel, store, frozenset({offsets})) != offsets:
+    if not is_straight([*rest, *loop.node.body]) or spell(loop.start) != "0" or block not in kernel.constexprs:
         return None
-    masks = {spell(inlined(kernel, a.mask, frozenset({offsets}))) for a in kernel.accesses if a.mask is not None}
+    column = (loop.target, columns[0])
+    keep = frozenset({rows[0], *column})
+    check = f"{column[0]} + {column[1]}"
+    position = kernel.body.index(loop.node)
+    statements = (*kernel.body[:position], *loop.node.body, *kernel.body[position + 1 :])
+    masks = _masks(kernel, keep, f"{check} < {size}")
+    tiling = _tiling(kernel, {rows[0], column[1]}) | {loop.target}
+    found = Map(kernel, statements, tiling, masks, block, size, store, row=rows[0], column=column)
+    fits = _size(kernel, keep, check) == size and found.stride_in(index_of(kernel, store, keep)) is not None
+    return found if fits else None
+
+
+def _size(kernel: Kernel, keep: frozenset[str], index: str) -> str | None:
+    """n, where every mask of the kernel is `index < n`."""
+    masks = {spell(inlined(kernel, a.mask, keep)) for a in kernel.accesses if a.mask is not None}
     scalars = [p.name for p in kernel.parameters if p.kind != "pointer"]
-    if store.mask is None or len(masks) != 1 or masks.pop() not in {f"{offsets} < {n}" for n in scalars}:
-        return None
-    return Map(kernel, offsets, block, spell(store.mask), store) if _is_pure(kernel, offsets, block) else None
+    return next((n for n in scalars if masks == {f"{index} < {n}"}), None)
 
 
-def _is_pure(kernel: Kernel, offsets: str, block: str) -> bool:
-    """Whether nothing but the offsets depends on the tiling, and every name is assigned once."""
+def _masks(kernel: Kernel, keep: frozenset[str], check: str) -> frozenset[str]:
+    values = {n: kernel.value_of(n) for n in kernel.definitions}
+    return frozenset(n for n, v in values.items() if v is not None and spell(inlined(kernel, v, keep)) == check)
+
+
+def _is_pure(found: Map) -> bool:
+    """Whether nothing but the index depends on the tiling, and every name is assigned once."""
+    kernel = found.kernel
     if any(len(places) > 1 for places in kernel.definitions.values()):
         return False
-    needed = _tiling(kernel, offsets)
-    rest = [s for s in kernel.body if not (isinstance(s, ast.Assign) and names_written(s) <= needed)]
+    rest = [s for s in found.statements if not (isinstance(s, ast.Assign) and names_written(s) <= found.tiling)]
+    if found.row and any(name in found.column for s in rest for name in _alone(s, found.column)):
+        return False
     words = " ".join(spell(s) for s in rest)
-    return block not in names_read(*rest) and "program_id" not in words and "tl.arange" not in words
+    return found.block not in names_read(*rest) and "program_id" not in words and "tl.arange" not in words
 
 
-def _tiling(kernel: Kernel, offsets: str) -> set[str]:
-    """The offsets' name and the names that only they are computed from."""
-    found, todo = set(), [offsets]
+def _alone(statement: ast.stmt, column: tuple[str, str]) -> set[str]:
+    """Names of the column's two parts, where they do not stand together in one sum."""
+    found: set[str] = set()
+    inside: set[int] = set()
+    for part in ast.walk(statement):
+        if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Add) and id(part) not in inside:
+            names = [spell(t) for t in terms_of(part)]
+            if all(names.count(c) == 1 for c in column):
+                inside |= {id(p) for p in ast.walk(part)}
+    for part in ast.walk(statement):
+        if isinstance(part, ast.Name) and part.id in column and id(part) not in inside:
+            found.add(part.id)
+    return found
+
+
+def terms_of(node: ast.expr) -> list[ast.expr]:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return terms_of(node.left) + terms_of(node.right)
+    return [node]
+
+
+def _tiling(kernel: Kernel, names: set[str]) -> frozenset[str]:
+    """The names and what they are computed from."""
+    found, todo = set(), list(names)
     while todo:
         name = todo.pop()
         value = kernel.value_of(name)
         if value is not None and name not in found:
             found.add(name)
             todo += names_read(value)
-    return found
+    return frozenset(found)
 
 
 def index_of(kernel: Kernel, access: Access, keep: frozenset[str] = frozenset()) -> str | None:
     """What is added to the pointer parameter to reach the address, as text valid at the access; None if unclear."""
     if access.base is None:
         return None
-    pointer, first = access.pointer, True
+    pointer = access.pointer
     while True:
         terms, node = [], pointer
         while isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
@@ -114,11 +201,9 @@ def index_of(kernel: Kernel, access: Access, keep: frozenset[str] = frozenset())
         if node.id == access.base:
             break
         value = kernel.value_of(node.id)
-        if value is None or (not first and not _steady(kernel, value)):
+        if value is None or not _steady(kernel, value):
             return None
-        if not _steady(kernel, value):
-            return None
-        pointer, first = substitute(pointer, {node.id: value}), False
+        pointer = substitute(pointer, {node.id: value})
     if not terms:
         return "0"
     index = terms.pop()
@@ -136,44 +221,57 @@ def _steady(kernel: Kernel, node: ast.expr) -> bool:
 class Place:
     """Where a map's body is put."""
 
-    index: str  # a name, in place of the offsets
+    index: str  # a name: the flat index, or the column
     mask: str | None  # in place of the mask
     given: dict[int, str]  # loads (by id of the call) that are known already, as what name
     renamed: dict[str, str]  # what the map's parameters are called there
+    row: str = ""  # a name: the row
+    block_row: bool = False  # whether the row is a block (its loads need the mask), not a number
 
 
 def inlined_body(flat: Map, place: Place, taken: set[str]) -> tuple[list[str], str] | None:
     """The map's body as statements at another place, and the expression of the value it would store. `taken` (names
     that the place uses) grows by the names used."""
     kernel = flat.kernel
-    tiling = _tiling(kernel, flat.offsets)
-    masks = {n for n in kernel.definitions if _is_mask(kernel, flat, n)}
     names = dict(place.renamed)
-    names[flat.offsets] = place.index
-    for name in sorted(set(kernel.definitions) - tiling - masks):
+    if flat.offsets:
+        names[flat.offsets] = place.index
+    else:
+        names |= {flat.row: place.row, flat.column[0]: place.index, flat.column[1]: "0"}
+    for name in sorted(set(kernel.definitions) - flat.tiling - flat.masks):
         fresh, number = name, 1
         while fresh in taken:
             number += 1
             fresh = f"{name}_{number}"
         taken.add(fresh)
         names[name] = fresh
-    edit = _Move(place, masks, names)
+    edit = _Move(place, set(flat.masks), names)
     lines = []
-    for statement in kernel.body:
-        if isinstance(statement, ast.Assign) and not names_written(statement) <= (tiling | masks):
-            lines.append(spell(edit.visit(copy_of_ids(statement))))
+    for statement in flat.statements:
+        if isinstance(statement, ast.Assign) and not names_written(statement) <= (flat.tiling | flat.masks):
+            lines.append(spell(without_zeros(edit.visit(copy_of_ids(statement)))))
     assert flat.store.value is not None
-    value = spell(edit.visit(copy_of_ids(flat.store.value)))
+    value = spell(without_zeros(edit.visit(copy_of_ids(flat.store.value))))
     return None if edit.failed else (lines, value)
 
 
-def _is_mask(kernel: Kernel, flat: Map, name: str) -> bool:
-    value = kernel.value_of(name)
-    if value is None or not isinstance(value, ast.Compare):
-        return False
-    return spell(inlined(kernel, value, frozenset({flat.offsets}))) == spell(
-        inlined(kernel, expression(flat.mask or "None"), frozenset({flat.offsets}))
-    )
+def needed_by(flat: Map) -> set[str]:
+    """Parameters that the map's body reads apart from its bounds check."""
+    parameters = {p.name for p in flat.kernel.parameters}
+    parts: list[ast.AST] = [flat.store.value] if flat.store.value is not None else []
+    for statement in flat.statements:
+        if isinstance(statement, ast.Assign) and not names_written(statement) <= (flat.tiling | flat.masks):
+            parts.append(statement)
+    bare = [_NoMasks().visit(copy_of(part)) for part in parts]
+    return (names_read(*bare) & parameters) - {flat.block}
+
+
+class _NoMasks(ast.NodeTransformer):
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        if called(node) == "tl.load":
+            return ast.Call(node.func, [node.args[0], *node.args[2:]], [k for k in node.keywords if k.arg != "mask"])
+        return node
 
 
 def copy_of_ids(node: ast.AST) -> ast.AST:
@@ -189,7 +287,7 @@ class _Move(ast.NodeTransformer):
 
     def __init__(self, place: Place, masks: set[str], names: dict[str, str]) -> None:
         self.mask, self.given, self.masks, self.names = place.mask, place.given, masks, names
-        self.failed = False
+        self.always, self.failed = place.block_row, False
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         known = self.given.get(getattr(node, "origin", 0))
@@ -200,29 +298,23 @@ class _Move(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def _load(self, node: ast.Call) -> ast.Call:
-        had_mask = len(node.args) > 1 or any(k.arg == "mask" for k in node.keywords)
-        args, keywords = node.args[:1], [k for k in node.keywords if k.arg not in ("mask", "other")]
-        if had_mask and self.mask is not None:
-            other = next(
-                (k.value for k in node.keywords if k.arg == "other"), node.args[2] if len(node.args) > 2 else None
-            )
-            keywords.append(ast.keyword("mask", ast.Name(f"({self.mask})", ast.Load())))
+        had_mask = argument(node, "mask", 1) is not None
+        moves = any(isinstance(p, ast.Name) and self.names.get(p.id, p.id) != p.id for p in ast.walk(node.args[0]))
+        keywords = [k for k in node.keywords if k.arg not in ("mask", "other")]
+        if (had_mask or (self.always and moves and isinstance(node.args[0], ast.BinOp))) and self.mask is not None:
+            other = argument(node, "other", 2)
+            keywords.append(ast.keyword("mask", ast.Name(self.mask, ast.Load())))
             if other is not None:
                 keywords.append(ast.keyword("other", other))
-        return ast.Call(node.func, args, keywords)
+        return ast.Call(node.func, node.args[:1], keywords)
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
         if node.id in self.masks:
             if self.mask is None:
                 self.failed = True
             return ast.Name(f"({self.mask})", ast.Load())
-        return ast.Name(self.names.get(node.id, node.id), node.ctx)
-
-
-def uses_of(kernel: Kernel, name: str) -> int:
-    """How often a kernel's body reads a name."""
-    parts = (part for statement in kernel.body for part in ast.walk(statement))
-    return sum(isinstance(p, ast.Name) and p.id == name for p in parts)
+        name = self.names.get(node.id, node.id)
+        return ast.Constant(0) if name == "0" else ast.Name(name, node.ctx)
 
 
 def arguments_in_order(names: Sequence[str], values: dict[str, str], constexprs: set[str]) -> str:

@@ -7,43 +7,20 @@ the buffer's dtype, so that a fusion changes where values live and never what th
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 from evo_kernel.types import Strategy, TaskCard
-from operators.micro.edits import Edit
 from operators.micro.hosts import HostTensor, launches_for
-from operators.micro.module import (
-    Access,
-    Kernel,
-    KernelModule,
-    Launch,
-    called,
-    expression,
-    fresh_name,
-    names_read,
-    spell,
-    statements,
-)
+from operators.micro.module import KernelModule, spell
 from operators.micro.rewrites.base import RewriteFailed, kernel_region, kernels_of, parameter
-from operators.micro.rewrites.flat import Map, Place, arguments_in_order, index_of, inlined_body, map_of, uses_of
+from operators.micro.rewrites.flat import map_of
+from operators.micro.rewrites.fuse_rows import fused_rows
+from operators.micro.rewrites.join import Join, Pair, pairs
 
 DTYPES = {
     "float16": "tl.float16", "bfloat16": "tl.bfloat16", "float32": "tl.float32", "float64": "tl.float64",
     "int32": "tl.int32", "int64": "tl.int64", "int16": "tl.int16", "int8": "tl.int8", "uint8": "tl.uint8",
     "bool": "tl.int1",
 }  # fmt: skip
-
-
-@dataclass(frozen=True, eq=False)
-class Pair:
-    """Two launches with a buffer between them."""
-
-    producer: Launch
-    consumer: Launch
-    buffer: str
-    out: str  # the producer's parameter that is the buffer
-    into: str  # the consumer's
 
 
 class _Fusion:
@@ -81,19 +58,19 @@ class FuseProducer(_Fusion):
         flat = map_of(module.kernels[pair.producer.kernel])
         kernel = module.kernels[pair.consumer.kernel]
         loads = [a for a in kernel.accesses if a.base == pair.into]
-        if flat is None or flat.store.base != pair.out or any(a.kind != "load" for a in loads):
+        if any(a.kind != "load" for a in loads):
             return None
-        join = _Join(module, pair, keep=kernel, moved=flat.kernel, dtype=dtype)
+        if flat is None or flat.store.base != pair.out:
+            return fused_rows(module, pair, DTYPES[dtype])
+        join = Join(module, pair, keep=kernel, moved=flat.kernel)
         for access in loads:
-            index = index_of(kernel, access)
-            mask = spell(access.mask) if access.mask is not None else None
-            body = None if index is None else join.body(flat, index, mask, {})
+            body = join.body(flat, [flat.store], access, {})
             if body is None:
                 return None
             lines, value = body
             value = f"({value}).to({DTYPES[dtype]})"
-            if mask is not None and access.other is not None:
-                value = f"tl.where({mask}, {value}, {spell(access.other)})"
+            if access.mask is not None and access.other is not None:
+                value = f"tl.where({spell(access.mask)}, {value}, {spell(access.other)})"
             join.replace(access, lines, value)
         return join.text()
 
@@ -110,61 +87,17 @@ class FuseConsumer(_Fusion):
         if flat is None or any(a.kind != "store" or not isinstance(a.statement, ast.Expr) for a in stores):
             return None
         loads = [a for a in flat.kernel.accesses if a.base == pair.into]
-        if any(index_of(flat.kernel, a, frozenset({flat.offsets})) != flat.offsets for a in loads):
-            return None
-        join = _Join(module, pair, keep=kernel, moved=flat.kernel, dtype=dtype)
+        join = Join(module, pair, keep=kernel, moved=flat.kernel)
         for access in stores:
-            index = index_of(kernel, access)
-            mask = spell(access.mask) if access.mask is not None else None
             value = join.fresh("produced")
-            body = None if index is None else join.body(flat, index, mask, {id(a.call): value for a in loads})
-            if body is None or access.value is None or flat.store.base is None:
+            body = join.body(flat, loads, access, {id(a.call): value for a in loads})
+            target = join.address(flat)
+            if body is None or target is None or access.value is None:
                 return None
-            tail = f", mask={mask}" if mask is not None else ""
+            tail = f", mask={spell(access.mask)}" if access.mask is not None else ""
             lines = [f"{value} = ({spell(access.value)}).to({DTYPES[dtype]})", *body[0]]
-            lines.append(f"tl.store({join.parameter(flat.store.base)} + {join.index}, {body[1]}{tail})")
-            join.statement(access, lines)
+            join.statement(access, [*lines, f"tl.store({target}, {body[1]}{tail})"])
         return join.text()
-
-
-def pairs(module: KernelModule) -> Iterator[Pair]:
-    """Launches of one suite where the second reads a buffer that the first wrote, and nothing between them minds if
-    the first runs as late as the second."""
-    for number, producer in enumerate(module.launches):
-        written = module.tensors(producer, "store")
-        for consumer in module.launches[number + 1 :]:
-            if consumer.block is not producer.block:
-                continue
-            read = module.tensors(consumer, "load")
-            for out, buffer in written.items():
-                into = [p for p, root in read.items() if root == buffer]
-                if buffer in module.buffers and len(into) == 1 and _movable(module, producer, consumer, buffer):
-                    yield Pair(producer, consumer, buffer, out, into[0])
-
-
-def _movable(module: KernelModule, producer: Launch, consumer: Launch, buffer: str) -> bool:
-    """Whether the producer may run where the consumer does, as one kernel with it, and the buffer may vanish."""
-    inputs = set(module.tensors(producer, "load").values())
-    outputs = set(module.tensors(producer, "store").values())
-    first, last = (producer.block.index(launch.statement) for launch in (producer, consumer))
-    between = {id(s) for s in statements(producer.block[first + 1 : last])}
-    for launch in module.launches:
-        if launch is producer or launch is consumer:
-            continue
-        reads = set(module.tensors(launch, "load").values())
-        writes = set(module.tensors(launch, "store").values())
-        if id(launch.statement) in between and (
-            "?" in reads | writes or reads & outputs or writes & (inputs | outputs)
-        ):
-            return False
-        if buffer in reads | writes or "?" in reads:
-            return False  # someone else needs the buffer
-    ends = set(module.tensors(consumer, "store").values())
-    also = set(module.tensors(consumer, "load").values())
-    clear = (
-        "?" not in inputs | outputs | ends | also and not (inputs & outputs) and not (ends & (inputs | outputs | also))
-    )
-    return clear and not module.buffers[buffer].returned and not (outputs & also - {buffer})
 
 
 def _dtypes(module: KernelModule, task: TaskCard) -> dict[int, dict[str, str]]:
@@ -176,178 +109,3 @@ def _dtypes(module: KernelModule, task: TaskCard) -> dict[int, dict[str, str]]:
             dtype = value.dtype.removeprefix("torch.") if isinstance(value, HostTensor) else "?"
             mine[name] = dtype if mine.get(name, dtype) == dtype else "?"
     return found
-
-
-class _Join:
-    """Builds the fused kernel: `keep`'s text with pieces of `moved`, their parameters together, and the new `run`."""
-
-    def __init__(self, module: KernelModule, pair: Pair, keep: Kernel, moved: Kernel, dtype: str) -> None:
-        self.module, self.pair, self.keep, self.moved, self.dtype = module, pair, keep, moved, dtype
-        self.taken = set(keep.names) | set(module.constants)
-        keeps_first = keep.name == pair.producer.kernel
-        self.host_keep, self.host_moved = (
-            (pair.producer, pair.consumer) if keeps_first else (pair.consumer, pair.producer)
-        )
-        self.drop, self.gone = (pair.out, pair.into) if keeps_first else (pair.into, pair.out)
-        self.edits: list[Edit] = []
-        self.added: dict[str, str] = {}  # moved's parameter → its name in the fused kernel
-        self.index = ""
-        self.values: tuple[str, ...] = ()  # the launch arguments of the fused kernel
-
-    def fresh(self, wish: str) -> str:
-        name = fresh_name(wish, self.taken)
-        self.taken.add(name)
-        return name
-
-    def parameter(self, name: str) -> str:
-        """The fused kernel's name of a parameter of the moved kernel: an equal argument is passed only once."""
-        if name not in self.added:
-            value = spell(self.host_moved.arguments[name])
-            kinds = {p.name: p.kind for p in (*self.keep.parameters, *self.moved.parameters)}
-            mine = {p.name: self.host_keep.arguments.get(p.name) for p in self.keep.parameters}
-            same = [
-                n
-                for n, v in mine.items()
-                if v is not None and spell(v) == value and kinds[n] == _kind(self.moved, name) and n != self.drop
-            ]
-            self.added[name] = same[0] if same and not self.keep.definitions.get(same[0]) else self.fresh(name)
-        return self.added[name]
-
-    def body(self, flat: Map, index: str, mask: str | None, given: dict[int, str]) -> tuple[list[str], str] | None:
-        """The moved body at an access of the kept kernel, preceded by the assignment of its index."""
-        needed = {n for a in flat.kernel.body for n in names_read(a)} & {p.name for p in flat.kernel.parameters}
-        needed -= {self.gone, flat.block} | self._only_in_mask(flat)
-        if not needed <= set(self.host_moved.arguments):
-            return None
-        renamed = {n: self.parameter(n) for n in sorted(needed)}
-        plain = index.isidentifier()
-        self.index = index if plain else self.fresh("index")
-        made = inlined_body(flat, Place(self.index, mask, given, renamed), self.taken)
-        return None if made is None else (([] if plain else [f"{self.index} = {index}"]) + made[0], made[1])
-
-    @staticmethod
-    def _only_in_mask(flat: Map) -> set[str]:
-        """`n` of `offsets < n`, where nothing else uses it."""
-        size = spell_right(flat)
-        return {size} if size is not None and uses_of(flat.kernel, size) == flat_mask_count(flat, size) else set()
-
-    def replace(self, access: Access, lines: list[str], value: str) -> None:
-        """Put statements before the access's statement, and a value for the load."""
-        self.edits.append(self.module.insert_before(access.statement, "\n".join(lines)))
-        self.edits.append(self.module.replace(access.call, value))
-
-    def statement(self, access: Access, lines: list[str]) -> None:
-        self.edits.append(self.module.replace(access.statement, "\n".join(lines)))
-
-    def text(self) -> str | None:
-        """The whole new source; None when the dropped pointer is used in other ways too."""
-        module, keep, moved, drop = self.module, self.keep, self.moved, self.drop
-        kernel_names = {p.name for p in keep.parameters}
-        aliases = self._aliases()
-        if aliases is None:
-            return None
-        self.edits += [module.delete(statement) for statement in aliases]
-        name = module.fresh(self._name())
-        order = [p.name for p in keep.parameters if p.name != drop]
-        constexprs = set(keep.constexprs)
-        new = [n for n in dict.fromkeys(self.added.values()) if n not in kernel_names or n == drop]
-        new_constexprs = {self.added[n] for n in self.added if _kind(moved, n) == "constexpr"}
-        at = next((i for i, n in enumerate(order) if n in constexprs), len(order))
-        order[at:at] = [n for n in new if n not in new_constexprs]
-        order += [n for n in new if n in new_constexprs]
-        values = {
-            n: spell(self.host_keep.arguments[n]) for n in order if n in self.host_keep.arguments and n not in new
-        }
-        values |= {self.added[n]: spell(self.host_moved.arguments[n]) for n in self.added if self.added[n] in new}
-        values = {n: self._without_buffer(value) for n, value in values.items()}
-        if set(values) != set(order):
-            return None
-        self.values = tuple(values.values())
-        return self._assemble(name, order, values, constexprs | new_constexprs)
-
-    def _assemble(self, name: str, order: list[str], values: dict[str, str], constexprs: set[str]) -> str:
-        module, keep = self.module, self.keep
-        body = _body_text(module.edited(self.edits), keep)
-        signature = ", ".join(f"{n}: tl.constexpr" if n in constexprs else n for n in order)
-        kernel = f"@triton.jit\ndef {name}({signature}):\n{body}"
-        options = "".join(f", {k}={spell(v)}" for k, v in self.host_keep.options.items())
-        grid = spell(self.host_keep.call.func.slice)  # type: ignore[attr-defined]
-        grid = grid if grid.startswith("(") else f"({grid})"
-        launch = f"{name}[{grid}]({arguments_in_order(order, values, constexprs)}{options})"
-        edits = [module.replace(self.pair.consumer.statement, launch), module.delete(self.pair.producer.statement)]
-        edits += self._leftovers()
-        edits.append(module.add_kernel(kernel))
-        return module.edited(edits)
-
-    def _leftovers(self) -> Iterator[Edit]:
-        """What the fusion made dead: kernels without launches, the buffer's allocation."""
-        pair, module = self.pair, self.module
-        for kernel in {pair.producer.kernel, pair.consumer.kernel}:
-            if all(launch in (pair.producer, pair.consumer) for launch in module.launches_of(kernel)):
-                yield module.delete_function(module.kernels[kernel].node)
-        allocation = module.buffers[pair.buffer].statement
-        ours = (pair.producer.statement, pair.consumer.statement, allocation)
-        others = [s for s in statements(module.run.body) if s not in ours and not isinstance(s, ast.If)]
-        if pair.buffer not in names_read(*others, *[expression(v) for v in self.values]):
-            yield module.delete(allocation)
-
-    def _without_buffer(self, value: str) -> str:
-        """A launch argument with the buffer's sizes and strides spelled by what it was allocated with."""
-        call = self.module.buffers[self.pair.buffer].call
-        shape = call.args[0] if called(call) in ("torch.empty", "torch.zeros") and len(call.args) == 1 else None
-        if not isinstance(shape, ast.Tuple | ast.List):
-            return value
-        sizes = [f"({spell(e)})" if isinstance(e, ast.BinOp) else spell(e) for e in shape.elts]
-        for axis in range(len(sizes)):
-            value = value.replace(f"{self.pair.buffer}.stride({axis})", " * ".join(sizes[axis + 1 :]) or "1")
-            value = value.replace(f"{self.pair.buffer}.shape[{axis}]", sizes[axis])
-        return value
-
-    def _aliases(self) -> list[ast.stmt] | None:
-        """Names of addresses inside the dropped pointer (`row_ptr = x_ptr + ...`), dead once the accesses are gone;
-        None when the kept kernel uses the pointer in other ways too."""
-        keep, drop = self.keep, self.drop
-        inside = {id(p) for a in keep.accesses if a.base == drop for p in ast.walk(a.pointer)}
-        found, todo = [], [drop]
-        while todo:
-            name = todo.pop()
-            for statement in statements(keep.body):
-                reads = [p for p in ast.walk(statement) if isinstance(p, ast.Name) and p.id == name]
-                reads = [p for p in reads if isinstance(p.ctx, ast.Load) and id(p) not in inside]
-                if not reads or isinstance(statement, ast.For | ast.If | ast.While):
-                    continue
-                target = statement.targets[0] if isinstance(statement, ast.Assign) else None
-                if not isinstance(target, ast.Name) or keep.value_of(target.id) is None:
-                    return None
-                found.append(statement)
-                todo.append(target.id)
-        return found
-
-    def _name(self) -> str:
-        parts = [k.removesuffix("_kernel") for k in (self.pair.producer.kernel, self.pair.consumer.kernel)]
-        joined = "_".join(parts)
-        return f"{joined if len(joined) <= 50 else joined[:50].rstrip('_')}_kernel"
-
-
-def _kind(kernel: Kernel, name: str) -> str:
-    return next(p.kind for p in kernel.parameters if p.name == name)
-
-
-def spell_right(flat: Map) -> str | None:
-    """`n` of the map's `offsets < n`."""
-    mask = flat.store.mask
-    if isinstance(mask, ast.Name):
-        mask = flat.kernel.value_of(mask.id)
-    return spell(mask.comparators[0]) if isinstance(mask, ast.Compare) else None
-
-
-def flat_mask_count(flat: Map, size: str) -> int:
-    """How often the size is read inside comparisons with the offsets."""
-    compares = [p for s in flat.kernel.body for p in ast.walk(s) if isinstance(p, ast.Compare)]
-    return sum(spell(c) == f"{flat.offsets} < {size}" for c in compares)
-
-
-def _body_text(text: str, kernel: Kernel) -> str:
-    """The body of an edited kernel, as text."""
-    changed = KernelModule.parse(text).kernels[kernel.name]
-    return "\n".join(text.splitlines()[changed.node.body[0].lineno - 1 : changed.node.end_lineno]) + "\n"

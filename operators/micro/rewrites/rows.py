@@ -68,6 +68,11 @@ class _DropZero(ast.NodeTransformer):
         return node
 
 
+def without_zeros(node: ast.AST) -> ast.AST:
+    """`0 + x` and `x + 0` as `x`, everywhere in a tree."""
+    return _DropZero().visit(node)
+
+
 def at_zero(loop: Loop) -> list[ast.stmt]:
     """The loop's body for its first step, where the loop variable is 0."""
     return [_DropZero().visit(substitute(s, {loop.target: ast.Constant(0)})) for s in loop.node.body]
