@@ -101,7 +101,7 @@ class LineagePopulation:
         run: dict[str, Any],
     ) -> None:
         self.path, self.task, self.environment, self.seed = store.path, task, environment, seed
-        self._store, self._identity, self._settings = store, task_identity, settings
+        self._store, self.task_identity, self._settings = store, task_identity, settings
         self._mix = Mix(settings.selectors)
         self._earlier_wall_s = read_wall_s(store.connection)
         self._tally: Tally = read_tally(store.connection)
@@ -180,8 +180,8 @@ class LineagePopulation:
         proposal = recorded.proposal
         if evaluation.source != proposal.source.sha256:
             raise ValueError(f"candidate {recorded.candidate} has another source than evaluation {evaluation.source}")
-        if evaluation.task != self._identity:
-            raise ValueError(f"this population holds task {self._identity}, the evaluation is of {evaluation.task}")
+        if evaluation.task != self.task_identity:
+            raise ValueError(f"this population holds task {self.task_identity}, the evaluation is of {evaluation.task}")
         verdict = summarise(evaluation, recorded.candidate, proposal.probes, witnessed)
         environment = evaluation.environment
         with self._store.lock:
@@ -329,14 +329,14 @@ class LineagePopulation:
         connection = self._store.connection
         with self._store.write():
             held = connection.execute("SELECT identity, name FROM tasks ORDER BY id LIMIT 1").fetchone()
-            if held is not None and held[0] != self._identity:
+            if held is not None and held[0] != self.task_identity:
                 raise PopulationError(
                     f"{self.path} holds a search on task {held[1]} ({held[0][:12]}), not on {self.task.name} "
-                    f"({self._identity[:12]}); the task's file may have changed since. Name another file with "
+                    f"({self.task_identity[:12]}); the task's file may have changed since. Name another file with "
                     "--population, or bring kernels over with --start-from."
                 )
             card = dumps(encode_card(self.task))
-            values = {"identity": self._identity, "name": self.task.name, "card": card}
+            values = {"identity": self.task_identity, "name": self.task.name, "card": card}
             task = self._store.intern("tasks", "identity", values)
             row = (
                 task, self._environment_id(self.environment), self.seed, dumps(self._settings.as_data()), dumps(run),
