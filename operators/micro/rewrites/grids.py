@@ -1,0 +1,162 @@
+"""What the contraction and grid rewrites share: grids, where values come from, and new kernel texts."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from collections.abc import Iterable, Sequence
+
+from operators.micro.edits import Edit
+from operators.micro.module import Kernel, KernelModule, Launch, called, int_value, names_read, spell, statements
+
+CONTRACTIONS = ("tl.dot",)
+LINE_LENGTH = 110
+
+
+def grid_launches(module: KernelModule, kernel: Kernel) -> tuple[Launch, ...]:
+    """The launches of a kernel, if each has a tuple grid of the same rank; else none."""
+    launches = module.launches_of(kernel.name)
+    ranks = {len(launch.grid) for launch in launches}
+    return launches if len(ranks) == 1 and ranks != {0} else ()
+
+
+def axis_calls(kernel: Kernel, function: str) -> list[tuple[ast.Call, int]]:
+    """Calls of `tl.program_id` or `tl.num_programs` with their axis (-1 where it is no literal)."""
+    found = []
+    for call in kernel.calls(function):
+        node = call.args[0] if call.args else next((k.value for k in call.keywords if k.arg == "axis"), None)
+        axis = int_value(node)
+        found.append((call, -1 if axis is None else axis))
+    return found
+
+
+def has_plain_axes(kernel: Kernel) -> bool:
+    """Whether every program index is asked for with a literal axis, and nothing leaves the kernel early."""
+    calls = axis_calls(kernel, "tl.program_id") + axis_calls(kernel, "tl.num_programs")
+    returns = any(isinstance(part, ast.Return) for part in ast.walk(kernel.node))
+    return all(axis >= 0 for _, axis in calls) and not returns
+
+
+def origins(kernel: Kernel, node: ast.AST, stop: frozenset[str] = frozenset()) -> frozenset[str]:
+    """What a value is computed from: parameters, loop targets and `program_id(axis)`, through every definition.
+
+    Names in `stop` are answered as they are and not followed.
+    """
+    found: set[str] = set()
+    todo: list[ast.AST] = [node]
+    seen: set[str] = set()
+    while todo:
+        part = todo.pop()
+        found |= {f"program_id({spell(c.args[0])})" for c in ast.walk(part) if _is_program_id(c) and c.args}  # type: ignore[union-attr]
+        for name in names_read(part) - seen:
+            seen.add(name)
+            places = () if name in stop else kernel.definitions.get(name, ())
+            if not places or any(isinstance(place, ast.For) for place in places):
+                found.add(name)
+            for place in places:
+                todo.append(place.iter if isinstance(place, ast.For) else place.value)  # type: ignore[attr-defined]
+    return frozenset(found)
+
+
+def _is_program_id(node: ast.AST) -> bool:
+    return called(node) == "tl.program_id"
+
+
+def contracts(kernel: Kernel) -> bool:
+    return bool(kernel.calls(*CONTRACTIONS))
+
+
+def grouped(node: ast.expr) -> str:
+    """The expression's text, in parentheses where another operator could tear it apart."""
+    text = spell(node)
+    return text if isinstance(node, ast.Name | ast.Call | ast.Constant | ast.Subscript | ast.Attribute) else f"({text})"
+
+
+def product(nodes: Iterable[ast.expr]) -> str:
+    factors = [node for node in nodes if int_value(node) != 1]
+    return " * ".join(grouped(node) for node in factors) or "1"
+
+
+def grid_text(parts: Sequence[str]) -> str:
+    return f"({parts[0]},)" if len(parts) == 1 else f"({', '.join(parts)})"
+
+
+def set_grid(module: KernelModule, launch: Launch, parts: Sequence[str]) -> Edit:
+    """The launch with another grid."""
+    assert isinstance(launch.call.func, ast.Subscript)
+    return module.replace(launch.call.func.slice, grid_text(parts))
+
+
+def device_of(module: KernelModule, launch: Launch) -> str | None:
+    """`x.device` of some tensor argument of the launch."""
+    kernel = module.kernels[launch.kernel]
+    arguments = [launch.arguments.get(name) for name in kernel.pointers]
+    roots = [module.root_of(node) for node in arguments if node is not None]
+    return next((f"{root}.device" for root in roots if root), None)
+
+
+def body_text(module: KernelModule, body: Sequence[ast.stmt]) -> str:
+    """Consecutive statements as written (comments between them included), without their common indentation."""
+    if not body:
+        return ""
+    lines = module.text.splitlines(keepends=True)
+    return textwrap.dedent("".join(lines[body[0].lineno - 1 : body[-1].end_lineno])).rstrip("\n")
+
+
+def kernel_text(name: str, parameters: Sequence[str], body: str, doc: str = "") -> str:
+    """A `@triton.jit` function; long signatures are wrapped."""
+    head = f"def {name}({', '.join(parameters)}):"
+    if len(head) > LINE_LENGTH:
+        head = f"def {name}(\n" + _wrapped(parameters) + "\n):"
+    documented = f'"""{doc}"""\n{body}' if doc else body
+    return f"@triton.jit\n{head}\n{textwrap.indent(documented, '    ')}\n"
+
+
+def launch_text(name: str, grid: Sequence[str], arguments: Sequence[str]) -> str:
+    head = f"{name}[{grid_text(grid)}]({', '.join(arguments)})"
+    if len(head) > LINE_LENGTH:
+        head = f"{name}[{grid_text(grid)}](\n" + _wrapped(arguments) + "\n)"
+    return head
+
+
+def _wrapped(items: Sequence[str]) -> str:
+    return textwrap.fill(
+        ", ".join(i.replace(" ", "\0") for i in items) + ",",
+        LINE_LENGTH - 4,
+        initial_indent="    ",
+        subsequent_indent="    ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    ).replace("\0", " ")
+
+
+def declared(kernel: Kernel, names: set[str]) -> list[str]:
+    """The declarations of those parameters that `names` holds, in order."""
+    return [
+        f"{p.name}: tl.constexpr" if p.kind == "constexpr" else p.name for p in kernel.parameters if p.name in names
+    ]
+
+
+def passed(kernel: Kernel, launch: Launch, names: set[str]) -> list[str]:
+    """The launch's arguments for those parameters: by position where they can be, constexprs by keyword."""
+    found = []
+    for parameter in kernel.parameters:
+        if parameter.name in names and parameter.name in launch.arguments:
+            text = spell(launch.arguments[parameter.name])
+            found.append(f"{parameter.name}={text}" if parameter.kind == "constexpr" else text)
+    return found
+
+
+def written_parameters(kernel: Kernel) -> set[str]:
+    """Parameters that the body assigns (pointers advanced in place)."""
+    return {p.name for p in kernel.parameters} & set(kernel.definitions)
+
+
+def is_top_level(kernel: Kernel, statement: ast.stmt) -> bool:
+    return any(statement is other for other in kernel.body)
+
+
+def plain_statements(body: Sequence[ast.stmt]) -> bool:
+    """Assignments, loops, conditions and calls only: what can be moved and wrapped."""
+    allowed = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.While, ast.If, ast.Expr, ast.Pass)
+    return all(isinstance(statement, allowed) for statement in statements(body))

@@ -1,0 +1,55 @@
+"""Software pipelining: loads of later iterations start before the present one is computed."""
+
+from __future__ import annotations
+
+import ast
+
+from evo_kernel.types import Strategy, TaskCard
+from operators.micro.module import Kernel, KernelModule, Loop, called, fresh_name, spell
+from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
+from operators.micro.rewrites.grids import contracts
+
+CONTRACTION_STAGES = 4  # the launch default is 3, for loops with dots only
+ROW_STAGES = 2
+
+
+class SoftwarePipeline:
+    """Innermost loops that load become `tl.range(..., num_stages=STAGES)`: the compiler prefetches with cp.async."""
+
+    name = "software-pipeline"
+
+    def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
+        return [
+            Strategy(self.name, "pipeline", kernel_region(kernel.name))
+            for kernel in module.kernels.values()
+            if _loops(kernel) and module.launches_of(kernel.name)
+        ]
+
+    def apply(self, module: KernelModule, strategy: Strategy) -> str:
+        kernel = kernel_of(module, strategy)
+        loops = _loops(kernel)
+        if not loops:
+            raise RewriteFailed(f"{kernel.name} has no innermost `range` loop that loads")
+        knob = fresh_name("STAGES", module.names | kernel.names)
+        edits = [module.replace(loop.node.iter, _staged(loop, knob)) for loop in loops]
+        edits.append(module.add_parameters(kernel, f"{knob}: tl.constexpr"))
+        edits += [module.add_arguments(launch.call, f"{knob}={knob}") for launch in module.launches_of(kernel.name)]
+        first = CONTRACTION_STAGES if contracts(kernel) else ROW_STAGES
+        return module.edited(edits, module.set_constant(knob, first))
+
+
+def _loops(kernel: Kernel) -> list[Loop]:
+    """Innermost `range` loops that load from memory through pointers or descriptors."""
+    outer = {id(node) for loop in kernel.loops for node in loop.outer}
+    return [l for l in kernel.loops if l.function == "range" and id(l.node) not in outer and _loads(l)]
+
+
+def _loads(loop: Loop) -> bool:
+    calls = [part for part in ast.walk(loop.node) if isinstance(part, ast.Call)]
+    return any(called(call) == "tl.load" or called(call).endswith("_desc.load") for call in calls)
+
+
+def _staged(loop: Loop, knob: str) -> str:
+    assert isinstance(loop.node.iter, ast.Call)
+    bounds = ", ".join(spell(bound) for bound in loop.node.iter.args)
+    return f"tl.range({bounds}, num_stages={knob})"

@@ -1,0 +1,108 @@
+"""Input precision of contractions, within the task's contract.
+
+Half-precision operands go to the tensor cores as they are (their products are exact in fp32), and fp32 operands take
+TF32 only where the task allows it.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from evo_kernel.types import Strategy, TaskCard
+from operators.micro.edits import Edit
+from operators.micro.module import Kernel, KernelModule, argument, called, spell
+from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region, parameter
+
+HALVES = ("bfloat16", "float16")
+
+
+class InputPrecision:
+    """`operands=half` drops widening before a dot; `operands=tf32` relaxes fp32 dots."""
+
+    name = "input-precision"
+
+    def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
+        found = []
+        for kernel in module.kernels.values():
+            if _narrowing(module, kernel, task):
+                found.append(self._strategy(kernel, "half"))
+            if task.precision == "tf32" and _ieee_dots(kernel):
+                found.append(self._strategy(kernel, "tf32"))
+        return found
+
+    def _strategy(self, kernel: Kernel, operands: str) -> Strategy:
+        return Strategy(self.name, "algorithm", kernel_region(kernel.name), (("operands", operands),))
+
+    def apply(self, module: KernelModule, strategy: Strategy) -> str:
+        kernel = kernel_of(module, strategy)
+        if parameter(strategy, "operands") == "tf32":
+            edits = [module.replace(node, '"tf32"') for node in _ieee_dots(kernel)]
+        else:
+            edits = _narrowed(module, kernel, _dot_pairs(kernel))
+        if not edits:
+            raise RewriteFailed(f"{kernel.name} has no dot whose operands could be read more cheaply")
+        return module.edited(edits)
+
+
+def _ieee_dots(kernel: Kernel) -> list[ast.expr]:
+    given = [argument(call, "input_precision") for call in kernel.calls("tl.dot")]
+    return [node for node in given if isinstance(node, ast.Constant) and node.value == "ieee"]
+
+
+def _widened(kernel: Kernel, node: ast.expr) -> tuple[str, ast.Call] | None:
+    """(pointer, the `tl.load(...).to(tl.float32)`) of a dot's operand that was widened right after its load."""
+    value = kernel.value_of(node.id) if isinstance(node, ast.Name) else node
+    if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Attribute) or value.func.attr != "to":
+        return None
+    load = value.func.value
+    if not value.args or spell(value.args[0]) != "tl.float32" or called(load) != "tl.load":
+        return None
+    base = next((access.base for access in kernel.accesses if access.call is load), None)
+    return (base, value) if base is not None else None
+
+
+def _dot_pairs(kernel: Kernel) -> list[tuple[tuple[str, ast.Call], tuple[str, ast.Call]]]:
+    """Both operands of every dot, if every dot has widened operands that nothing else reads; else none."""
+    pairs = []
+    for dot in kernel.calls("tl.dot"):
+        left, right = _widened(kernel, dot.args[0]), _widened(kernel, dot.args[1])
+        if (
+            left is None
+            or right is None
+            or not (_only_in_dots(kernel, dot.args[0]) and _only_in_dots(kernel, dot.args[1]))
+        ):
+            return []
+        pairs.append((left, right))
+    return pairs
+
+
+def _only_in_dots(kernel: Kernel, node: ast.expr) -> bool:
+    if not isinstance(node, ast.Name):
+        return True
+    operands = {id(operand) for dot in kernel.calls("tl.dot") for operand in dot.args[:2]}
+    reads = [p for p in ast.walk(kernel.node) if isinstance(p, ast.Name) and p.id == node.id]
+    return all(id(read) in operands for read in reads if isinstance(read.ctx, ast.Load))
+
+
+def _narrowing(module: KernelModule, kernel: Kernel, task: TaskCard) -> bool:
+    """Whether both operands of every dot come from inputs of one half-precision dtype, in all cases."""
+    pairs = _dot_pairs(kernel)
+    dtypes = [_dtypes(module, kernel, base, task) for pair in pairs for base, _ in pair]
+    return bool(pairs) and all(d == dtypes[0] and len(d) == 1 and d <= set(HALVES) for d in dtypes)
+
+
+def _dtypes(module: KernelModule, kernel: Kernel, pointer: str, task: TaskCard) -> set[str]:
+    """The dtypes that a pointer has over the task's cases; {"?"} when it is no input of `run`."""
+    inputs = [a.arg for a in module.run.args.args]
+    found = set()
+    for launch in module.launches_of(kernel.name):
+        root = module.root_of(launch.arguments[pointer]) if pointer in launch.arguments else None
+        for case in task.cases:
+            known = root in inputs and root not in module.buffers and len(case.inputs) == len(inputs)
+            found.add(case.inputs[inputs.index(root)][0].removeprefix("torch.") if known and root else "?")
+    return found or {"?"}
+
+
+def _narrowed(module: KernelModule, kernel: Kernel, pairs: list) -> list[Edit]:
+    widened = {id(call): call for pair in pairs for _, call in pair}
+    return [module.replace(call, module.source_of(call.func.value)) for call in widened.values()]  # type: ignore[attr-defined]

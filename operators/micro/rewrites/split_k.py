@@ -1,0 +1,310 @@
+"""Split-K: the contraction loop is shared by several programs, and a second kernel adds up and finishes.
+
+Partial sums go to an fp32 buffer, whole tiles at a time, and are added in a fixed order: two runs agree bit for bit.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from evo_kernel.types import Strategy, TaskCard
+from operators.micro.module import (
+    Kernel,
+    KernelModule,
+    Launch,
+    Loop,
+    argument,
+    called,
+    expression,
+    fresh_name,
+    int_value,
+    names_read,
+    names_written,
+    spell,
+)
+from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
+from operators.micro.rewrites.grids import (
+    CONTRACTIONS,
+    body_text,
+    declared,
+    device_of,
+    grid_launches,
+    has_plain_axes,
+    kernel_text,
+    launch_text,
+    passed,
+    plain_statements,
+    product,
+    written_parameters,
+)
+
+SPLITS = 4  # programs that share one tile's contraction: the knob's first value
+MOST_GRID_AXES = 2  # a launch has three; the split takes one
+
+
+@dataclass(frozen=True)
+class _Accumulator:
+    name: str
+    init: ast.Assign  # `acc = tl.zeros(shape, dtype=tl.float32)`
+    shape: tuple[ast.expr, ...]
+
+
+@dataclass(frozen=True)
+class _Contraction:
+    """A kernel that can be cut after its loop."""
+
+    launch: Launch
+    loop: Loop
+    before: Sequence[ast.stmt]
+    after: Sequence[ast.stmt]
+    accumulators: tuple[_Accumulator, ...]
+    advances: tuple[ast.AugAssign, ...]  # `ptrs += step` in the loop
+
+
+class SplitK:
+    """Offered where a kernel's only loop adds products into fp32 accumulators that start at zero."""
+
+    name = "split-k"
+
+    def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
+        kernels = module.kernels.values()
+        return [
+            Strategy(self.name, "tiling", kernel_region(kernel.name))
+            for kernel in kernels
+            if _contraction(module, kernel) is not None
+        ]
+
+    def apply(self, module: KernelModule, strategy: Strategy) -> str:
+        kernel = kernel_of(module, strategy)
+        found = _contraction(module, kernel)
+        if found is None:
+            raise RewriteFailed(f"{kernel.name} has no contraction loop at its top level that can be shared")
+        return _Split(module, kernel, found).text()
+
+
+def _contraction(module: KernelModule, kernel: Kernel) -> _Contraction | None:
+    launches, body = grid_launches(module, kernel), kernel.body
+    loops = [loop for loop in kernel.loops if loop.node in body]
+    if any(name.startswith("SPLIT") for name in kernel.constexprs):
+        return None
+    if len(launches) != 1 or len(launches[0].grid) > MOST_GRID_AXES or len(loops) != 1:
+        return None
+    if not has_plain_axes(kernel) or not plain_statements(body) or written_parameters(kernel):
+        return None
+    loop, launch = loops[0], launches[0]
+    if loop.function == "tl.static_range" or device_of(module, launch) is None or not _multiplies(loop):
+        return None
+    at = body.index(loop.node)
+    before, after = body[:at], body[at + 1 :]
+    if not all(isinstance(s, ast.Assign) for s in before) or not after:
+        return None
+    carried = names_written(*loop.node.body) & names_written(*before)
+    state = [_state(statement, carried) for statement in loop.node.body]
+    if None in state or names_read(*after) & names_written(loop.node) - carried:
+        return None
+    advances = tuple(s for s, kind in zip(loop.node.body, state, strict=True) if kind == "advance")
+    moved = {s.target.id for s in advances}  # type: ignore[attr-defined]
+    invariant = all(not names_read(s.value) & names_written(loop.node) for s in advances)  # type: ignore[attr-defined]
+    accumulators = tuple(_accumulator(kernel, before, name) for name in sorted(carried - moved))
+    if not accumulators or None in accumulators or not invariant or names_read(*after) & moved:
+        return None
+    return _Contraction(launch, loop, before, after, accumulators, advances)  # type: ignore[arg-type]
+
+
+def _multiplies(loop: Loop) -> bool:
+    return any(called(part) in CONTRACTIONS for part in ast.walk(loop.node))
+
+
+def _state(statement: ast.stmt, carried: set[str]) -> str | None:
+    """How a statement of the loop changes what lives past it: "local", "sum", "advance"; None: in a way not known."""
+    touched = names_written(statement) & carried
+    if not touched:
+        return "local" if not names_read(statement) & carried or _reads_moved(statement) else None
+    if (
+        isinstance(statement, ast.AugAssign)
+        and isinstance(statement.op, ast.Add)
+        and isinstance(statement.target, ast.Name)
+    ):
+        if names_read(statement.value) & touched:
+            return None
+        return "sum" if any(called(p) in CONTRACTIONS for p in ast.walk(statement.value)) else "advance"
+    if isinstance(statement, ast.Assign) and len(touched) == 1 and called(statement.value) == "tl.dot":
+        call = statement.value
+        assert isinstance(call, ast.Call)
+        seed = argument(call, "acc", 2)
+        operands = names_read(*call.args[:2])
+        return "sum" if seed is not None and spell(seed) in touched and not operands & touched else None
+    return None
+
+
+def _reads_moved(statement: ast.stmt) -> bool:
+    """Whether the statement only reads advanced pointers (accumulators may only be added to)."""
+    return isinstance(statement, ast.Assign)
+
+
+def _accumulator(kernel: Kernel, before: Sequence[ast.stmt], name: str) -> _Accumulator | None:
+    inits = [s for s in before if name in names_written(s)]
+    value = inits[0].value if len(inits) == 1 and isinstance(inits[0], ast.Assign) else None
+    if not isinstance(value, ast.Call) or called(value) != "tl.zeros":
+        return None
+    dtype, shape = argument(value, "dtype", 1), argument(value, "shape", 0)
+    if dtype is None or spell(dtype) != "tl.float32" or not isinstance(shape, ast.Tuple | ast.List):
+        return None
+    known = all(int_value(s) is not None or spell(s) in kernel.constexprs for s in shape.elts)
+    return _Accumulator(name, inits[0], tuple(shape.elts)) if known and 0 < len(shape.elts) <= 2 else None  # type: ignore[arg-type]
+
+
+class _Split:
+    """The texts of the two kernels and their launches."""
+
+    def __init__(self, module: KernelModule, kernel: Kernel, found: _Contraction) -> None:
+        self.module, self.kernel, self.found = module, kernel, found
+        self.knob = fresh_name("SPLIT_K", module.names | kernel.names)
+        self.rank = len(found.launch.grid)
+        self.split, self.tile = kernel.fresh("split"), kernel.fresh("tile_index")
+        self.partials = {a.name: kernel.fresh(f"{a.name}_partial_ptr") for a in found.accumulators}
+        self.buffers = {a.name: module.fresh(f"{a.name}_partial") for a in found.accumulators}
+        self.lanes = {a.name: kernel.fresh(f"{a.name}_lanes") for a in found.accumulators}
+        self.reducer = module.fresh(f"{kernel.name.removesuffix('_kernel')}_reduce_kernel")
+
+    def text(self) -> str:
+        module, found = self.module, self.found
+        kernels = self.summing_kernel() + "\n\n" + self.reducing_kernel()
+        edits = [
+            module.insert_before(found.launch.statement, "\n".join(self.allocations())),
+            module.replace(found.launch.statement, self.launches()),
+            module.delete_function(self.kernel.node),
+            module.add_kernel(kernels),
+            module.set_constant(self.knob, SPLITS),
+        ]
+        return module.edited(edits)
+
+    # -- the kernels -----------------------------------------------------------------------------------------------
+
+    def summing_kernel(self) -> str:
+        """The loop over one share of the contraction; sums are stored as they lie in registers."""
+        found, module = self.found, self.module
+        loop, chunk = found.loop, self.kernel.fresh("chunk")
+        first = self.kernel.fresh("first")
+        blocks = f"tl.cdiv({_difference(loop.stop, loop.start)}, {spell(loop.step)})"
+        shares = [
+            f"{self.split} = tl.program_id({self.rank})",
+            f"{chunk} = tl.cdiv({blocks}, {self.knob})",
+            f"{first} = {self.split} * {chunk}",
+        ]
+        shares += [f"{spell(s.target)} += {first} * ({spell(s.value)})" for s in found.advances]
+        step = spell(loop.step) if isinstance(loop.step, ast.Name | ast.Constant) else f"({spell(loop.step)})"
+        origin = "" if int_value(loop.start) == 0 else f"{spell(loop.start)} + "
+        bounds = [f"{origin}{first} * {step}", f"tl.minimum({spell(loop.stop)}, {origin}({first} + {chunk}) * {step})"]
+        header = _with_bounds(loop, bounds, spell(loop.step))
+        body = [*self._written(found.before), *shares, header, _indent(body_text(module, loop.node.body))]
+        body += [self._tile_index(), *self._lanes(), *[self._store(a) for a in found.accumulators]]
+        text = "\n".join(body)
+        used = self._used(text)
+        extra = [*self.partials.values(), *declared(self.kernel, used), f"{self.knob}: tl.constexpr"]
+        return kernel_text(self.kernel.name, extra, text)
+
+    def reducing_kernel(self) -> str:
+        """Adds the shares of one tile, then goes on as the kernel did after its loop."""
+        found = self.found
+        kept = _needed(found.before, names_read(*found.after) | {a.name for a in found.accumulators})
+        step = self.kernel.fresh("share")
+        loads = "\n".join(f"{a.name} += {self._load(a, step)}" for a in found.accumulators)
+        body = [*self._written(kept), self._tile_index(), *self._lanes()]
+        body += [f"for {step} in range(0, {self.knob}):", _indent(loads)]
+        body.append(body_text(self.module, found.after))
+        text = "\n".join(body)
+        extra = [*self.partials.values(), *declared(self.kernel, self._used(text)), f"{self.knob}: tl.constexpr"]
+        return kernel_text(self.reducer, extra, text)
+
+    def _written(self, body: Sequence[ast.stmt]) -> list[str]:
+        return [self.module.source_of(statement) for statement in body]
+
+    def _used(self, text: str) -> set[str]:
+        return names_read(ast.parse(text)) & {p.name for p in self.kernel.parameters}
+
+    def _tile_index(self) -> str:
+        second = "tl.program_id(1).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)"
+        return f"{self.tile} = " + (second if self.rank == 2 else "tl.program_id(0).to(tl.int64)")
+
+    def _tiles(self) -> str:
+        return " * ".join(f"tl.num_programs({axis})" for axis in range(self.rank))
+
+    def _address(self, accumulator: _Accumulator, share: str) -> str:
+        sizes = [spell(size) for size in accumulator.shape]
+        offset = f"({share} * {self._tiles()} + {self.tile}) * {_block(sizes)}"
+        return f"{self.partials[accumulator.name]} + {offset} + {self.lanes[accumulator.name]}"
+
+    def _lanes(self) -> list[str]:
+        """Where the elements of a tile lie in its slot: row by row."""
+        lines = []
+        for accumulator in self.found.accumulators:
+            sizes = [spell(size) for size in accumulator.shape]
+            lanes = f"tl.arange(0, {sizes[0]})"
+            if len(sizes) == 2:
+                lanes = f"{lanes}[:, None] * {sizes[1]} + tl.arange(0, {sizes[1]})[None, :]"
+            lines.append(f"{self.lanes[accumulator.name]} = {lanes}")
+        return lines
+
+    def _store(self, accumulator: _Accumulator) -> str:
+        return f"tl.store({self._address(accumulator, self.split)}, {accumulator.name})"
+
+    def _load(self, accumulator: _Accumulator, share: str) -> str:
+        return f"tl.load({self._address(accumulator, share)})"
+
+    # -- the host ----------------------------------------------------------------------------------------------------
+
+    def allocations(self) -> list[str]:
+        launch, found = self.found.launch, []
+        for accumulator in self.found.accumulators:
+            sizes = [spell(launch.arguments.get(spell(size), size)) for size in accumulator.shape]
+            shape = f"({self.knob}, {product(launch.grid)}, {' * '.join(sizes)})"
+            device = device_of(self.module, launch)
+            found.append(
+                f"{self.buffers[accumulator.name]} = torch.empty({shape}, dtype=torch.float32, device={device})"
+            )
+        return found
+
+    def launches(self) -> str:
+        launch, grid = self.found.launch, [spell(part) for part in self.found.launch.grid]
+        options = [f"{name}={spell(value)}" for name, value in launch.options.items()]
+        lines = []
+        for name, text, shape in (
+            (self.kernel.name, self.summing_kernel(), [*grid, self.knob]),
+            (self.reducer, self.reducing_kernel(), grid),
+        ):
+            arguments = [*self.buffers.values(), *passed(self.kernel, launch, self._used(text))]
+            lines.append(launch_text(name, shape, [*arguments, f"{self.knob}={self.knob}", *options]))
+        return "\n".join(lines)
+
+
+def _difference(stop: ast.expr, start: ast.expr) -> str:
+    return spell(stop) if int_value(start) == 0 else f"({spell(stop)}) - ({spell(start)})"
+
+
+def _with_bounds(loop: Loop, bounds: Sequence[str], step: str) -> str:
+    """The loop's first line with other bounds; keywords such as num_stages stay."""
+    iterator = loop.node.iter
+    assert isinstance(iterator, ast.Call)
+    changed = ast.Call(iterator.func, [expression(b) for b in bounds] + [expression(step)], iterator.keywords)
+    return f"for {loop.target} in {spell(changed)}:"
+
+
+def _indent(text: str) -> str:
+    return "\n".join(f"    {line}" if line else line for line in text.split("\n"))
+
+
+def _block(sizes: Sequence[str]) -> str:
+    return sizes[0] if len(sizes) == 1 else f"({' * '.join(sizes)})"
+
+
+def _needed(before: Sequence[ast.stmt], wanted: set[str]) -> list[ast.stmt]:
+    """Those assignments that what follows reads, in order."""
+    kept: list[ast.stmt] = []
+    for statement in reversed(before):
+        if names_written(statement) & wanted:
+            kept.insert(0, statement)
+            wanted = wanted | names_read(statement)
+    return kept

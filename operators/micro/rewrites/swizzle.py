@@ -1,0 +1,165 @@
+"""Program-order swizzle: tiles that share operands run close together in time, so that the second read hits L2."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from evo_kernel.types import Strategy, TaskCard
+from operators.micro.module import Kernel, KernelModule, fresh_name, spell
+from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
+from operators.micro.rewrites.grids import (
+    axis_calls,
+    grid_launches,
+    grouped,
+    has_plain_axes,
+    origins,
+    product,
+    set_grid,
+)
+
+GROUP = 8  # tiles along the first axis that one group spans: the knob's first value
+
+_ORDER = """\
+{group} = {knob} * {n}
+{first} = {tile} // {group} * {knob}
+{height} = tl.minimum({m} - {first}, {knob})
+{out_m} = {first} + {tile} % {group} % {height}
+{out_n} = {tile} % {group} // {height}"""
+
+
+@dataclass(frozen=True)
+class _Divided:
+    """A tile number that the kernel itself splits: `m = tile // width`, `n = tile % width`."""
+
+    first: ast.Assign
+    second: ast.Assign
+    width: str
+    tiles: str  # how many tiles there are
+
+
+class Swizzle:
+    """Grouped order over a two-dimensional tile grid. Right for any grid: it only permutes the programs."""
+
+    name = "swizzle"
+
+    def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
+        found = []
+        for kernel in module.kernels.values():
+            if not grid_launches(module, kernel) or not has_plain_axes(kernel) or _is_grouped(kernel):
+                continue
+            if _axes(module, kernel) is not None or _divided(kernel) is not None:
+                found.append(Strategy(self.name, "launch", kernel_region(kernel.name)))
+        return found
+
+    def apply(self, module: KernelModule, strategy: Strategy) -> str:
+        kernel = kernel_of(module, strategy)
+        axes, divided = _axes(module, kernel), _divided(kernel)
+        if axes is not None:
+            return _flatten(module, kernel, axes)
+        if divided is not None:
+            return _reorder(module, kernel, divided)
+        raise RewriteFailed(f"{kernel.name} has no two-dimensional tile grid whose operands are shared")
+
+
+def _is_grouped(kernel: Kernel) -> bool:
+    return any(name.startswith("GROUP") for name in kernel.constexprs)
+
+
+def _shares_operands(kernel: Kernel, m: str, n: str, stop: frozenset[str] = frozenset()) -> bool:
+    """Whether one load moves with the first coordinate only, and another with the second only."""
+    loads = [origins(kernel, a.pointer, stop) for a in kernel.accesses if a.kind == "load"]
+    return any(m in s and n not in s for s in loads) and any(n in s and m not in s for s in loads)
+
+
+def _axes(module: KernelModule, kernel: Kernel) -> int | None:
+    """The first of two neighbouring grid axes whose programs share operands."""
+    launches = grid_launches(module, kernel)
+    rank = len(launches[0].grid) if launches else 0
+    for axis in range(rank - 1):
+        if _shares_operands(kernel, f"program_id({axis})", f"program_id({axis + 1})"):
+            return axis
+    return None
+
+
+def _flatten(module: KernelModule, kernel: Kernel, axis: int) -> str:
+    """Two grid axes become one, walked in groups."""
+    tile, tile_m, tile_n = (kernel.fresh(wish) for wish in ("tile", "tile_0", "tile_1"))
+    tiles_m, tiles_n, knob = kernel.fresh("tiles_0"), kernel.fresh("tiles_1"), _knob(module, kernel)
+    order = _order(kernel, knob, tile, (tiles_m, tiles_n), (tile_m, tile_n))
+    first = kernel.body[0]
+    edits = [module.insert_before(first, f"{tile} = tl.program_id({axis})\n{order}")]
+    for function, names in (("tl.program_id", (tile_m, tile_n)), ("tl.num_programs", (tiles_m, tiles_n))):
+        for call, at in axis_calls(kernel, function):
+            if at in (axis, axis + 1):
+                edits.append(module.replace(call, names[at - axis]))
+            elif at > axis:
+                edits.append(module.replace(call, f"{function}({at - 1})"))
+    edits.append(module.add_parameters(kernel, f"{tiles_m}, {tiles_n}, {knob}: tl.constexpr"))
+    for launch in module.launches_of(kernel.name):
+        grid = [spell(part) for part in launch.grid]
+        pair = launch.grid[axis : axis + 2]
+        edits.append(set_grid(module, launch, [*grid[:axis], product(pair), *grid[axis + 2 :]]))
+        counts = f"{tiles_m}={spell(pair[0])}, {tiles_n}={spell(pair[1])}"
+        edits.append(module.add_arguments(launch.call, f"{counts}, {knob}={knob}"))
+    return module.edited(edits, module.set_constant(knob, GROUP))
+
+
+def _knob(module: KernelModule, kernel: Kernel) -> str:
+    return fresh_name("GROUP_M", module.names | kernel.names)
+
+
+def _order(kernel: Kernel, knob: str, tile: str, tiles: tuple[str, str], outs: tuple[str, str]) -> str:
+    names = {
+        "group": kernel.fresh("group_tiles"),
+        "first": kernel.fresh("group_first"),
+        "height": kernel.fresh("group_height"),
+    }
+    return _ORDER.format(knob=knob, tile=tile, m=tiles[0], n=tiles[1], out_m=outs[0], out_n=outs[1], **names)
+
+
+def _tile_counts(kernel: Kernel) -> dict[str, str]:
+    """Spelling of a tile number → spelling of the number of tiles: the program index, or a loop that starts at it."""
+    counts = {"tl.program_id(0)": "tl.num_programs(0)"}
+    for name in kernel.definitions:
+        value = kernel.value_of(name)
+        if value is not None and spell(value) == "tl.program_id(0)":
+            counts[name] = "tl.num_programs(0)"
+    for loop in kernel.loops:
+        if spell(loop.start) == "tl.program_id(0)" and spell(loop.step) == "tl.num_programs(0)":
+            counts[loop.target] = spell(loop.stop)
+    return counts
+
+
+def _divided(kernel: Kernel) -> _Divided | None:
+    """`m = tile // width` and `n = tile % width` in one suite, with operands shared between tiles."""
+    counts = _tile_counts(kernel)
+    for suite in [kernel.body, *[loop.node.body for loop in kernel.loops]]:
+        halves: dict[tuple[str, str], dict[type, ast.Assign]] = {}
+        for statement in suite:
+            value = statement.value if isinstance(statement, ast.Assign) else None
+            if isinstance(value, ast.BinOp) and isinstance(value.op, ast.FloorDiv | ast.Mod):
+                if (tile := spell(value.left)) in counts:
+                    halves.setdefault((tile, grouped(value.right)), {})[type(value.op)] = statement  # type: ignore[assignment]
+        for (tile, width), pair in halves.items():
+            if len(pair) == 2:
+                divided = _Divided(pair[ast.FloorDiv], pair[ast.Mod], width, counts[tile])
+                m, n = spell(divided.first.targets[0]), spell(divided.second.targets[0])
+                single = kernel.value_of(m) is not None and kernel.value_of(n) is not None
+                if single and _shares_operands(kernel, m, n, frozenset((m, n))):
+                    return divided
+    return None
+
+
+def _reorder(module: KernelModule, kernel: Kernel, divided: _Divided) -> str:
+    """The kernel's own split of its tile number, in grouped order."""
+    knob, tiles_m = _knob(module, kernel), kernel.fresh("tiles_0")
+    assert isinstance(divided.first.value, ast.BinOp)
+    outs = (spell(divided.first.targets[0]), spell(divided.second.targets[0]))
+    order = _order(kernel, knob, spell(divided.first.value.left), (tiles_m, divided.width), outs)
+    earlier, later = sorted((divided.first, divided.second), key=lambda s: s.lineno)
+    text = f"{tiles_m} = {divided.tiles} // {divided.width}\n{order}"
+    edits = [module.replace(earlier, text), module.delete(later)]
+    edits.append(module.add_parameters(kernel, f"{knob}: tl.constexpr"))
+    edits += [module.add_arguments(launch.call, f"{knob}={knob}") for launch in module.launches_of(kernel.name)]
+    return module.edited(edits, module.set_constant(knob, GROUP))

@@ -1,0 +1,113 @@
+"""A child process for the tests of grid rewrites: runs sources in Triton's interpreter, or compiles them for sm_90.
+
+    python grid_child.py interpret|compile JOBS.json      (run with TRITON_INTERPRET=1 for interpret)
+
+A job is [path of a source, name of a built-in task]. Prints one JSON list of [value, reason]: the worst error against
+a float64 reference relative to its largest value, or a digest of grids and machine code. Interpreted inputs are fp32:
+the interpreter's bf16 dot is wrong.
+"""
+
+import hashlib
+import importlib.util
+import json
+import os
+import sys
+import types
+from pathlib import Path
+
+os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"
+os.environ["TRITON_DISABLE_LINE_INFO"] = "1"
+
+import torch
+import triton
+
+ROOT = Path(__file__).resolve().parents[2]
+TASKS = {
+    name: ROOT / "evo_kernel/tasks/builtin" / name / "task.py"
+    for name in ("matmul", "linear_gelu", "attention", "softmax")
+}
+SAMPLES = Path(__file__).resolve().parent / "grid_samples"
+BIG = {"matmul": 0, "linear_gelu": 0, "attention": 0, "softmax": 0}
+POINTERS = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.int64: "*i64"}
+
+
+def load(path, number):
+    spec = importlib.util.spec_from_file_location(f"job_{number}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def interpret(module, task):
+    worst = 0.0
+    for number, case in enumerate(task.CASES["check"]):
+        drawn = task.inputs(case, torch.Generator().manual_seed(number), "cpu")
+        inputs = [t.float() for t in drawn]
+        want = task.reference(*[t.double() for t in inputs])
+        got = module.run(*[t.clone() for t in inputs]).double()
+        error = (got - want).abs().max().item() / want.abs().max().item()
+        worst = max(worst, error if error == error else float("inf"))
+    return worst
+
+
+def described(kernel, args, named):
+    """Types, constants and alignments, as Triton's own launch would find them."""
+    values = dict(zip(kernel.arg_names, args, strict=False)) | named
+    constants = {p.name: values[p.name] for p in kernel.params if p.is_constexpr}
+    constants |= {n: 1 for n, v in values.items() if n in kernel.arg_names and type(v) is int and v == 1}
+    kinds, aligned = {}, {}
+    for place, name in enumerate(kernel.arg_names):
+        value = values[name]
+        if name in constants:
+            kinds[name] = "constexpr"
+            continue
+        is_tensor = isinstance(value, torch.Tensor)
+        kinds[name] = POINTERS[value.dtype] if is_tensor else "fp32" if isinstance(value, float) else "i32"
+        if is_tensor or (type(value) is int and value % 16 == 0):
+            aligned[(place,)] = [["tt.divisibility", 16]]
+    return kinds, constants, aligned
+
+
+def compile_all(module, task):
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    parts = []
+
+    def launch(kernel, *args, grid, warmup, num_warps=4, num_stages=3, **named):
+        kinds, constants, aligned = described(kernel, args, named)
+        options = {"num_warps": num_warps, "num_stages": num_stages}
+        source = ASTSource(kernel, kinds, constants, aligned)
+        built = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+        signs = [
+            sign for sign in ("wgmma", "mma.sync", "cp.async.bulk.tensor", "cp.async.c") if sign in built.asm["ptx"]
+        ]
+        code = hashlib.sha256(built.asm["cubin"]).hexdigest()[:12]
+        parts.append([kernel.__name__, list(grid), code, signs])
+
+    triton.runtime.jit.JITFunction.run = launch
+    with FakeTensorMode():
+        case = task.CASES["search"][0]
+        module.run(*task.inputs(case, None, "cpu"))
+    return parts
+
+
+def main(how, jobs):
+    torch.set_num_threads(1)
+    torch.cuda.get_device_properties = lambda device: types.SimpleNamespace(
+        multi_processor_count=2 if how == "interpret" else 132
+    )
+    answers = []
+    for number, (path, name) in enumerate(json.loads(Path(jobs).read_text())):
+        try:
+            task = load(TASKS[name], f"task_{number}")
+            value = (interpret if how == "interpret" else compile_all)(load(path, number), task)
+            answers.append([value, ""])
+        except Exception as error:  # whatever the source does is the answer
+            answers.append([None, f"{type(error).__name__}: {str(error)[-800:]}"])
+    print("ANSWER" + json.dumps(answers))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
