@@ -103,6 +103,9 @@ def write_map(
     groups = collapse(out.shape, order, [*operands, target])
     inner = [o.strides[groups[-1].dim] for o in (*operands, target)] if groups else []
     simple = all(stride in (0, 1) for stride in inner)
+    # An address that does not move along the row would be one number where its loads are masked blocks.
+    fixed = any(isinstance(r, Read) and not r.load and s == 0 for r, s in zip(reads, inner, strict=False))
+    simple = simple and not fixed
     suffix = "" if len(groups) <= 1 and simple else "_rows" if len(groups) == 2 and simple else "_strided"
     kernel = Kernel(base + suffix, module)
     for operand in operands:

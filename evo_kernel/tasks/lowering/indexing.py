@@ -345,7 +345,7 @@ def aten_call(module: Module, node: Node) -> Any:
     arguments = [text(argument) for argument in node.fx.args]
     arguments += [f"{name}={text(value)}" for name, value in node.fx.kwargs.items() if name != "pin_memory"]
     target = node.fx.target
-    module.line(f"{node.name} = torch.ops.{str(target)}({', '.join(arguments)})")
+    module.line(f"{node.name} = torch.ops.{target!s}({', '.join(arguments)})")
     if isinstance(node.result, torch.Tensor):
         return Value.of(node.name, node.result)
     return tuple(Value.of(f"{node.name}[{i}]", fake) if isinstance(fake, torch.Tensor) else None

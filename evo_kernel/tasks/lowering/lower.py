@@ -50,10 +50,12 @@ def lower_function(
 ) -> str:
     """The text of a module that computes `reference` for inputs like each of `cases` (tensors, meta ones welcome)."""
     modules = []
-    for traced, served in _branches(reference, cases):
+    branches = _branches(reference, cases)
+    for index, (traced, served) in enumerate(branches):
         module = Module(traced, served, precision)
         _write_graph(module, allow_aten)
-        modules.append((module, traced.conditions))
+        later = [case for _, others in branches[index + 1 :] for case in others]
+        modules.append((module, traced.test_against(later)))
     label = name or getattr(reference, "__name__", "reference")
     return render(f"First kernels of {label}, one an operation, written from its reference.", modules)
 
@@ -115,7 +117,7 @@ def _write_graph(module: Module, allow_aten: bool) -> None:
         elif node.op == "output":
             if not failures:
                 _write_outputs(module, [(item, values.get(item)) for item in node.args[0]])
-        elif node.op == "call_function" and _is_tensor(node) or _is_item(node, values):
+        elif (node.op == "call_function" and _is_tensor(node)) or _is_item(node, values):
             _write_node(module, node, values, failures, allow_aten)
     if failures:
         raise LoweringError(_sentence(failures))

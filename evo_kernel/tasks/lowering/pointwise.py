@@ -415,7 +415,7 @@ def cast(module: Module, node: Node) -> Value:
     expression = "{0} != 0" if target == torch.bool else f"{{0}}.to({tl_type(target)})"
     name = f"to_{str(target).removeprefix('torch.')}"
     if source.fill is not None:
-        return Value.of(node.name, node.result, fill=target.is_floating_point and float(source.fill) or source.fill)
+        return Value.of(node.name, node.result, fill=(target.is_floating_point and float(source.fill)) or source.fill)
     return write(module, node, Job(name, (source,), (source.dtype,), (expression,)))
 
 

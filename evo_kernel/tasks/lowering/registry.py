@@ -26,7 +26,7 @@ LOWERINGS: dict[Any, Lowering] = {}
 """aten packet or overload → its lowering; the overload wins."""
 
 
-class NotLowered(Exception):  # noqa: N818 - says what happened, not that anything went wrong
+class NotLowered(Exception):
     """An operation, or this use of it, has no kernel. The message completes "aten.x has no lowering: ..."."""
 
 

@@ -16,8 +16,8 @@ HEADER = '''"""{title}"""
 '''
 
 
-def render(title: str, modules: Sequence[tuple[Module, tuple[str, ...]]]) -> str:
-    """The whole module. Each entry is one traced branch with the conditions under which `run` takes it.
+def render(title: str, modules: Sequence[tuple[Module, str]]) -> str:
+    """The whole module. Each entry is one traced branch with the test by which `run` takes it.
 
     Kernels with equal texts are written once, whichever branch launches them.
     """
@@ -58,45 +58,35 @@ def _prefix(name: str, kernels: int) -> str:
     return "" if kernels == 1 else name.replace("_kernel", "").upper() + "_"
 
 
-def _run(modules: Sequence[tuple[Module, tuple[str, ...]]], names: dict[str, str], prefixes: dict[str, str]) -> str:
+def _run(modules: Sequence[tuple[Module, str]], names: dict[str, str], prefixes: dict[str, str]) -> str:
     if len(modules) == 1:
         return _function("run", modules[0][0], names, prefixes)
     functions, choice = [], []
     arguments = ", ".join(modules[0][0].traced.names)
-    for index, (module, conditions) in enumerate(modules):
+    for index, (module, test) in enumerate(modules):
         functions.append(_function(f"run_{index}", module, names, prefixes))
-        test = " and ".join(conditions) or "True"
         last = index == len(modules) - 1
-        indent = "" if last else "    "
         choice += [] if last else [f"    if {test}:"]
-        choice.append(f"    {indent}return run_{index}({arguments})")
-    sizes = _read_sizes(modules[0][0].traced.names, [module for module, _ in modules])
-    return "\n\n".join([*functions, "\n".join([f"def run({arguments}):", *sizes, *choice]) + "\n"])
+        choice.append(f"    {'' if last else '    '}return run_{index}({arguments})")
+    return "\n\n".join([*functions, "\n".join([f"def run({arguments}):", *choice]) + "\n"])
 
 
 def _function(name: str, module: Module, names: dict[str, str], prefixes: dict[str, str]) -> str:
-    lines = [f"def {name}({', '.join(module.traced.names)}):", *_read_sizes(module.traced.names, [module])]
+    lines = [f"def {name}({', '.join(module.traced.names)}):", *_read_sizes(module)]
     for line in module.lines:
         lines.append("    " + (line if isinstance(line, str) else _launch(line, names, prefixes)))
     return "\n".join(lines) + "\n"
 
 
-def _read_sizes(arguments: Sequence[str], modules: Sequence[Module]) -> list[str]:
+def _read_sizes(module: Module) -> list[str]:
     """`n0, n1 = x.shape` for every input of which a size is used."""
-    used = set().union(*(module.used for module in modules))
-    lines = []
-    for position, argument in enumerate(arguments):
-        fake = modules[0].traced.inputs[position]
-        found = {
-            dim: module.traced.size_name(symbol)
-            for module in modules
-            for symbol, (where, dim) in module.traced.symbols.items()
-            if where == position and module.traced.size_name(symbol) in used
-        }
-        if not found:
-            continue
-        targets = [found.get(dim, "_") for dim in range(fake.dim())]
-        lines.append(f"    {', '.join(targets)}{',' if len(targets) == 1 else ''} = {argument}.shape")
+    traced, lines = module.traced, []
+    for position, argument in enumerate(traced.names):
+        places = {dim: traced.size_name(symbol) for symbol, (where, dim) in traced.symbols.items() if where == position}
+        used = {dim: name for dim, name in places.items() if name in module.used}
+        if used:
+            targets = [used.get(dim, "_") for dim in range(traced.inputs[position].dim())]
+            lines.append(f"    {', '.join(targets)}{',' if len(targets) == 1 else ''} = {argument}.shape")
     return lines
 
 

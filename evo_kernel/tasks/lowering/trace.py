@@ -13,6 +13,7 @@ import inspect
 import keyword
 import logging
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,6 +36,16 @@ EXECUTE_AT_MOST = 1 << 22
 """Elements: a case with sizes of one is tried on the traced graph only when its inputs are this small."""
 
 Expr = sympy.Expr
+
+
+class _Printer(PythonPrinter):
+    """Size expressions as plain Python: they only ever see ints and floats."""
+
+    def _print_ToFloat(self, expr: sympy.Expr) -> str:
+        return f"float({self._print(expr.args[0])})"
+
+    def _helper_sqrt(self, expr: sympy.Expr) -> str:
+        return f"math.sqrt({self._print(expr)})"
 
 
 @dataclass(frozen=True)
@@ -66,7 +77,7 @@ class Traced:
         if not isinstance(expression, sympy.Basic):
             return repr(expression)
         renamed = {symbol: sympy.Symbol(name) for symbol, name in self._size_names.items()}
-        printed = PythonPrinter().doprint(expression.xreplace(renamed))
+        printed = _Printer().doprint(expression.xreplace(renamed))
         return ast.unparse(ast.parse(printed, mode="eval"))
 
     def sizes_of(self, inputs: Sequence[Any]) -> dict[str, int]:
@@ -81,6 +92,18 @@ class Traced:
         scope = {"math": math, "float": float, "int": int, "abs": abs, "min": min, "max": max}
         scope |= self.sizes_of(inputs) | dict(zip(self.names, inputs, strict=True))
         return eval(text, {"__builtins__": {}}, scope)  # the text is our own printing of a size expression
+
+    def test_against(self, others: Sequence[Sequence[Any]]) -> str:
+        """The shortest test in Python over the arguments that none of the other inputs passes (and all served do)."""
+        candidates = [*(f"{name} > 1" for name in self.size_names), *self.conditions]
+        chosen: list[str] = []
+        for inputs in others:
+            if not all(map(_same_kind, self.inputs, inputs)):
+                continue
+            if all(self._value(text, inputs) for text in chosen):
+                chosen += [text for text in candidates if not self._value(text, inputs)][:1]
+        places = {self.size_name(s): f"{self.names[where]}.shape[{dim}]" for s, (where, dim) in self.symbols.items()}
+        return re.sub(r"\bn\d+\b", lambda m: places.get(m[0], m[0]), " and ".join(chosen)) or "True"
 
     def covers(self, inputs: Sequence[Any]) -> bool:
         """Whether the graph computes the reference for inputs of these shapes, dtypes, strides and Python values."""
