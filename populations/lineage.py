@@ -1,0 +1,186 @@
+"""The lineage as a graph: ancestry, the edits that made a champion, and export. Reads only; networkx where it helps.
+
+Nodes are candidates, edges point from a parent to its child and carry the role (`parent`, `donor`, ...). Reads the file
+through any connection, so it works on a live population as well as on one that nobody has open.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evo_kernel.errors import PopulationError
+from evo_kernel.types import Strategy
+from populations.fetching import fetch_strategy
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+ANCESTORS = """
+WITH RECURSIVE up(id) AS (
+    SELECT :candidate
+    UNION
+    SELECT p.candidate FROM up JOIN candidates c ON c.id = up.id JOIN parents p ON p.attempt = c.attempt
+)
+SELECT id FROM up WHERE id != :candidate ORDER BY id
+"""
+DESCENDANTS = """
+WITH RECURSIVE down(id) AS (
+    SELECT :candidate
+    UNION
+    SELECT c.id FROM down JOIN candidates c ON c.parent = down.id
+)
+SELECT id FROM down WHERE id != :candidate ORDER BY id
+"""
+NODES = """
+SELECT c.id, c.operator, c.island, c.generation, c.parent, s.name, s.family, s.region, e.status, e.score, e.log_us,
+    e.cell, n.kind, n.device, e.reason
+FROM candidates c
+LEFT JOIN strategies s ON s.id = c.strategy
+LEFT JOIN evaluations e ON e.id = (
+    SELECT MAX(id) FROM evaluations
+    WHERE candidate = c.id AND purpose = 'score' AND status != 'infra_error' AND environment = :environment
+)
+LEFT JOIN environments n ON n.id = e.environment
+"""
+COLUMNS = ("candidate", "operator", "island", "generation", "parent", "strategy", "family", "region", "status", "score")
+COLUMNS += ("log_us", "cell", "kind", "device", "reason")
+
+
+@dataclass(frozen=True)
+class PathStep:
+    """One edit on the way from a seed to a candidate."""
+
+    candidate: int
+    operator: str
+    strategy: Strategy | None
+    status: str | None  # None: not judged in the environment asked for
+    score: float | None
+    log_gain: float | None  # log(parent ÷ this); None where one of the two has no time
+
+
+def ancestors(connection: sqlite3.Connection, candidate: int) -> list[int]:
+    """All candidates that this one came from, by any role, oldest first."""
+    return [number for (number,) in connection.execute(ANCESTORS, {"candidate": candidate})]
+
+
+def descendants(connection: sqlite3.Connection, candidate: int) -> list[int]:
+    """All candidates that came from this one as their main parent, oldest first."""
+    return [number for (number,) in connection.execute(DESCENDANTS, {"candidate": candidate})]
+
+
+def critical_path(connection: sqlite3.Connection, candidate: int, environment: int | None = None) -> list[PathStep]:
+    """Which edits made this candidate, from its seed on, each with its gain: the gains of a path sum to the whole.
+
+    `environment`: a row of environments; the latest that judged anything if None.
+    """
+    environment = latest_environment(connection) if environment is None else environment
+    steps: list[PathStep] = []
+    at: int | None = candidate
+    sql = f"{NODES} WHERE c.id = :candidate"
+    below: dict[str, Any] = {}
+    strategies = "SELECT strategy FROM candidates WHERE id = ?"
+    while at:
+        row = connection.execute(sql, {"environment": environment, "candidate": at}).fetchone()
+        if row is None:
+            raise PopulationError(f"There is no candidate {at} in this population.")
+        node: dict[str, Any] = dict(zip(COLUMNS, row, strict=True))
+        if below:
+            steps[-1] = _with_gain(steps[-1], node["log_us"], below["log_us"])
+        (strategy,) = connection.execute(strategies, (at,)).fetchone()
+        claimed = fetch_strategy(connection, strategy) if strategy else None
+        steps.append(PathStep(at, node["operator"], claimed, node["status"], node["score"], None))
+        below, at = node, node["parent"]
+    return steps[::-1]
+
+
+def latest_environment(connection: sqlite3.Connection) -> int | None:
+    """Row of the environment of the latest score."""
+    sql = "SELECT environment FROM evaluations WHERE purpose = 'score' ORDER BY id DESC LIMIT 1"
+    row = connection.execute(sql).fetchone()
+    return row[0] if row else None
+
+
+def nodes(connection: sqlite3.Connection, only: Iterable[int] | None = None) -> Iterator[dict[str, Any]]:
+    """Every candidate (or only these) with its strategy and its latest score, as plain data."""
+    parameters = {"environment": latest_environment(connection)}
+    if only is None:
+        rows: Iterable[tuple[Any, ...]] = connection.execute(f"{NODES} ORDER BY c.id", parameters)
+    else:
+        one = f"{NODES} WHERE c.id = :candidate"
+        rows = (connection.execute(one, parameters | {"candidate": number}).fetchone() for number in sorted(only))
+    for row in rows:
+        yield dict(zip(COLUMNS, row, strict=True))
+
+
+def graph(connection: sqlite3.Connection, only: Iterable[int] | None = None) -> nx.DiGraph:
+    """The lineage as a networkx graph; attributes as in `nodes`, those that are not known left out."""
+    import networkx as nx  # 0.2 s: not for who only reads a status
+
+    found = nx.DiGraph()
+    for node in nodes(connection, only):
+        found.add_node(node["candidate"], **{key: value for key, value in node.items() if value is not None})
+    sql = "SELECT p.candidate, c.id, p.role FROM parents p JOIN candidates c ON c.attempt = p.attempt"
+    for parent, child, role in connection.execute(sql):
+        if parent in found and child in found:
+            found.add_edge(parent, child, role=role)
+    return found
+
+
+def best_neighbourhood(connection: sqlite3.Connection, candidate: int, siblings: int = 4) -> set[int]:
+    """What is worth drawing: a candidate's critical path, and of every step the fastest other children."""
+    path = [step.candidate for step in critical_path(connection, candidate)]
+    chosen = set(path)
+    sql = (
+        "SELECT c.id FROM candidates c JOIN evaluations e ON e.candidate = c.id WHERE c.parent = ?"
+        " GROUP BY c.id ORDER BY MIN(IFNULL(e.log_us, 1e9)), c.id LIMIT ?"
+    )
+    for step in path:
+        chosen.update(number for (number,) in connection.execute(sql, (step, siblings)))
+    return chosen
+
+
+def export(connection: sqlite3.Connection, path: Path, only: Iterable[int] | None = None) -> None:
+    """Write the graph as GraphML, DOT or JSON (node-link), by the file's ending."""
+    import networkx as nx
+
+    found = graph(connection, only)
+    if path.suffix == ".graphml":
+        nx.write_graphml(found, path)
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(nx.node_link_data(found, edges="edges"), indent=1) + "\n")
+    elif path.suffix in (".dot", ".gv"):
+        path.write_text(to_dot(found))
+    else:
+        raise PopulationError(
+            f"A lineage is written as .graphml, .dot or .json, not {path.suffix!r}: rename {path.name}."
+        )
+
+
+def to_dot(found: nx.DiGraph) -> str:
+    """Graphviz text; written here because networkx needs pygraphviz or pydot for it."""
+    lines = ["digraph lineage {", '  node [shape=box, fontname="sans-serif"];']
+    for number, node in found.nodes(data=True):
+        score = f"{node['score']:.2f}×" if "score" in node else node.get("status", "not judged")
+        label = "\\n".join([f"{number} {node.get('strategy', node['operator'])}", score])
+        colour = "black" if "score" in node else "grey"
+        lines.append(f"  {number} [label={_quote(label)}, color={colour}, tooltip={_quote(node.get('cell', ''))}];")
+    for parent, child, data in found.edges(data=True):
+        style = "" if data["role"] == "parent" else f" [style=dashed, label={_quote(data['role'])}]"
+        lines.append(f"  {parent} -> {child}{style};")
+    return "\n".join([*lines, "}", ""])
+
+
+def _with_gain(step: PathStep, parent: float | None, child: float | None) -> PathStep:
+    known = parent is not None and child is not None and not math.isnan(parent) and not math.isnan(child)
+    gain = parent - child if known else None  # type: ignore[operator]
+    return PathStep(step.candidate, step.operator, step.strategy, step.status, step.score, gain)
+
+
+def _quote(text: str) -> str:
+    return '"' + text.replace('"', '\\"') + '"'
