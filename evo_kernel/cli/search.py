@@ -117,7 +117,7 @@ def _search(config: Config, task: Any, path: Path, *, create: bool, as_json: boo
 def _warnings(task: Any) -> list[str]:
     from evo_kernel.tasks.probe import probe
 
-    return [*task.notes, *(str(finding) for finding in probe(task))]
+    return [*task.notes, *(finding.sentence for finding in probe(task))]
 
 
 def _dry_run(config: Config, task: Any, path: Path) -> None:

@@ -1,0 +1,111 @@
+"""`tasks`: list, show, check and make tasks."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from evo_kernel.errors import UserError
+
+TEMPLATE = '''"""One line on what this computes."""
+
+import torch
+
+CASES = {
+    "check": [{"m": 5, "n": 127}, {"m": 64, "n": 129}],  # small: checked on any machine
+    "search": [{"m": 4096, "n": 4096}],  # real sizes: these steer the search
+    "confirm": [{"m": 2048, "n": 8192}],  # hidden from the search: champions are judged here
+}
+
+
+def inputs(case, generator, device):
+    return (torch.randn(case["m"], case["n"], generator=generator, device=device),)
+
+
+def reference(x):
+    return x * torch.sigmoid(x) + x.mean(dim=-1, keepdim=True)
+'''
+
+
+@click.group()
+def tasks() -> None:
+    """Tasks say what a kernel must compute: a Python file with CASES, inputs and reference (docs/tasks.md)."""
+
+
+@tasks.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def list_tasks(as_json: bool) -> None:
+    """The built-in tasks."""
+    from evo_kernel.tasks.loading import builtin_names, load
+
+    found = {name: load(name).description for name in builtin_names()}
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    for name, description in found.items():
+        click.echo(f"{name:<16}{description.splitlines()[0] if description else ''}")
+
+
+@tasks.command("show")
+@click.argument("task")
+@click.option("--seed", "show_seed", is_flag=True, help="Print the first kernel: the seed, or what lowering writes.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def show_task(task: str, show_seed: bool, as_json: bool) -> None:
+    """Cases, rules and first kernel of TASK."""
+    from evo_kernel.tasks.first import first_kernel
+    from evo_kernel.tasks.loading import load
+
+    loaded = load(task)
+    if show_seed:
+        click.echo(first_kernel(loaded).text)
+        return
+    cases = [{"case": c.name, "kind": str(c.kind), "sizes": dict(c.sizes)} for c in loaded.cases]
+    if as_json:
+        data = {"name": loaded.name, "path": str(loaded.path), "allow": loaded.allow, "cases": cases,
+                "baselines": sorted(loaded.baselines), "seed": loaded.seed is not None,
+                "notes": list(loaded.notes)}  # fmt: skip
+        click.echo(json.dumps(data))
+        return
+    click.echo(f"{loaded.name}  {loaded.path}\n{loaded.description}")
+    click.echo(f"allow {loaded.allow}; precision {loaded.tolerance.precision}; baselines {', '.join(loaded.baselines)}")
+    for case in cases:
+        click.echo(f"  {case['kind']:<8} {case['case']:<24} {case['sizes']}")
+    for note in loaded.notes:
+        click.echo(f"note: {note}")
+
+
+@tasks.command("check")
+@click.argument("task")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+def check_task(task: str, device: str) -> None:
+    """Load TASK, probe it for degeneracy, and judge its first kernel. Exit code 1 when something is wrong."""
+    from evo_kernel.fitness.judge import JudgeSettings, open_judge
+    from evo_kernel.tasks.first import first_kernel
+    from evo_kernel.tasks.loading import load
+    from evo_kernel.tasks.probe import probe
+    from evo_kernel.types import Purpose
+
+    loaded = load(task)
+    findings = probe(loaded)
+    for finding in findings:
+        click.echo(f"NO  {finding.sentence}")
+    with open_judge(loaded, device=device, settings=JudgeSettings(tune_plans=0)) as judge:
+        evaluation = judge.evaluate(first_kernel(loaded), Purpose.SCORE)
+        click.echo(f"first kernel {evaluation.status} {evaluation.reason} {judge.environment.label}")
+        for m in evaluation.measurements:
+            click.echo(f"  {m.case}: {m.median_us:.1f} µs, {judge.environment.label}")
+    if any(finding.fatal for finding in findings) or not evaluation.passed:
+        sys.exit(1)
+
+
+@tasks.command("new")
+@click.argument("file", type=click.Path(path_type=Path))
+def new_task(file: Path) -> None:
+    """Write a task file to start from."""
+    if file.exists():
+        raise UserError(f"{file} exists already; name another file")
+    file.write_text(TEMPLATE, encoding="utf-8")
+    click.echo(f"wrote {file}; look at it with `evo-kernel tasks show {file}`, search with `evo-kernel run {file}`")
