@@ -1,15 +1,18 @@
 """The loop: ask → propose → record → judge → tell → learn, `width` attempts in flight.
 
 Four kinds of failure have four fates: the kernel's is a Status in its Evaluation; the agent's (OperatorFailed) is
-recorded with what it cost, and the search goes on; the machine's (InfraError) is retried, then ends the run with the
-candidate still pending, never scored; ours raises. With `width = 1` and a seed a run is deterministic.
+recorded with what it cost, and the search goes on; the machine's (InfraError) is retried, then told as an infra_error
+that is never scored and leaves its candidate pending, and ends the run when it keeps happening; ours stops the run
+and raises. With `width = 1` and a seed a run is deterministic.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from evo_kernel.budget import Ledger, Spent
@@ -25,11 +28,23 @@ from evo_kernel.types import (
     Recorded,
     Relative,
     Source,
+    Status,
 )
 
 
+class Memory(Population, Protocol):
+    """A population whose champions can be confirmed on hidden cases."""
+
+    @property
+    def task_identity(self) -> str: ...
+
+    def champion(self) -> Relative | None: ...
+
+    def recorded(self, candidate: int) -> Recorded: ...
+
+
 class Observer(Protocol):
-    """Hears what happens, from many threads at once. Must be quick and must not raise."""
+    """Hears what happens, one call at a time, from many threads. Must be quick and must not raise."""
 
     def attempt_started(self, brief: Brief) -> None: ...
 
@@ -38,6 +53,8 @@ class Observer(Protocol):
     def operator_failed(self, brief: Brief, failure: OperatorFailed) -> None: ...
 
     def judged(self, recorded: Recorded, evaluation: Evaluation, is_best: bool) -> None: ...
+
+    def trouble(self, message: str) -> None: ...
 
 
 class Silence:
@@ -55,13 +72,20 @@ class Silence:
     def judged(self, recorded: Recorded, evaluation: Evaluation, is_best: bool) -> None:
         del recorded, evaluation, is_best
 
+    def trouble(self, message: str) -> None:
+        del message
+
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """How the loop runs."""
+    """How the loop runs, and when it gives up."""
 
     width: int = 1  # attempts in flight
-    barren: int = 200  # so many attempts in a row without a proposal end the run: there is nothing left to try
+    barren: int = 200  # so many attempts in a row that cost nothing end the run: there is nothing new left to try
+    infra_retries: int = 2  # further tries of an evaluation that the machine failed, beyond the judge's own
+    infra_wait_s: float = 2.0  # before each of them
+    infra_stop: int = 3  # so many evaluations in a row that the machine failed end the run
+    confirmations: int = 5  # candidates tried on the hidden cases at the end, best first, until one stands
 
 
 @dataclass(frozen=True)
@@ -69,18 +93,21 @@ class Summary:
     """How a run ended."""
 
     why: str
+    cause: str  # "budget" | "barren" | "interrupted" | "machine"
     attempts: int
+    statuses: Mapping[str, int]  # candidates judged in this run, by status
+    failures: Mapping[str, int]  # what operators said when they failed, most frequent first
     wall_s: float
-    spent: Spent
-    best: Relative | None
+    spent: Spent  # all sessions together
+    best: Relative | None = field(repr=False)
 
 
 class Engine:
-    """One run over one population. `run` may be called once; `stop` from any thread or a signal handler."""
+    """One run over one population. `run` may be called once; `stop` and `abort` from a thread or signal handler."""
 
     def __init__(
         self,
-        population: Population,
+        population: Memory,
         operator: Operator,
         judge: Judge,
         ledger: Ledger,
@@ -89,123 +116,190 @@ class Engine:
     ) -> None:
         self._population, self._operator, self._judge, self._ledger = population, operator, judge, ledger
         self._settings, self._observer = settings or EngineSettings(), observer or Silence()
-        self._lock = threading.Lock()
-        self._attempts = self._barren = 0
-        self._best_score: float | None = None
-        self._why = ""
+        self._lock = threading.RLock()  # guards the counts below; verdicts and lessons are taken in one order
+        self._attempts = self._barren = self._infra = 0
+        self._statuses: Counter[str] = Counter()
+        self._failures: Counter[str] = Counter()
+        self._best_score = 0.0
+        self._why = self._cause = ""
         self._error: BaseException | None = None
+        self._stopped, self._aborted = threading.Event(), threading.Event()
 
-    def stop(self, why: str) -> None:
+    def stop(self, why: str, cause: str = "interrupted") -> None:
         """Start nothing new; what is in flight finishes. The first reason given is the one reported."""
-        self._why = self._why or why
+        if not self._stopped.is_set():
+            self._why, self._cause = why, cause
+            self._stopped.set()
+            # In a thread of its own: a signal may arrive while its own thread holds the ledger's lock.
+            threading.Thread(target=self._ledger.close, daemon=True).start()
+
+    def abort(self, why: str) -> None:
+        """Stop, and wait for nothing. The caller closes the judge, which ends its children."""
+        self.stop(why)
+        self._aborted.set()
 
     def run(self) -> Summary:
-        """Rebuild what operators have learnt, judge what is pending, then search until something says stop."""
+        """Rebuild what operators have learnt, judge what is pending, search until something says stop, confirm."""
         began = time.monotonic()
         for credit in self._population.credits():
             self._operator.learn(credit)
         best = self._population.best()
-        self._best_score = best.evaluation.score if best is not None and best.evaluation is not None else None
-        self._guarded(self._judge_pending)
-        threads = [
-            threading.Thread(target=self._guarded, args=(self._attempts_until_stopped,), name=f"attempt-{number}")
-            for number in range(self._settings.width)
-        ]
+        self._best_score = (best.evaluation.score or 0.0) if best and best.evaluation else 0.0
+        self._in_threads(1, self._judge_pending)
+        self._in_threads(self._settings.width, self._attempts_until_stopped)
+        if self._cause in ("budget", "barren"):
+            self._in_threads(1, self._confirm)
+        if self._error is not None:
+            raise self._error
+        return Summary(
+            self._why, self._cause, self._attempts, dict(self._statuses), dict(self._failures.most_common()),
+            time.monotonic() - began, self._ledger.spent(), self._population.best(),
+        )  # fmt: skip
+
+    # ---- threads ---------------------------------------------------------------------------------------------------
+
+    def _in_threads(self, count: int, work: Callable[[], None]) -> None:
+        """Run `work` in threads and wait for them, but not beyond an abort."""
+        threads = [threading.Thread(target=self._guarded, args=(work,), daemon=True) for _ in range(count)]
         for thread in threads:
             thread.start()
         for thread in threads:
-            while thread.is_alive():  # in slices, so that signals reach the main thread
+            while thread.is_alive() and not self._aborted.is_set():  # in slices, so that signals reach this thread
                 thread.join(0.2)
-        if self._error is not None:
-            raise self._error
-        spent = self._ledger.spent()
-        return Summary(self._why, self._attempts, time.monotonic() - began, spent, self._population.best())
 
-    def _guarded(self, work: object) -> None:
+    def _guarded(self, work: Callable[[], None]) -> None:
         """Run a thread's work; whatever it raises ends the run and is raised again by `run`."""
         try:
-            work()  # type: ignore[operator]
+            work()
         # Not handled here: carried to the thread that called `run`.
         except BaseException as error:  # noqa: BLE001
-            with self._lock:
-                self._error = self._error or error
-            self.stop(f"{type(error).__name__}: {error}")
+            if not self._aborted.is_set():  # after an abort the judge and the file are gone: no bug of anybody
+                with self._lock:
+                    self._error = self._error or error
+                self.stop(f"{type(error).__name__}: {error}", "bug")
 
     def _judge_pending(self) -> None:
+        """What is durable but has no verdict: the first kernel, and what an earlier session had in flight."""
         for recorded in self._population.pending():
-            if self._why:
+            if self._stopped.is_set():
                 return
-            evaluation = self._judge.evaluate(recorded.proposal.source, Purpose.SCORE)
-            self._ledger.charge(evaluation)
-            self._tell(recorded, evaluation)
+            self._ledger.charge(self._judge_and_tell(recorded, Purpose.SCORE))
 
     def _attempts_until_stopped(self) -> None:
-        while not self._why:
+        while not self._stopped.is_set():
             reached = self._ledger.reserve()
             if reached:
-                self.stop(reached)
+                self.stop(reached, "budget")
                 return
-            self._attempt()
+            cost = Spent()
+            try:
+                cost = self._attempt()
+            finally:
+                self._ledger.settle(cost)
 
-    def _attempt(self) -> None:
+    # ---- one attempt -----------------------------------------------------------------------------------------------
+
+    def _attempt(self) -> Spent:
+        brief = self._population.ask()
         with self._lock:
             self._attempts += 1
-        brief = self._population.ask()
-        self._observer.attempt_started(brief)
-        proposal: Proposal | None = None
-        evaluation: Evaluation | None = None
+            self._observer.attempt_started(brief)
+        probe, began = _Probe(self._judge), time.monotonic()
         try:
-            proposal = self._propose(brief)
-            if proposal is not None:
-                self._observer.proposed(brief, proposal)
-                recorded = self._population.record(brief, proposal)
-                evaluation = self._judge.evaluate(proposal.source, Purpose.SCORE)
-                self._tell(recorded, evaluation)
-        finally:
-            self._ledger.settle(proposal, evaluation)
-
-    def _propose(self, brief: Brief) -> Proposal | None:
-        try:
-            proposal = self._operator.propose(brief, self._probe)
+            proposal = self._operator.propose(brief, probe)
         except OperatorFailed as failure:
-            cost = Proposal(
-                brief.parent.source,
-                failure.operator or self._operator.name,
-                decisions=failure.decisions,
-                steps=failure.steps,
-                calls=failure.calls,
-            )
-            self._population.fail(brief, cost.operator, failure.reason, cost)
-            self._observer.operator_failed(brief, failure)
+            proposal, failed = _costs_of(failure, brief, self._operator.name), failure
+        else:
+            failed = None
+        proposal = replace(proposal, probes=probe.spent.evaluations, wall_s=time.monotonic() - began)
+        cost = probe.spent + Spent.of(proposal)
+        if failed is not None:
+            self._population.fail(brief, proposal.operator, failed.reason, proposal)
             with self._lock:
-                self._barren += 1
-                if self._barren >= self._settings.barren:
-                    self.stop(
-                        f"{self._barren} attempts in a row had nothing to propose; the last said: {failure.reason}"
-                    )
-            return None
-        with self._lock:
-            self._barren = 0
-        return proposal
+                self._failures[failed.reason] += 1
+                self._observer.operator_failed(brief, failed)
+        else:
+            with self._lock:
+                self._observer.proposed(brief, proposal)
+            cost += self._judge_and_tell(self._population.record(brief, proposal), Purpose.SCORE)
+        self._count_barren(cost)
+        return cost
 
-    def _probe(self, source: Source) -> Evaluation:
+    def _judge_and_tell(self, recorded: Recorded, purpose: Purpose) -> Spent:
+        evaluation = self._evaluate(recorded.proposal.source, purpose)
+        parent = recorded.brief.parent.evaluation
+        witnessed = evaluation.passed and self._operator.witnessed(recorded.proposal, parent, evaluation)
+        with self._lock:
+            for credit in self._population.tell(recorded, evaluation, witnessed):
+                self._operator.learn(credit)
+            is_best = purpose is Purpose.SCORE and (evaluation.score or 0.0) > self._best_score
+            if is_best:
+                self._best_score = evaluation.score or 0.0
+            if purpose is Purpose.SCORE:
+                self._statuses[str(evaluation.status)] += 1
+            self._count_infra(evaluation)
+            self._observer.judged(recorded, evaluation, is_best)
+        return Spent.of(None, evaluation)
+
+    def _evaluate(self, source: Source, purpose: Purpose) -> Evaluation:
+        """The verdict; an infra_error when the machine failed on every try."""
+        left = self._settings.infra_retries
+        while True:
+            try:
+                return self._judge.evaluate(source, purpose)
+            except InfraError as error:
+                if left == 0 or self._aborted.is_set():
+                    return self._unjudged(source, purpose, str(error) or "the machine failed and gave no reason")
+                with self._lock:
+                    self._observer.trouble(f"the machine failed, {left} more tries: {error}")
+                left -= 1
+                self._aborted.wait(self._settings.infra_wait_s)
+
+    def _unjudged(self, source: Source, purpose: Purpose, reason: str) -> Evaluation:
+        task, environment = self._population.task_identity, self._judge.environment
+        return Evaluation(source.sha256, task, purpose, environment, Status.INFRA_ERROR, reason)
+
+    def _confirm(self) -> None:
+        """Try the best on the hidden cases. One that does not stand is refuted, and the next takes its place."""
+        for _ in range(self._settings.confirmations):
+            best, champion = self._population.best(), self._population.champion()
+            if best is None or self._aborted.is_set() or (champion and champion.candidate == best.candidate):
+                return
+            self._ledger.charge(self._judge_and_tell(self._population.recorded(best.candidate), Purpose.CONFIRM))
+
+    # ---- when to stop ----------------------------------------------------------------------------------------------
+
+    def _count_infra(self, evaluation: Evaluation) -> None:
+        self._infra = self._infra + 1 if evaluation.status is Status.INFRA_ERROR else 0
+        if self._infra >= self._settings.infra_stop:
+            self.stop(f"the machine failed {self._infra} evaluations in a row: {evaluation.reason}", "machine")
+
+    def _count_barren(self, cost: Spent) -> None:
+        """An attempt that cost nothing brought nothing new: it failed, or its plans were all known already."""
+        with self._lock:
+            self._barren = 0 if cost != Spent() else self._barren + 1
+            if self._barren < self._settings.barren:
+                return
+            common = self._failures.most_common(1)
+            said = f"; operators said most often: {common[0][0]}" if common else ""
+            self.stop(f"{self._barren} attempts in a row found nothing new to try{said}", "barren")
+
+
+class _Probe:
+    """The judge as an operator at work sees it. Keeps account of what was charged."""
+
+    def __init__(self, judge: Judge) -> None:
+        self._judge, self.spent = judge, Spent()
+
+    def __call__(self, source: Source) -> Evaluation:
         evaluation = self._judge.evaluate(source, Purpose.PROBE)
-        self._ledger.charge(evaluation)
+        self.spent += Spent.of(None, evaluation)
         return evaluation
 
-    def _tell(self, recorded: Recorded, evaluation: Evaluation) -> None:
-        parent = recorded.brief.parent.evaluation
-        proposal = recorded.proposal
-        witnessed = evaluation.passed and self._operator.witnessed(proposal, parent, evaluation)
-        credits = self._population.tell(recorded, evaluation, witnessed)
-        for credit in credits:
-            self._operator.learn(credit)
-        with self._lock:
-            score = evaluation.score
-            is_best = score is not None and (self._best_score is None or score > self._best_score)
-            if is_best:
-                self._best_score = score
-        self._observer.judged(recorded, evaluation, is_best)
 
-
-__all__ = ["Engine", "EngineSettings", "InfraError", "Observer", "Silence", "Summary"]
+def _costs_of(failure: OperatorFailed, brief: Brief, operator: str) -> Proposal:
+    """A failed attempt as the proposal that it did not make: only its costs and its trail count."""
+    return Proposal(
+        brief.parent.source, failure.operator or operator,
+        decisions=failure.decisions, steps=failure.steps, calls=failure.calls,
+    )  # fmt: skip
