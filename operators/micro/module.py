@@ -8,6 +8,7 @@ Everything here is syntax and data flow; nothing is imported or run.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -380,12 +381,14 @@ def statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def fresh_name(wish: str, taken: Iterable[str]) -> str:
-    """`wish`, or `wish_2`, `wish_3` ... when it is taken."""
+    """`wish`, or `wish_2`, `wish_3` ... when it is taken (`x_2_ptr` for `x_ptr`, so that it stays a pointer's name)."""
     used = set(taken)
-    number, name = 1, wish
-    while name in used:
+    if wish not in used:
+        return wish
+    tail = "_ptr" if wish.endswith("_ptr") else ""
+    stem, number = re.sub(r"_\d+$", "", wish.removesuffix(tail)), 2
+    while (name := f"{stem}_{number}{tail}") in used:
         number += 1
-        name = f"{wish}_{number}"
     return name
 
 
@@ -417,10 +420,11 @@ def _constants(tree: ast.Module) -> dict[str, int]:
 
 def _kernel(node: ast.FunctionDef) -> Kernel:
     arguments = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
-    parameters = tuple(Parameter(a.arg, _kind(a)) for a in arguments)
     found: list[Access] = []
     loops: list[Loop] = []
     _scan(node, node.body, (), found, loops, {a.arg for a in arguments})
+    bases = {access.base for access in found}
+    parameters = tuple(Parameter(a.arg, "pointer" if a.arg in bases else _kind(a)) for a in arguments)
     return Kernel(node, parameters, tuple(found), tuple(loops))
 
 

@@ -5,16 +5,22 @@ from __future__ import annotations
 from operators.micro.rewrites.base import Rewrite, RewriteFailed
 from operators.micro.rewrites.cache_hints import CacheHints
 from operators.micro.rewrites.drop_masks import DropMasks
+from operators.micro.rewrites.exp2 import Exp2
 from operators.micro.rewrites.fuse import FuseConsumer, FuseProducer
 from operators.micro.rewrites.hoist import Hoist
+from operators.micro.rewrites.multi_pass import MultiPassRow
 from operators.micro.rewrites.one_pass import OnePassRow
 from operators.micro.rewrites.online import OnlineRow
+from operators.micro.rewrites.row_tiles import RowsPerProgram
 
 _ALL: tuple[Rewrite, ...] = (
     # rows, memory, fusion
     OnePassRow(),
+    MultiPassRow(),
     OnlineRow(),
+    RowsPerProgram(),
     Hoist(),
+    Exp2(),
     DropMasks(),
     CacheHints(),
     FuseProducer(),

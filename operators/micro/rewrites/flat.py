@@ -17,6 +17,7 @@ from operators.micro.module import (
     called,
     copy_of,
     expression,
+    fresh_name,
     names_read,
     names_written,
     spell,
@@ -239,12 +240,8 @@ def inlined_body(flat: Map, place: Place, taken: set[str]) -> tuple[list[str], s
     else:
         names |= {flat.row: place.row, flat.column[0]: place.index, flat.column[1]: "0"}
     for name in sorted(set(kernel.definitions) - flat.tiling - flat.masks):
-        fresh, number = name, 1
-        while fresh in taken:
-            number += 1
-            fresh = f"{name}_{number}"
-        taken.add(fresh)
-        names[name] = fresh
+        names[name] = fresh_name(name, taken)
+        taken.add(names[name])
     edit = _Move(place, set(flat.masks), names)
     lines = []
     for statement in flat.statements:

@@ -16,6 +16,7 @@ from operators.micro.module import (
     expression,
     fresh_name,
     names_read,
+    names_written,
     spell,
     statements,
     substitute,
@@ -132,10 +133,27 @@ class Join:
             return None
         renamed = {n: self.parameter(n) for n in sorted(needed)}
         mask = spell(access.mask) if access.mask is not None else None
-        lines, block_row = self._coordinates(index, strides.pop() or "")
+        stride = strides.pop() or ""
+        lines, block_row = self._coordinates(index, stride)
         place = Place(self.index, mask, given, renamed, self.row, block_row)
         made = inlined_body(flat, place, self.taken)
-        return None if made is None else (lines + made[0], made[1])
+        if made is None:
+            return None
+        inner = made[0] if stride else [self._without_division(line, index) for line in made[0]]
+        return lines + inner, made[1]
+
+    def _without_division(self, line: str, index: str) -> str:
+        """`row = index // s` and `column = index % s` where the index is `row * s + column` by its own spelling."""
+        value = ast.parse(line).body[0].value  # type: ignore[attr-defined]
+        if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.FloorDiv | ast.Mod):
+            return line
+        bound = {name: self.host_moved.arguments[old] for old, name in self.added.items()}
+        bound |= dict(self.host_keep.arguments)
+        step = bound.get(spell(value.right))
+        split = self._split(index, spell(step)) if step is not None and spell(value.left) == self.index else None
+        if split is None:
+            return line
+        return f"{line.split(' = ', maxsplit=1)[0]} = {split[0] if isinstance(value.op, ast.FloorDiv) else split[1]}"
 
     def _coordinates(self, index: str, stride: str) -> tuple[list[str], bool]:
         """Assignments of the index, or of row and column, and whether the row is a block."""
@@ -145,11 +163,13 @@ class Join:
         split = self._split(index, spell(self.host_moved.arguments[stride]))
         if split is not None:
             self.row, column = split
-            self.index = self.fresh("column")
-            return [f"{self.index} = {column}"], False
-        step, whole = self.parameter(stride), self.fresh("index")
+            self.index = column if column.isidentifier() else self.fresh("column")
+            return ([] if column.isidentifier() else [f"{self.index} = {column}"]), False
+        step = self.parameter(stride)
+        whole = index if index.isidentifier() else self.fresh("index")
         self.row, self.index = self.fresh("index_row"), self.fresh("column")
-        return [f"{whole} = {index}", f"{self.row} = {whole} // {step}", f"{self.index} = {whole} % {step}"], True
+        lines = [] if index.isidentifier() else [f"{whole} = {index}"]
+        return [*lines, f"{self.row} = {whole} // {step}", f"{self.index} = {whole} % {step}"], True
 
     def _split(self, index: str, stride: str) -> tuple[str, str] | None:
         """`row * s + rest` as (row, rest), where row is the program's and s is bound to the wanted stride."""
@@ -220,7 +240,17 @@ class Join:
         edits = [module.replace(self.pair.consumer.statement, launch), module.delete(self.pair.producer.statement)]
         edits += self._leftovers()
         edits.append(module.add_kernel(kernel))
-        return module.edited(edits)
+        return self._without_dead_knobs(module.edited(edits))
+
+    def _without_dead_knobs(self, text: str) -> str:
+        """The text without module constants that only the two old launches used."""
+        used = names_read(self.pair.producer.call, self.pair.consumer.call) & set(self.module.constants)
+        for name in sorted(used):
+            module = KernelModule.parse(text)
+            places = [s for s in module.tree.body if isinstance(s, ast.Assign) and names_written(s) == {name}]
+            if name not in names_read(module.tree) and len(places) == 1:
+                text = module.edited(module.delete(places[0]))
+        return text
 
     def _leftovers(self) -> Iterator[Edit]:
         """What the fusion made dead: kernels without launches, the buffer's allocation."""

@@ -1,0 +1,192 @@
+"""`exp2`: exponentials in base 2, where the factor log2(e) folds into a factor that is there already.
+
+The hardware has only 2^x; `tl.exp(x)` is `2^(x · log2(e))` with a multiplication for each element. Two folds:
+
+* `tl.exp(c * x)` with a literal c: the literal takes the factor;
+* scores that a scalar parameter scales (attention): the launch passes `scale · log2(e)`, and every exponential of
+  differences of scores is taken in base 2. Offered only where scaled scores go nowhere but into maxima and exponents.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Iterator
+
+from evo_kernel.types import Strategy, TaskCard
+from operators.micro.module import Kernel, KernelModule, called, copy_of, names_written, spell, statements
+from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region, parameter
+
+LOG2_E = 1.4426950408889634
+PASSING = ("tl.maximum", "tl.max", "tl.where", "tl.trans", "tl.broadcast_to")
+
+
+class Exp2:
+    name = "exp2"
+
+    def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
+        found = []
+        for kernel in module.kernels.values():
+            if list(_literals(kernel)):
+                found.append(Strategy(self.name, "algorithm", kernel_region(kernel.name), (("fold", "literal"),)))
+            for name in _scales(module, kernel):
+                found.append(Strategy(self.name, "algorithm", kernel_region(kernel.name), (("fold", name),)))
+        return found
+
+    def apply(self, module: KernelModule, strategy: Strategy) -> str:
+        kernel, fold = kernel_of(module, strategy), str(parameter(strategy, "fold", "literal"))
+        edits = []
+        if fold == "literal":
+            edits = [module.replace(call, _folded(call)) for call in _literals(kernel)]
+        elif fold in _scales(module, kernel):
+            edits = [module.replace(call.func, "tl.exp2") for call in kernel.calls("tl.exp")]
+            for launch in module.launches_of(kernel.name):
+                value = launch.arguments[fold]
+                edits.append(module.replace(value, f"({spell(value)}) * {LOG2_E}"))
+        if not edits:
+            raise RewriteFailed(f"no exponential of {kernel.name} has a factor that could take log2(e)")
+        return module.edited(edits)
+
+
+def _literals(kernel: Kernel) -> Iterator[ast.Call]:
+    """`tl.exp(c * x)` with a literal c, none inside another."""
+    for call in kernel.calls("tl.exp"):
+        if call.args and _factor(call.args[0]) is not None and "tl.exp" not in spell(call.args[0]):
+            yield call
+
+
+def _factor(node: ast.expr) -> tuple[ast.expr, float] | None:
+    """The literal factor of a product, and its value."""
+    while isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        for side in (node.left, node.right):
+            value = _number(side)
+            if value is not None:
+                return side, value
+        node = node.left
+    return None
+
+
+def _number(node: ast.expr) -> float | None:
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        inner = _number(node.operand)
+        return None if inner is None else -inner
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        return float(node.value)  # type: ignore[arg-type]
+    return None
+
+
+def _folded(call: ast.Call) -> str:
+    found = _factor(call.args[0])
+    assert found is not None and math.isclose(LOG2_E, math.log2(math.e))
+    old, value = spell(found[0]), found[1]
+
+    class Fold(ast.NodeTransformer):
+        done = False
+
+        def visit(self, node: ast.AST) -> ast.AST:
+            if not self.done and isinstance(node, ast.Constant | ast.UnaryOp) and spell(node) == old:
+                self.done = True
+                return ast.parse(repr(value * LOG2_E), mode="eval").body
+            return self.generic_visit(node)
+
+    return f"tl.exp2({spell(Fold().visit(copy_of(call.args[0])))})"
+
+
+def _scales(module: KernelModule, kernel: Kernel) -> list[str]:
+    """Scalar parameters that scale scores which only maxima and exponents see."""
+    launches = module.launches_of(kernel.name)
+    found = []
+    for param in kernel.parameters:
+        reads = [p for s in kernel.body for p in ast.walk(s) if isinstance(p, ast.Name) and p.id == param.name]
+        told = bool(launches) and all(param.name in launch.arguments for launch in launches)
+        folded = any("1.442695" in spell(launch.arguments[param.name]) for launch in launches if told)
+        fits = param.kind == "scalar" and bool(reads) and told and not folded and bool(kernel.calls("tl.exp"))
+        if fits and _Scores(kernel, param.name).closed():
+            found.append(param.name)
+    return found
+
+
+class _Scores:
+    """Which names hold scaled scores (or maxima of them), and whether they stay among exponents."""
+
+    def __init__(self, kernel: Kernel, scale: str) -> None:
+        self.kernel, self.scale = kernel, scale
+        self.names: set[str] = set()
+        self.target = ""  # the name whose assignment is looked at: a running maximum may read itself
+
+    def closed(self) -> bool:
+        while True:
+            grown = {n for s in statements(self.kernel.body) for n in self._assigned(s)}
+            if grown <= self.names:
+                break
+            self.names |= grown
+        return bool(self.names) and all(self._fits(s) for s in statements(self.kernel.body)) and self._all_exponents()
+
+    def _assigned(self, statement: ast.stmt) -> set[str]:
+        value = statement.value if isinstance(statement, ast.Assign) else None
+        self.target = next(iter(names_written(statement)), "") if value is not None else ""
+        return names_written(statement) if value is not None and self._is_score(value) else set()
+
+    def _is_score(self, node: ast.expr) -> bool:
+        """An expression proportional to the scale (or infinite)."""
+        match node:
+            case ast.Name():
+                return node.id in self.names
+            case ast.BinOp(op=ast.Mult()):
+                sides = (node.left, node.right)
+                scaled = [spell(s) == self.scale for s in sides]
+                return any(scaled) and not self._mentions(sides[0] if scaled[1] else sides[1])
+            case ast.Subscript():
+                return self._is_score(node.value)
+            case ast.Call() if called(node) in PASSING:
+                values = node.args[1:] if called(node) == "tl.where" else node.args
+                scores = [a for a in values if self._is_score(a)]
+                rest = [a for a in values if a not in scores and spell(a) != self.target]
+                whole = called(node) in ("tl.maximum", "tl.where")
+                harmless = all(_is_infinite_or_zero(a) for a in rest) if whole else not self._mentions(*rest)
+                return bool(scores) and harmless
+        return False
+
+    def _mentions(self, *nodes: ast.AST) -> bool:
+        names = {p.id for n in nodes for p in ast.walk(n) if isinstance(p, ast.Name)}
+        return bool(names & (self.names | {self.scale}))
+
+    def _fits(self, statement: ast.stmt) -> bool:
+        """Whether a statement uses scores only as scores, in comparisons with infinity, or in exponents."""
+        if isinstance(statement, ast.For | ast.If | ast.While):
+            return (
+                not self._mentions(*ast.iter_child_nodes(statement.iter)) if isinstance(statement, ast.For) else False
+            )
+        if isinstance(statement, ast.Assign) and names_written(statement) & self.names:
+            return self._is_score(statement.value) or self._starts(statement.value)
+        stripped = _WithoutExponents(self).visit(copy_of(statement))
+        return not self._mentions(stripped)
+
+    @staticmethod
+    def _starts(value: ast.expr) -> bool:
+        """The value that a running maximum starts from."""
+        return (called(value) in ("tl.full", "tl.zeros") and "inf" in spell(value)) or _is_infinite_or_zero(value)
+
+    def _all_exponents(self) -> bool:
+        """Whether every exponential is one of differences of scores: all of them change their base together."""
+        return all(self.is_exponent(call) for call in self.kernel.calls("tl.exp"))
+
+    def is_exponent(self, call: ast.Call) -> bool:
+        inner = call.args[0]
+        if not isinstance(inner, ast.BinOp) or not isinstance(inner.op, ast.Sub):
+            return False
+        return self._is_score(inner.left) and self._is_score(inner.right)
+
+
+class _WithoutExponents(ast.NodeTransformer):
+    def __init__(self, scores: _Scores) -> None:
+        self.scores = scores
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        if called(node) == "tl.exp" and self.scores.is_exponent(node):
+            return ast.Constant(0)
+        return self.generic_visit(node)
+
+
+def _is_infinite_or_zero(node: ast.expr) -> bool:
+    return spell(node) in ("float('-inf')", "-float('inf')", "0.0", "0")

@@ -1,0 +1,193 @@
+"""`multi-pass-row`: a row that is held in registers as a whole is walked in blocks instead, once a reduction.
+
+The reverse of `one-pass-row`: fewer registers, more programs in flight, more reads (which the caches may serve).
+"""
+
+from __future__ import annotations
+
+import ast
+
+from evo_kernel.types import Strategy, TaskCard
+from operators.micro.module import (
+    Kernel,
+    KernelModule,
+    argument,
+    called,
+    copy_of,
+    fresh_name,
+    names_read,
+    names_written,
+    spell,
+    substitute,
+)
+from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
+from operators.micro.rewrites.rows import is_straight, loads_apart, only_shapes
+
+STARTS = {"tl.sum": "0.0", "tl.max": "-float('inf')", "tl.min": "float('inf')"}
+DEFAULT_BLOCK = 1024
+
+
+class MultiPassRow:
+    name = "multi-pass-row"
+
+    def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
+        return [
+            Strategy(self.name, "algorithm", kernel_region(kernel.name))
+            for kernel in module.kernels.values()
+            if _row(module, kernel) is not None
+        ]
+
+    def apply(self, module: KernelModule, strategy: Strategy) -> str:
+        kernel = kernel_of(module, strategy)
+        found = _row(module, kernel)
+        if found is None:
+            raise RewriteFailed(f"{kernel.name} does not hold a whole row in one block")
+        block, text = found
+        knob = module.fresh(f"{kernel.name.removesuffix('_kernel').upper()}_BLOCK")
+        edits = [module.replace_range(kernel.body[0], kernel.body[-1], text), module.set_constant(knob, DEFAULT_BLOCK)]
+        edits += [module.replace(launch.arguments[block], knob) for launch in module.launches_of(kernel.name)]
+        return module.edited(edits)
+
+
+def _row(module: KernelModule, kernel: Kernel) -> tuple[str, str] | None:
+    """The block's parameter and the new body, when the kernel's launches bind a block over the whole row."""
+    launches = module.launches_of(kernel.name)
+    if not launches or kernel.loops or not is_straight(kernel.body) or kernel.calls("tl.dot"):
+        return None
+    for block in kernel.constexprs:
+        bound = [launch.arguments.get(block) for launch in launches]
+        if any(b is None or called(b) != "triton.next_power_of_2" for b in bound) or not only_shapes(kernel, block):
+            continue
+        for size in (p.name for p in kernel.parameters if p.kind == "scalar"):
+            fits = all(
+                size in launch.arguments and spell(launch.arguments[size]) == spell(launch.arguments[block].args[0])  # type: ignore[attr-defined]
+                for launch in launches
+            )
+            text = _Stages(kernel, size, block).text() if fits else None
+            if text is not None:
+                return block, text
+    return None
+
+
+class _Stages:
+    """Puts each statement into the pass whose reductions it needs."""
+
+    def __init__(self, kernel: Kernel, size: str, block: str) -> None:
+        self.kernel, self.size, self.block = kernel, size, block
+        self.start = kernel.fresh("start")
+        self.body = reductions_apart(kernel, loads_apart(kernel, kernel.body))
+
+    def text(self) -> str | None:
+        """The new body; None when a statement fits in no pass."""
+        body = _single_names(self.body, self.kernel)
+        if body is None or f"tl.arange(0, {self.block})" not in " ".join(spell(s) for s in body):
+            return None
+        blocks: dict[str, ast.stmt] = {}  # names that are blocks of the row, and how they are computed
+        lines: list[str] = []
+        reductions = 0
+        for statement in body:
+            wide = self._is_wide(statement, blocks)
+            if isinstance(statement, ast.Assign) and not wide:
+                lines.append(spell(statement))
+            elif isinstance(statement, ast.Assign) and called(statement.value) in STARTS:
+                made = self._reduction(statement, blocks)
+                if made is None:
+                    return None
+                reductions += 1
+                lines += made
+            elif isinstance(statement, ast.Assign) and not any(f"{f}(" in spell(statement.value) for f in STARTS):
+                blocks[next(iter(names_written(statement)))] = statement
+            elif isinstance(statement, ast.Expr) and called(statement.value) == "tl.store":
+                lines += self._loop([statement], blocks) if wide else [spell(statement)]
+            else:
+                return None
+        return "\n".join(lines) if reductions or any(line.startswith("for") for line in lines) else None
+
+    def _is_wide(self, statement: ast.stmt, blocks: dict[str, ast.stmt]) -> bool:
+        makes = "tl.arange(" in spell(statement) or "tl.zeros(" in spell(statement) or "tl.full(" in spell(statement)
+        return makes or bool(names_read(statement) & set(blocks))
+
+    def _reduction(self, statement: ast.Assign, blocks: dict[str, ast.stmt]) -> list[str] | None:
+        call, name = statement.value, spell(statement.targets[0])
+        assert isinstance(call, ast.Call)
+        axis = argument(call, "axis", 1)
+        if axis is None or spell(axis) != "0" or len(call.args) + len(call.keywords) != 2:
+            return None
+        function, inner = called(call), f"{called(call)}({spell(call.args[0])}.to(tl.float32), axis=0)"
+        step = f"{name} + {inner}" if function == "tl.sum" else f"tl.{function[3:]}imum({name}, {inner})"
+        return [f"{name} = {STARTS[function]}", *self._loop(ast.parse(f"{name} = {step}").body, blocks)]
+
+    def _loop(self, last: list[ast.stmt], blocks: dict[str, ast.stmt]) -> list[str]:
+        """A pass that computes the blocks which the last statement needs, and then it."""
+        needed, todo = set[str](), list(last)
+        while todo:
+            for name in (names_read(todo.pop()) & set(blocks)) - needed:
+                needed.add(name)
+                todo.append(blocks[name])
+        body = [s for n, s in blocks.items() if n in needed] + last
+        moved = [spell(_Moved(self.start, self.block).visit(copy_of(s))) for s in body]
+        return [f"for {self.start} in range(0, {self.size}, {self.block}):", *["    " + line for line in moved]]
+
+
+class _Moved(ast.NodeTransformer):
+    """`tl.arange(0, BLOCK)` as `start + tl.arange(0, BLOCK)`."""
+
+    def __init__(self, start: str, block: str) -> None:
+        self.start, self.wanted = start, f"tl.arange(0, {block})"
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        if spell(node) == self.wanted:
+            return ast.parse(f"{self.start} + {self.wanted}", mode="eval").body
+        return node
+
+
+class _Reductions(ast.NodeTransformer):
+    def __init__(self, taken: set[str]) -> None:
+        self.taken, self.before = taken, list[ast.stmt]()
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        if called(node) not in STARTS:
+            return node
+        name = fresh_name("reduced", self.taken)
+        self.taken.add(name)
+        self.before.append(ast.Assign([ast.Name(name, ast.Store())], node, lineno=0))
+        return ast.Name(name, ast.Load())
+
+
+def reductions_apart(kernel: Kernel, body: list[ast.stmt]) -> list[ast.stmt]:
+    """Straight code in which a reduction is always the whole right side."""
+    lift, done = _Reductions(set(kernel.names)), []
+    for statement in body:
+        if isinstance(statement, ast.Assign) and called(statement.value) in STARTS:
+            done.append(statement)
+            continue
+        changed = lift.visit(copy_of(statement))
+        done += [*lift.before, changed]
+        lift.before = []
+    return done
+
+
+def _single_names(body: list[ast.stmt], kernel: Kernel) -> list[ast.stmt] | None:
+    """Straight code in which each name is assigned once (`x += y` as `x_2 = x + y`, and so on)."""
+    taken, current, done = set(kernel.names), dict[str, str](), list[ast.stmt]()
+    for original in body:
+        statement = original
+        if isinstance(original, ast.AugAssign):
+            value: ast.expr = ast.BinOp(ast.Name(spell(original.target), ast.Load()), original.op, original.value)
+            statement = ast.Assign([ast.Name(spell(original.target), ast.Store())], value, lineno=0)
+        names = {old: ast.Name(new, ast.Load()) for old, new in current.items()}
+        if isinstance(statement, ast.Assign):
+            target = statement.targets[0]
+            if not isinstance(target, ast.Name):
+                return None
+            made, name = substitute(statement.value, names), target.id
+            if name in current:
+                name = fresh_name(name, taken)
+            taken.add(name)
+            current[target.id] = name
+            done.append(ast.Assign([ast.Name(name, ast.Store())], made, lineno=0))
+        else:
+            done.append(substitute(statement, names))
+    return done

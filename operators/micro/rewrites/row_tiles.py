@@ -1,0 +1,209 @@
+"""`rows-per-program`: one program takes ROWS rows, as a tile [ROWS, BLOCK] or one after the other.
+
+As a tile, what was one number a row becomes [ROWS, 1] and what was a block of a row becomes [ROWS, BLOCK]; rows past
+the end are masked. One after the other, the body runs in a loop over the program's rows.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from evo_kernel.types import Strategy, TaskCard
+from operators.micro.hosts import launches_for
+from operators.micro.module import Kernel, KernelModule, argument, called, copy_of, names_read, names_written, spell
+from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region, parameter
+from operators.micro.rewrites.flat import ROW
+from operators.micro.rewrites.rows import is_straight
+
+DEFAULT_ROWS = {"tile": 4, "loop": 4}
+REDUCTIONS = ("tl.sum", "tl.max", "tl.min")
+ELEMENTWISE = (
+    "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "abs", "sin", "cos", "erf", "floor", "ceil", "sigmoid", "maximum",
+    "minimum", "where", "fma", "math",
+)  # fmt: skip
+MIN_PROGRAMS = 2048  # fewer rows leave the GPU idle when they are taken several at a time
+
+
+class RowsPerProgram:
+    name = "rows-per-program"
+
+    def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
+        found = []
+        for kernel in module.kernels.values():
+            if _row_statement(module, kernel) is None or not _many_rows(module, task, kernel):
+                continue
+            for form in ("tile", "loop"):
+                if form == "loop" or _tiled(kernel, "ROWS") is not None:
+                    found.append(Strategy(self.name, "tiling", kernel_region(kernel.name), (("form", form),)))
+        return found
+
+    def apply(self, module: KernelModule, strategy: Strategy) -> str:
+        kernel, form = kernel_of(module, strategy), str(parameter(strategy, "form", "loop"))
+        row = _row_statement(module, kernel)
+        if row is None:
+            raise RewriteFailed(f"{kernel.name} does not run one program a row")
+        rows, count = kernel.fresh("ROWS"), kernel.fresh("n_rows")
+        body = _looped(kernel, row, rows, count) if form == "loop" else _tiled(kernel, rows, count)
+        if body is None:
+            raise RewriteFailed(f"{kernel.name} has code that does not widen to several rows")
+        knob = module.fresh(f"{kernel.name.removesuffix('_kernel').upper()}_ROWS")
+        edits = [
+            module.replace_range(kernel.body[0], kernel.body[-1], body),
+            module.add_parameters(kernel, f"{count}, {rows}: tl.constexpr"),
+            module.set_constant(knob, DEFAULT_ROWS[form]),
+        ]
+        for launch in module.launches_of(kernel.name):
+            size = spell(launch.grid[0])
+            edits.append(module.replace(launch.grid[0], f"triton.cdiv({size}, {knob})"))
+            edits.append(module.add_arguments(launch.call, f"{count}={size}, {rows}={knob}"))
+        return module.edited(edits)
+
+
+def _row_statement(module: KernelModule, kernel: Kernel) -> ast.Assign | None:
+    """`row = tl.program_id(0)`, the only use of the program's index, in a kernel launched on a grid of rows."""
+    calls = kernel.calls("tl.program_id", "tl.num_programs")
+    launches = module.launches_of(kernel.name)
+    places = [s for s in kernel.body if isinstance(s, ast.Assign) and spell(s.value) in ROW]
+    if len(calls) != 1 or len(places) != 1 or not launches or any(len(launch.grid) != 1 for launch in launches):
+        return None
+    plain = all(isinstance(launch.grid[0], ast.Name | ast.Subscript | ast.BinOp) for launch in launches)
+    early = any(isinstance(p, ast.Return | ast.While) for p in ast.walk(kernel.node))
+    index = kernel.body.index(places[0])
+    name = next(iter(names_written(places[0])))
+    tiled = any(
+        isinstance(p, ast.BinOp) and isinstance(p.op, ast.Mult) and name in (spell(p.left), spell(p.right))
+        and set(kernel.constexprs) & {spell(p.left), spell(p.right)}
+        for p in ast.walk(kernel.node)
+    )  # fmt: skip
+    first = all(not names_read(s) & {name} for s in kernel.body[:index])
+    once = len(kernel.definitions[name]) == 1
+    return places[0] if plain and not early and first and once and not tiled else None
+
+
+def _many_rows(module: KernelModule, task: TaskCard, kernel: Kernel) -> bool:
+    seen = [one.grid[0] for one in launches_for(module, task) if one.launch.kernel == kernel.name and one.grid]
+    return not seen or any(not isinstance(size, int) or size >= MIN_PROGRAMS for size in seen)
+
+
+def _looped(kernel: Kernel, row: ast.Assign, rows: str, count: str) -> str | None:
+    """The body once a row, in a loop."""
+    name = spell(row.targets[0])
+    before = [spell(s) for s in kernel.body[: kernel.body.index(row)]]
+    after = kernel.body[kernel.body.index(row) + 1 :]
+    first = kernel.fresh("first_row", rows, count)
+    steady = [s for s in after if _is_steady(kernel, s)]
+    head = [*before, *[spell(s) for s in steady], f"{first} = tl.program_id(0) * {rows}"]
+    head.append(f"for {name} in range({first}, tl.minimum({first} + {rows}, {count})):")
+    lines = [line for s in after if s not in steady for line in spell(s).splitlines()]
+    return "\n".join([*head, *["    " + line for line in lines]])
+
+
+def _is_steady(kernel: Kernel, statement: ast.stmt) -> bool:
+    """`cols = tl.arange(0, BLOCK)`: the same for every row."""
+    if not isinstance(statement, ast.Assign) or len(names_written(statement)) != 1:
+        return False
+    name = next(iter(names_written(statement)))
+    return called(statement.value) == "tl.arange" and kernel.value_of(name) is not None
+
+
+class _Unclear(Exception):
+    """Code whose shape the widening does not know."""
+
+
+def _tiled(kernel: Kernel, rows: str, count: str = "n_rows") -> str | None:
+    """The body on [ROWS, BLOCK] tiles; None where it has code that does not widen."""
+    try:
+        return _Widen(kernel, rows, count).text()
+    except _Unclear:
+        return None
+
+
+class _Widen(ast.NodeTransformer):
+    """Makes everything two-dimensional: rows first."""
+
+    def __init__(self, kernel: Kernel, rows: str, count: str) -> None:
+        self.kernel, self.rows = kernel, rows
+        row = next(s for s in kernel.body if isinstance(s, ast.Assign) and spell(s.value) in ROW)
+        self.row = spell(row.targets[0])
+        self.check = f"{self.row} < {count}"
+        loops = [loop for loop in kernel.loops if not loop.outer]
+        self.carried = {n for loop in loops for n in names_written(*loop.node.body)}
+        if len(loops) != len(kernel.loops) or any(
+            names_read(loop.node.iter) & set(kernel.definitions) for loop in loops
+        ):
+            raise _Unclear
+        straight = all(is_straight(loop.node.body) for loop in loops)
+        if not straight or not is_straight([s for s in kernel.body if not isinstance(s, ast.For)]):
+            raise _Unclear
+
+    def text(self) -> str:
+        return "\n".join(spell(self.visit(copy_of(s))) for s in self.kernel.body)
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        if spell(node.value) in ROW:
+            text = f"{self.row} = (tl.program_id(0) * {self.rows} + tl.arange(0, {self.rows}))[:, None]"
+            return ast.parse(text).body[0]
+        target = spell(node.targets[0])
+        literal = isinstance(node.value, ast.Constant | ast.UnaryOp) or called(node.value) == "float"
+        if literal and target in self.carried:
+            shape = f"tl.full([{self.rows}, 1], {spell(node.value)}, tl.float32)"
+            if isinstance(node.value, ast.Constant) and not isinstance(node.value.value, float):
+                raise _Unclear
+            return ast.parse(f"{target} = {shape}").body[0]
+        return self.generic_visit(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        raise _Unclear
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        name = called(node)
+        if name == "tl.arange":
+            return ast.parse(f"{spell(node)}[None, :]", mode="eval").body
+        self.generic_visit(node)
+        if name in ("tl.zeros", "tl.full"):
+            return self._shaped(node)
+        if name in REDUCTIONS:
+            return self._reduced(node)
+        if name in ("tl.load", "tl.store"):
+            return self._masked(node, 1 if name == "tl.load" else 2)
+        method = isinstance(node.func, ast.Attribute) and node.func.attr == "to"
+        known = name.split(".")[1] in ELEMENTWISE if name.startswith("tl.") else name in ("float", "range")
+        if not (method or known):
+            raise _Unclear
+        return node
+
+    def _shaped(self, node: ast.Call) -> ast.Call:
+        shape = argument(node, "shape", 0)
+        if not isinstance(shape, ast.List | ast.Tuple) or len(shape.elts) != 1 or not node.args:
+            raise _Unclear
+        tile = ast.List([ast.Name(self.rows, ast.Load()), shape.elts[0]], ast.Load())
+        return ast.Call(node.func, [tile, *node.args[1:]], node.keywords)
+
+    def _reduced(self, node: ast.Call) -> ast.AST:
+        axis = argument(node, "axis", 1)
+        if axis is None or spell(axis) != "0" or len(node.args) + len(node.keywords) != 2:
+            raise _Unclear
+        return ast.parse(f"{called(node)}({spell(node.args[0])}, axis=1, keep_dims=True)", mode="eval").body
+
+    def _masked(self, node: ast.Call, position: int) -> ast.Call:
+        """The access with the row's bounds in its mask, where its address depends on the row."""
+        mask = argument(node, "mask", position)
+        other = argument(node, "other", 2) if position == 1 else None
+        kept = [k for k in node.keywords if k.arg not in ("mask", "other")]
+        if position == 1 and not self._of_row(node.args[0]):
+            return node
+        check = f"({spell(mask)}) & ({self.check})" if mask is not None else self.check
+        kept.append(ast.keyword("mask", ast.parse(check, mode="eval").body))
+        if other is not None or (position == 1 and mask is None):
+            kept.append(ast.keyword("other", other if other is not None else ast.Constant(0)))
+        return ast.Call(node.func, node.args[:position], kept)
+
+    def _of_row(self, node: ast.expr) -> bool:
+        seen: set[str] = set()
+        todo: list[ast.AST] = [node]
+        while todo:
+            for name in names_read(todo.pop()) - seen:
+                seen.add(name)
+                places = self.kernel.definitions.get(name, ())
+                todo += [s.iter if isinstance(s, ast.For) else s for s in places]
+        return self.row in seen
