@@ -87,7 +87,7 @@ def resume(population: Path, device: str | None, overrides: tuple[str, ...], as_
     from populations.reading import PopulationReader
 
     with PopulationReader(population) as reader:
-        stored = reader.last_run()
+        stored = dict(reader.sessions()[-1].config)
     config = compose.resumed_config(population, stored)
     if overrides or device:
         merged = load_config(None, overrides).model_dump(exclude_unset=True)

@@ -1,0 +1,92 @@
+"""`export`: the champion as a folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from evo_kernel.errors import UserError
+
+
+@click.command()
+@click.argument("population", type=click.Path(path_type=Path))
+@click.option("--to", "folder", type=click.Path(path_type=Path), required=True, help="A new or empty folder.")
+@click.option("--candidate", type=int, help="Another candidate than the champion.")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def export(population: Path, folder: Path, candidate: int | None, device: str, as_json: bool) -> None:
+    """Write the champion of POPULATION to a folder: source with the chosen knobs, plans, provenance, how to verify.
+
+    It is recorded again, and what is written is what was judged: the plans must have the judged hashes.
+    """
+    from populations.reading import PopulationReader
+
+    with PopulationReader(population) as reader:
+        best = reader.champion() or reader.best()
+        number = candidate or (best.candidate if best else None)
+        if number is None:
+            raise UserError(f"{population} has no candidate that passed; `evo-kernel status {population}` says more")
+        view = reader.candidate(number)
+        steps = reader.critical_path(number)
+        lineage = [reader.candidate(step.candidate) for step in steps]
+        session = reader.sessions()[-1]
+        confirmed = best is not None and best.candidate == number and best.confirmed
+    if view.evaluation is None or not view.evaluation.passed:
+        raise UserError(f"candidate {number} has not passed; only what passed can be exported")
+    champion = _champion(view, steps, lineage, session, device, confirmed)
+    from evo_kernel.export.folder import write_champion
+
+    written = write_champion(champion, folder)
+    if as_json:
+        click.echo(json.dumps({"candidate": number, "files": [str(path) for path in written]}))
+    else:
+        click.echo("\n".join(f"wrote {path}" for path in written))
+
+
+def _champion(view: Any, steps: Any, lineage: Any, session: Any, device: str, confirmed: bool) -> Any:
+    from evo_kernel.cli.look import _diff
+    from evo_kernel.cli.verifying import evaluation_data
+    from evo_kernel.export.folder import Champion
+    from evo_kernel.fitness.judge import JudgeSettings, open_judge
+    from evo_kernel.fitness.knobs import apply_knobs
+    from evo_kernel.fitness.plan import CompiledPlan
+    from evo_kernel.tasks.loading import load
+    from evo_kernel.types import CaseKind
+
+    task = load(session.config["task"])
+    evaluation = view.evaluation
+    source = apply_knobs(view.proposal.source, evaluation.knobs)
+    with open_judge(task, device=device, settings=JudgeSettings(tune_plans=0)) as judge:
+        recorded = judge.plans(source, (), [CaseKind.SEARCH])
+    plans = {case: plan for case, plan in recorded.items() if isinstance(plan, CompiledPlan)}
+    judged = {m.case: m.plan for m in evaluation.measurements}
+    same_versions = judge.environment.triton == evaluation.environment.triton
+    differ = [case for case, plan in plans.items() if judged.get(case) not in (None, plan.hash)]
+    if same_versions and differ:
+        raise UserError(f"what is recorded now is not what was judged (cases {', '.join(differ)}): nothing is exported")
+    texts = [candidate.proposal.source.text for candidate in lineage]
+    provenance = {
+        "task": task.name,
+        "task_sha256": task.identity,
+        "candidate": view.candidate,
+        "confirmed": confirmed,
+        "source_sha256": source.sha256,
+        "plans_are_the_judged_ones": same_versions,
+        "evaluation": evaluation_data(evaluation),
+        "path": [{"candidate": s.candidate, "strategy": s.strategy.key if s.strategy else s.operator,
+                  "log_gain": s.log_gain, "diff": _diff(texts[i - 1] if i else "", texts[i], None, s.candidate)}
+                 for i, s in enumerate(steps)],
+        "verify": f"evo-kernel verify {task.name}.py --task task.py --confirm",
+    }  # fmt: skip
+    return Champion(
+        task=task.name,
+        task_text=task.text,
+        candidate=view.candidate,
+        confirmed=confirmed,
+        source=source,
+        plans={case: plan.model_dump_json() for case, plan in plans.items()},
+        provenance=provenance,
+    )

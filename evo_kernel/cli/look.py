@@ -1,0 +1,188 @@
+"""`status`, `show` and `tree`: looking at a population, also while it is being written."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from evo_kernel.errors import UserError
+
+_FILE = click.argument("population", type=click.Path(path_type=Path))
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+@click.command()
+@_FILE
+@_JSON
+def status(population: Path, as_json: bool) -> None:
+    """Where the run of POPULATION stands: attempts, verdicts, cost, best so far, and who writes it."""
+    from populations.reading import PopulationReader
+
+    with PopulationReader(population) as reader:
+        found = reader.status()
+    if as_json:
+        click.echo(json.dumps(found.as_data()))
+        return
+    label = found.environment.label if found.environment else "not judged yet"
+    writer = f"written by process {found.writer[0]} on {found.writer[1]}" if found.writer else "not running"
+    verdicts = ", ".join(f"{count} {name}" for name, count in sorted(found.verdicts.items()))
+    charged = ", ".join(f"{count} {name}" for name, count in sorted(found.evaluations.items()))
+    best = "none yet"
+    if found.best is not None and found.best.score is not None:
+        confirmed = "confirmed" if found.best.confirmed else "not confirmed"
+        best = f"{found.best.score:.3f} by candidate {found.best.candidate}, {confirmed}, {label}"
+    for name, value in (
+        ("population", f"{found.path} ({found.task}), {writer}"),
+        ("best", best),
+        ("attempts", f"{found.attempts}; {found.open_attempts} open, {found.failures} without a proposal, "
+                     f"{found.abandoned} abandoned"),
+        ("candidates", f"{found.candidates}; {verdicts or 'none judged'}; {found.pending} pending"),
+        ("evaluations", charged or "none"),
+        ("cost", f"{found.wall_s / 60:.1f} min over {found.sessions} session(s), {found.gpu_s:.1f} s of GPU, "
+                 f"${found.dollars:.2f}, {found.tokens} tokens"),
+    ):  # fmt: skip
+        click.echo(f"{name:<12} {value}")
+
+
+@click.command()
+@_FILE
+@click.argument("candidate", default="best")
+@click.option("--source", "only_source", is_flag=True, help="Print the source alone.")
+@click.option("--diff", "only_diff", is_flag=True, help="Print the diff to the parent alone.")
+@_JSON
+def show(population: Path, candidate: str, only_source: bool, only_diff: bool, as_json: bool) -> None:
+    """One CANDIDATE (a number, or `best`): score, evidence, path of strategies, source, diff to its parent."""
+    from populations.reading import PopulationReader
+
+    with PopulationReader(population) as reader:
+        number = _number(reader, candidate)
+        view = reader.candidate(number)
+        parent = reader.candidate(view.parent) if view.parent else None
+        path = reader.critical_path(number)
+    diff = _diff(parent.proposal.source.text if parent else "", view.proposal.source.text, view.parent, number)
+    if only_source:
+        click.echo(view.proposal.source.text)
+    elif only_diff:
+        click.echo(diff)
+    elif as_json:
+        click.echo(json.dumps(_view_data(view, path, diff)))
+    else:
+        _show(view, path, diff if parent else "")
+
+
+@click.command()
+@_FILE
+@click.option("--all", "everything", is_flag=True, help="Every candidate, not only the path of the best.")
+@click.option("--to", type=click.Path(path_type=Path), help="Write the graph: .dot, .json or .graphml by its ending.")
+def tree(population: Path, everything: bool, to: Path | None) -> None:
+    """The lineage: the best candidate's path with the gain of each edit, or the whole graph to a file."""
+    from populations.reading import PopulationReader
+
+    with PopulationReader(population) as reader:
+        if to is not None:
+            reader.export_graph(to)
+            click.echo(f"wrote {to}")
+            return
+        nodes = list(reader.nodes())
+        best = reader.best()
+        path = [step.candidate for step in reader.critical_path(best.candidate)] if best else []
+    if not nodes:
+        click.echo("no candidates yet")
+        return
+    _print_tree(nodes, set(path), everything)
+
+
+def _number(reader: Any, text: str) -> int:
+    if text != "best":
+        if not text.isdigit():
+            raise UserError(f"{text!r} is not a candidate: use a number, or `best`")
+        return int(text)
+    best = reader.best()
+    if best is None:
+        counts = ", ".join(f"{count} {name}" for name, count in sorted(reader.status().verdicts.items()))
+        click.echo(f"no candidate has passed yet ({counts or 'none judged'})", err=True)
+        sys.exit(1)
+    return best.candidate
+
+
+def _diff(before: str, after: str, parent: int | None, number: int) -> str:
+    lines = difflib.unified_diff(
+        before.splitlines(), after.splitlines(), f"candidate {parent}", f"candidate {number}", lineterm="", n=3
+    )
+    return "\n".join(lines)
+
+
+def _view_data(view: Any, path: Any, diff: str) -> dict[str, Any]:
+    from evo_kernel.cli.verifying import evaluation_data
+
+    return {
+        "candidate": view.candidate,
+        "parent": view.parent,
+        "generation": view.generation,
+        "island": view.island,
+        "operator": view.proposal.operator,
+        "strategy": view.proposal.strategy.key if view.proposal.strategy else None,
+        "steps": [{"action": s.action, "outcome": s.outcome, "detail": s.detail} for s in view.proposal.steps],
+        "evaluation": evaluation_data(view.evaluation) if view.evaluation else None,
+        "path": [{"candidate": s.candidate, "strategy": s.strategy.name if s.strategy else s.operator,
+                  "score": s.score, "log_gain": s.log_gain} for s in path],
+        "source": view.proposal.source.text,
+        "diff": diff,
+    }  # fmt: skip
+
+
+def _show(view: Any, path: Any, diff: str) -> None:
+    from rich.console import Console
+    from rich.syntax import Syntax
+
+    from evo_kernel.cli.summary import case_table
+
+    console = Console()
+    strategy = view.proposal.strategy.key if view.proposal.strategy else view.proposal.operator
+    parent = f"parent {view.parent}" if view.parent else "a first kernel"
+    console.print(f"candidate {view.candidate}, {parent}, {strategy}", style="bold", highlight=False, markup=False)
+    evaluation = view.evaluation
+    if evaluation is None:
+        console.print("not judged yet")
+    else:
+        score = f", score {evaluation.score:.3f}" if evaluation.score is not None else ""
+        reason = f": {evaluation.reason}" if evaluation.reason else ""
+        line = f"{evaluation.status}{score}, {evaluation.environment.label}{reason}"
+        console.print(line, highlight=False, markup=False)
+        if evaluation.measurements:
+            console.print(case_table(evaluation, evaluation.environment.label))
+        if evaluation.knobs:
+            console.print("knobs: " + ", ".join(f"{k}={v}" for k, v in evaluation.knobs), highlight=False, markup=False)
+    console.print("path:")
+    for step in path:
+        gain = f"{math.exp(step.log_gain):6.2f}x" if step.log_gain is not None else "      -"
+        console.print(f"  {gain}  {step.candidate:>5}  {step.strategy.key if step.strategy else step.operator}",
+                      highlight=False, markup=False)  # fmt: skip
+    if diff:
+        console.print(Syntax(diff, "diff", theme="ansi_dark", background_color="default"))
+    console.print(Syntax(view.proposal.source.text, "python", theme="ansi_dark", background_color="default"))
+
+
+def _print_tree(nodes: list[dict[str, Any]], path: set[int], everything: bool) -> None:
+    from rich.console import Console
+    from rich.tree import Tree
+
+    label = next((n["kind"] for n in nodes if n["kind"]), "")
+    device = next((n["device"] for n in nodes if n["device"]), "")
+    root = Tree(f"lineage, scores {label} ({device})")
+    branches: dict[int, Any] = {}
+    for node in nodes:
+        if not everything and path and node["candidate"] not in path:
+            continue
+        score = f"{node['score']:.3f}" if node["score"] is not None else (node["status"] or "pending")
+        mark = " *" if node["candidate"] in path else ""
+        text = f"{node['candidate']}  {node['strategy'] or node['operator']}  {score}{mark}"
+        above = branches.get(node["parent"] or 0, root)
+        branches[node["candidate"]] = above.add(text, highlight=False)
+    Console().print(root)
