@@ -1,90 +1,101 @@
-"""Crossover at the level of strategies: replay on this parent what worked in another lineage.
+"""Crossover of strategies: what helped another lineage is done again here.
 
-The donor is an inspiration whose path holds strategies that the parent's path lacks. They are replayed in their order,
-each where the coder offers it on the present source; what is no longer offered is left out.
+Sources of two lineages do not mix line by line; what was done to them does. The other lineage's path of strategies,
+less what this parent's path already has, is replayed on the parent, each at the best region that is offered now. A
+proposal claims the first strategy that was kept; all are in its decisions and steps. Its parents are the brief's parent
+(role `parent`) and the lineage it learnt from (role `inspiration`).
 """
 
 from __future__ import annotations
 
-import time
 from collections import Counter
+from collections.abc import Sequence
+from difflib import SequenceMatcher
 
 import numpy as np
 
-from evo_kernel.errors import OperatorFailed
-from evo_kernel.types import Brief, Credit, Evaluation, Probe, Proposal, Relative, Source, Step, Strategy
-from operators.macro.catalogue import witnessed
+from evo_kernel.types import Brief, Credit, Decision, Evaluation, Probe, Proposal, Relative, Strategy
+from operators.macro import catalogue
+from operators.macro.policies import untried
 from operators.micro.coder import Coder
+from operators.micro.steps import Walk
+
+KEEP = 0.75  # probability that a strategy of the other path is replayed: two crossings of a pair then differ
 
 
 class CrossoverOperator:
-    """The Operator that merges two lineages. Thread-safe when its coder is."""
+    """Fails at no cost when no inspiration has a strategy that this parent lacks and offers. Thread-safe."""
 
     name = "crossover"
 
-    def __init__(self, coder: Coder, max_steps: int = 6) -> None:
+    def __init__(self, coder: Coder, max_steps: int = 8) -> None:
+        """`max_steps`: strategies taken over at most."""
         self._coder, self._max_steps = coder, max_steps
 
     def propose(self, brief: Brief, probe: Probe) -> Proposal:
-        del probe
-        began = time.monotonic()
         rng = np.random.default_rng(brief.seed)
-        donors = [(donor, lacking) for donor in brief.inspirations if (lacking := _lacking(brief.parent, donor))]
-        if not donors:
-            raise OperatorFailed("no inspiration knows a strategy that this parent lacks", operator=self.name)
-        donor, lacking = donors[int(rng.integers(len(donors)))]
-        source, kept, steps = self._replay(brief, lacking)
-        if not kept:
-            reason = f"none of the donor's {len(lacking)} strategies applies to this parent"
-            raise OperatorFailed(reason, operator=self.name, steps=tuple(steps))
-        return Proposal(
-            source=source,
-            operator=self.name,
-            strategy=kept[0],
-            parents=(("parent", brief.parent.candidate), ("donor", donor.candidate)),
-            steps=tuple(steps),
-            wall_s=time.monotonic() - began,
-        )
+        for other in _shuffled(brief.inspirations, rng):
+            missing = lacking(other.strategies, brief.parent.strategies)
+            if other.candidate == brief.parent.candidate or not missing:
+                continue
+            walk = Walk(brief, self._coder, rng, None)
+            self._replay(walk, brief, missing, rng)
+            if walk.kept:
+                roles = (("parent", brief.parent.candidate), ("inspiration", other.candidate))
+                return walk.proposal(self.name, roles)
+        reason = "no strategy of another lineage that this parent lacks could be replayed on it"
+        raise Walk(brief, self._coder, rng, None).failure(self.name, reason)
 
     def witnessed(self, proposal: Proposal, parent: Evaluation | None, child: Evaluation) -> bool:
-        if proposal.strategy is None or parent is None:
-            return False
-        return witnessed(proposal.strategy.name, parent.features, child.features)
+        return catalogue.witnessed(proposal.strategy, parent, child)
 
     def learn(self, credit: Credit) -> None:
-        del credit
+        """Nothing to learn: the choice was the other lineage's."""
 
-    def _replay(self, brief: Brief, wanted: list[Strategy]) -> tuple[Source, list[Strategy], list[Step]]:
-        source, kept, steps = brief.parent.source, [], []
-        for strategy in wanted[: self._max_steps]:
-            place = _place(strategy, self._coder.offer(source, brief.task))
-            if place is None:
-                steps.append(Step(strategy.key, "rolled back", "not offered on this source"))
-                continue
-            try:
-                source = self._coder.implement(source, place, brief.task)
-            except OperatorFailed as failure:
-                steps.append(Step(place.key, "rolled back", failure.reason))
-                continue
-            kept.append(place)
-            steps.append(Step(place.key, "kept"))
-        return source, kept, steps
+    def _replay(self, walk: Walk, brief: Brief, missing: Sequence[Strategy], rng: np.random.Generator) -> None:
+        """A random part of the missing strategies; if none of them can be done, the others."""
+        wanted = rng.random(len(missing)) < KEEP
+        left_out = [strategy for strategy, take in zip(missing, wanted, strict=True) if not take]
+        self._take(walk, brief, [strategy for strategy, take in zip(missing, wanted, strict=True) if take])
+        if not walk.kept:
+            self._take(walk, brief, left_out)
+
+    def _take(self, walk: Walk, brief: Brief, wanted: Sequence[Strategy]) -> None:
+        for strategy in wanted:
+            if len(walk.kept) >= self._max_steps:
+                return
+            offered = walk.offers()
+            if not walk.kept:  # the first step alone, tried before, may be all that comes of this
+                offered = untried(offered, brief.tried) if len(wanted) == 1 else offered
+            chosen = best_match(strategy, offered)
+            if chosen is not None:
+                chances = tuple(float(index == chosen) for index in range(len(offered)))
+                walk.take(Decision(self.name, offered, chances, chosen))
 
 
-def _lacking(parent: Relative, donor: Relative) -> list[Strategy]:
-    """The donor's strategies beyond those of the parent, by name and count, in the donor's order."""
-    own = Counter(strategy.name for strategy in parent.strategies)
-    lacking = []
-    for strategy in donor.strategies:
-        if own[strategy.name] > 0:
-            own[strategy.name] -= 1
+def lacking(theirs: Sequence[Strategy], ours: Sequence[Strategy]) -> list[Strategy]:
+    """What is on their path and not on ours, by name and parameters, repeats counted; oldest first."""
+    have = Counter((strategy.name, strategy.parameters) for strategy in ours)
+    missing = []
+    for strategy in theirs:
+        if have[strategy.name, strategy.parameters] > 0:
+            have[strategy.name, strategy.parameters] -= 1
         else:
-            lacking.append(strategy)
-    return lacking
+            missing.append(strategy)
+    return missing
 
 
-def _place(strategy: Strategy, offered: tuple[Strategy, ...]) -> Strategy | None:
-    """The same strategy on the present source: the same region if it is offered, else the first one of that name."""
-    same = [other for other in offered if other.name == strategy.name]
-    exact = [other for other in same if other.region == strategy.region and other.parameters == strategy.parameters]
-    return (exact or same or [None])[0]
+def best_match(strategy: Strategy, offered: Sequence[Strategy]) -> int | None:
+    """Index of the offer of that name with the same parameters, if any, and the most similar region."""
+
+    def likeness(index: int) -> tuple[bool, float]:
+        offer = offered[index]
+        similar = SequenceMatcher(None, offer.region, strategy.region, autojunk=False).ratio()
+        return offer.parameters == strategy.parameters, similar
+
+    same = [index for index, offer in enumerate(offered) if offer.name == strategy.name]
+    return max(same, key=likeness, default=None)
+
+
+def _shuffled(relatives: Sequence[Relative], rng: np.random.Generator) -> list[Relative]:
+    return [relatives[index] for index in rng.permutation(len(relatives))]

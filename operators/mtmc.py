@@ -1,137 +1,76 @@
-"""Macro thinking, micro coding: a policy picks a strategy for the parent, a coder implements it.
+"""Macro thinking, micro coding: a policy decides what to change, a coder changes it.
 
-One proposal is one strategy, or a short chain of them: with probability `more` after each step another is picked on the
-result, up to `max_steps`. Each further step is probed first, and rolled back to the last good source when it fails; a
-single step is not probed, since the judge checks it next anyway. The proposal's strategy is the first one kept; the
-others are its steps.
+By default one step a proposal, and no probe: the judge looks anyway, and a lineage of single steps tells a policy most.
+With `max_steps` above 1 the number of steps is drawn (each further one with probability 1/2), the policy may choose
+`stop` from the second on, and the proposal claims its *first* strategy; the rest is in its decisions and steps (see
+`micro.steps.kept_strategies`). Credit then goes to the first, for all of them: it is what made the others possible.
 """
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 
-from evo_kernel.errors import OperatorFailed
-from evo_kernel.types import (
-    Brief,
-    Credit,
-    Decision,
-    Evaluation,
-    Probe,
-    Proposal,
-    Source,
-    Step,
-    Strategy,
-)
-from operators.macro.catalogue import witnessed
-from operators.macro.policies import Policy
+from evo_kernel.types import Brief, Credit, Evaluation, Probe, Proposal
+from operators.macro import catalogue
+from operators.macro.features import MacroState
+from operators.macro.policies import Policy, untried
 from operators.micro.coder import Coder
+from operators.micro.steps import Walk
+
+GO_ON = 0.5  # probability of one more step, up to max_steps
+TRIES = 4  # strategies that may fail in the coder's hands before the attempt is given up
 
 
 class MtmcOperator:
-    """The Operator over one policy and one coder. Thread-safe when both are."""
+    """`probe=True`: every step must pass the judge's cheap probe, or is rolled back. Thread-safe."""
 
-    def __init__(
-        self, policy: Policy, coder: Coder, *, max_steps: int = 3, more: float = 0.3, name: str = "mtmc"
-    ) -> None:
-        self.name = name
+    name = "mtmc"
+
+    def __init__(self, policy: Policy, coder: Coder, max_steps: int = 1, probe: bool = False) -> None:
+        if max_steps < 1:
+            raise ValueError(f"max_steps must be at least 1, not {max_steps}")
         self._policy, self._coder = policy, coder
-        self._max_steps, self._more = max_steps, more
+        self._max_steps, self._probe = max_steps, probe
 
     def propose(self, brief: Brief, probe: Probe) -> Proposal:
-        """Pick, implement, perhaps pick again. Raises OperatorFailed with the decisions made by then."""
-        began = time.monotonic()
         rng = np.random.default_rng(brief.seed)
-        chain = _Chain(brief.parent.source)
-        while len(chain.kept) < self._max_steps and chain.failures < 2:
-            if chain.kept and rng.random() >= self._more:
+        walk = Walk(brief, self._coder, rng, probe if self._probe else None)
+        wanted = min(int(rng.geometric(1.0 - GO_ON)), self._max_steps)
+        tries = 0
+        while len(walk.kept) < wanted and tries < TRIES:
+            moved = self._step(brief, walk, rng)
+            if moved is None:
                 break
-            step = self._step(brief, chain, rng)
-            if step is None:
-                break
-        if not chain.kept:
-            raise OperatorFailed(
-                chain.trouble, operator=self.name, decisions=tuple(chain.decisions), steps=tuple(chain.steps)
-            )
-        probes = self._roll_back(chain, probe)
-        return Proposal(
-            source=chain.sources[-1],
-            operator=self.name,
-            strategy=chain.kept[0],
-            parents=(("parent", brief.parent.candidate),),
-            decisions=tuple(chain.decisions),
-            steps=tuple(chain.steps),
-            probes=probes,
-            wall_s=time.monotonic() - began,
-        )
+            tries = 0 if moved else tries + 1
+        if not walk.kept:
+            raise walk.failure(self.name, self._why_nothing(walk, tries))
+        return walk.proposal(self.name)
 
     def witnessed(self, proposal: Proposal, parent: Evaluation | None, child: Evaluation) -> bool:
-        """By the catalogue's sign, in the plans of the slowest search case."""
-        if proposal.strategy is None or parent is None:
-            return False
-        return witnessed(proposal.strategy.name, parent.features, child.features)
+        return catalogue.witnessed(proposal.strategy, parent, child)
 
     def learn(self, credit: Credit) -> None:
         self._policy.learn(credit)
 
-    def _step(self, brief: Brief, chain: _Chain, rng: np.random.Generator) -> Strategy | None:
-        """One pick and its edit; None when nothing is left to pick."""
-        offered = self._open(brief, chain)
+    def _step(self, brief: Brief, walk: Walk, rng: np.random.Generator) -> bool | None:
+        """Whether a step was kept; None when there is nothing to do, or the policy stops."""
+        offered = walk.offers()
+        if not walk.kept:  # an exact repeat would make the same child again; after another step it would not
+            offered = untried(offered, brief.tried)
         if not offered:
             return None
-        decision = self._policy.choose(brief, offered, rng)
-        strategy = offered[decision.chosen]
-        chain.decisions.append(decision)
-        try:
-            source = self._coder.implement(chain.sources[-1], strategy, brief.task)
-        except OperatorFailed as failure:
-            chain.failures += 1
-            chain.refused.add(strategy.key)
-            chain.trouble = failure.reason
-            chain.steps.append(Step(strategy.key, "rolled back", failure.reason))
-            return strategy
-        chain.keep(strategy, source)
-        return strategy
+        if walk.kept:
+            offered = (*offered, catalogue.STOP)
+        state = MacroState(brief.task, brief.parent, walk.source, brief.tried, len(walk.kept))
+        decision = self._policy.choose(state, offered, rng)
+        if decision.offered[decision.chosen] == catalogue.STOP:
+            walk.stop(decision)
+            return None
+        return walk.take(decision)
 
-    def _open(self, brief: Brief, chain: _Chain) -> tuple[Strategy, ...]:
-        """What is offered and was not tried yet on this parent."""
-        offered = self._coder.offer(chain.sources[-1], brief.task)
-        tried = {past.strategy.key for past in brief.tried} if not chain.kept else set()
-        open_ones = tuple(s for s in offered if s.key not in tried and s.key not in chain.refused)
-        if not open_ones and not chain.kept:
-            chain.trouble = (
-                "everything that is offered on this parent was tried" if offered else "nothing applies to this source"
-            )
-        return open_ones
-
-    def _roll_back(self, chain: _Chain, probe: Probe) -> int:
-        """Probe a chain of several steps, and take back its last ones until it passes. Returns the probes made."""
-        probes = 0
-        while len(chain.kept) > 1:
-            probes += 1
-            evaluation = probe(chain.sources[-1])
-            if evaluation.passed:
-                break
-            dropped = chain.kept.pop()
-            chain.sources.pop()
-            chain.steps.append(Step(dropped.key, "rolled back", evaluation.reason))
-        return probes
-
-
-class _Chain:
-    """Sources and steps of one proposal in the making."""
-
-    def __init__(self, source: Source) -> None:
-        self.sources = [source]
-        self.kept: list[Strategy] = []
-        self.steps: list[Step] = []
-        self.decisions: list[Decision] = []
-        self.refused: set[str] = set()
-        self.failures = 0
-        self.trouble = "nothing applies to this source"
-
-    def keep(self, strategy: Strategy, source: Source) -> None:
-        self.kept.append(strategy)
-        self.sources.append(source)
-        self.steps.append(Step(strategy.key, "kept"))
+    def _why_nothing(self, walk: Walk, tries: int) -> str:
+        if tries:
+            return f"{tries} strategies could not be carried out on this parent"
+        if walk.offers():
+            return "everything offered was tried on this parent"
+        return "no strategy applies to this parent"

@@ -1,135 +1,164 @@
-"""The catalogue of strategies: what macro thinking may pick, and the sign in the plan that it really happened.
+"""The catalogue of strategies: what macro thinking may choose, and the sign in the plan that it really happened.
 
-A strategy changes the structure of a source; numbers are the tuner's. Adding one: an entry here with its witness, and
-a rewrite of the same name under operators/micro/rewrites/ where the offline coder shall know it.
+A witness compares the launch plan of the parent with that of the child on the same case. It never reads the source:
+a text that claims a fusion and still launches two kernels gets no credit for it. The child has been tuned since, so a
+witness must survive other tile sizes: it looks at launches, scratch bytes, shapes of grids, paths, and at *ratios* of
+instruction counts (a larger tile repeats loads and stores alike). Where nothing specific can be seen, the witness is
+"the code changed", and its sign says so.
+
+`python -m operators.macro.catalogue docs/strategies.md` writes the table in the documentation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
 
-from evo_kernel.types import KernelFeatures, PlanFeatures
-
-Witness = Callable[[PlanFeatures, PlanFeatures], bool]
+from evo_kernel.types import Evaluation, PlanFeatures, Strategy
+from operators.macro import signs
 
 FAMILIES = ("tiling", "fusion", "pipeline", "reordering", "memory", "launch", "algorithm", "repair")
+OTHER = "other"
+"""What an edit without a witness counts as; also the place of names that the catalogue does not know."""
+
+Witness = Callable[[PlanFeatures, PlanFeatures], bool]
 
 
 @dataclass(frozen=True)
 class StrategySpec:
-    """One entry. `witness(parent, child)` sees the plans of the slowest search case."""
+    """One kind of structural change. `sign` is the witness in words."""
 
     name: str
     family: str
     summary: str
-    sign: str  # what the witness looks for, for people
+    sign: str
     witness: Witness
-
-
-def _count(plan: PlanFeatures, *classes: str) -> int:
-    return sum(kernel.instructions.get(name, 0) for kernel in plan.kernels for name in classes)
-
-
-def _programs(plan: PlanFeatures) -> int:
-    return sum(k.grid[0] * k.grid[1] * k.grid[2] for k in plan.kernels)
-
-
-def _any(plan: PlanFeatures, test: Callable[[KernelFeatures], bool]) -> bool:
-    return any(test(kernel) for kernel in plan.kernels)
-
-
-def _changed(parent: PlanFeatures, child: PlanFeatures) -> bool:
-    """The least that can be asked: other code, another grid or another number of launches."""
-    left = [(k.grid, dict(k.instructions), k.registers, k.shared_bytes) for k in parent.kernels]
-    right = [(k.grid, dict(k.instructions), k.registers, k.shared_bytes) for k in child.kernels]
-    return left != right
-
-
-def _fewer_launches(parent: PlanFeatures, child: PlanFeatures) -> bool:
-    return child.launches < parent.launches or child.scratch_bytes < parent.scratch_bytes
-
-
-def _fewer_passes(parent: PlanFeatures, child: PlanFeatures) -> bool:
-    return _count(child, "loops") < _count(parent, "loops") or _changed(parent, child)
-
-
-def _fewer_programs(parent: PlanFeatures, child: PlanFeatures) -> bool:
-    return _programs(child) < _programs(parent)
-
-
-def _split(parent: PlanFeatures, child: PlanFeatures) -> bool:
-    return child.launches > parent.launches or _programs(child) > _programs(parent)
-
-
-def _tma(parent: PlanFeatures, child: PlanFeatures) -> bool:
-    del parent
-    return _any(child, lambda kernel: kernel.data_path == "tma")
-
-
-def _tensor_cores(parent: PlanFeatures, child: PlanFeatures) -> bool:
-    rank = {"none": 0, "mma": 1, "wgmma": 2}
-    return max((rank[k.tensor_core] for k in child.kernels), default=0) > max(
-        (rank[k.tensor_core] for k in parent.kernels), default=0
-    )
-
-
-def _tensor_cores_or_code(parent: PlanFeatures, child: PlanFeatures) -> bool:
-    return _tensor_cores(parent, child) or _changed(parent, child)
-
-
-def _other_launch_order(parent: PlanFeatures, child: PlanFeatures) -> bool:
-    return [k.grid for k in parent.kernels] != [k.grid for k in child.kernels] or _changed(parent, child)
+    rewritten: bool = True  # whether the offline rewriter knows it
 
 
 _SPECS = (
-    StrategySpec("one-pass-row", "tiling", "hold a whole row in registers instead of looping over it",
-                 "fewer loops, or other code", _fewer_passes),
-    StrategySpec("multi-pass-row", "tiling", "loop over a row in blocks instead of holding it in registers",
-                 "other code", _changed),
-    StrategySpec("rows-per-program", "tiling", "let one program handle several rows",
-                 "fewer programs", _fewer_programs),
-    StrategySpec("tile-2d", "tiling", "compute a block of outputs with tl.dot instead of one row or element",
-                 "fewer programs or the tensor cores",
-                 lambda p, c: _fewer_programs(p, c) or _tensor_cores(p, c)),
-    StrategySpec("online-row", "algorithm", "merge two passes over a row into one online pass with rescaling",
-                 "fewer loops, or other code", _fewer_passes),
-    StrategySpec("split-k", "algorithm", "split a contraction over programs and add the parts in a second kernel",
-                 "more launches or programs", _split),
-    StrategySpec("causal-skip", "algorithm", "skip key blocks that a causal mask hides", "other code", _changed),
-    StrategySpec("exp2", "algorithm", "use exp2 with the scale folded in instead of exp", "other code", _changed),
-    StrategySpec("accumulate-type", "algorithm", "let tl.dot add into its accumulator", "other code", _changed),
-    StrategySpec("input-precision", "algorithm", "feed tl.dot the narrowest operands that the contract allows",
-                 "a faster tensor-core path, or other code", _tensor_cores_or_code),
-    StrategySpec("fuse-producer", "fusion", "compute an elementwise producer where its result is read",
-                 "fewer launches or less scratch", _fewer_launches),
-    StrategySpec("fuse-consumer", "fusion", "compute an elementwise consumer before the result is written",
-                 "fewer launches or less scratch", _fewer_launches),
-    StrategySpec("swizzle", "reordering", "order programs in groups so that neighbours share tiles in L2",
-                 "another grid or other code", _other_launch_order),
-    StrategySpec("hoist", "reordering", "move what a loop does not change out of it", "other code", _changed),
-    StrategySpec("drop-masks", "memory", "load and store without masks where shapes divide", "other code", _changed),
-    StrategySpec("cache-hints", "memory", "tell the caches what is read once and what again", "other code", _changed),
-    StrategySpec("tensor-descriptor", "memory", "load tiles through the tensor memory accelerator",
-                 "bulk tensor copies", _tma),
-    StrategySpec("persistent", "launch", "as many programs as the GPU holds, each taking several tiles",
-                 "fewer programs", _fewer_programs),
-    StrategySpec("software-pipeline", "pipeline", "overlap the next loads with the present work",
-                 "other code", _changed),
+    StrategySpec(
+        "one-pass-row", "algorithm", "hold a whole row in registers and read it once",
+        "fewer loads a store", signs.reads_less,
+    ),
+    StrategySpec(
+        "multi-pass-row", "tiling", "walk over a row in blocks, so that long rows fit",
+        "fewer registers, or another ratio of loads to stores", signs.row_in_blocks,
+    ),
+    StrategySpec(
+        "online-row", "algorithm", "fuse two passes over a row into one that corrects itself as it goes",
+        "fewer loads a store, or fewer loads", signs.reads_less,
+    ),
+    StrategySpec(
+        "rows-per-program", "tiling", "several rows a program",
+        "a smaller grid", signs.smaller_grid,
+    ),
+    StrategySpec(
+        "tile-2d", "tiling", "tiles in two dimensions instead of one",
+        "a grid of another size or rank", signs.other_grid,
+    ),
+    StrategySpec(
+        "split-k", "tiling", "share a contraction's loop among programs and add the parts up",
+        "a larger grid with one more launch, or with atomics", signs.split,
+    ),
+    StrategySpec(
+        "swizzle", "reordering", "visit tiles in an order that finds operands in L2",
+        "a one-dimensional grid or other index arithmetic", signs.index_arithmetic,
+    ),
+    StrategySpec(
+        "hoist", "reordering", "move out of a loop what does not change in it",
+        "the code changed (nothing more specific can be seen)", signs.changed,
+    ),
+    StrategySpec(
+        "persistent", "launch", "as many programs as the GPU holds, each looping over tiles",
+        "schedule `persistent`, or a smaller grid that is resident at once", signs.persistent,
+    ),
+    StrategySpec(
+        "drop-masks", "memory", "no bounds checks where tiles divide the shape",
+        "fewer instructions, or another mix", signs.index_arithmetic,
+    ),
+    StrategySpec(
+        "cache-hints", "memory", "tell the cache what will be read again",
+        "the code changed (nothing more specific can be seen)", signs.changed,
+    ),
+    StrategySpec(
+        "tensor-descriptor", "memory", "move tiles with the tensor memory accelerator",
+        "data path `tma` where it was not", signs.gained_tma,
+    ),
+    StrategySpec(
+        "software-pipeline", "pipeline", "load the next tile while this one is used",
+        "schedule `pipelined` or data path `cp.async` where it was not, or more registers or shared memory",
+        signs.pipelined,
+    ),
+    StrategySpec(
+        "exp2", "algorithm", "exponentials in base 2 with the scale folded in",
+        "fewer multiplications or multiply-adds a special-function instruction", signs.cheaper_exponentials,
+    ),
+    StrategySpec(
+        "accumulate-type", "algorithm", "another type for the accumulator, within the precision contract",
+        "another arithmetic mix", signs.arithmetic_mix,
+    ),
+    StrategySpec(
+        "input-precision", "algorithm", "another precision for the inputs of a contraction, within the contract",
+        "another tensor-core path or another arithmetic mix", signs.tensor_path,
+    ),
+    StrategySpec(
+        "fuse-producer", "fusion", "take the elementwise kernel before into this one",
+        "fewer launches or less scratch", signs.fused,
+    ),
+    StrategySpec(
+        "fuse-consumer", "fusion", "take the elementwise kernel after into this one",
+        "fewer launches or less scratch", signs.fused,
+    ),
+    StrategySpec(
+        "stop", "repair", "leave the source as it is: the last step of a walk of several",
+        "none: it changes nothing", signs.never, rewritten=False,
+    ),
 )  # fmt: skip
 
-CATALOGUE: dict[str, StrategySpec] = {spec.name: spec for spec in _SPECS}
+CATALOGUE: Mapping[str, StrategySpec] = MappingProxyType({spec.name: spec for spec in _SPECS})
+STOP = Strategy("stop", CATALOGUE["stop"].family)
 
 
-def witnessed(strategy: str, parent: PlanFeatures | None, child: PlanFeatures | None) -> bool:
-    """Whether the child's plan shows the strategy's sign. False where there is nothing to look at."""
-    spec = CATALOGUE.get(strategy)
-    if spec is None or parent is None or child is None:
+def witnessed(strategy: Strategy | None, parent: Evaluation | None, child: Evaluation) -> bool:
+    """Whether the child's plan shows the sign of `strategy` against the parent's, on the child's slowest common case.
+
+    False when either was not timed, when the plans are the same, and for names outside the catalogue.
+    """
+    spec = CATALOGUE.get(strategy.name) if strategy else None
+    if spec is None or parent is None or not parent.passed or not child.passed:
         return False
-    return spec.witness(parent, child)
+    before = {measurement.case: measurement for measurement in parent.measurements}
+    common = [measurement for measurement in child.measurements if measurement.case in before]
+    after = max(common, key=lambda measurement: measurement.median_us, default=None)
+    if after is None or after.plan == before[after.case].plan:
+        return False
+    old, new = before[after.case].features, after.features
+    return old is not None and new is not None and spec.witness(old, new)
 
 
-def markdown_table() -> str:
-    """The catalogue for docs/strategies.md."""
-    rows = [f"| `{s.name}` | {s.family} | {s.summary} | {s.sign} |" for s in _SPECS]
-    return "\n".join(["| strategy | family | what it does | witness |", "| --- | --- | --- | --- |", *rows])
+def table() -> str:
+    """The catalogue as a Markdown table."""
+    rows = ["| strategy | family | what it does | witness: the sign in the plan |", "| --- | --- | --- | --- |"]
+    rows += [f"| `{spec.name}` | {spec.family} | {spec.summary} | {spec.sign} |" for spec in CATALOGUE.values()]
+    return "\n".join(rows)
+
+
+BEGIN, END = "<!-- catalogue: begin -->", "<!-- catalogue: end -->"
+
+
+def documented(text: str) -> str:
+    """`text` with the part between the two catalogue marks made current. Raises ValueError without the marks."""
+    head, found, rest = text.partition(BEGIN)
+    _old, closed, tail = rest.partition(END)
+    if not found or not closed:
+        raise ValueError(f"the document has no {BEGIN} ... {END}; add both marks where the table should stand")
+    return f"{head}{BEGIN}\n{table()}\n{END}{tail}"
+
+
+if __name__ == "__main__":
+    page = Path(sys.argv[1])
+    page.write_text(documented(page.read_text()))

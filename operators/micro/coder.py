@@ -1,68 +1,81 @@
-"""Coders: who carries a strategy out. The offline rewriter is one; a language model can be another."""
+"""Coders: who carries a strategy out. `RewriteCoder` does it by source transformations, with no model."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
+
+import numpy as np
 
 from evo_kernel.errors import OperatorFailed
 from evo_kernel.types import Source, Strategy, TaskCard
-from operators.micro.module import KernelModule
-from operators.micro.rewrites import REWRITES, RewriteFailed
+from operators.micro.module import KernelModule, SourceError
+from operators.micro.rewrites import REWRITES, Rewrite, RewriteFailed
 
-CACHE_ENTRIES = 512
+PARSED = 512  # sources kept parsed: parents return, and a few kilobytes each is cheap
 
 
+@runtime_checkable
 class Coder(Protocol):
-    """Offers what it can do to a source, and does one of it. Thread-safe."""
+    """Micro coding. Thread-safe."""
 
-    def offer(self, source: Source, task: TaskCard) -> tuple[Strategy, ...]: ...
+    def offer(self, source: Source, task: TaskCard) -> tuple[Strategy, ...]:
+        """Every strategy, with its region, that it could carry out on this source; empty when there is none."""
+        ...
 
-    def implement(self, source: Source, strategy: Strategy, task: TaskCard) -> Source:
-        """The new source. Raises OperatorFailed."""
+    def implement(self, source: Source, strategy: Strategy, task: TaskCard, rng: np.random.Generator) -> str:
+        """The text with the strategy carried out. Raises OperatorFailed with the reason."""
         ...
 
 
 class RewriteCoder:
-    """The offline rewriter as a coder: real transformations of Triton source, no model needed."""
+    """The offline rewriter as a coder: what no rewrite's preconditions allow is not offered."""
 
-    def __init__(self) -> None:
+    def __init__(self, rewrites: Mapping[str, Rewrite] = REWRITES, parsed: int = PARSED) -> None:
+        self._rewrites = rewrites
+        self._limit = parsed
         self._lock = threading.Lock()
-        self._modules: OrderedDict[str, KernelModule | None] = OrderedDict()
+        self._modules: OrderedDict[str, KernelModule | SourceError] = OrderedDict()
 
     def offer(self, source: Source, task: TaskCard) -> tuple[Strategy, ...]:
-        module = self._parsed(source)
-        if module is None:
+        module = self._parse(source)
+        if isinstance(module, SourceError):
             return ()
-        return tuple(strategy for rewrite in REWRITES.values() for strategy in rewrite.offers(module, task))
+        return tuple(strategy for rewrite in self._rewrites.values() for strategy in rewrite.offers(module, task))
 
-    def implement(self, source: Source, strategy: Strategy, task: TaskCard) -> Source:
-        del task
-        module = self._parsed(source)
-        rewrite = REWRITES.get(strategy.name)
-        if module is None or rewrite is None:
-            raise OperatorFailed(f"the rewriter does not know {strategy.name} or cannot read the source")
+    def implement(self, source: Source, strategy: Strategy, task: TaskCard, rng: np.random.Generator) -> str:
+        rewrite = self._rewrites.get(strategy.name)
+        if rewrite is None:
+            raise OperatorFailed(f"no rewrite is called {strategy.name!r}; there are {', '.join(self._rewrites)}")
+        module = self._parse(source)
+        if isinstance(module, SourceError):
+            raise OperatorFailed(str(module))
         try:
             text = rewrite.apply(module, strategy)
         except RewriteFailed as failure:
             raise OperatorFailed(f"{strategy.key}: {failure.reason}") from failure
         if text == source.text:
-            raise OperatorFailed(f"{strategy.key} changes nothing here")
-        return Source(text, source.language)
+            raise OperatorFailed(f"{strategy.key} left the source as it was")
+        return text
 
-    def _parsed(self, source: Source) -> KernelModule | None:
-        """The parsed module; None where it cannot be read. Parsing takes tens of milliseconds, so it is kept."""
+    def _parse(self, source: Source) -> KernelModule | SourceError:
+        """The parsed source, kept for the next call. Two threads may parse the same text; both get an equal result."""
+        key = source.sha256
         with self._lock:
-            if source.sha256 in self._modules:
-                self._modules.move_to_end(source.sha256)
-                return self._modules[source.sha256]
-        try:
-            module = KernelModule.parse(source.text)
-        except ValueError:
-            module = None
+            if key in self._modules:
+                self._modules.move_to_end(key)
+                return self._modules[key]
+        if source.language == "triton":
+            try:
+                module = KernelModule.parse(source.text)
+            except SourceError as error:
+                module = error
+        else:
+            module = SourceError(f"the rewriter reads triton sources, not {source.language}")
         with self._lock:
-            self._modules[source.sha256] = module
-            while len(self._modules) > CACHE_ENTRIES:
+            self._modules[key] = module
+            while len(self._modules) > self._limit:
                 self._modules.popitem(last=False)
         return module

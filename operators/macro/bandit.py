@@ -1,0 +1,136 @@
+"""The contextual bandit: discounted linear Thompson sampling over strategy × features.
+
+The reward of strategy s in context c is modeled as x·θ + noise, with x = `features.design(c, s)`. With discount γ,
+prior precision Λ (diagonal) and noise variance σ²:
+
+    V = Λ + Σ γ^age · x xᵀ        b = Σ γ^age · x r        θ ~ N(V⁻¹ b, σ² V⁻¹)
+
+This is Thompson sampling for linear bandits (Agrawal and Goyal 2013) with the exponential weights of Russac, Vernade and
+Cappé 2019 (their D-LinUCB; sampled instead of optimistic as in Kim and Tewari 2020), and a prior that is not discounted.
+σ² is the discounted mean square of what the model did not foresee, with a prior worth PRIOR_WEIGHT observations.
+
+What is observed is a total: a strategy's own reward and, later, shares of what its descendants gained. A share is thus
+added to b alone, as if it had been part of the first reward; V counts choices.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+
+import numpy as np
+
+from evo_kernel.types import Credit, Decision, Strategy
+from operators.macro.features import _CONTEXT_AT, DESIGN_SIZE, FEATURES, MacroState, context, design
+from operators.macro.policies import draw
+
+DRAWS = 512  # posterior draws by which propensities are estimated
+PRIOR_WEIGHT = 10.0
+PRIOR_NOISE = 0.25  # of log gain: standard deviation before anything is known
+CONTEXT_PRECISION = 16.0  # against 1 for a strategy's own effect: all context together moves as much as that
+REWARD_LIMIT = 2.0  # about 7 times faster: one lucky leap must not outweigh a hundred steps
+RESCALE_AT = 1e9
+
+
+class BanditPolicy:
+    """Learns online which strategies pay, where, and lately. Thread-safe.
+
+    `discount`: γ per observed choice (0.995 forgets half in about 140). `explore`: the share of uniform choice mixed in,
+    so that every propensity is at least explore / number of offers.
+
+    Propensities: DRAWS posterior draws with the caller's generator give each offer its share of wins (offers that the
+    model cannot tell apart, the same strategy at another region, divide theirs evenly); the choice is then drawn from
+    these very numbers, so the stored probability is the one that was used, not an approximation of it.
+    """
+
+    name = "bandit"
+
+    def __init__(self, discount: float = 0.995, explore: float = 0.05) -> None:
+        if not 0.0 < discount <= 1.0 or not 0.0 <= explore <= 1.0:
+            raise ValueError(f"discount must lie in (0, 1] and explore in [0, 1], not {discount} and {explore}")
+        self._discount, self._explore = discount, explore
+        self._lock = threading.Lock()
+        self._prior = np.full(DESIGN_SIZE, CONTEXT_PRECISION)
+        self._prior[:_CONTEXT_AT] = 1.0
+        # Sums are kept with weights that grow by 1/γ instead of shrinking the sums: an update touches few numbers.
+        self._weight = 1.0
+        self._precision = np.zeros((DESIGN_SIZE, DESIGN_SIZE))
+        self._response = np.zeros(DESIGN_SIZE)
+        self._squares = 0.0
+        self._observed = 0.0
+        self._posterior: tuple[np.ndarray, np.ndarray, float] | None = None
+
+    def choose(self, state: MacroState, offered: tuple[Strategy, ...], rng: np.random.Generator) -> Decision:
+        seen = context(state)
+        return draw(self.name, offered, self.propensities(seen, offered, rng), seen, rng)
+
+    def propensities(
+        self, seen: tuple[float, ...], offered: tuple[Strategy, ...], rng: np.random.Generator
+    ) -> np.ndarray:
+        """The probability of each offer; sums to 1."""
+        kinds: dict[tuple[str, str], int] = {}
+        group = [kinds.setdefault((strategy.name, strategy.family), len(kinds)) for strategy in offered]
+        rows = np.zeros((len(kinds), DESIGN_SIZE))
+        for strategy, row in zip(offered, group, strict=True):
+            positions, values = design(seen, strategy)
+            rows[row, positions] = values
+        mean, covariance = self._predict(rows)
+        sampled = mean + rng.standard_normal((DRAWS, len(kinds))) @ _root(covariance).T
+        wins = np.bincount(sampled.argmax(axis=1), minlength=len(kinds)) / DRAWS
+        members = np.bincount(group, minlength=len(kinds))
+        chances = (1.0 - self._explore) * (wins / members)[group] + self._explore / len(offered)
+        return chances / chances.sum()
+
+    def learn(self, credit: Credit) -> None:
+        """An unwitnessed edit is no evidence for the strategy it claims, but its failure is evidence against it."""
+        decision = credit.decision
+        if decision is None or len(decision.context) != len(FEATURES):
+            return  # nobody chose, or an older version saw something else
+        reward = credit.reward if credit.witnessed else min(credit.reward, 0.0)
+        if not math.isfinite(reward):
+            return
+        reward = min(max(reward, -REWARD_LIMIT), REWARD_LIMIT)
+        positions, values = design(decision.context, decision.offered[decision.chosen])
+        with self._lock:
+            self._posterior = None
+            if credit.depth == 0:
+                self._observe(positions, values, reward)
+            self._response[positions] += self._weight * reward * values
+
+    def _observe(self, positions: np.ndarray, values: np.ndarray, reward: float) -> None:
+        self._weight /= self._discount
+        if self._weight > RESCALE_AT:
+            for sums in (self._precision, self._response):
+                sums /= self._weight
+            self._squares, self._observed, self._weight = (
+                self._squares / self._weight,
+                self._observed / self._weight,
+                1.0,
+            )
+        self._precision[np.ix_(positions, positions)] += self._weight * np.outer(values, values)
+        self._squares += self._weight * reward * reward
+        self._observed += self._weight
+
+    def _predict(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Posterior mean and covariance of rows · θ."""
+        with self._lock:
+            if self._posterior is None:
+                self._posterior = self._solve()
+            coefficients, inverse, variance = self._posterior
+        return rows @ coefficients, variance * (rows @ inverse @ rows.T)
+
+    def _solve(self) -> tuple[np.ndarray, np.ndarray, float]:
+        inverse = np.linalg.inv(self._precision / self._weight + np.diag(self._prior))
+        response = self._response / self._weight
+        coefficients = inverse @ response
+        # Σ w (r − xθ)² + θᵀΛθ = Σ w r² − bᵀθ for the posterior mean: what is left of the rewards unexplained.
+        unexplained = max(self._squares / self._weight - float(response @ coefficients), 0.0)
+        observed = self._observed / self._weight
+        variance = (PRIOR_WEIGHT * PRIOR_NOISE**2 + unexplained) / (PRIOR_WEIGHT + observed)
+        return coefficients, inverse, variance
+
+
+def _root(covariance: np.ndarray) -> np.ndarray:
+    """A matrix whose square is the covariance; rounding may have left it a hair from positive."""
+    jitter = 1e-12 * max(float(np.trace(covariance)), 1e-12)
+    return np.linalg.cholesky(covariance + jitter * np.eye(len(covariance)))
