@@ -10,7 +10,7 @@ from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_regio
 
 
 class AccumulateType:
-    """`acc += tl.dot(a, b)` becomes `acc = tl.dot(a, b, acc)`, in fp32 as before: only fp32 accumulators are touched."""
+    """`acc += tl.dot(a, b)` becomes `acc = tl.dot(a, b, acc)`: in fp32 as before, no other accumulator is touched."""
 
     name = "accumulate-type"
 

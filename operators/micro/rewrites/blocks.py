@@ -41,14 +41,9 @@ class Reader:
         places = self.kernel.definitions.get(name, ())
         here = [s for s in places if s in self.suite and s.lineno < self.line]
         others = [s for s in places if s in self.suite and s.lineno >= self.line]
-        if (
-            len(here) == 1
-            and not others
-            and isinstance(here[0], ast.Assign)
-            and isinstance(here[0].targets[0], ast.Name)
-        ):
-            return here[0].value
-        return None
+        if len(here) != 1 or others or not isinstance(here[0], ast.Assign):
+            return None
+        return here[0].value if isinstance(here[0].targets[0], ast.Name) else None
 
     def terms(self, node: ast.expr) -> list[ast.expr]:
         """The terms of a sum; names of sums of tensors are opened."""

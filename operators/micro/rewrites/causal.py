@@ -155,7 +155,7 @@ class _Masked:
         if isinstance(node, ast.Name):
             return self.state.get(node.id, f"={node.id}")
         if isinstance(node, ast.Constant):
-            return {0: ZERO, 1: ONE}.get(node.value, TOP) if isinstance(node.value, int | float) else TOP
+            return {"0": ZERO, "0.0": ZERO, "1": ONE, "1.0": ONE}.get(spell(node), TOP)
         if isinstance(node, ast.Subscript):
             return self(node.value)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):

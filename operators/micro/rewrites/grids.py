@@ -103,6 +103,13 @@ def body_text(module: KernelModule, body: Sequence[ast.stmt]) -> str:
     return textwrap.dedent("".join(lines[body[0].lineno - 1 : body[-1].end_lineno])).rstrip("\n")
 
 
+def statement_text(module: KernelModule, statement: ast.stmt) -> str:
+    """One statement as written, at column 0, without a comment behind it."""
+    first, *rest = module.source_of(statement).split("\n")
+    margin = " " * statement.col_offset
+    return "\n".join([first, *[line.removeprefix(margin) for line in rest]])
+
+
 def kernel_text(name: str, parameters: Sequence[str], body: str, doc: str = "") -> str:
     """A `@triton.jit` function; long signatures are wrapped."""
     head = f"def {name}({', '.join(parameters)}):"
@@ -138,12 +145,13 @@ def declared(kernel: Kernel, names: set[str]) -> list[str]:
 
 
 def passed(kernel: Kernel, launch: Launch, names: set[str]) -> list[str]:
-    """The launch's arguments for those parameters: by position where they can be, constexprs by keyword."""
-    found = []
+    """The launch's arguments for those parameters: by position up to the first constexpr, then by keyword."""
+    found, by_keyword = [], False
     for parameter in kernel.parameters:
         if parameter.name in names and parameter.name in launch.arguments:
             text = spell(launch.arguments[parameter.name])
-            found.append(f"{parameter.name}={text}" if parameter.kind == "constexpr" else text)
+            by_keyword |= parameter.kind == "constexpr"
+            found.append(f"{parameter.name}={text}" if by_keyword else text)
     return found
 
 

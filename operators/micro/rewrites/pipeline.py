@@ -41,7 +41,8 @@ class SoftwarePipeline:
 def _loops(kernel: Kernel) -> list[Loop]:
     """Innermost `range` loops that load from memory through pointers or descriptors."""
     outer = {id(node) for loop in kernel.loops for node in loop.outer}
-    return [l for l in kernel.loops if l.function == "range" and id(l.node) not in outer and _loads(l)]
+    found = [loop for loop in kernel.loops if loop.function == "range" and id(loop.node) not in outer]
+    return [loop for loop in found if _loads(loop)]
 
 
 def _loads(loop: Loop) -> bool:

@@ -138,9 +138,11 @@ def _divided(kernel: Kernel) -> _Divided | None:
         halves: dict[tuple[str, str], dict[type, ast.Assign]] = {}
         for statement in suite:
             value = statement.value if isinstance(statement, ast.Assign) else None
-            if isinstance(value, ast.BinOp) and isinstance(value.op, ast.FloorDiv | ast.Mod):
-                if (tile := spell(value.left)) in counts:
-                    halves.setdefault((tile, grouped(value.right)), {})[type(value.op)] = statement  # type: ignore[assignment]
+            if not isinstance(value, ast.BinOp) or spell(value.left) not in counts:
+                continue
+            if isinstance(value.op, ast.FloorDiv | ast.Mod):
+                key = (spell(value.left), grouped(value.right))
+                halves.setdefault(key, {})[type(value.op)] = statement  # type: ignore[assignment]
         for (tile, width), pair in halves.items():
             if len(pair) == 2:
                 divided = _Divided(pair[ast.FloorDiv], pair[ast.Mod], width, counts[tile])
