@@ -57,7 +57,6 @@ class OperatorsConfig(_Section):
     crossover: _Weight = Field(default=0.15, description="weight of replaying another lineage's strategies")
     policy: Literal["uniform", "bandit"] = Field(default="bandit", description="how macro thinking picks a strategy")
     max_steps: _Count = Field(default=3, description="strategies in one proposal, at most")
-    more: Annotated[float, Field(ge=0, le=1)] = Field(default=0.3, description="chance of one more strategy after each")
 
 
 class JudgeConfig(_Section):

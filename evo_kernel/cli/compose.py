@@ -20,7 +20,8 @@ from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import Environment, Operator, PlanVerdict, Relative, Source
 from operators.crossover import CrossoverOperator
-from operators.macro.policies import POLICIES
+from operators.macro.bandit import BanditPolicy
+from operators.macro.policies import UniformPolicy
 from operators.micro.coder import RewriteCoder
 from operators.mix import MixOperator
 from operators.mtmc import MtmcOperator
@@ -66,7 +67,8 @@ def build_operator(config: Config) -> Operator:
     """The mix of the offline operators."""
     coder = RewriteCoder()
     settings = config.operators
-    mtmc = MtmcOperator(POLICIES[settings.policy](), coder, max_steps=settings.max_steps, more=settings.more)
+    policy = BanditPolicy() if settings.policy == "bandit" else UniformPolicy()
+    mtmc = MtmcOperator(policy, coder, max_steps=settings.max_steps)
     return MixOperator([mtmc, CrossoverOperator(coder)], {"mtmc": settings.mtmc, "crossover": settings.crossover})
 
 

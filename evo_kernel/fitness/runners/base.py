@@ -43,7 +43,7 @@ class Runner(Protocol):
         ...
 
     def baselines(self, case: Case) -> Mapping[str, float]:
-        """Median µs of what the task lists; empty where nothing can be timed (the judge then takes the first kernel)."""
+        """Median µs of what the task lists; empty where it cannot be timed, and the first kernel stands in."""
         ...
 
     @property

@@ -18,7 +18,9 @@ def open_runner(task: Task, device: str, deadline_s: float) -> Runner:
         raise UserError(f"unknown device {device!r}: use auto, cpu or cuda")
     present = _gpu_present()
     if device == "cuda" and not present:
-        raise UserError("no CUDA GPU is visible here. Use --device cpu for modeled scores; `evo-kernel doctor` says more.")
+        raise UserError(
+            "no CUDA GPU is visible here. Use --device cpu for modeled scores; `evo-kernel doctor` says more."
+        )
     if device == "cpu" or not present:
         return InterpreterRunner(task, MODELED_ARCH, deadline_s)
     from evo_kernel.fitness.runners.cuda_runner import CudaRunner

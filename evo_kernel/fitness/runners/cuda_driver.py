@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from cuda.bindings import driver as cuda
+from cuda.bindings import driver as cuda  # pyright: ignore[reportMissingImports]
 
 from evo_kernel.fitness.plan import Aten, Binary, CompiledPlan, Descriptor, Fill, Launch, Pointer, Scalar, View
 

@@ -45,7 +45,7 @@ class CudaRunner:
         self._task, self._gpu, self._deadline_s = task, gpu, deadline_s
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._log = tempfile.TemporaryFile()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the runner
         self._closed = False
         self.info: dict[str, Any] = {}
         self._busy_s = 0.0
