@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from operators.micro.rewrites.accumulate import AccumulateType
 from operators.micro.rewrites.base import Rewrite, RewriteFailed
 from operators.micro.rewrites.cache_hints import CacheHints
+from operators.micro.rewrites.causal import CausalSkip
+from operators.micro.rewrites.descriptor import TensorDescriptor
 from operators.micro.rewrites.drop_masks import DropMasks
 from operators.micro.rewrites.exp2 import Exp2
 from operators.micro.rewrites.fuse import FuseConsumer, FuseProducer
@@ -11,7 +14,12 @@ from operators.micro.rewrites.hoist import Hoist
 from operators.micro.rewrites.multi_pass import MultiPassRow
 from operators.micro.rewrites.one_pass import OnePassRow
 from operators.micro.rewrites.online import OnlineRow
+from operators.micro.rewrites.persistent import Persistent
+from operators.micro.rewrites.pipeline import SoftwarePipeline
+from operators.micro.rewrites.precision import InputPrecision
 from operators.micro.rewrites.row_tiles import RowsPerProgram
+from operators.micro.rewrites.split_k import SplitK
+from operators.micro.rewrites.swizzle import Swizzle
 
 _ALL: tuple[Rewrite, ...] = (
     # rows, memory, fusion
@@ -26,6 +34,14 @@ _ALL: tuple[Rewrite, ...] = (
     FuseProducer(),
     FuseConsumer(),
     # contractions, grids
+    Swizzle(),
+    Persistent(),
+    SplitK(),
+    CausalSkip(),
+    AccumulateType(),
+    InputPrecision(),
+    TensorDescriptor(),
+    SoftwarePipeline(),
 )
 
 REWRITES: dict[str, Rewrite] = {rewrite.name: rewrite for rewrite in _ALL}
