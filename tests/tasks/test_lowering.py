@@ -6,13 +6,16 @@ import importlib.util
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from evo_kernel.tasks.lowering import lower_function
+from evo_kernel.errors import LoweringError
+from evo_kernel.tasks import loading
+from evo_kernel.tasks.lowering import lower, lower_function
 from tests.tasks.test_lowering_references import TABLE, Entry
 
 CHILD = """
@@ -55,7 +58,7 @@ def lowered(tmp_path_factory):
         cases = draw(item)
         try:
             texts[name] = lower_function(item.reference, cases, name=name)
-        except Exception as error:  # shown by the test of this entry
+        except Exception as error:  # noqa: BLE001 - shown by the test of this entry
             texts[name] = error
             continue
         (folder / f"{name}.py").write_text(texts[name])
@@ -138,3 +141,76 @@ def test_host_code_only_allocates_views_and_launches(lowered, name):
         mine = [out.untyped_storage()._cdata for out in outputs]
         assert not held.intersection(mine), "an output aliases an input"
         assert len(set(mine)) == len(mine), "two outputs share memory"
+
+
+def refuse(reference, *inputs, **options):
+    with pytest.raises(LoweringError) as error:
+        lower_function(reference, [inputs], **options)
+    return str(error.value)
+
+
+def test_all_unsupported_operations_are_named_at_once():
+    message = refuse(
+        lambda x: torch.lgamma(x) + torch.linalg.svdvals(x) + torch.relu(x)[:, :1].lgamma(), torch.ones(4, 4)
+    )
+    assert "aten.lgamma" in message and "aten._linalg_svd" in message and message.count("aten.lgamma.default") == 1
+    assert "SEED" in message and "mixed" in message and "aten.relu" not in message
+
+
+def test_mixed_keeps_unknown_operations_as_calls():
+    text = lower_function(lambda x: torch.lgamma(x * 2) + 1, [(torch.ones(4, 4),)], allow_aten=True)
+    assert "torch.ops.aten.lgamma.default(mul)" in text and "mul_kernel[" in text and "add_kernel[" in text
+
+
+def test_decisions_on_values_are_refused_with_the_way_out():
+    message = refuse(lambda x: x * 2 if x.sum() > 0 else x, torch.ones(4))
+    assert "cannot be traced" in message and "SEED" in message
+
+
+def test_sizes_that_depend_on_values_are_refused():
+    assert "torch.where" in refuse(lambda x: x[x > 0], torch.ones(4))
+
+
+def test_the_same_kernel_is_written_once():
+    text = lower_function(lambda x, y: torch.relu(x) + torch.relu(y), [(torch.ones(4, 8), torch.ones(4, 8))])
+    assert text.count("def relu_kernel(") == 1 and text.count("relu_kernel[(") == 2
+
+
+def test_one_kernel_has_plain_knobs_and_several_have_prefixed_ones():
+    assert "\nBLOCK = " in lower_function(torch.relu, [(torch.ones(300),)])
+    text = lower_function(lambda x: torch.relu(x).sum(-1), [(torch.ones(3, 300),)])
+    assert "\nRELU_BLOCK = 1024" in text and "\nROW_SUM_BLOCK = 512" in text and "\nBLOCK" not in text
+
+
+def test_sizes_stay_general_across_cases():
+    text = lower_function(lambda x, y: x @ y, [(torch.ones(8, 8), torch.ones(8, 8))])
+    assert "n0, n1 = x.shape" in text and "if " not in text.split("def run")[1]
+
+
+def test_cases_that_need_another_program_get_a_branch():
+    def by_size(x):
+        return torch.relu(x) if x.shape[0] > 16 else torch.exp(x)
+
+    text = lower_function(by_size, [(torch.ones(8, 8),), (torch.ones(32, 8),)])
+    assert "def run_0(x)" in text and "def run_1(x)" in text and "if x.shape[0]" in text
+
+
+def test_precision_follows_the_task():
+    inputs = (torch.ones(8, 8), torch.ones(8, 8))
+    assert 'input_precision="ieee"' in lower_function(torch.matmul, [inputs])
+    assert 'input_precision="tf32"' in lower_function(torch.matmul, [inputs], precision="tf32")
+
+
+def test_offsets_are_wide_where_a_case_needs_it():
+    large = torch.empty(70_000, 70_000, device="meta")
+    assert "tl.program_id(0).to(tl.int64)" in lower_function(torch.relu, [(large,)])
+
+
+@pytest.mark.parametrize(
+    "name", ["softmax", "rmsnorm", "layernorm", "matmul", "linear_gelu", "cross_entropy", "attention"]
+)
+def test_built_in_tasks_lower(name):
+    folder = Path(loading.__file__).parent / "builtin" / name
+    task = loading.load(folder / "task.py")
+    source = lower(task)
+    assert source.language == "triton" and "def run(" in source.text and "torch.ops" not in source.text

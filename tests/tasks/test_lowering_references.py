@@ -401,6 +401,31 @@ def sizes_of_one(x):
     return torch.softmax(x, -1) + x.mean(0, keepdim=True)
 
 
+@entry(
+    lambda g, s: (normal(g, *s), normal(g, 6, s[1], 3, 3) / 5, normal(g, 6), normal(g, 4, s[1], 1, 5) / 3),
+    (2, 5, 9, 11),
+    (1, 4, 8, 6),
+)
+def convolutions(x, w, bias, wide):
+    return F.relu(F.conv2d(x, w, bias, stride=2, padding=1)), F.conv2d(x, wide, padding=(0, 2), dilation=(1, 1))
+
+
+@entry(lambda g, s: (normal(g, *s), normal(g, 6, 2, 3) / 2), (2, 6, 19), (3, 6, 8))
+def grouped_convolution_1d(x, w):
+    return F.conv1d(x, w, groups=3, padding=1)
+
+
+@entry(matrix, (2, 3, 9, 11), (1, 4, 8, 6))
+def pooling(x):
+    return F.max_pool2d(x, 2), F.avg_pool2d(x, 3, stride=2, padding=1), F.adaptive_avg_pool2d(x, 1)
+
+
+@entry(matrix, *CUBES)
+def order(x):
+    values, positions = x.sort(dim=1, descending=True)
+    return values, positions, *x.topk(3, dim=-1), x.argsort(-1)
+
+
 def test_the_table_is_large_enough_and_varies_shapes():
     assert len(TABLE) >= 50
     for item in TABLE.values():

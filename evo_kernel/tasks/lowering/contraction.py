@@ -62,9 +62,9 @@ def _tiles(kernel: Kernel, a: Operand, b: Operand, batched: bool, precision: str
     a_at = address(a, "rows[:, None]", "inner[None, :]", ("m", "k"))
     b_at = address(b, "inner[:, None]", "cols[None, :]", ("k", "n"))
     return [
-        "    rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)",
-        "    cols = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)",
-        *(["    batch = tl.program_id(2)"] if batched else []),
+        f"    rows = {kernel.module.program(0)} * BLOCK_M + tl.arange(0, BLOCK_M)",
+        f"    cols = {kernel.module.program(1)} * BLOCK_N + tl.arange(0, BLOCK_N)",
+        *([f"    batch = {kernel.module.program(2)}"] if batched else []),
         "    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)",
         "    for start in range(0, k, BLOCK_K):",
         "        inner = start + tl.arange(0, BLOCK_K)",

@@ -22,22 +22,23 @@ KEPT = (
 )  # fmt: skip
 
 BROKEN = (
-    aten.native_batch_norm, aten._native_batch_norm_legit, aten.mish,
-    aten._native_batch_norm_legit_no_training, aten._native_batch_norm_legit.no_stats, aten.logsumexp, aten.linalg_vector_norm, aten.addcdiv, aten.addcmul, aten.log_sigmoid_forward,
-    aten.lerp, aten.hardswish, aten.hardsigmoid, aten.hardtanh, aten.threshold, aten.celu, aten.selu, aten.glu,
-    aten.mse_loss, aten.smooth_l1_loss, aten.huber_loss, aten.binary_cross_entropy, aten.soft_margin_loss,
-    aten.binary_cross_entropy_with_logits, aten.nll_loss_forward, aten.nll_loss2d_forward, aten.kl_div, aten.triu,
-    aten.tril, aten.nan_to_num, aten.unfold_copy, aten.upsample_nearest2d, aten.upsample_bilinear2d, aten.dot,
-    aten.pixel_shuffle, aten.pixel_unshuffle, aten.mv, aten.trace, aten.xlogy, aten.logaddexp, aten.softshrink,
-    aten.hardshrink, aten.one_hot, aten.norm, aten.dist, aten.cdist, aten.pairwise_distance, aten.logaddexp2,
-    aten.reflection_pad1d, aten.reflection_pad2d, aten.replication_pad1d, aten.replication_pad2d, aten.roll,
-    aten.diag_embed, aten.diagonal_copy, aten.repeat, aten.repeat_interleave, aten.stack, aten.addmv, aten.addr,
-    aten.affine_grid_generator, aten.eye, aten.linspace, aten.logspace, aten.channel_shuffle, aten.cosh, aten.sinc,
-    aten.split, aten.unbind, aten.chunk, aten.special_entr, aten.heaviside, aten.frac, aten.polar, aten.deg2rad,
-    aten.rad2deg, aten._fused_rms_norm, aten.nansum, aten.split_with_sizes, aten.narrow_copy,
-    aten.gelu_backward, aten.silu_backward, aten.sigmoid_backward, aten.tanh_backward, aten._softmax_backward_data,
-    aten._log_softmax_backward_data, aten.threshold_backward, aten.native_layer_norm_backward,
-    aten.mse_loss_backward, aten.embedding_dense_backward, aten.native_dropout, aten._prelu_kernel, aten.rrelu,
+    aten.native_batch_norm, aten._native_batch_norm_legit, aten.mish, aten._native_batch_norm_legit_no_training,
+    aten._native_batch_norm_legit.no_stats, aten.logsumexp, aten.linalg_vector_norm, aten.addcdiv, aten.addcmul,
+    aten.log_sigmoid_forward, aten.lerp, aten.hardswish, aten.hardsigmoid, aten.hardtanh, aten.threshold, aten.celu,
+    aten.selu, aten.glu, aten.mse_loss, aten.smooth_l1_loss, aten.huber_loss, aten.binary_cross_entropy,
+    aten.soft_margin_loss, aten.binary_cross_entropy_with_logits, aten.nll_loss_forward, aten.nll_loss2d_forward,
+    aten.kl_div, aten.triu, aten.tril, aten.nan_to_num, aten.unfold_copy, aten.upsample_nearest2d,
+    aten.upsample_bilinear2d, aten.dot, aten.pixel_shuffle, aten.pixel_unshuffle, aten.mv, aten.trace, aten.xlogy,
+    aten.logaddexp, aten.softshrink, aten.hardshrink, aten.one_hot, aten.norm, aten.dist, aten.cdist,
+    aten.pairwise_distance, aten.logaddexp2, aten.reflection_pad1d, aten.reflection_pad2d, aten.replication_pad1d,
+    aten.replication_pad2d, aten.roll, aten.diag_embed, aten.diagonal_copy, aten.repeat, aten.repeat_interleave,
+    aten.stack, aten.addmv, aten.addr, aten.affine_grid_generator, aten.eye, aten.linspace, aten.logspace,
+    aten.channel_shuffle, aten.cosh, aten.sinc, aten.split, aten.unbind, aten.chunk, aten.special_entr,
+    aten.heaviside, aten.frac, aten.polar, aten.deg2rad, aten.rad2deg, aten._fused_rms_norm, aten.nansum,
+    aten.split_with_sizes, aten.narrow_copy, aten.gelu_backward, aten.silu_backward, aten.sigmoid_backward,
+    aten.tanh_backward, aten._softmax_backward_data, aten._log_softmax_backward_data, aten.threshold_backward,
+    aten.native_layer_norm_backward, aten.mse_loss_backward, aten.embedding_dense_backward, aten.native_dropout,
+    aten._prelu_kernel, aten.rrelu,
 )  # fmt: skip
 
 
@@ -81,9 +82,8 @@ OWN: dict[Any, Callable[..., Any]] = {
 @cache
 def decomposition_table() -> dict[Any, Callable[..., Any]]:
     """Overload → decomposition, for `make_fx`."""
-    known = [operation for operation in BROKEN if operation is not None]
     table: dict[Any, Callable[..., Any]] = dict(core_aten_decompositions())
-    for operation in known:
+    for operation in BROKEN:
         try:
             table |= get_decompositions([operation])
         except RuntimeError:  # this version of torch has none: the operation is then named as not lowered

@@ -123,7 +123,7 @@ def _flat(kernel: Kernel, groups: list[Group], work: _Work, target: Operand, out
     n = kernel.size("n_elements", numel)
     kernel.knobs["BLOCK"] = kernel.module.block(numel)
     kernel.body += [
-        "    pid = tl.program_id(0)",
+        f"    pid = {kernel.module.program(0)}",
         "    offsets = pid * BLOCK + tl.arange(0, BLOCK)",
         f"    mask = offsets < {n}",
     ]
@@ -147,7 +147,7 @@ def _by_rows(kernel: Kernel, groups: list[Group], work: _Work, target: Operand, 
     rows, cols = groups
     n = kernel.size("n_cols", cols.size)
     kernel.knobs["BLOCK"] = kernel.module.block(cols.size)
-    kernel.body += ["    row = tl.program_id(0)", "    cols = tl.arange(0, BLOCK)"]
+    kernel.body += [f"    row = {kernel.module.program(0)}", "    cols = tl.arange(0, BLOCK)"]
     loop: list[str] = []
     offsets: list[str] = []
     for operand, read in work.reads:
@@ -202,7 +202,7 @@ class Rows:
         self.n = kernel.size("n_cols", size)
         kernel.knobs.setdefault("BLOCK", kernel.module.block(size))
         if self.kept:
-            kernel.body.append("    row = tl.program_id(0)")
+            kernel.body.append(f"    row = {kernel.module.program(0)}")
         kernel.body.append("    cols = tl.arange(0, BLOCK)")
         self._row_indices = kernel.split("row", self.kept, "row") if self.kept else []
 

@@ -336,7 +336,7 @@ def aten_call(module: Module, node: Node) -> Any:
             return materialise(module, value).name
         if isinstance(argument, list | tuple):
             return f"[{', '.join(text(item) for item in argument)}]"
-        if isinstance(value, sympy.Basic):
+        if isinstance(value, sympy.Expr):
             return module.size(value)
         if isinstance(value, float) and value in (float("inf"), float("-inf")):
             return f'float("{value}")'

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx
 
 from evo_kernel.errors import LoweringError
-from evo_kernel.tasks.lowering import contraction, indexing, pointwise, reduction, views
+from evo_kernel.tasks.lowering import contraction, convolution, indexing, pointwise, reduction, sorting, views
 from evo_kernel.tasks.lowering.frames import covers_storage
 from evo_kernel.tasks.lowering.layout import Value
 from evo_kernel.tasks.lowering.module import Module
@@ -20,7 +20,7 @@ from evo_kernel.tasks.lowering.trace import Traced, trace
 from evo_kernel.tasks.task import Task, TensorSpec
 from evo_kernel.types import Source
 
-FAMILIES = (contraction, indexing, pointwise, reduction, views)  # imported for what they register
+FAMILIES = (contraction, convolution, indexing, pointwise, reduction, sorting, views)  # imported for what they register
 
 
 def lower(task: Task) -> Source:
@@ -139,7 +139,8 @@ def _write_node(
             failures.setdefault(str(node.target), "")
         return  # an operand is already known to be missing
     if not isinstance(node.target, torch._ops.OpOverload):  # getitem
-        values[node] = values[node.args[0]][node.args[1]]
+        source, item = cast(tuple[fx.Node, int], node.args[:2])
+        values[node] = values[source][item]
         return
     lowering = lowering_of(node.target)
     mark = len(module.lines)
@@ -169,11 +170,12 @@ def _write_outputs(module: Module, outputs: Sequence[tuple[Any, Any]]) -> None:
     """Return fresh, fully written tensors: what is an input, a part of a buffer or a constant is copied."""
     names: list[str] = []
     inputs = _aliases(module)
-    for node, value in outputs:
-        if not isinstance(value, Value):
+    for node, found in outputs:
+        if not isinstance(found, Value):
             raise LoweringError(
-                "The reference returns something that is no tensor. Return a tensor or a tuple of tensors."
+                "The reference returns something that is no tensor. Return one tensor or a tuple of them."
             )
+        value = found
         if value.fill is not None:
             value = views.materialise(module, value)
         elif node in inputs or value.name in names or not covers_storage(value):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import sympy
@@ -148,6 +149,17 @@ class Module:
         """Default of a tile size along a dimension: a power of two, no larger than the dimension needs."""
         size = max(self.largest(expression), 1)
         return min(max(1 << (size - 1).bit_length(), least), most)
+
+    @cached_property
+    def wide(self) -> bool:
+        """Whether some tensor of some case has elements that a 32-bit offset cannot reach."""
+        fakes = [node.meta.get("val") for node in self.traced.graph.graph.nodes]
+        sizes = {Value.of("", fake).numel for fake in fakes if isinstance(fake, torch.Tensor)}
+        return any(self.largest(size) >= 1 << 31 for size in sizes)
+
+    def program(self, axis: int) -> str:
+        """The program's index along a grid axis, wide enough for offsets to be computed from it."""
+        return f"tl.program_id({axis})" + (".to(tl.int64)" if self.wide else "")
 
     # -- lines of run -----------------------------------------------------------------------------------------------
     def line(self, text: str) -> None:

@@ -155,7 +155,7 @@ def write(module: Module, node: Node, job: Job) -> Value:
         if isinstance(operand, Value) and operand.fill is None:
             slots.append(("read", len(reads)))
             reads.append(Read(operand, dtype))
-        elif isinstance(operand, sympy.Basic) and not operand.is_number:
+        elif isinstance(operand, sympy.Expr) and not operand.is_number:
             slots.append(("scalar", len(scalars)))
             scalars.append(module.size(operand))
         else:
@@ -180,7 +180,7 @@ def promoted(node: Node, operands: tuple[Any, ...]) -> torch.dtype:
         if isinstance(operand, Value):
             stand_ins.append(argument.meta["val"])  # type: ignore[union-attr]
         else:
-            is_float = isinstance(operand, float) or (isinstance(operand, sympy.Basic) and not operand.is_integer)
+            is_float = isinstance(operand, float) or (isinstance(operand, sympy.Expr) and not operand.is_integer)
             stand_ins.append(1.0 if is_float else operand if isinstance(operand, bool) else 1)
     kind = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
     return elementwise_dtypes(*stand_ins, type_promotion_kind=kind)[0]
@@ -415,7 +415,8 @@ def cast(module: Module, node: Node) -> Value:
     expression = "{0} != 0" if target == torch.bool else f"{{0}}.to({tl_type(target)})"
     name = f"to_{str(target).removeprefix('torch.')}"
     if source.fill is not None:
-        return Value.of(node.name, node.result, fill=(target.is_floating_point and float(source.fill)) or source.fill)
+        fill = float(source.fill) if target.is_floating_point else source.fill
+        return Value.of(node.name, node.result, fill=bool(fill) if target == torch.bool else fill)
     return write(module, node, Job(name, (source,), (source.dtype,), (expression,)))
 
 

@@ -131,14 +131,18 @@ def _reduce_columns(
     kernel.pointer("out", y.name)
     n_rows, n_cols = kernel.size("n_rows", walked.size), kernel.size("n_cols", kept[-1].size)
     kernel.knobs["BLOCK"] = module.block(kept[-1].size, most=256)
-    kernel.body += ["    cols = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)", f"    mask = cols < {n_cols}"]
+    axis = len(kept) - 1  # the outer index comes first: only the first grid axis goes beyond 65,535
+    kernel.body += [
+        f"    cols = {module.program(axis)} * BLOCK + tl.arange(0, BLOCK)",
+        f"    mask = cols < {n_cols}",
+    ]
     outer_x = outer_y = ""
     grid = f"(triton.cdiv({module.size(kept[-1].size)}, {{BLOCK}}),)"
     if len(kept) == 2:
-        kernel.body.append("    outer = tl.program_id(1)")
+        kernel.body.append(f"    outer = {module.program(0)}")
         outer_x = kernel.term("outer", "x_outer_stride", x, kept[0].dim)
         outer_y = kernel.term("outer", "out_outer_stride", y, kept[0].dim)
-        grid = f"(triton.cdiv({module.size(kept[-1].size)}, {{BLOCK}}), {module.size(kept[0].size)})"
+        grid = f"({module.size(kept[0].size)}, triton.cdiv({module.size(kept[-1].size)}, {{BLOCK}}))"
     row = kernel.term("row", "x_row_stride", x, walked.dim)
     address = " + ".join(part for part in ("x_ptr", outer_x, row, "cols") if part)
     store = " + ".join(part for part in ("out_ptr", outer_y, "cols") if part)

@@ -90,6 +90,6 @@ class Node:
 
     def integer(self, position: int, name: str = "", default: int | None = None) -> int:
         number = self.argument(position, name, default)
-        if isinstance(number, sympy.Basic) and not number.is_Integer:
+        if isinstance(number, sympy.Expr) and not number.is_Integer:
             raise NotLowered(f"argument {position} depends on sizes")
         return int(number)

@@ -153,7 +153,23 @@ def trace(reference: Callable[..., Any], inputs: Sequence[Any]) -> Traced:
         return reference(*(next(left) if isinstance(fake, torch.Tensor) else fake for fake in fakes))
 
     graph = _functional(_make_graph(of_tensors, tensors), tensors)
-    return Traced(graph, reference, names, fakes, *_assumptions(environment, names, fakes, graph))
+    symbols, conditions = _assumptions(environment, names, fakes, graph)
+    _refuse_unknown_sizes(graph, symbols)
+    return Traced(graph, reference, names, fakes, symbols, conditions)
+
+
+def _refuse_unknown_sizes(graph: fx.GraphModule, symbols: Mapping[sympy.Symbol, tuple[int, int]]) -> None:
+    """Every size must follow from the inputs' sizes: results as long as the data says have no launch plan."""
+    for node in graph.graph.nodes:
+        value = node.meta.get("val")
+        for tensor in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(tensor, torch.Tensor):
+                free = set().union(*(expression_of(size).free_symbols for size in tensor.shape))
+                if free - set(symbols):
+                    raise LoweringError(
+                        f"The size of what {node.target} returns depends on tensor values, so that no launch can be "
+                        "planned for it. Use an operation of fixed size (torch.where instead of x[mask])."
+                    )
 
 
 def _make_graph(function: Callable[..., Any], fakes: Sequence[Any]) -> fx.GraphModule:
@@ -164,7 +180,7 @@ def _make_graph(function: Callable[..., Any], fakes: Sequence[Any]) -> fx.GraphM
     level = quiet.level
     quiet.setLevel(logging.ERROR)
     try:
-        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+        with sdpa_kernel(SDPBackend.MATH):
             traced = make_fx(
                 lambda *arguments: flatten(function(*arguments)),
                 decomposition_table=decomposition_table(),
@@ -217,7 +233,10 @@ def _fake(mode: FakeTensorMode, value: Any, index: int) -> Any:
 
 def _argument_names(reference: Callable[..., Any], count: int) -> tuple[str, ...]:
     """The reference's own parameter names where they are usable, x0, x1, ... otherwise."""
-    parameters = list(inspect.signature(reference).parameters.values())
+    try:
+        parameters = list(inspect.signature(reference).parameters.values())
+    except ValueError:  # a builtin says nothing about its parameters
+        parameters = []
     positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     usable = [n for n in positional[:count] if n not in RESERVED and not keyword.iskeyword(n) and "kernel" not in n]
     return tuple(usable) if len(usable) == count else tuple(f"x{index}" for index in range(count))
@@ -236,7 +255,7 @@ def _assumptions(
         for dim, size in enumerate(fake.shape):
             raw = size.node._expr if isinstance(size, torch.SymInt) else sympy.Integer(size)
             now = environment.replace(raw)
-            if raw.is_Symbol and now == raw:
+            if isinstance(raw, sympy.Symbol) and now == raw:
                 symbols.setdefault(raw, (argument, dim))
     for argument, fake in enumerate(fakes):
         if not isinstance(fake, torch.Tensor):
@@ -245,7 +264,7 @@ def _assumptions(
             continue
         for dim, size in enumerate(fake.shape):
             now = expression_of(size)
-            if symbols.get(now) != (argument, dim):
+            if not isinstance(now, sympy.Symbol) or symbols.get(now) != (argument, dim):
                 conditions.append(f"{names[argument]}.shape[{dim}] == {draft.text(now)}")
         for dim, stride in enumerate(fake.stride()):
             now = expression_of(stride)
@@ -255,7 +274,7 @@ def _assumptions(
             conditions.append(text if size.is_Integer else f"({one} or {text})")
     for guard in environment.guards:
         expression = environment.replace(guard.expr)
-        if expression is not sympy.true:
+        if expression is not sympy.true and expression.free_symbols <= set(symbols):
             conditions.append(draft.text(expression))
     return symbols, tuple(dict.fromkeys(conditions))
 

@@ -153,7 +153,7 @@ def complex_view(module: Module, node: Node) -> Value:
 def full(module: Module, node: Node) -> Value:
     position = 0 if node.operation == "aten.scalar_tensor" else 2 if node.operation == "aten.new_full" else 1
     value = node.argument(position)
-    if isinstance(value, sympy.Basic):
+    if isinstance(value, sympy.Expr):
         if not value.is_number:
             raise NotLowered("a fill value that depends on sizes")
         value = int(value) if value.is_Integer else float(value)
@@ -170,7 +170,7 @@ def ones(module: Module, node: Node) -> Value:
     return Value.of(node.name, node.result, fill=1)
 
 
-@lowers(aten.empty, aten.empty_like, aten.new_empty, aten.empty_strided, aten.new_empty_strided)
+@lowers(aten.empty, aten.empty_like, aten.new_empty, aten.empty_strided, aten.new_empty_strided, aten.empty_permuted)
 def empty(module: Module, node: Node) -> Value:
     """Nothing may depend on what it holds, so any constant will do."""
     return Value.of(node.name, node.result, fill=0)
