@@ -77,7 +77,8 @@ def judge(source: Source, rng: random.Random, level: float) -> Evaluation:
     verdict = PlanVerdict("large", plan, Status.PASSED, measurement=measurement)
     return Evaluation(
         source.sha256, "toy", Purpose.SCORE, ENVIRONMENT, Status.PASSED, "", 100.0 / median,
-        measurements=(measurement,), plans=(("large", (), plan),), verdicts=(verdict,), charged={Purpose.SCORE: 1}, gpu_s=0.01, wall_s=0.02,
+        measurements=(measurement,), plans=(("large", (), plan),), verdicts=(verdict,),
+        charged={Purpose.SCORE: 1}, gpu_s=0.01, wall_s=0.02,
     )  # fmt: skip
 
 

@@ -3,12 +3,16 @@
 All gains are differences of mean log time over the search cases, in one environment:
     gain(c) = log(t_parent ÷ t_child)              0 for a child that failed
 Its own reward, paid once, when candidate c is first judged:
-    reward(c) = gain(c) / effort(c) − usual(b)     effort(c) = cost(c) ÷ mean cost so far, held within [1/4, 4]
-    reward(c) = −FAILED − usual(b)                 when c failed: always worse than having changed nothing
-    usual(b)  = running mean of gain / effort over children of parents in bucket b of share of light
-                (each child weighs 1, forgotten at rate FORGET), as it was before c
-cost(c) counts evaluations: those its proposal probed and those the judge charged, at least 1.
-Enabling moves lose first, so an ancestor a at depth k = 1, 2, 3 above c is paid a share when c is its best so far:
+    value(c)  = gain(c) / effort(c)                where it gained
+                max(gain(c), −FAILED)              where it did not; −FAILED for one that failed
+    reward(c) = value(c) − usual(b)                b: bucket of the parent's share of light
+              = −FAILED − max(usual(b), 0)         when c failed: always negative
+    effort(c) = cost(c) ÷ mean cost so far, held within [1/4, 4]
+    usual(b)  = running mean of value over children of parents in bucket b, whatever the strategy (each child
+                weighs 1, forgotten at rate FORGET), as it was before c
+cost(c) counts evaluations: those its proposal probed and those the judge charged, at least 1. A correct child that
+is slower never costs more than one that failed: what it lost was never taken, and it may enable what comes next.
+So an ancestor a at depth k = 1, 2, 3 above c is paid a share when c is its best so far:
     reward(a) = DISCOUNT^k · (G − max(best(a), 0))  G = log(t_parent(a) ÷ t_c), if G > max(best(a), 0)
 where best(a) is the largest such G that a or a descendant within depth 3 has reached; so all shares together stay
 below DISCOUNT · (best − own). Credit goes to a strategy by name if the plan witnessed it, else to "other".
@@ -77,10 +81,11 @@ class Ledger:
         effort = cost * self._cost_weight / self._cost_sum
         effort = min(max(effort, EFFORT_LIMITS[0]), EFFORT_LIMITS[1])
         gain = parent_time - times[candidate] if passed else 0.0
+        value = (gain / effort if gain > 0.0 else max(gain, -FAILED)) if passed else -FAILED
         usual = self._usual[bucket]
-        reward = gain / effort - usual if passed else -FAILED - usual
+        reward = value - (usual if passed else max(usual, 0.0))
         weight = self._weight[bucket] = FORGET * self._weight[bucket] + 1.0
-        self._usual[bucket] += (gain / effort - usual) / weight
+        self._usual[bucket] += (value - usual) / weight
         earned = [Earned(candidate, reward, gain, 0)]
         if passed:
             self.best[candidate] = gain
