@@ -1,6 +1,6 @@
 """How good the offline rewriter's offers are: correct, compiled, and really another plan.
 
-    python -m benchmarks.rewrites [--tasks softmax,matmul] [--depth-two 60] [--seed 0] [--no-compile]
+    python -m benchmarks.rewrites [--tasks softmax,matmul] [--depth-two 60] [--walks 0] [--seed 0] [--no-compile]
 
 On the first kernels of the built-in tasks and of a few lowered references, every offered rewrite is made once, and a
 random sample of pairs of rewrites. Each result is run in Triton's interpreter on the task's check cases against
@@ -27,7 +27,7 @@ from evo_kernel.fitness.compiling.compiler import Compiler
 from evo_kernel.fitness.record.recorder import RecordCase, Recorder
 from evo_kernel.tasks.first import first_kernel
 from evo_kernel.tasks.loading import builtin_names, load
-from evo_kernel.tasks.task import Task, TensorSpec
+from evo_kernel.tasks.task import Case, Task, TensorSpec
 from evo_kernel.types import CaseKind, Source, Strategy
 from operators.micro.module import KernelModule, SourceError
 from operators.micro.rewrites import REWRITES, RewriteFailed
@@ -43,7 +43,8 @@ LOWERED = {
     "centred_norm": (
         "def inputs(case, generator, device):\n"
         "    return (torch.randn(case['m'], case['n'], generator=generator, device=device),)\n\n\n"
-        "def reference(x):\n    y = x - x.mean(-1, keepdim=True)\n    return y / (y.abs().sum(-1, keepdim=True) + 1.0)\n"
+        "def reference(x):\n    y = x - x.mean(-1, keepdim=True)\n"
+        "    return y / (y.abs().sum(-1, keepdim=True) + 1.0)\n"
     ),
 }
 CASES = (
@@ -111,6 +112,19 @@ def all_made(tasks: dict[str, Task], pairs: int, generator: np.random.Generator)
     return found
 
 
+def walks(tasks: dict[str, Task], count: int, depth: int, generator: np.random.Generator) -> list[Made]:
+    """Random walks of up to `depth` rewrites; only their ends are looked at."""
+    found, names = [], list(tasks)
+    for number in range(count):
+        name = names[number % len(names)]
+        made = Made(name, (), first_kernel(tasks[name]).text, "", 0)
+        while made.depth < depth and made.text and (offered := offers_of(made.text, tasks[name])):
+            strategy = offered[int(generator.integers(len(offered)))]
+            made = rewritten(name, made.text, strategy, made.path)
+        found.append(made)
+    return [made for made in found if made.path]
+
+
 def check(made: list[Made], specs: dict[str, Path | str], deadline_s: float) -> None:
     """Run each in the interpreter, in one child (again for the rest, when one takes the child down)."""
     todo = [one for one in made if one.text]
@@ -158,7 +172,7 @@ class Plans:
         return self.known[text]
 
 
-def _record_case(task: Task, case) -> RecordCase:  # noqa: ANN001 (a Case)
+def _record_case(task: Task, case: Case) -> RecordCase:
     inputs = []
     for spec in task.input_specs(case):
         if isinstance(spec, TensorSpec):
@@ -190,7 +204,8 @@ def table(made: list[Made]) -> str:
         groups[f"all, depth {one.depth}"].append(one)
     lines = [f"{'strategy':20} {'offered':>8} {'correct':>8} {'compiled':>9} {'changed':>8}"]
     for name, group in sorted(groups.items(), key=lambda item: (item[0].startswith("all"), item[0])):
-        shares = [100 * sum(getattr(m, what) for m in group) / len(group) for what in ("correct", "compiled", "changed")]
+        sums = [sum(getattr(m, what) for m in group) for what in ("correct", "compiled", "changed")]
+        shares = [100 * total / len(group) for total in sums]
         lines.append(f"{name:20} {len(group):8} {shares[0]:7.0f}% {shares[1]:8.0f}% {shares[2]:7.0f}%")
     return "\n".join(lines)
 
@@ -199,6 +214,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", default="", help="comma-separated names; all if not given")
     parser.add_argument("--depth-two", type=int, default=60, help="how many random pairs")
+    parser.add_argument("--walks", type=int, default=0, help="how many random walks, instead of the two depths")
+    parser.add_argument("--depth", type=int, default=6, help="how deep the walks go")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--only", default="", help="only these strategies as the last step, comma-separated")
@@ -207,7 +224,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         specs = tasks_of([name for name in options.tasks.split(",") if name], Path(folder))
         tasks = {name: load(spec) for name, spec in specs.items()}
-        made = all_made(tasks, options.depth_two, np.random.default_rng(options.seed))
+        generator = np.random.default_rng(options.seed)
+        if options.walks:
+            made = walks(tasks, options.walks, options.depth, generator)
+        else:
+            made = all_made(tasks, options.depth_two, generator)
         if options.only:
             made = [one for one in made if one.path[-1].name in options.only.split(",")]
         check(made, specs, 1800.0)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evo_kernel.types import CaseCard, TaskCard
-from operators.micro.module import KernelModule, Launch, called
+from operators.micro.module import Kernel, KernelModule, Launch, called
 
 Value = object  # int, float, bool, str, tuple, HostTensor, or None for unknown
 
@@ -43,6 +43,12 @@ def launches_for(module: KernelModule, task: TaskCard) -> list[Launched]:
     for case in task.cases:
         _Host(module, case, found).block(module.run.body)
     return found
+
+
+def live_kernels(module: KernelModule, task: TaskCard) -> list[Kernel]:
+    """The kernels that some case launches, as far as can be told: rewriting another one changes no plan."""
+    seen = {one.launch.kernel for one in launches_for(module, task)}
+    return [k for k in module.kernels.values() if module.launches_of(k.name) and (k.name in seen or not seen)]
 
 
 _BINARY: dict[type, Callable[[Any, Any], Any]] = {

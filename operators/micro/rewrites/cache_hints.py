@@ -10,6 +10,7 @@ import ast
 
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.edits import Edit
+from operators.micro.hosts import live_kernels
 from operators.micro.module import Access, Kernel, KernelModule, names_read
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region, parameter
 
@@ -20,9 +21,9 @@ class CacheHints:
     def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
         return [
             Strategy(self.name, "memory", kernel_region(kernel.name), (("on", kind),))
-            for kernel in module.kernels.values()
+            for kernel in live_kernels(module, task)
             for kind in ("loads", "stores")
-            if module.launches_of(kernel.name) and _edits(module, kernel, kind)
+            if _edits(module, kernel, kind)
         ]
 
     def apply(self, module: KernelModule, strategy: Strategy) -> str:

@@ -10,8 +10,16 @@ import ast
 from dataclasses import dataclass
 
 from evo_kernel.types import Strategy, TaskCard
-from operators.micro.hosts import launches_for
-from operators.micro.module import Kernel, KernelModule, Launch, called, fresh_name, names_read, spell, statements, substitute
+from operators.micro.hosts import launches_for, live_kernels
+from operators.micro.module import (
+    Kernel,
+    KernelModule,
+    Launch,
+    fresh_name,
+    names_read,
+    spell,
+    substitute,
+)
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
 
 
@@ -31,7 +39,7 @@ class DropMasks:
     def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
         return [
             Strategy(self.name, "memory", kernel_region(kernel.name))
-            for kernel in module.kernels.values()
+            for kernel in live_kernels(module, task)
             if (bounds := _bounds(module, kernel)) and _holds_somewhere(module, task, kernel, bounds)
         ]
 
@@ -178,5 +186,3 @@ def _holds_somewhere(module: KernelModule, task: TaskCard, kernel: Kernel, bound
             if (size >= block) if bound.whole else size % block == 0:
                 return True
     return not seen
-
-

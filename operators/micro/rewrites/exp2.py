@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterator
 
 from evo_kernel.types import Strategy, TaskCard
+from operators.micro.hosts import live_kernels
 from operators.micro.module import Kernel, KernelModule, called, copy_of, names_written, spell, statements
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region, parameter
 
@@ -26,7 +27,7 @@ class Exp2:
 
     def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
         found = []
-        for kernel in module.kernels.values():
+        for kernel in live_kernels(module, task):
             if list(_literals(kernel)):
                 found.append(Strategy(self.name, "algorithm", kernel_region(kernel.name), (("fold", "literal"),)))
             for name in _scales(module, kernel):

@@ -96,9 +96,9 @@ class _Rows:
             mine = self.first.value_of(name)
             reads = {p.id for p in ast.walk(statement.value) if isinstance(p, ast.Name)}
             clear = reads <= found | set(names) | {"tl"} and _is_top(self.second, name)
-            if mine is not None and theirs is not None and clear and _renamed(mine, names) == spell(theirs):
-                if "tl.load" not in spell(theirs):
-                    found.add(name)
+            clear = clear and mine is not None and theirs is not None and "tl.load" not in spell(theirs)
+            if clear and mine is not None and theirs is not None and _renamed(mine, names) == spell(theirs):
+                found.add(name)
         return found
 
     def _after_shared(self, kept: set[str], load: Access) -> ast.stmt | None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.edits import Edit
+from operators.micro.hosts import live_kernels
 from operators.micro.module import Kernel, KernelModule, called, fresh_name, names_read, names_written, spell
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
 
@@ -21,7 +22,7 @@ class Hoist:
 
     def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
         found = []
-        for kernel in module.kernels.values():
+        for kernel in live_kernels(module, task):
             places = [line for line, node in _loops(kernel) if _edits(module, kernel, node)]
             for number in places:
                 region = f"{kernel_region(kernel.name)}, loop {number}"
@@ -49,7 +50,7 @@ def _edits(module: KernelModule, kernel: Kernel, loop: ast.For) -> list[Edit]:
         loads = []
     moved = {name for s in loads for name in names_written(s)}
     divisions = _divisions(loop.body, changing - moved)
-    if len(loads) == len(loop.body) or not loads and not divisions:
+    if len(loads) == len(loop.body) or (not loads and not divisions):
         return []
     before, edits, taken = [spell(s) for s in loads], [module.delete(s) for s in loads], set(kernel.names)
     reciprocals: dict[str, str] = {}

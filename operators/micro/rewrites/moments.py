@@ -94,7 +94,8 @@ def _is_mean(pair: Neighbours, mean: str, total: str, elementwise: bool) -> bool
     """`mean = tl.sum(total, axis=0) / n` (or `total / n`), where n is how long the row is."""
     value = next((s.value for s in pair.late if isinstance(s, ast.Assign) and names_written(s) == {mean}), None)
     stop = spell(pair.first.stop)
-    wanted = {f"tl.sum({total}, axis=0) / {stop}", f"tl.sum({total}, 0) / {stop}"} if elementwise else {f"{total} / {stop}"}
+    sums = (f"tl.sum({total}, axis=0)", f"tl.sum({total}, 0)") if elementwise else (total,)
+    wanted = {f"{text} / {stop}" for text in sums}
     return value is not None and spell(value) in wanted and pair.kernel.value_of(mean) is not None
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 
 from evo_kernel.types import Strategy, TaskCard
+from operators.micro.hosts import live_kernels
 from operators.micro.module import (
     Kernel,
     KernelModule,
@@ -33,7 +34,7 @@ class MultiPassRow:
     def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
         return [
             Strategy(self.name, "algorithm", kernel_region(kernel.name))
-            for kernel in module.kernels.values()
+            for kernel in live_kernels(module, task)
             if _row(module, kernel) is not None
         ]
 

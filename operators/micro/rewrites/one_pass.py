@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from evo_kernel.types import Strategy, TaskCard
-from operators.micro.hosts import launches_for
+from operators.micro.hosts import launches_for, live_kernels
 from operators.micro.module import Kernel, KernelModule, Launch, copy_of, spell
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
 from operators.micro.rewrites.rows import Numbering, Passes, at_zero, loads_apart, only_shapes, passes_of
@@ -19,7 +19,7 @@ class OnePassRow:
     def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
         return [
             Strategy(self.name, "algorithm", kernel_region(kernel.name))
-            for kernel in module.kernels.values()
+            for kernel in live_kernels(module, task)
             if (passes := _passes(module, kernel)) is not None and _worthwhile(module, task, passes)
         ]
 
@@ -86,4 +86,4 @@ def _launch_edit(module: KernelModule, launch: Launch, passes: Passes, name: str
 def _indent(text: str, column: int) -> str:
     """Statement text one level deeper (its later lines carry `column` spaces already)."""
     lines = [line[column:] if line[:column].isspace() else line for line in text.split("\n")]
-    return "\n".join("    " + line for line in ([text.split("\n")[0], *lines[1:]]))
+    return "\n".join("    " + line for line in ([text.split("\n", maxsplit=1)[0], *lines[1:]]))

@@ -12,8 +12,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from evo_kernel.types import Strategy, TaskCard
+from operators.micro.hosts import live_kernels
 from operators.micro.module import Kernel, KernelModule, Loop, called, names_read, names_written, spell, statements
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region, parameter
 from operators.micro.rewrites.moments import merged_moments
@@ -36,7 +38,9 @@ class Neighbours:
         """Statements of the gap that need what the first pass computed."""
         names, found = names_written(*self.first.node.body), []
         for statement in self.gap:
-            if names_read(statement) & names or any(isinstance(p, ast.Call) and _effect(p) for p in ast.walk(statement)):
+            if names_read(statement) & names or any(
+                isinstance(p, ast.Call) and _effect(p) for p in ast.walk(statement)
+            ):
                 names |= names_written(statement)
                 found.append(statement)
         return tuple(found)
@@ -63,7 +67,7 @@ class OnlineRow:
 
     def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
         found = []
-        for kernel in module.kernels.values():
+        for kernel in live_kernels(module, task):
             for number, pair in _pairs(kernel):
                 if _merge(pair) is not None:
                     region = f"{kernel_region(kernel.name)}, passes {number} and {number + 1}"
@@ -87,7 +91,7 @@ def _pairs(kernel: Kernel) -> Iterator[tuple[int, Neighbours]]:
     """Neighbouring top-level passes over one range, numbered from 1."""
     top = {id(s): i for i, s in enumerate(kernel.body)}
     loops = [loop for loop in kernel.loops if id(loop.node) in top]
-    for number, (first, second) in enumerate(zip(loops, loops[1:], strict=False), start=1):
+    for number, (first, second) in enumerate(pairwise(loops), start=1):
         start, stop = top[id(first.node)], top[id(second.node)]
         gap, after = tuple(kernel.body[start + 1 : stop]), tuple(kernel.body[stop + 1 :])
         same = [spell(x) for x in (first.start, first.stop, first.step)] == [
@@ -113,7 +117,9 @@ def carried(loop: Loop) -> set[str]:
 
 
 def _merge(pair: Neighbours) -> Merged | None:
-    effects = [p for s in (pair.first.node, pair.second.node, *pair.gap) for p in ast.walk(s) if isinstance(p, ast.Call)]
+    effects = [
+        p for s in (pair.first.node, pair.second.node, *pair.gap) for p in ast.walk(s) if isinstance(p, ast.Call)
+    ]
     if any(_effect(call) for call in effects):
         return None  # a pass that writes must stay where it is
     first, second = carried(pair.first), carried(pair.second)

@@ -11,25 +11,13 @@ import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from operators.micro.module import Kernel, argument, called, copy_of, fresh_name, names_read, names_written, spell
+from operators.micro.module import argument, called, copy_of, fresh_name, names_read, names_written, spell
+from operators.micro.rewrites.maxima import EXPONENTIALS, Maximum, rank_of, root_of, running_maximum
 
 if TYPE_CHECKING:
     from operators.micro.rewrites.online import Neighbours
 
-EXPONENTIALS = ("tl.exp", "tl.exp2", "tl.math.exp", "tl.math.exp2")
 Parts = tuple[tuple[str, ...], tuple[ast.stmt, ...], tuple[str, ...], tuple[tuple[str, str], ...], tuple[str, ...]]
-
-
-@dataclass(frozen=True)
-class _Maximum:
-    """The running maximum of the first pass."""
-
-    name: str  # what the second pass subtracts
-    update: ast.Assign  # `name = tl.maximum(name, increment)` in the first pass
-    increment: str
-    vector: str = ""  # the elementwise accumulator, when the maximum is taken only after the pass
-    scale: str = ""  # when the first pass already rescales: its names of the factor and the shift
-    shift: str = ""
 
 
 class _NotLinear(Exception):
@@ -89,7 +77,7 @@ class _Sums:
         inner = node.args[0]
         if not isinstance(inner, ast.BinOp) or not isinstance(inner.op, ast.Sub) or self.late(inner.left):
             raise _NotLinear
-        if _root(inner.right) != self.maximum:
+        if root_of(inner.right) != self.maximum:
             raise _NotLinear
         self.exponentials.append(node)
         return 1
@@ -109,7 +97,7 @@ class _Sums:
     def _quotient(self, node: ast.BinOp) -> int:
         degree = self.degree(node.left)
         if self.late(node.right):
-            root = _root(node.right)
+            root = root_of(node.right)
             if root not in self.needed or root == self.maximum:
                 raise _NotLinear
             self.divisors[id(node)] = self.dividing[spell(node.right)] = node.right
@@ -133,7 +121,7 @@ class _Sums:
 def merged_sums(pair: Neighbours, needed: set[str]) -> Parts | None:
     """Parts of `Merged`, or None when the passes are no maximum and sums of exponentials."""
     for name in sorted(needed):
-        maximum = _maximum(pair, name)
+        maximum = running_maximum(pair, name)
         if maximum is not None:
             try:
                 return _Merger(pair, needed, maximum).parts()
@@ -143,13 +131,13 @@ def merged_sums(pair: Neighbours, needed: set[str]) -> Parts | None:
 
 
 class _Merger:
-    def __init__(self, pair: Neighbours, needed: set[str], maximum: _Maximum) -> None:
+    def __init__(self, pair: Neighbours, needed: set[str], maximum: Maximum) -> None:
         self.pair, self.maximum, kernel = pair, maximum, pair.kernel
         self.sums = _Sums(maximum.name, needed, pair.second.node.body)
         self.new = fresh_name(f"{maximum.name}_new", kernel.names)
         self.shift = maximum.shift or fresh_name(f"{maximum.name}_shift", kernel.names)
         self.scale = maximum.scale or fresh_name("rescale", kernel.names)
-        self.rank = _rank(kernel, maximum.name) if not maximum.vector else ((),)
+        self.rank = rank_of(kernel, maximum.name) if not maximum.vector else ((),)
         self.after: list[str] = []
 
     def parts(self) -> Parts:
@@ -238,11 +226,13 @@ class _Merger:
         copied = copy_of(statement)
         for old, new in zip(ast.walk(statement), ast.walk(copied), strict=True):
             new.origin = id(old)  # type: ignore[attr-defined]
-        return Relative().visit(copied)
+        changed = Relative().visit(copied)
+        assert isinstance(changed, ast.stmt)
+        return changed
 
     def _broadcast(self, name: str) -> str:
         """The factor in a shape that multiplies an accumulator."""
-        mine, rank = _rank(self.pair.kernel, name), self.rank
+        mine, rank = rank_of(self.pair.kernel, name), self.rank
         assert rank is not None
         if mine is None:
             raise _NotLinear
@@ -254,9 +244,9 @@ class _Merger:
 
     def _divide(self, name: str, divisor: ast.expr) -> None:
         """`name = name / divisor` behind the pass, where the shapes allow it."""
-        root = _root(divisor)
-        mine = _rank(self.pair.kernel, name)
-        theirs = _rank(self.pair.kernel, root or "")
+        root = root_of(divisor)
+        mine = rank_of(self.pair.kernel, name)
+        theirs = rank_of(self.pair.kernel, root or "")
         if mine is None or theirs is None:
             raise _NotLinear
         scalar = theirs == ((),)
@@ -265,63 +255,6 @@ class _Merger:
         if not (scalar or rows or same):
             raise _NotLinear
         self.after.append(f"{name} = {name} / {spell(divisor)}")
-
-
-def _maximum(pair: Neighbours, name: str) -> _Maximum | None:
-    """How the first pass computes the running maximum that the second pass knows as `name`."""
-    body = pair.first.node.body
-    update = _maximum_update(body, name)
-    if update is not None:
-        return _Maximum(name, update[0], update[1])
-    online = _online(body, name)
-    if online is not None:
-        return online
-    taken = [s for s in pair.late if isinstance(s, ast.Assign) and names_written(s) == {name}]
-    if len(taken) != 1 or called(taken[0].value) != "tl.max":
-        return None
-    call = taken[0].value
-    assert isinstance(call, ast.Call)
-    vector = call.args[0]
-    axis = argument(call, "axis", 1)
-    if not isinstance(vector, ast.Name) or axis is None or len(call.args) + len(call.keywords) != 2:
-        return None
-    rank = _rank(pair.kernel, vector.id)
-    update = _maximum_update(body, vector.id)
-    if update is None or rank is None or rank == ((),) or len(rank) != 1:
-        return None
-    everyone = [*body, *pair.gap, pair.second.node, *pair.after]
-    others = [s for s in everyone if s is not update[0] and s is not taken[0] and vector.id in names_read(s)]
-    return None if others else _Maximum(name, update[0], f"tl.max({update[1]}, axis={spell(axis)})", vector.id)
-
-
-def _maximum_update(body: list[ast.stmt], name: str) -> tuple[ast.Assign, str] | None:
-    """`name = tl.maximum(name, increment)`, the only assignment and use of the name in the pass."""
-    touching = [s for s in body if name in names_read(s) | names_written(s)]
-    if len(touching) != 1 or not isinstance(touching[0], ast.Assign) or called(touching[0].value) != "tl.maximum":
-        return None
-    call = touching[0].value
-    assert isinstance(call, ast.Call)
-    sides = [spell(a) for a in call.args]
-    if len(sides) != 2 or name not in sides or names_written(touching[0]) != {name}:
-        return None
-    return touching[0], sides[1] if sides[0] == name else sides[0]
-
-
-def _online(body: list[ast.stmt], name: str) -> _Maximum | None:
-    """A pass that already keeps a running maximum with a factor, as this file writes it."""
-    values = {spell(s.targets[0]): s for s in body if isinstance(s, ast.Assign)}
-    last = values.get(name)
-    if last is None or not isinstance(last.value, ast.Name):
-        return None
-    new = last.value.id
-    start = values.get(new)
-    if start is None or not spell(start.value).startswith(f"tl.maximum({name}, "):
-        return None
-    wanted = spell(ast.parse(f"tl.where({new} == -float('inf'), 0.0, {new})", mode="eval").body)
-    shift = next((n for n, s in values.items() if spell(s.value) == wanted), None)
-    scales = {f"{function}({name} - {shift})" for function in EXPONENTIALS}
-    scale = next((n for n, s in values.items() if spell(s.value) in scales), None)
-    return None if shift is None or scale is None else _Maximum(name, start, "", "", scale, shift)
 
 
 def _increment(statement: ast.Assign | ast.AugAssign, name: str) -> tuple[ast.expr, bool] | None:
@@ -340,28 +273,3 @@ def _increment(statement: ast.Assign | ast.AugAssign, name: str) -> tuple[ast.ex
             kept = [k for k in value.keywords if k.arg != "acc"]
             return ast.Call(value.func, value.args[:2], kept), True
     return None
-
-
-def _root(node: ast.expr) -> str | None:
-    """`m` of `m`, `m[:, None]` and the like."""
-    while isinstance(node, ast.Subscript):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else None
-
-
-def _rank(kernel: Kernel, name: str) -> tuple[object, ...] | None:
-    """The shape that a name is first given, as spelled sizes; `((),)` for a scalar; None when it cannot be told."""
-    places = kernel.definitions.get(name, ())
-    if not places or not isinstance(places[0], ast.Assign):
-        return None
-    value = places[0].value
-    if called(value) in ("tl.zeros", "tl.full") and isinstance(value, ast.Call):
-        shape = argument(value, "shape", 0)
-        return tuple(spell(e) for e in shape.elts) if isinstance(shape, ast.List | ast.Tuple) else None
-    if called(value) in ("tl.sum", "tl.max", "tl.min") and isinstance(value, ast.Call):
-        if isinstance(value.args[0], ast.Name) and len(value.args) + len(value.keywords) == 2:
-            inner = _rank(kernel, value.args[0].id)
-            return ((),) if inner is not None and len(inner) == 1 and inner != ((),) else None
-        return None
-    literal = isinstance(value, ast.Constant | ast.UnaryOp) or called(value) == "float"
-    return ((),) if literal else None

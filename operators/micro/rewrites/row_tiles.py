@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 
 from evo_kernel.types import Strategy, TaskCard
-from operators.micro.hosts import launches_for
+from operators.micro.hosts import launches_for, live_kernels
 from operators.micro.module import Kernel, KernelModule, argument, called, copy_of, names_read, names_written, spell
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region, parameter
 from operators.micro.rewrites.flat import ROW
@@ -29,7 +29,7 @@ class RowsPerProgram:
 
     def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
         found = []
-        for kernel in module.kernels.values():
+        for kernel in live_kernels(module, task):
             if _row_statement(module, kernel) is None or not _many_rows(module, task, kernel):
                 continue
             for form in ("tile", "loop"):

@@ -60,7 +60,7 @@ def only_shapes(kernel: Kernel, block: str) -> bool:
 class _DropZero(ast.NodeTransformer):
     """`0 + x` and `x + 0` become `x`."""
 
-    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:  # noqa: N802 (ast's own naming)
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
         self.generic_visit(node)
         zero = [isinstance(side, ast.Constant) and side.value == 0 for side in (node.left, node.right)]
         if isinstance(node.op, ast.Add) and any(zero):
@@ -84,7 +84,7 @@ class _Loads(ast.NodeTransformer):
     def __init__(self, kernel: Kernel) -> None:
         self.kernel, self.taken, self.before = kernel, set(kernel.names), []
 
-    def visit_Call(self, node: ast.Call) -> ast.AST:  # noqa: N802 (ast's own naming)
+    def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         if called(node) != "tl.load":
             return node

@@ -1,0 +1,306 @@
+"""What a parsed source consists of (kernels with their accesses and loops, launches, buffers), and how it is found."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from operators.micro.syntax import (
+    argument,
+    called,
+    fresh_name,
+    int_value,
+    names_read,
+    names_written,
+    self_root,
+    spell,
+    statements,
+)
+
+LOADS = ("tl.load",)
+STORES = ("tl.store",)
+ATOMICS = ("tl.atomic_add", "tl.atomic_max", "tl.atomic_min", "tl.atomic_xchg", "tl.atomic_cas")
+OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
+VIEWS = ("view", "reshape", "flatten", "contiguous", "unsqueeze", "squeeze", "t", "transpose", "permute", "expand")
+ALLOCATIONS = ("empty", "empty_like", "zeros", "zeros_like", "ones", "full", "full_like", "empty_strided", "new_empty")
+
+
+@dataclass(frozen=True)
+class Parameter:
+    name: str
+    kind: str  # "pointer" | "scalar" | "constexpr"
+
+
+@dataclass(frozen=True, eq=False)
+class Access:
+    """One load, store or atomic of a kernel."""
+
+    kind: str  # "load" | "store" | "atomic"
+    call: ast.Call
+    statement: ast.stmt  # the smallest statement that holds it
+    loops: tuple[ast.For | ast.While, ...]  # enclosing loops, outermost first
+    pointer: ast.expr
+    base: str | None  # the pointer parameter that the address starts from; None when it is not plain
+    mask: ast.expr | None
+    other: ast.expr | None
+    value: ast.expr | None  # what is stored
+
+
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """A `for name in range(start, stop, step)` of a kernel (`tl.range` and `tl.static_range` too)."""
+
+    node: ast.For
+    target: str
+    start: ast.expr
+    stop: ast.expr
+    step: ast.expr
+    outer: tuple[ast.For | ast.While, ...]
+    function: str  # "range" | "tl.range" | "tl.static_range"
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """A top-level `@triton.jit` function that `run` launches (or a device function that kernels call)."""
+
+    node: ast.FunctionDef
+    parameters: tuple[Parameter, ...]
+    accesses: tuple[Access, ...]
+    loops: tuple[Loop, ...]
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+    @property
+    def body(self) -> list[ast.stmt]:
+        """Top-level statements, without the docstring."""
+        first = self.node.body[0]
+        has_doc = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+        return self.node.body[1:] if has_doc else self.node.body
+
+    @property
+    def pointers(self) -> tuple[str, ...]:
+        return tuple(p.name for p in self.parameters if p.kind == "pointer")
+
+    @property
+    def constexprs(self) -> tuple[str, ...]:
+        return tuple(p.name for p in self.parameters if p.kind == "constexpr")
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Every name that the kernel mentions: what a fresh name must avoid."""
+        own = {part.id for part in ast.walk(self.node) if isinstance(part, ast.Name)}
+        return frozenset(own | {p.name for p in self.parameters})
+
+    @cached_property
+    def definitions(self) -> Mapping[str, tuple[ast.stmt, ...]]:
+        """Name → the statements that assign it (loops define their targets), in text order."""
+        found: dict[str, list[ast.stmt]] = {}
+        for statement in statements(self.node.body):
+            if isinstance(statement, ast.Assign | ast.AugAssign | ast.AnnAssign):
+                written = names_written(statement)
+            elif isinstance(statement, ast.For):
+                written = names_written(statement.target)
+            else:
+                written = set()
+            for name in written:
+                found.setdefault(name, []).append(statement)
+        return {name: tuple(places) for name, places in found.items()}
+
+    def value_of(self, name: str) -> ast.expr | None:
+        """The expression of a name assigned exactly once, by a plain `name = expression`; else None."""
+        places = self.definitions.get(name, ())
+        if len(places) == 1 and isinstance(places[0], ast.Assign) and isinstance(places[0].targets[0], ast.Name):
+            return places[0].value
+        return None
+
+    def fresh(self, wish: str, *also: str) -> str:
+        """`wish`, or `wish_2`, `wish_3` ...: a name that the kernel (and `also`) does not use."""
+        return fresh_name(wish, self.names | set(also))
+
+    def calls(self, *functions: str) -> list[ast.Call]:
+        return [part for part in ast.walk(self.node) if isinstance(part, ast.Call) and called(part) in functions]
+
+
+@dataclass(frozen=True, eq=False)
+class Launch:
+    """One `kernel[grid](...)` in `run`."""
+
+    kernel: str
+    call: ast.Call
+    statement: ast.stmt
+    block: list[ast.stmt] = field(repr=False)  # the suite that holds the statement
+    guards: tuple[ast.If, ...]  # enclosing ifs, outermost first
+    grid: tuple[ast.expr, ...]  # empty when the grid is no tuple (a lambda, a name)
+    arguments: Mapping[str, ast.expr]  # kernel parameter → host expression
+    options: Mapping[str, ast.expr]  # num_warps, num_stages, ...
+
+
+@dataclass(frozen=True, eq=False)
+class Buffer:
+    """A tensor that `run` allocates."""
+
+    name: str
+    statement: ast.Assign
+    call: ast.Call
+    returned: bool
+
+
+def is_jit(node: ast.FunctionDef) -> bool:
+    return any(spell(decorator).split("(")[0] in ("triton.jit", "jit") for decorator in node.decorator_list)
+
+
+def has_escapes(kernel: Kernel) -> bool:
+    """Whether the kernel passes pointers to something this file does not read (a device function, a descriptor)."""
+    return bool(kernel.calls("tl.make_block_ptr")) or any(a.base is None for a in kernel.accesses)
+
+
+def constants_of(tree: ast.Module) -> dict[str, int]:
+    found = {}
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+            name, value = statement.targets[0].id, int_value(statement.value)
+            if name.isupper() and value is not None:
+                found[name] = value
+    return found
+
+
+def kernel_of(node: ast.FunctionDef) -> Kernel:
+    arguments = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
+    found: list[Access] = []
+    loops: list[Loop] = []
+    _scan(node, node.body, (), found, loops, {a.arg for a in arguments})
+    bases = {access.base for access in found}
+    parameters = tuple(Parameter(a.arg, "pointer" if a.arg in bases else _kind(a)) for a in arguments)
+    return Kernel(node, parameters, tuple(found), tuple(loops))
+
+
+def _kind(argument_node: ast.arg) -> str:
+    if argument_node.annotation is not None and "constexpr" in spell(argument_node.annotation):
+        return "constexpr"
+    return "pointer" if argument_node.arg.endswith("_ptr") else "scalar"
+
+
+def _scan(
+    function: ast.FunctionDef,
+    body: list[ast.stmt],
+    outer: tuple[ast.For | ast.While, ...],
+    accesses: list[Access],
+    loops: list[Loop],
+    parameters: set[str],
+) -> None:
+    """Collect accesses and loops, in text order."""
+    for statement in body:
+        if isinstance(statement, ast.For | ast.While | ast.If):
+            inner = outer if isinstance(statement, ast.If) else (*outer, statement)
+            if isinstance(statement, ast.For) and (loop := _loop(statement, outer)) is not None:
+                loops.append(loop)
+            _scan(function, statement.body, inner, accesses, loops, parameters)
+            _scan(function, statement.orelse, inner, accesses, loops, parameters)
+        else:
+            calls = [part for part in ast.walk(statement) if isinstance(part, ast.Call)]
+            for call in calls:
+                if (access := _access(function, call, statement, outer, parameters)) is not None:
+                    accesses.append(access)
+
+
+def _loop(node: ast.For, outer: tuple[ast.For | ast.While, ...]) -> Loop | None:
+    function = called(node.iter)
+    if function not in ("range", "tl.range", "tl.static_range") or not isinstance(node.target, ast.Name):
+        return None
+    assert isinstance(node.iter, ast.Call)
+    bounds = node.iter.args
+    zero, one = ast.Constant(0), ast.Constant(1)
+    start, stop = (zero, bounds[0]) if len(bounds) == 1 else (bounds[0], bounds[1])
+    step = bounds[2] if len(bounds) > 2 else one
+    return Loop(node, node.target.id, start, stop, step, outer, function)
+
+
+def _access(
+    function: ast.FunctionDef,
+    call: ast.Call,
+    statement: ast.stmt,
+    loops: tuple[ast.For | ast.While, ...],
+    parameters: set[str],
+) -> Access | None:
+    name = called(call)
+    kind = "load" if name in LOADS else "store" if name in STORES else "atomic" if name in ATOMICS else None
+    if kind is None or not call.args:
+        return None
+    pointer = call.args[0]
+    mask = argument(call, "mask", {"load": 1, "store": 2}.get(kind))
+    other = argument(call, "other", 2) if kind == "load" else None
+    value = None if kind == "load" else argument(call, "value", 1)
+    base = _base(function, pointer, parameters, 0)
+    return Access(kind, call, statement, loops, pointer, base, mask, other, value)
+
+
+def _base(function: ast.FunctionDef, pointer: ast.expr, parameters: set[str], depth: int) -> str | None:
+    """The parameter at the left end of a sum, through names (which may be advanced in loops by `p += step`)."""
+    while isinstance(pointer, ast.BinOp) and isinstance(pointer.op, ast.Add | ast.Sub):
+        pointer = pointer.left
+    if isinstance(pointer, ast.Call) and called(pointer) in ("tl.multiple_of", "tl.max_contiguous", "tl.broadcast_to"):
+        return _base(function, pointer.args[0], parameters, depth + 1)
+    if not isinstance(pointer, ast.Name) or depth > 20:
+        return None
+    if pointer.id in parameters:
+        return pointer.id
+    found = set()
+    for part in ast.walk(function):
+        to_it = isinstance(part, ast.Assign) and any(
+            isinstance(t, ast.Name) and t.id == pointer.id for t in part.targets
+        )
+        if isinstance(part, ast.Assign) and to_it and pointer.id not in names_read(part.value):
+            found.add(_base(function, part.value, parameters, depth + 1))
+    return found.pop() if len(found) == 1 else None
+
+
+def launches_of(run: ast.FunctionDef, kernels: Mapping[str, Kernel]) -> Iterator[Launch]:
+    def visit(block: list[ast.stmt], guards: tuple[ast.If, ...]) -> Iterator[Launch]:
+        for statement in block:
+            inner = (*guards, statement) if isinstance(statement, ast.If) else guards
+            for name in ("body", "orelse"):
+                yield from visit(getattr(statement, name, []), inner)
+            call = getattr(statement, "value", None)
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Subscript):
+                kernel = kernels.get(self_root(call.func.value) or "")
+                if kernel is not None:
+                    yield _launch(kernel, call, statement, block, guards)
+
+    yield from visit(run.body, ())
+
+
+def _launch(
+    kernel: Kernel, call: ast.Call, statement: ast.stmt, block: list[ast.stmt], guards: tuple[ast.If, ...]
+) -> Launch:
+    assert isinstance(call.func, ast.Subscript)
+    grid = call.func.slice
+    names = [p.name for p in kernel.parameters]
+    bound = dict(zip(names, call.args, strict=False))
+    bound |= {k.arg: k.value for k in call.keywords if k.arg in names}
+    options = {k.arg: k.value for k in call.keywords if k.arg in OPTIONS and k.arg not in names}
+    return Launch(
+        kernel.name,
+        call,
+        statement,
+        block,
+        guards,
+        tuple(grid.elts) if isinstance(grid, ast.Tuple) else (),
+        bound,  # type: ignore[arg-type]
+        options,  # type: ignore[arg-type]
+    )
+
+
+def buffers_of(run: ast.FunctionDef) -> dict[str, Buffer]:
+    returned = {name for s in statements(run.body) if isinstance(s, ast.Return) for name in names_read(s)}
+    found = {}
+    for statement in statements(run.body):
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+            value = statement.value
+            if isinstance(value, ast.Call) and called(value).split(".")[-1] in ALLOCATIONS:
+                name = statement.targets[0].id
+                found[name] = Buffer(name, statement, value, name in returned)
+    return found

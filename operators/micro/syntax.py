@@ -1,0 +1,110 @@
+"""Small questions to syntax trees: names, calls, spelling, copies with substitutions."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeVar
+
+Node = TypeVar("Node", bound=ast.AST)
+
+
+def spell(node: ast.AST) -> str:
+    """The expression or statement in canonical spelling: equal spelling means equal syntax."""
+    return ast.unparse(node)
+
+
+def called(node: ast.AST) -> str:
+    """Dotted name of what a call calls (`tl.load`), or "" when `node` is no plain call."""
+    return spell(node.func) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute) else ""
+
+
+def names_read(*nodes: ast.AST) -> set[str]:
+    """Names whose value the nodes use (an augmented assignment reads its target)."""
+    found = set()
+    for node in nodes:
+        for part in ast.walk(node):
+            if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load):
+                found.add(part.id)
+            elif isinstance(part, ast.AugAssign) and isinstance(part.target, ast.Name):
+                found.add(part.target.id)
+    return found
+
+
+def names_written(*nodes: ast.AST) -> set[str]:
+    """Names that the nodes assign, loop targets included."""
+    parts = (part for node in nodes for part in ast.walk(node))
+    return {part.id for part in parts if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
+
+
+def argument(call: ast.Call, name: str, position: int | None = None) -> ast.expr | None:
+    """An argument by keyword or position; None when it is not given."""
+    for keyword in call.keywords:
+        if keyword.arg == name:
+            return keyword.value
+    if position is not None and position < len(call.args):
+        return call.args[position]
+    return None
+
+
+def int_value(node: ast.AST | None) -> int | None:
+    """The value of an integer literal, else None."""
+    return node.value if isinstance(node, ast.Constant) and type(node.value) is int else None
+
+
+class _Replace(ast.NodeTransformer):
+    def __init__(self, names: Mapping[str, ast.expr]) -> None:
+        self.names = names
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return self.names[node.id] if isinstance(node.ctx, ast.Load) and node.id in self.names else node
+
+
+def copy_of(node: Node) -> Node:
+    """A deep copy of a syntax tree (faster than copy.deepcopy, which follows every attribute)."""
+    fields = {
+        name: [copy_of(item) if isinstance(item, ast.AST) else item for item in value]
+        if isinstance(value, list)
+        else (copy_of(value) if isinstance(value, ast.AST) else value)
+        for name, value in ast.iter_fields(node)
+    }
+    return ast.copy_location(type(node)(**fields), node)
+
+
+def substitute(node: Node, names: Mapping[str, ast.expr | str]) -> Node:
+    """A copy of `node` with reads of names replaced by expressions (given as trees or text)."""
+    trees = {name: expression(value) if isinstance(value, str) else value for name, value in names.items()}
+    return _Replace(trees).visit(copy_of(node))
+
+
+def expression(text: str) -> ast.expr:
+    """The syntax tree of one expression."""
+    return ast.parse(text, mode="eval").body
+
+
+def statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """Every statement of a suite and of the suites in it, in text order."""
+    for statement in body:
+        yield statement
+        for name in ("body", "orelse", "finalbody"):
+            yield from statements(getattr(statement, name, ()))
+
+
+def fresh_name(wish: str, taken: Iterable[str]) -> str:
+    """`wish`, or `wish_2`, `wish_3` ... when it is taken (`x_2_ptr` for `x_ptr`, so that it stays a pointer's name)."""
+    used = set(taken)
+    if wish not in used:
+        return wish
+    tail = "_ptr" if wish.endswith("_ptr") else ""
+    stem, number = re.sub(r"_\d+$", "", wish.removesuffix(tail)), 2
+    while (name := f"{stem}_{number}{tail}") in used:
+        number += 1
+    return name
+
+
+def self_root(node: ast.expr) -> str | None:
+    """The first name of a chain like `x.view(-1)` or `x`."""
+    while isinstance(node, ast.Call | ast.Attribute | ast.Subscript):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else None
