@@ -140,6 +140,7 @@ def _reduce_operations(interpreter: Any) -> type:
         """Reductions by any function: neighbours are combined, whole arrays at a time."""
 
         def apply_impl(self, input: tuple[Any, ...]) -> Any:
+            interpreter.interpreter_builder.note_reduction(input[0].handle.data.size * len(input))
             return _widened(self, input, super().apply_impl)
 
         def generic_reduce(self, input: tuple[Any, ...]) -> list[Any]:
@@ -169,6 +170,7 @@ def _scan_operations(interpreter: Any) -> type:
         """Scans by any associative function, in a logarithm of the length (Hillis and Steele, 1986)."""
 
         def apply_impl(self, input: tuple[Any, ...]) -> Any:
+            interpreter.interpreter_builder.note_reduction(input[0].handle.data.size * len(input))
             return _widened(self, input, super().apply_impl)
 
         def generic_scan(self, input: tuple[Any, ...]) -> list[Any]:

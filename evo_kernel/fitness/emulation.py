@@ -159,6 +159,9 @@ class Builder(interpreter.InterpreterBuilder):
         if addresses.size:
             self.memory.check(addresses, item, f"{self.kernel}, program {self.grid_idx}: {what}")
 
+    def note_reduction(self, elements: int) -> None:
+        """Called before every reduction and scan."""
+
     # --- memory -----------------------------------------------------------------------------------------------------
 
     def create_masked_load(self, ptrs: Any, mask: Any, other: Any, *policy: Any, **named: Any) -> Any:

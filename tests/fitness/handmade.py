@@ -6,6 +6,7 @@ Used by the tests of the interpreter runner, the machine-code reader and the tim
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from evo_kernel.fitness.plan import Binary, Buffer, CompiledPlan, Kernel, Launch, Plan, Pointer, Scalar, View
+from evo_kernel.fitness.traffic import LaunchTraffic
 
 HEADER = "import triton\nimport triton.language as tl\n\n\n"
 
@@ -211,3 +213,19 @@ def in_interpreter(script: str, *arguments: str, timeout_s: float = 120) -> str:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout
+
+
+def traffic_of(plan: Plan) -> list[LaunchTraffic]:
+    """Sampled traffic of a plan, from a clean process."""
+    script = (
+        "import json, sys, tempfile, dataclasses, pathlib\n"
+        "from evo_kernel.fitness.plan import read_plan\n"
+        "from evo_kernel.fitness.traffic import sample_traffic\n"
+        "with tempfile.TemporaryDirectory() as folder:\n"
+        "    made = sample_traffic(read_plan(pathlib.Path(sys.argv[1]).read_text()), pathlib.Path(folder))\n"
+        "print(json.dumps([dataclasses.asdict(launch) for launch in made]))\n"
+    )
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        file.write(plan.model_dump_json())
+        file.flush()
+        return [LaunchTraffic(**entry) for entry in json.loads(in_interpreter(script, file.name))]

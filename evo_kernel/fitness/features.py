@@ -1,0 +1,79 @@
+"""What the launches of a plan are made of, read from the machine code: evidence for policies, archive and witnesses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from evo_kernel.fitness.plan import Binary, CompiledPlan, Kernel, Launch
+from evo_kernel.fitness.targets import Target, occupancy
+from evo_kernel.types import KernelFeatures, PlanFeatures
+
+
+def plan_features(compiled: CompiledPlan, shares: Sequence[float] | None, target: Target) -> PlanFeatures:
+    """Features of a plan. `shares` of its time belong to its kernel launches in order; equal ones if None."""
+    launches = compiled.plan.launches
+    given = shares if shares is not None else [1 / max(1, len(launches))] * len(launches)
+    return PlanFeatures(
+        launches=len(launches),
+        aten_nodes=len(compiled.plan.aten_nodes),
+        kernels=tuple(
+            _kernel(compiled.plan.kernels[launch.kernel], compiled.binaries[launch.kernel], launch, share, target)
+            for launch, share in zip(launches, given, strict=True)
+        ),
+        scratch_bytes=compiled.plan.scratch_bytes,
+    )
+
+
+def _kernel(kernel: Kernel, binary: Binary, launch: Launch, share: float, target: Target) -> KernelFeatures:
+    return KernelFeatures(
+        name=kernel.name,
+        grid=launch.grid,
+        num_warps=binary.num_warps,
+        num_stages=kernel.num_stages,
+        registers=binary.registers,
+        spill_bytes=binary.spill_bytes,
+        shared_bytes=binary.shared_bytes,
+        tensor_core=tensor_core(binary),
+        data_path=data_path(binary),
+        schedule=schedule(kernel, binary, launch, target),
+        instructions=dict(binary.instructions),
+        share=share,
+    )
+
+
+def tensor_core(binary: Binary) -> str:
+    """ "wgmma" (and its successor on sm_100), "mma" or "none", by the instructions that are there."""
+    counts = binary.instructions
+    if counts.get("wgmma", 0) or counts.get("tcgen05", 0):
+        return "wgmma"
+    return "mma" if counts.get("mma", 0) else "none"
+
+
+def data_path(binary: Binary) -> str:
+    """How the bulk of the data comes in: TMA if there is any, else cp.async, else plain loads."""
+    counts = binary.instructions
+    if counts.get("tma.load", 0) or counts.get("tma.store", 0):
+        return "tma"
+    return "cp.async" if counts.get("cp.async", 0) else "load"
+
+
+def schedule(kernel: Kernel, binary: Binary, launch: Launch, target: Target) -> str:
+    """ "warp-specialised", "persistent", "pipelined" or "plain"; the first that fits.
+
+    Warp-specialised code hands registers from one group of warps to another. A kernel is called persistent when its
+    programs fit on the GPU at once, fill at least half of its SMs, and walk a loop whose start or stride is the program
+    or their number (`num_programs`, or a grid of exactly one or more whole rounds of SMs): a guess from the text and the
+    grid. Pipelined code copies asynchronously inside a loop, with more than one stage.
+    """
+    counts = binary.instructions
+    if counts.get("warp-specialise", 0):
+        return "warp-specialised"
+    programs = math.prod(launch.grid)
+    slots = target.sm_count * occupancy(target, binary.registers, binary.shared_bytes, binary.num_warps).blocks_per_sm
+    strides = "num_programs" in kernel.text or (programs % target.sm_count == 0 and "range(pid" in kernel.text)
+    strides = strides or ("range(tl.program_id" in kernel.text)
+    if counts.get("loops", 0) and target.sm_count / 2 <= programs <= slots and strides:
+        return "persistent"
+    copies = counts.get("in_loop.cp.async", 0) + counts.get("in_loop.tma.load", 0)
+    return "pipelined" if copies and kernel.num_stages > 1 else "plain"

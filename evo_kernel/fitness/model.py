@@ -1,0 +1,186 @@
+"""Modeled time of a compiled plan, for machines without the GPU. It ranks kernels; it does not replace a clock.
+
+For each launch, with `slots` = SMs × blocks that fit on one (occupancy), and per-program counts from sampled traffic:
+
+    dram     different lines read (and read again, as far as L2 cannot hold them) + written, ÷ copy bandwidth
+    l2       sectors that all accesses touch ÷ L2 bandwidth
+    tensor   flops of tl.dot ÷ the rate of its path (wgmma, mma, or none) × ragged last round of programs over SMs
+    issue    warp instructions ÷ 4 a clock and SM, from the machine code: what lies outside loops once, what lies in
+             loops once an iteration; transcendental, shared-memory and spill instructions at their own rates
+    latency  rounds of loads that wait for each other × memory latency × rounds of programs over the slots;
+             copies that run ahead (cp.async or TMA in a loop, num_stages) divide it
+    atomics  atomic elements ÷ their rate at L2
+
+    time = (sum of terms^4)^(1/4) + ragged tail + launch overhead
+
+The fourth-power mean lets the longest term rule and the others still count. Known to be ignored: bank conflicts, L1 hits,
+DRAM pages and refresh, power capping, instruction cache, dependent launches, clusters and multicast, what order waves
+really run in, contention of atomics on one address. Constants that were not measured say so beside them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from evo_kernel.fitness.plan import Aten, Binary, CompiledPlan, Fill
+from evo_kernel.fitness.targets import Occupancy, Target, occupancy
+from evo_kernel.fitness.traffic import WAVE_PROGRAMS, LaunchTraffic
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What the target table does not say. Estimates unless marked measured."""
+
+    launch_us: float = 2.0  # one kernel in a graph
+    memory_latency_us: float = 0.7  # a load that misses L2, on a loaded H200
+    l2_latency_us: float = 0.3
+    block_us: float = 0.4  # start, drain and epilogue of a block
+    issue_efficiency: float = 0.6  # share of issue slots that dependent instructions leave usable
+    mma_share: float = 0.62  # of the wgmma rate that mma.sync reaches on sm_90
+    mufu_per_clock: float = 16.0  # lanes, an SM (CUDA programming guide, arithmetic throughput, 9.0)
+    shared_cycles: float = 4.0  # of the shared-memory pipe for one warp's 128-bit access
+    spill_cycles: float = 8.0  # a warp's local-memory access through L1
+    l2_usable: float = 0.7  # of L2 before lines are evicted that are needed again
+    bytes_in_flight_per_sm: float = 40_000.0  # Little's law: 4.26 TB/s × 0.7 µs ÷ 132 SMs is 23 kB; twice for jitter
+    atomics_per_us: float = 2.4e5  # elements, whole GPU: about one a clock and L2 slice
+    mix: float = 4.0  # exponent of the mean
+
+
+CONSTANTS = Constants()
+
+
+@dataclass(frozen=True)
+class ModeledLaunch:
+    """One kernel launch: its time and the terms that made it, in µs."""
+
+    us: float
+    terms: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class ModeledTime:
+    """A plan: `launches` are its kernel launches in order; `total_us` also counts fills and torch operations."""
+
+    total_us: float
+    launches: tuple[ModeledLaunch, ...]
+
+
+def modeled_time(
+    compiled: CompiledPlan, traffic: Sequence[LaunchTraffic], target: Target, constants: Constants = CONSTANTS
+) -> ModeledTime:
+    """Modeled time of a plan. `traffic` belongs to the plan's kernel launches, in order."""
+    launches = tuple(
+        _launch(
+            compiled.binaries[launch.kernel], compiled.plan.kernels[launch.kernel].num_stages, seen, target, constants
+        )
+        for launch, seen in zip(compiled.plan.launches, traffic, strict=True)
+    )
+    others = sum(
+        constants.launch_us + _moved(node) / target.copy_bytes_per_s * 1e6
+        for node in compiled.plan.nodes
+        if isinstance(node, (Fill, Aten))
+    )
+    return ModeledTime(total_us=sum(launch.us for launch in launches) + others, launches=launches)
+
+
+def _moved(node: Fill | Aten) -> float:
+    views = (node.view,) if isinstance(node, Fill) else (*node.views, *(v for v in node.outputs if v))
+    return float(sum(view.elements * view.item_bytes for view in views))
+
+
+def _launch(binary: Binary, num_stages: int, seen: LaunchTraffic, target: Target, c: Constants) -> ModeledLaunch:
+    fits = occupancy(target, binary.registers, binary.shared_bytes, binary.num_warps)
+    blocks = max(1, fits.blocks_per_sm)
+    terms = {
+        "dram": _dram_us(seen, target, c),
+        "l2": seen.programs * (seen.load_sector_bytes + seen.store_sector_bytes) / target.l2_bytes_per_s * 1e6,
+        "tensor": _tensor_us(binary, seen, target, c),
+        "issue": _issue_us(binary, seen, target, c),
+        "latency": _latency_us(binary, num_stages, seen, target, blocks, c),
+        "atomics": seen.programs * seen.atomic_elements / c.atomics_per_us,
+    }
+    busy = sum(us**c.mix for us in terms.values()) ** (1 / c.mix)
+    terms["tail"] = _tail_us(busy, seen, target, fits)
+    terms["launch"] = c.launch_us
+    return ModeledLaunch(us=busy + terms["tail"] + c.launch_us, terms=terms)
+
+
+def _dram_us(seen: LaunchTraffic, target: Target, c: Constants) -> float:
+    """Compulsory lines once; lines that later waves ask for again as far as all of them do not fit in L2."""
+    waves = seen.programs / min(seen.programs, WAVE_PROGRAMS)
+    asked = max(seen.grid_load_bytes, waves * seen.wave_load_bytes)
+    room = c.l2_usable * target.l2_bytes
+    missing = max(0.0, 1.0 - room / max(seen.grid_load_bytes, 1.0))
+    read = seen.grid_load_bytes + missing * (asked - seen.grid_load_bytes)
+    return (read + seen.grid_store_bytes) / target.copy_bytes_per_s * 1e6
+
+
+def _tensor_us(binary: Binary, seen: LaunchTraffic, target: Target, c: Constants) -> float:
+    """Time on the tensor cores, or on the plain units where the code has no tensor instruction."""
+    rates = {
+        "bf16": target.bf16_flops, "fp16": target.bf16_flops, "tf32": target.tf32_flops, "fp64": target.fp64_flops,
+        "fp8e5": target.fp8_flops or target.bf16_flops, "fp8e4nv": target.fp8_flops or target.bf16_flops,
+        "int8": target.fp8_flops or target.bf16_flops, "tf32x3": target.tf32_flops / 3,
+    }  # fmt: skip
+    counts = binary.instructions
+    wide = counts.get("wgmma", 0) or counts.get("tcgen05", 0)
+    if wide:
+        share = 1.0
+    elif counts.get("mma", 0):
+        share = c.mma_share if target.has_wgmma else 1.0
+    else:
+        share = 0.0
+    rounds = -(-seen.programs // target.sm_count) * target.sm_count / seen.programs
+    seconds = sum(
+        flops / (rates.get(kind, target.fp32_flops) * share if share and kind in rates else 0.7 * target.fp32_flops)
+        for kind, flops in seen.flops.items()
+    )
+    return seen.programs * seconds * rounds * 1e6
+
+
+def warp_instructions(binary: Binary, seen: LaunchTraffic, family: str = "all") -> float:
+    """Executed by one program: static counts outside loops, plus in loops times the mean iterations of a loop."""
+    counts = binary.instructions
+    static, inside = counts.get(family, 0), counts.get(f"in_loop.{family}", 0)
+    iterations = seen.iterations / max(1, counts.get("loops", 0))
+    return binary.num_warps * (static - inside + inside * max(1.0, iterations))
+
+
+def _issue_us(binary: Binary, seen: LaunchTraffic, target: Target, c: Constants) -> float:
+    """The busiest of an SM's issue slots, transcendental unit and shared-memory pipe, for its share of the programs."""
+    shared = warp_instructions(binary, seen, "ld.shared") + warp_instructions(binary, seen, "st.shared")
+    cycles = max(
+        warp_instructions(binary, seen) / (4 * c.issue_efficiency),
+        warp_instructions(binary, seen, "mufu") * target.warp / c.mufu_per_clock,
+        shared * c.shared_cycles,
+    )
+    cycles += warp_instructions(binary, seen, "spill") * c.spill_cycles
+    programs_per_sm = max(1.0, seen.programs / target.sm_count)
+    return programs_per_sm * cycles / target.clock_mhz
+
+
+def _latency_us(
+    binary: Binary, num_stages: int, seen: LaunchTraffic, target: Target, blocks: int, c: Constants
+) -> float:
+    """Rounds of loads one after another, overlapped by resident blocks and by copies that run ahead."""
+    counts = binary.instructions
+    ahead = counts.get("in_loop.cp.async", 0) + counts.get("in_loop.tma.load", 0) > 0
+    depth = max(1, num_stages - 1) if ahead else 1
+    reused = seen.load_sector_bytes * seen.programs / max(seen.grid_load_bytes, 1.0) > 2.0
+    latency = c.l2_latency_us if reused else c.memory_latency_us
+    waves = max(1.0, seen.programs / (target.sm_count * blocks))
+    per_program = c.block_us + (seen.rounds / depth if seen.rounds else 0.0) * latency
+    in_flight = blocks * depth * seen.load_bytes / max(1.0, seen.rounds)
+    crowded = max(1.0, in_flight / c.bytes_in_flight_per_sm)  # more in flight than memory serves is not faster
+    return waves * per_program / min(crowded, 1.0)
+
+
+def _tail_us(busy: float, seen: LaunchTraffic, target: Target, fits: Occupancy) -> float:
+    """The last round of programs, if it fills only part of the slots, and programs that take longer than others."""
+    slots = target.sm_count * max(1, fits.blocks_per_sm)
+    waves = seen.programs / slots
+    ragged = (math.ceil(waves) - waves) / max(waves, 1.0) * busy if waves > 1 else 0.0
+    uneven = (seen.imbalance - 1.0) * busy / max(waves, 1.0)
+    return 0.25 * ragged + 0.5 * max(0.0, uneven)

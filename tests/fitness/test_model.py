@@ -1,0 +1,89 @@
+import dataclasses
+
+import pytest
+
+from evo_kernel.fitness.model import modeled_time
+from evo_kernel.fitness.plan import Fill
+from evo_kernel.fitness.targets import H200
+from tests.fitness.handmade import SOFTMAX, compiled_plan, matmul_plan, softmax_plan, traffic_of
+
+
+def us(plan):
+    return modeled_time(compiled_plan(plan), traffic_of(plan), H200).total_us
+
+
+@pytest.fixture(scope="module")
+def softmax():
+    plan = softmax_plan(4096, 4096, num_warps=8)
+    return compiled_plan(plan), traffic_of(plan)
+
+
+@pytest.fixture(scope="module")
+def matmul():
+    plan = matmul_plan(4096, 4096, 4096, (128, 128, 64), num_warps=8, group=8)
+    return compiled_plan(plan), traffic_of(plan)
+
+
+def test_a_row_softmax_is_near_its_measured_time(softmax):
+    assert modeled_time(*softmax, H200).total_us == pytest.approx(37.5, rel=0.2)  # measured on an H200
+
+
+def test_three_passes_are_slower_than_one(softmax):
+    assert us(softmax_plan(4096, 4096, 256)) > 1.2 * modeled_time(*softmax, H200).total_us
+
+
+def test_a_good_matmul_and_a_naive_one(matmul):
+    good = modeled_time(*matmul, H200).total_us
+    assert 170 < good < 350
+    assert us(matmul_plan(4096, 4096, 4096, (32, 32, 32))) > 3 * good
+
+
+def test_strided_rows_cost_more_than_contiguous_ones(softmax):
+    text = SOFTMAX.replace("x_ptr + row * x_stride + columns", "x_ptr + row + columns * x_stride")
+    assert us(softmax_plan(4096, 4096, text=text, num_warps=8)) > 1.5 * modeled_time(*softmax, H200).total_us
+
+
+@pytest.mark.parametrize(
+    "field", ["grid_load_bytes", "grid_store_bytes", "load_sector_bytes", "iterations", "rounds", "imbalance",
+              "wave_load_bytes", "atomic_elements"],
+)  # fmt: skip
+def test_more_of_anything_is_never_faster(softmax, matmul, field):
+    for compiled, (seen,) in (softmax, matmul):
+        times = [
+            modeled_time(compiled, [dataclasses.replace(seen, **{field: value})], H200).total_us
+            for value in (getattr(seen, field) * factor + extra for factor, extra in ((1, 0), (2, 1), (16, 1000)))
+        ]
+        assert times == sorted(times)
+
+
+def test_spills_and_lost_occupancy_cost(matmul):
+    compiled, traffic = matmul
+    base = modeled_time(compiled, traffic, H200).total_us
+    binary = compiled.binaries[0]
+    for change in (
+        {"instructions": {**binary.instructions, "in_loop.spill": 200, "spill": 200}},
+        {"registers": 255},
+        {"shared_bytes": 200_000},
+    ):
+        worse = compiled.model_copy(update={"binaries": (binary.model_copy(update=change),)})
+        assert modeled_time(worse, traffic, H200).total_us >= base
+    slow = {**binary.instructions, "wgmma": 0, "in_loop.wgmma": 0, "mma": 64}
+    worse = compiled.model_copy(update={"binaries": (binary.model_copy(update={"instructions": slow}),)})
+    assert modeled_time(worse, traffic, H200).total_us > base
+
+
+def test_every_launch_and_every_fill_costs(softmax):
+    compiled, traffic = softmax
+    one = modeled_time(compiled, traffic, H200).total_us
+    launch = compiled.plan.nodes[0]
+    twice = compiled.model_copy(update={"plan": compiled.plan.model_copy(update={"nodes": (launch, launch)})})
+    assert modeled_time(twice, [*traffic, *traffic], H200).total_us == pytest.approx(2 * one)
+    fill = Fill(view=compiled.plan.outputs[0], value=0.0)
+    filled = compiled.model_copy(update={"plan": compiled.plan.model_copy(update={"nodes": (fill, launch)})})
+    assert modeled_time(filled, traffic, H200).total_us > one + 10  # 64 MiB written, and a launch
+
+
+def test_terms_are_what_the_time_is_made_of(softmax):
+    (launch,) = modeled_time(*softmax, H200).launches
+    assert {"dram", "l2", "tensor", "issue", "latency", "atomics", "tail", "launch"} == set(launch.terms)
+    assert launch.us >= max(launch.terms.values())

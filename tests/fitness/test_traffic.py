@@ -1,0 +1,54 @@
+import pytest
+
+from evo_kernel.fitness.sampling_math import expand
+from evo_kernel.fitness.traffic import total_flops
+from tests.fitness.handmade import SOFTMAX, matmul_plan, softmax_plan, traffic_of
+
+
+def test_one_pass_softmax_moves_every_byte_once():
+    (seen,) = traffic_of(softmax_plan(4096, 4096, num_warps=8))
+    assert seen.programs == 4096 and seen.sampled < 100
+    assert seen.load_bytes == seen.store_bytes == seen.load_sector_bytes == 16384
+    assert seen.grid_load_bytes == seen.grid_store_bytes == pytest.approx(4096 * 16384)
+    assert seen.wave_load_bytes == pytest.approx(264 * 16384)
+    assert seen.rounds == 1 and seen.complete
+    assert seen.elements["mufu"] == pytest.approx(2 * 4096)  # an exponential and a division
+
+
+def test_three_passes_ask_three_times_for_the_same_lines():
+    (seen,) = traffic_of(softmax_plan(4096, 4096, 256))
+    assert seen.load_bytes == pytest.approx(3 * 16384)
+    assert seen.grid_load_bytes == pytest.approx(4096 * 16384)
+    assert seen.rounds == seen.iterations == 48
+
+
+def test_a_matmul_counts_flops_and_sees_shared_tiles():
+    (seen,) = traffic_of(matmul_plan(4096, 4096, 4096, (128, 128, 64), num_warps=8))
+    assert total_flops([seen]) == pytest.approx(2 * 4096**3)
+    assert seen.load_bytes == pytest.approx(2 * 128 * 4096 * 2)
+    assert seen.grid_load_bytes <= 2 * 4096 * 4096 * 2
+    assert seen.wave_load_bytes == pytest.approx(43e6, rel=0.3)  # 9 rows of tiles and all 32 columns, 1 MiB each
+    assert seen.rounds == 64
+
+
+def test_strided_access_touches_a_sector_an_element():
+    text = SOFTMAX.replace("x_ptr + row * x_stride + columns", "x_ptr + row + columns * x_stride")
+    (seen,) = traffic_of(softmax_plan(4096, 4096, text=text))
+    assert seen.load_bytes == 16384
+    assert seen.load_sector_bytes == 32 * 4096
+
+
+def test_the_same_plan_has_the_same_traffic():
+    plan = matmul_plan(512, 512, 512, (64, 64, 32))
+    assert traffic_of(plan) == traffic_of(plan)
+
+
+@pytest.mark.parametrize(("groups", "sampled", "count"), [(32, 24, 264), (8, 20, 1000), (4, 16, 132)])
+def test_groups_are_found_from_what_a_sample_shares(groups, sampled, count):
+    different = groups * (1 - (1 - 1 / groups) ** sampled)
+    assert expand(different, sampled, count) == pytest.approx(groups * (1 - (1 - 1 / groups) ** count), rel=1e-3)
+
+
+def test_nothing_shared_means_everything_is_different():
+    assert expand(16.0, 16, 264) == 264
+    assert expand(1.0, 16, 264) == pytest.approx(1.0)
