@@ -119,12 +119,12 @@ def nodes(connection: sqlite3.Connection, only: Iterable[int] | None = None) -> 
 
 
 def graph(connection: sqlite3.Connection, only: Iterable[int] | None = None) -> nx.DiGraph:
-    """The lineage as a networkx graph; attributes as in `nodes`, those that are not known left out."""
+    """The lineage as a networkx graph; attributes as in `nodes`, those that are empty left out."""
     import networkx as nx  # 0.2 s: not for who only reads a status
 
     found = nx.DiGraph()
     for node in nodes(connection, only):
-        found.add_node(node["candidate"], **{key: value for key, value in node.items() if value is not None})
+        found.add_node(node["candidate"], **{key: value for key, value in node.items() if value not in (None, "")})
     sql = "SELECT p.candidate, c.id, p.role FROM parents p JOIN candidates c ON c.attempt = p.attempt"
     for parent, child, role in connection.execute(sql):
         if parent in found and child in found:

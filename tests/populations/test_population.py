@@ -7,6 +7,7 @@ import threading
 from dataclasses import replace
 
 import pytest
+
 from evo_kernel.errors import PopulationError
 from evo_kernel.types import Population, Proposal, Purpose, Source, Status
 from populations.population import open_population
@@ -279,7 +280,7 @@ def test_create_and_missing(opened, tmp_path):
     with pytest.raises(PopulationError, match="resume"):
         opened(create=True)
     (tmp_path / "text.db").write_text("not a database, but long enough to look at " * 100)
-    with pytest.raises(PopulationError, match="text.db"):
+    with pytest.raises(PopulationError, match="not a population"):
         open_population(tmp_path / "text.db", task=CARD, task_identity=TASK, environment=MODELED, seed=1)
 
 
