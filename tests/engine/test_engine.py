@@ -1,0 +1,224 @@
+"""The real engine on the real population, with a scripted operator and judge."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from evo_kernel.budget import Budget, Ledger, Spent
+from evo_kernel.engine import Engine, EngineSettings, Summary
+from evo_kernel.errors import InfraError, OperatorFailed
+from evo_kernel.types import Brief, Call, Evaluation, Probe, Purpose, Source, Status
+from populations.population import LineagePopulation, open_population
+from tests.support.scripted import CARD, ENVIRONMENT, FIRST, TASK, Notebook, ScriptedJudge, ScriptedOperator, scored
+
+QUICK = EngineSettings(infra_wait_s=0.0)
+
+
+def reopen(path: Path) -> LineagePopulation:
+    return open_population(path, task=CARD, task_identity=TASK, environment=ENVIRONMENT, seed=7)
+
+
+@pytest.fixture
+def population(tmp_path: Path) -> Iterator[LineagePopulation]:
+    with reopen(tmp_path / "scripted.db") as opened:
+        opened.plant(FIRST)
+        yield opened
+
+
+def search(
+    population, operator=None, judge=None, budget=Budget(evaluations=20), settings=QUICK, notebook=None
+) -> Summary:
+    counters = population.counters()
+    ledger = Ledger(budget, Spent(counters.charged, 0.0, counters.dollars, counters.tokens, counters.gpu_s))
+    operator, judge = operator or ScriptedOperator(), judge or ScriptedJudge()
+    return Engine(population, operator, judge, ledger, settings, notebook or Notebook()).run()
+
+
+def wrong(source: Source, purpose: Purpose) -> Evaluation:
+    reason = "row 3 differs"
+    return Evaluation(source.sha256, TASK, purpose, ENVIRONMENT, Status.WRONG, reason, charged={str(purpose): 1})
+
+
+def test_a_run_ends_with_its_budget_and_a_confirmed_best(population) -> None:
+    judge = ScriptedJudge()
+    ended = search(population, judge=judge)
+    assert (ended.cause, ended.why) == ("budget", "the budget of 20 evaluations is spent")
+    assert ended.statuses == {"passed": 20}
+    assert ended.attempts == 19  # the first kernel costs one
+    assert judge.asked[-1][1] is Purpose.CONFIRM
+    assert ended.best is not None and ended.best.candidate == population.champion().candidate
+    assert ended.best.evaluation.score > 1.0
+    assert population.counters().evaluations == {"score": 20, "confirm": 1}
+    assert ended.spent.evaluations == population.counters().charged == 21
+
+
+def test_width_one_and_a_seed_are_deterministic(tmp_path: Path) -> None:
+    digests = []
+    for name in ("a", "b"):
+        with reopen(tmp_path / f"{name}.db") as opened:
+            opened.plant(FIRST)
+            search(opened, budget=Budget(evaluations=40))
+            digests.append(opened.digest())
+    assert digests[0] == digests[1]
+
+
+def test_a_refuted_best_makes_room_for_the_next(population) -> None:
+    refused: list[str] = []
+
+    def answer(source: Source, purpose: Purpose, number: int) -> Evaluation:
+        if purpose is Purpose.CONFIRM and len(refused) < 2:
+            refused.append(source.sha256)
+            return wrong(source, purpose)
+        return scored(source, purpose)
+
+    ended = search(population, judge=ScriptedJudge(answer))
+    assert len(refused) == 2
+    assert ended.best is not None and ended.best.source.sha256 not in refused
+    assert population.champion().candidate == ended.best.candidate
+
+
+def test_what_is_pending_is_judged_first(tmp_path: Path) -> None:
+    path = tmp_path / "scripted.db"
+    with reopen(path) as opened:
+        opened.plant(FIRST)
+        search(opened, budget=Budget(evaluations=3))
+        brief = opened.ask()
+        lost = opened.record(brief, ScriptedOperator().propose(brief, lambda source: scored(source, Purpose.PROBE)))
+    with reopen(path) as opened:
+        judge, operator = ScriptedJudge(), ScriptedOperator()
+        before = opened.counters().charged
+        ended = search(opened, operator, judge, Budget(evaluations=before + 3))
+        assert judge.asked[0] == (lost.proposal.source.sha256, Purpose.SCORE)
+        assert ended.spent.evaluations == before + 4  # three, and the confirmation
+        assert len(operator.learnt) == len(list(opened.credits()))  # what was learnt before counts once
+
+
+def test_a_resume_counts_nothing_twice(tmp_path: Path) -> None:
+    path, judge = tmp_path / "scripted.db", ScriptedJudge()
+    for limit in (5, 10, 15):
+        with reopen(path) as opened:
+            opened.plant(FIRST)
+            search(opened, judge=judge, budget=Budget(evaluations=limit))
+            assert opened.counters().charged == len(judge.asked)
+
+
+def test_an_operators_failure_is_recorded_with_its_cost(population) -> None:
+    def before(brief: Brief, probe: Probe) -> None:
+        probe(Source("time_us = 50.0\n"))
+        if brief.attempt % 2:
+            raise OperatorFailed("no idea", operator="thinker", calls=(Call("model", 10, 5, dollars=0.5),))
+
+    ended = search(population, ScriptedOperator(before=before), budget=Budget(dollars=2.0))
+    assert ended.why == "the budget of 2 dollars is spent"
+    assert ended.failures == {"no idea": 4}
+    counters = population.counters()
+    assert (counters.failures, counters.dollars, counters.tokens) == (4, 2.0, 60)
+    assert counters.evaluations["probe"] == ended.attempts  # every probe was charged once, failed attempts included
+    assert ended.spent.evaluations == counters.charged
+
+
+def test_nothing_new_to_try_ends_the_run(population) -> None:
+    def before(brief: Brief, probe: Probe) -> None:
+        raise OperatorFailed("everything that is offered was tried")
+
+    ended = search(population, ScriptedOperator(before=before), settings=EngineSettings(barren=7))
+    assert ended.cause == "barren"
+    assert ended.attempts == 7
+    assert "everything that is offered was tried" in ended.why
+
+
+def test_cache_hits_alone_end_the_run(population) -> None:
+    judge = ScriptedJudge(lambda source, purpose, number: scored(source, purpose, charged={}))
+    ended = search(population, judge=judge, settings=EngineSettings(barren=9))
+    assert (ended.cause, ended.attempts) == ("barren", 9)
+
+
+def test_the_machines_failure_is_retried(population) -> None:
+    def answer(source: Source, purpose: Purpose, number: int) -> Evaluation:
+        if number % 3 != 2:
+            raise InfraError("the child was lost")
+        return scored(source, purpose)
+
+    notebook = Notebook()
+    ended = search(population, judge=ScriptedJudge(answer), budget=Budget(evaluations=4), notebook=notebook)
+    assert ended.statuses == {"passed": 4}
+    assert sum(line.startswith("trouble") for line in notebook.lines) >= 8
+
+
+def test_a_broken_machine_stops_the_run_and_scores_nothing(population) -> None:
+    def answer(source: Source, purpose: Purpose, number: int) -> Evaluation:
+        if number >= 4:
+            raise InfraError("no space left on device")
+        return scored(source, purpose)
+
+    ended = search(population, judge=ScriptedJudge(answer))
+    assert ended.cause == "machine"
+    assert "no space left on device" in ended.why
+    assert ended.statuses == {"passed": 4, "infra_error": 3}
+    assert len(population.pending()) == 3  # to be judged on resume
+    assert population.counters().charged == 4
+
+
+@pytest.mark.parametrize("width", [1, 4])
+def test_a_bug_stops_every_thread_and_is_raised(population, width: int) -> None:
+    def before(brief: Brief, probe: Probe) -> None:
+        if brief.attempt > 5:
+            raise ZeroDivisionError("ours")
+
+    with pytest.raises(ZeroDivisionError, match="ours"):
+        search(population, ScriptedOperator(before=before), settings=replace(QUICK, width=width))
+    assert threading.active_count() < 10
+
+
+def test_many_in_flight_hardly_overshoot(population) -> None:
+    ended = search(
+        population, ScriptedOperator(wait_s=0.002), ScriptedJudge(wait_s=0.002), Budget(evaluations=100),
+        replace(QUICK, width=16),
+    )  # fmt: skip
+    assert ended.spent.evaluations == 101  # the confirmation comes on top
+    assert population.counters().charged == 101
+
+
+def test_stop_finishes_what_is_in_flight(population) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def before(brief: Brief, probe: Probe) -> None:
+        begun.set()
+        go_on.wait(10)
+
+    ledger, ended = Ledger(Budget()), []
+    engine = Engine(population, ScriptedOperator(before=before), ScriptedJudge(), ledger, replace(QUICK, width=3))
+    runner = threading.Thread(target=lambda: ended.append(engine.run()))
+    runner.start()
+    assert begun.wait(10)
+    engine.stop("stopped by SIGINT")
+    go_on.set()
+    runner.join(10)
+    assert ended[0].why == "stopped by SIGINT"
+    assert ended[0].cause == "interrupted"
+    assert ended[0].attempts <= 3
+    assert population.counters().candidates == ended[0].attempts + 1
+    assert not population.pending()
+
+
+def test_abort_waits_for_nobody(population) -> None:
+    begun, release = threading.Event(), threading.Event()
+
+    def before(brief: Brief, probe: Probe) -> None:
+        begun.set()
+        release.wait(30)
+
+    engine = Engine(population, ScriptedOperator(before=before), ScriptedJudge(), Ledger(Budget()), QUICK)
+    ended: list[Summary] = []
+    runner = threading.Thread(target=lambda: ended.append(engine.run()))
+    runner.start()
+    assert begun.wait(10)
+    engine.abort("stopped by SIGTERM")
+    runner.join(5)
+    release.set()
+    assert ended[0].why == "stopped by SIGTERM"
