@@ -17,6 +17,50 @@ ROOT = Path(__file__).resolve().parents[2]
 CHILD = Path(__file__).resolve().parent / "grid_child.py"
 FP32_ERROR = 2e-5  # of sums of up to 129 fp32 products, relative to the largest value
 
+PRODUCT = '''"""Matrix product with advancing pointers on a one-dimensional grid, in fp32."""
+
+import torch
+import triton
+import triton.language as tl
+
+BLOCK_M = 32
+BLOCK_N = 16
+BLOCK_K = 16
+
+
+@triton.jit
+def product_kernel(a_ptr, b_ptr, c_ptr, m, n, k, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
+    pid = tl.program_id(0)
+    width = tl.cdiv(n, BLOCK_N)
+    # which tile this is
+    pid_m = pid // width
+    pid_n = pid % width
+    rows = pid_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    cols = pid_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    inner = tl.arange(0, BLOCK_K)
+    a_ptrs = a_ptr + rows[:, None] * k + inner[None, :]
+    b_ptrs = b_ptr + inner[:, None] * n + cols[None, :]
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    for start in range(0, k, BLOCK_K):
+        left = k - start
+        a = tl.load(a_ptrs, mask=(rows[:, None] < m) & (inner[None, :] < left), other=0.0).to(tl.float32)
+        b = tl.load(b_ptrs, mask=(inner[:, None] < left) & (cols[None, :] < n), other=0.0).to(tl.float32)
+        acc += tl.dot(a, b, input_precision="ieee")
+        a_ptrs += BLOCK_K
+        b_ptrs += BLOCK_K * n
+    tl.store(c_ptr + rows[:, None] * n + cols[None, :], acc, mask=(rows[:, None] < m) & (cols[None, :] < n))
+
+
+def run(a, b):
+    m, k = a.shape
+    n = b.shape[1]
+    c = torch.empty((m, n), dtype=a.dtype, device=a.device)
+    product_kernel[(triton.cdiv(m, BLOCK_M) * triton.cdiv(n, BLOCK_N),)](
+        a, b, c, m, n, k, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, BLOCK_K=BLOCK_K
+    )
+    return c
+'''
+
 
 def seed(name: str) -> str:
     return (ROOT / "evo_kernel/tasks/builtin" / name / "seed.py").read_text()

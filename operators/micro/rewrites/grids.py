@@ -74,6 +74,8 @@ def grouped(node: ast.expr) -> str:
 
 def product(nodes: Iterable[ast.expr]) -> str:
     factors = [node for node in nodes if int_value(node) != 1]
+    if len(factors) == 1:
+        return spell(factors[0])
     return " * ".join(grouped(node) for node in factors) or "1"
 
 

@@ -121,13 +121,13 @@ def _order(kernel: Kernel, knob: str, tile: str, tiles: tuple[str, str], outs: t
 def _tile_counts(kernel: Kernel) -> dict[str, str]:
     """Spelling of a tile number → spelling of the number of tiles: the program index, or a loop that starts at it."""
     counts = {"tl.program_id(0)": "tl.num_programs(0)"}
-    for name in kernel.definitions:
-        value = kernel.value_of(name)
-        if value is not None and spell(value) == "tl.program_id(0)":
-            counts[name] = "tl.num_programs(0)"
     for loop in kernel.loops:
         if spell(loop.start) == "tl.program_id(0)" and spell(loop.step) == "tl.num_programs(0)":
             counts[loop.target] = spell(loop.stop)
+    for name in kernel.definitions:
+        value = kernel.value_of(name)
+        if value is not None and spell(value) in counts:
+            counts[name] = counts[spell(value)]
     return counts
 
 
@@ -148,9 +148,25 @@ def _divided(kernel: Kernel) -> _Divided | None:
                 divided = _Divided(pair[ast.FloorDiv], pair[ast.Mod], width, counts[tile])
                 m, n = spell(divided.first.targets[0]), spell(divided.second.targets[0])
                 single = kernel.value_of(m) is not None and kernel.value_of(n) is not None
-                if single and _shares_operands(kernel, m, n, frozenset((m, n))):
+                shared = _shares_operands(kernel, m, n, frozenset((m, n)))
+                if single and shared and _other_uses(kernel, divided) is not None:
                     return divided
     return None
+
+
+def _other_uses(kernel: Kernel, divided: _Divided) -> list[ast.expr] | None:
+    """Where else the tile number is read, always after it was split (None: before that): another kernel may find its
+    tiles by that number, so those places must see the number of the tile that is computed."""
+    aliases = _tile_counts(kernel)
+    own = {id(part) for s in (divided.first, divided.second) for part in ast.walk(s)}
+    for name in aliases:
+        value = kernel.value_of(name)
+        own |= {id(part) for part in ast.walk(value)} if value is not None and spell(value) in aliases else set()
+    own |= {id(part) for loop in kernel.loops for part in ast.walk(loop.node.iter)}
+    found = [p for p in ast.walk(kernel.node) if isinstance(p, ast.Name | ast.Call) and id(p) not in own]
+    uses = [p for p in found if spell(p) in aliases and not (isinstance(p, ast.Name) and isinstance(p.ctx, ast.Store))]
+    last = max(divided.first.lineno, divided.second.lineno)
+    return uses if all(use.lineno > last for use in uses) else None
 
 
 def _reorder(module: KernelModule, kernel: Kernel, divided: _Divided) -> str:
@@ -162,6 +178,8 @@ def _reorder(module: KernelModule, kernel: Kernel, divided: _Divided) -> str:
     earlier, later = sorted((divided.first, divided.second), key=lambda s: s.lineno)
     text = f"{tiles_m} = {divided.tiles} // {divided.width}\n{order}"
     edits = [module.replace(earlier, text), module.delete(later)]
+    number = f"({outs[0]} * {divided.width} + {outs[1]})"
+    edits += [module.replace(use, number) for use in _other_uses(kernel, divided) or []]
     edits.append(module.add_parameters(kernel, f"{knob}: tl.constexpr"))
     edits += [module.add_arguments(launch.call, f"{knob}={knob}") for launch in module.launches_of(kernel.name)]
     return module.edited(edits, module.set_constant(knob, GROUP))
