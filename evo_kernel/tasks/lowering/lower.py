@@ -124,9 +124,8 @@ def _write_graph(module: Module, allow_aten: bool) -> None:
 
 
 def _is_item(node: fx.Node, values: dict[fx.Node, Any]) -> bool:
-    return (
-        node.op == "call_function" and node.args and node.args[0] in values and isinstance(values[node.args[0]], tuple)
-    )
+    source = node.args[0] if node.op == "call_function" and node.args else None
+    return isinstance(source, fx.Node) and isinstance(values.get(source), tuple)
 
 
 def _write_node(
