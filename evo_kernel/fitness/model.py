@@ -11,10 +11,10 @@ For each launch, with `slots` = SMs × blocks that fit on one (occupancy), and p
              copies that run ahead (cp.async or TMA in a loop, num_stages) divide it
     atomics  atomic elements ÷ their rate at L2
 
-    time = (sum of terms^4)^(1/4) + ragged tail + launch overhead
+    time = (sum of terms^4)^(1/4) + exposed latency + ragged tail + launch overhead
 
-The fourth-power mean lets the longest term rule and the others still count. Known to be ignored: bank conflicts, L1 hits,
-DRAM pages and refresh, power capping, instruction cache, dependent launches, clusters and multicast, what order waves
+The fourth-power mean lets the longest term rule and the others still count. Where nothing runs ahead and few warps are
+resident, latency is exposed: it adds to the time instead. Known to be ignored: bank conflicts, L1 hits, DRAM pages and refresh, power capping, instruction cache, dependent launches, clusters and multicast, what order waves
 really run in, contention of atomics on one address. Constants that were not measured say so beside them.
 """
 
@@ -43,7 +43,7 @@ class Constants:
     shared_cycles: float = 4.0  # of the shared-memory pipe for one warp's 128-bit access
     spill_cycles: float = 8.0  # a warp's local-memory access through L1
     l2_usable: float = 0.7  # of L2 before lines are evicted that are needed again
-    bytes_in_flight_per_sm: float = 40_000.0  # Little's law: 4.26 TB/s × 0.7 µs ÷ 132 SMs is 23 kB; twice for jitter
+    hiding_warps: float = 32.0  # resident warps an SM that hide the latency of loads which nothing runs ahead of
     atomics_per_us: float = 2.4e5  # elements, whole GPU: about one a clock and L2 slice
     mix: float = 4.0  # exponent of the mean
 
@@ -102,9 +102,16 @@ def _launch(binary: Binary, num_stages: int, seen: LaunchTraffic, target: Target
         "atomics": seen.programs * seen.atomic_elements / c.atomics_per_us,
     }
     busy = sum(us**c.mix for us in terms.values()) ** (1 / c.mix)
+    exposed = 0.0 if _runs_ahead(binary) else max(0.0, 1.0 - fits.warps_per_sm / c.hiding_warps)
+    terms["exposed"] = exposed * terms["latency"]
     terms["tail"] = _tail_us(busy, seen, target, fits)
     terms["launch"] = c.launch_us
-    return ModeledLaunch(us=busy + terms["tail"] + c.launch_us, terms=terms)
+    return ModeledLaunch(us=busy + terms["exposed"] + terms["tail"] + c.launch_us, terms=terms)
+
+
+def _runs_ahead(binary: Binary) -> bool:
+    """Whether the code copies asynchronously inside a loop."""
+    return binary.instructions.get("in_loop.cp.async", 0) + binary.instructions.get("in_loop.tma.load", 0) > 0
 
 
 def _dram_us(seen: LaunchTraffic, target: Target, c: Constants) -> float:
@@ -165,16 +172,12 @@ def _latency_us(
     binary: Binary, num_stages: int, seen: LaunchTraffic, target: Target, blocks: int, c: Constants
 ) -> float:
     """Rounds of loads one after another, overlapped by resident blocks and by copies that run ahead."""
-    counts = binary.instructions
-    ahead = counts.get("in_loop.cp.async", 0) + counts.get("in_loop.tma.load", 0) > 0
-    depth = max(1, num_stages - 1) if ahead else 1
+    depth = max(1, num_stages - 1) if _runs_ahead(binary) else 1
     reused = seen.load_sector_bytes * seen.programs / max(seen.grid_load_bytes, 1.0) > 2.0
     latency = c.l2_latency_us if reused else c.memory_latency_us
     waves = max(1.0, seen.programs / (target.sm_count * blocks))
     per_program = c.block_us + (seen.rounds / depth if seen.rounds else 0.0) * latency
-    in_flight = blocks * depth * seen.load_bytes / max(1.0, seen.rounds)
-    crowded = max(1.0, in_flight / c.bytes_in_flight_per_sm)  # more in flight than memory serves is not faster
-    return waves * per_program / min(crowded, 1.0)
+    return waves * per_program
 
 
 def _tail_us(busy: float, seen: LaunchTraffic, target: Target, fits: Occupancy) -> float:

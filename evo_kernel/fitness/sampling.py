@@ -7,12 +7,14 @@ accesses that are new in every iteration are counted right, ones at the loop's r
 How many programs run follows from what the first one cost, in elements and operations, never from the clock.
 """
 
+# pyright: reportIncompatibleMethodOverride=false
+
 from __future__ import annotations
 
 import builtins
 import dataclasses
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -46,7 +48,7 @@ class _Program:
     """Counts of one program."""
 
     cost: float = 0.0
-    counts: Counter[str] = dataclasses.field(default_factory=Counter)
+    counts: defaultdict[str, float] = dataclasses.field(default_factory=lambda: defaultdict(float))
     lines: dict[tuple[str, int], list[tuple[np.ndarray, float]]] = dataclasses.field(default_factory=dict)
 
     def footprints(self) -> dict[tuple[str, int], tuple[np.ndarray, float]]:

@@ -185,7 +185,8 @@ def check_device_functions():
 def check_atomics():
     text = HEADER + (
         "@triton.jit\ndef k(x0_ptr, y_ptr, SIZE: tl.constexpr):\n"
-        "    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)\n    x = tl.load(x0_ptr + at)\n    tl.atomic_add(y_ptr + at * 0, x)\n"
+        "    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)\n    x = tl.load(x0_ptr + at)\n"
+        "    tl.atomic_add(y_ptr + at * 0, x)\n"
     )
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         x = torch.ones(64, dtype=dtype)
