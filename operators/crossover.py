@@ -36,7 +36,8 @@ class CrossoverOperator:
         rng = np.random.default_rng(brief.seed)
         for other in _shuffled(brief.inspirations, rng):
             missing = lacking(other.strategies, brief.parent.strategies)
-            if other.candidate == brief.parent.candidate or not missing:
+            failed = other.evaluation is not None and not other.evaluation.passed
+            if failed or other.candidate == brief.parent.candidate or not missing:
                 continue
             walk = Walk(brief, self._coder, rng, None)
             self._replay(walk, brief, missing, rng)

@@ -38,8 +38,8 @@ class _Record:
 class MixOperator:
     """Draws one of `operators` for each attempt; when that one fails at no cost, draws among the others.
 
-    `weights`: by operator name, relative, 1 where not given. `adaptive`: a share of 1 − FLOOR of the draws goes instead to
-    the operator with the largest sampled reward (Thompson sampling on discounted credit). Thread-safe.
+    `weights`: by operator name, relative, 1 where not given. `adaptive`: a share of 1 − FLOOR of the draws goes
+    instead to the operator with the largest sampled reward (Thompson sampling on discounted credit). Thread-safe.
     """
 
     name = "mix"

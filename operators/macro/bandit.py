@@ -5,8 +5,8 @@ prior precision Λ (diagonal) and noise variance σ²:
 
     V = Λ + Σ γ^age · x xᵀ        b = Σ γ^age · x r        θ ~ N(V⁻¹ b, σ² V⁻¹)
 
-This is Thompson sampling for linear bandits (Agrawal and Goyal 2013) with the exponential weights of Russac, Vernade and
-Cappé 2019 (their D-LinUCB; sampled instead of optimistic as in Kim and Tewari 2020), and a prior that is not discounted.
+This is Thompson sampling for linear bandits (Agrawal and Goyal 2013) with the exponential weights of Russac, Vernade
+and Cappé 2019 (D-LinUCB; sampled instead of optimistic as in Kim and Tewari 2020), and a prior that is not discounted.
 σ² is the discounted mean square of what the model did not foresee, with a prior worth PRIOR_WEIGHT observations.
 
 What is observed is a total: a strategy's own reward and, later, shares of what its descendants gained. A share is thus
@@ -21,7 +21,7 @@ import threading
 import numpy as np
 
 from evo_kernel.types import Credit, Decision, Strategy
-from operators.macro.features import _CONTEXT_AT, DESIGN_SIZE, FEATURES, MacroState, context, design
+from operators.macro.features import CONTEXT_AT, DESIGN_SIZE, FEATURES, MacroState, context, design
 from operators.macro.policies import draw
 
 DRAWS = 512  # posterior draws by which propensities are estimated
@@ -35,8 +35,8 @@ RESCALE_AT = 1e9
 class BanditPolicy:
     """Learns online which strategies pay, where, and lately. Thread-safe.
 
-    `discount`: γ per observed choice (0.995 forgets half in about 140). `explore`: the share of uniform choice mixed in,
-    so that every propensity is at least explore / number of offers.
+    `discount`: γ per observed choice (0.995 forgets half in about 140). `explore`: the share of uniform choice mixed
+    in, so that every propensity is at least explore / number of offers.
 
     Propensities: DRAWS posterior draws with the caller's generator give each offer its share of wins (offers that the
     model cannot tell apart, the same strategy at another region, divide theirs evenly); the choice is then drawn from
@@ -51,7 +51,7 @@ class BanditPolicy:
         self._discount, self._explore = discount, explore
         self._lock = threading.Lock()
         self._prior = np.full(DESIGN_SIZE, CONTEXT_PRECISION)
-        self._prior[:_CONTEXT_AT] = 1.0
+        self._prior[:CONTEXT_AT] = 1.0
         # Sums are kept with weights that grow by 1/γ instead of shrinking the sums: an update touches few numbers.
         self._weight = 1.0
         self._precision = np.zeros((DESIGN_SIZE, DESIGN_SIZE))
@@ -100,13 +100,11 @@ class BanditPolicy:
     def _observe(self, positions: np.ndarray, values: np.ndarray, reward: float) -> None:
         self._weight /= self._discount
         if self._weight > RESCALE_AT:
-            for sums in (self._precision, self._response):
-                sums /= self._weight
-            self._squares, self._observed, self._weight = (
-                self._squares / self._weight,
-                self._observed / self._weight,
-                1.0,
-            )
+            self._precision /= self._weight
+            self._response /= self._weight
+            self._squares /= self._weight
+            self._observed /= self._weight
+            self._weight = 1.0
         self._precision[np.ix_(positions, positions)] += self._weight * np.outer(values, values)
         self._squares += self._weight * reward * reward
         self._observed += self._weight

@@ -45,7 +45,7 @@ _SPECS = (
         "fewer loads a store", signs.reads_less,
     ),
     StrategySpec(
-        "multi-pass-row", "tiling", "walk over a row in blocks, so that long rows fit",
+        "multi-pass-row", "algorithm", "walk over a row in blocks, so that long rows fit",
         "fewer registers, or another ratio of loads to stores", signs.row_in_blocks,
     ),
     StrategySpec(
@@ -58,14 +58,14 @@ _SPECS = (
     ),
     StrategySpec(
         "tile-2d", "tiling", "tiles in two dimensions instead of one",
-        "a grid of another size or rank", signs.other_grid,
+        "a grid of another size or rank", signs.other_grid, rewritten=False,
     ),
     StrategySpec(
         "split-k", "tiling", "share a contraction's loop among programs and add the parts up",
-        "a larger grid with one more launch, or with atomics", signs.split,
+        "one more launch, or atomics and a larger grid", signs.split,
     ),
     StrategySpec(
-        "swizzle", "reordering", "visit tiles in an order that finds operands in L2",
+        "swizzle", "launch", "visit tiles in an order that finds operands in L2",
         "a one-dimensional grid or other index arithmetic", signs.index_arithmetic,
     ),
     StrategySpec(
@@ -92,6 +92,10 @@ _SPECS = (
         "software-pipeline", "pipeline", "load the next tile while this one is used",
         "schedule `pipelined` or data path `cp.async` where it was not, or more registers or shared memory",
         signs.pipelined,
+    ),
+    StrategySpec(
+        "causal-skip", "algorithm", "never visit blocks that a causal mask hides from the whole program",
+        "other index arithmetic", signs.index_arithmetic,
     ),
     StrategySpec(
         "exp2", "algorithm", "exponentials in base 2 with the scale folded in",
@@ -142,8 +146,13 @@ def witnessed(strategy: Strategy | None, parent: Evaluation | None, child: Evalu
 
 def table() -> str:
     """The catalogue as a Markdown table."""
-    rows = ["| strategy | family | what it does | witness: the sign in the plan |", "| --- | --- | --- | --- |"]
-    rows += [f"| `{spec.name}` | {spec.family} | {spec.summary} | {spec.sign} |" for spec in CATALOGUE.values()]
+    rows = [
+        "| strategy | family | what it does | witness: the sign in the plan | offline |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for spec in CATALOGUE.values():
+        known = "yes" if spec.rewritten else "no"
+        rows.append(f"| `{spec.name}` | {spec.family} | {spec.summary} | {spec.sign} | {known} |")
     return "\n".join(rows)
 
 

@@ -3,8 +3,8 @@
     context(state)               of task and parent: FEATURES, in order; stored with every decision
     design(context, strategy)    of context and action: the row of a linear model, as (positions, values)
 
-A design row has a one-hot of the strategy, the context (a baseline shared by all), and the context again in the block of
-the strategy's family: what is learnt about one fusion helps the next.
+A design row has a one-hot of the strategy, the context (a baseline shared by all), and the context again in the block
+of the strategy's family: what is learnt about one fusion helps the next.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ FEATURES = (
 _NAMES = tuple(CATALOGUE)
 _POSITION = {name: position for position, name in enumerate(_NAMES)}
 _FAMILY = {name: position for position, name in enumerate(FAMILIES)}
-_CONTEXT_AT = len(_NAMES) + 1  # after the one-hot, whose last place is for names outside the catalogue
-_FAMILY_AT = _CONTEXT_AT + len(FEATURES)
+CONTEXT_AT = len(_NAMES) + 1  # after the one-hot, whose last place is for names outside the catalogue
+_FAMILY_AT = CONTEXT_AT + len(FEATURES)
 DESIGN_SIZE = _FAMILY_AT + len(FEATURES) * len(FAMILIES)
 _TENSOR = {"none": 0.0, "mma": 0.5, "wgmma": 1.0}
 _PATH = {"load": 0.0, "cp.async": 0.5, "tma": 1.0}
@@ -79,7 +79,7 @@ def design(seen: Sequence[float], strategy: Strategy) -> tuple[np.ndarray, np.nd
     values = np.asarray(seen, dtype=float)
     span = np.arange(len(FEATURES))
     family = _FAMILY.get(strategy.family)
-    blocks = [np.array([position]), span + _CONTEXT_AT]
+    blocks = [np.array([position]), span + CONTEXT_AT]
     weights = [np.ones(1), values]
     if family is not None:
         blocks.append(span + _FAMILY_AT + family * len(FEATURES))

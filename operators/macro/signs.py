@@ -53,8 +53,9 @@ def other_grid(parent: PlanFeatures, child: PlanFeatures) -> bool:
 
 
 def split(parent: PlanFeatures, child: PlanFeatures) -> bool:
-    added = child.launches > parent.launches or count(child, "atomic") > count(parent, "atomic")
-    return added and _largest_grid(child) > _largest_grid(parent) or child.launches > parent.launches
+    """A launch that adds the parts up; or, with atomics for that, a larger grid."""
+    atomics = count(child, "atomic") > count(parent, "atomic")
+    return child.launches > parent.launches or (atomics and _largest_grid(child) > _largest_grid(parent))
 
 
 def index_arithmetic(parent: PlanFeatures, child: PlanFeatures) -> bool:

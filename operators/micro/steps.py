@@ -1,7 +1,7 @@
 """Micro coding in steps: each is kept, or rolled back to the last good source.
 
-A walk writes down one Decision and one Step for each thing that it tries, in the same order, so that what happened can be
-read from a proposal alone: see `kept_strategies`.
+A walk writes down one Decision and one Step for each thing that it tries, in the same order, so that what happened can
+be read from a proposal alone: see `kept_strategies`.
 """
 
 from __future__ import annotations

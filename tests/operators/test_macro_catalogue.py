@@ -1,0 +1,116 @@
+"""The catalogue: it matches the rewrites and the documentation, and its witnesses tell happened from claimed."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from evo_kernel.types import Strategy
+from operators.macro.catalogue import CATALOGUE, FAMILIES, STOP, documented, witnessed
+from operators.micro.coder import RewriteCoder
+from operators.micro.rewrites import REWRITES
+from tests.operators.support_search import TASK, broken, evaluation, kernel, plan, seed_of
+
+BASE = plan(kernel())
+TWO = plan(kernel(share=0.6), kernel(name="b", share=0.4), scratch_bytes=4096)
+INSTRUCTIONS = dict(kernel().instructions)
+
+
+def one(**changes):
+    return plan(kernel(**changes))
+
+
+def code(**changes):
+    return plan(kernel(instructions=INSTRUCTIONS | changes))
+
+
+HAPPENED = {
+    "one-pass-row": (BASE, code(**{"ld.global": 2})),
+    "multi-pass-row": (code(**{"ld.global": 2}), BASE),
+    "online-row": (BASE, code(**{"ld.global": 4})),
+    "rows-per-program": (BASE, one(grid=(256, 1, 1))),
+    "tile-2d": (BASE, one(grid=(32, 32, 1))),
+    "split-k": (BASE, plan(kernel(grid=(4096, 1, 1)), kernel(name="add"))),
+    "swizzle": (one(grid=(32, 32, 1)), BASE),
+    "hoist": (BASE, code(int=18)),
+    "persistent": (BASE, one(grid=(264, 1, 1))),
+    "drop-masks": (BASE, code(int=12)),
+    "cache-hints": (BASE, one(registers=30)),
+    "tensor-descriptor": (BASE, one(data_path="tma")),
+    "software-pipeline": (BASE, one(schedule="pipelined")),
+    "causal-skip": (BASE, code(int=25)),
+    "exp2": (BASE, code(fmul=2)),
+    "accumulate-type": (BASE, code(fma=2, convert=2)),
+    "input-precision": (BASE, one(tensor_core="wgmma")),
+    "fuse-producer": (TWO, BASE),
+    "fuse-consumer": (TWO, BASE),
+}
+
+
+def claim(name):
+    return Strategy(name, CATALOGUE[name].family)
+
+
+def test_every_rewrite_is_in_the_catalogue_and_nothing_is_promised_that_nobody_wrote():
+    assert set(REWRITES) == {spec.name for spec in CATALOGUE.values() if spec.rewritten}
+
+
+@pytest.mark.parametrize("task", ["softmax", "layernorm", "linear_gelu", "attention"])
+def test_offers_have_the_catalogues_families(task):
+    offered = RewriteCoder().offer(seed_of(task), TASK)
+    assert offered
+    assert [s.key for s in offered if s.family != CATALOGUE[s.name].family] == []
+
+
+def test_families_and_stop():
+    assert {spec.family for spec in CATALOGUE.values()} <= set(FAMILIES)
+    assert STOP.name in CATALOGUE and not witnessed(STOP, evaluation(BASE, "p"), evaluation(code(int=1), "q"))
+
+
+def test_every_rewritten_strategy_has_an_example_here():
+    assert set(HAPPENED) == set(CATALOGUE) - {"stop"}
+
+
+@pytest.mark.parametrize("name", HAPPENED)
+def test_a_witness_sees_what_happened_and_not_what_did_not(name):
+    parent, child = HAPPENED[name]
+    assert witnessed(claim(name), evaluation(parent, "p"), evaluation(child, "q"))
+    assert not witnessed(claim(name), evaluation(parent, "p"), evaluation(parent, "q"))  # same features
+    assert not witnessed(claim(name), evaluation(parent, "p"), evaluation(child, "p"))  # the very same plan
+
+
+LEAST = {"hoist", "cache-hints"}
+
+
+@pytest.mark.parametrize("name", sorted(set(HAPPENED) - LEAST))
+def test_another_number_of_warps_is_no_witness(name):
+    parent, _ = HAPPENED[name]
+    kernels = (dataclasses.replace(one, num_warps=8) for one in parent.kernels)
+    retuned = plan(*kernels, scratch_bytes=parent.scratch_bytes)
+    assert not witnessed(claim(name), evaluation(parent, "p"), evaluation(retuned, "q"))
+
+
+@pytest.mark.parametrize("name", ["one-pass-row", "online-row", "multi-pass-row", "exp2", "accumulate-type"])
+def test_a_tile_twice_as_large_is_no_witness(name):
+    parent, _ = HAPPENED[name]
+    doubled = {key: 2 * value for key, value in parent.kernels[0].instructions.items()}
+    assert not witnessed(claim(name), evaluation(parent, "p"), evaluation(plan(kernel(instructions=doubled)), "q"))
+
+
+def test_nothing_is_witnessed_without_two_verdicts():
+    fused = claim("fuse-consumer")
+    assert witnessed(fused, evaluation(TWO, "p"), evaluation(BASE, "q"))
+    assert not witnessed(fused, None, evaluation(BASE, "q"))
+    assert not witnessed(fused, evaluation(TWO, "p"), broken())
+    assert not witnessed(None, evaluation(TWO, "p"), evaluation(BASE, "q"))
+    assert not witnessed(Strategy("by-magic", "fusion"), evaluation(TWO, "p"), evaluation(BASE, "q"))
+
+
+def test_the_documented_table_is_current():
+    text = (Path(__file__).parents[2] / "docs" / "strategies.md").read_text()
+    assert documented(text) == text, "run `python -m operators.macro.catalogue docs/strategies.md`"
+
+
+def test_a_document_without_marks_is_refused():
+    with pytest.raises(ValueError, match="catalogue: begin"):
+        documented("# no table here")
