@@ -7,6 +7,7 @@ import json
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,7 @@ def draw(task: Task) -> list[Any]:
 
 def main() -> None:
     torch.set_num_threads(1)
+    torch.cuda.get_device_properties = lambda *_: SimpleNamespace(multi_processor_count=4)  # type: ignore[assignment]
     InterpreterBuilder.create_dot = widened_dot  # type: ignore[method-assign, assignment]
     known: dict[str, tuple[Task, list[Any]]] = {}
     with tempfile.TemporaryDirectory() as folder, open(sys.argv[2], "w") as answers:

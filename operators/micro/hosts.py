@@ -85,11 +85,11 @@ class _Host:
         if len(names) == len(case.inputs):
             self.values |= {n: HostTensor(*card) for n, card in zip(names, case.inputs, strict=True)}
 
-    def block(self, body: list[ast.stmt]) -> None:
-        for statement in body:
-            self.statement(statement)
+    def block(self, body: list[ast.stmt]) -> bool:
+        """Whether the suite certainly returned."""
+        return any(self.statement(statement) for statement in body)
 
-    def statement(self, statement: ast.stmt) -> None:
+    def statement(self, statement: ast.stmt) -> bool:
         launch = self.launches.get(id(statement))
         if launch is not None:
             grid = tuple(self.value(e) for e in launch.grid)
@@ -99,10 +99,10 @@ class _Host:
             self.assign(statement.targets[0], self.value(statement.value))
         elif isinstance(statement, ast.If):
             test = self.value(statement.test)
-            if test is None or test:
-                self.block(statement.body)
-            if not test:
-                self.block(statement.orelse)
+            if test is not None:
+                return self.block(statement.body if test else statement.orelse)
+            return all([self.block(statement.body), self.block(statement.orelse)])
+        return isinstance(statement, ast.Return)
 
     def assign(self, target: ast.expr, value: Value) -> None:
         if isinstance(target, ast.Name):

@@ -15,7 +15,7 @@ HEAD = '"""A sample."""\n\nimport torch\nimport triton\nimport triton.language a
 
 SOFTMAX = (
     HEAD
-    + '''BLOCK = 64
+    + """BLOCK = 64
 NUM_WARPS = 4
 
 
@@ -44,12 +44,12 @@ def run(x):
     y = torch.empty_like(x)
     softmax_kernel[(m,)](x, y, n, x.stride(0), y.stride(0), BLOCK=BLOCK, num_warps=NUM_WARPS)
     return y
-'''
+"""
 )
 
 LAYERNORM = (
     HEAD
-    + '''BLOCK = 64
+    + """BLOCK = 64
 NUM_WARPS = 4
 
 
@@ -89,12 +89,12 @@ def run(x, weight, bias):
         x, weight, bias, y, n, x.stride(0), y.stride(0), 1e-5, BLOCK=BLOCK, num_warps=NUM_WARPS
     )
     return y
-'''
+"""
 )
 
 CROSS_ENTROPY = (
     HEAD
-    + '''BLOCK = 64
+    + """BLOCK = 64
 NUM_WARPS = 4
 
 
@@ -122,12 +122,12 @@ def run(logits, target):
     loss = torch.empty(m, device=logits.device, dtype=torch.float32)
     cross_entropy_kernel[(m,)](logits, target, loss, n, logits.stride(0), BLOCK=BLOCK, num_warps=NUM_WARPS)
     return loss
-'''
+"""
 )
 
 ATTENTION = (
     HEAD
-    + '''BLOCK_M = 16
+    + """BLOCK_M = 16
 BLOCK_N = 16
 NUM_WARPS = 4
 
@@ -179,12 +179,12 @@ def run(q, k, v):
         HEAD_DIM=dim, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=NUM_WARPS,
     )
     return o
-'''
+"""
 )
 
 CHAIN = (
     HEAD
-    + '''MUL_BLOCK = 128
+    + """MUL_BLOCK = 128
 RELU_BLOCK = 128
 SUM_BLOCK = 64
 
@@ -236,7 +236,7 @@ def run(x, w):
     out = torch.empty_like(sums)
     double_kernel[(triton.cdiv(m, MUL_BLOCK),)](sums, out, m, BLOCK=MUL_BLOCK)
     return out
-'''
+"""
 )
 
 SAMPLES = {
@@ -298,7 +298,7 @@ print("ANSWER" + json.dumps(answers))
 """
 
 
-def draw(name: str, shapes):  # noqa: ANN001, ANN201 (tensors: torch is imported in the child only)
+def draw(name: str, shapes):
     import torch
 
     generator = torch.Generator().manual_seed(7)
@@ -310,7 +310,7 @@ def draw(name: str, shapes):  # noqa: ANN001, ANN201 (tensors: torch is imported
     return inputs
 
 
-def REFERENCES(name: str, *inputs):  # noqa: ANN002, ANN201, N802
+def REFERENCES(name: str, *inputs):
     import torch
 
     if name == "softmax":

@@ -1,0 +1,112 @@
+"""A source as a structure: what is found in it, and that edits leave everything else alone."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from operators.micro.edits import Edit, splice
+from operators.micro.hosts import launches_for, live_kernels
+from operators.micro.module import KernelModule, SourceError, fresh_name, spell
+from tests.operators.support_rewrites import ATTENTION, CHAIN, LAYERNORM, SAMPLES, SOFTMAX, card
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_round_trip(name: str) -> None:
+    assert KernelModule.parse(SAMPLES[name]).text == SAMPLES[name]
+    assert KernelModule.parse(SAMPLES[name]).edited() == SAMPLES[name]
+
+
+def test_structure_of_softmax() -> None:
+    module = KernelModule.parse(SOFTMAX)
+    kernel, (launch,) = module.kernels["softmax_kernel"], module.launches
+    assert module.constants == {"BLOCK": 64, "NUM_WARPS": 4}
+    assert kernel.pointers == ("x_ptr", "y_ptr") and kernel.constexprs == ("BLOCK",)
+    assert [(a.kind, a.base, len(a.loops)) for a in kernel.accesses] == [
+        ("load", "x_ptr", 1),
+        ("load", "x_ptr", 1),
+        ("load", "x_ptr", 1),
+        ("store", "y_ptr", 1),
+    ]
+    assert [(spell(loop.stop), spell(loop.step)) for loop in kernel.loops] == [("n_cols", "BLOCK")] * 3
+    assert spell(launch.arguments["n_cols"]) == "n" and spell(launch.options["num_warps"]) == "NUM_WARPS"
+    assert module.tensors(launch, "load") == {"x_ptr": "x"} and module.tensors(launch, "store") == {"y_ptr": "y"}
+    assert module.buffers["y"].returned
+
+
+def test_pointers_through_names_and_views() -> None:
+    text = CHAIN.replace(
+        "relu_kernel[(triton.cdiv(m * n, RELU_BLOCK),)](scaled,", "flat = scaled.view(-1)\n    relu_kernel[(4,)](flat,"
+    )
+    module = KernelModule.parse(text)
+    assert module.tensors(module.launches[1], "load") == {"a_ptr": "scaled"}
+
+
+def test_errors_name_the_place() -> None:
+    with pytest.raises(SourceError, match="line 1"):
+        KernelModule.parse("def run(:\n")
+    with pytest.raises(SourceError, match="run"):
+        KernelModule.parse("x = 1\n")
+
+
+def test_edits_touch_only_what_they_name() -> None:
+    module = KernelModule.parse(LAYERNORM)
+    kernel, (launch,) = module.kernels["layernorm_kernel"], module.launches
+    changed = module.edited(
+        module.add_parameters(kernel, "EVEN: tl.constexpr"),
+        module.add_arguments(launch.call, "EVEN=n % BLOCK == 0"),
+        module.set_constant("ROWS", 4),
+        module.set_constant("BLOCK", 128),
+    )
+    assert "eps, BLOCK: tl.constexpr, EVEN: tl.constexpr):" in changed
+    assert "num_warps=NUM_WARPS, EVEN=n % BLOCK == 0" in changed
+    assert "BLOCK = 128\nNUM_WARPS = 4\nROWS = 4\n" in changed
+    untouched = (
+        changed.replace(", EVEN: tl.constexpr", "").replace(", EVEN=n % BLOCK == 0", "").replace("ROWS = 4\n", "")
+    )
+    assert untouched.replace("BLOCK = 128", "BLOCK = 64") == LAYERNORM
+
+
+def test_edits_count_characters_not_bytes() -> None:
+    text = SOFTMAX.replace("# the largest value of the row", "# größter Wert …")
+    module = KernelModule.parse(text)
+    access = module.kernels["softmax_kernel"].accesses[0]
+    changed = module.edited(module.add_arguments(access.call, "eviction_policy='evict_last'"))
+    assert "other=-float(\"inf\"), eviction_policy='evict_last')" in changed and "# größter Wert …" in changed
+
+
+@given(st.text(max_size=40), st.lists(st.tuples(st.integers(0, 40), st.text(max_size=5)), max_size=5))
+def test_insertions_keep_the_text(text: str, insertions: list[tuple[int, str]]) -> None:
+    edits = [Edit(min(at, len(text)), min(at, len(text)), new) for at, new in insertions]
+    made = splice(text, edits)
+    assert len(made) == len(text) + sum(len(new) for _, new in insertions)
+    rest = iter(made)
+    assert all(character in rest for character in text)
+
+
+def test_overlapping_edits_are_refused() -> None:
+    with pytest.raises(ValueError, match="overlap"):
+        splice("abcdef", [Edit(0, 3, ""), Edit(2, 4, "")])
+
+
+def test_fresh_names() -> None:
+    assert fresh_name("x", {"y"}) == "x"
+    assert fresh_name("x_2", {"x", "x_2"}) == "x_3"
+    assert fresh_name("x_ptr", {"x_ptr"}) == "x_2_ptr"
+
+
+def test_host_values_of_cases() -> None:
+    module = KernelModule.parse(ATTENTION)
+    first, second = launches_for(module, card("attention"))
+    assert first.grid == (1, 2) and second.grid == (3, 1)
+    assert second.values["length"] == 37 and second.values["HEAD_DIM"] == 16
+
+
+def test_kernels_behind_a_guard_that_no_case_takes_are_dead() -> None:
+    text = SOFTMAX.replace("    softmax_kernel[", "    if n > 100000:\n        return y\n    softmax_kernel[")
+    assert [k.name for k in live_kernels(KernelModule.parse(text), card("softmax"))] == ["softmax_kernel"]
+    guarded = SOFTMAX.replace("    softmax_kernel[(m,)](x,", "    if n > 100000:\n        softmax_kernel[(m,)](x,")
+    guarded = guarded.replace("    return y", "    copy_kernel[(m,)](x, y)\n    return y")
+    guarded = guarded.replace("def run", "@triton.jit\ndef copy_kernel(x_ptr, y_ptr):\n    pass\n\n\ndef run")
+    assert [k.name for k in live_kernels(KernelModule.parse(guarded), card("softmax"))] == ["copy_kernel"]

@@ -1,0 +1,199 @@
+"""Row, memory and fusion rewrites: what they write, what they refuse, and that the results compute the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from evo_kernel.types import Strategy
+from operators.micro.module import KernelModule
+from operators.micro.rewrites import REWRITES, RewriteFailed
+from tests.operators.support_rewrites import ATTENTION, CHAIN, LAYERNORM, SAMPLES, SOFTMAX, card, errors_of
+
+MINE = (
+    "one-pass-row", "multi-pass-row", "online-row", "rows-per-program", "hoist", "drop-masks", "cache-hints", "exp2",
+    "fuse-producer", "fuse-consumer",
+)  # fmt: skip
+LARGE = {"softmax": ((4096, 192),), "layernorm": ((4096, 192), (192,), (192,)), "chain": ((4096, 100), (100,))}
+
+
+def offers(text: str, sample: str, *names: str) -> list[Strategy]:
+    sizes = LARGE.get(sample, ())
+    module = KernelModule.parse(text)
+    return [s for name in names or MINE for s in REWRITES[name].offers(module, card(sample, sizes=sizes))]
+
+
+def made(text: str, strategy: Strategy) -> str:
+    return REWRITES[strategy.name].apply(KernelModule.parse(text), strategy)
+
+
+def first(text: str, sample: str, name: str) -> str:
+    return made(text, offers(text, sample, name)[0])
+
+
+def body(text: str, kernel: str) -> str:
+    module = KernelModule.parse(text)
+    return "\n".join(module.source_of(s) for s in module.kernels[kernel].body)
+
+
+def test_every_offer_computes_the_same_and_so_does_every_second_one() -> None:
+    """All offers on all samples, and for each strategy the first offer of every other strategy on its result."""
+    jobs, names = [], []
+    for sample, text in SAMPLES.items():
+        for strategy in offers(text, sample):
+            result = made(text, strategy)
+            jobs.append((result, sample))
+            names.append(strategy.key)
+            seconds = {s.name: s for s in reversed(offers(result, sample))}
+            if sample in ("softmax", "chain"):
+                jobs += [(made(result, second), sample) for second in seconds.values()]
+                names += [f"{strategy.key} then {second.key}" for second in seconds.values()]
+    assert len(jobs) > 60
+    wrong = {
+        f"{sample}: {name}": answer
+        for name, (_, sample), answer in zip(names, jobs, errors_of(jobs), strict=True)
+        if answer[1] or answer[0] > (1e-5 if sample == "layernorm" else 2e-6)
+    }
+    assert not wrong
+
+
+def test_one_pass_reads_the_row_once_and_keeps_a_fallback() -> None:
+    text = first(SOFTMAX, "softmax", "one-pass-row")
+    assert body(text, "softmax_one_pass_kernel").count("tl.load") == 1
+    assert body(text, "softmax_kernel") == body(SOFTMAX, "softmax_kernel")
+    assert "if n <= 32768:" in text and "BLOCK=triton.next_power_of_2(n)" in text
+
+
+def test_one_pass_is_not_offered_for_rows_too_long_or_contractions() -> None:
+    module = KernelModule.parse(SOFTMAX)
+    assert not REWRITES["one-pass-row"].offers(module, card("softmax", sizes=((8, 100_000),)))
+    assert not offers(ATTENTION, "attention", "one-pass-row")
+
+
+def test_one_pass_is_not_offered_twice() -> None:
+    assert not offers(first(SOFTMAX, "softmax", "one-pass-row"), "softmax", "one-pass-row")
+
+
+def test_multi_pass_undoes_one_pass() -> None:
+    assert not offers(SOFTMAX, "softmax", "multi-pass-row")
+    text = first(first(SOFTMAX, "softmax", "one-pass-row"), "softmax", "multi-pass-row")
+    assert body(text, "softmax_one_pass_kernel").count("for start in range(0, n_cols, BLOCK):") == 3
+    assert "BLOCK=SOFTMAX_ONE_PASS_BLOCK" in text
+
+
+def test_online_softmax() -> None:
+    text = body(first(SOFTMAX, "softmax", "online-row"), "softmax_kernel")
+    assert text.count("for start") == 2
+    assert "total = total * rescale + tl.sum(tl.exp(x - row_max_shift), axis=0)" in text
+
+
+def test_online_twice_makes_flash_attention() -> None:
+    once = first(ATTENTION, "attention", "online-row")
+    twice = body(first(once, "attention", "online-row"), "attention_kernel")
+    assert twice.count("for start") == 1 and twice.count("tl.dot(q, k)") == 1
+    assert "acc = acc * rescale[:, None] + tl.dot(p.to(v.dtype), v)" in twice
+    assert twice.index("acc = acc / total[:, None]") > twice.index("largest = largest_new")
+
+
+def test_online_refuses_what_is_not_linear() -> None:
+    squared = SOFTMAX.replace(
+        "tl.sum(tl.exp(x - row_max), axis=0)", "tl.sum(tl.exp(x - row_max) * tl.exp(x - row_max), axis=0)"
+    )
+    assert not offers(squared, "softmax", "online-row")
+    elsewhere = SOFTMAX.replace("tl.exp(x - row_max), axis=0", "tl.exp(x - row_max) + row_max, axis=0")
+    assert not offers(elsewhere, "softmax", "online-row")
+
+
+def test_online_moments_need_the_mean_of_the_same_row() -> None:
+    assert offers(LAYERNORM, "layernorm", "online-row")
+    other = LAYERNORM.replace("mean = tl.sum(total, axis=0) / n_cols", "mean = tl.sum(total, axis=0) / x_stride")
+    assert not offers(other, "layernorm", "online-row")
+
+
+def test_rows_per_program_masks_the_last_rows() -> None:
+    tile, loop = (made(SOFTMAX, s) for s in offers(SOFTMAX, "softmax", "rows-per-program"))
+    assert "(row < n_rows)" in tile and "axis=1, keep_dims=True" in tile
+    assert "for row in range(first_row, tl.minimum(first_row + ROWS, n_rows)):" in loop
+    for text in (tile, loop):
+        assert "softmax_kernel[(triton.cdiv(m, SOFTMAX_ROWS),)]" in text and "n_rows=m, ROWS=SOFTMAX_ROWS" in text
+
+
+def test_rows_per_program_needs_many_rows() -> None:
+    module = KernelModule.parse(SOFTMAX)
+    assert not REWRITES["rows-per-program"].offers(module, card("softmax", sizes=((8, 64),)))
+
+
+def test_hoist_turns_divisions_into_one_reciprocal() -> None:
+    text = body(first(SOFTMAX, "softmax", "hoist"), "softmax_kernel")
+    assert "total_reciprocal = 1.0 / total" in text and "* total_reciprocal" in text
+
+
+def test_drop_masks_tells_the_kernel_when_sizes_divide() -> None:
+    text = first(SOFTMAX, "softmax", "drop-masks")
+    assert "((cols < n_cols) | EVEN_N_COLS)" in text and "EVEN_N_COLS=n % BLOCK == 0" in text
+    assert not offers(text, "softmax", "drop-masks")
+
+
+def test_drop_masks_is_not_offered_where_no_size_divides() -> None:
+    module = KernelModule.parse(SOFTMAX)
+    assert not REWRITES["drop-masks"].offers(module, card("softmax", sizes=((64, 100),)))
+
+
+def test_drop_masks_leaves_programs_beyond_the_size_alone() -> None:
+    wide = CHAIN.replace("(triton.cdiv(m * n, MUL_BLOCK),)", "(m * n,)")
+    assert "kernel mul_kernel" not in {s.region for s in offers(wide, "chain", "drop-masks")}
+
+
+def test_cache_hints_once() -> None:
+    loads, stores = offers(SOFTMAX, "softmax", "cache-hints")
+    text = made(made(SOFTMAX, loads), stores)
+    assert text.count("eviction_policy='evict_last'") == 2 and text.count("eviction_policy='evict_first'") == 1
+    assert text.count("cache_modifier='.cs'") == 1
+    assert not offers(text, "softmax", "cache-hints")
+
+
+def test_exp2_folds_into_the_scale_of_scores() -> None:
+    text = first(ATTENTION, "attention", "exp2")
+    assert "tl.exp(" not in text and text.count("tl.exp2(") == 2 and "(1.0 / dim ** 0.5) * 1.4426950408889634" in text
+    assert not offers(text, "attention", "exp2")
+
+
+def test_exp2_refuses_scores_that_are_used_elsewhere() -> None:
+    leaking = ATTENTION.replace("    acc = tl.zeros(", "    tl.store(o_ptr + rows, largest)\n    acc = tl.zeros(")
+    assert not offers(leaking, "attention", "exp2")
+    assert not offers(SOFTMAX, "softmax", "exp2")
+
+
+def test_fusion_removes_the_buffer_the_launch_and_the_kernel() -> None:
+    text = first(CHAIN, "chain", "fuse-producer")
+    module = KernelModule.parse(text)
+    assert len(module.launches) == 3 and "scaled" not in text and "mul_kernel" not in module.kernels
+    assert ".to(tl.float32)" in body(text, "mul_relu_kernel")
+
+
+def test_fusion_to_the_end() -> None:
+    text = CHAIN
+    while found := offers(text, "chain", "fuse-producer", "fuse-consumer"):
+        text = made(text, found[0])
+    module = KernelModule.parse(text)
+    assert len(module.launches) == 1 and set(module.buffers) == {"sums", "out"}
+    ((error, reason),) = errors_of([(text, "chain")])
+    assert not reason and error < 1e-6
+
+
+def test_fusion_refuses_a_buffer_that_others_need() -> None:
+    read = CHAIN.replace("    return out", "    double_kernel[(4,)](scaled, out, m, BLOCK=MUL_BLOCK)\n    return out")
+    assert all("buffer=scaled" not in s.key for s in offers(read, "chain", "fuse-producer", "fuse-consumer"))
+    returned = CHAIN.replace("    return out", "    return out, scaled")
+    assert all("buffer=scaled" not in s.key for s in offers(returned, "chain", "fuse-producer", "fuse-consumer"))
+
+
+def test_fusion_refuses_an_input_that_is_overwritten_in_between() -> None:
+    overwritten = CHAIN.replace("    active = ", "    double_kernel[(4,)](w, x, m, BLOCK=MUL_BLOCK)\n    active = ")
+    assert all("buffer=scaled" not in s.key for s in offers(overwritten, "chain", "fuse-producer", "fuse-consumer"))
+
+
+@pytest.mark.parametrize("name", MINE)
+def test_a_strategy_that_does_not_fit_fails_with_a_reason(name: str) -> None:
+    strategy = Strategy(name, "memory", "kernel nobody -> nowhere", (("buffer", "b"),))
+    with pytest.raises(RewriteFailed, match="nobody"):
+        REWRITES[name].apply(KernelModule.parse(SOFTMAX), strategy)
