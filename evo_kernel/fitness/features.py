@@ -63,7 +63,8 @@ def schedule(kernel: Kernel, binary: Binary, launch: Launch, target: Target) -> 
 
     Warp-specialised code hands registers from one group of warps to another. A kernel is called persistent when its
     programs fit on the GPU at once, fill at least half of its SMs, and walk a loop whose start or stride is the program
-    or their number (`num_programs`, or a grid of whole rounds of SMs): a guess from text and grid. Pipelined code copies asynchronously inside a loop, with more than one stage.
+    or their number (`num_programs`, or a grid of whole rounds of SMs): a guess from text and grid. Pipelined
+    code copies asynchronously inside a loop, with more than one stage.
     """
     counts = binary.instructions
     if counts.get("warp-specialise", 0):

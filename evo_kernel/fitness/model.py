@@ -14,8 +14,9 @@ For each launch, with `slots` = SMs × blocks that fit on one (occupancy), and p
     time = (sum of terms^4)^(1/4) + exposed latency + ragged tail + launch overhead
 
 The fourth-power mean lets the longest term rule and the others still count. Where nothing runs ahead and few warps are
-resident, latency is exposed: it adds to the time instead. Known to be ignored: bank conflicts, L1 hits, DRAM pages and refresh, power capping, instruction cache, dependent launches, clusters and multicast, what order waves
-really run in, contention of atomics on one address. Constants that were not measured say so beside them.
+resident, latency is exposed: it adds to the time instead. Known to be ignored: bank conflicts, L1 hits,
+DRAM pages and refresh, power capping, instruction cache, dependent launches, clusters and multicast, what order
+waves really run in, contention of atomics on one address. Constants that were not measured say so beside them.
 """
 
 from __future__ import annotations
