@@ -110,7 +110,7 @@ def readable_roots() -> tuple[str, ...]:
     own = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
     roots = {sys.prefix, sys.base_prefix, sys.exec_prefix, "/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache"}
     roots |= {os.path.join(own, name) for name in ("evo_kernel", "operators", "populations")}
-    roots |= {path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")}
+    roots |= {path for path in sys.path if path and os.path.abspath(path) != own}
     roots |= {"/dev/null", "/dev/zero", "/dev/urandom", "/proc/self", "/proc/cpuinfo", "/proc/meminfo"}
     roots |= {"/sys/devices/system/cpu", "/etc/localtime"}
     return tuple(sorted(root for root in roots if os.path.exists(root)))

@@ -173,8 +173,13 @@ class Zygote:
 
 def _python_path() -> list[str]:
     """Where the parent finds its packages, the working folder left out (`-P` keeps it out of the child too)."""
+    named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     here = os.getcwd()
-    return [path for path in sys.path if path and os.path.abspath(path) != here and "site-packages" in path]
+    return [
+        path
+        for path in sys.path
+        if path and os.path.abspath(path) != here and ("site-packages" in path or path in named)
+    ]
 
 
 def _first_line(control: socket.socket) -> bool:

@@ -127,8 +127,9 @@ class InterpreterRunner:
         try:
             data = {int(k): base64.b64decode(v, validate=True) for k, v in result.answer["buffers"].items()}
             for view, value in zip(plan.inputs, inputs, strict=True):
-                given = view is not None and isinstance(value, torch.Tensor)
-                if given and data[view.buffer] != files[f"buffer{view.buffer}.bin"]:
+                if view is None or not isinstance(value, torch.Tensor):
+                    continue
+                if data[view.buffer] != files[f"buffer{view.buffer}.bin"]:
                     return Checked(Status.WRONG, f"the kernel changes its input {plan.inputs.index(view)}")
             return [_tensor(data[view.buffer], plan, view) for view in plan.outputs]
         except (KeyError, ValueError, RuntimeError, AttributeError) as error:
