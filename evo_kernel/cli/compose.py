@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -16,7 +16,7 @@ from evo_kernel.engine import Engine, EngineSettings, Observer, Summary
 from evo_kernel.errors import ConfigError, PopulationError
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
 from evo_kernel.tasks.first import first_kernel
-from evo_kernel.tasks.loading import load
+from evo_kernel.tasks.loading import BUILTIN, load
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import Environment, Operator, PlanVerdict, Relative, Source
 from operators.crossover import CrossoverOperator
@@ -45,6 +45,11 @@ def task_of(config: Config) -> Task:
     if not config.task:
         raise ConfigError("no task is named: `evo-kernel run TASK`, or `task = ...` in the configuration")
     return load(config.task)
+
+
+def lasting_name(task: Task) -> str:
+    """What finds the task again from any working folder: a built-in name, or the whole path."""
+    return task.name if task.path.is_relative_to(BUILTIN) else str(task.path)
 
 
 def population_path(config: Config, task: Task) -> Path:
@@ -161,12 +166,17 @@ def resumed_config(path: Path, stored: dict[str, Any] | None) -> Config:
     return config_from(stored, str(path))
 
 
-def config_with(config: Config, changes: dict[str, Any]) -> Config:
-    """A configuration with some keys changed, section by section."""
-    data = config.model_dump(mode="json")
-    for key, value in changes.items():
-        data[key] = {**data[key], **value} if isinstance(value, dict) else value
-    return config_from(data, "--set")
+def config_with(config: Config, changes: Mapping[str, Any]) -> Config:
+    """A configuration with some keys changed, sections within sections too. Raises ConfigError."""
+    return config_from(_merged(config.model_dump(mode="json"), changes), "--set")
+
+
+def _merged(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    changed = {
+        key: _merged(data[key], value) if isinstance(value, Mapping) and isinstance(data.get(key), Mapping) else value
+        for key, value in changes.items()
+    }
+    return {**data, **changed}
 
 
 def best_of(population: LineagePopulation) -> Relative | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,9 @@ def run(
     \b
     evo-kernel run softmax
     evo-kernel run my_op.py --set budget.hours=1 --set operators.policy=uniform
+
+    Exit codes: 0 a kernel passed; 1 none did; 2 a mistake that you can mend; 3 the machine failed; 130 interrupted
+    (what was found is kept, and `resume` goes on).
     """
     extra = [f"judge.unconfined={str(unconfined).lower()}"] if unconfined else []
     config = load_config(config_file or Path("configs/quickstart.toml"), [*overrides, *extra])
@@ -55,7 +59,7 @@ def run(
 
     loaded = compose.task_of(config)
     path = compose.population_path(config, loaded)
-    config = config.model_copy(update={"task": str(config.task), "population": path})
+    config = config.model_copy(update={"task": compose.lasting_name(loaded), "population": path})
     if dry_run:
         _dry_run(config, loaded, path)
         return
@@ -112,6 +116,7 @@ def _search(config: Config, task: Any, path: Path, *, create: bool, as_json: boo
             click.echo(json.dumps(summary.as_data(parts, ended, path)))
         else:
             summary.show(console, parts, ended, path)
+    sys.exit(summary.exit_code(ended))
 
 
 def _warnings(task: Any) -> list[str]:

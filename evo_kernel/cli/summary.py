@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ def as_data(parts: Prepared, ended: Summary, path: Path) -> dict[str, Any]:
         "task": parts.task.name,
         "environment": {"kind": parts.judge.environment.kind, "label": parts.judge.environment.label},
         "stopped": ended.why,
+        "cause": ended.cause,
+        "statuses": dict(ended.statuses),
         "wall_s": ended.wall_s,
         "attempts": counters.attempts,
         "candidates": counters.candidates,
@@ -52,13 +55,16 @@ def show(console: Console, parts: Prepared, ended: Summary, path: Path) -> None:
     counters = parts.population.counters()
     console.print(f"\n{ended.why} after {ended.wall_s:.0f} s", highlight=False)
     charged = ", ".join(f"{count} {purpose}" for purpose, count in sorted(counters.evaluations.items()))
+    judged = ", ".join(f"{count} {status}" for status, count in sorted(ended.statuses.items()))
     console.print(
         f"{counters.attempts} attempts, {counters.candidates} candidates, {counters.passed} passed; "
-        f"evaluations: {charged or 'none'}",
+        f"evaluations: {charged or 'none'}\njudged in this run: {judged or 'none'}",
         highlight=False,
     )
+    for reason, count in list(ended.failures.items())[:3]:
+        console.print(f"no proposal, {count} times: {reason}", highlight=False, markup=False)
     if best is None or best.evaluation is None:
-        console.print("no candidate passed; `evo-kernel show` tells why each one failed")
+        console.print(f"no candidate passed; `evo-kernel tree {path} --all` lists what became of each", highlight=False)
         return
     console.print(
         f"best: candidate {best.candidate}, score {best.evaluation.score:.3f}, {label}", style="bold", highlight=False
@@ -67,11 +73,30 @@ def show(console: Console, parts: Prepared, ended: Summary, path: Path) -> None:
     if parts.judge.environment.kind == "modeled":
         console.print("times are modeled from the compiled sm_90 code, not measured; correctness was checked by "
                       "executing the kernels in Triton's interpreter", highlight=False)  # fmt: skip
-    path_text = " → ".join(strategy.name for strategy in best.strategies) or "(the first kernel itself)"
-    console.print(Text(f"path: {path_text}"))
+    for line in _path_lines(path, best.candidate):
+        console.print(Text(line))
     if best.evaluation.knobs:
         console.print(Text("knobs: " + ", ".join(f"{name}={value}" for name, value in best.evaluation.knobs)))
     console.print(Text(f"next: evo-kernel show {path} · evo-kernel export {path} --to DIR · evo-kernel resume {path}"))
+
+
+def exit_code(ended: Summary) -> int:
+    """What `run` and `resume` return: also said in their help."""
+    by_cause = {"interrupted": 130, "machine": 3}
+    return by_cause.get(ended.cause, 0 if ended.best is not None else 1)
+
+
+def _path_lines(path: Path, candidate: int) -> list[str]:
+    """The edits that made a candidate, each with what it gained."""
+    from populations.reading import PopulationReader
+
+    with PopulationReader(path) as reader:
+        steps = reader.critical_path(candidate)
+    lines = ["path of strategies, gain of each:"]
+    for step in steps:
+        gain = f"{math.exp(step.log_gain):.2f}x" if step.log_gain is not None else ""
+        lines.append(f"  {gain:>7}  {step.candidate:>5}  {step.strategy.key if step.strategy else step.operator}")
+    return lines
 
 
 def case_table(evaluation: Evaluation, label: str) -> Table:
