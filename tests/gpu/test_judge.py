@@ -28,7 +28,7 @@ def test_seeds_are_measured(name):
 FAULTS = {
     "writes elsewhere": ("tl.store(y_ptr + row * y_stride", "tl.store(y_ptr + 64 + row * y_stride", {Status.WRONG, Status.RUNTIME_ERROR}),
     "illegal address": ("tl.store(y_ptr + row * y_stride", "tl.store(y_ptr + (1 << 42) + row * y_stride", {Status.RUNTIME_ERROR}),
-    "wrong value": ("/ total", "/ (total + 1.0)", {Status.WRONG}),
+    "wrong value": ("/ row_sum", "/ (row_sum + 1.0)", {Status.WRONG}),
     "writes nothing": ("tl.store(y_ptr + row * y_stride", "tl.load(y_ptr + row * y_stride", {Status.WRONG, Status.BUILD_ERROR}),
 }  # fmt: skip
 
