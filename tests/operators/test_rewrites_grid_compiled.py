@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from operators.micro.rewrites.accumulate import AccumulateType
 from operators.micro.rewrites.causal import CausalSkip
 from operators.micro.rewrites.descriptor import TensorDescriptor
 from operators.micro.rewrites.persistent import Persistent
@@ -23,6 +24,7 @@ JOBS = {
     "matmul tma": (applied(seed("matmul"), TensorDescriptor()), "matmul"),
     "attention": (seed("attention"), "attention"),
     "attention skip": (applied(seed("attention"), CausalSkip()), "attention"),
+    "attention accumulate": (applied(seed("attention"), AccumulateType()), "attention"),
     "attention tma": (applied(seed("attention"), TensorDescriptor()), "attention"),
     "softmax": (seed("softmax"), "softmax"),
     "softmax pipeline": (applied(seed("softmax"), SoftwarePipeline()), "softmax"),

@@ -1,71 +1,139 @@
-"""Fused accumulation: the tensor cores add into the accumulator, instead of a product and then a sum."""
+"""The accumulator's type: a whole block of partial sums or maxima instead of one number a row.
+
+`total += tl.sum(x, axis=0)` reduces across threads in every iteration; `total_block += x`, with one `tl.sum` after the
+loop, does it once. Still fp32, still a fixed order. (Writing `acc += tl.dot(a, b)` as `acc = tl.dot(a, b, acc)` is no
+rewrite: the compiler makes the same machine code of both.)
+"""
 
 from __future__ import annotations
 
 import ast
+from dataclasses import dataclass
 
 from evo_kernel.types import Strategy, TaskCard
-from operators.micro.module import Kernel, KernelModule, argument, called, names_read, spell, statements
+from operators.micro.edits import Edit
+from operators.micro.module import Kernel, KernelModule, Loop, argument, called, names_read, names_written, spell
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
+from operators.micro.rewrites.blocks import Reader, suite_of
+from operators.micro.rewrites.shapes import Shape, shape_of
+
+LOWEST = ("float('-inf')", "-float('inf')")
+INTEGERS = ("int", "uint", "bool")
+
+
+@dataclass(frozen=True)
+class _Reduction:
+    """`name += tl.sum(value, axis)`, or `name = tl.maximum(name, tl.max(value, axis))`, in a loop."""
+
+    name: str
+    loop: Loop
+    statement: ast.stmt
+    init: ast.Assign
+    reduce: ast.Call
+    shape: Shape
+
+    @property
+    def is_sum(self) -> bool:
+        return called(self.reduce) == "tl.sum"
 
 
 class AccumulateType:
-    """`acc += tl.dot(a, b)` becomes `acc = tl.dot(a, b, acc)`: in fp32 as before, no other accumulator is touched."""
+    """Offered where a loop reduces every block to update an fp32 accumulator that nothing else in it touches."""
 
     name = "accumulate-type"
 
     def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
+        if any(dtype.startswith(INTEGERS) for case in task.cases for dtype, _, _ in case.inputs[:1]):
+            return []  # sums of integers are no fp32 sums
         return [
             Strategy(self.name, "algorithm", kernel_region(kernel.name))
             for kernel in module.kernels.values()
-            if _sums(kernel)
+            if _reductions(kernel)
         ]
 
     def apply(self, module: KernelModule, strategy: Strategy) -> str:
         kernel = kernel_of(module, strategy)
-        sums = _sums(kernel)
-        if not sums:
-            raise RewriteFailed(f"{kernel.name} adds no tl.dot to an fp32 accumulator")
-        return module.edited(module.replace(statement, text) for statement, text in sums)
+        found = _reductions(kernel)
+        if not found:
+            raise RewriteFailed(f"{kernel.name} has no loop that reduces every block into an fp32 accumulator")
+        edits: list[Edit] = []
+        taken: list[str] = []
+        for reduction in found:
+            block = kernel.fresh(f"{reduction.name}_block", *taken)
+            taken.append(block)
+            edits += _widened(module, reduction, block)
+        return module.edited(edits)
 
 
-def _sums(kernel: Kernel) -> list[tuple[ast.stmt, str]]:
-    """Statements that add a product to an accumulator, and how they read when fused."""
-    found = []
-    for statement in statements(kernel.body):
-        parts = _parts(statement)
-        if parts is None:
-            continue
-        name, seed, dot = parts
-        if argument(dot, "acc", 2) is None and name not in names_read(dot) and _is_fp32(kernel, name):
-            changed = ast.Call(dot.func, [*dot.args[:2], seed], dot.keywords)
-            found.append((statement, f"{name} = {spell(changed)}"))
-    return found
+def _reductions(kernel: Kernel) -> list[_Reduction]:
+    found = [_reduction(kernel, loop, s) for loop in kernel.loops for s in loop.node.body]
+    return [reduction for reduction in found if reduction is not None]
 
 
-def _parts(statement: ast.stmt) -> tuple[str, ast.expr, ast.Call] | None:
-    """(accumulator, what it was before, the product) of `acc += dot` or `acc = before + dot`."""
+def _reduction(kernel: Kernel, loop: Loop, statement: ast.stmt) -> _Reduction | None:
+    parts = _parts(statement)
+    if parts is None:
+        return None
+    name, reduce = parts
+    places = kernel.definitions.get(name, ())
+    init = places[0] if len(places) == 2 and places[1] is statement else None
+    suite = suite_of(kernel, loop.node)
+    if not isinstance(init, ast.Assign) or init not in suite or init.lineno > loop.node.lineno:
+        return None
+    others = [part for part in loop.node.body if part is not statement]
+    if name in names_read(*others, loop.node.iter, *reduce.args) or not _starts_neutral(init.value, called(reduce)):
+        return None
+    between = [s for s in suite if init.lineno < s.lineno < loop.node.lineno]
+    shape = shape_of(Reader(kernel, statement), reduce.args[0])
+    known = set(kernel.constexprs) | {str(n) for n in range(1, 1 << 14)}
+    if name in names_read(*between) | names_written(*between) or not shape or not set(shape) <= known:
+        return None
+    return _Reduction(name, loop, statement, init, reduce, shape)
+
+
+def _parts(statement: ast.stmt) -> tuple[str, ast.Call] | None:
+    """(accumulator, the reduction) of a statement that folds a reduced block into an accumulator."""
     if isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add):
-        target, left, right = statement.target, None, statement.value
-    elif isinstance(statement, ast.Assign) and isinstance(statement.value, ast.BinOp):
-        if not isinstance(statement.value.op, ast.Add):
+        target, folded, wanted = statement.target, statement.value, "tl.sum"
+    elif isinstance(statement, ast.Assign) and called(statement.value) == "tl.maximum":
+        assert isinstance(statement.value, ast.Call)
+        target, wanted = statement.targets[0], "tl.max"
+        folded = next((part for part in statement.value.args if called(part) == wanted), None)
+        rest = [part for part in statement.value.args if part is not folded]
+        if len(rest) != 1 or spell(rest[0]) != spell(target):
             return None
-        target, left, right = statement.targets[0], statement.value.left, statement.value.right
     else:
         return None
-    if not isinstance(target, ast.Name):
+    if not isinstance(target, ast.Name) or not isinstance(folded, ast.Call) or called(folded) != wanted:
         return None
-    before = left if left is not None else ast.Name(target.id, ast.Load())
-    if not isinstance(right, ast.Call) or called(right) != "tl.dot" or target.id not in names_read(before):
-        return None
-    return target.id, before, right
+    axis_only = len(folded.args) + len(folded.keywords) == 2 and argument(folded, "axis", 1) is not None
+    return (target.id, folded) if axis_only else None
 
 
-def _is_fp32(kernel: Kernel, name: str) -> bool:
-    """Whether the accumulator starts as fp32 zeros (then every later value is fp32, as loops demand)."""
-    for place in kernel.definitions.get(name, ()):
-        value = place.value if isinstance(place, ast.Assign) else None
-        if isinstance(value, ast.Call) and called(value) == "tl.zeros":
-            dtype = argument(value, "dtype", 1)
-            return dtype is not None and spell(dtype) == "tl.float32"
+def _starts_neutral(value: ast.expr, reduce: str) -> bool:
+    """Whether the accumulator starts as fp32 zero (of sums) or minus infinity (of maxima)."""
+    neutral = ("0.0",) if reduce == "tl.sum" else LOWEST
+    if not isinstance(value, ast.Call) or called(value) == "float":
+        return spell(value) in neutral
+    if called(value) == "tl.zeros":
+        dtype = argument(value, "dtype", 1)
+        return reduce == "tl.sum" and dtype is not None and spell(dtype) == "tl.float32"
+    if called(value) == "tl.full":
+        fill, dtype = argument(value, "value", 1), argument(value, "dtype", 2)
+        return fill is not None and dtype is not None and spell(fill) in neutral and spell(dtype) == "tl.float32"
     return False
+
+
+def _widened(module: KernelModule, reduction: _Reduction, block: str) -> list[Edit]:
+    shape, value = ", ".join(reduction.shape), module.source_of(reduction.reduce.args[0])
+    if reduction.is_sum:
+        start, step = f"tl.zeros([{shape}], tl.float32)", f"{block} += {value}"
+    else:
+        start = f'tl.full([{shape}], float("-inf"), tl.float32)'
+        step = f"{block} = tl.maximum({block}, {value})"
+    whole = ast.Call(reduction.reduce.func, [ast.Name(block), *reduction.reduce.args[1:]], reduction.reduce.keywords)
+    return [
+        module.replace(reduction.init, f"{block} = {start}"),
+        module.replace(reduction.statement, step),
+        module.insert_after(reduction.loop.node, f"{reduction.name} = {spell(whole)}"),
+    ]
