@@ -1,9 +1,11 @@
 """Lowering: from a task's PyTorch reference to a first, naive but correct Triton module. No GPU, no model, no key.
 
-trace.py            reference → aten graph with symbolic sizes     decompositions.py  what is broken into simpler aten
-layout.py           values, strides, collapsing of dimensions      frames.py          loops that kernels share
-module.py render.py the module being written, and its text         registry.py        which function lowers what
-pointwise.py reduction.py contraction.py indexing.py views.py      one family each: a new lowering goes here
+trace.py             reference → aten graph with symbolic sizes (decompositions.py, composites.py: what is respelled)
+layout.py            values, strides, collapsing of dimensions
+frames.py            the loops and addresses that kernels share
+module.py render.py  the module being written, and its text
+registry.py          which function lowers which operation; a new lowering is one decorated function in a family:
+                     pointwise activations reduction rows contraction convolution indexing joining sorting views
 """
 
 from evo_kernel.tasks.lowering.lower import lower, lower_function, unsupported

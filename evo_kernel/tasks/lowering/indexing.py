@@ -1,4 +1,4 @@
-"""Indexing: gather, scatter, cat, pad and their kin. Scatters are deterministic: each output looks for its sources."""
+"""Indexing: gather, scatter and their kin. Scatters are deterministic: each output looks for its sources."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import sympy
 import torch
-from torch import fx
 
 from evo_kernel.tasks.lowering.frames import Index, Read, write_map
 from evo_kernel.tasks.lowering.layout import Value, same
@@ -17,27 +16,6 @@ from evo_kernel.tasks.lowering.registry import Node, NotLowered, lowers
 from evo_kernel.tasks.lowering.views import materialise
 
 aten = torch.ops.aten
-CONSTANT_AT_MOST = 64
-"""Elements of a constant tensor of the reference that become part of a kernel's text."""
-
-
-def copy_into(module: Module, source: Value, target: Value) -> None:
-    """Copy (and cast) `source`, broadcast, to the view `target`."""
-    if source.fill is not None:
-        text = literal(source.fill, target.dtype)
-        write_map(module, "fill", [], [], lambda names: ([], text), target, None)
-        return
-    dtype = target.dtype if target.dtype != torch.bool else source.dtype
-    result = "{} != 0" if target.dtype == torch.bool != source.dtype else "{}"
-    write_map(module, "copy", [Read(source, dtype)], [], lambda names: ([], result.format(names[0])), target, None)
-
-
-def part_of(module: Module, whole: Value, dim: int, start: Any, size: Any) -> Value:
-    """`whole.narrow(dim, start, size)` as a value."""
-    name = module.fresh(f"{whole.name}_part")
-    module.line(f"{name} = {whole.name}.narrow({dim}, {module.size(start)}, {module.size(size)})")
-    shape = (*whole.shape[:dim], sympy.sympify(size), *whole.shape[dim + 1 :])
-    return Value(name, shape, whole.strides, whole.dtype)
 
 
 @lowers(aten.arange, torch.ops.prims.iota)
@@ -220,63 +198,6 @@ def index_put(module: Module, node: Node) -> Value:
     return _scatter(module, node, "sum" if node.argument(3, "accumulate", False) else "set", place, values, dim)
 
 
-@lowers(aten.cat)
-def cat(module: Module, node: Node) -> Value:
-    pieces = [piece for piece in node.argument(0) if piece.shape != (0,)]
-    dim = node.integer(1, "dim", 0) % len(pieces[0].shape)
-    out = module.empty(node.name, node.result)
-    start: Any = sympy.Integer(0)
-    for piece in pieces:
-        copy_into(module, piece, part_of(module, out, dim, start, piece.shape[dim]))
-        start = start + piece.shape[dim]
-    return out
-
-
-@lowers(aten.constant_pad_nd)
-def pad(module: Module, node: Node) -> Value:
-    source, pads, value = node.value(0), node.argument(1), node.argument(2, "value", 0)
-    if any(sympy.sympify(amount).is_negative for amount in pads):
-        raise NotLowered("negative padding")
-    filled = Value.of(node.name, node.result, fill=value)
-    module.taken.discard(node.name)
-    out = part = materialise(module, filled)
-    for pair in range(len(pads) // 2):
-        dim = len(source.shape) - 1 - pair
-        if pads[2 * pair] != 0 or pads[2 * pair + 1] != 0:
-            part = part_of(module, part, dim, sympy.sympify(pads[2 * pair]), source.shape[dim])
-    copy_into(module, source, part)
-    return out
-
-
-@lowers(aten.slice_scatter, aten.select_scatter)
-def slice_scatter(module: Module, node: Node) -> Value:
-    """A copy of the whole, then the part over it."""
-    base, source = node.value(0), node.value(1)
-    dim = node.integer(2, "dim", 0) % len(base.shape)
-    out = module.empty(node.name, node.result)
-    copy_into(module, base, out)
-    if node.operation == "aten.select_scatter":
-        part = part_of(module, out, dim, sympy.sympify(node.argument(3)), sympy.Integer(1))
-        source_up = Value(
-            source.name, _insert(source.shape, dim, 1), _insert(source.strides, dim, 0), source.dtype, source.fill
-        )
-        if source.fill is None:
-            name = module.fresh(f"{source.name}_row")
-            module.line(f"{name} = {source.name}.unsqueeze({dim})")
-            source_up = Value(name, source_up.shape, source_up.strides, source.dtype)
-        copy_into(module, source_up, part)
-        return out
-    start, step = node.argument(3, "start", 0), node.integer(5, "step", 1)
-    if step != 1:
-        raise NotLowered("assignment to a slice with a step")
-    copy_into(module, source, part_of(module, out, dim, sympy.sympify(start or 0), source.shape[dim]))
-    return out
-
-
-def _insert(items: Sequence[Any], dim: int, item: int) -> tuple[Any, ...]:
-    return (*items[:dim], sympy.Integer(item), *items[dim:])
-
-
 @lowers(aten.flip)
 def flip(module: Module, node: Node) -> Value:
     source = materialise(module, node.value(0))
@@ -294,37 +215,6 @@ def flip(module: Module, node: Node) -> Value:
     out = module.empty(node.name, node.result)
     write_map(module, "flip", reads, scalars, compute, out, None)
     return out
-
-
-def constant(module: Module, node: fx.Node, tensor: torch.Tensor) -> Value:
-    """A tensor that the reference closes over: a number, a fill, or a short table inside a kernel."""
-    flat = [item for item in tensor.reshape(-1).tolist()]
-    name = module.fresh(node.name.strip("_"))
-    if flat and all(item == flat[0] for item in flat):
-        return Value.of(name, tensor, fill=flat[0])
-    if len(flat) > CONSTANT_AT_MOST:
-        raise_constant(len(flat))
-    out = module.empty(name, tensor)
-    lines = [
-        f"value = tl.where({{0}} == {k}, {literal(v, compute_type(tensor.dtype))}, value)" for k, v in enumerate(flat)
-    ]
-    first = literal(flat[0], compute_type(tensor.dtype))
-    flat_out = Value(out.name, (sympy.Integer(len(flat)),), (sympy.Integer(1),), out.dtype)
-
-    def compute(names: list[str]) -> tuple[list[str], str]:
-        return [f"value = {names[0]} * 0 + {first}", *(line.format(names[0]) for line in lines[1:])], "value"
-
-    write_map(module, "table", [Index(0)], [], compute, flat_out, None)
-    return out
-
-
-def raise_constant(count: int) -> None:
-    from evo_kernel.errors import LoweringError
-
-    raise LoweringError(
-        f"The reference closes over a constant tensor of {count} elements; up to {CONSTANT_AT_MOST} become part of a "
-        "kernel. Make it one of the task's inputs."
-    )
 
 
 def aten_call(module: Module, node: Node) -> Any:

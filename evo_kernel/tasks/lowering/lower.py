@@ -9,7 +9,18 @@ import torch
 from torch import fx
 
 from evo_kernel.errors import LoweringError
-from evo_kernel.tasks.lowering import contraction, convolution, indexing, pointwise, reduction, sorting, views
+from evo_kernel.tasks.lowering import (
+    activations,
+    contraction,
+    convolution,
+    indexing,
+    joining,
+    pointwise,
+    reduction,
+    rows,
+    sorting,
+    views,
+)
 from evo_kernel.tasks.lowering.frames import covers_storage
 from evo_kernel.tasks.lowering.layout import Value
 from evo_kernel.tasks.lowering.module import Module
@@ -20,7 +31,19 @@ from evo_kernel.tasks.lowering.trace import Traced, trace
 from evo_kernel.tasks.task import Task, TensorSpec
 from evo_kernel.types import Source
 
-FAMILIES = (contraction, convolution, indexing, pointwise, reduction, sorting, views)  # imported for what they register
+# Imported for what they register.
+FAMILIES = (
+    activations,
+    contraction,
+    convolution,
+    indexing,
+    joining,
+    pointwise,
+    reduction,
+    rows,
+    sorting,
+    views,
+)
 
 
 def lower(task: Task) -> Source:
@@ -113,7 +136,7 @@ def _write_graph(module: Module, allow_aten: bool) -> None:
             name, fake = next(arguments)
             values[node] = Value.of(name, fake)
         elif node.op == "get_attr":
-            values[node] = indexing.constant(module, node, getattr(module.traced.graph, node.target))
+            values[node] = joining.constant(module, node, getattr(module.traced.graph, node.target))
         elif node.op == "output":
             if not failures:
                 _write_outputs(module, [(item, values.get(item)) for item in node.args[0]])

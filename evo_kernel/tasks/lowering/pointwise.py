@@ -186,7 +186,7 @@ def promoted(node: Node, operands: tuple[Any, ...]) -> torch.dtype:
     return elementwise_dtypes(*stand_ins, type_promotion_kind=kind)[0]
 
 
-def _operands(node: Node, count: int) -> tuple[Any, ...]:
+def operands_of(node: Node, count: int) -> tuple[Any, ...]:
     return tuple(node.argument(index) for index in range(count))
 
 
@@ -194,7 +194,7 @@ def _arity(lines: tuple[str, ...]) -> int:
     return 2 if any("{1}" in line for line in lines) else 1
 
 
-def _result_job(node: Node, name: str, operands: tuple[Any, ...], lines: tuple[str, ...]) -> Job:
+def result_job(node: Node, name: str, operands: tuple[Any, ...], lines: tuple[str, ...]) -> Job:
     """Operands and result in the (widened) dtype of the result; booleans are computed as integers."""
     dtype = compute_type(node.result.dtype)
     if dtype == torch.bool:
@@ -206,7 +206,7 @@ def _register(table: Mapping[Any, tuple[str, tuple[str, ...]]], job: Callable[..
     for operation, (name, lines) in table.items():
 
         def lower(module: Module, node: Node, name: str = name, lines: tuple[str, ...] = lines) -> Value:
-            return write(module, node, job(node, name, _operands(node, _arity(lines)), lines))
+            return write(module, node, job(node, name, operands_of(node, _arity(lines)), lines))
 
         lowers(operation)(lower)
 
@@ -230,11 +230,11 @@ def _rounding_job(node: Node, name: str, operands: tuple[Any, ...], lines: tuple
         return Job("copy", operands[:1], (node.result.dtype,), ("{0}",))
     if name == "round" and node.argument(1, "decimals", 0):
         raise NotLowered("only decimals=0 is supported")
-    return _result_job(node, name, operands[:1], lines)
+    return result_job(node, name, operands[:1], lines)
 
 
-_register(FLOAT_OPS, _result_job)
-_register(SAME_OPS, _result_job)
+_register(FLOAT_OPS, result_job)
+_register(SAME_OPS, result_job)
 _register(ROUNDING_OPS, _rounding_job)
 _register(COMPARE_OPS, _compare_job)
 _register(LOGIC_OPS, _logic_job)
@@ -245,7 +245,7 @@ _register(BIT_OPS, lambda node, name, operands, lines: Job(name, operands, (node
 def bitwise_not(module: Module, node: Node) -> Value:
     dtype = node.result.dtype
     line = "{0} == 0" if dtype == torch.bool else "~{0}"
-    return write(module, node, Job("bitwise_not", _operands(node, 1), (dtype,), (line,)))
+    return write(module, node, Job("bitwise_not", operands_of(node, 1), (dtype,), (line,)))
 
 
 @lowers(aten.add, aten.sub, aten.rsub)
@@ -257,7 +257,7 @@ def add(module: Module, node: Node) -> Value:
     if alpha != 1:
         scale = literal(alpha, compute_type(node.result.dtype))
         second = f"{second} * {scale}"
-    return write(module, node, _result_job(node, name, _operands(node, 2), (f"{first} {sign} {second}",)))
+    return write(module, node, result_job(node, name, operands_of(node, 2), (f"{first} {sign} {second}",)))
 
 
 INT_REMAINDER = (
@@ -280,127 +280,21 @@ def div(module: Module, node: Node) -> Value:
         lines = ("quotient = {0} / {1}", "tl.where(quotient < 0, tl.ceil(quotient), tl.floor(quotient))")
     else:
         raise NotLowered("integer division that rounds towards zero")
-    return write(module, node, _result_job(node, f"{mode}_div" if mode else "div", _operands(node, 2), lines))
+    return write(module, node, result_job(node, f"{mode}_div" if mode else "div", operands_of(node, 2), lines))
 
 
 @lowers(aten.floor_divide)
 def floor_divide(module: Module, node: Node) -> Value:
     floating = node.result.dtype.is_floating_point
     lines = ("tl.floor({0} / {1})",) if floating else (*INT_REMAINDER, "({0} - rest) // {1}")
-    return write(module, node, _result_job(node, "floor_div", _operands(node, 2), lines))
+    return write(module, node, result_job(node, "floor_div", operands_of(node, 2), lines))
 
 
 @lowers(aten.remainder)
 def remainder(module: Module, node: Node) -> Value:
     floating = node.result.dtype.is_floating_point
     lines = ("{0} - tl.floor({0} / {1}) * {1}",) if floating else (*INT_REMAINDER, "rest")
-    return write(module, node, _result_job(node, "remainder", _operands(node, 2), lines))
-
-
-@lowers(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf)
-def where(module: Module, node: Node) -> Value:
-    dtype = compute_type(node.result.dtype)
-    operands = _operands(node, 3)
-    return write(module, node, Job("where", operands, (torch.bool, dtype, dtype), ("tl.where({0}, {1}, {2})",)))
-
-
-@lowers(aten.masked_fill)
-def masked_fill(module: Module, node: Node) -> Value:
-    x, mask, value = _operands(node, 3)
-    dtype = compute_type(node.result.dtype)
-    job = Job("masked_fill", (mask, value, x), (torch.bool, dtype, dtype), ("tl.where({0}, {1}, {2})",))
-    return write(module, node, job)
-
-
-@lowers(aten.clamp, aten.hardtanh)
-def clamp(module: Module, node: Node) -> Value:
-    hard = node.operation == "aten.hardtanh"
-    low, high = node.argument(1, "min" if not hard else "min_val"), node.argument(2, "max" if not hard else "max_val")
-    if hard:
-        low, high = (-1 if low is None else low), (1 if high is None else high)
-    expression, operands = "{0}", [node.argument(0)]
-    if low is not None:
-        operands.append(low)
-        expression = f"tl.maximum({expression}, {{{len(operands) - 1}}})"
-    if high is not None:
-        operands.append(high)
-        expression = f"tl.minimum({expression}, {{{len(operands) - 1}}})"
-    return write(module, node, _result_job(node, "clamp", tuple(operands), (expression,)))
-
-
-@lowers(aten.gelu)
-def gelu(module: Module, node: Node) -> Value:
-    if node.raw(1, "approximate", "none") == "tanh":
-        inner = f"{math.sqrt(2 / math.pi)!r} * ({{0}} + 0.044715 * {{0}} * {{0}} * {{0}})"
-        lines: tuple[str, ...] = (f"inner = {inner}", "{0} * tl.sigmoid(2.0 * inner)")
-        return write(module, node, _result_job(node, "gelu_tanh", _operands(node, 1), lines))
-    lines = (f"0.5 * {{0}} * (1.0 + tl.erf({{0}} * {math.sqrt(0.5)!r}))",)
-    return write(module, node, _result_job(node, "gelu", _operands(node, 1), lines))
-
-
-@lowers(aten.leaky_relu)
-def leaky_relu(module: Module, node: Node) -> Value:
-    slope = literal(node.argument(1, "negative_slope", 0.01), torch.float32)
-    lines = (f"tl.where({{0}} > 0, {{0}}, {{0}} * {slope})",)
-    return write(module, node, _result_job(node, "leaky_relu", _operands(node, 1), lines))
-
-
-@lowers(aten.elu)
-def elu(module: Module, node: Node) -> Value:
-    alpha, scale, input_scale = (
-        literal(node.argument(i, name, 1), torch.float32)
-        for i, name in ((1, "alpha"), (2, "scale"), (3, "input_scale"))
-    )
-    lines = [line.format("low") for line in EXPM1]
-    lines = ["low = {0} * " + input_scale, *lines[:-1], "curve = " + lines[-1]]
-    lines.append(f"tl.where({{0}} > 0, {{0}}, curve * {alpha}) * {scale}")
-    return write(module, node, _result_job(node, "elu", _operands(node, 1), tuple(lines)))
-
-
-@lowers(aten.softplus)
-def softplus(module: Module, node: Node) -> Value:
-    beta = literal(node.argument(1, "beta", 1), torch.float32)
-    threshold = literal(node.argument(2, "threshold", 20), torch.float32)
-    body = [line.format("power") for line in LOG1P]
-    lines = (f"scaled = {{0}} * {beta}", "power = tl.exp(tl.minimum(scaled, 80.0))", *body[:-1])
-    last = f"tl.where(scaled > {threshold}, {{0}}, {body[-1]} / {beta})"
-    return write(module, node, _result_job(node, "softplus", _operands(node, 1), (*lines, last)))
-
-
-POWERS = {
-    0: "{0} * 0 + 1",
-    1: "{0}",
-    2: "{0} * {0}",
-    3: "{0} * {0} * {0}",
-    4: "({0} * {0}) * ({0} * {0})",
-    0.5: "tl.sqrt({0})",
-    -0.5: "tl.rsqrt({0})",
-    -1: "1.0 / {0}",
-    -2: "1.0 / ({0} * {0})",
-}
-
-
-@lowers(aten.pow)
-def power(module: Module, node: Node) -> Value:
-    base, exponent = node.argument(0), node.argument(1)
-    known = exponent.fill if isinstance(exponent, Value) else exponent
-    if isinstance(known, int | float) and known in POWERS:
-        tag = str(known).removesuffix(".0").replace("-", "minus_").replace(".", "_")
-        name = {"2": "square", "0_5": "sqrt", "minus_0_5": "rsqrt"}.get(tag, f"pow_{tag}")
-        return write(module, node, _result_job(node, name, (base,), (POWERS[known],)))
-    if not node.result.dtype.is_floating_point:
-        raise NotLowered("integer powers other than 0 to 4")
-    lines = (
-        "size = tl.exp2({1} * tl.log2(tl.abs({0})))",
-        "whole = tl.floor({1}) == {1}",
-        "odd = whole & (tl.floor({1} * 0.5) * 2.0 != {1})",
-        "signed = tl.where(odd, -size, tl.where(whole, size, float('nan')))",
-        "tl.where({1} == 0.0, 1.0, tl.where({0} < 0.0, signed, size))",
-    )
-    if not isinstance(base, Value):  # a literal base: spell it as a value of the right type
-        lines = tuple(line.replace("{0}", "base") for line in ("base = {1} * 0.0 + {0}", *lines))
-        lines = ("base = {1} * 0.0 + {0}", *lines[1:])
-    return write(module, node, _result_job(node, "pow", (base, exponent), lines))
+    return write(module, node, result_job(node, "remainder", operands_of(node, 2), lines))
 
 
 @lowers(aten._to_copy, torch.ops.prims.convert_element_type, aten.clone, aten.copy)

@@ -1,4 +1,4 @@
-"""Reductions, softmax-like rows and scans: one program a row, one loop over the row per pass."""
+"""Reductions over any dimensions: one program a row, or a block of columns, and one loop per pass."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from evo_kernel.tasks.lowering.frames import Rows, keep
 from evo_kernel.tasks.lowering.layout import Operand, Value, align, collapse
 from evo_kernel.tasks.lowering.module import Kernel, Module, tl_type
 from evo_kernel.tasks.lowering.pointwise import compute_type
-from evo_kernel.tasks.lowering.registry import Node, NotLowered, lowers
+from evo_kernel.tasks.lowering.registry import Node, lowers
 from evo_kernel.tasks.lowering.views import materialise
 
 aten = torch.ops.aten
@@ -63,11 +63,11 @@ def _dims(node: Node, source: Value, position: int = 1) -> list[int]:
     return sorted(int(dim) % max(len(source.shape), 1) for dim in dims)
 
 
-def _kept(source: Value, reduced: Sequence[int]) -> list[int]:
+def kept_dims(source: Value, reduced: Sequence[int]) -> list[int]:
     return [dim for dim in range(len(source.shape)) if dim not in reduced]
 
 
-def _lanes(dtype: torch.dtype, start: str) -> str:
+def lanes(dtype: torch.dtype, start: str) -> str:
     if start == "0":
         return f"tl.zeros([BLOCK], {tl_type(dtype)})"
     return f"tl.full([BLOCK], {start}, {tl_type(dtype)})"
@@ -81,18 +81,18 @@ def reduce(module: Module, node: Node, kind: str) -> Value:
     how = _reduction(kind, dtype)
     out = module.empty(node.name, node.result)
     x, y = align("x", source, source.shape), keep("out", out, source.shape, reduced)
-    kept = collapse(source.shape, _kept(source, reduced), (x, y))
+    kept = collapse(source.shape, kept_dims(source, reduced), (x, y))
     cast = f".to({tl_type(dtype)})" if dtype != source.dtype and not how.boolean else ""
     step = "total = " + (how.step.replace("x)", "(x != 0).to(tl.int32))") if how.boolean else how.step)
     if _by_columns(source, x, y, kept, reduced):
         _reduce_columns(
-            Kernel(f"col_{kind}", module), how, (source, x, y), reduced, (_lanes(dtype, how.start), cast, step)
+            Kernel(f"col_{kind}", module), how, (source, x, y), reduced, (lanes(dtype, how.start), cast, step)
         )
         return out
     rows = Rows(
-        Kernel(f"{'row' if kept else 'full'}_{kind}", module), source.shape, _kept(source, reduced), reduced, (x, y)
+        Kernel(f"{'row' if kept else 'full'}_{kind}", module), source.shape, kept_dims(source, reduced), reduced, (x, y)
     )
-    rows.kernel.body.append(f"    total = {_lanes(dtype, how.start)}")
+    rows.kernel.body.append(f"    total = {lanes(dtype, how.start)}")
     rows.loop([step], [("x", x, how.start, cast)])
     rows.store(y, how.last.format(total=how.across.format(total="total"), n=rows.n))
     rows.launch()
@@ -124,8 +124,8 @@ def _reduce_columns(
     texts: tuple[str, str, str],
 ) -> None:
     """One program per BLOCK of columns (and per outer index), a loop over the rows that are summed up."""
-    (source, x, y), (lanes, cast, step), module = values, texts, kernel.module
-    kept = collapse(source.shape, _kept(source, reduced), (x, y))
+    (source, x, y), (start, cast, step), module = values, texts, kernel.module
+    kept = collapse(source.shape, kept_dims(source, reduced), (x, y))
     walked = collapse(source.shape, reduced, (x,))[0]
     kernel.pointer("x", x.name)
     kernel.pointer("out", y.name)
@@ -147,7 +147,7 @@ def _reduce_columns(
     address = " + ".join(part for part in ("x_ptr", outer_x, row, "cols") if part)
     store = " + ".join(part for part in ("out_ptr", outer_y, "cols") if part)
     kernel.body += [
-        f"    total = {lanes}",
+        f"    total = {start}",
         f"    for row in range(0, {n_rows}):",
         f"        x = tl.load({address}, mask=mask, other={how.start}){cast}",
         f"        {step}",
@@ -177,7 +177,7 @@ def _arg(module: Module, node: Node, largest: bool, outs: dict[str, Value]) -> N
     x = align("x", source, source.shape)
     operands = {name: keep(name, value, source.shape, reduced) for name, value in outs.items()}
     kernel = Kernel("row_argmax" if largest else "row_argmin", module)
-    rows = Rows(kernel, source.shape, _kept(source, reduced), reduced, (x, *operands.values()))
+    rows = Rows(kernel, source.shape, kept_dims(source, reduced), reduced, (x, *operands.values()))
     edge = _edge(dtype, -1 if largest else 1)
     sign, pick = (">", "tl.max") if largest else ("<", "tl.min")
     kernel.body.append(f"    best = tl.full([BLOCK], {edge}, {tl_type(dtype)})")
@@ -221,95 +221,14 @@ def var(module: Module, node: Node) -> Value:
     dtype = compute_type(source.dtype)
     x, y = align("x", source, source.shape), keep("out", out, source.shape, reduced)
     kernel = Kernel("row_var", module)
-    rows = Rows(kernel, source.shape, _kept(source, reduced), reduced, (x, y))
+    rows = Rows(kernel, source.shape, kept_dims(source, reduced), reduced, (x, y))
     load = ("x", x, "0", f".to({tl_type(dtype)})" if dtype != source.dtype else "")
-    kernel.body.append(f"    total = {_lanes(dtype, '0')}")
+    kernel.body.append(f"    total = {lanes(dtype, '0')}")
     rows.loop(["total += x"], [load])
     kernel.body.append(f"    mean = tl.sum(total, axis=0) / {rows.n}")
-    kernel.body.append(f"    squares = {_lanes(dtype, '0')}")
+    kernel.body.append(f"    squares = {lanes(dtype, '0')}")
     rows.loop(["centred = tl.where(mask, x - mean, 0)", "squares += centred * centred"], [load])
     count = rows.n if correction == 0 else f"({rows.n} - {correction})"
     rows.store(y, f"tl.sum(squares, axis=0) / {count}")
-    rows.launch()
-    return out
-
-
-@lowers(aten._softmax, aten._log_softmax)
-def softmax(module: Module, node: Node) -> Value:
-    """Three passes over each row: the largest, the sum of exponentials, the result."""
-    source = materialise(module, node.value(0))
-    dim = node.integer(1) % max(len(source.shape), 1)
-    logarithm = node.operation == "aten._log_softmax"
-    out = module.empty(node.name, node.result)
-    x, y = align("x", source, source.shape), align("y", out, source.shape)
-    kernel = Kernel("log_softmax" if logarithm else "softmax", module)
-    rows = Rows(kernel, source.shape, _kept(source, [dim]), [dim], (x, y))
-    dtype = compute_type(source.dtype)
-    load = ("x", x, 'float("-inf")', f".to({tl_type(dtype)})" if dtype != source.dtype else "")
-    kernel.body.append(f"    largest = {_lanes(dtype, _edge(dtype, -1))}")
-    rows.loop(["largest = tl.maximum(largest, x)"], [load])
-    kernel.body.append("    row_max = tl.max(largest, axis=0)")
-    kernel.body.append(f"    total = {_lanes(dtype, '0')}")
-    rows.loop(["total += tl.exp(x - row_max)"], [load])
-    if logarithm:
-        kernel.body.append("    row_log = tl.log(tl.sum(total, axis=0))")
-        result = "y = x - row_max - row_log"
-    else:
-        kernel.body.append("    row_sum = tl.sum(total, axis=0)")
-        result = "y = tl.exp(x - row_max) / row_sum"
-    rows.loop([result, f"tl.store({rows.address(y)}, y, mask=mask)"], [load])
-    rows.launch()
-    return out
-
-
-@lowers(aten.native_layer_norm)
-def layer_norm(module: Module, node: Node) -> tuple[Value | None, ...]:
-    """Three passes over each row: the mean, the squares around it, the result."""
-    if any(user.args[1] != 0 and user.users for user in node.fx.users):
-        raise NotLowered("its mean and rstd as outputs")
-    source, weight, bias = materialise(module, node.value(0)), node.argument(2), node.argument(3)
-    rank = len(source.shape)
-    reduced = list(range(rank - len(node.argument(1)), rank))
-    out = module.empty(node.name, node.result[0])
-    dtype = compute_type(source.dtype)
-    x, y = align("x", source, source.shape), align("y", out, source.shape)
-    extra = [(n, align(n, materialise(module, v), source.shape)) for n, v in (("weight", weight), ("bias", bias)) if v]
-    rows = Rows(
-        Kernel("layer_norm", module), source.shape, _kept(source, reduced), reduced, (x, *(o for _, o in extra), y)
-    )
-    body, cast = rows.kernel.body, f".to({tl_type(dtype)})" if dtype != source.dtype else ""
-    body.append(f"    total = {_lanes(dtype, '0')}")
-    rows.loop(["total += x"], [("x", x, "0", cast)])
-    body += [f"    mean = tl.sum(total, axis=0) / {rows.n}", f"    squares = {_lanes(dtype, '0')}"]
-    rows.loop(["centred = tl.where(mask, x - mean, 0)", "squares += centred * centred"], [("x", x, "0", cast)])
-    body.append(f"    scale = tl.rsqrt(tl.sum(squares, axis=0) / {rows.n} + {float(node.argument(4))!r})")
-    result = "(x - mean) * scale" + (" * weight" if weight else "") + (" + bias" if bias else "")
-    loads = [("x", x, "0", cast), *((n, o, "0", cast) for n, o in extra)]
-    rows.loop([f"y = {result}", f"tl.store({rows.address(y)}, y, mask=mask)"], loads)
-    rows.launch()
-    return out, None, None
-
-
-@lowers(aten.cumsum, aten.cumprod)
-def cumsum(module: Module, node: Node) -> Value:
-    """One program a row: each block is scanned, and carries its last element on to the next."""
-    source = materialise(module, node.value(0))
-    if not source.shape:
-        raise NotLowered("a scan of a single number")
-    dim = node.integer(1) % len(source.shape)
-    out = module.empty(node.name, node.result)
-    x, y = align("x", source, source.shape), align("y", out, source.shape)
-    dtype = compute_type(node.result.dtype)
-    times = node.operation == "aten.cumprod"
-    scan, step, start = ("tl.cumprod", "*", "1") if times else ("tl.cumsum", "+", "0")
-    kernel = Kernel("row_cumprod" if times else "row_cumsum", module)
-    rows = Rows(kernel, source.shape, _kept(source, [dim]), [dim], (x, y))
-    kernel.body.append(f"    carry = tl.max({_lanes(dtype, start)}, axis=0)")
-    lines = [
-        f"scanned = {scan}(x, axis=0) {step} carry",
-        f"tl.store({rows.address(y)}, scanned, mask=mask)",
-        "carry = tl.sum(tl.where(cols == BLOCK - 1, scanned, 0), axis=0)",
-    ]
-    rows.loop(lines, [("x", x, start, f".to({tl_type(dtype)})")])
     rows.launch()
     return out
