@@ -35,6 +35,7 @@ from benchmarks.population import grow, judge, open_toy
 from evo_kernel.types import Source
 from populations.connect import connect_reader
 from populations.replay import replay
+from populations.sessions import last_id
 
 FILES = 8
 
@@ -56,7 +57,10 @@ def child(path: Path, seed: int) -> None:
             report = {"candidates": counters.candidates, "charged": counters.charged}
             if rng.random() < 0.2:
                 with population._store.lock:
-                    report |= {"digest": population.digest(), "evaluation": population._last_id("evaluations")}
+                    report |= {
+                        "digest": population.digest(),
+                        "evaluation": last_id(population._store.connection, "evaluations"),
+                    }
             out.write(json.dumps(report) + "\n")
             out.flush()
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -31,15 +30,17 @@ from evo_kernel.types import (
 )
 from populations.counters import Counters, Tally, read_tally, read_wall_s
 from populations.crediting import OTHER, name_credits, stream_credits
-from populations.encoding import dumps, loads
-from populations.fetching import encode_card, fetch_proposal, fetch_verdicts
+from populations.encoding import dumps
+from populations.fetching import fetch_verdicts
 from populations.inspiring import inspirations
 from populations.library import Library
 from populations.replay import replay
 from populations.selection import Mix
+from populations.sessions import begin_session, environment_before, last_id
 from populations.settings import PopulationSettings
 from populations.state import SearchState
 from populations.store import Store
+from populations.tickets import Tickets
 from populations.writing import (
     claimed_strategy,
     intern_environment,
@@ -106,14 +107,18 @@ class LineagePopulation:
         self._earlier_wall_s = read_wall_s(store.connection)
         self._tally: Tally = read_tally(store.connection)
         self._state: SearchState = replay(store.connection)
-        self._previous_environment = self._latest_environment()
+        self._previous_environment = environment_before(store.connection, environment)
         self._environments: dict[str, int] = {}
         self._began = time.time()
-        self._run = self._begin(run)
+        self._run = begin_session(
+            store, task=task, task_identity=task_identity, environment=environment, seed=seed, settings=settings,
+            run=run, at=self._began,
+        )  # fmt: skip
         self._state.configure(settings)
         self._board = self._state.board(environment.key)
         self._library = Library(store, self._state, environment.key)
-        self._attempts = self._last_id("attempts")
+        self._tickets = Tickets(store, self._state, self._library, task, environment)
+        self._attempts = last_id(store.connection, "attempts")
 
     def __enter__(self) -> LineagePopulation:
         return self
@@ -129,7 +134,7 @@ class LineagePopulation:
             rowid = self._store.row("SELECT id FROM sources WHERE sha256 = ?", (source.sha256,))
             for root in self._state.lineage.roots:
                 if rowid is not None and self._state.lineage.source[root] == rowid[0]:
-                    return self._recorded(root)
+                    return self._tickets.recorded(root)
             proposal = Proposal(source=source, operator=operator)
             with self._store.write() as connection:
                 attempt = self._write_attempt(None, 0, "plant", ())
@@ -138,7 +143,7 @@ class LineagePopulation:
                 del connection
             candidate = self._state.lineage.add(attempt, rowid, 0, 0, 0, 0)
             self._attempts = attempt
-            return Recorded(candidate, self._root_brief(attempt, candidate), proposal)
+            return Recorded(candidate, self._tickets.root(attempt, candidate, self.seed), proposal)
 
     def ask(self) -> Brief:
         """Select a parent and inspirations, open an attempt. Raises PopulationError while nothing is planted."""
@@ -153,7 +158,7 @@ class LineagePopulation:
                 self._write_attempt(parent, island, selector, chosen)
             self._attempts = attempt
             self._tally.attempts += 1
-            return self._brief(attempt, parent, island, chosen, self.seed)
+            return self._tickets.brief(attempt, parent, island, chosen, self.seed)
 
     def record(self, brief: Brief, proposal: Proposal) -> Recorded:
         """Make the proposal durable as a candidate, before anything judges it."""
@@ -234,7 +239,7 @@ class LineagePopulation:
                 again = previous.islands.elites() | previous.confirmed - previous.refuted
                 again = {c for c in again if c >= len(known) or not known[c]}
             never = [c for c in self._state.lineage.never_judged() if c not in again]
-            return [self._recorded(candidate) for candidate in [*sorted(again), *never]]
+            return [self._tickets.recorded(candidate) for candidate in [*sorted(again), *never]]
 
     def credits(self) -> Iterator[Credit]:
         """Every credit so far, in the order of `tell`, from a second replay on a connection of its own."""
@@ -256,16 +261,14 @@ class LineagePopulation:
     def relative(self, candidate: int) -> Relative:
         """Any candidate, with its evaluation in this environment."""
         with self._store.lock:
-            if not 0 < candidate <= len(self._state.lineage):
-                raise PopulationError(f"{self.path} has no candidate {candidate}.")
+            self._check(candidate)
             return self._library.relative(candidate)
 
     def recorded(self, candidate: int) -> Recorded:
         """The ticket of a candidate that is already durable: how a champion is told its confirmation."""
         with self._store.lock:
-            if not 0 < candidate <= len(self._state.lineage):
-                raise PopulationError(f"{self.path} has no candidate {candidate}.")
-            return self._recorded(candidate)
+            self._check(candidate)
+            return self._tickets.recorded(candidate)
 
     def verdicts(self, environment_key: str) -> Iterable[PlanVerdict]:
         """All that is known about plans in one environment, oldest first: a plan seen before costs nothing."""
@@ -324,43 +327,10 @@ class LineagePopulation:
 
     # ---- within ---------------------------------------------------------------------------------------------------
 
-    def _begin(self, run: dict[str, Any]) -> int:
-        """Write the session's row, after making sure that this file is of this task."""
-        connection = self._store.connection
-        with self._store.write():
-            held = connection.execute("SELECT identity, name FROM tasks ORDER BY id LIMIT 1").fetchone()
-            if held is not None and held[0] != self.task_identity:
-                raise PopulationError(
-                    f"{self.path} holds a search on task {held[1]} ({held[0][:12]}), not on {self.task.name} "
-                    f"({self.task_identity[:12]}); the task's file may have changed since. Name another file with "
-                    "--population, or bring kernels over with --start-from."
-                )
-            card = dumps(encode_card(self.task))
-            values = {"identity": self.task_identity, "name": self.task.name, "card": card}
-            task = self._store.intern("tasks", "identity", values)
-            row = (
-                task, self._environment_id(self.environment), self.seed, dumps(self._settings.as_data()), dumps(run),
-                os.getpid(), socket.gethostname(), self._last_id("evaluations"), self._last_id("attempts"), self._began,
-            )  # fmt: skip
-            sql = (
-                "INSERT INTO runs (task, environment, seed, settings, config, pid, host, after_evaluation,"
-                " after_attempt, at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-            )
-            number = connection.execute(sql, row).lastrowid
-        assert number is not None
-        return number
-
-    def _last_id(self, table: str) -> int:
-        return self._store.connection.execute(f"SELECT IFNULL(MAX(id), 0) FROM {table}").fetchone()[0]
-
-    def _latest_environment(self) -> str | None:
-        """Where the last score of an earlier session was made."""
-        row = self._store.row(
-            "SELECT n.key FROM evaluations e JOIN environments n ON n.id = e.environment WHERE n.key != ?"
-            " ORDER BY e.id DESC LIMIT 1",
-            (self.environment.key,),
-        )
-        return row[0] if row else None
+    def _check(self, candidate: int) -> None:
+        if not 0 < candidate <= len(self._state.lineage):
+            last = len(self._state.lineage)
+            raise PopulationError(f"{self.path} has no candidate {candidate}: they are numbered 1 to {last}.")
 
     def _environment_id(self, environment: Environment) -> int:
         known = self._environments.get(environment.key)
@@ -398,32 +368,3 @@ class LineagePopulation:
         )  # fmt: skip
         self._store.connection.execute("INSERT INTO candidates VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
         return source
-
-    def _brief(self, attempt: int, parent: int, island: int, chosen: Sequence[int], seed: int) -> Brief:
-        return Brief(
-            attempt=attempt,
-            task=self.task,
-            parent=self._library.relative(parent),
-            inspirations=tuple(self._library.relative(candidate) for candidate in chosen),
-            tried=self._library.tried(parent),
-            island=island,
-            seed=(seed, attempt, 1),  # the last number keeps the operator's draws apart from the selection's
-            environment=self.environment,
-        )
-
-    def _root_brief(self, attempt: int, candidate: int) -> Brief:
-        """A seed's ticket: it stands as its own parent, one generation before the first."""
-        source = self._library.source(candidate)
-        itself = Relative(candidate, source, -1, 0, None)
-        return Brief(attempt, self.task, itself, (), (), 0, (self.seed, attempt, 1), self.environment)
-
-    def _recorded(self, candidate: int) -> Recorded:
-        """A ticket rebuilt from the file."""
-        connection, lineage = self._store.connection, self._state.lineage
-        proposal = fetch_proposal(connection, candidate)
-        attempt = lineage.attempt[candidate]
-        if not lineage.parent[candidate]:
-            return Recorded(candidate, self._root_brief(attempt, candidate), proposal)
-        sql = "SELECT a.parent, a.island, a.inspirations, r.seed FROM attempts a JOIN runs r ON r.id = a.run"
-        parent, island, chosen, seed = connection.execute(f"{sql} WHERE a.id = ?", (attempt,)).fetchone()
-        return Recorded(candidate, self._brief(attempt, parent, island, loads(chosen), seed), proposal)

@@ -1,0 +1,52 @@
+"""Tickets: what is handed out with an attempt, and what finds its way home; rebuilt from the file on resume."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from evo_kernel.types import Brief, Environment, Recorded, Relative, TaskCard
+from populations.encoding import loads
+from populations.fetching import fetch_proposal
+from populations.library import Library
+from populations.state import SearchState
+from populations.store import Store
+
+
+@dataclass(frozen=True)
+class Tickets:
+    """Writes briefs. Not thread-safe: the population's lock guards it."""
+
+    store: Store
+    state: SearchState
+    library: Library
+    task: TaskCard
+    environment: Environment
+
+    def brief(self, attempt: int, parent: int, island: int, chosen: Sequence[int], seed: int) -> Brief:
+        return Brief(
+            attempt=attempt,
+            task=self.task,
+            parent=self.library.relative(parent),
+            inspirations=tuple(self.library.relative(candidate) for candidate in chosen),
+            tried=self.library.tried(parent),
+            island=island,
+            seed=(seed, attempt, 1),  # the last number keeps the operator's draws apart from the selection's
+            environment=self.environment,
+        )
+
+    def root(self, attempt: int, candidate: int, seed: int) -> Brief:
+        """A planted seed's ticket: it stands as its own parent, one generation before the first."""
+        itself = Relative(candidate, self.library.source(candidate), -1, 0, None)
+        return Brief(attempt, self.task, itself, (), (), 0, (seed, attempt, 1), self.environment)
+
+    def recorded(self, candidate: int) -> Recorded:
+        """The ticket of a candidate that is durable, as it was handed out (what was tried since is in it too)."""
+        connection, lineage = self.store.connection, self.state.lineage
+        proposal = fetch_proposal(connection, candidate)
+        attempt = lineage.attempt[candidate]
+        sql = "SELECT a.parent, a.island, a.inspirations, r.seed FROM attempts a JOIN runs r ON r.id = a.run"
+        parent, island, chosen, seed = connection.execute(f"{sql} WHERE a.id = ?", (attempt,)).fetchone()
+        if parent is None:
+            return Recorded(candidate, self.root(attempt, candidate, seed), proposal)
+        return Recorded(candidate, self.brief(attempt, parent, island, loads(chosen), seed), proposal)
