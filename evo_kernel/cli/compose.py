@@ -18,7 +18,7 @@ from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
 from evo_kernel.tasks.first import first_kernel
 from evo_kernel.tasks.loading import BUILTIN, load
 from evo_kernel.tasks.task import Task
-from evo_kernel.types import Environment, Operator, PlanVerdict, Relative, Source
+from evo_kernel.types import Environment, Judge, Operator, PlanVerdict, Relative, Source
 from operators.crossover import CrossoverOperator
 from operators.macro.bandit import BanditPolicy
 from operators.macro.policies import UniformPolicy
@@ -120,7 +120,7 @@ def search(config: Config, parts: Prepared, observer: Observer, ledger: Ledger) 
     engine = Engine(
         parts.population, build_operator(config), parts.judge, ledger, EngineSettings(width=config.width), observer
     )
-    with _signals(engine, parts.judge):
+    with watched(engine, parts.judge):
         return engine.run()
 
 
@@ -135,7 +135,7 @@ def _spent(counters: Counters) -> Spent:
 
 
 @contextlib.contextmanager
-def _signals(engine: Engine, judge: PlanJudge) -> Iterator[None]:
+def watched(engine: Engine, judge: Judge) -> Iterator[None]:
     """The first SIGINT or SIGTERM finishes what is in flight, the second ends every child and returns at once."""
     seen: list[int] = []
 

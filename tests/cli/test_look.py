@@ -1,0 +1,147 @@
+"""status, show and tree on a file that a real search wrote; errors as sentences; a fast start."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from evo_kernel.budget import Budget, Ledger
+from evo_kernel.engine import Engine
+from populations.population import open_population
+from tests.support.scripted import CARD, ENVIRONMENT, FIRST, TASK, ScriptedJudge, ScriptedOperator
+
+ROOT = Path(__file__).resolve().parents[2]
+SLOW = {"torch", "triton", "litellm", "networkx", "libcst", "pydantic", "optuna", "numpy", "sqlite_utils"}
+
+
+Ended = subprocess.CompletedProcess[str]
+
+
+def evo(*arguments: str | Path, cwd: Path = ROOT, env: dict[str, str] | None = None) -> Ended:
+    return child("-m", "evo_kernel.cli.main", *map(str, arguments), cwd=cwd, env=env or {})
+
+
+def child(*arguments: str, cwd: Path = ROOT, env: dict[str, str]) -> Ended:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        check=False, cwd=cwd, capture_output=True, text=True, timeout=120,
+        env=os.environ | {"COLUMNS": "160"} | env,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("look") / "scripted.db"
+    with open_population(path, task=CARD, task_identity=TASK, environment=ENVIRONMENT, seed=1) as population:
+        population.plant(FIRST)
+        Engine(population, ScriptedOperator(), ScriptedJudge(), Ledger(Budget(evaluations=12))).run()
+    return path
+
+
+def test_status(searched: Path) -> None:
+    found = json.loads(evo("status", searched, "--json").stdout)
+    assert (found["attempts"], found["candidates"]) == (11, 12)
+    assert found["evaluations"] == {"score": 12, "confirm": 1}
+    assert found["best"]["score"] > 1.0 and found["best"]["confirmed"]
+    assert found["environment"]["label"] == "modeled (sm_90)"
+    plain = evo("status", searched).stdout
+    assert "modeled (sm_90)" in plain and "12 passed" in plain and "confirmed" in plain
+
+
+def test_show(searched: Path) -> None:
+    best = json.loads(evo("status", searched, "--json").stdout)["best"]
+    found = json.loads(evo("show", searched, "--json").stdout)
+    assert found["candidate"] == best["candidate"]
+    assert found["evaluation"]["score"] == best["score"]
+    assert found["evaluation"]["environment"]["kind"] == "modeled"
+    assert found["source"].startswith("time_us = ")
+    assert "-time_us" in found["diff"] and "+time_us" in found["diff"]
+    gains = [step["log_gain"] for step in found["path"] if step["log_gain"] is not None]
+    assert sum(gains) == pytest.approx(math.log(best["score"]))
+    plain = evo("show", searched, "best").stdout
+    assert "modeled (sm_90)" in plain and "shave@line 1" in plain and f"score {best['score']:.3f}" in plain
+    assert evo("show", searched, "1", "--source").stdout == FIRST.text + "\n"
+
+
+def test_tree(searched: Path, tmp_path: Path) -> None:
+    plain = evo("tree", searched, "--all").stdout
+    assert "modeled (sm_90)" in plain
+    assert plain.count("scripted") + plain.count("shave") + plain.count("seed") >= 12
+    for name in ("t.dot", "t.json", "t.graphml"):
+        assert evo("tree", searched, "--to", tmp_path / name).returncode == 0
+        assert (tmp_path / name).stat().st_size > 100
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("status", "nothing.db"), 2, "There is no population at nothing.db"),
+        (("show", "FILE", "99"), 2, "no candidate 99"),
+        (("show", "FILE", "fastest"), 2, "is not a candidate"),
+        (("frob",), 2, "No such command"),
+        (("run", "softmax", "--set", "budget.evaluation=1"), 2, "did you mean budget.evaluations?"),
+        (("run", "softmax", "--config", "nothing.toml"), 2, "there is no configuration nothing.toml"),
+        (("resume", "nothing.db"), 2, "There is no population at nothing.db"),
+        (("export", "nothing.db", "--to", "x"), 2, "There is no population at nothing.db"),
+        (("verify", "nothing.py", "--task", "softmax"), 2, "cannot read nothing.py"),
+        (("tasks", "show", "softmx"), 2, "Did you mean 'softmax'?"),
+    ],
+)
+def test_mistakes_become_sentences(searched: Path, arguments: tuple[str, ...], code: int, says: str) -> None:
+    ended = evo(*(str(searched) if word == "FILE" else word for word in arguments))
+    assert ended.returncode == code, ended.stderr
+    assert says in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_nothing_found_is_exit_code_one(tmp_path: Path) -> None:
+    path = tmp_path / "empty.db"
+    with open_population(path, task=CARD, task_identity=TASK, environment=ENVIRONMENT, seed=1) as population:
+        population.plant(FIRST)
+    ended = evo("show", path)
+    assert (ended.returncode, "no candidate has passed yet" in ended.stderr) == (1, True)
+
+
+def test_a_file_that_is_no_population(tmp_path: Path) -> None:
+    path = tmp_path / "text.db"
+    path.write_text("not a database, and long enough to be looked at as if it were one\n" * 20)
+    ended = evo("status", path)
+    assert ended.returncode == 2, ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_second_writer_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "held.db"
+    with open_population(path, task=CARD, task_identity=TASK, environment=ENVIRONMENT, seed=1) as population:
+        population.plant(FIRST)
+        found = json.loads(evo("status", path, "--json").stdout)
+    assert found["writer"]["pid"] == os.getpid()
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("status", "FILE", "--json"), ("show", "FILE", "--json")])
+def test_nothing_slow_is_imported_to_look(searched: Path, arguments: tuple[str, ...]) -> None:
+    words = [str(searched) if word == "FILE" else word for word in arguments]
+    script = (
+        "import sys\nfrom evo_kernel.cli.main import main\n"
+        f"sys.argv = ['evo-kernel', *{words!r}]\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "print(','.join(sorted({name.split('.')[0] for name in sys.modules})), file=sys.stderr)"
+    )
+    ended = child("-c", script, env={})
+    assert ended.returncode == 0, ended.stderr
+    assert not SLOW & set(ended.stderr.strip().splitlines()[-1].split(","))
+
+
+def test_a_decoy_package_in_the_working_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "operators").mkdir()
+    (tmp_path / "operators" / "__init__.py").write_text("raise RuntimeError('imported')\n")
+    ended = evo("--help", cwd=tmp_path, env={"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])})
+    assert ended.returncode == 2, ended.stdout
+    assert str(tmp_path / "operators") in ended.stderr
+    assert "Traceback" not in ended.stderr
