@@ -51,7 +51,7 @@ def _name(one: Earned, lineage: Lineage, connection: sqlite3.Connection, strateg
         reward=one.reward,
         log_gain=one.log_gain,
         depth=one.depth,
-        decision=_decision(fetch_decisions(connection, attempt), claimed),
+        decision=_decision(fetch_decisions(connection, attempt, strategy), claimed),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from evo_kernel.types import (
@@ -90,7 +90,11 @@ def fetch_verdicts(connection: sqlite3.Connection, environment_key: str) -> Iter
         yield from _verdicts(connection, number, measurements)
 
 
-def fetch_decisions(connection: sqlite3.Connection, attempt: int) -> tuple[Decision, ...]:
+def fetch_decisions(
+    connection: sqlite3.Connection, attempt: int, strategy: Callable[[int], Strategy] | None = None
+) -> tuple[Decision, ...]:
+    """Decisions of an attempt in their order; `strategy` looks one up by its row, for who keeps them at hand."""
+    find = strategy or (lambda rowid: fetch_strategy(connection, rowid))
     rows = connection.execute(
         "SELECT policy, offered, probabilities, chosen, context FROM decisions WHERE attempt = ? ORDER BY position",
         (attempt,),
@@ -98,7 +102,7 @@ def fetch_decisions(connection: sqlite3.Connection, attempt: int) -> tuple[Decis
     return tuple(
         Decision(
             policy,
-            tuple(fetch_strategy(connection, rowid) for rowid in loads(offered)),
+            tuple(find(rowid) for rowid in loads(offered)),
             tuple(loads(probabilities)),
             chosen,
             tuple(loads(context)),
