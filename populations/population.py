@@ -150,8 +150,9 @@ class LineagePopulation:
         with self._store.lock:
             attempt = self._attempts + 1
             rng = np.random.default_rng([self.seed, attempt])
-            islands = self._board.islands
-            island = int(rng.integers(len(islands.archives)))
+            archives = self._board.islands.archives
+            settled = [island for island, archive in enumerate(archives) if archive.cells] or [0]
+            island = settled[int(rng.integers(len(settled)))]
             parent, selector = self._select(island, rng)
             chosen = inspirations(self._state.lineage, self._board, parent, island, rng)
             with self._store.write():

@@ -211,6 +211,21 @@ def test_a_refuted_best_makes_room_and_a_confirmed_one_is_champion(opened):
         assert population.best().evaluation.purpose is Purpose.SCORE
 
 
+def test_an_island_that_was_emptied_is_not_asked(opened):
+    settings = PopulationSettings(islands=2, open_islands_after=5, migrate_every=10**6)
+    with opened(settings=settings) as population:
+        search(population, 12, random.Random(11))
+        archives = population._board.islands.archives
+        assert len(archives) == 2
+        for one in {contender.candidate for _, _, contender in archives[1].contenders()}:
+            ticket = population.recorded(one)
+            population.tell(ticket, replace(failed(ticket.proposal.source), purpose=Purpose.CONFIRM))
+        assert not archives[1].cells
+        keep = {contender.candidate for _, _, contender in archives[0].contenders()}
+        assert keep
+        assert {population.ask().parent.candidate for _ in range(20)} <= keep
+
+
 def test_counters_survive_a_resume(opened):
     rng = random.Random(8)
     with opened() as population:
