@@ -126,6 +126,7 @@ def test_host_code_only_allocates_views_and_launches(lowered, name):
     folder, texts, _ = lowered
     assert isinstance(texts[name], str)
     spec = importlib.util.spec_from_file_location(f"lowered_{name}", folder / f"{name}.py")
+    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     for attribute in vars(module):

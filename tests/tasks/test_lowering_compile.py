@@ -53,6 +53,7 @@ def launches_of(name, folder):
     path = folder / f"{name}.py"
     path.write_text(lower_function(item.reference, cases, name=name))
     spec = importlib.util.spec_from_file_location(f"compiled_{name}", path)
+    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     seen = []

@@ -420,6 +420,11 @@ def pooling(x):
     return F.max_pool2d(x, 2), F.avg_pool2d(x, 3, stride=2, padding=1), F.adaptive_avg_pool2d(x, 1)
 
 
+@entry(matrix, (2, 4, 10), (3, 5, 17))
+def pooling_1d(x):
+    return F.max_pool1d(x, 2), F.avg_pool1d(x, 3, padding=1)
+
+
 @entry(matrix, *CUBES)
 def order(x):
     values, positions = x.sort(dim=1, descending=True)

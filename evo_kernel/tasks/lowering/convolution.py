@@ -137,9 +137,7 @@ def pool(module: Module, node: Node) -> Any:
         address, row, col, height, width, row_stride, col_stride = names
         start, other = ('float("-inf")', 'float("-inf")') if largest else ("0.0", "0.0")
         lines = [
-            f"total = ({row} * 0).to(tl.float32) + {start}"
-            if not largest
-            else f"total = tl.where(mask, {start}, {start})",
+            f"total = tl.where(mask, {start}, {start})",
             "count = tl.where(mask, 0.0, 0.0)",
             f"for i in range({window[0]}):",
             f"    for j in range({window[1]}):",

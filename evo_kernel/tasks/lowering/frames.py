@@ -69,7 +69,7 @@ class _Work:
         texts = []
         for (operand, read), offset in zip(self.reads, offsets, strict=True):
             if isinstance(read, Index):
-                texts.append(f"({offset or '0'})")
+                texts.append(f"({offset})" if offset else "tl.where(mask, 0, 0)")
             elif read.load:
                 texts.append(operand.param)
             else:
