@@ -47,6 +47,19 @@ LOWERED = {
         "    return y / (y.abs().sum(-1, keepdim=True) + 1.0)\n"
     ),
 }
+LOWERED["half_rms"] = (
+    "def inputs(case, generator, device):\n"
+    "    draw = lambda *s: torch.randn(*s, generator=generator, device=device).bfloat16()\n"
+    "    return draw(case['m'], case['n']), draw(case['n'])\n\n\n"
+    "def reference(x, w):\n    y = torch.sigmoid(x) * x\n"
+    "    return y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-6) * w\n"
+)
+LOWERED["linear_relu"] = (
+    "def inputs(case, generator, device):\n"
+    "    draw = lambda *s: torch.randn(*s, generator=generator, device=device).half()\n"
+    "    return draw(case['m'], 64), draw(64, case['n']), draw(case['n'])\n\n\n"
+    "def reference(x, w, b):\n    return torch.relu(x @ w + b) * 2.0\n"
+)
 CASES = (
     "import torch\n\nCASES = {'check': [{'m': 1, 'n': 1}, {'m': 5, 'n': 127}, {'m': 7, 'n': 512}],"
     " 'search': [{'m': 4096, 'n': 4096}, {'m': 8192, 'n': 1000}]}\n\n\n"
@@ -196,7 +209,7 @@ def compile_all(made: list[Made], tasks: dict[str, Task]) -> None:
     plans.compiler.close()
 
 
-def table(made: list[Made]) -> str:
+def table(made: list[Made], compiled: bool) -> str:
     """One line a strategy (the last of each path) and one in all."""
     groups: dict[str, list[Made]] = defaultdict(list)
     for one in made:
@@ -205,8 +218,9 @@ def table(made: list[Made]) -> str:
     lines = [f"{'strategy':20} {'offered':>8} {'correct':>8} {'compiled':>9} {'changed':>8}"]
     for name, group in sorted(groups.items(), key=lambda item: (item[0].startswith("all"), item[0])):
         sums = [sum(getattr(m, what) for m in group) for what in ("correct", "compiled", "changed")]
-        shares = [100 * total / len(group) for total in sums]
-        lines.append(f"{name:20} {len(group):8} {shares[0]:7.0f}% {shares[1]:8.0f}% {shares[2]:7.0f}%")
+        shares = [f"{100 * total / len(group):.0f}%" for total in sums] if compiled else ["-"] * 3
+        shares[0] = f"{100 * sums[0] / len(group):.0f}%"
+        lines.append(f"{name:20} {len(group):8} {shares[0]:>8} {shares[1]:>9} {shares[2]:>8}")
     return "\n".join(lines)
 
 
@@ -242,7 +256,7 @@ def main() -> None:
             print(f"BROKEN   {where}\n         {one.details.get('compile', '')}")
         elif not options.no_compile and one.text and not one.changed:
             print(f"SAME     {where}")
-    print(table(made))
+    print(table(made, not options.no_compile))
     print(f"{len(made)} rewrites in {time.monotonic() - started:.0f} s")
 
 
