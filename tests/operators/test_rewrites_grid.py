@@ -76,6 +76,7 @@ def test_nothing_is_offered_twice_and_what_is_not_offered_fails(rewrite):
         module = KernelModule.parse(text)
         for strategy in rewrite.offers(module, card(inputs=len(module.run.args.args))):
             changed = KernelModule.parse(rewrite.apply(module, strategy))
+            compile(changed.text, rewrite.name, "exec")  # what parses may still name a parameter twice
             assert strategy not in rewrite.offers(changed, card(inputs=len(module.run.args.args)))
             with pytest.raises(RewriteFailed):
                 rewrite.apply(changed, strategy)
@@ -216,5 +217,14 @@ def test_long_walks_compose():
         (SplitK(), InputPrecision(), Swizzle(), Persistent(), SoftwarePipeline()),
         (Persistent(), Swizzle(), InputPrecision(), SoftwarePipeline()),
     ]
-    found = answers("interpret", [(applied(PRODUCT, *walk), "matmul") for walk in walks])
+    jobs = [(applied(PRODUCT, *walk), "matmul") for walk in walks]
+    jobs.append((applied(seed("matmul"), Swizzle(), SplitK(), Persistent()), "matmul"))
+    found = answers("interpret", jobs)
     assert all(not reason and error < FP32_ERROR for error, reason in found)
+
+
+def test_fallback_kernels_are_left_alone():
+    text = applied(seed("matmul"), TensorDescriptor())
+    module = KernelModule.parse(text)
+    regions = {s.region for rewrite in ALL for s in rewrite.offers(module, card())}
+    assert regions == {"kernel matmul_tma_kernel"}

@@ -15,6 +15,7 @@ from operators.micro.edits import Edit
 from operators.micro.module import Kernel, KernelModule, Loop, argument, called, names_read, names_written, spell
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
 from operators.micro.rewrites.blocks import Reader, suite_of
+from operators.micro.rewrites.grids import served_kernels
 from operators.micro.rewrites.shapes import Shape, shape_of
 
 LOWEST = ("float('-inf')", "-float('inf')")
@@ -47,7 +48,7 @@ class AccumulateType:
             return []  # sums of integers are no fp32 sums
         return [
             Strategy(self.name, "algorithm", kernel_region(kernel.name))
-            for kernel in module.kernels.values()
+            for kernel in served_kernels(module)
             if _reductions(kernel)
         ]
 

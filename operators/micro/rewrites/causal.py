@@ -24,6 +24,7 @@ from operators.micro.module import (
 )
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
 from operators.micro.rewrites.blocks import COLUMN, ROW, Block, Reader, defined_before, holder_of, read_names, suite_of
+from operators.micro.rewrites.grids import served_kernels
 
 TOP, LOWEST, ZERO, ONE = "?", "-inf", "0", "1"  # abstract values; "=name" is the value that a name had on entry
 
@@ -42,7 +43,7 @@ class CausalSkip:
     def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
         return [
             Strategy(self.name, "algorithm", kernel_region(kernel.name))
-            for kernel in module.kernels.values()
+            for kernel in served_kernels(module)
             if _skips(kernel)
         ]
 

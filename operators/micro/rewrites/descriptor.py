@@ -15,7 +15,7 @@ from operators.micro.edits import Edit
 from operators.micro.module import Access, Kernel, KernelModule, Launch, int_value, names_read, spell
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
 from operators.micro.rewrites.blocks import COLUMN, ROW, Block, Reader, defined_before, holder_of, read_names, suites
-from operators.micro.rewrites.grids import contracts, grid_launches, statement_text
+from operators.micro.rewrites.grids import contracts, grid_launches, served_kernels, statement_text
 
 ALIGNMENT_BYTES = 16
 MOST_BOX = 256  # elements along one side of what one TMA instruction fetches
@@ -59,7 +59,7 @@ class TensorDescriptor:
     def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
         return [
             Strategy(self.name, "memory", kernel_region(kernel.name))
-            for kernel in module.kernels.values()
+            for kernel in served_kernels(module)
             if _tiles(module, kernel)
         ]
 

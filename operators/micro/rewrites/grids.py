@@ -62,6 +62,30 @@ def _is_program_id(node: ast.AST) -> bool:
     return called(node) == "tl.program_id"
 
 
+def served_kernels(module: KernelModule) -> list[Kernel]:
+    """Kernels that a rewrite may improve, in text order."""
+    return [kernel for kernel in module.kernels.values() if not is_fallback(module, kernel)]
+
+
+def fresh_names(kernel: Kernel, wishes: Iterable[str]) -> list[str]:
+    """Names that neither the kernel nor one another use."""
+    found: list[str] = []
+    for wish in wishes:
+        found.append(kernel.fresh(wish, *found))
+    return found
+
+
+def is_fallback(module: KernelModule, kernel: Kernel) -> bool:
+    """Whether the kernel only serves inputs for which a kernel with descriptors cannot run: nothing to gain there."""
+    launches = module.launches_of(kernel.name)
+    return bool(launches) and all(any(_falls_back(guard, launch) for guard in launch.guards) for launch in launches)
+
+
+def _falls_back(guard: ast.If, launch: Launch) -> bool:
+    others = [part for statement in guard.orelse for part in ast.walk(statement)]
+    return "storage_offset()" in spell(guard.test) and any(part is launch.call for part in others)
+
+
 def contracts(kernel: Kernel) -> bool:
     return bool(kernel.calls(*CONTRACTIONS))
 

@@ -12,11 +12,13 @@ from operators.micro.rewrites.grids import (
     body_text,
     contracts,
     device_of,
+    fresh_names,
     grid_launches,
     has_plain_axes,
     origins,
     plain_statements,
     product,
+    served_kernels,
     set_grid,
     written_parameters,
 )
@@ -33,7 +35,7 @@ class Persistent:
     def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
         return [
             Strategy(self.name, "launch", kernel_region(kernel.name))
-            for kernel in module.kernels.values()
+            for kernel in served_kernels(module)
             if _refusal(module, kernel) is None
         ]
 
@@ -75,7 +77,7 @@ def _renumber(module: KernelModule, kernel: Kernel) -> tuple[str, str, str]:
     """Program indices computed from one tile number; the launches with their new grid."""
     rank = len(module.launches_of(kernel.name)[0].grid)
     tile, tiles = kernel.fresh("tile_id"), kernel.fresh("num_tiles")
-    counts = [kernel.fresh(f"tiles_{axis}") for axis in range(rank)] if rank > 1 else [tiles]
+    counts = fresh_names(kernel, [f"tiles_{axis}" for axis in range(rank)]) if rank > 1 else [tiles]
     alone = {id(value) for value in (getattr(s, "value", None) for s in statements(kernel.body)) if value is not None}
     edits = [
         module.replace(call, _index(tile, counts, axis, id(call) in alone))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.module import Kernel, KernelModule, Loop, called, fresh_name, spell
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
-from operators.micro.rewrites.grids import contracts
+from operators.micro.rewrites.grids import contracts, served_kernels
 
 CONTRACTION_STAGES = 4  # the launch default is 3, for loops with dots only
 ROW_STAGES = 2
@@ -21,7 +22,7 @@ class SoftwarePipeline:
     def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
         return [
             Strategy(self.name, "pipeline", kernel_region(kernel.name))
-            for kernel in module.kernels.values()
+            for kernel in served_kernels(module)
             if _loops(kernel) and module.launches_of(kernel.name)
         ]
 
@@ -47,7 +48,7 @@ def _loops(kernel: Kernel) -> list[Loop]:
 
 def _loads(loop: Loop) -> bool:
     calls = [part for part in ast.walk(loop.node) if isinstance(part, ast.Call)]
-    return any(called(call) == "tl.load" or called(call).endswith("_desc.load") for call in calls)
+    return any(called(call) == "tl.load" or re.search(r"_desc(_\d+)?\.load$", called(call)) for call in calls)
 
 
 def _staged(loop: Loop, knob: str) -> str:

@@ -12,6 +12,7 @@ from evo_kernel.types import Strategy, TaskCard
 from operators.micro.edits import Edit
 from operators.micro.module import Kernel, KernelModule, argument, called, spell
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region, parameter
+from operators.micro.rewrites.grids import served_kernels
 
 HALVES = ("bfloat16", "float16")
 
@@ -23,7 +24,7 @@ class InputPrecision:
 
     def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
         found = []
-        for kernel in module.kernels.values():
+        for kernel in served_kernels(module):
             if _narrowing(module, kernel, task):
                 found.append(self._strategy(kernel, "half"))
             if task.precision == "tf32" and _ieee_dots(kernel):

@@ -37,6 +37,7 @@ from operators.micro.rewrites.grids import (
     passed,
     plain_statements,
     product,
+    served_kernels,
     written_parameters,
 )
 
@@ -69,7 +70,7 @@ class SplitK:
     name = "split-k"
 
     def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
-        kernels = module.kernels.values()
+        kernels = served_kernels(module)
         return [
             Strategy(self.name, "tiling", kernel_region(kernel.name))
             for kernel in kernels

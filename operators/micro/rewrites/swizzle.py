@@ -10,11 +10,13 @@ from operators.micro.module import Kernel, KernelModule, fresh_name, spell
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
 from operators.micro.rewrites.grids import (
     axis_calls,
+    fresh_names,
     grid_launches,
     grouped,
     has_plain_axes,
     origins,
     product,
+    served_kernels,
     set_grid,
 )
 
@@ -45,7 +47,7 @@ class Swizzle:
 
     def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
         found = []
-        for kernel in module.kernels.values():
+        for kernel in served_kernels(module):
             if not grid_launches(module, kernel) or not has_plain_axes(kernel) or _is_grouped(kernel):
                 continue
             if _axes(module, kernel) is not None or _divided(kernel) is not None:
@@ -84,8 +86,9 @@ def _axes(module: KernelModule, kernel: Kernel) -> int | None:
 
 def _flatten(module: KernelModule, kernel: Kernel, axis: int) -> str:
     """Two grid axes become one, walked in groups."""
-    tile, tile_m, tile_n = (kernel.fresh(wish) for wish in ("tile", "tile_0", "tile_1"))
-    tiles_m, tiles_n, knob = kernel.fresh("tiles_0"), kernel.fresh("tiles_1"), _knob(module, kernel)
+    names = fresh_names(kernel, ["tile", "tile_0", "tile_1", "tiles_0", "tiles_1"])
+    tile, tile_m, tile_n, tiles_m, tiles_n = names
+    knob = _knob(module, kernel)
     order = _order(kernel, knob, tile, (tiles_m, tiles_n), (tile_m, tile_n))
     first = kernel.body[0]
     edits = [module.insert_before(first, f"{tile} = tl.program_id({axis})\n{order}")]
@@ -163,7 +166,8 @@ def _other_uses(kernel: Kernel, divided: _Divided) -> list[ast.expr] | None:
         value = kernel.value_of(name)
         own |= {id(part) for part in ast.walk(value)} if value is not None and spell(value) in aliases else set()
     own |= {id(part) for loop in kernel.loops for part in ast.walk(loop.node.iter)}
-    found = [p for p in ast.walk(kernel.node) if isinstance(p, ast.Name | ast.Call) and id(p) not in own]
+    found: list[ast.expr] = []
+    found += [p for p in ast.walk(kernel.node) if isinstance(p, ast.Name | ast.Call) and id(p) not in own]
     uses = [p for p in found if spell(p) in aliases and not (isinstance(p, ast.Name) and isinstance(p.ctx, ast.Store))]
     last = max(divided.first.lineno, divided.second.lineno)
     return uses if all(use.lineno > last for use in uses) else None
