@@ -21,6 +21,7 @@ from evo_kernel.types import (
     Brief,
     Evaluation,
     Judge,
+    Knobs,
     Operator,
     Population,
     Proposal,
@@ -113,9 +114,12 @@ class Engine:
         ledger: Ledger,
         settings: EngineSettings | None = None,
         observer: Observer | None = None,
+        apply_knobs: Callable[[Source, Knobs], Source] | None = None,
     ) -> None:
+        """`apply_knobs` writes a setting of the knobs into a source: what is confirmed is what would be exported."""
         self._population, self._operator, self._judge, self._ledger = population, operator, judge, ledger
         self._settings, self._observer = settings or EngineSettings(), observer or Silence()
+        self._apply_knobs = apply_knobs or (lambda source, knobs: source)
         self._lock = threading.RLock()  # guards the counts below; verdicts and lessons are taken in one order
         self._attempts = self._barren = self._infra = 0
         self._statuses: Counter[str] = Counter()
@@ -225,8 +229,11 @@ class Engine:
         self._count_barren(cost)
         return cost
 
-    def _judge_and_tell(self, recorded: Recorded, purpose: Purpose) -> Spent:
-        evaluation = self._evaluate(recorded.proposal.source, purpose)
+    def _judge_and_tell(self, recorded: Recorded, purpose: Purpose, knobs: Knobs = ()) -> Spent:
+        source = recorded.proposal.source
+        evaluation = self._evaluate(self._apply_knobs(source, knobs) if knobs else source, purpose)
+        if knobs:  # the verdict on a setting of this candidate, not on a source of its own
+            evaluation = replace(evaluation, source=source.sha256, knobs=knobs)
         parent = recorded.brief.parent.evaluation
         witnessed = evaluation.passed and self._operator.witnessed(recorded.proposal, parent, evaluation)
         with self._lock:
@@ -265,7 +272,9 @@ class Engine:
             best, champion = self._population.best(), self._population.champion()
             if best is None or self._aborted.is_set() or (champion and champion.candidate == best.candidate):
                 return
-            self._ledger.charge(self._judge_and_tell(self._population.recorded(best.candidate), Purpose.CONFIRM))
+            knobs = best.evaluation.knobs if best.evaluation is not None else ()
+            recorded = self._population.recorded(best.candidate)
+            self._ledger.charge(self._judge_and_tell(recorded, Purpose.CONFIRM, knobs))
 
     # ---- when to stop ----------------------------------------------------------------------------------------------
 

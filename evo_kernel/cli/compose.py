@@ -15,6 +15,7 @@ from evo_kernel.config import Config, config_from
 from evo_kernel.engine import Engine, EngineSettings, Observer, Summary
 from evo_kernel.errors import ConfigError, PopulationError
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
+from evo_kernel.fitness.knobs import apply_knobs
 from evo_kernel.tasks.first import first_kernel
 from evo_kernel.tasks.loading import BUILTIN, load
 from evo_kernel.tasks.task import Task
@@ -117,9 +118,8 @@ def ledger_of(config: Config, population: LineagePopulation) -> Ledger:
 
 def search(config: Config, parts: Prepared, observer: Observer, ledger: Ledger) -> Summary:
     """Run the loop with signals: the first finishes what is in flight, a second stops now."""
-    engine = Engine(
-        parts.population, build_operator(config), parts.judge, ledger, EngineSettings(width=config.width), observer
-    )
+    settings = EngineSettings(width=config.width)
+    engine = Engine(parts.population, build_operator(config), parts.judge, ledger, settings, observer, apply_knobs)
     with watched(engine, parts.judge):
         return engine.run()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from pathlib import Path
 from typing import Any
@@ -83,10 +84,21 @@ def _champion(view: Any, steps: Any, lineage: Any, session: Any, device: str, co
     }  # fmt: skip
     return Champion(
         task=task.name,
-        task_text=task.text,
+        task_files=_task_files(task),
         candidate=view.candidate,
         confirmed=confirmed,
         source=source,
         plans={case: plan.model_dump_json() for case, plan in plans.items()},
         provenance=provenance,
     )
+
+
+def _task_files(task: Any) -> dict[str, str]:
+    """The task's file as task.py, and its seed where the file says that it is: without it the task does not load."""
+    files = {"task.py": task.text}
+    for node in ast.parse(task.text).body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id="SEED")], value=ast.Constant(value=str() as seed)):
+                if task.seed is not None and not Path(seed).is_absolute() and ".." not in Path(seed).parts:
+                    files[seed] = task.seed.text
+    return files

@@ -17,7 +17,7 @@ class Champion:
     """What is exported."""
 
     task: str
-    task_text: str
+    task_files: Mapping[str, str]  # task.py and what it names, by path beside it
     candidate: int
     confirmed: bool
     source: Source  # with the chosen knobs written in
@@ -32,12 +32,13 @@ def write_champion(champion: Champion, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     files = {
         f"{champion.task}.py": champion.source.text,
-        "task.py": champion.task_text,
+        **champion.task_files,
         "provenance.json": json.dumps(champion.provenance, indent=1) + "\n",
         "README.md": _readme(champion),
         **{f"{case}.plan": text for case, text in champion.plans.items()},
     }
     for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
     return [folder / name for name in files]
 

@@ -12,7 +12,7 @@ import pytest
 from evo_kernel.budget import Budget, Ledger, Spent
 from evo_kernel.engine import Engine, EngineSettings, Summary
 from evo_kernel.errors import InfraError, OperatorFailed
-from evo_kernel.types import Brief, Call, Evaluation, Probe, Purpose, Source, Status
+from evo_kernel.types import Brief, Call, Evaluation, Knobs, Probe, Purpose, Source, Status
 from populations.population import LineagePopulation, open_population
 from tests.support.scripted import CARD, ENVIRONMENT, FIRST, TASK, Notebook, ScriptedJudge, ScriptedOperator, scored
 
@@ -79,6 +79,23 @@ def test_a_refuted_best_makes_room_for_the_next(population) -> None:
     ended = search(population, judge=ScriptedJudge(answer))
     assert len(refused) == 2
     assert ended.best is not None and ended.best.source.sha256 not in refused
+    assert population.champion().candidate == ended.best.candidate
+
+
+def test_what_is_confirmed_is_the_tuned_kernel(population) -> None:
+    def answer(source: Source, purpose: Purpose, number: int) -> Evaluation:
+        evaluation = scored(source, purpose)
+        return replace(evaluation, knobs=(("BLOCK", 64),)) if purpose is Purpose.SCORE else evaluation
+
+    def apply_knobs(source: Source, knobs: Knobs) -> Source:
+        return Source(f"{source.text.rstrip()} knobs {dict(knobs)}\n")
+
+    judge = ScriptedJudge(answer)
+    ledger = Ledger(Budget(evaluations=5))
+    ended = Engine(population, ScriptedOperator(), judge, ledger, QUICK, Notebook(), apply_knobs).run()
+    assert ended.best is not None
+    tuned = apply_knobs(ended.best.source, (("BLOCK", 64),))
+    assert judge.asked[-1] == (tuned.sha256, Purpose.CONFIRM)
     assert population.champion().candidate == ended.best.candidate
 
 
