@@ -121,8 +121,13 @@ class Kernel:
         """`wish`, or `wish_2`, `wish_3` ...: a name that the kernel (and `also`) does not use."""
         return fresh_name(wish, self.names | set(also))
 
+    @cached_property
+    def _calls(self) -> tuple[tuple[str, ast.Call], ...]:
+        return tuple((called(part), part) for part in ast.walk(self.node) if isinstance(part, ast.Call))
+
     def calls(self, *functions: str) -> list[ast.Call]:
-        return [part for part in ast.walk(self.node) if isinstance(part, ast.Call) and called(part) in functions]
+        """Calls of the named functions (`tl.dot`)."""
+        return [call for name, call in self._calls if name in functions]
 
 
 @dataclass(frozen=True, eq=False)

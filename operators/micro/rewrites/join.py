@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -16,7 +17,6 @@ from operators.micro.module import (
     expression,
     fresh_name,
     names_read,
-    names_written,
     spell,
     statements,
     substitute,
@@ -246,10 +246,8 @@ class Join:
         """The text without module constants that only the two old launches used."""
         used = names_read(self.pair.producer.call, self.pair.consumer.call) & set(self.module.constants)
         for name in sorted(used):
-            module = KernelModule.parse(text)
-            places = [s for s in module.tree.body if isinstance(s, ast.Assign) and names_written(s) == {name}]
-            if name not in names_read(module.tree) and len(places) == 1:
-                text = module.edited(module.delete(places[0]))
+            if len(re.findall(rf"\b{name}\b", text)) == 1:
+                text = re.sub(rf"^{name} = \d+[^\n]*\n", "", text, flags=re.MULTILINE)
         return text
 
     def _leftovers(self) -> Iterator[Edit]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from evo_kernel.types import Strategy, TaskCard
+from operators.micro.edits import Edit
 from operators.micro.hosts import launches_for, live_kernels
 from operators.micro.module import Kernel, KernelModule, Launch, copy_of, spell
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
@@ -68,18 +69,20 @@ def _worthwhile(module: KernelModule, task: TaskCard, passes: Passes) -> bool:
     return not sizes or any(not isinstance(size, int) or size <= LIMIT for size in sizes)
 
 
-def _launch_edit(module: KernelModule, launch: Launch, passes: Passes, name: str):  # noqa: ANN202 (an Edit)
+def _launch_edit(module: KernelModule, launch: Launch, passes: Passes, name: str) -> Edit:
     call = copy_of(launch.call)
     assert isinstance(call.func, ast.Subscript)
-    call.func.value = ast.Name(name, ast.Load())
     size = ast.parse(f"triton.next_power_of_2({spell(launch.arguments[passes.stop])})", mode="eval").body
     position = [p.name for p in passes.kernel.parameters].index(passes.block)
     if position < len(call.args):
         call.args[position] = size
     else:
         next(k for k in call.keywords if k.arg == passes.block).value = size
+    grid = spell(call.func.slice)
+    bare = spell(ast.Call(ast.Name("", ast.Load()), call.args, call.keywords))
+    new = f"{name}[{grid if grid.startswith('(') else f'({grid})'}]{bare}"
     old = module.source_of(launch.statement)
-    text = f"if {_test(launch, passes)}:\n    {spell(call)}\nelse:\n"
+    text = f"if {_test(launch, passes)}:\n    {new}\nelse:\n"
     return module.replace(launch.statement, text + _indent(old, launch.statement.col_offset))
 
 
