@@ -49,7 +49,7 @@ def test_every_rewrite_changes_the_code(plans):
 def test_grids(plans):
     tiles = plans["matmul"][0][1]
     assert plans["matmul swizzle"][0][1] == [tiles[0] * tiles[1]]
-    assert plans["matmul persistent"][0][1] == [2 * 132]
+    assert plans["matmul persistent"][0][1] == [4 * 132]
     assert [launch[1] for launch in plans["matmul split"]] == [[*tiles, 4], tiles]
 
 

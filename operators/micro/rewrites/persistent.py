@@ -23,7 +23,7 @@ from operators.micro.rewrites.grids import (
     written_parameters,
 )
 
-CONTRACTION_PROGRAMS = 2  # programs a multiprocessor, first value: tiles of a contraction fill its shared memory
+CONTRACTION_PROGRAMS = 4  # programs a multiprocessor, first value: large tiles of a contraction fill its shared memory
 ROW_PROGRAMS = 8
 
 
