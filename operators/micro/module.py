@@ -14,6 +14,7 @@ from functools import cached_property
 
 from operators.micro.edits import Edit, TextMap, splice
 from operators.micro.kernels import (
+    ALLOCATIONS,
     ATOMICS,
     LOADS,
     STORES,
@@ -114,6 +115,14 @@ class KernelModule:
             return self.root_of(node.value)
         return None
 
+    def is_whole(self, node: ast.expr) -> bool:
+        """Whether an argument starts where its tensor's storage starts: no slice on the way."""
+        cuts = [part.value for part in ast.walk(node) if isinstance(part, ast.Subscript)]
+        if any(not (isinstance(cut, ast.Attribute) and cut.attr == "shape") for cut in cuts):
+            return False
+        aliases = [self._aliases[name] for name in names_read(node) if name in self._aliases]
+        return all(self.is_whole(alias) for alias in aliases)
+
     def tensors(self, launch: Launch, kind: str) -> dict[str, str]:
         """Pointer parameter → tensor root, for parameters that the launch's kernel reads ("load") or writes
         ("store", atomics included). Roots that cannot be told come as "?"."""
@@ -129,14 +138,19 @@ class KernelModule:
 
     @cached_property
     def _aliases(self) -> dict[str, ast.expr]:
+        """Names of `run` that are made from another tensor by methods or slices, and how."""
         found: dict[str, ast.expr] = {}
         for statement in statements(self.run.body):
-            if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-                value, name = statement.value, statement.targets[0].id
-                is_view = isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)
-                is_alias = isinstance(value, ast.Name) or (is_view and value.func.attr in VIEWS)  # type: ignore[union-attr]
-                if is_alias and self_root(value) != name:
-                    found[name] = value
+            if not isinstance(statement, ast.Assign):
+                continue
+            value, root = statement.value, self_root(statement.value)
+            last = called(value).split(".")[-1]
+            if root in (None, "torch", "triton", "tl") or isinstance(value, ast.Attribute) or last in ALLOCATIONS:
+                continue
+            while root in found:
+                root = self_root(found[root])
+            for name in names_written(*statement.targets) - {root}:
+                found[name] = value
         return found
 
     # -- editing ---------------------------------------------------------------------------------------------------

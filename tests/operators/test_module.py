@@ -43,6 +43,14 @@ def test_pointers_through_names_and_views() -> None:
     assert module.tensors(module.launches[1], "load") == {"a_ptr": "scaled"}
 
 
+def test_slices_and_unknown_views_are_not_taken_for_new_tensors() -> None:
+    launch = "double_kernel[(triton.cdiv(m, MUL_BLOCK),)](sums,"
+    sliced = KernelModule.parse(CHAIN.replace(launch, f"part = scaled[1:]\n    {launch.replace('sums', 'part')}"))
+    assert sliced.tensors(sliced.launches[3], "load") == {"a_ptr": "scaled"}
+    parts = KernelModule.parse(CHAIN.replace(launch, f"p, q = scaled.chunk(2)\n    {launch.replace('sums', 'p')}"))
+    assert parts.tensors(parts.launches[3], "load") == {"a_ptr": "?"}
+
+
 def test_errors_name_the_place() -> None:
     with pytest.raises(SourceError, match="line 1"):
         KernelModule.parse("def run(:\n")

@@ -187,6 +187,12 @@ def test_fusion_refuses_a_buffer_that_others_need() -> None:
     assert all("buffer=scaled" not in s.key for s in offers(returned, "chain", "fuse-producer", "fuse-consumer"))
 
 
+def test_fusion_refuses_a_slice_of_the_buffer() -> None:
+    sliced = CHAIN.replace("(scaled, active,", "(scaled[1:], active,")
+    assert sliced != CHAIN
+    assert all("buffer=scaled" not in s.key for s in offers(sliced, "chain", "fuse-producer", "fuse-consumer"))
+
+
 def test_fusion_refuses_an_input_that_is_overwritten_in_between() -> None:
     overwritten = CHAIN.replace("    active = ", "    double_kernel[(4,)](w, x, m, BLOCK=MUL_BLOCK)\n    active = ")
     assert all("buffer=scaled" not in s.key for s in offers(overwritten, "chain", "fuse-producer", "fuse-consumer"))

@@ -56,7 +56,14 @@ def pairs(module: KernelModule) -> Iterator[Pair]:
             read = module.tensors(consumer, "load")
             for out, buffer in written.items():
                 into = [p for p, root in read.items() if root == buffer]
-                if buffer in module.buffers and len(into) == 1 and _movable(module, producer, consumer, buffer):
+                ends = [producer.arguments[out], *[consumer.arguments[p] for p in into]]
+                whole = all(module.is_whole(end) for end in ends)
+                if (
+                    buffer in module.buffers
+                    and len(into) == 1
+                    and whole
+                    and _movable(module, producer, consumer, buffer)
+                ):
                     yield Pair(producer, consumer, buffer, out, into[0])
 
 
