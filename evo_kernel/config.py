@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -55,7 +55,13 @@ class OperatorsConfig(_Section):
 
     mtmc: _Weight = Field(default=1.0, description="weight of macro thinking with the offline rewriter")
     crossover: _Weight = Field(default=0.15, description="weight of replaying another lineage's strategies")
-    policy: Literal["uniform", "bandit"] = Field(default="bandit", description="how macro thinking picks a strategy")
+    installed: Mapping[str, _Weight] = Field(
+        default={}, description="weights of operators that other packages offer (evo_kernel.operators), by name"
+    )
+    policy: str = Field(
+        default="bandit",
+        description="how macro thinking picks a strategy: uniform, bandit, or the name of an installed one",
+    )
     max_steps: _Count = Field(default=3, description="strategies in one proposal, at most")
 
 

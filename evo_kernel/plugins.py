@@ -1,13 +1,21 @@
-"""Extensions by entry point: an installed package can add operators and tasks without changing this one."""
+"""Extensions by entry point: an installed package adds operators, policies and tasks without changing this one.
+
+    [project.entry-points."evo_kernel.operators"]     a callable without arguments that makes an Operator
+    [project.entry-points."evo_kernel.policies"]      a callable without arguments that makes a Policy
+    [project.entry-points."evo_kernel.tasks"]         a callable that returns the path of a task file, or that path
+
+What a configuration does not name is never imported.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
 from evo_kernel.errors import UserError
 
-OPERATORS, TASKS = "evo_kernel.operators", "evo_kernel.tasks"
+OPERATORS, POLICIES, TASKS = "evo_kernel.operators", "evo_kernel.policies", "evo_kernel.tasks"
 
 
 def found(group: str) -> Mapping[str, EntryPoint]:
@@ -26,3 +34,11 @@ def load(group: str, name: str) -> object:
         return points[name].load()
     except ImportError as error:
         raise UserError(f"the extension {name!r} ({points[name].value}) does not import: {error}") from error
+
+
+def factory(group: str, name: str) -> Callable[[], Any]:
+    """An extension that makes something. Raises UserError when it is not callable."""
+    made = load(group, name)
+    if not callable(made):
+        raise UserError(f"the extension {name!r} of {group} is a {type(made).__name__}: it must be a callable.")
+    return made

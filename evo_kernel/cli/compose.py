@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from evo_kernel import plugins
 from evo_kernel.budget import Budget, Ledger, Spent
 from evo_kernel.config import Config, config_from
 from evo_kernel.engine import Engine, EngineSettings, Observer, Summary
@@ -17,7 +18,7 @@ from evo_kernel.errors import ConfigError, PopulationError
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
 from evo_kernel.fitness.knobs import apply_knobs
 from evo_kernel.tasks.first import first_kernel
-from evo_kernel.tasks.loading import BUILTIN, load
+from evo_kernel.tasks.loading import BUILTIN, builtin_names, load
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import Environment, Judge, Operator, PlanVerdict, Relative, Source
 from operators.crossover import CrossoverOperator
@@ -45,6 +46,9 @@ def task_of(config: Config) -> Task:
     """The configured task. Raises ConfigError, TaskError."""
     if not config.task:
         raise ConfigError("no task is named: `evo-kernel run TASK`, or `task = ...` in the configuration")
+    if config.task in plugins.found(plugins.TASKS) and config.task not in builtin_names():
+        offered = plugins.load(plugins.TASKS, config.task)
+        return load(str(offered() if callable(offered) else offered))
     return load(config.task)
 
 
@@ -70,12 +74,16 @@ def judge_settings(config: Config) -> JudgeSettings:
 
 
 def build_operator(config: Config) -> Operator:
-    """The mix of the offline operators."""
+    """The mix of the offline operators and of those that other packages offer. Raises UserError."""
     coder = RewriteCoder()
     settings = config.operators
-    policy = BanditPolicy() if settings.policy == "bandit" else UniformPolicy()
-    mtmc = MtmcOperator(policy, coder, max_steps=settings.max_steps)
-    return MixOperator([mtmc, CrossoverOperator(coder)], {"mtmc": settings.mtmc, "crossover": settings.crossover})
+    policies = {"bandit": BanditPolicy, "uniform": UniformPolicy}
+    policy = policies.get(settings.policy) or plugins.factory(plugins.POLICIES, settings.policy)
+    mtmc = MtmcOperator(policy(), coder, max_steps=settings.max_steps)
+    installed = [plugins.factory(plugins.OPERATORS, name)() for name in settings.installed]
+    weights = {"mtmc": settings.mtmc, "crossover": settings.crossover}
+    weights |= {operator.name: weight for operator, weight in zip(installed, settings.installed.values(), strict=True)}
+    return MixOperator([mtmc, CrossoverOperator(coder), *installed], weights)
 
 
 @contextlib.contextmanager

@@ -76,7 +76,7 @@ def replay(plan: Path, task_name: str | None, device: str, deadline_s: float, as
     Inputs are drawn at random for the plan's shapes; with --task they are the task's, and the outputs are checked.
 
     \b
-    evo-kernel replay champion-m4096-n4096.plan --task softmax
+    evo-kernel replay plans/m4096-n4096.plan --task softmax
     """
     from evo_kernel.fitness.replay import replay_plan
 
