@@ -74,10 +74,11 @@ def show(console: Console, parts: Prepared, ended: Summary, path: Path) -> None:
         console.print("times are modeled from the compiled sm_90 code, not measured; correctness was checked by "
                       "executing the kernels in Triton's interpreter", highlight=False)  # fmt: skip
     for line in _path_lines(path, best.candidate):
-        console.print(Text(line))
+        console.print(Text(line), soft_wrap=True)
     if best.evaluation.knobs:
         console.print(Text("knobs: " + ", ".join(f"{name}={value}" for name, value in best.evaluation.knobs)))
-    console.print(Text(f"next: evo-kernel show {path} · evo-kernel export {path} --to DIR · evo-kernel resume {path}"))
+    for command in (f"show {path}", f"export {path} --to DIR", f"resume {path}"):
+        console.print(Text(f"next: evo-kernel {command}"), soft_wrap=True)
 
 
 def exit_code(ended: Summary) -> int:
