@@ -62,7 +62,7 @@ class OperatorsConfig(_Section):
         default="bandit",
         description="how macro thinking picks a strategy: uniform, bandit, or the name of an installed one",
     )
-    max_steps: _Count = Field(default=3, description="strategies in one proposal, at most")
+    max_steps: _Count = Field(default=1, description="strategies in one proposal, at most")
 
 
 class JudgeConfig(_Section):

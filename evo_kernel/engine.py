@@ -116,7 +116,11 @@ class Engine:
         observer: Observer | None = None,
         apply_knobs: Callable[[Source, Knobs], Source] | None = None,
     ) -> None:
-        """`apply_knobs` writes a setting of the knobs into a source: what is confirmed is what would be exported."""
+        """`apply_knobs` writes a setting of the knobs into a source.
+
+        What is confirmed is what would be exported, and operators start from a parent as it was scored: a child that
+        fell back to untuned knobs would look slower than its parent whatever its structure is worth.
+        """
         self._population, self._operator, self._judge, self._ledger = population, operator, judge, ledger
         self._settings, self._observer = settings or EngineSettings(), observer or Silence()
         self._apply_knobs = apply_knobs or (lambda source, knobs: source)
@@ -204,7 +208,7 @@ class Engine:
     # ---- one attempt -----------------------------------------------------------------------------------------------
 
     def _attempt(self) -> Spent:
-        brief = self._population.ask()
+        brief = self._tuned(self._population.ask())
         with self._lock:
             self._attempts += 1
             self._observer.attempt_started(brief)
@@ -228,6 +232,14 @@ class Engine:
             cost += self._judge_and_tell(self._population.record(brief, proposal), Purpose.SCORE)
         self._count_barren(cost)
         return cost
+
+    def _tuned(self, brief: Brief) -> Brief:
+        """The brief with the knobs that its parent was scored with written into the parent's source."""
+        parent = brief.parent
+        if parent.evaluation is None or not parent.evaluation.knobs:
+            return brief
+        source = self._apply_knobs(parent.source, parent.evaluation.knobs)
+        return replace(brief, parent=replace(parent, source=source))
 
     def _judge_and_tell(self, recorded: Recorded, purpose: Purpose, knobs: Knobs = ()) -> Spent:
         source = recorded.proposal.source

@@ -235,9 +235,9 @@ class PlanJudge:
         with self._lock:
             worth = best_log <= self._best_log_us + math.log(self._settings.tune_within)
         knobs = find_knobs(work.source, dict(recording.configs)) if worth else ()
-        ranked: list[tuple[float, Knobs, list[Measurement], Recording]] = []
+        ranked: list[tuple[float, Knobs, list[Measurement]]] = []
         for setting in self._tuner.settings(work.source, knobs, self._settings.tune_plans):
-            tried = self._recorder.record(work.source, self._record_cases((CaseKind.CHECK, CaseKind.SEARCH)), [setting])
+            tried = self._recorder.record(work.source, self._record_cases((CaseKind.SEARCH,)), [setting])
             if tried.fault is not None:
                 self._tuner.tell(work.source, setting, None)
                 continue
@@ -245,9 +245,10 @@ class PlanJudge:
             cost = None if isinstance(found, Checked) else _mean_log(found)
             self._tuner.tell(work.source, setting, cost)
             if cost is not None and not isinstance(found, Checked) and cost < best_log:
-                ranked.append((cost, setting, found, tried))
-        for cost, setting, found, tried in sorted(ranked, key=lambda item: item[0]):
-            if self._check_setting(work, tried, setting).passed:
+                ranked.append((cost, setting, found))
+        for cost, setting, found in sorted(ranked, key=lambda item: item[0]):
+            checks = self._recorder.record(work.source, self._record_cases((CaseKind.CHECK,)), [setting])
+            if self._check_setting(work, checks, setting).passed:
                 self._note_best(cost)
                 return setting, found
         self._note_best(best_log)

@@ -72,7 +72,7 @@ class View(_Data):
     def span(self) -> tuple[int, int]:
         """Half-open byte range of the buffer that the view can touch."""
         if self.elements == 0:
-            return (self.offset * self.item_bytes,) * 2
+            return self.offset * self.item_bytes, self.offset * self.item_bytes
         low = high = self.offset
         for size, stride in zip(self.shape, self.strides, strict=True):
             low += min(0, (size - 1) * stride)

@@ -1,6 +1,6 @@
 """The compiler's child: kernel text in, cubin out. It sees no candidate module, only self-contained kernel text.
 
-Request: {"arch", "kernels": [kernel, ...]}. Answer: {"binaries": [{"metadata", "cubin"} | {"fault"}]}.
+Request: {"arch", "kernel"}. Answer: {"metadata", "cubin"} or {"fault"}.
 """
 
 from __future__ import annotations
@@ -34,13 +34,10 @@ def warm_up() -> None:
 
 
 def handle(request: dict[str, Any], folder: str) -> dict[str, Any]:
-    """Compile every kernel; one that fails answers with its fault."""
-    return {"binaries": [_compile(k, request["arch"], folder, n) for n, k in enumerate(request["kernels"])]}
-
-
-def _compile(kernel: dict[str, Any], arch: int, folder: str, number: int) -> dict[str, Any]:
+    """Compile one kernel; what it does wrong is an answer."""
+    kernel, arch = request["kernel"], request["arch"]
     try:
-        function = _function(kernel, folder, number)
+        function = _function(kernel, folder)
         source_type = ASTSource
         if kernel["language"] == "gluon":
             from triton.experimental.gluon._runtime import GluonASTSource
@@ -60,8 +57,8 @@ def _compile(kernel: dict[str, Any], arch: int, folder: str, number: int) -> dic
         return {"fault": _explain(error)}
 
 
-def _function(kernel: dict[str, Any], folder: str, number: int) -> Any:
-    name = f"kernel_{number}"
+def _function(kernel: dict[str, Any], folder: str) -> Any:
+    name = "carried_kernel"
     path = os.path.join(folder, f"{name}.py")
     with open(path, "w", encoding="utf-8") as file:
         file.write(kernel["text"])

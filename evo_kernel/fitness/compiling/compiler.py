@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import ast
 import base64
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from pydantic import ValidationError
@@ -31,6 +33,7 @@ class Compiler:
         self._arch = arch
         self._deadline_s = deadline_s
         self._zygote = Zygote("compile")
+        self._pool = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="compile")
         self._lock = threading.Lock()
         self._cache: OrderedDict[str, Binary | str] = OrderedDict()
 
@@ -39,6 +42,7 @@ class Compiler:
 
     def close(self) -> None:
         self._zygote.close()
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def compile(self, kernels: Sequence[Kernel]) -> list[Binary | str]:
         """One binary a kernel, or the reason why there is none, in order. Raises InfraError only."""
@@ -56,20 +60,16 @@ class Compiler:
         faults = {k.key: text_fault(k) for k in kernels}
         clean = [k for k in kernels if not faults[k.key]]
         results: dict[str, Binary | str] = {key: fault for key, fault in faults.items() if fault}
-        if clean:
-            limits = Limits(deadline_s=self._deadline_s * len(clean), may_fork=True)
-            request = {"arch": self._arch, "kernels": [k.model_dump(mode="json") for k in clean]}
-            result = self._zygote.run(request, limits)
-            if result.answer is None and len(clean) > 1:
-                for kernel in clean:  # one of them broke the child: the others are innocent
-                    results[kernel.key] = self._compile([kernel])[0]
-            elif result.answer is None:
-                results[clean[0].key] = f"kernel {clean[0].name}: the compiler ended with {result.outcome}"
-            else:
-                answers = list(result.answer.get("binaries") or [])
-                answers += [{"fault": "no answer"}] * (len(clean) - len(answers))
-                results |= {k.key: _binary(k, answer) for k, answer in zip(clean, answers, strict=False)}
+        results |= dict(zip([k.key for k in clean], self._pool.map(self._compile_one, clean), strict=True))
         return [results[k.key] for k in kernels]
+
+    def _compile_one(self, kernel: Kernel) -> Binary | str:
+        """A child a kernel: they compile side by side, and one that breaks its child breaks no other."""
+        limits = Limits(deadline_s=self._deadline_s, may_fork=True)
+        result = self._zygote.run({"arch": self._arch, "kernel": kernel.model_dump(mode="json")}, limits)
+        if result.answer is None:
+            return f"kernel {kernel.name}: the compiler ended with {result.outcome}"
+        return _binary(kernel, result.answer)
 
 
 def text_fault(kernel: Kernel) -> str:

@@ -42,7 +42,8 @@ class _Job:
 
 def main() -> None:
     role, control_fd = sys.argv[1], int(sys.argv[2])
-    guards.die_with_parent()
+    # Not PR_SET_PDEATHSIG: it fires when the *thread* that started this process ends. The end of the control socket
+    # says that the parent is gone.
     handler = _prepare(role)
     control = socket.socket(fileno=control_fd)
     _send(control, {"ready": True})

@@ -1,7 +1,7 @@
 """The parent's side of a zygote: start it, give it jobs, read their results as untrusted data, restart it if it dies.
 
 Thread-safe: many threads may have jobs in flight on one zygote. Every process that comes of it is owned: the zygote
-dies with this process, children die with the zygote, and a child's whole process tree dies at its deadline.
+ends when its control socket does, children die with the zygote, and a child's whole process tree dies at its deadline.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ ADDRESS_BITS = 40  # fake addresses: buffer number above, byte offset below; eve
 _ALLOCATIONS = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted"}
 _FILLED = {"zeros": 0, "zeros_like": 0, "new_zeros": 0, "ones": 1, "ones_like": 1, "new_ones": 1}
 _FULL = {"full": 1, "full_like": 1, "new_full": 2}  # position of the value
-_SILENT = {"detach", "alias", "lift_fresh", "_assert_async", "sym_size", "sym_stride", "is_pinned"}
+_SILENT = {"device", "detach", "alias", "lift_fresh", "_assert_async", "sym_size", "sym_stride", "is_pinned"}
 
 
 class Refused(Exception):
