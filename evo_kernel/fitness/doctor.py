@@ -68,7 +68,7 @@ def _gpu() -> Finding:
     if count == 0:
         return Finding("gpu", True, "no CUDA GPU is visible: scores are modeled (sm_90)", "Check nvidia-smi.")
     try:
-        import cuda.bindings.driver  # noqa: F401
+        import cuda.bindings.driver  # noqa: F401  # pyright: ignore[reportMissingImports]
     except ImportError:
         return Finding("gpu", False, f"{count} GPU(s), but no cuda-bindings", "pip install 'evo-kernel[cuda]'")
     return Finding("gpu", True, f"{count} GPU(s): scores are measured")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import secrets
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,6 +20,7 @@ from evo_kernel.fitness.compiling.compiler import Compiler
 from evo_kernel.fitness.knobs import find_knobs
 from evo_kernel.fitness.plan import CompiledPlan
 from evo_kernel.fitness.record.recorder import Fault, RecordCase, Recorder, Recording
+from evo_kernel.fitness.references import SeedPool, fresh_seed
 from evo_kernel.fitness.runners.base import Checked, Round, Runner
 from evo_kernel.fitness.runners.choose import open_runner
 from evo_kernel.fitness.tuner import Tuner
@@ -75,6 +75,7 @@ class PlanJudge:
         self._baselines: dict[str, Mapping[str, float]] = {}
         self._best_log_us = math.inf
         self._tuner = Tuner(settings.seed)
+        self._seeds = SeedPool()
         self.environment: Environment
 
     def start(self) -> None:
@@ -178,7 +179,10 @@ class PlanJudge:
         if fault:
             return Checked(Status.REJECTED, fault)
         wanted = regimes.CONFIRM if purpose is Purpose.CONFIRM else regimes.SEARCH
-        rounds: list[Round] = [(secrets.randbits(62), regime) for regime in wanted]
+        if purpose is Purpose.CONFIRM:
+            rounds: list[Round] = [(fresh_seed(), regime) for regime in wanted]
+        else:
+            rounds = [(self._seeds.seed(case.name, regime), regime) for regime in wanted]
         return self._runner.check(plan, case, rounds)
 
     def _rule_fault(self, plan: CompiledPlan) -> str:
@@ -204,13 +208,13 @@ class PlanJudge:
             if isinstance(plan, Fault):
                 return Checked(plan.status, plan.reason)
             work.plans.append((case.name, knobs, plan.hash))
-            found = self._measured(work, plan, case)
+            found = self._measured(work, plan, case, checked=not knobs)
             if isinstance(found, Checked):
                 return found
             measured.append(found)
         return measured
 
-    def _measured(self, work: _Work, plan: CompiledPlan, case: Case) -> Measurement | Checked:
+    def _measured(self, work: _Work, plan: CompiledPlan, case: Case, checked: bool) -> Measurement | Checked:
         known = self._find(case.name, plan.hash)
         if known is not None and work.purpose is not Purpose.CONFIRM:
             if known.measurement is not None:
@@ -218,7 +222,8 @@ class PlanJudge:
             if known.status is not Status.PASSED:
                 return Checked(known.status, known.reason)
         fault = self._rule_fault(plan)
-        found = Checked(Status.REJECTED, fault) if fault else self._runner.measure(plan, case, secrets.randbits(62))
+        seed = fresh_seed() if work.purpose is Purpose.CONFIRM else self._seeds.seed(case.name, "timed")
+        found = Checked(Status.REJECTED, fault) if fault else self._runner.measure(plan, case, seed, checked)
         if isinstance(found, Checked):
             self._keep(work, PlanVerdict(case.name, plan.hash, found.status, found.reason))
             return found
@@ -235,7 +240,7 @@ class PlanJudge:
         with self._lock:
             worth = best_log <= self._best_log_us + math.log(self._settings.tune_within)
         knobs = find_knobs(work.source, dict(recording.configs)) if worth else ()
-        ranked: list[tuple[float, Knobs, list[Measurement]]] = []
+        ranked: list[tuple[float, Knobs, list[Measurement], Recording]] = []
         for setting in self._tuner.settings(work.source, knobs, self._settings.tune_plans):
             tried = self._recorder.record(work.source, self._record_cases((CaseKind.SEARCH,)), [setting])
             if tried.fault is not None:
@@ -245,14 +250,25 @@ class PlanJudge:
             cost = None if isinstance(found, Checked) else _mean_log(found)
             self._tuner.tell(work.source, setting, cost)
             if cost is not None and not isinstance(found, Checked) and cost < best_log:
-                ranked.append((cost, setting, found))
-        for cost, setting, found in sorted(ranked, key=lambda item: item[0]):
+                ranked.append((cost, setting, found, tried))
+        for cost, setting, found, tried in sorted(ranked, key=lambda item: item[0]):
             checks = self._recorder.record(work.source, self._record_cases((CaseKind.CHECK,)), [setting])
-            if self._check_setting(work, checks, setting).passed:
+            if self._check_setting(work, checks, setting).passed and self._right_when_timed(tried, setting):
                 self._note_best(cost)
                 return setting, found
         self._note_best(best_log)
         return (), own
+
+    def _right_when_timed(self, recording: Recording, knobs: Knobs) -> bool:
+        """Whether a tuned setting is right on every search case too, at full size."""
+        if self.environment.kind == "modeled":
+            return True  # full sizes are not executed without a GPU
+        for case in self._cases(CaseKind.SEARCH):
+            plan = recording.plans[(case.name, knobs)]
+            rounds: list[Round] = [(self._seeds.seed(case.name, "timed"), "nominal")]
+            if isinstance(plan, Fault) or not self._runner.check(plan, case, rounds).passed:
+                return False
+        return True
 
     def _note_best(self, log_us: float) -> None:
         with self._lock:

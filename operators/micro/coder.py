@@ -38,12 +38,24 @@ class RewriteCoder:
         self._limit = parsed
         self._lock = threading.Lock()
         self._modules: OrderedDict[str, KernelModule | SourceError] = OrderedDict()
+        self._offers: OrderedDict[tuple[str, str], tuple[Strategy, ...]] = OrderedDict()
 
     def offer(self, source: Source, task: TaskCard) -> tuple[Strategy, ...]:
+        """What applies; kept, since a good parent is asked about again and again (35 to 120 ms each time)."""
+        key = (source.sha256, task.name)
+        with self._lock:
+            if key in self._offers:
+                self._offers.move_to_end(key)
+                return self._offers[key]
         module = self._parse(source)
         if isinstance(module, SourceError):
             return ()
-        return tuple(strategy for rewrite in self._rewrites.values() for strategy in rewrite.offers(module, task))
+        found = tuple(strategy for rewrite in self._rewrites.values() for strategy in rewrite.offers(module, task))
+        with self._lock:
+            self._offers[key] = found
+            while len(self._offers) > self._limit:
+                self._offers.popitem(last=False)
+        return found
 
     def implement(self, source: Source, strategy: Strategy, task: TaskCard, rng: np.random.Generator) -> str:
         rewrite = self._rewrites.get(strategy.name)

@@ -34,7 +34,7 @@ def warm_up() -> None:
     FakeTensor.__getitem__ = get_item
     FakeTensor.__setitem__ = set_item
     with FakeTensorMode():
-        torch.empty(2, device="cpu") + 1
+        torch.empty(2, device="cpu").add(1)
 
 
 def handle(request: dict[str, Any], folder: str) -> dict[str, Any]:
@@ -129,9 +129,9 @@ class _hooks:
             return tracer.address(tensor)
 
         self._saved = (JITFunction.run, Autotuner.run, FakeTensor.__dict__.get("data_ptr"), triton.set_allocator)
-        JITFunction.run = run
+        JITFunction.run = run  # pyright: ignore[reportAttributeAccessIssue]
         Autotuner.run = self._tuned()
-        FakeTensor.data_ptr = address
+        FakeTensor.data_ptr = address  # pyright: ignore[reportAttributeAccessIssue]
         triton.set_allocator = lambda allocator: None
 
     def __exit__(self, *exc: object) -> None:

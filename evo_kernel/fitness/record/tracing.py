@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
 from evo_kernel.fitness.record.carry import CannotCarry, kernel_text
@@ -102,7 +101,7 @@ class Tracer:
     def launch(self, kernel: JITFunction, args: tuple, grid: Any, warmup: bool, options: dict[str, Any]) -> Any:
         """Answers for JITFunction.run: binds and specialises as Triton does, and writes the launch down."""
         user_options = {name: value for name, value in options.items() if name not in kernel.arg_names}
-        backend, binder = kernel.device_caches[driver.active.get_current_device()][-2:]
+        backend, binder = kernel.device_caches[0][-2:]
         bound, specialization, _ = binder(*args, **options)
         packed_options = {"debug": False, **user_options}
         _, signature, constants, attributes = kernel._pack_args(

@@ -38,8 +38,11 @@ class Runner(Protocol):
 
     def check(self, plan: CompiledPlan, case: Case, rounds: Sequence[Round]) -> Checked: ...
 
-    def measure(self, plan: CompiledPlan, case: Case, seed: int) -> Measurement | Checked:
-        """The plan's time on a case, without baselines; or how it failed while it was timed."""
+    def measure(self, plan: CompiledPlan, case: Case, seed: int, checked: bool = True) -> Measurement | Checked:
+        """The plan's time on a case, without baselines; or how it failed while it was timed.
+
+        `checked`: whether the outputs of a timed launch are checked too. Not while knobs are tuned: the winner is.
+        """
         ...
 
     def baselines(self, case: Case) -> Mapping[str, float]:
@@ -48,7 +51,7 @@ class Runner(Protocol):
 
     @property
     def busy_s(self) -> float:
-        """Seconds of GPU time that requests have taken."""
+        """Seconds of GPU time that requests of the calling thread have taken."""
         ...
 
     def close(self) -> None: ...

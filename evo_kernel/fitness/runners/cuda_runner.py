@@ -48,11 +48,11 @@ class CudaRunner:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the runner
         self._closed = False
         self.info: dict[str, Any] = {}
-        self._busy_s = 0.0
+        self._busy = threading.local()
 
     @property
     def busy_s(self) -> float:
-        return self._busy_s
+        return getattr(self._busy, "s", 0.0)
 
     def environment(self, confinement: str) -> Environment:
         return Environment(
@@ -70,8 +70,9 @@ class CudaRunner:
         answer = self.request("check", plan, case=case.name, rounds=list(rounds))
         return Checked(Status(answer["status"]), answer["reason"], answer.get("error", math.inf))
 
-    def measure(self, plan: CompiledPlan, case: Case, seed: int) -> Measurement | Checked:
-        answer = self.request("time", plan, case=case.name, seed=seed)
+    def measure(self, plan: CompiledPlan, case: Case, seed: int, checked: bool = True) -> Measurement | Checked:
+        checked = checked and bool(self._task.baselines)  # a plan file alone has nothing to be held against
+        answer = self.request("time", plan, case=case.name, seed=seed, check=checked)
         if answer["status"] != Status.PASSED:
             return Checked(Status(answer["status"]), answer["reason"], answer.get("error", math.inf))
         found = summarise(answer["samples_us"])
@@ -111,7 +112,7 @@ class CudaRunner:
                 process = self._ensure_started()
                 answer = self._exchange(process, message)
             finally:
-                self._busy_s += time.monotonic() - start
+                self._busy.s = self.busy_s + time.monotonic() - start
         return answer
 
     def _exchange(self, process: subprocess.Popen[bytes], message: bytes) -> dict[str, Any]:

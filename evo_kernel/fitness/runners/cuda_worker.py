@@ -21,13 +21,15 @@ from cuda.bindings import driver  # pyright: ignore[reportMissingImports]
 from evo_kernel.errors import PlanError
 from evo_kernel.fitness import check, regimes
 from evo_kernel.fitness.plan import CompiledPlan, read_compiled_plan
+from evo_kernel.fitness.references import References
 from evo_kernel.fitness.runners.cuda_driver import Arena, CudaFault, Launcher, PlanFault, ok
 from evo_kernel.fitness.timing import TimingSettings, settled
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Case, Input, Task
-from evo_kernel.types import Status
+from evo_kernel.types import CheckResult, Status
 
 _SETTINGS = TimingSettings()
+_REFERENCE_BYTES = 16 << 30  # of host memory
 
 
 class Worker:
@@ -38,6 +40,7 @@ class Worker:
         self.l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
         flush = int(self.l2_bytes * _SETTINGS.flush_bytes_of_l2)
         self._flush = torch.empty(flush, dtype=torch.uint8, device="cuda")
+        self._references = References(_REFERENCE_BYTES)
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Dispatch one request. Faults of a candidate are answers."""
@@ -50,7 +53,7 @@ class Worker:
         try:
             if command == "check":
                 return self.check(plan, launcher, case, request["rounds"])
-            return self.time(plan, launcher, case, request["seed"])
+            return self.time(plan, launcher, case, request["seed"], request["check"])
         finally:
             torch.cuda.synchronize()
             launcher.close()
@@ -65,11 +68,18 @@ class Worker:
             outputs, fault = self._run_twice(plan, launcher, inputs)
             if fault:
                 return {"status": Status.WRONG, "reason": fault, "error": float("inf")}
-            result = check.judge_outputs(self.task, case.name, inputs, outputs)
+            result = self.compare(case, seed, regime, inputs, outputs)
             worst = max(worst, result.error)
             if not result.passed:
                 return {"status": Status.WRONG, "reason": result.reason, "error": worst}
         return {"status": Status.PASSED, "reason": "", "error": worst}
+
+    def compare(
+        self, case: Case, seed: int, regime: str, inputs: Sequence[Input], outputs: Sequence[torch.Tensor]
+    ) -> CheckResult:
+        """The verdict on outputs; called when the candidate's kernels have finished."""
+        expected = self._references.of(case.name, seed, regime, "cuda", lambda: check.expect(self.task, inputs))
+        return check.compare(case.name, outputs, expected, self.task.tolerance)
 
     def draw(self, case: Case, seed: int, regime: str) -> tuple[Input, ...]:
         generator = torch.Generator("cuda").manual_seed(seed)
@@ -99,8 +109,8 @@ class Worker:
 
     # --- time -------------------------------------------------------------------------------------------------------
 
-    def time(self, plan: CompiledPlan, launcher: Launcher, case: Case, seed: int) -> dict[str, Any]:
-        """Samples in µs over rotating inputs with a cold L2; the outputs of a timed launch are checked too."""
+    def time(self, plan: CompiledPlan, launcher: Launcher, case: Case, seed: int, checked: bool) -> dict[str, Any]:
+        """Samples in µs over rotating inputs with a cold L2; with `checked`, a timed launch's outputs are checked."""
         size = sum(buffer.bytes for buffer in plan.plan.buffers)
         arenas, drawn = [], []
         for number in range(self.sets(size)):
@@ -111,13 +121,12 @@ class Worker:
             drawn.append(inputs)
         graphs = [capture(lambda arena=arena: launcher.run(arena)) for arena in arenas]
         samples, wall_us = self.sample([graph.replay for graph in graphs])
-        last = (len(samples) - 1) % len(arenas)
-        outputs = [arenas[last].tensor(view).clone() for view in plan.plan.outputs]
-        inputs = drawn[last]
+        outputs = [arenas[0].tensor(view).clone() for view in plan.plan.outputs]
+        inputs = drawn[0]
         del graphs, arenas, drawn
-        if not self.task.baselines:  # a plan file alone: nothing to hold it against
+        if not checked:
             return {"status": Status.PASSED, "reason": "", "samples_us": samples, "wall_us": wall_us}
-        result = check.judge_outputs(self.task, case.name, inputs, outputs)
+        result = self.compare(case, seed, "nominal", inputs, outputs)
         if not result.passed:
             reason = f"right when checked, wrong when timed: {result.reason}"
             return {"status": Status.WRONG, "reason": reason, "error": result.error}
