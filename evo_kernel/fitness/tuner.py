@@ -5,6 +5,7 @@ Settings are compared with the source's own by the judge; a knob change is never
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator, Sequence
 
@@ -13,7 +14,19 @@ import optuna
 from evo_kernel.fitness.knobs import Knob
 from evo_kernel.types import Knobs, Source
 
+_NOT_TILES = ("WARPS", "STAGES", "GROUP", "SPLIT", "PROGRAMS", ".config")
 _STARTUP = 4  # settings drawn at random before the sampler models what it saw
+
+
+MAX_TILE, MAX_WORK = 128 * 256, 128 * 256 * 64
+"""Elements of the two, and of the three, largest tile sizes together. Beyond them the accumulators of a program do not
+fit into the registers of an SM, and the compiler spends minutes on what then spills."""
+
+
+def too_large(setting: Knobs) -> bool:
+    """Whether several tile sizes of one setting are large together; one large row block alone is fine."""
+    tiles = sorted((v for name, v in setting if not any(w in name for w in _NOT_TILES)), reverse=True)
+    return len(tiles) > 1 and (tiles[0] * tiles[1] > MAX_TILE or math.prod(tiles[:3]) > MAX_WORK)
 
 
 class Tuner:
@@ -40,7 +53,7 @@ class Tuner:
             trial = study.ask()
             drawn = {knob.name: trial.suggest_categorical(knob.name, knob.choices) for knob in knobs}
             setting = tuple(sorted((name, int(value)) for name, value in drawn.items()))
-            if setting in seen:
+            if setting in seen or too_large(setting):
                 study.tell(trial, state=optuna.trial.TrialState.PRUNED)
                 continue
             seen.add(setting)

@@ -203,3 +203,12 @@ def test_a_strategy_that_does_not_fit_fails_with_a_reason(name: str) -> None:
     strategy = Strategy(name, "memory", "kernel nobody -> nowhere", (("buffer", "b"),))
     with pytest.raises(RewriteFailed, match="nobody"):
         REWRITES[name].apply(KernelModule.parse(SOFTMAX), strategy)
+
+
+def test_a_row_without_masks_is_not_split_again():
+    """`EVEN_…` says that the block divides the row; with another block it would lie, and stores would run over."""
+    whole = first(SOFTMAX, "softmax", "one-pass-row")
+    assert offers(whole, "softmax", "multi-pass-row")
+    bare = first(whole, "softmax", "drop-masks")
+    assert "EVEN_" in bare
+    assert not offers(bare, "softmax", "multi-pass-row")

@@ -35,7 +35,7 @@ class MultiPassRow:
         return [
             Strategy(self.name, "algorithm", kernel_region(kernel.name))
             for kernel in live_kernels(module, task)
-            if _row(module, kernel) is not None
+            if _row(module, kernel) is not None and not _speaks_of_its_block(kernel)
         ]
 
     def apply(self, module: KernelModule, strategy: Strategy) -> str:
@@ -48,6 +48,11 @@ class MultiPassRow:
         edits = [module.replace_range(kernel.body[0], kernel.body[-1], text), module.set_constant(knob, DEFAULT_BLOCK)]
         edits += [module.replace(launch.arguments[block], knob) for launch in module.launches_of(kernel.name)]
         return module.edited(edits)
+
+
+def _speaks_of_its_block(kernel: Kernel) -> bool:
+    """Whether a constexpr says that the block divides the row (see drop_masks.py): it would lie of a smaller block."""
+    return any(parameter.name.startswith("EVEN_") for parameter in kernel.parameters)
 
 
 def _row(module: KernelModule, kernel: Kernel) -> tuple[str, str] | None:
