@@ -26,7 +26,7 @@ lint: $(READY) ## ruff, pyright and the import contracts
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright && $(BIN)/lint-imports
 
 bench: $(READY) ## Print the tables behind the figures in docs/benchmarks.md
-	$(BIN)/python -P benchmarks/all.py
+	$(BIN)/python -m benchmarks.all
 
 test-gpu: ## Run tests/gpu/ with the current python, on a machine with an NVIDIA GPU
 	$(PYTHON) -m pytest tests/gpu

@@ -142,7 +142,7 @@ class PlanJudge:
         return self._scored(work, knobs, measured)
 
     def _record_cases(self, kinds: Sequence[CaseKind]) -> tuple[RecordCase, ...]:
-        return tuple(_record_case(self._task, case) for kind in kinds for case in self._cases(kind))
+        return tuple(record_case(self._task, case) for kind in kinds for case in self._cases(kind))
 
     def _cases(self, kind: CaseKind) -> tuple[Case, ...]:
         found = self._task.cases_of(kind)
@@ -289,7 +289,7 @@ class PlanJudge:
     def _first_kernel_us(self, case: Case, found: Measurement) -> float:
         """Time of the first kernel on a case; `found` is what is being held against it, often itself."""
         source = first_kernel(self._task)
-        plan = self._recorder.record(source, (_record_case(self._task, case),), [()]).plans[(case.name, ())]
+        plan = self._recorder.record(source, (record_case(self._task, case),), [()]).plans[(case.name, ())]
         if isinstance(plan, Fault):
             raise InfraError(f"the task's first kernel does not record: {plan.reason}")
         if found.plan == plan.hash:
@@ -366,7 +366,8 @@ def open_judge(
     return judge
 
 
-def _record_case(task: Task, case: Case) -> RecordCase:
+def record_case(task: Task, case: Case) -> RecordCase:
+    """A task's case as the recorder takes it."""
     specs: list[Mapping[str, object]] = []
     for spec in task.input_specs(case):
         if isinstance(spec, TensorSpec):
