@@ -1,0 +1,68 @@
+"""The no-GPU judge from end to end, with its real children: recorded, compiled, interpreted, modeled."""
+
+from __future__ import annotations
+
+import pytest
+
+from evo_kernel.fitness.judge import JudgeSettings, open_judge
+from evo_kernel.tasks.loading import load
+from evo_kernel.types import Purpose, Source, Status
+
+
+@pytest.fixture(scope="module")
+def task():
+    return load("softmax")
+
+
+@pytest.fixture(scope="module")
+def judge(task):
+    with open_judge(task, device="cpu", settings=JudgeSettings(tune_plans=1, deadline_s=30.0)) as made:
+        yield made
+
+
+def test_a_seed_passes_and_is_modeled(task, judge):
+    evaluation = judge.evaluate(task.seed, Purpose.SCORE)
+    assert evaluation.status is Status.PASSED, evaluation.reason
+    assert judge.environment.label == "modeled (sm_90)"
+    assert [m.case for m in evaluation.measurements] == ["m4096-n4096", "m16384-n1000"]
+    assert evaluation.score is not None and evaluation.score >= 1.0  # held against itself, tuned or not
+    assert evaluation.charged["score"] == 1
+    assert all(m.n == 0 and m.light_share is not None and m.light_share < 1.25 for m in evaluation.measurements)
+
+
+def test_known_plans_cost_nothing(task, judge):
+    first = judge.evaluate(task.seed, Purpose.PROBE)
+    again = judge.evaluate(Source(task.seed.text + "\n# the same plans\n"), Purpose.PROBE)
+    assert again.status is Status.PASSED and not again.charged and not again.verdicts
+    assert {plan for _, _, plan in again.plans} == {plan for _, _, plan in first.plans}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "status", "reason"),
+    [
+        ("/ row_sum", "/ (row_sum + 1.0)", Status.WRONG, "the output"),
+        ("mask=mask)\n\n\ndef run", "mask=mask & (cols > 0))\n\n\ndef run", Status.WRONG, "written"),
+        ("+ start + cols, y", "+ start + cols + 1000000, y", Status.RUNTIME_ERROR, "softmax_kernel"),
+        ("return y", "return x.softmax(-1)", Status.REJECTED, "kernels only"),
+        ("return y", "return y[:, :1]", Status.WRONG, "shape"),
+        ("y = torch.empty_like(x)", "y = x", Status.WRONG, "input 0"),
+    ],
+)
+def test_broken_kernels_get_their_status_and_a_sentence(task, judge, old, new, status, reason):
+    assert old in task.seed.text
+    evaluation = judge.evaluate(Source(task.seed.text.replace(old, new)), Purpose.PROBE)
+    assert evaluation.status is status, (evaluation.status, evaluation.reason)
+    assert reason in evaluation.reason
+    assert evaluation.score is None
+
+
+def test_a_closed_judge_leaves_no_process(task):
+    import os
+
+    judge = open_judge(task, device="cpu")
+    zygotes = [judge._recorder._zygote, judge._compiler._zygote, judge._runner._zygote]
+    pids = [zygote._process.pid for zygote in zygotes]
+    judge.close()
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
