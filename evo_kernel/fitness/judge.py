@@ -231,7 +231,10 @@ class PlanJudge:
         if found.light_share is not None and found.light_share > 1.25 and self.environment.kind == "measured":
             reason = f"faster than light on {case.name}: {found.median_us:.2f} µs is less than its bytes and flops take"
             return Checked(Status.REJECTED, reason)
-        self._keep(work, PlanVerdict(case.name, plan.hash, Status.PASSED, "", None, found))
+        if (
+            checked or self.environment.kind == "modeled"
+        ):  # unchecked: not remembered as right
+            self._keep(work, PlanVerdict(case.name, plan.hash, Status.PASSED, "", None, found))
         return found
 
     def _tune(self, work: _Work, recording: Recording, own: list[Measurement]) -> tuple[Knobs, list[Measurement]]:
@@ -255,6 +258,8 @@ class PlanJudge:
             checks = self._recorder.record(work.source, self._record_cases((CaseKind.CHECK,)), [setting])
             if self._check_setting(work, checks, setting).passed and self._right_when_timed(tried, setting):
                 self._note_best(cost)
+                for m in found:
+                    self._keep(work, PlanVerdict(m.case, m.plan, Status.PASSED, "", None, m))
                 return setting, found
         self._note_best(best_log)
         return (), own

@@ -288,7 +288,6 @@ class Binary(_Data):
     dependent: bool = False
     tensordesc_meta: Any = None
     instructions: dict[str, int] = {}  # static counts by class, see fitness/machine_code.py
-    ptx_features: dict[str, int] = {}
 
     @property
     def threads(self) -> int:

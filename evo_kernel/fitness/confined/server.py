@@ -28,7 +28,6 @@ ROLES = {
     "compile": ("evo_kernel.fitness.compiling.child", ("triton", "triton.compiler")),
     "interpret": ("evo_kernel.fitness.interpreting.child", ("torch", "triton")),
 }
-GRACE_S = 2.0
 
 
 @dataclass
@@ -122,15 +121,11 @@ def _overseer(folder: str, module: str, limits: guards.Limits, control: socket.s
         _, raw = os.waitpid(pid, 0)
         status = os.waitstatus_to_exitcode(raw)
         if status < 0:
-            _lift_core_limit()
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the signal is passed on, a core file is not
             signal.signal(-status, signal.SIG_DFL) if -status not in (signal.SIGKILL, signal.SIGSTOP) else None
             os.kill(os.getpid(), -status)
     finally:
         os._exit(status if status >= 0 else 70)
-
-
-def _lift_core_limit() -> None:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def _child(folder: str, module: str, limits: guards.Limits, in_namespaces: bool) -> None:

@@ -88,8 +88,7 @@ class InterpreterRunner:
     def measure(self, plan: CompiledPlan, case: Case, seed: int, checked: bool = True) -> Measurement | Checked:
         """Modeled time; `seed` plays no part, so that the same plan always has the same modeled time."""
         del seed, checked
-        host = {str(i): v for i, v in enumerate(self._small_integers(case)) if v is not None}
-        request = {"command": "traffic", "plan": plan.plan.model_dump(mode="json"), "integers": host}
+        request = {"command": "traffic", "plan": plan.plan.model_dump(mode="json")}
         result = self._zygote.run(request, Limits(deadline_s=self._deadline_s, memory_bytes=16 << 30))
         if result.answer is None or "traffic" not in result.answer:
             return self._failed(result.outcome, result.detail, result.answer)
@@ -114,9 +113,6 @@ class InterpreterRunner:
     def _draw(self, case: Case, seed: int, regime: str) -> tuple[Input, ...]:
         generator = torch.Generator("cpu").manual_seed(seed)
         return regimes.apply(regime, self._task.inputs(case, generator, "cpu"))
-
-    def _small_integers(self, case: Case) -> list[list[int] | None]:
-        return [None for _ in self._task.input_specs(case)]
 
     def _execute(self, plan: Plan, inputs: Sequence[Input]) -> list[torch.Tensor] | Checked:
         files = {
