@@ -231,9 +231,7 @@ class PlanJudge:
         if found.light_share is not None and found.light_share > 1.25 and self.environment.kind == "measured":
             reason = f"faster than light on {case.name}: {found.median_us:.2f} µs is less than its bytes and flops take"
             return Checked(Status.REJECTED, reason)
-        if (
-            checked or self.environment.kind == "modeled"
-        ):  # unchecked: not remembered as right
+        if checked or self.environment.kind == "modeled":  # unchecked: not remembered as right
             self._keep(work, PlanVerdict(case.name, plan.hash, Status.PASSED, "", None, found))
         return found
 
