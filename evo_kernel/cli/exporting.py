@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from evo_kernel.errors import UserError
+from evo_kernel.syntax import parse_module
 
 
 @click.command()
@@ -96,7 +97,7 @@ def _champion(view: Any, steps: Any, lineage: Any, session: Any, device: str, co
 def _task_files(task: Any) -> dict[str, str]:
     """The task's file as task.py, and its seed where the file says that it is: without it the task does not load."""
     files = {"task.py": task.text}
-    for node in ast.parse(task.text).body:
+    for node in parse_module(task.text).body:
         match node:
             case ast.Assign(targets=[ast.Name(id="SEED")], value=ast.Constant(value=str() as seed)):
                 if task.seed is not None and not Path(seed).is_absolute() and ".." not in Path(seed).parts:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
+from evo_kernel.syntax import parse_module
 from evo_kernel.types import Knobs, Source
 
 _SMALL = {"WARPS": (1, 2, 4, 8, 16), "STAGES": (1, 2, 3, 4, 5), "GROUP": (1, 2, 4, 8, 16), "SPLIT": (1, 2, 4, 8, 16)}
@@ -26,7 +27,7 @@ class Knob:
 
 def find_knobs(source: Source, configs: dict[str, int] | None = None) -> tuple[Knob, ...]:
     """Knobs of a source, in order of appearance. `configs`: autotune configurations by kernel, from the recorder."""
-    tree = ast.parse(source.text)
+    tree = parse_module(source.text)
     used = _launched_names(tree)
     found = [
         Knob(name, value, _choices(name, value))
@@ -42,7 +43,7 @@ def apply_knobs(source: Source, knobs: Knobs) -> Source:
     if not knobs:
         return source
     wanted = dict(knobs)
-    tree = ast.parse(source.text)
+    tree = parse_module(source.text)
     edits = [(node, str(wanted[name])) for name, _, node in _constants(tree) if name in wanted]
     edits += [
         (node, f"({ast.get_source_segment(source.text, node)})[{wanted[key]}:{wanted[key] + 1}]")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 
+from evo_kernel.syntax import parse_module
+
 _KIND = "confirm"
 
 
@@ -15,7 +17,7 @@ def public_text(text: str) -> str:
     """
     lines = [line.encode() for line in text.splitlines(keepends=True)]
     spans: list[tuple[int, int, int, int, bytes]] = []
-    for statement in ast.parse(text).body:
+    for statement in parse_module(text).body:
         if isinstance(statement, (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)):
             continue
         if not _mentions(statement):

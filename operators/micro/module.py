@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from evo_kernel.syntax import parse_module
 from operators.micro.edits import Edit, TextMap, splice
 from operators.micro.kernels import (
     ALLOCATIONS,
@@ -74,7 +75,7 @@ class KernelModule:
     def parse(text: str) -> KernelModule:
         """Raises SourceError when the text does not parse or has no `run`."""
         try:
-            tree = ast.parse(text)
+            tree = parse_module(text)
         except (SyntaxError, ValueError, RecursionError) as error:
             raise SourceError(f"the source does not parse: {error}; mend its syntax first") from error
         run = next((n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "run"), None)

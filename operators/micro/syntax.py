@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
+from evo_kernel.syntax import parse_expression
+
 Node = TypeVar("Node", bound=ast.AST)
 
 
@@ -80,7 +82,7 @@ def substitute(node: Node, names: Mapping[str, ast.expr | str]) -> Node:
 
 def expression(text: str) -> ast.expr:
     """The syntax tree of one expression."""
-    return ast.parse(text, mode="eval").body
+    return parse_expression(text)
 
 
 def statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:

@@ -21,6 +21,7 @@ from evo_kernel.fitness import machine_code
 from evo_kernel.fitness.confined.guards import Limits
 from evo_kernel.fitness.confined.zygote import Zygote
 from evo_kernel.fitness.plan import Binary, Kernel
+from evo_kernel.syntax import parse_module
 
 CACHE_ENTRIES = 4096
 _ALLOWED_DECORATORS = ("triton.jit", "triton.constexpr_function", "_gluon.jit")
@@ -75,7 +76,7 @@ class Compiler:
 def text_fault(kernel: Kernel) -> str:
     """Kernel text may hold imports of triton and math, constants and jitted functions: nothing that runs on import."""
     try:
-        tree = ast.parse(kernel.text)
+        tree = parse_module(kernel.text)
     except (SyntaxError, ValueError, RecursionError) as error:
         return f"kernel {kernel.name}: its text is not valid Python: {error}"
     for node in tree.body:

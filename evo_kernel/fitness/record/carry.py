@@ -16,6 +16,8 @@ from typing import Any
 import triton.language as tl
 from triton.runtime.jit import JITFunction
 
+from evo_kernel.syntax import parse_module
+
 PREAMBLE = "import triton\nimport triton.language as tl\n"
 _BASIC = (bool, int, float, str, type(None))
 
@@ -105,7 +107,7 @@ def _filled(cell: Any) -> bool:
 
 def _free_names(source: str) -> Iterator[str]:
     """Names that a function's text reads and does not set itself, in order of first appearance."""
-    nodes = list(ast.walk(ast.parse(source)))
+    nodes = list(ast.walk(parse_module(source)))
     own = {node.arg for node in nodes if isinstance(node, ast.arg)}
     own |= {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
     for node in nodes:

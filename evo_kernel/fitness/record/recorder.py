@@ -15,6 +15,7 @@ from evo_kernel.fitness.confined.guards import Limits
 from evo_kernel.fitness.confined.zygote import Zygote
 from evo_kernel.fitness.knobs import apply_knobs
 from evo_kernel.fitness.plan import CompiledPlan, Kernel, Plan
+from evo_kernel.syntax import parse_module
 from evo_kernel.types import Knobs, Source, Status
 
 MAX_SOURCE_CHARS = 1 << 20
@@ -157,7 +158,7 @@ def static_fault(source: Source) -> Fault | None:
     if len(source.text) > MAX_SOURCE_CHARS:
         return Fault(Status.REJECTED, f"the source has {len(source.text)} characters; the limit is {MAX_SOURCE_CHARS}")
     try:
-        tree = ast.parse(source.text)
+        tree = parse_module(source.text)
     except SyntaxError as error:
         return Fault(Status.BUILD_ERROR, f"not valid Python: {error.msg} (line {error.lineno})")
     except (ValueError, RecursionError, MemoryError) as error:

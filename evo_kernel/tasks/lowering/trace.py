@@ -27,6 +27,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 from torch.utils._sympy.printers import PythonPrinter
 
 from evo_kernel.errors import LoweringError
+from evo_kernel.syntax import parse_expression
 from evo_kernel.tasks.lowering.composites import Respelled
 from evo_kernel.tasks.lowering.decompositions import decomposition_table
 
@@ -82,7 +83,7 @@ class Traced:
             return repr(expression)
         renamed = {symbol: sympy.Symbol(name) for symbol, name in self._size_names.items()}
         printed = _Printer().doprint(expression.xreplace(renamed))
-        return ast.unparse(ast.parse(printed, mode="eval"))
+        return ast.unparse(parse_expression(printed))
 
     def sizes_of(self, inputs: Sequence[Any]) -> dict[str, int]:
         """Values of the named sizes for concrete inputs."""

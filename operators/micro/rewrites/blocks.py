@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from evo_kernel.syntax import parse_expression
 from operators.micro.module import Kernel, called, int_value, names_read, spell
 
 ROW, COLUMN = 0, 1
@@ -143,4 +144,4 @@ def defined_before(kernel: Kernel, names: set[str], statement: ast.stmt) -> bool
 
 
 def read_names(text: str) -> set[str]:
-    return names_read(ast.parse(text, mode="eval"))
+    return names_read(parse_expression(text))

@@ -13,6 +13,7 @@ import ast
 import math
 from collections.abc import Iterator
 
+from evo_kernel.syntax import parse_expression
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.hosts import live_kernels
 from operators.micro.module import Kernel, KernelModule, called, copy_of, names_written, spell, statements
@@ -87,7 +88,7 @@ def _folded(call: ast.Call) -> str:
         def visit(self, node: ast.AST) -> ast.AST:
             if not self.done and isinstance(node, ast.Constant | ast.UnaryOp) and spell(node) == old:
                 self.done = True
-                return ast.parse(repr(value * LOG2_E), mode="eval").body
+                return parse_expression(repr(value * LOG2_E))
             return self.generic_visit(node)
 
     return f"tl.exp2({spell(Fold().visit(copy_of(call.args[0])))})"

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from evo_kernel.syntax import parse_module
 from operators.micro.edits import Edit
 from operators.micro.module import (
     Access,
@@ -151,7 +152,7 @@ class Join:
 
     def _without_division(self, line: str, index: str) -> str:
         """`row = index // s` and `column = index % s` where the index is `row * s + column` by its own spelling."""
-        value = ast.parse(line).body[0].value  # type: ignore[attr-defined]
+        value = parse_module(line).body[0].value  # type: ignore[attr-defined]
         if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.FloorDiv | ast.Mod):
             return line
         bound = {name: self.host_moved.arguments[old] for old, name in self.added.items()}

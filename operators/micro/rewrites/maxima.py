@@ -6,6 +6,7 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from evo_kernel.syntax import parse_expression
 from operators.micro.module import Kernel, argument, called, names_read, names_written, spell
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def _online(body: list[ast.stmt], name: str) -> Maximum | None:
     start = values.get(new)
     if start is None or not spell(start.value).startswith(f"tl.maximum({name}, "):
         return None
-    wanted = spell(ast.parse(f"tl.where({new} == -float('inf'), 0.0, {new})", mode="eval").body)
+    wanted = spell(parse_expression(f"tl.where({new} == -float('inf'), 0.0, {new})"))
     shift = next((n for n, s in values.items() if spell(s.value) == wanted), None)
     scales = {f"{function}({name} - {shift})" for function in EXPONENTIALS}
     scale = next((n for n, s in values.items() if spell(s.value) in scales), None)

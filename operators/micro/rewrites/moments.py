@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from evo_kernel.syntax import parse_module
 from operators.micro.module import argument, called, fresh_name, names_read, names_written, spell, substitute
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def _parts(pair: Neighbours, mean: str, total: Sum, squares: Sum, difference: st
         after: tuple[str, ...] = ()
     else:
         swaps, after = ((spell(mean_text), mean),), (f"{squares[0]} = {spread}",)
-    body = (*first, *ast.parse(head).body, *second, *ast.parse(tail).body)
+    body = (*first, *parse_module(head).body, *second, *parse_module(tail).body)
     dead = (total[0], squares[0]) if squares[1] else (total[0],)
     return before, body, after, swaps, dead
 

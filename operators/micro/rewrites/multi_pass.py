@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 
+from evo_kernel.syntax import parse_expression, parse_module
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.hosts import live_kernels
 from operators.micro.module import (
@@ -121,7 +122,7 @@ class _Stages:
             return None
         function, inner = called(call), f"{called(call)}({spell(call.args[0])}.to(tl.float32), axis=0)"
         step = f"{name} + {inner}" if function == "tl.sum" else f"tl.{function[3:]}imum({name}, {inner})"
-        return [f"{name} = {STARTS[function]}", *self._loop(ast.parse(f"{name} = {step}").body, blocks)]
+        return [f"{name} = {STARTS[function]}", *self._loop(parse_module(f"{name} = {step}").body, blocks)]
 
     def _loop(self, last: list[ast.stmt], blocks: dict[str, ast.stmt]) -> list[str]:
         """A pass that computes the blocks which the last statement needs, and then it."""
@@ -144,7 +145,7 @@ class _Moved(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         if spell(node) == self.wanted:
-            return ast.parse(f"{self.start} + {self.wanted}", mode="eval").body
+            return parse_expression(f"{self.start} + {self.wanted}")
         return node
 
 

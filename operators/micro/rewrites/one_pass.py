@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from evo_kernel.syntax import parse_expression
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.edits import Edit
 from operators.micro.hosts import launches_for, live_kernels
@@ -59,7 +60,7 @@ def _test(launch: Launch, passes: Passes) -> str:
 
 
 def _is_fallback(guard: ast.If, launch: Launch, passes: Passes) -> bool:
-    return spell(guard.test) == spell(ast.parse(_test(launch, passes), mode="eval").body)
+    return spell(guard.test) == spell(parse_expression(_test(launch, passes)))
 
 
 def _worthwhile(module: KernelModule, task: TaskCard, passes: Passes) -> bool:
@@ -72,7 +73,7 @@ def _worthwhile(module: KernelModule, task: TaskCard, passes: Passes) -> bool:
 def _launch_edit(module: KernelModule, launch: Launch, passes: Passes, name: str) -> Edit:
     call = copy_of(launch.call)
     assert isinstance(call.func, ast.Subscript)
-    size = ast.parse(f"triton.next_power_of_2({spell(launch.arguments[passes.stop])})", mode="eval").body
+    size = parse_expression(f"triton.next_power_of_2({spell(launch.arguments[passes.stop])})")
     position = [p.name for p in passes.kernel.parameters].index(passes.block)
     if position < len(call.args):
         call.args[position] = size

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from evo_kernel.syntax import parse_expression, parse_module
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.hosts import live_kernels
 from operators.micro.module import Kernel, KernelModule, Loop, called, names_read, names_written, spell, statements
@@ -179,14 +180,14 @@ class _Swap(ast.NodeTransformer):
 
     def visit(self, node: ast.AST) -> ast.AST:
         if isinstance(node, ast.expr) and (text := self.swaps.get(spell(node))) is not None:
-            return ast.parse(text, mode="eval").body
+            return parse_expression(text)
         return self.generic_visit(node)
 
 
 def _swapped(statement: ast.stmt, swaps: dict[str, str]) -> str:
     if not swaps:
         return spell(statement)
-    return spell(_Swap(swaps).visit(ast.parse(spell(statement)).body[0]))
+    return spell(_Swap(swaps).visit(parse_module(spell(statement)).body[0]))
 
 
 def _is_copy(line: str) -> bool:

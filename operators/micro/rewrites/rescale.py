@@ -11,6 +11,7 @@ import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from evo_kernel.syntax import parse_expression, parse_module
 from operators.micro.module import argument, called, copy_of, fresh_name, names_read, names_written, spell
 from operators.micro.rewrites.maxima import EXPONENTIALS, Maximum, rank_of, root_of, running_maximum
 
@@ -170,7 +171,7 @@ class _Merger:
         )
         done: list[ast.stmt] = []
         for statement in self.pair.first.node.body:
-            done += ast.parse(text).body if statement is self.maximum.update else [statement]
+            done += parse_module(text).body if statement is self.maximum.update else [statement]
         return done
 
     def _statement(self, statement: ast.stmt) -> ast.stmt:
@@ -202,9 +203,9 @@ class _Merger:
         if increment[1]:
             assert isinstance(relative, ast.Call)
             call = ast.Call(relative.func, relative.args, [*relative.keywords])
-            call.args = [*relative.args[:2], ast.parse(f"{name} * {factor}", mode="eval").body]
+            call.args = [*relative.args[:2], parse_expression(f"{name} * {factor}")]
             return ast.Assign([ast.Name(name, ast.Store())], call, lineno=0)
-        return ast.parse(f"{name} = {name} * {factor} + {spell(relative)}").body[0]
+        return parse_module(f"{name} = {name} * {factor} + {spell(relative)}").body[0]
 
     def _relative(self, statement: ast.stmt) -> ast.stmt:
         """The statement with the shift for the maximum, and without the divisions that move behind the pass."""
@@ -219,7 +220,7 @@ class _Merger:
                     return self.visit(node.left)
                 if origin in exponentials:
                     assert isinstance(node, ast.Call) and isinstance(node.args[0], ast.BinOp)
-                    right = ast.parse(spell(node.args[0].right).replace(sums.maximum, shift, 1), mode="eval").body
+                    right = parse_expression(spell(node.args[0].right).replace(sums.maximum, shift, 1))
                     return ast.Call(node.func, [ast.BinOp(node.args[0].left, ast.Sub(), right)], node.keywords)
                 return self.generic_visit(node)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 
+from evo_kernel.syntax import parse_expression, parse_module
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.hosts import launches_for, live_kernels
 from operators.micro.module import Kernel, KernelModule, argument, called, copy_of, names_read, names_written, spell
@@ -142,14 +143,14 @@ class _Widen(ast.NodeTransformer):
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
         if spell(node.value) in ROW:
             text = f"{self.row} = (tl.program_id(0) * {self.rows} + tl.arange(0, {self.rows}))[:, None]"
-            return ast.parse(text).body[0]
+            return parse_module(text).body[0]
         target = spell(node.targets[0])
         literal = isinstance(node.value, ast.Constant | ast.UnaryOp) or called(node.value) == "float"
         if literal and target in self.carried:
             shape = f"tl.full([{self.rows}, 1], {spell(node.value)}, tl.float32)"
             if isinstance(node.value, ast.Constant) and not isinstance(node.value.value, float):
                 raise _Unclear
-            return ast.parse(f"{target} = {shape}").body[0]
+            return parse_module(f"{target} = {shape}").body[0]
         return self.generic_visit(node)
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
@@ -158,7 +159,7 @@ class _Widen(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.AST:
         name = called(node)
         if name == "tl.arange":
-            return ast.parse(f"{spell(node)}[None, :]", mode="eval").body
+            return parse_expression(f"{spell(node)}[None, :]")
         self.generic_visit(node)
         if name in ("tl.zeros", "tl.full"):
             return self._shaped(node)
@@ -183,7 +184,7 @@ class _Widen(ast.NodeTransformer):
         axis = argument(node, "axis", 1)
         if axis is None or spell(axis) != "0" or len(node.args) + len(node.keywords) != 2:
             raise _Unclear
-        return ast.parse(f"{called(node)}({spell(node.args[0])}, axis=1, keep_dims=True)", mode="eval").body
+        return parse_expression(f"{called(node)}({spell(node.args[0])}, axis=1, keep_dims=True)")
 
     def _masked(self, node: ast.Call, position: int) -> ast.Call:
         """The access with the row's bounds in its mask, where its address depends on the row."""
@@ -193,7 +194,7 @@ class _Widen(ast.NodeTransformer):
         if position == 1 and not self._of_row(node.args[0]):
             return node
         check = f"({spell(mask)}) & ({self.check})" if mask is not None else self.check
-        kept.append(ast.keyword("mask", ast.parse(check, mode="eval").body))
+        kept.append(ast.keyword("mask", parse_expression(check)))
         if other is not None or (position == 1 and mask is None):
             kept.append(ast.keyword("other", other if other is not None else ast.Constant(0)))
         return ast.Call(node.func, node.args[:position], kept)

@@ -9,6 +9,7 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from evo_kernel.syntax import parse_module
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.module import (
     Kernel,
@@ -224,7 +225,7 @@ class _Split:
         return [self.module.source_of(statement) for statement in body]
 
     def _used(self, text: str) -> set[str]:
-        return names_read(ast.parse(text)) & {p.name for p in self.kernel.parameters}
+        return names_read(parse_module(text)) & {p.name for p in self.kernel.parameters}
 
     def _tile_index(self) -> str:
         second = "tl.program_id(1).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)"
