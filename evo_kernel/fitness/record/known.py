@@ -40,7 +40,7 @@ class KnownValues:
     def table(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """A tensor's values where host code alone decided them."""
         if not _is_fake(tensor):
-            return tensor.detach() if tensor.device.type == "cpu" else None
+            return tensor if tensor.device.type == "cpu" else None
         return _over(self._tables.get(storage_key(tensor)), tensor)
 
     def keep(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
@@ -53,7 +53,7 @@ class KnownValues:
         """`value` in the dtype, shape and strides of the fake `tensor`."""
         with _disable_current_modes():
             copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
-            return copy.copy_(value)
+            return copy.copy_(value.detach())
 
     def compute(self, func: Any, args: tuple, kwargs: dict[str, Any], result: torch.Tensor) -> torch.Tensor | None:
         """The values of `result = func(*args)` where host code decides them all, else None.
@@ -95,6 +95,12 @@ def table_node(view: dict[str, Any], value: torch.Tensor) -> dict[str, Any]:
         flat = value.detach().contiguous().reshape(-1)
         data = bytes(flat.view(torch.uint8).tolist()) if flat.numel() else b""
     return {"kind": "constant", "view": view, "data": base64.b64encode(data).decode()}
+
+
+def number(value: torch.Tensor) -> bool | int | float:
+    """The value of a real one-element tensor, asked while fake tensors are on."""
+    with _disable_current_modes():
+        return value.item()
 
 
 def storage_key(tensor: torch.Tensor) -> int:

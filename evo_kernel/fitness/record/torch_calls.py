@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from evo_kernel.fitness.plan import MAX_TABLE_BYTES
-from evo_kernel.fitness.record.known import table_node
+from evo_kernel.fitness.record.known import number, table_node
 from evo_kernel.fitness.record.tracing import Refused, Tracer
 
 _ALLOCATIONS = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted"}
@@ -46,7 +46,7 @@ class HostCalls(TorchFunctionMode):
     """
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
-        answer = _HOST_CALLS.get(func, func)
+        answer: Callable[..., Any] = _HOST_CALLS.get(func, func)
         return answer(*args, **(kwargs or {}))
 
 
@@ -69,7 +69,7 @@ def _to(tensor: torch.Tensor, *args: Any, copy: bool = False, **kwargs: Any) -> 
     other = kwargs.pop("other", args[0] if args and isinstance(args[0], torch.Tensor) else None)
     if other is not None:
         return _moved(tensor, other.device, other.dtype, copy)
-    device, dtype, _, _ = torch._C._nn._parse_to(*args, **kwargs)
+    device, dtype, _, _ = torch._C._nn._parse_to(*args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
     return _moved(tensor, device, dtype, copy)
 
 
@@ -159,7 +159,7 @@ class AtenWriter(TorchDispatchMode):
         known = self._tracer.known.host(tensor)
         if known is None:
             raise Refused(_READS)
-        return known.item()
+        return number(known)
 
     def _brought_back(self, func: Any, args: tuple, kwargs: dict[str, Any], result: torch.Tensor) -> None:
         value = self._tracer.known.compute(func, args, kwargs, result)
@@ -178,7 +178,7 @@ class AtenWriter(TorchDispatchMode):
             value = args[1] if name == "fill_" else None
         if isinstance(value, torch.Tensor):
             known = self._tracer.known.table(value)
-            value = None if known is None else known.item()
+            value = None if known is None else number(known)
         return value if isinstance(value, (bool, int, float)) else None
 
     def _copied(self, name: str, args: tuple, result: torch.Tensor) -> bool:
@@ -227,9 +227,9 @@ class AtenWriter(TorchDispatchMode):
 
         def plain(value: Any) -> Any:
             if isinstance(value, torch.Tensor):
-                number = tracer.known.table(value) if value.dim() == 0 and value.device.type == "cpu" else None
-                if number is not None:
-                    return number.item()
+                known = tracer.known.table(value) if value.dim() == 0 and value.device.type == "cpu" else None
+                if known is not None:
+                    return number(known)
                 views.append(tracer.view(value))
                 return {"view": len(views) - 1}
             if isinstance(value, torch.dtype):
