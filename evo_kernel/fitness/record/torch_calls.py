@@ -5,6 +5,7 @@ Whatever else touches a tensor on the GPU is a torch operation, which a task mus
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -85,9 +86,13 @@ def _new_tensor(tensor: torch.Tensor, data: Any, **kwargs: Any) -> torch.Tensor:
     return torch.tensor(data, **{"dtype": tensor.dtype, "device": tensor.device, **kwargs})
 
 
+def _item(tensor: torch.Tensor) -> Any:
+    return torch.ops.aten._local_scalar_dense.default(tensor)
+
+
 def _list(tensor: torch.Tensor) -> Any:
     if tensor.dim() == 0:
-        return tensor.item()
+        return _item(tensor)
     return [_list(row) for row in torch.ops.aten.unbind.int(tensor)]
 
 
@@ -103,6 +108,11 @@ _HOST_CALLS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.to: _to,
     torch.Tensor.new_tensor: _new_tensor,
     torch.Tensor.tolist: _list,
+    torch.Tensor.item: _item,
+    torch.Tensor.__bool__: lambda tensor: bool(_item(tensor)),
+    torch.Tensor.__int__: lambda tensor: int(_item(tensor)),
+    torch.Tensor.__index__: lambda tensor: operator.index(_item(tensor)),
+    torch.Tensor.__float__: lambda tensor: float(_item(tensor)),
     torch.Tensor.pin_memory: _pinned,
 }
 
@@ -117,7 +127,7 @@ class AtenWriter(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
         name = func._schema.name.split("::")[-1]
-        if name in ("_local_scalar_dense", "item"):
+        if name == "_local_scalar_dense":
             return self._read(args[0])
         result = func(*args, **kwargs)
         if name == "lift_fresh":
