@@ -6,7 +6,7 @@ Whatever else touches a tensor on the GPU is a torch operation, which a task mus
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -47,8 +47,7 @@ class HostCalls(TorchFunctionMode):
     """
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
-        answer: Callable[..., Any] = _HOST_CALLS.get(func, func)
-        return answer(*args, **(kwargs or {}))
+        return _HOST_CALLS.get(func, func)(*args, **(kwargs or {}))
 
 
 def _contiguous(tensor: torch.Tensor, memory_format: Any = torch.contiguous_format) -> torch.Tensor:
@@ -63,23 +62,30 @@ def _copy(tensor: torch.Tensor, source: Any, non_blocking: bool = False) -> torc
 
 def _cuda(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     del args, kwargs
-    return _moved(tensor, torch.device("cuda", 0), None, False)
+    return _moved(tensor, torch.device("cuda", 0))
 
 
 def _to(tensor: torch.Tensor, *args: Any, copy: bool = False, **kwargs: Any) -> torch.Tensor:
     other = kwargs.pop("other", args[0] if args and isinstance(args[0], torch.Tensor) else None)
     if other is not None:
-        return _moved(tensor, other.device, other.dtype, copy)
-    device, dtype, _, _ = torch._C._nn._parse_to(*args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
-    return _moved(tensor, device, dtype, copy)
+        return _moved(tensor, other.device, other.dtype, copy=copy)
+    device, dtype, _, layout = torch._C._nn._parse_to(*args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
+    return _moved(tensor, device, dtype, layout, copy)
 
 
-def _moved(tensor: torch.Tensor, device: torch.device | None, dtype: torch.dtype | None, copy: bool) -> torch.Tensor:
+def _moved(
+    tensor: torch.Tensor,
+    device: torch.device | None,
+    dtype: torch.dtype | None = None,
+    layout: torch.memory_format | None = None,
+    copy: bool = False,
+) -> torch.Tensor:
     device = tensor.device if device is None else device
     dtype = tensor.dtype if dtype is None else dtype
-    if device.type == tensor.device.type and dtype == tensor.dtype and not copy:
+    as_it_is = layout in (None, torch.preserve_format) or tensor.is_contiguous(memory_format=layout)
+    if device.type == tensor.device.type and dtype == tensor.dtype and as_it_is and not copy:
         return tensor
-    return torch.ops.aten._to_copy.default(tensor, dtype=dtype, device=device)
+    return torch.ops.aten._to_copy.default(tensor, dtype=dtype, device=device, memory_format=layout)
 
 
 def _new_tensor(tensor: torch.Tensor, data: Any, **kwargs: Any) -> torch.Tensor:
@@ -101,7 +107,7 @@ def _pinned(tensor: torch.Tensor, *args: Any) -> torch.Tensor:
     return tensor
 
 
-_HOST_CALLS: dict[Any, Callable[..., Any]] = {
+_HOST_CALLS: dict[Any, Any] = {
     torch.Tensor.contiguous: _contiguous,
     torch.Tensor.copy_: _copy,
     torch.Tensor.cuda: _cuda,
