@@ -4,8 +4,8 @@
 
 An instant operator and an instant judge (one case, one plan a candidate, ever new texts). For each size: the median
 and 95th percentile of `ask`, `record` and `tell` over the last attempts before it, whole attempts a second, seconds
-to open the file again (replay) and for the bandit to learn what it knew, its size, and what the search state weighs a candidate (traced allocations of a
-replay, sources excluded because they stay in the file).
+to open the file again (replay) and for the bandit to learn what it knew, the file's size, and what the search state
+weighs a candidate (traced allocations of a replay, sources excluded because they stay in the file).
 """
 
 from __future__ import annotations
