@@ -231,6 +231,7 @@ class Sampler:
         builder, bound = self._machine.bind(launch)
         assert isinstance(builder, CountingBuilder)
         bound.function.__globals__["range"] = builder.loop
+        whole_range = tl.range
         setattr(tl, "range", builder.loop)  # noqa: B010
         x, y, z = (int(i) for i in np.unravel_index(number, launch.grid[::-1])[::-1])  # x runs fastest on a GPU
         whole = True
@@ -240,6 +241,8 @@ class Sampler:
             if "_Enough" not in str(fault):
                 raise
             whole = False
+        finally:
+            setattr(tl, "range", whole_range)  # noqa: B010  whoever executes in this process runs whole loops
         builder._end_round()
         return builder.current, whole
 

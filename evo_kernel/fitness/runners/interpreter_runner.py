@@ -8,8 +8,9 @@ references are. A child never sees a reference.
 from __future__ import annotations
 
 import base64
+import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,6 +21,7 @@ from evo_kernel.fitness import check, regimes
 from evo_kernel.fitness.confined.guards import Limits
 from evo_kernel.fitness.confined.zygote import Zygote
 from evo_kernel.fitness.features import plan_features
+from evo_kernel.fitness.interpreting import TOO_LATE
 from evo_kernel.fitness.model import modeled_time
 from evo_kernel.fitness.plan import CompiledPlan, Plan, View
 from evo_kernel.fitness.references import References
@@ -30,11 +32,14 @@ from evo_kernel.fitness.traffic import LaunchTraffic
 from evo_kernel.tasks.task import Case, Input, Task
 from evo_kernel.types import Environment, Measurement, Status
 
+_LATE = (Status.TIMEOUT, "it did not finish in the interpreter within {deadline:g} s")
 _STATUS = {
-    "timeout": (Status.TIMEOUT, "it did not finish in the interpreter within {deadline:g} s"),
+    "timeout": _LATE,
+    f"exit {TOO_LATE}": _LATE,
     "memory": (Status.RUNTIME_ERROR, "it needs more memory than the interpreter may use"),
 }
 _REFERENCE_BYTES = 1 << 30
+_BATCH_BYTES = 64 << 20
 
 
 class InterpreterRunner:
@@ -71,18 +76,20 @@ class InterpreterRunner:
         return {}
 
     def check(self, plan: CompiledPlan, case: Case, rounds: Sequence[Round]) -> Checked:
+        """Every round on fresh inputs and memory; one child for as many rounds as fit in its answer."""
         worst = 0.0
-        for seed, regime in rounds:
-            inputs = self._draw(case, seed, regime)
-            outputs = self._execute(plan.plan, inputs)
-            if isinstance(outputs, Checked):
-                return outputs
-            make = partial(check.expect, self._task, inputs)
-            expected = self._references.of(case.name, seed, regime, "cpu", make)
-            result = check.compare(case.name, outputs, expected, self._task.tolerance)
-            worst = max(worst, result.error)
-            if not result.passed:
-                return Checked(Status.WRONG, result.reason, worst)
+        for batch in _batches(plan.plan, rounds):
+            drawn = [self._draw(case, seed, regime) for seed, regime in batch]
+            executed = self._execute(plan.plan, drawn)
+            for (seed, regime), inputs, outputs in zip(batch, drawn, executed, strict=False):
+                if isinstance(outputs, Checked):
+                    return outputs
+                make = partial(check.expect, self._task, inputs)
+                expected = self._references.of(case.name, seed, regime, "cpu", make)
+                result = check.compare(case.name, outputs, expected, self._task.tolerance)
+                worst = max(worst, result.error)
+                if not result.passed:
+                    return Checked(Status.WRONG, result.reason, worst)
         return Checked(Status.PASSED, "", worst)
 
     def measure(self, plan: CompiledPlan, case: Case, seed: int, checked: bool = True) -> Measurement | Checked:
@@ -114,25 +121,48 @@ class InterpreterRunner:
         generator = torch.Generator("cpu").manual_seed(seed)
         return regimes.apply(regime, self._task.inputs(case, generator, "cpu"))
 
-    def _execute(self, plan: Plan, inputs: Sequence[Input]) -> list[torch.Tensor] | Checked:
-        files = {
-            f"buffer{view.buffer}.bin": _bytes_of(plan, view, value)
-            for view, value in zip(plan.inputs, inputs, strict=True)
-            if view is not None and isinstance(value, torch.Tensor)
+    def _execute(self, plan: Plan, drawn: Sequence[Sequence[Input]]) -> list[list[torch.Tensor] | Checked]:
+        """Outputs of each round, or how it failed; what comes after a failure is left out."""
+        files = [
+            {
+                view.buffer: _bytes_of(plan, view, value)
+                for view, value in zip(plan.inputs, inputs, strict=True)
+                if view is not None and isinstance(value, torch.Tensor)
+            }
+            for inputs in drawn
+        ]
+        named = {f"round{n}.buffer{index}.bin": data for n, made in enumerate(files) for index, data in made.items()}
+        request = {
+            "command": "execute",
+            "plan": plan.model_dump(mode="json"),
+            "rounds": len(files),
+            "deadline_s": self._deadline_s,
         }
-        request = {"command": "execute", "plan": plan.model_dump(mode="json")}
-        result = self._zygote.run(request, Limits(deadline_s=self._deadline_s), files)
-        if result.answer is None or "buffers" not in result.answer:
-            return self._failed(result.outcome, result.detail, result.answer)
+        # The child ends itself when one round is late; this deadline is for one that does not.
+        result = self._zygote.run(request, Limits(deadline_s=self._deadline_s * len(files)), named)
+        if result.answer is None or "rounds" not in result.answer:
+            return [self._failed(result.outcome, result.detail, result.answer)]
+        answers = result.answer["rounds"]
+        if not isinstance(answers, list) or not answers:
+            return [Checked(Status.REJECTED, "the interpreter's answer is malformed: it has no rounds")]
+        found = [self._outputs(plan, made, answer) for made, answer in zip(files, answers, strict=False)]
+        ended = any(isinstance(outputs, Checked) for outputs in found)
+        if not ended and len(found) < len(files):
+            found.append(Checked(Status.REJECTED, "the interpreter's answer is malformed: it lacks a round"))
+        return found
+
+    def _outputs(self, plan: Plan, given: Mapping[int, bytes], answer: Any) -> list[torch.Tensor] | Checked:
+        """One round of a child's answer, which is untrusted."""
         try:
-            data = {int(k): base64.b64decode(v, validate=True) for k, v in result.answer["buffers"].items()}
-            for view, value in zip(plan.inputs, inputs, strict=True):
-                if view is None or not isinstance(value, torch.Tensor):
-                    continue
-                if data[view.buffer] != files[f"buffer{view.buffer}.bin"]:
-                    return Checked(Status.WRONG, f"the kernel changes its input {plan.inputs.index(view)}")
+            if "fault" in answer:
+                return self._failed("", "", answer)
+            for index, data in given.items():
+                if answer["inputs"][str(index)] != hashlib.sha256(data).hexdigest():
+                    position = next(n for n, view in enumerate(plan.inputs) if view and view.buffer == index)
+                    return Checked(Status.WRONG, f"the kernel changes its input {position}")
+            data = {int(index): base64.b64decode(text, validate=True) for index, text in answer["outputs"].items()}
             return [_tensor(data[view.buffer], plan, view) for view in plan.outputs]
-        except (KeyError, ValueError, RuntimeError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
             return Checked(Status.REJECTED, f"the interpreter's answer is malformed: {error}")
 
     def _failed(self, outcome: str, detail: str, answer: dict[str, Any] | None) -> Checked:
@@ -144,6 +174,13 @@ class InterpreterRunner:
         last = detail.strip().splitlines()[-1] if detail.strip() else outcome
         status, text = _STATUS.get(outcome, (Status.RUNTIME_ERROR, "it ended in the interpreter: {last}"))
         return Checked(status, text.format(deadline=self._deadline_s, last=last))
+
+
+def _batches(plan: Plan, rounds: Sequence[Round]) -> Iterator[Sequence[Round]]:
+    """Rounds for one child each, so that what it is given and answers stays within `_BATCH_BYTES`, or is one round."""
+    size = sum(plan.buffers[view.buffer].bytes for view in (*plan.inputs, *plan.outputs) if view is not None)
+    count = max(1, _BATCH_BYTES // max(1, size))
+    yield from (rounds[start : start + count] for start in range(0, len(rounds), count))
 
 
 def _terms(modeled: Any) -> set[str]:
