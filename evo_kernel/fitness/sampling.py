@@ -1,9 +1,11 @@
 """Sampling a launch: a few dozen of its programs, counted as they run in the interpreter.
 
 Programs are drawn in three ways: at fixed places of the launch (imbalance, edges), at random inside one window of
-consecutive programs (what neighbours share), and at random over the whole launch (what everybody shares). Loops of more
-than `LOOP_SAMPLE` + 1 iterations run `LOOP_SAMPLE` of them, and the last one counts for all that were skipped:
-accesses that are new in every iteration are counted right, ones at the loop's ragged end as if it were not ragged.
+consecutive programs (what neighbours share), and at random over the whole launch (what everybody shares). Where the
+first dozen and a few side by side do exactly the same work, more would say nothing new and are left out.
+Loops of more than `LOOP_SAMPLE` + 1 iterations run `LOOP_SAMPLE` of them, and the last one counts for all that were
+skipped: accesses that are new in every iteration are counted right, ones at the loop's ragged end as if it were not
+ragged.
 How many programs run follows from what the first one cost, in elements and operations, never from the clock.
 """
 
@@ -27,7 +29,7 @@ from triton._C.libtriton import ir as _ir
 from evo_kernel.fitness.emulation import Builder, Handle, KernelFault, Memory, NotInterpretable
 from evo_kernel.fitness.interpret import Machine
 from evo_kernel.fitness.plan import Launch, Plan
-from evo_kernel.fitness.sampling_math import expand
+from evo_kernel.fitness.sampling_math import expand, is_disjoint
 from evo_kernel.fitness.traffic import SECTOR_BYTES, WAVE_PROGRAMS, LaunchTraffic
 
 LOOP_SAMPLE = 3
@@ -36,6 +38,8 @@ BUDGET = 45_000_000
 OPERATION_COST = 4000
 PROGRAM_LIMIT = 4 * BUDGET  # a program that costs more is cut short
 FEWEST, MOST = 6, 64
+FEW, SIDE_BY_SIDE = 12, 8
+"""Programs all over a launch, and next to each other, that are enough when they all do the same: see `_alike`."""
 _MUFU = {np.exp, np.exp2, np.log, np.log2, np.sqrt, np.sin, np.cos}
 
 
@@ -223,7 +227,13 @@ class Sampler:
         width = min(WAVE_PROGRAMS, total)
         window = [start + int(i) for i in draw.permutation(width)[: -(-rest * 2 // 3)]]
         anywhere = [int(i) for i in draw.integers(total, size=rest - len(window))] if rest > len(window) else []
-        everywhere = [run(i) for i in dict.fromkeys([0, *fixed, *anywhere])]
+        places = list(dict.fromkeys([0, *fixed, *anywhere]))
+        if count >= 2 * (FEW + SIDE_BY_SIDE):
+            few = [run(i) for i in places[:FEW]]
+            beside = [run(i) for i in range(start, start + SIDE_BY_SIDE)] if _alike(few) else []
+            if beside and _alike([*few, *beside]):
+                return self._summary(launch, few, beside, len(ran), complete)
+        everywhere = [run(i) for i in places]
         neighbours = [run(i) for i in window] or everywhere
         return self._summary(launch, everywhere, neighbours, len(ran), complete)
 
@@ -278,6 +288,27 @@ class Sampler:
 
 def _flops(program: _Program) -> dict[str, float]:
     return {name[6:]: value for name, value in program.counts.items() if name.startswith("flops.")}
+
+
+def _alike(programs: list[_Program]) -> bool:
+    """Whether programs count the same, and of each buffer touch the very same lines or lines of their own.
+
+    Then all estimates from these programs are those from any larger sample of such programs.
+    """
+    first = programs[0]
+    if any(program.counts != first.counts for program in programs):
+        return False
+    footprints = [program.footprints() for program in programs]
+    if any(made.keys() != footprints[0].keys() for made in footprints):
+        return False
+    for key, (lines, weight) in footprints[0].items():
+        parts = [made[key] for made in footprints]
+        if any((part.size, each) != (lines.size, weight) for part, each in parts):
+            return False
+        different = np.unique(np.concatenate([part for part, _ in parts])).size / lines.size
+        if different > 1 and not is_disjoint(different, len(parts)):
+            return False
+    return True
 
 
 def _together(programs: list[_Program], kind: str, count: int, limits: list[int]) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -26,11 +27,12 @@ from evo_kernel.fitness.model import modeled_time
 from evo_kernel.fitness.plan import CompiledPlan, Plan, View
 from evo_kernel.fitness.references import References
 from evo_kernel.fitness.runners.base import Checked, Round
+from evo_kernel.fitness.sampling_inputs import index_inputs
 from evo_kernel.fitness.targets import target_for
 from evo_kernel.fitness.timing import JUDGE_VERSION
 from evo_kernel.fitness.traffic import LaunchTraffic
 from evo_kernel.tasks.task import Case, Input, Task
-from evo_kernel.types import Environment, Measurement, Status
+from evo_kernel.types import Environment, Measurement, Status, content_hash
 
 _LATE = (Status.TIMEOUT, "it did not finish in the interpreter within {deadline:g} s")
 _STATUS = {
@@ -40,6 +42,9 @@ _STATUS = {
 }
 _REFERENCE_BYTES = 1 << 30
 _BATCH_BYTES = 64 << 20
+_SAMPLED_PLANS = 4096  # whose traffic is kept: about a kilobyte each
+_NOT_SAMPLED = {"num_warps", "num_stages", "num_ctas", "maxnreg"}
+"""Options that decide how a program is compiled, not what it reads, writes and computes."""
 
 
 class InterpreterRunner:
@@ -52,6 +57,9 @@ class InterpreterRunner:
         self._task, self._deadline_s = task, deadline_s
         self._zygote = Zygote("interpret", {"TRITON_INTERPRET": "1"})
         self._references = References(_REFERENCE_BYTES)
+        self._lock = threading.Lock()
+        self._indices: dict[str, Mapping[int, torch.Tensor]] = {}
+        self._sampled: dict[str, Sequence[LaunchTraffic]] = {}
 
     def start(self) -> None:
         self._zygote.start()
@@ -95,12 +103,10 @@ class InterpreterRunner:
     def measure(self, plan: CompiledPlan, case: Case, seed: int, checked: bool = True) -> Measurement | Checked:
         """Modeled time; `seed` plays no part, so that the same plan always has the same modeled time."""
         del seed, checked
-        request = {"command": "traffic", "plan": plan.plan.model_dump(mode="json")}
-        result = self._zygote.run(request, Limits(deadline_s=self._deadline_s, memory_bytes=16 << 30))
-        if result.answer is None or "traffic" not in result.answer:
-            return self._failed(result.outcome, result.detail, result.answer)
+        traffic = self._traffic(plan.plan, case)
+        if isinstance(traffic, Checked):
+            return traffic
         target = target_for(self.arch)
-        traffic = [LaunchTraffic(**entry) for entry in result.answer["traffic"]]
         modeled = modeled_time(plan, traffic, target)
         total = max(sum(launch.us for launch in modeled.launches), 1e-9)
         shares = [launch.us / total for launch in modeled.launches]
@@ -116,6 +122,37 @@ class InterpreterRunner:
             features=plan_features(plan, shares, target),
             details={name: sum(n.terms.get(name, 0.0) for n in modeled.launches) for name in _terms(modeled)},
         )
+
+    def _traffic(self, plan: Plan, case: Case) -> Sequence[LaunchTraffic] | Checked:
+        """Sampled traffic; a plan that differs from one seen before only in warps or stages is not sampled again."""
+        key = _traffic_key(plan, case)
+        if (known := self._sampled.get(key)) is not None:
+            return known
+        request = {"command": "traffic", "plan": plan.model_dump(mode="json")}
+        files = {
+            f"buffer{view.buffer}.bin": _bytes_of(plan, view, value)
+            for position, value in self._index_inputs(case).items()
+            if (view := plan.inputs[position]) is not None
+        }
+        result = self._zygote.run(request, Limits(deadline_s=self._deadline_s, memory_bytes=16 << 30), files)
+        if result.answer is None or "traffic" not in result.answer:
+            return self._failed(result.outcome, result.detail, result.answer)
+        try:
+            traffic = tuple(LaunchTraffic(**entry) for entry in result.answer["traffic"])
+        except TypeError as error:
+            return Checked(Status.REJECTED, f"the interpreter's answer is malformed: {error}")
+        with self._lock:
+            self._sampled[key] = traffic
+            if len(self._sampled) > _SAMPLED_PLANS:
+                del self._sampled[next(iter(self._sampled))]
+        return traffic
+
+    def _index_inputs(self, case: Case) -> Mapping[int, torch.Tensor]:
+        """Values of integer inputs, drawn once a case: they decide where sampled programs read."""
+        with self._lock:
+            if case.name not in self._indices:
+                self._indices[case.name] = index_inputs(self._task, case)
+            return self._indices[case.name]
 
     def _draw(self, case: Case, seed: int, regime: str) -> tuple[Input, ...]:
         generator = torch.Generator("cpu").manual_seed(seed)
@@ -174,6 +211,20 @@ class InterpreterRunner:
         last = detail.strip().splitlines()[-1] if detail.strip() else outcome
         status, text = _STATUS.get(outcome, (Status.RUNTIME_ERROR, "it ended in the interpreter: {last}"))
         return Checked(status, text.format(deadline=self._deadline_s, last=last))
+
+
+def _traffic_key(plan: Plan, case: Case) -> str:
+    """Hash of all that the sampler sees of a plan."""
+    kernels = [
+        {
+            **kernel.model_dump(mode="json"),
+            "attributes": (),
+            "options": [o for o in kernel.options if o[0] not in _NOT_SAMPLED],
+        }
+        for kernel in plan.kernels
+    ]
+    rest = plan.model_dump(mode="json", include={"target", "inputs", "buffers", "nodes", "outputs"})
+    return content_hash([case.name, kernels, rest])
 
 
 def _batches(plan: Plan, rounds: Sequence[Round]) -> Iterator[Sequence[Round]]:
