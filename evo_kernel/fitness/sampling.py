@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import builtins
 import dataclasses
+import functools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -55,8 +56,9 @@ class _Program:
     counts: defaultdict[str, float] = dataclasses.field(default_factory=lambda: defaultdict(float))
     lines: dict[tuple[str, int], list[tuple[np.ndarray, float]]] = dataclasses.field(default_factory=dict)
 
+    @functools.cached_property
     def footprints(self) -> dict[tuple[str, int], tuple[np.ndarray, float]]:
-        """By (kind, buffer): lines touched, and how many they stand for where loops were sampled."""
+        """By (kind, buffer): lines touched, and how many they stand for where loops were sampled. Ask at the end."""
         made = {}
         for key, parts in self.lines.items():
             seen: np.ndarray = np.zeros(0, dtype=np.uint64)
@@ -298,7 +300,7 @@ def _alike(programs: list[_Program]) -> bool:
     first = programs[0]
     if any(program.counts != first.counts for program in programs):
         return False
-    footprints = [program.footprints() for program in programs]
+    footprints = [program.footprints for program in programs]
     if any(made.keys() != footprints[0].keys() for made in footprints):
         return False
     for key, (lines, weight) in footprints[0].items():
@@ -317,7 +319,7 @@ def _together(programs: list[_Program], kind: str, count: int, limits: list[int]
     Programs are taken to fall into groups of equal size that touch the same lines of a buffer (the tiles of a row share
     their rows of A). The number of groups G is where m programs are expected to touch G (1 - (1 - 1/G)^m) of them.
     """
-    footprints = [program.footprints() for program in programs]
+    footprints = [program.footprints for program in programs]
     bytes_in_all = 0.0
     for key in {key for made in footprints for key in made if key[0] == kind}:
         parts = [made[key] for made in footprints if key in made]
