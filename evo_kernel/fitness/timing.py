@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-JUDGE_VERSION = 1
+JUDGE_VERSION = 2
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,13 @@
 """Values that host code knows while it is recorded: small tables that `run` spells out, and host-known inputs.
 
-Tables are computed for real, on the CPU, beside the fake tensors that stand for them. What came from an input is kept
-apart: it may steer the host, but it never becomes a table of the plan.
+Both are followed for real, on the CPU, beside the fake tensors that stand for them. Host-known inputs steer the host;
+an operation on the GPU over one stays an operation, and only what the host computed becomes a table of the plan.
 """
 
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -60,33 +61,37 @@ class KnownValues:
 
         Random operations count as known: what they drew while the plan was recorded is the plan's.
         """
-        limit = MAX_TABLE_BYTES if result.device.type == "cuda" else _HOST_BYTES
-        if result.numel() * result.element_size() > limit:
+        on_gpu = result.device.type == "cuda"
+        if result.numel() * result.element_size() > (MAX_TABLE_BYTES if on_gpu else _HOST_BYTES):
             return None
+        look = self.table if on_gpu else self.host
         try:
             with _disable_current_modes():
-                plain = self._plain(args), self._plain({**kwargs, "device": "cpu"} if "device" in kwargs else kwargs)
+                named = {**kwargs, "device": "cpu"} if "device" in kwargs else kwargs
+                plain = _plain(args, look), _plain(named, look)
                 plain[1].pop("pin_memory", None)
                 made = func(*plain[0], **plain[1])
         except (_Unknown, RuntimeError, TypeError, ValueError, NotImplementedError):
             return None
         return made if isinstance(made, torch.Tensor) and made.shape == result.shape else None
 
-    def _plain(self, value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            known = self.table(value)
-            if known is None:
-                raise _Unknown
-            return known
-        if isinstance(value, (tuple, list)):
-            return type(value)(self._plain(item) for item in value)
-        if isinstance(value, dict):
-            return {key: self._plain(item) for key, item in value.items()}
-        return torch.device("cpu") if isinstance(value, torch.device) else value
-
 
 class _Unknown(Exception):
     """An argument's values are not known on the host."""
+
+
+def _plain(value: Any, look: Callable[[torch.Tensor], torch.Tensor | None]) -> Any:
+    """`value` with real tensors for fake ones. Raises _Unknown."""
+    if isinstance(value, torch.Tensor):
+        known = look(value)
+        if known is None:
+            raise _Unknown
+        return known
+    if isinstance(value, (tuple, list)):
+        return type(value)(_plain(item, look) for item in value)
+    if isinstance(value, dict):
+        return {key: _plain(item, look) for key, item in value.items()}
+    return torch.device("cpu") if isinstance(value, torch.device) else value
 
 
 def table_node(view: dict[str, Any], value: torch.Tensor) -> dict[str, Any]:
