@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import re
 import struct
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +26,7 @@ def has_nvrtc() -> bool:
     return True
 
 
+DOCS = (Path(__file__).parents[2] / "docs" / "plans.md").read_text()
 needs_nvrtc = pytest.mark.skipif(not has_nvrtc(), reason=nvrtc.MISSING)
 
 
@@ -194,6 +197,22 @@ def test_without_nvrtc_there_is_a_sentence(monkeypatch):
     monkeypatch.setattr(nvrtc, "_candidates", lambda: iter(()))
     with pytest.raises(nvrtc.CudaTextError, match="pip install"):
         nvrtc.load()
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("header", ["cuda_fp16.h", "cuda_bf16.h", "mma.h", "cuda_pipeline.h", "cstdint", "cmath"])
+def test_headers_that_the_documentation_names(recorder, header):
+    assert f"<{header}>" in DOCS
+    text = f"#include <{header}>\n__global__ void f(float* y) {{ *y = 1; }}"
+    kernel = Kernel(name="f", language="cuda", text=text, signature=(("y", "*fp32"),), options=(("num_warps", 1),))
+    (binary,) = recorder._compiler.compile([kernel])
+    assert not isinstance(binary, str), binary
+
+
+@needs_nvrtc
+def test_the_documented_example_is_a_kernel(record):
+    (example,) = re.findall(r"```python\n(.*?)```", DOCS, re.DOTALL)
+    assert compiled(record("copy", example)).plan.kernels[0].name == "scale"
 
 
 @needs_nvrtc

@@ -18,6 +18,15 @@ MISSING = (
     "CUDA C++ needs NVRTC, which is not installed here: pip install 'evo-kernel[cuda]', or any CUDA 12 or 13 toolkit"
 )
 _SYSTEM = ("/usr/local/cuda/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64")
+_TYPES = "".join(
+    f"typedef {sign}{kind} {letter}int{bits}_t;\n"
+    for sign, letter in (("signed ", ""), ("unsigned ", "u"))
+    for kind, bits in (("char", 8), ("short", 16), ("int", 32), ("long long", 64))
+)
+_MATH = "#pragma once\n#define INFINITY __int_as_float(0x7f800000)\n#define NAN __int_as_float(0x7fffffff)\n"
+_OWN_HEADERS = {"stdint.h": f"#pragma once\n{_TYPES}", "math.h": _MATH}
+_OWN_HEADERS |= {"cstdint": _OWN_HEADERS["stdint.h"], "cmath": _MATH}
+"""What NVRTC lacks of the C library: fixed-width integers and two constants; the functions are built in."""
 
 
 class CudaTextError(Exception):
@@ -43,7 +52,10 @@ class Nvrtc:
     def compile(self, code: str, name: str, arch: int, flags: tuple[str, ...]) -> Compiled:
         """Raises CudaTextError with the compiler's own messages."""
         program = c_void_p()
-        self._ok(self.library.nvrtcCreateProgram(byref(program), code.encode(), b"kernel.cu", 0, None, None))
+        texts = (c_char_p * len(_OWN_HEADERS))(*(text.encode() for text in _OWN_HEADERS.values()))
+        names = (c_char_p * len(_OWN_HEADERS))(*(header.encode() for header in _OWN_HEADERS))
+        create = self.library.nvrtcCreateProgram
+        self._ok(create(byref(program), code.encode(), b"kernel.cu", len(_OWN_HEADERS), texts, names))
         try:
             self._ok(self.library.nvrtcAddNameExpression(program, name.encode()))
             suffix = "a" if arch >= 90 else ""  # as Triton: with what only this architecture has
@@ -98,13 +110,11 @@ def _candidates() -> Iterator[str]:
 
 
 def _headers(folder: str) -> tuple[str, ...]:
-    """Header folders: Triton's own copy of CUDA's, and those beside the library where they hold more."""
-    spec = importlib.util.find_spec("triton")
-    places = (
-        [os.path.join(p, "backends", "nvidia", "include") for p in (spec.submodule_search_locations or ())]
-        if spec
-        else []
-    )
+    """Header folders: CUDA's beside the library where they are, else Triton's copy; and CUDA's C++ library (CCCL)."""
     beside = os.path.join(os.path.dirname(folder), "include")
-    found = [place for place in (beside, *places) if os.path.exists(os.path.join(place, "cuda_fp16.h"))]
-    return tuple(found[:1])
+    spec = importlib.util.find_spec("triton")
+    roots = spec.submodule_search_locations or () if spec else ()
+    places = [beside, *(os.path.join(root, "backends", "nvidia", "include") for root in roots)]
+    found = [place for place in places if os.path.exists(os.path.join(place, "cuda_fp16.h"))]
+    library = os.path.join(beside, "cccl")
+    return (*found[:1], library) if os.path.isdir(library) else tuple(found[:1])
