@@ -3,8 +3,8 @@
 A Triton or Gluon kernel takes its non-constexpr parameters in order, then the pointers to global and profile scratch.
 A host-side tensor descriptor becomes its 128-byte tensor map, its shape (i32) and its strides (i64); where the kernel
 was compiled without tensor maps it becomes base, shape, strides, flags, and shape and strides once more, with one flag
-(NaN padding) up to Triton 3.8 and two (and TF32 rounding) in 3.9. Sources: triton/backends/nvidia/driver.py 3.6 to
-3.9, triton/backends/driver.py 3.9. A CUDA C++ kernel takes its own parameters and nothing else.
+(NaN padding) in Triton 3.6 and two (and TF32 rounding) from 3.7 on. Sources: triton/backends/nvidia/driver.py 3.6 to
+3.9, triton/backends/driver.py 3.8 and 3.9. A CUDA C++ kernel takes its own parameters and nothing else.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ def encode(found: TensorMap, address: int, driver_version: int) -> bytes:
 
 
 def mended(encoded: bytes, found: TensorMap, driver_version: int) -> bytes:
-    """Clear a bit that drivers up to 13.1 set wrongly for tensors below 128 KB (as CUTLASS and Triton 3.9 do)."""
+    """Clear a bit that drivers up to 13.1 set wrongly for tensors below 128 KB (as CUTLASS and Triton from 3.7 do)."""
     if driver_version > _MENDED_DRIVER or found.reach_bytes >= _SMALL_BYTES:
         return encoded
     words = bytearray(encoded)
