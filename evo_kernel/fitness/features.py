@@ -33,7 +33,7 @@ def _kernel(kernel: Kernel, binary: Binary, launch: Launch, share: float, target
         num_stages=kernel.num_stages,
         registers=binary.registers,
         spill_bytes=binary.spill_bytes,
-        shared_bytes=binary.shared_bytes,
+        shared_bytes=binary.block_shared_bytes,
         tensor_core=tensor_core(binary),
         data_path=data_path(binary),
         schedule=schedule(kernel, binary, launch, target),
@@ -70,7 +70,9 @@ def schedule(kernel: Kernel, binary: Binary, launch: Launch, target: Target) -> 
     if counts.get("warp-specialise", 0):
         return "warp-specialised"
     programs = math.prod(launch.grid)
-    slots = target.sm_count * occupancy(target, binary.registers, binary.shared_bytes, binary.num_warps).blocks_per_sm
+    slots = (
+        target.sm_count * occupancy(target, binary.registers, binary.block_shared_bytes, binary.num_warps).blocks_per_sm
+    )
     strides = "num_programs" in kernel.text or (programs % target.sm_count == 0 and "range(pid" in kernel.text)
     strides = strides or ("range(tl.program_id" in kernel.text)
     if counts.get("loops", 0) and target.sm_count / 2 <= programs <= slots and strides:

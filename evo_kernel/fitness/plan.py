@@ -383,6 +383,11 @@ class Binary(_Data):
     def threads(self) -> int:
         return 32 * self.num_warps
 
+    @property
+    def block_shared_bytes(self) -> int:
+        """Shared memory of one block, reserved and asked for."""
+        return self.shared_bytes + self.static_shared_bytes
+
 
 class CompiledPlan(_Data):
     """A plan with its binaries, in the order of `plan.kernels`."""

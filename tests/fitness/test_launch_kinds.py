@@ -240,6 +240,14 @@ def test_what_the_interpreter_executes_passes(name, tmp_path):
     assert evaluation.status is Status.PASSED, evaluation.reason
 
 
+def test_a_copy_alone_is_no_kernel(tmp_path):
+    kind = KINDS["copy"]
+    source = Source(kind.source.replace("return z", "return z.clone()"))
+    with open_judge(kind.load(tmp_path), device="cpu", settings=JudgeSettings(tune_plans=0)) as judge:
+        evaluation = judge.evaluate(source, Purpose.PROBE)
+    assert evaluation.status is Status.REJECTED and "output 0 is a copy" in evaluation.reason, evaluation.reason
+
+
 @pytest.mark.parametrize("name", ["Gluon", pytest.param("CUDA C++ softmax", marks=needs_nvrtc)])
 def test_what_only_a_gpu_executes_is_refused_with_a_sentence(name, tmp_path):
     kind = KINDS[name]

@@ -49,7 +49,7 @@ def _check_launch(binary: Binary, launch: Launch, limits: DeviceLimits) -> None:
     threads = binary.threads if launch.block is None else math.prod(launch.block)
     if threads > limits.threads:
         raise PlanFault(f"kernel {name} has {threads} threads a block; this GPU takes {limits.threads}")
-    shared = binary.shared_bytes + binary.static_shared_bytes
+    shared = binary.block_shared_bytes
     if shared > limits.shared_bytes:
         raise PlanFault(f"kernel {name} needs {shared} bytes of shared memory; this GPU has {limits.shared_bytes}")
     if binary.num_ctas & (binary.num_ctas - 1):

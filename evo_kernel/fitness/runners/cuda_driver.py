@@ -185,7 +185,7 @@ def _load(binary: Binary) -> _Loaded:
         raise PlanFault(f"the GPU does not take kernel {binary.symbol}: {fault}") from fault
     try:
         function = ok(cuda.cuModuleGetFunction(module, binary.symbol.encode()))
-        if binary.shared_bytes + binary.static_shared_bytes > _STATIC_SHARED:
+        if binary.block_shared_bytes > _STATIC_SHARED:
             ok(cuda.cuFuncSetCacheConfig(function, cuda.CUfunc_cache.CU_FUNC_CACHE_PREFER_SHARED))
             size = kinds.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             ok(cuda.cuFuncSetAttribute(function, size, binary.shared_bytes))
