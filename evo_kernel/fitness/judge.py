@@ -39,6 +39,8 @@ from evo_kernel.types import (
     Status,
 )
 
+RACE_LOG = math.log(1.25)  # a setting so far behind the best on the cases so far is not timed on the others
+
 
 @dataclass(frozen=True)
 class JudgeSettings:
@@ -133,7 +135,7 @@ class PlanJudge:
             return self._ended(work, checked.status, checked.reason)
         if not timed:
             return self._ended(work, Status.PASSED, "")
-        measured = self._measure_setting(work, recording, (), timed)
+        measured = self._measure(work, recording, timed)
         if isinstance(measured, Checked):
             return self._ended(work, measured.status, measured.reason)
         knobs: Knobs = ()
@@ -199,16 +201,15 @@ class PlanJudge:
             return "run launches no kernel of its own"
         return ""
 
-    def _measure_setting(
-        self, work: _Work, recording: Recording, knobs: Knobs, kinds: Sequence[CaseKind]
-    ) -> list[Measurement] | Checked:
+    def _measure(self, work: _Work, recording: Recording, kinds: Sequence[CaseKind]) -> list[Measurement] | Checked:
+        """Times of the source's own setting on every case; the first failure ends it."""
         measured: list[Measurement] = []
         for case in (case for kind in kinds for case in self._cases(kind)):
-            plan = recording.plans[(case.name, knobs)]
+            plan = recording.plans[(case.name, ())]
             if isinstance(plan, Fault):
                 return Checked(plan.status, plan.reason)
-            work.plans.append((case.name, knobs, plan.hash))
-            found = self._measured(work, plan, case, checked=not knobs)
+            work.plans.append((case.name, (), plan.hash))
+            found = self._measured(work, plan, case, checked=True)
             if isinstance(found, Checked):
                 return found
             measured.append(found)
@@ -236,22 +237,19 @@ class PlanJudge:
         return found
 
     def _tune(self, work: _Work, recording: Recording, own: list[Measurement]) -> tuple[Knobs, list[Measurement]]:
-        """Try knob settings, raced on the first search case; the best that also checks is taken."""
+        """Try knob settings, raced over the search cases; the best that also checks is taken."""
         best_log = _mean_log(own)
         with self._lock:
             worth = best_log <= self._best_log_us + math.log(self._settings.tune_within)
         knobs = find_knobs(work.source, dict(recording.configs)) if worth else ()
         ranked: list[tuple[float, Knobs, list[Measurement], Recording]] = []
-        for setting in self._tuner.settings(work.source, knobs, self._settings.tune_plans):
-            tried = self._recorder.record(work.source, self._record_cases((CaseKind.SEARCH,)), [setting])
-            if tried.fault is not None:
-                self._tuner.tell(work.source, setting, None)
-                continue
-            found = self._measure_setting(work, tried, setting, (CaseKind.SEARCH,))
-            cost = None if isinstance(found, Checked) else _mean_log(found)
-            self._tuner.tell(work.source, setting, cost)
-            if cost is not None and not isinstance(found, Checked) and cost < best_log:
-                ranked.append((cost, setting, found, tried))
+        for batch in self._tuner.batches(work.source, knobs, self._settings.tune_plans):
+            tried = self._recorder.record(work.source, self._record_cases((CaseKind.SEARCH,)), batch)
+            for setting in batch:
+                found, cost = self._race(work, tried, setting, min([own, *(r[2] for r in ranked)], key=_mean_log))
+                self._tuner.tell(work.source, setting, cost)
+                if found and cost is not None and cost < best_log:
+                    ranked.append((cost, setting, found, tried))
         for cost, setting, found, tried in sorted(ranked, key=lambda item: item[0]):
             checks = self._recorder.record(work.source, self._record_cases((CaseKind.CHECK,)), [setting])
             if self._check_setting(work, checks, setting).passed and self._right_when_timed(tried, setting):
@@ -261,6 +259,28 @@ class PlanJudge:
                 return setting, found
         self._note_best(best_log)
         return (), own
+
+    def _race(
+        self, work: _Work, tried: Recording, setting: Knobs, best: Sequence[Measurement]
+    ) -> tuple[list[Measurement] | None, float | None]:
+        """A setting's measurements and its cost (mean log µs), case by case until it is clearly behind the best so far.
+
+        Measurements are None for one that fell behind, whose cost is extrapolated; cost is None for one that failed.
+        """
+        found: list[Measurement] = []
+        for number, case in enumerate(self._cases(CaseKind.SEARCH), start=1):
+            plan = tried.plans[(case.name, setting)]
+            if isinstance(plan, Fault):
+                return None, None
+            work.plans.append((case.name, setting, plan.hash))
+            measured = self._measured(work, plan, case, checked=False)
+            if isinstance(measured, Checked):
+                return None, None
+            found.append(measured)
+            behind = _mean_log(found) - _mean_log(best[:number])
+            if number < len(best) and behind > RACE_LOG:
+                return None, _mean_log(best) + behind
+        return found, _mean_log(found)
 
     def _right_when_timed(self, recording: Recording, knobs: Knobs) -> bool:
         """Whether a tuned setting is right on every search case too, at full size."""

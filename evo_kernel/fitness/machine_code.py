@@ -30,6 +30,7 @@ _SECTION = struct.Struct("<IIQQQQIIQQ")
 _RELOCATION = struct.Struct("<QQq")
 _PAYLOAD = 4  # the record format that carries a payload
 _FRAME_SIZE, _KPARAM_INFO, _REGCOUNT = 0x11, 0x17, 0x2F
+_NORMAL_EVICTION = 1  # bits 84-86 of a load or store; seen in the disassembler's listings (.EF is 0, .EL is 2)
 _CODE = (".text.", ".nv.constant", ".rodata", ".nv.global", ".nv.info.", ".nv.shared.", ".rela.text.")
 
 
@@ -102,15 +103,18 @@ def parameter_bytes(cubin: bytes) -> tuple[int, ...]:
 def instruction_counts(cubin: bytes) -> Mapping[str, int]:
     """Static instruction counts by class.
 
-    `all` counts every instruction, `loops` the backward branches, and `in_loop.<class>` the instructions of a class
-    between the target of a backward branch and the branch. Raises ValueError, and InfraError without a disassembler.
+    `all` counts every instruction, `loops` the backward branches, `in_loop.<class>` the instructions of a class between
+    the target of a backward branch and the branch, and `hinted` the loads and stores with an eviction priority of their
+    own. Raises ValueError, and InfraError without a disassembler.
     """
-    instructions = _instructions(cubin)
+    instructions, words = _instructions(cubin), _words(_sections(cubin))
     spans = [(target, address) for address, opcode, target in instructions if opcode == "BRA" and target < address]
     counts: Counter[str] = Counter({"all": len(instructions), "loops": len(spans)})
-    for address, opcode, _target in instructions:
+    for (address, opcode, _target), (_address, _low, high) in zip(instructions, words, strict=True):
         family = _CLASS.get(opcode) or _family(opcode)
         counts[family] += 1
+        if family in ("ld.global", "st.global") and (high >> 20) & 7 != _NORMAL_EVICTION:
+            counts["hinted"] += 1
         if any(low <= address <= high for low, high in spans):
             counts[f"in_loop.{family}"] += 1
             counts["in_loop.all"] += 1
