@@ -14,6 +14,9 @@ import torch
 
 from evo_kernel.fitness.targets import Target
 
+NAMES = ("copy_bytes/s", "bf16_flop/s", "tf32_flop/s", "fp32_flop/s", "launch_us", "l2_bytes")
+"""As they are stored, in the order of the fields: what follows the last underscore is the unit."""
+
 
 @dataclass(frozen=True)
 class Ceilings:
@@ -24,39 +27,41 @@ class Ceilings:
     tf32_flops: float
     fp32_flops: float
     launch_us: float  # of one more kernel in a graph
+    l2_bytes: float
     measured: bool = False
 
     def as_data(self) -> dict[str, float]:
-        """For storage: the part of a name after the last underscore is the unit."""
+        """For storage."""
         return {
             "copy_bytes/s": self.copy_bytes_per_s,
             "bf16_flop/s": self.bf16_flops,
             "tf32_flop/s": self.tf32_flops,
             "fp32_flop/s": self.fp32_flops,
             "launch_us": self.launch_us,
+            "l2_bytes": self.l2_bytes,
         }
 
     @classmethod
     def from_data(cls, data: Mapping[str, float]) -> Ceilings | None:
         """What `as_data` gave; None where something is missing or is no rate."""
-        names = ("copy_bytes/s", "bf16_flop/s", "tf32_flop/s", "fp32_flop/s", "launch_us")
-        if not all(data.get(name, 0.0) > 0.0 for name in names):
+        if not all(data.get(name, 0.0) > 0.0 for name in NAMES):
             return None
-        return cls(*(float(data[name]) for name in names), measured=True)
+        return cls(*(float(data[name]) for name in NAMES), measured=True)
 
     @classmethod
     def of_target(cls, target: Target) -> Ceilings:
         """The table's constants: what a machine without that GPU goes by."""
-        return cls(target.copy_bytes_per_s, target.bf16_flops, target.tf32_flops, target.fp32_flops, 2.0)
+        rates = (target.copy_bytes_per_s, target.bf16_flops, target.tf32_flops, target.fp32_flops)
+        return cls(*rates, launch_us=2.0, l2_bytes=float(target.l2_bytes))
 
     def light_us(self, flops: float | None, moved: float | None) -> float:
         """The time that the work takes at the ceilings: what the share of the speed of light is held against."""
         rate = max(self.bf16_flops, self.tf32_flops, self.fp32_flops)
         return max((flops or 0.0) / rate, (moved or 0.0) / self.copy_bytes_per_s) * 1e6
 
-    def floor_us(self, flops: float | None, moved: float | None, l2_bytes: int) -> float:
+    def floor_us(self, flops: float | None, moved: float | None) -> float:
         """What no kernel can undercut. Writes may still lie in the L2 when a kernel ends, so they are let off."""
-        return self.light_us(flops, max(0.0, (moved or 0.0) - l2_bytes))
+        return self.light_us(flops, max(0.0, (moved or 0.0) - self.l2_bytes))
 
 
 @dataclass(frozen=True)

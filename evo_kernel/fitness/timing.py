@@ -94,8 +94,9 @@ def spread(samples_us: Sequence[float], tick_us: float) -> list[float]:
 def settled(samples_us: Sequence[float], settings: TimingSettings = TIMING, against_us: float | None = None) -> bool:
     """Whether more samples would change no decision.
 
-    `against_us`: the time that is to be beaten. Once the interval lies clear of it by the margin, on either side, the
-    question is answered. Three samples bound the median with 75 % only; the margin stands for the rest.
+    `against_us`: the time that is to be beaten. Once the interval lies clear of it by the margin the question is
+    answered: after `few` samples for what is slower, after `usual` for what is faster, whose time will be kept. Three
+    samples bound the median with 75 % only; the margin stands for the rest.
     """
     n = len(samples_us)
     if n < settings.few:
@@ -106,13 +107,12 @@ def settled(samples_us: Sequence[float], settings: TimingSettings = TIMING, agai
         return True
     if n < min(settings.few * factor, settings.many):
         return False
-    if against_us is not None:
-        slower = found.low_us > against_us * (1 + settings.margin)
-        faster = found.high_us < against_us * (1 - settings.margin)
-        if slower or faster:
-            return True
+    if against_us is not None and found.low_us > against_us * (1 + settings.margin):
+        return True
     if n < settings.usual * factor:
         return False
+    if against_us is not None and found.high_us < against_us * (1 - settings.margin):
+        return True
     return (found.high_us - found.low_us) / 2 <= settings.enough * found.median_us
 
 

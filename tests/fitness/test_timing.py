@@ -36,7 +36,9 @@ def test_a_clear_question_needs_few_samples_and_a_close_one_more():
     rng = np.random.default_rng(2)
     clear = [len(taken(rng, 150, 0.02, against=100)) for _ in range(200)]
     close = [len(taken(rng, 101, 0.02, against=100)) for _ in range(200)]
+    better = [len(taken(rng, 60, 0.02, against=100)) for _ in range(200)]
     assert max(clear) == TIMING.few and np.mean(close) > 2 * TIMING.few
+    assert set(better) == {TIMING.usual}
 
 
 def test_an_early_end_is_hardly_ever_wrong():

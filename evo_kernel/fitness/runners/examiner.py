@@ -346,7 +346,7 @@ class Examiner:
 
     def ceilings(self, progress: Callable[[], None] = lambda: None) -> dict[str, float]:
         """What this GPU can do at most: see ceilings.py."""
-        found: dict[str, float] = {}
+        found = {"l2_bytes": float(self.device.l2_bytes)}
         for make in benches(self.device.name, **self.bench_sizes):
             progress()
             bench = make()
