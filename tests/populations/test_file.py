@@ -274,7 +274,7 @@ def test_an_old_file_with_measurements_is_read_and_gets_the_clocks_columns(tmp_p
     told = passed(Source("# later\ndef run(x): ..."), random.Random(6), MEASURED)
     for expected in (None, 1980.0):
         reader = PopulationReader(path)
-        candidates = [row[0] for row in reader.connection.execute("SELECT id FROM candidates")]
+        candidates = [row[0] for row in reader.connection.execute("SELECT id FROM candidates ORDER BY id")]
         found = [e for c in candidates for e in reader.candidate(c).evaluations if e.measurements]
         assert found and found[0].measurements[0].clock_mhz is None
         assert found[-1].measurements[0].clock_mhz == expected
