@@ -155,7 +155,7 @@ def compared(alone: dict[str, Any], mixed: dict[str, Any]) -> dict[str, Any]:
                 continue
             status = str(evaluation.status) if evaluation else "infra"
             faults.setdefault(kind, Counter())[status] += 1
-            wanted = KERNELS[kind][2] if kind in KERNELS else (Status.RUNTIME_ERROR,)
+            wanted = KERNELS[kind][2] if kind in KERNELS else (Status.RUNTIME_ERROR, Status.REJECTED)
             if evaluation is None or evaluation.status not in wanted:
                 misjudged.append(f"{kind}: {evaluation.reason[:300] if evaluation else trouble}")
     return {"differing": differing, "faults": {k: dict(v) for k, v in faults.items()}, "misjudged": misjudged[:20]}
