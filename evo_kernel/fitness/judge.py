@@ -432,11 +432,13 @@ def open_judge(
 def record_case(task: Task, case: Case) -> RecordCase:
     """A task's case as the recorder takes it."""
     specs: list[Mapping[str, object]] = []
-    for spec in task.input_specs(case):
-        if isinstance(spec, TensorSpec):
-            specs.append({"dtype": spec.dtype, "shape": list(spec.shape), "strides": list(spec.strides)})
-        else:
+    known = task.host_values(case) if task.host_known else {}
+    for position, spec in enumerate(task.input_specs(case)):
+        if not isinstance(spec, TensorSpec):
             specs.append({"value": spec})
+            continue
+        host = {"host": known[position].tolist()} if position in known else {}
+        specs.append({"dtype": spec.dtype, "shape": list(spec.shape), "strides": list(spec.strides), **host})
     return RecordCase(case.name, tuple(specs))
 
 

@@ -30,6 +30,7 @@ _SECTION = struct.Struct("<IIQQQQIIQQ")
 _RELOCATION = struct.Struct("<QQq")
 _PAYLOAD = 4  # the record format that carries a payload
 _FRAME_SIZE, _KPARAM_INFO, _REGCOUNT = 0x11, 0x17, 0x2F
+_ACCESS_BYTES = (1, 1, 2, 2, 4, 8, 16, 16)  # by bits 73-75 of a load; seen in the disassembler's listings
 _NORMAL_EVICTION = 1  # bits 84-86 of a load or store; seen in the disassembler's listings (.EF is 0, .EL is 2)
 _CODE = (".text.", ".nv.constant", ".rodata", ".nv.global", ".nv.info.", ".nv.shared.", ".rela.text.")
 
@@ -104,8 +105,9 @@ def instruction_counts(cubin: bytes) -> Mapping[str, int]:
     """Static instruction counts by class.
 
     `all` counts every instruction, `loops` the backward branches, `in_loop.<class>` the instructions of a class between
-    the target of a backward branch and the branch, and `hinted` the loads and stores with an eviction priority of their
-    own. Raises ValueError, and InfraError without a disassembler.
+    the target of a backward branch and the branch, `hinted` the loads and stores with an eviction priority of their
+    own, and `load_bytes` what the global loads of one thread bring, each once (`in_loop.load_bytes` likewise). Raises
+    ValueError, and InfraError without a disassembler.
     """
     instructions, words = _instructions(cubin), _words(_sections(cubin))
     spans = [(target, address) for address, opcode, target in instructions if opcode == "BRA" and target < address]
@@ -115,9 +117,12 @@ def instruction_counts(cubin: bytes) -> Mapping[str, int]:
         counts[family] += 1
         if family in ("ld.global", "st.global") and (high >> 20) & 7 != _NORMAL_EVICTION:
             counts["hinted"] += 1
-        if any(low <= address <= high for low, high in spans):
+        bytes_loaded = _ACCESS_BYTES[(high >> 9) & 7] if family in ("ld.global", "cp.async") else 0
+        counts["load_bytes"] += bytes_loaded
+        if any(start <= address <= end for start, end in spans):
             counts[f"in_loop.{family}"] += 1
             counts["in_loop.all"] += 1
+            counts["in_loop.load_bytes"] += bytes_loaded
     return dict(counts)
 
 

@@ -92,6 +92,12 @@ def test_hinted_loads_and_stores_are_counted():
     assert hinted('other=-float("inf")', "other=-float('inf'), eviction_policy='evict_last'") > 0
 
 
+def test_the_bytes_that_loads_bring_are_read_from_their_code(softmax, matmul):
+    assert machine_code.instruction_counts(softmax)["load_bytes"] == 4096 * 4 // (8 * 32)  # the row once, by 8 warps
+    tiles = (128 * 64 + 64 * 128) * 2 // (8 * 32)  # of bf16, one stage
+    assert machine_code.instruction_counts(matmul)["in_loop.load_bytes"] == tiles
+
+
 def test_three_passes_are_three_loops():
     counts = machine_code.instruction_counts(cubin_of(softmax_plan(64, 4096, 1024)))
     assert counts["loops"] == 3

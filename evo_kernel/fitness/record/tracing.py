@@ -7,12 +7,12 @@ validated again by the parent.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from triton.runtime.jit import JITFunction
 
 from evo_kernel.fitness.record.carry import CannotCarry, kernel_text
@@ -78,7 +78,12 @@ class Tracer:
         base = self._host.get(_storage_key(tensor))
         if base is None:
             return None
-        return base.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+        with _disable_current_modes():  # these values are real, also while `run` sees fake tensors
+            return base.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+    def know_host_value(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
+        self._kept.append(tensor.untyped_storage())
+        self._host[_storage_key(tensor)] = value
 
     def forget_host_value(self, tensor: torch.Tensor) -> None:
         self._host.pop(_storage_key(tensor), None)
@@ -231,9 +236,10 @@ class AtenWriter(TorchDispatchMode):
         if name == "_local_scalar_dense":
             return self._read(args[0])
         result = func(*args, **kwargs)
-        if name in _SILENT or name in _ALLOCATIONS or _is_view(func):
+        if name in _SILENT or name in _ALLOCATIONS or _is_view(func) or self._stays_known(func, args, kwargs, result):
             return result
         if not any(isinstance(t, torch.Tensor) and t.device.type == "cuda" for t in _flat((args, kwargs, result))):
+            self._forget_changed(func, args, result)
             return result
         value = self._filled_value(name, args, kwargs)
         if value is not None and isinstance(result, torch.Tensor):
@@ -246,13 +252,32 @@ class AtenWriter(TorchDispatchMode):
     def _read(self, tensor: torch.Tensor) -> Any:
         if tensor.device.type != "cuda" and not isinstance(tensor, FakeTensor):
             return tensor.item()
-        known = self._tracer.host_value(tensor) if tensor.device.type == "cuda" else None
+        known = self._tracer.host_value(tensor)
         if known is None:
             raise Refused(
                 "run reads a tensor's values on the host (item, tolist, bool, int, or an if on a tensor): "
                 "values are only known on the GPU. A task can mark small integer inputs as HOST_KNOWN"
             )
-        return known.item()
+        with _disable_current_modes():
+            return known.item()
+
+    def _stays_known(self, func: Any, args: tuple, kwargs: dict[str, Any], result: Any) -> bool:
+        """Whether a result is a tensor of the host made of host-known values alone; it is known from here on."""
+        if not isinstance(result, torch.Tensor) or result.device.type != "cpu" or func._schema.is_mutable:
+            return False
+        if not any(isinstance(value, torch.Tensor) for value in _flat(args)):
+            return False
+        known = _mapped(self._tracer.host_value, args)
+        if any(value is None for value, given in zip(_flat(known), _flat(args), strict=True) if given is not None):
+            return False
+        with _disable_current_modes():
+            self._tracer.know_host_value(result, func(*known, **kwargs))
+        return True
+
+    def _forget_changed(self, func: Any, args: tuple, result: Any) -> None:
+        for item in _flat((args, result)) if func._schema.is_mutable else ():
+            if isinstance(item, torch.Tensor):
+                self._tracer.forget_host_value(item)
 
     @staticmethod
     def _filled_value(name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -288,9 +313,7 @@ class AtenWriter(TorchDispatchMode):
         packed = {"args": plain(args), "kwargs": {key: plain(value) for key, value in kwargs.items()}}
         results = result if isinstance(result, (tuple, list)) else [result]
         outputs = [tracer.view(item) if isinstance(item, torch.Tensor) else None for item in results]
-        for item in _flat((args, result)):
-            if isinstance(item, torch.Tensor):
-                tracer.forget_host_value(item) if func._schema.is_mutable else None
+        self._forget_changed(func, args, result)
         op = f"aten.{func._schema.name.split('::')[-1]}.{func._overloadname}"
         tracer.nodes.append({"kind": "aten", "op": op, "views": views, "outputs": outputs, **packed})
 
@@ -316,6 +339,13 @@ def fake_inputs(mode: FakeTensorMode, specs: Sequence[dict[str, Any]], tracer: T
 def _is_view(func: Any) -> bool:
     returns = func._schema.returns
     return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+
+
+def _mapped(change: Callable[[torch.Tensor], Any], value: Any) -> Any:
+    """`value` with every tensor in it changed."""
+    if isinstance(value, (tuple, list)):
+        return type(value)(_mapped(change, item) for item in value)
+    return change(value) if isinstance(value, torch.Tensor) else value
 
 
 def _flat(value: Any) -> list[Any]:
