@@ -172,9 +172,11 @@ class PlanJudge:
         precision = "claim" if work.purpose is Purpose.CONFIRM else "search"
         found = self._runner.exam(Exam(tuple(checks), tuple(timings), precision))
         for check, answer in zip(checks, found.checks, strict=False):
-            work.ahead[("check", check.case.name, check.plan.hash)] = answer
+            if answer is not None:  # else it is asked again, alone
+                work.ahead[("check", check.case.name, check.plan.hash)] = answer
         for timing, time_answer in zip(timings, found.timings, strict=False):
-            work.ahead[("time", timing.case.name, timing.plan.hash)] = time_answer
+            if time_answer is not None:
+                work.ahead[("time", timing.case.name, timing.plan.hash)] = time_answer
 
     def _record_cases(self, kinds: Sequence[CaseKind]) -> tuple[RecordCase, ...]:
         return tuple(record_case(self._task, case) for kind in kinds for case in self._cases(kind))

@@ -94,6 +94,17 @@ def test_the_culprit_is_named_and_the_next_is_innocent(task, runner):
         assert after.fault is None, (name, after)
 
 
+def test_who_is_lost_with_a_process_is_the_part_that_ran(task, runner):
+    first, second, search = task.case("m3-n7"), task.case("m4-n33"), task.case("m64-n128")
+    good = CheckPart(plan("honest", 3, 7), first, ((1, "nominal"),))
+    for name in ("dies", "illegal"):
+        bad = CheckPart(plan(name, 4, 33), second, ((1, "nominal"),))
+        found = runner.exam(Exam((good, bad)))
+        assert found.checks[0] is None and found.checks[1].status is Status.RUNTIME_ERROR
+    late = runner.exam(Exam((good,), (TimePart(plan("dies", 64, 128), search, 1),)))
+    assert late.checks == (None,) and late.fault is late.timings[0]
+
+
 def test_an_endless_kernel_times_out(task):
     runner = runner_for(task)
     runner._deadline_s = 1.0

@@ -66,6 +66,37 @@ def test_faults_are_answers_and_end_the_exam(examiner, name, status, reason):
     assert answer["fatal"] == (name == "illegal")
 
 
+SECOND = {"plan": 1, "case": "m4-n33", "rounds": [[21, "nominal"]]}
+
+
+@pytest.mark.parametrize(
+    ("names", "statuses"),
+    [
+        (("honest", "honest"), ["passed", "passed"]),
+        (("wrong", "honest"), ["wrong"]),
+        (("honest", "wrong"), ["passed", "wrong"]),
+        (("honest", "refused"), ["passed", "rejected"]),
+        (("wrong", "refused"), ["wrong"]),
+        (("honest", "illegal"), [None, "runtime_error"]),
+        (("wrong", "illegal"), [None, "runtime_error"]),
+    ],
+)
+def test_a_group_of_checks_is_answered_part_by_part(examiner, names, statuses):
+    plans = [plan(names[0], 3, 7), plan(names[1], 4, 33)]
+    answer = examiner.exam(plans.__getitem__, [CHECK, SECOND], [])
+    assert [c and c["status"] for c in answer["checks"]] == statuses
+    assert answer["fatal"] == ("illegal" in names)
+
+
+def test_a_damaged_input_is_drawn_again_within_a_group(examiner):
+    plans = [plan("honest", 3, 7), plan("honest", 4, 33)]
+    examiner.exam(plans.__getitem__, [CHECK, SECOND], [])
+    for values in examiner._inputs._kept.values():
+        values[0].mul_(2.0)
+    answer = examiner.exam(plans.__getitem__, [CHECK, SECOND], [])
+    assert [c["status"] for c in answer["checks"]] == ["passed", "passed"]
+
+
 def test_an_output_that_a_timed_launch_does_not_write_is_found(examiner):
     answer = exam(examiner, "lazy")
     assert answer["checks"][0]["status"] == "passed"
@@ -79,7 +110,7 @@ def test_an_innocent_plan_survives_one_that_wrote_into_what_is_kept(examiner):
     assert not examiner._inputs.intact()
     answer = exam(examiner, "honest_80")
     assert answer["checks"][0]["status"] == answer["timings"][0]["status"] == "passed", answer
-    assert examiner._inputs.intact() and examiner.device.released == 1
+    assert examiner._inputs.intact()
 
 
 def test_freed_memory_is_wiped_between_a_comparison_and_the_next_kernel(examiner):

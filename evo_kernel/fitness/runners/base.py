@@ -59,10 +59,10 @@ class Exam:
 
 @dataclass(frozen=True)
 class Examined:
-    """Answers in the order of the exam's parts; as many as were reached."""
+    """Answers in the order of the exam's parts; as many as were reached. None: lost to a later part's fault."""
 
-    checks: tuple[Checked, ...] = ()
-    timings: tuple[Measurement | Checked, ...] = ()
+    checks: tuple[Checked | None, ...] = ()
+    timings: tuple[Measurement | Checked | None, ...] = ()
 
     @property
     def fault(self) -> Checked | None:

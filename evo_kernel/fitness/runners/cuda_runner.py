@@ -103,10 +103,9 @@ class CudaRunner:
         fields = {"command": "exam", "checks": checks, "timings": timings, "precision": exam.precision}
         answer = self.request(fields, list(plans.values()))
         if "status" in answer:  # the process was lost with it
-            lost = _checked(answer)
-            return Examined(checks=(lost,)) if exam.checks else Examined(timings=(lost,))
+            return _lost(exam, _checked(answer), answer.get("part", 0))
         return Examined(
-            checks=tuple(_checked(found) for found in answer["checks"]),
+            checks=tuple(_checked(found) if found else None for found in answer["checks"]),
             timings=tuple(
                 self._measurement(part, found, answer.get("drift"))
                 for part, found in zip(exam.timings, answer["timings"], strict=False)
@@ -114,12 +113,16 @@ class CudaRunner:
         )
 
     def check(self, plan: CompiledPlan, case: Case, rounds: Sequence[Round]) -> Checked:
-        return self.exam(Exam(checks=(CheckPart(plan, case, tuple(rounds)),))).checks[0]
+        found = self.exam(Exam(checks=(CheckPart(plan, case, tuple(rounds)),))).checks[0]
+        assert found is not None, "a part alone is lost to no other"
+        return found
 
     def measure(
         self, plan: CompiledPlan, case: Case, seed: int, checked: bool = True, against_us: float | None = None
     ) -> Measurement | Checked:
-        return self.exam(Exam(timings=(TimePart(plan, case, seed, checked, against_us),))).timings[0]
+        found = self.exam(Exam(timings=(TimePart(plan, case, seed, checked, against_us),))).timings[0]
+        assert found is not None, "a part alone is lost to no other"
+        return found
 
     def pair(
         self,
@@ -200,12 +203,13 @@ class CudaRunner:
             except TimeoutError:
                 self._drop()
                 reason = f"it still ran on the GPU after {deadline_s:g} s: an endless or far too slow kernel"
-                return {"status": Status.TIMEOUT, "reason": reason}
+                return {"status": Status.TIMEOUT, "reason": reason, "part": max(0, process.progress - 1)}
             except Lost:
                 self._drop()
                 alone += fresh
                 if alone == 2:  # once may be somebody's kill from outside
-                    return {"status": Status.RUNTIME_ERROR, "reason": "the GPU process died while it ran this kernel"}
+                    reason = "the GPU process died while it ran this kernel"
+                    return {"status": Status.RUNTIME_ERROR, "reason": reason, "part": max(0, process.progress - 1)}
                 continue
             if answer.get("fatal") or answer.get("stale"):
                 self._drop()
@@ -265,6 +269,14 @@ class CudaRunner:
             drift=drift,
             **{name: state[name] for name in _STATE if name in state},
         )
+
+
+def _lost(exam: Exam, fault: Checked, part: int) -> Examined:
+    """The culprit is the part that ran last; what was found out about the others went with the process."""
+    checks = len(exam.checks)
+    if part < checks:
+        return Examined(checks=(*(None,) * part, fault))
+    return Examined(checks=(None,) * checks, timings=(*(None,) * (part - checks), fault))
 
 
 def _checked(answer: Mapping[str, Any]) -> Checked:

@@ -94,25 +94,28 @@ class Examiner:
         A check is {plan, case, rounds: [[seed, regime], ...]}; a timing {plan, case, seed, check, against_us}.
         """
         self.spent_s.clear()
-        answer: Answer = {"checks": [], "timings": [], "fatal": False}
-        parts = [("checks", part, self._check) for part in checks]
-        parts += [("timings", part, self._time) for part in timings]
-        for kind, part, work in parts:
+        answer: Answer = {"checks": self._checks(plans, checks, progress), "timings": []}
+        last = answer["checks"][-1] if checks else {"status": Status.PASSED}
+        for part in timings if last["status"] == Status.PASSED else ():
             progress()
-            examine = partial(self._with_launcher, plans, part, work)
-            found = self.guarded(examine)
-            if found["status"] == Status.WRONG and not self._intact():
-                self.forget()  # an earlier kernel wrote into what is kept: this one is innocent
-                found = self.guarded(examine)
-            answer[kind].append(found)
-            answer["fatal"] = found.pop("fatal", False)
-            if found["status"] != Status.PASSED:
+            last = self._examined(partial(self._with_launcher, plans, part, self._time))
+            answer["timings"].append(last)
+            if last["status"] != Status.PASSED:
                 break
+        answer["fatal"] = last.pop("fatal", False)
         if answer["timings"] and not answer["fatal"]:
             with self._phase("metronome"):
                 answer["drift"] = self._metronome.tick()
         answer["spent_s"] = dict(self.spent_s)
         return answer
+
+    def _examined(self, work: Callable[[], Answer]) -> Answer:
+        """The answer of `work`, repeated when what it was held against turns out to be damaged."""
+        found = self.guarded(work)
+        if found["status"] == Status.WRONG and not self._intact():
+            self.forget()  # an earlier kernel wrote into what is kept: this one is innocent
+            found = self.guarded(work)
+        return found
 
     def guarded(self, work: Callable[[], Answer]) -> Answer:
         """The answer of `work`; a plan's faults become answers, `fatal` where the context is lost."""
@@ -162,8 +165,80 @@ class Examiner:
 
     # --- correctness ------------------------------------------------------------------------------------------------
 
+    def _checks(self, plans: Plans, parts: Sequence[Answer], progress: Callable[[], None]) -> list[Answer | None]:
+        """Answers up to the first failure. None: not known, since a later part of its group took the context down."""
+        answers: list[Answer | None] = []
+        for group in self._groups(plans, parts):
+            answers += self._check_group(plans, group, progress)
+            last = answers[-1]
+            if last is not None and last["status"] != Status.PASSED:
+                break
+        return answers
+
+    def _groups(self, plans: Plans, parts: Sequence[Answer]) -> Iterator[list[Answer]]:
+        """Consecutive parts whose buffers fit into the memory of one check together."""
+        group: list[Answer] = []
+        size = 0
+        for part in parts:
+            try:
+                more = 2 * plan_bytes(plans(part["plan"])) * len(part["rounds"])
+            except PlanError:
+                more = 0  # told when it is its turn
+            if group and size + more > self._budget.check_bytes:
+                yield group
+                group, size = [], 0
+            group.append(part)
+            size += more
+        if group:
+            yield group
+
+    def _check_group(self, plans: Plans, parts: Sequence[Answer], progress: Callable[[], None]) -> list[Answer | None]:
+        """Kernels of all parts first, then the comparisons: freed memory is wiped once a group, not once a part."""
+        if len(parts) == 1:
+            progress()
+            return [self._examined(partial(self._with_launcher, plans, parts[0], self._check))]
+        failed: Answer | None = None
+        with contextlib.ExitStack() as stack:
+            ran: list[tuple[Answer, CompiledPlan, list[_Ran]]] = []
+            for part in parts:
+                progress()
+                found = self.guarded(partial(self._run_part, stack, plans, part))
+                if found["status"] != Status.PASSED:
+                    failed = found
+                    break
+                ran.append((part, found["plan"], found["ran"]))
+            if failed is not None and failed.get("fatal"):
+                stack.pop_all()  # its buffers go with the context
+                return [*(None for _ in ran), failed]
+            answers = self._compare_group(plans, ran)
+            if any(answer["status"] != Status.PASSED for answer in answers):
+                return [*answers]
+        return [*answers, failed] if failed is not None else [*answers]
+
+    def _run_part(self, stack: contextlib.ExitStack, plans: Plans, part: Answer) -> Answer:
+        """The kernels of one check; its buffers live as long as the stack."""
+        plan, rounds = plans(part["plan"]), part["rounds"]
+        with self._launcher(plan) as launcher, self._phase("run"):
+            arenas = stack.enter_context(self._arenas.lent(plan, 2 * len(rounds)))
+            ran = self._run_rounds(plan, launcher, part, rounds, arenas)
+        return {"status": Status.PASSED, "plan": plan, "ran": ran}
+
+    def _compare_group(self, plans: Plans, ran: Sequence[tuple[Answer, CompiledPlan, list[_Ran]]]) -> list[Answer]:
+        """Up to the first failure, which is looked at again on its own where what it was held against is damaged."""
+        answers: list[Answer] = []
+        for part, plan, rounds in ran:
+            with self._phase("compare"):
+                found = self.guarded(partial(self._compared, plan, self.task.case(part["case"]), rounds))
+            if found["status"] == Status.WRONG and not self._intact():
+                self.forget()
+                found = self.guarded(partial(self._with_launcher, plans, part, self._check))
+            answers.append(found)
+            if found["status"] != Status.PASSED:
+                break
+        return answers
+
     def _check(self, plan: CompiledPlan, launcher: Launches, part: Answer) -> Answer:
-        """Every round: poisoned scratch, two runs that must agree, then the reference."""
+        """Every round: poisoned scratch, two runs that must agree, then the reference; as many at once as fit."""
         case = self.task.case(part["case"])
         at_once = max(1, self._budget.check_bytes // max(1, 2 * plan_bytes(plan)))
         rounds, worst = list(part["rounds"]), 0.0
@@ -171,15 +246,24 @@ class Examiner:
             some = rounds[first : first + at_once]
             with self._arenas.lent(plan, 2 * len(some)) as arenas:
                 with self._phase("run"):
-                    ran = [
-                        self._run_twice(plan, launcher, case, seed, regime, arenas[2 * n : 2 * n + 2])
-                        for n, (seed, regime) in enumerate(some)
-                    ]
-                    self.device.synchronize()
+                    ran = self._run_rounds(plan, launcher, part, some, arenas)
                 with self._phase("compare"):
-                    for one in ran:
-                        worst = max(worst, self._judge(plan, case, one))
+                    worst = max(worst, self._compared(plan, case, ran)["error"])
         return {"status": Status.PASSED, "reason": "", "error": worst}
+
+    def _run_rounds(
+        self, plan: CompiledPlan, launcher: Launches, part: Answer, rounds: Sequence[Any], arenas: Sequence[Buffers]
+    ) -> list[_Ran]:
+        case = self.task.case(part["case"])
+        ran = [
+            self._run_twice(plan, launcher, case, seed, regime, arenas[2 * n : 2 * n + 2])
+            for n, (seed, regime) in enumerate(rounds)
+        ]
+        self.device.synchronize()
+        return ran
+
+    def _compared(self, plan: CompiledPlan, case: Case, ran: Sequence[_Ran]) -> Answer:
+        return {"status": Status.PASSED, "reason": "", "error": max(self._judge(plan, case, one) for one in ran)}
 
     def _run_twice(
         self, plan: CompiledPlan, launcher: Launches, case: Case, seed: int, regime: str, arenas: Sequence[Buffers]
@@ -225,9 +309,18 @@ class Examiner:
     ) -> CheckResult:
         """The verdict on outputs; called when the candidate's kernels have finished."""
         self._dirty = True
-        key = (case.name, seed, regime)
-        with self._vault.open(key, lambda: check.expect(self.task, inputs)) as expected:
-            return check.compare(case.name, outputs, expected, self.task.tolerance)
+        made: list[bool] = []
+
+        def make() -> tuple[check.Expected, ...]:
+            made.append(True)
+            return check.expect(self.task, inputs)
+
+        with self._vault.open((case.name, seed, regime), make) as expected:
+            result = check.compare(case.name, outputs, expected, self.task.tolerance)
+        if made:  # a reference takes many times its own size to make, which would be wiped from now on
+            self.device.wipe()
+            self.device.release()
+        return result
 
     def _clean(self) -> None:
         """Before a candidate's kernel: nothing of a reference is left in freed memory."""

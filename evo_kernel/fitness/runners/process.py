@@ -31,6 +31,7 @@ class WorkerProcess:
     def __init__(self, command: Sequence[str], gpu: int, log: Any) -> None:
         self._log = log
         self.served = 0  # requests answered: a fresh process has no earlier one to blame
+        self.progress = 0  # parts of the last request that were begun
         self._buffer = b""
         self._process = subprocess.Popen(
             list(command),
@@ -59,12 +60,14 @@ class WorkerProcess:
 
     def ask(self, message: bytes, deadline_s: float) -> dict[str, Any]:
         """One request, one answer; every line of progress renews the deadline. Raises Lost, TimeoutError."""
+        self.progress = 0
         self._send(message)
         while True:
             answer = json.loads(self._line(deadline_s))
             if "progress" not in answer:
                 self.served += 1
                 return answer
+            self.progress += 1
 
     def kill(self) -> None:
         """Kill it and wait until the driver has let go of what it ran."""
