@@ -230,7 +230,7 @@ def main() -> None:
     device = FakeDevice()
     worker = Worker(task, device, replies)
     worker.examiner = Examiner(task, device, SETTINGS)
-    worker.examiner.bench_sizes = {"copy_bytes": 1 << 12, "side": 16}
+    worker.examiner.timer.bench_sizes = {"copy_bytes": 1 << 12, "side": 16}
     worker.reply({"device": "a simulated GPU", "arch": 90, "driver": "0", "pid": os.getpid()})
     worker.serve(requests)
 

@@ -24,7 +24,8 @@ from evo_kernel.fitness.baselines import baseline_function
 from evo_kernel.fitness.pairing import PairSettings
 from evo_kernel.fitness.runners import wire
 from evo_kernel.fitness.runners.clock import Device
-from evo_kernel.fitness.runners.examiner import Answer, Examiner
+from evo_kernel.fitness.runners.examiner import Examiner
+from evo_kernel.fitness.runners.referee import Answer
 from evo_kernel.fitness.timing import CLAIM, TIMING, TimingSettings
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Task, describe
@@ -58,7 +59,7 @@ class Worker:
         plans = cache(partial(wire.plan_of, request))
         match request["command"]:
             case "exam":
-                self.examiner.settings = _SETTINGS[request["precision"]]
+                self.examiner.timer.settings = _SETTINGS[request["precision"]]
                 return self.examiner.exam(plans, request["checks"], request["timings"], self.progress)
             case "pair":
                 self.progress()
@@ -66,7 +67,7 @@ class Worker:
             case "baseline":
                 return self._baseline(request)
             case "ceilings":
-                return {"status": Status.PASSED, "ceilings": self.examiner.ceilings(self.progress)}
+                return {"status": Status.PASSED, "ceilings": self.examiner.timer.ceilings(self.progress)}
             case other:
                 raise ValueError(f"unknown command {other!r}")
 
@@ -76,7 +77,7 @@ class Worker:
         try:
             function = baseline_function(self.task, request["name"])
             with torch.no_grad():
-                return self.examiner.time_function(case, function, CLAIM)
+                return self.examiner.timer.time_function(case, function, CLAIM)
         # A vendor path may be missing for this dtype, shape or build, and says so in many ways.
         except Exception as error:  # noqa: BLE001
             fatal = not self.device.healthy()
