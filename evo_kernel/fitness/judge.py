@@ -16,13 +16,15 @@ from dataclasses import dataclass, field, replace
 
 from evo_kernel.errors import InfraError
 from evo_kernel.fitness import regimes
+from evo_kernel.fitness.ceilings import Ceilings
 from evo_kernel.fitness.compiling.compiler import Compiler
 from evo_kernel.fitness.knobs import find_knobs
 from evo_kernel.fitness.plan import CompiledPlan
 from evo_kernel.fitness.record.recorder import Fault, RecordCase, Recorder, Recording
 from evo_kernel.fitness.references import SeedPool, fresh_seed
-from evo_kernel.fitness.runners.base import Checked, Round, Runner
+from evo_kernel.fitness.runners.base import Checked, CheckPart, Exam, Round, Runner, TimePart
 from evo_kernel.fitness.runners.choose import open_runner
+from evo_kernel.fitness.targets import target_for
 from evo_kernel.fitness.tuner import Tuner
 from evo_kernel.tasks.first import first_kernel
 from evo_kernel.tasks.task import Case, Task, TensorSpec
@@ -63,6 +65,8 @@ class _Work:
     checks: list[CheckResult] = field(default_factory=list)
     plans: list[tuple[str, Knobs, str]] = field(default_factory=list)
     charged: dict[str, int] = field(default_factory=dict)
+    ahead: dict[tuple[str, str, str], Checked | Measurement] = field(default_factory=dict)
+    """Answers that came with the first request, by (check or time, case, plan hash)."""
 
 
 class PlanJudge:
@@ -78,7 +82,9 @@ class PlanJudge:
         self._best_log_us = math.inf
         self._tuner = Tuner(settings.seed)
         self._seeds = SeedPool()
+        self._baseline_lock = threading.Lock()
         self.environment: Environment
+        self.ceilings: Ceilings
 
     def start(self) -> None:
         """Start every process at once, and learn the environment. Raises InfraError, UserError."""
@@ -92,6 +98,8 @@ class PlanJudge:
                 "Run on a machine that has one of them, or accept the risk with --unconfined."
             )
         self.environment = self._runner.environment(walls)
+        measured = Ceilings.from_data(self._runner.ceilings())
+        self.ceilings = measured or Ceilings.of_target(target_for(self._runner.arch))
 
     def know(self, verdicts: Iterable[PlanVerdict]) -> None:
         """Take in what an earlier run found out about plans in this environment."""
@@ -130,6 +138,7 @@ class PlanJudge:
         recording = self._recorder.record(work.source, self._record_cases((CaseKind.CHECK, *timed)), [()])
         if recording.fault is not None:
             return self._ended(work, recording.fault.status, recording.fault.reason)
+        self._ask_ahead(work, recording, timed)
         checked = self._check_setting(work, recording, ())
         if not checked.passed:
             return self._ended(work, checked.status, checked.reason)
@@ -142,6 +151,32 @@ class PlanJudge:
         if work.purpose is Purpose.SCORE:
             knobs, measured = self._tune(work, recording, measured)
         return self._scored(work, knobs, measured)
+
+    def _ask_ahead(self, work: _Work, recording: Recording, timed: Sequence[CaseKind]) -> None:
+        """Ask the runner for all that is not known of the source's own setting in one request."""
+        checks: list[CheckPart] = []
+        timings: list[TimePart] = []
+        for case in (case for kind in (CaseKind.CHECK, *timed) for case in self._cases(kind)):
+            plan = recording.plans[(case.name, ())]
+            if isinstance(plan, Fault) or self._rule_fault(plan):
+                break  # ends the evaluation there
+            known = None if work.purpose is Purpose.CONFIRM else self._find(case.name, plan.hash)
+            if known is not None and known.status is not Status.PASSED:
+                break
+            if case.kind is CaseKind.CHECK and known is None:
+                checks.append(CheckPart(plan, case, tuple(self._rounds(case, work.purpose))))
+            elif case.kind is not CaseKind.CHECK and (known is None or known.measurement is None):
+                timings.append(TimePart(plan, case, self._timed_seed(case, work.purpose)))
+        if not checks and not timings:
+            return
+        precision = "claim" if work.purpose is Purpose.CONFIRM else "search"
+        found = self._runner.exam(Exam(tuple(checks), tuple(timings), precision))
+        for check, answer in zip(checks, found.checks, strict=False):
+            if answer is not None:  # else it is asked again, alone
+                work.ahead[("check", check.case.name, check.plan.hash)] = answer
+        for timing, time_answer in zip(timings, found.timings, strict=False):
+            if time_answer is not None:
+                work.ahead[("time", timing.case.name, timing.plan.hash)] = time_answer
 
     def _record_cases(self, kinds: Sequence[CaseKind]) -> tuple[RecordCase, ...]:
         return tuple(record_case(self._task, case) for kind in kinds for case in self._cases(kind))
@@ -164,7 +199,7 @@ class PlanJudge:
                 checked = Checked(known.status, known.reason, known.check.error if known.check else 0.0)
             else:
                 charged = True
-                checked = self._checked(plan, case, work.purpose)
+                checked = self._checked(work, plan, case)
                 self._keep(
                     work, PlanVerdict(case.name, plan.hash, checked.status, checked.reason, _result(case, checked))
                 )
@@ -176,16 +211,22 @@ class PlanJudge:
             work.charged[purpose] = work.charged.get(purpose, 0) + 1
         return checked
 
-    def _checked(self, plan: CompiledPlan, case: Case, purpose: Purpose) -> Checked:
+    def _checked(self, work: _Work, plan: CompiledPlan, case: Case) -> Checked:
         fault = self._rule_fault(plan)
         if fault:
             return Checked(Status.REJECTED, fault)
-        wanted = regimes.CONFIRM if purpose is Purpose.CONFIRM else regimes.SEARCH
+        answer = work.ahead.pop(("check", case.name, plan.hash), None)
+        return (
+            answer if isinstance(answer, Checked) else self._runner.check(plan, case, self._rounds(case, work.purpose))
+        )
+
+    def _rounds(self, case: Case, purpose: Purpose) -> list[Round]:
         if purpose is Purpose.CONFIRM:
-            rounds: list[Round] = [(fresh_seed(), regime) for regime in wanted]
-        else:
-            rounds = [(self._seeds.seed(case.name, regime), regime) for regime in wanted]
-        return self._runner.check(plan, case, rounds)
+            return [(fresh_seed(), regime) for regime in regimes.CONFIRM]
+        return [(self._seeds.seed(case.name, regime), regime) for regime in regimes.SEARCH]
+
+    def _timed_seed(self, case: Case, purpose: Purpose) -> int:
+        return fresh_seed() if purpose is Purpose.CONFIRM else self._seeds.seed(case.name, "timed")
 
     def _rule_fault(self, plan: CompiledPlan) -> str:
         """What ALLOW forbids, in a sentence; empty when the plan keeps to it."""
@@ -217,7 +258,9 @@ class PlanJudge:
             measured.append(found)
         return measured
 
-    def _measured(self, work: _Work, plan: CompiledPlan, case: Case, checked: bool) -> Measurement | Checked:
+    def _measured(
+        self, work: _Work, plan: CompiledPlan, case: Case, checked: bool, against_us: float | None = None
+    ) -> Measurement | Checked:
         known = self._find(case.name, plan.hash)
         if known is not None and work.purpose is not Purpose.CONFIRM:
             if known.measurement is not None:
@@ -225,13 +268,17 @@ class PlanJudge:
             if known.status is not Status.PASSED:
                 return Checked(known.status, known.reason)
         fault = self._rule_fault(plan)
-        seed = fresh_seed() if work.purpose is Purpose.CONFIRM else self._seeds.seed(case.name, "timed")
-        found = Checked(Status.REJECTED, fault) if fault else self._runner.measure(plan, case, seed, checked)
+        found = work.ahead.pop(("time", case.name, plan.hash), None)
+        if fault:
+            found = Checked(Status.REJECTED, fault)
+        elif found is None:
+            found = self._runner.measure(plan, case, self._timed_seed(case, work.purpose), checked, against_us)
         if isinstance(found, Checked):
             self._keep(work, PlanVerdict(case.name, plan.hash, found.status, found.reason))
             return found
         found = replace(found, light_share=self._light_share(case, found), baselines_us=self._baselines_of(case, found))
-        if found.light_share is not None and found.light_share > 1.25 and self.environment.kind == "measured":
+        floor_us = self.ceilings.floor_us(self._task.flops(case), self._task.bytes(case))
+        if found.median_us * 1.25 < floor_us and self.environment.kind == "measured":
             reason = f"faster than light on {case.name}: {found.median_us:.2f} µs is less than its bytes and flops take"
             return Checked(Status.REJECTED, reason)
         if checked or self.environment.kind == "modeled":  # unchecked: not remembered as right
@@ -275,7 +322,7 @@ class PlanJudge:
             if isinstance(plan, Fault):
                 return None, None
             work.plans.append((case.name, setting, plan.hash))
-            measured = self._measured(work, plan, case, checked=False)
+            measured = self._measured(work, plan, case, checked=False, against_us=best[number - 1].median_us)
             if isinstance(measured, Checked):
                 return None, None
             found.append(measured)
@@ -303,11 +350,10 @@ class PlanJudge:
 
     def _baselines_of(self, case: Case, found: Measurement) -> Mapping[str, float]:
         """What a case is held against: the task's baselines where they can be timed, else the first kernel."""
-        with self._lock:
+        with self._baseline_lock:  # many threads may ask first: they are timed once
             known = self._baselines.get(case.name)
-        if known is None:
-            known = dict(self._runner.baselines(case)) or {"first kernel": self._first_kernel_us(case, found)}
-            with self._lock:
+            if known is None:
+                known = dict(self._runner.baselines(case)) or {"first kernel": self._first_kernel_us(case, found)}
                 self._baselines[case.name] = known
         return known
 
@@ -325,14 +371,10 @@ class PlanJudge:
         return first.median_us
 
     def _light_share(self, case: Case, found: Measurement) -> float | None:
-        from evo_kernel.fitness.targets import target_for
-
-        target = target_for(self._runner.arch)
         flops, moved = self._task.flops(case), self._task.bytes(case)
         if flops is None and moved is None:
             return None
-        light_us = max((flops or 0) / target.bf16_flops, (moved or 0) / target.copy_bytes_per_s) * 1e6
-        return light_us / found.median_us
+        return self.ceilings.light_us(flops, moved) / found.median_us
 
     def _find(self, case: str, plan: str) -> PlanVerdict | None:
         with self._lock:

@@ -8,7 +8,7 @@ import pytest
 
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge
 from evo_kernel.fitness.knobs import Knob, find_knobs
-from evo_kernel.fitness.runners.base import Checked
+from evo_kernel.fitness.runners.base import Checked, exam_one_by_one
 from evo_kernel.fitness.tuner import BATCH, Tuner, too_large
 from evo_kernel.tasks.loading import load
 from evo_kernel.types import Environment, Measurement, Purpose, Source, Status
@@ -95,7 +95,13 @@ class ScriptedRunner:
     def check(self, plan, case, rounds):
         return Checked(Status.PASSED)
 
-    def measure(self, plan, case, seed, checked=True):
+    def ceilings(self):
+        return {}
+
+    def exam(self, exam):
+        return exam_one_by_one(self, exam)
+
+    def measure(self, plan, case, seed, checked=True, against_us=None):
         warps = plan.plan.kernels[0].num_warps
         self.timed.append((case.name, warps))
         us = {1: 100.0, 2: 50.0, 4: 80.0, 8: 90.0, 16: 300.0}[warps]

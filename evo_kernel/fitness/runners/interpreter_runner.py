@@ -24,9 +24,10 @@ from evo_kernel.fitness.confined.zygote import Zygote
 from evo_kernel.fitness.features import plan_features
 from evo_kernel.fitness.interpreting import TOO_LATE
 from evo_kernel.fitness.model import modeled_time
+from evo_kernel.fitness.pairing import Comparison, PairSettings, Verdict
 from evo_kernel.fitness.plan import CompiledPlan, Plan, View
 from evo_kernel.fitness.references import References
-from evo_kernel.fitness.runners.base import Checked, Round
+from evo_kernel.fitness.runners.base import Checked, Exam, Examined, Paired, Round, exam_one_by_one
 from evo_kernel.fitness.sampling_inputs import index_inputs
 from evo_kernel.fitness.targets import target_for
 from evo_kernel.fitness.timing import JUDGE_VERSION
@@ -51,6 +52,7 @@ class InterpreterRunner:
     """Implements Runner without a GPU. Thread-safe: each request is a child of its own."""
 
     busy_s = 0.0
+    baseline_faults: Mapping[str, str] = {}
 
     def __init__(self, task: Task, arch: int, deadline_s: float) -> None:
         self.arch = arch
@@ -100,9 +102,38 @@ class InterpreterRunner:
                     return Checked(Status.WRONG, result.reason, worst)
         return Checked(Status.PASSED, "", worst)
 
-    def measure(self, plan: CompiledPlan, case: Case, seed: int, checked: bool = True) -> Measurement | Checked:
+    def ceilings(self) -> Mapping[str, float]:
+        """None: the table of targets stands in."""
+        return {}
+
+    def exam(self, exam: Exam) -> Examined:
+        return exam_one_by_one(self, exam)
+
+    def pair(
+        self,
+        incumbent: CompiledPlan,
+        challenger: CompiledPlan,
+        case: Case,
+        seed: int,
+        settings: PairSettings | None = None,
+        checked: bool = True,
+    ) -> Paired | Checked:
+        """Modeled times are exact: one is enough of each."""
+        times = []
+        for plan in (incumbent, challenger):
+            found = self.measure(plan, case, seed, checked)
+            if isinstance(found, Checked):
+                return found
+            times.append(found.median_us)
+        ratio = times[0] / times[1]
+        verdict = Verdict.EQUAL if ratio == 1.0 else Verdict.FASTER if ratio > 1.0 else Verdict.SLOWER
+        return Paired(Comparison(verdict, 0, ratio, ratio, ratio), *times)
+
+    def measure(
+        self, plan: CompiledPlan, case: Case, seed: int, checked: bool = True, against_us: float | None = None
+    ) -> Measurement | Checked:
         """Modeled time; `seed` plays no part, so that the same plan always has the same modeled time."""
-        del seed, checked
+        del seed, checked, against_us
         traffic = self._traffic(plan.plan, case)
         if isinstance(traffic, Checked):
             return traffic
