@@ -243,6 +243,8 @@ class PlanJudge:
             )
         if not plan.plan.launches:
             return "run launches no kernel of its own"
+        if self._task.allow == "kernels" and plan.plan.copied_outputs:
+            return f"output {plan.plan.copied_outputs[0]} is a copy of a tensor: compute it in a kernel"
         return ""
 
     def _measure(self, work: _Work, recording: Recording, kinds: Sequence[CaseKind]) -> list[Measurement] | Checked:

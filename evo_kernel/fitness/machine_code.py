@@ -24,9 +24,11 @@ from evo_kernel.errors import InfraError
 DISASSEMBLER_DEADLINE_S = 20.0
 MAX_CUBIN_BYTES = 64 << 20
 
-_NOBITS, _RELA = 8, 4
+_NOBITS, _RELA, _SYMTAB, _OBJECT = 8, 4, 2, 1
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
+_SYMBOL = struct.Struct("<IBBHQQ")
+_COMPILER_OWN = ("$str", "__unnamed_")  # string literals
 _RELOCATION = struct.Struct("<QQq")
 _PAYLOAD = 4  # the record format that carries a payload
 _FRAME_SIZE, _KPARAM_INFO, _REGCOUNT = 0x11, 0x17, 0x2F
@@ -55,11 +57,12 @@ class _Section:
     data: bytes  # empty for a section without bits in the file
 
 
-def code_hash(cubin: bytes) -> str:
+def code_hash(cubin: bytes, entry: str = "") -> str:
     """Hash of what decides execution: code, constants, attributes and static memory, with symbol names left out.
 
     Two cubins of the same kernel under different names have the same hash; line information does not exist in cubins
-    compiled with TRITON_DISABLE_LINE_INFO=1. Raises ValueError when the bytes are not a cubin.
+    compiled with TRITON_DISABLE_LINE_INFO=1. In a cubin of several entry functions, the name of the one that is
+    launched counts. Raises ValueError when the bytes are not a cubin.
     """
     sections = _sections(cubin)
     flags = _HEADER.unpack_from(cubin)[7]
@@ -70,6 +73,8 @@ def code_hash(cubin: bytes) -> str:
     for family, size, content in parts:
         digest.update(f"{family}:{size}:{len(content)}\n".encode())
         digest.update(content)
+    if sum(section.name.startswith(".text.") for section in sections) > 1:
+        digest.update(entry.encode())
     return digest.hexdigest()
 
 
@@ -86,9 +91,33 @@ def resources(cubin: bytes) -> Resources:
     )
 
 
-def parameter_bytes(cubin: bytes) -> tuple[int, ...]:
-    """Size of each parameter of the one entry function, in order. Raises ValueError."""
-    entries = [s for s in _sections(cubin) if s.name.startswith(".nv.info.")]
+def variables(cubin: bytes) -> tuple[str, ...]:
+    """Variables in global memory that live as long as the module; texts of assertions and printf left out.
+
+    Raises ValueError.
+    """
+    sections = _sections(cubin)
+    found: list[str] = []
+    for table in (s for s in sections if s.kind == _SYMTAB):
+        if table.link >= len(sections):
+            raise ValueError("not a cubin: its symbol table names no strings")
+        strings = sections[table.link].data
+        whole = len(table.data) // _SYMBOL.size * _SYMBOL.size
+        for name, info, _other, place, _value, _size in _SYMBOL.iter_unpack(table.data[:whole]):
+            home = sections[place].name if place < len(sections) else ""
+            text = strings[name : max(name, strings.find(b"\0", name))].decode("latin-1")
+            if info & 0xF == _OBJECT and home.startswith(".nv.global") and not text.startswith(_COMPILER_OWN):
+                found.append(text)
+    return tuple(found)
+
+
+def parameter_bytes(cubin: bytes, entry: str = "") -> tuple[int, ...]:
+    """Size of each parameter of an entry function, in order; `entry` may be left out if it is the only one.
+
+    Raises ValueError.
+    """
+    wanted = f".nv.info.{entry}"
+    entries = [s for s in _sections(cubin) if (s.name == wanted if entry else s.name.startswith(wanted))]
     found: dict[int, int] = {}
     for section in entries:
         for attribute, payload in _records(section.data):

@@ -25,7 +25,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from evo_kernel.fitness.plan import Aten, Binary, CompiledPlan, Fill
+from evo_kernel.fitness.plan import Aten, Binary, CompiledPlan, Constant, Copy, Fill, Launch
 from evo_kernel.fitness.targets import Occupancy, Target, occupancy
 from evo_kernel.fitness.traffic import WAVE_PROGRAMS, LaunchTraffic
 
@@ -81,13 +81,16 @@ def modeled_time(
     others = sum(
         constants.launch_us + _moved(node) / target.copy_bytes_per_s * 1e6
         for node in compiled.plan.nodes
-        if isinstance(node, (Fill, Aten))
+        if not isinstance(node, Launch)
     )
     return ModeledTime(total_us=sum(launch.us for launch in launches) + others, launches=launches)
 
 
-def _moved(node: Fill | Aten) -> float:
-    views = (node.view,) if isinstance(node, Fill) else (*node.views, *(v for v in node.outputs if v))
+def _moved(node: Fill | Copy | Constant | Aten) -> float:
+    if isinstance(node, Aten):
+        views = (*node.views, *(v for v in node.outputs if v))
+    else:
+        views = (node.source, node.target) if isinstance(node, Copy) else (node.view,)
     return float(sum(view.elements * view.item_bytes for view in views))
 
 
