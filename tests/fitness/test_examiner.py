@@ -216,7 +216,7 @@ def test_references_are_unreadable_unless_open(task):
     assert (kept == truth).sum() == 0 and abs(float((kept.view(torch.int64) < 0).double().mean()) - 0.5) < 0.02
     with vault.open(("case", 1, "nominal"), lambda: pytest.fail("it is kept")) as opened:
         assert torch.equal(opened[0].truth, truth)
-    kept.view(torch.int64)[0] ^= 1
+    kept.view(torch.int64)[0, 0] ^= 1  # one word: a row of them might cancel in the sum
     assert not vault.intact()
 
 
