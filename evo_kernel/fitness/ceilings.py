@@ -8,7 +8,7 @@ targets stands in.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -53,6 +53,11 @@ class Ceilings:
         """The table's constants: what a machine without that GPU goes by."""
         rates = (target.copy_bytes_per_s, target.bf16_flops, target.tf32_flops, target.fp32_flops)
         return cls(*rates, launch_us=2.0, l2_bytes=float(target.l2_bytes))
+
+    def widened(self, other: Ceilings) -> Ceilings:
+        """The higher of two ceilings each: a bound that a throttled measurement cannot lower."""
+        rates = ("copy_bytes_per_s", "bf16_flops", "tf32_flops", "fp32_flops", "l2_bytes")
+        return replace(self, **{name: max(getattr(self, name), getattr(other, name)) for name in rates})
 
     def light_us(self, flops: float | None, moved: float | None) -> float:
         """The time that the work takes at the ceilings: what the share of the speed of light is held against."""

@@ -85,6 +85,7 @@ class PlanJudge:
         self._baseline_lock = threading.Lock()
         self.environment: Environment
         self.ceilings: Ceilings
+        self._limits: Ceilings  # what nothing is faster than
 
     def start(self) -> None:
         """Start every process at once, and learn the environment. Raises InfraError, UserError."""
@@ -99,7 +100,9 @@ class PlanJudge:
             )
         self.environment = self._runner.environment(walls)
         measured = Ceilings.from_data(self._runner.ceilings())
-        self.ceilings = measured or Ceilings.of_target(target_for(self._runner.arch))
+        table = Ceilings.of_target(target_for(self._runner.arch))
+        self.ceilings = measured or table
+        self._limits = self.ceilings.widened(table)
 
     def know(self, verdicts: Iterable[PlanVerdict]) -> None:
         """Take in what an earlier run found out about plans in this environment."""
@@ -277,7 +280,7 @@ class PlanJudge:
             self._keep(work, PlanVerdict(case.name, plan.hash, found.status, found.reason))
             return found
         found = replace(found, light_share=self._light_share(case, found), baselines_us=self._baselines_of(case, found))
-        floor_us = self.ceilings.floor_us(self._task.flops(case), self._task.bytes(case))
+        floor_us = self._limits.floor_us(self._task.flops(case), self._task.bytes(case))
         if found.median_us * 1.25 < floor_us and self.environment.kind == "measured":
             reason = f"faster than light on {case.name}: {found.median_us:.2f} µs is less than its bytes and flops take"
             return Checked(Status.REJECTED, reason)
@@ -420,11 +423,15 @@ def open_judge(
     *,
     device: str = "auto",
     settings: JudgeSettings | None = None,
+    gpus: str = "1",
 ) -> PlanJudge:
-    """A judge that is running; use it as a context manager. `device`: auto, cpu (modeled) or cuda (measured)."""
+    """A judge that is running; use it as a context manager. `device`: auto, cpu (modeled) or cuda (measured).
+
+    `gpus`: how many of this machine's GPUs, a number or all.
+    """
     settings = settings or JudgeSettings()
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
-    judge = PlanJudge(task, open_runner(task, device, settings.deadline_s), settings)
+    judge = PlanJudge(task, open_runner(task, device, settings.deadline_s, gpus), settings)
     try:
         judge.start()
     except BaseException:

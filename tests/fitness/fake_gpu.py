@@ -94,7 +94,7 @@ class FakeLauncher:
     def __init__(self, device: FakeDevice, plan: CompiledPlan) -> None:
         self.device, self.plan = device, plan
         self.kind, _, tail = plan.plan.kernels[0].name.partition("_")
-        self.us = float(tail or 50)
+        self.us = float(tail) if tail.isdecimal() else 50.0
         self.runs = 0
         if self.kind == "refused":
             raise PlanRefused("the GPU does not take it")
