@@ -22,7 +22,7 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
 from evo_kernel.fitness.record.device import impersonate
-from evo_kernel.fitness.record.indexing import get_item, set_item
+from evo_kernel.fitness.record.indexing import contiguous, get_item, set_item
 from evo_kernel.fitness.record.tracing import AtenWriter, NeedsBinary, Refused, Tracer, fake_inputs
 
 MAX_REASON = 1200
@@ -33,6 +33,7 @@ def warm_up() -> None:
     fake_tensor.init_gpu_context = lambda device: None
     FakeTensor.__getitem__ = get_item
     FakeTensor.__setitem__ = set_item
+    FakeTensor.contiguous = contiguous
     with FakeTensorMode():
         torch.empty(2, device="cpu").add(1)
 
@@ -45,8 +46,10 @@ def handle(request: dict[str, Any], folder: str) -> dict[str, Any]:
     configs: dict[str, int] = {}
     for number, setting in enumerate(request["settings"]):
         session = _Session(request, setting, configs)
-        fault = session.load(folder, f"candidate_{number}")
-        for case in request["cases"]:
+        for place, case in enumerate(request["cases"]):
+            # Imported anew for each case: what host code keeps between calls has no place in a plan, neither the
+            # answer of another case nor an honest workspace that another plan allocated.
+            fault = session.load(folder, f"candidate_{number}_{place}")
             outcome = {"fault": fault} if fault else session.record(case, needs)
             records.append({"case": case["name"], "setting": number, **outcome})
     return {"records": records, "needs": needs, "configs": configs}

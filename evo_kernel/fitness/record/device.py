@@ -76,7 +76,11 @@ def impersonate(arch: int) -> None:
         shared_memory_per_multiprocessor=target.shared_bytes_per_sm,
         regs_per_multiprocessor=target.registers_per_sm,
     )
+    # A plan has one order and no streams: whichever stream host code names, it is this one.
+    stream = types.SimpleNamespace(cuda_stream=0, device=torch.device("cuda", 0), synchronize=lambda: None)
     answers: dict[str, Any] = {
+        "current_stream": lambda device=None: stream,
+        "default_stream": lambda device=None: stream,
         "is_available": lambda: True,
         "device_count": lambda: 1,
         "current_device": lambda: 0,

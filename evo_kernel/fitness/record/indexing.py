@@ -1,4 +1,4 @@
-"""Indexing of fake CUDA tensors on a build of torch that has no CUDA.
+"""Indexing (and `contiguous`) of fake CUDA tensors on a build of torch that has no CUDA.
 
 torch's own `tensor[...]` asks the CUDA library for a device guard before it dispatches, and fails where there is none.
 Here the same indexing is spelled in the operations that it dispatches to.
@@ -52,6 +52,13 @@ def set_item(tensor: torch.Tensor, index: Any, value: Any) -> None:
         torch.ops.aten.copy_.default(target, value)
     else:
         torch.ops.aten.fill_.Scalar(target, value)
+
+
+def contiguous(tensor: torch.Tensor, memory_format: torch.memory_format = torch.contiguous_format) -> torch.Tensor:
+    """`tensor.contiguous()`: torch's own wants a device guard too, where there is something to copy."""
+    if tensor.is_contiguous(memory_format=memory_format):
+        return tensor
+    return torch.ops.aten.clone.default(tensor, memory_format=memory_format)
 
 
 def _width(part: Any) -> int:
