@@ -13,7 +13,7 @@ from evo_kernel.types import Purpose, Source, Status
 
 HERE = Path(__file__).parent
 HONEST = "honest"
-FIELDS = {"row", "task", "ends", "says", "same plan as", "where", "purpose", "deadline"}
+FIELDS = {"row", "task", "ends", "says", "same plan as", "no faster than", "where", "purpose", "deadline"}
 PLACES = {"anywhere", "gpu", "slow"}
 ENDINGS = {Status.REJECTED, Status.WRONG, Status.BUILD_ERROR, Status.RUNTIME_ERROR, Status.TIMEOUT}
 
@@ -29,6 +29,7 @@ class Entry:
     ends: frozenset[Status] = frozenset({Status.PASSED})
     says: str = ""  # words that the reason must hold
     twin: str = ""  # an honest file that makes the same plans
+    rival: str = ""  # an honest file that it may not beat
     where: str = "anywhere"  # gpu: only a GPU can tell; slow: left out of the quick run
     purpose: Purpose = Purpose.SCORE
     deadline_s: float = 30.0
@@ -70,6 +71,7 @@ def read(path: Path) -> Entry:
 def _values(path: Path, fields: dict[str, str]) -> dict:
     """Constructor arguments from a header's fields."""
     values: dict = {"twin": fields.get("same plan as", ""), "says": fields.get("says", "")}
+    values["rival"] = fields.get("no faster than", "")
     values["task"] = fields.get("task", "softmax")
     values["where"] = fields.get("where", "anywhere")
     values["rows"] = tuple(int(row) for row in fields.get("row", "").split(",") if row)
@@ -80,8 +82,8 @@ def _values(path: Path, fields: dict[str, str]) -> dict:
     if path.parent.name == "cheats":
         words = {word.strip() for word in fields.get("ends", "").split(",")}
         if words == {HONEST}:
-            if not values["twin"]:
-                raise ValueError(f"{path.name}: what ends honest names, in `same plan as`, a file with the same plans")
+            if not values["twin"] and not values["rival"]:
+                raise ValueError(f"{path.name}: what ends honest names a file: `same plan as` or `no faster than`")
         else:
             values["ends"] = frozenset(Status(word) for word in words)
             if not values["ends"] <= ENDINGS:

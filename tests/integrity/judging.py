@@ -34,6 +34,7 @@ class Outcome:
     evaluation: Evaluation
     hashes: Mapping[str, str] = field(default_factory=dict)  # of its plans, by case
     twins: Mapping[str, str] = field(default_factory=dict)  # of its twin's plans, by case
+    rival: float | None = None  # score of the file that it may not beat
 
 
 class Court:
@@ -63,10 +64,12 @@ class Court:
 
 def _outcome(judge: PlanJudge, entry: Entry) -> Outcome:
     evaluation = judge.evaluate(entry.source, entry.purpose)
-    if evaluation.status is not Status.PASSED or not entry.twin:
+    if evaluation.status is not Status.PASSED or not (entry.twin or entry.rival):
         return Outcome(evaluation)
-    twin = read(HERE / "honest" / f"{entry.twin}.py")
-    return Outcome(evaluation, _hashes(judge, entry), _hashes(judge, twin))
+    other = read(HERE / "honest" / f"{entry.twin or entry.rival}.py")
+    if entry.rival:
+        return Outcome(evaluation, rival=judge.evaluate(other.source, entry.purpose).score)
+    return Outcome(evaluation, _hashes(judge, entry), _hashes(judge, other))
 
 
 def _hashes(judge: PlanJudge, entry: Entry) -> dict[str, str]:

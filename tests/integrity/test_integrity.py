@@ -15,6 +15,7 @@ from evo_kernel.types import Evaluation, Status
 from tests.integrity.corpus import HERE, Entry, entries, load_task
 from tests.integrity.judging import Court, device
 
+NO_GAIN = 1.03  # what two measurements of equal kernels may differ by
 CHEATS, HONEST = entries("cheats"), entries("honest")
 
 
@@ -41,6 +42,11 @@ def test_no_cheat_is_scored(court, entry: Entry):
         assert evaluation.status is Status.PASSED, evaluation.reason
         assert outcome.hashes and outcome.hashes == outcome.twins
         return
+    if entry.rival:  # it is right, and gains nothing by the cheat
+        assert evaluation.status is Status.PASSED, evaluation.reason
+        assert evaluation.score is not None and outcome.rival is not None
+        assert evaluation.score <= NO_GAIN * outcome.rival, (evaluation.score, outcome.rival)
+        return
     assert evaluation.score is None
     assert evaluation.status in entry.ends, f"{evaluation.status}: {evaluation.reason}"
     assert entry.says.lower() in evaluation.reason.lower(), evaluation.reason
@@ -62,8 +68,8 @@ def test_the_corpus_is_whole():
     assert len(CHEATS) >= 60
     assert len(HONEST) >= 40
     for entry in CHEATS:
-        if entry.twin:
-            assert (HERE / "honest" / f"{entry.twin}.py").is_file(), entry.name
+        if entry.twin or entry.rival:
+            assert (HERE / "honest" / f"{entry.twin or entry.rival}.py").is_file(), entry.name
 
 
 def test_a_degenerate_task_is_named_when_it_is_probed():

@@ -1,14 +1,12 @@
-"""Opens /proc/self/mem to overwrite the recorder, and its parent's to overwrite the judge.
+"""Opens /proc/self/mem to overwrite the recorder's own code.
 
 row: 21
 ends: build_error
 says: permission
 """
 
-import os
-
 
 def run(x):
-    with open(f"/proc/{os.getppid()}/mem", "r+b") as memory:
+    with open("/proc/self/mem", "r+b") as memory:
         memory.write(b"\0")
     return x

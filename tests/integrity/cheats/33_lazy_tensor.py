@@ -28,12 +28,12 @@ def honest(x):
 
 class Lazy(torch.Tensor):
     @classmethod
-    def __torch_function__(cls, function, types, args=(), kwargs=None):
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
         args = [honest(a.given) if isinstance(a, Lazy) else a for a in args]
         return function(*args, **(kwargs or {}))
 
 
 def run(x):
-    lazy = torch.empty(x.shape).as_subclass(Lazy)
+    lazy = torch.Tensor._make_wrapper_subclass(Lazy, x.shape, dtype=x.dtype, device=x.device)
     lazy.given = x
     return lazy

@@ -1,7 +1,8 @@
-"""Returns a tensor whose storage was shrunk to nothing.
+"""Shrinks the storage of its output to nothing after the launch: the plan has kept the launch and the buffer.
 
 row: 35
-ends: rejected, build_error, wrong
+ends: honest
+same plan as: softmax_one_pass
 """
 
 import torch
