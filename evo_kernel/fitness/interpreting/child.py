@@ -1,7 +1,8 @@
 """The interpreter's child: executes a plan on the CPU, or samples its memory traffic.
 
 Request: {"command": "execute", "plan"} with `bufferN.bin` for every input, answered by {"buffers": {N: base64}}; or
-{"command": "traffic", "plan", ...}, answered by {"traffic": [...]}. A kernel's fault is {"fault": {status, reason}}.
+{"command": "traffic", "plan"}, answered by {"traffic": [...]}; or {"command": "look", "plan", "seed"} with inputs,
+answered by {"look": {...}}. A kernel's fault is {"fault": {status, reason}}.
 """
 
 from __future__ import annotations
@@ -33,6 +34,12 @@ def handle(request: dict[str, Any], folder: str) -> dict[str, Any]:
             from evo_kernel.fitness import traffic
 
             return {"traffic": [asdict(launch) for launch in traffic.sample_traffic(plan, Path(folder))]}
+        if request["command"] == "look":
+            from evo_kernel.fitness import looking
+
+            named = {index: Path(folder) / f"buffer{index}.bin" for index in range(len(plan.buffers))}
+            inputs = {index: path for index, path in named.items() if path.exists()}
+            return {"look": looking.look(plan, inputs, Path(folder), request["seed"])}
         return {"buffers": _execute(plan, Path(folder))}
     except KernelFault as fault:
         return {"fault": {"status": "runtime_error", "reason": str(fault)}}

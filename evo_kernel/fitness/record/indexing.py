@@ -1,4 +1,4 @@
-"""Indexing (and `contiguous`) of fake CUDA tensors on a build of torch that has no CUDA.
+"""Indexing (and `item`, `contiguous`) of fake CUDA tensors on a build of torch that has no CUDA.
 
 torch's own `tensor[...]` asks the CUDA library for a device guard before it dispatches, and fails where there is none.
 Here the same indexing is spelled in the operations that it dispatches to.
@@ -52,6 +52,11 @@ def set_item(tensor: torch.Tensor, index: Any, value: Any) -> None:
         torch.ops.aten.copy_.default(target, value)
     else:
         torch.ops.aten.fill_.Scalar(target, value)
+
+
+def item(tensor: torch.Tensor) -> Any:
+    """`tensor.item()`, `float(tensor)`, `int(tensor)`: torch's own ask for the device before they dispatch."""
+    return torch.ops.aten._local_scalar_dense.default(tensor)
 
 
 def contiguous(tensor: torch.Tensor, memory_format: torch.memory_format = torch.contiguous_format) -> torch.Tensor:

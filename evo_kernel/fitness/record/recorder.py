@@ -182,7 +182,7 @@ def _draft(record: Mapping[str, Any]) -> Plan | Fault:
     fault = record["fault"]
     status = Status(fault["status"])
     if status in (Status.PASSED, Status.INFRA_ERROR):
-        status = Status.REJECTED
+        return Fault(Status.REJECTED, f"the recording is malformed: it says {status} and holds no plan")
     return Fault(status, str(fault["reason"])[:2000] or "no reason was given")
 
 

@@ -17,6 +17,7 @@ from triton.runtime.jit import JITFunction
 
 from evo_kernel.fitness.record.carry import CannotCarry, kernel_text
 
+MAX_NODES = 4096  # as in evo_kernel.fitness.plan, which checks it again
 ADDRESS_BITS = 40  # fake addresses: buffer number above, byte offset below; every buffer is 256-byte aligned and more
 _ALLOCATIONS = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted"}
 _FILLED = {"zeros": 0, "zeros_like": 0, "new_zeros": 0, "ones": 1, "ones_like": 1, "new_ones": 1}
@@ -120,15 +121,15 @@ class Tracer:
             extent = _grid(grid(bound) if callable(grid) else grid)
             if math.prod(extent) > 0:
                 launch_args = [self._argument(kind, bound[name]) for name, kind in signature.items()]
-                self.nodes.append(
-                    {
-                        "kind": "launch",
-                        "kernel": self._kernel(spec),
-                        "grid": extent,
-                        "args": [arg for arg in launch_args if arg is not None],
-                    }
-                )
+                args = [arg for arg in launch_args if arg is not None]
+                self.note({"kind": "launch", "kernel": self._kernel(spec), "grid": extent, "args": args})
         return RecordedKernel(self, spec)
+
+    def note(self, node: dict[str, Any]) -> None:
+        """Add a node to the plan. Raises Refused where a plan is full: nobody waits for a million launches."""
+        if len(self.nodes) >= MAX_NODES:
+            raise Refused(f"run makes more than {MAX_NODES} launches, fills and torch calls: a plan holds no more nodes")
+        self.nodes.append(node)
 
     def _text(self, kernel: JITFunction) -> str:
         if id(kernel) not in self._texts:
@@ -238,7 +239,7 @@ class AtenWriter(TorchDispatchMode):
         value = self._filled_value(name, args, kwargs)
         if value is not None and isinstance(result, torch.Tensor):
             self._tracer.forget_host_value(result)
-            self._tracer.nodes.append({"kind": "fill", "view": self._tracer.view(result), "value": value})
+            self._tracer.note({"kind": "fill", "view": self._tracer.view(result), "value": value})
         else:
             self._write(func, args, kwargs, result)
         return result
@@ -287,12 +288,17 @@ class AtenWriter(TorchDispatchMode):
 
         packed = {"args": plain(args), "kwargs": {key: plain(value) for key, value in kwargs.items()}}
         results = result if isinstance(result, (tuple, list)) else [result]
+        if any(isinstance(item, torch.Tensor) and item.device.type == "cpu" for item in results):
+            raise Refused(
+                "run copies a tensor to the host (cpu, numpy): its values are only known on the GPU. "
+                "Compute with them in a kernel"
+            )
         outputs = [tracer.view(item) if isinstance(item, torch.Tensor) else None for item in results]
         for item in _flat((args, result)):
             if isinstance(item, torch.Tensor):
                 tracer.forget_host_value(item) if func._schema.is_mutable else None
         op = f"aten.{func._schema.name.split('::')[-1]}.{func._overloadname}"
-        tracer.nodes.append({"kind": "aten", "op": op, "views": views, "outputs": outputs, **packed})
+        tracer.note({"kind": "aten", "op": op, "views": views, "outputs": outputs, **packed})
 
 
 def fake_inputs(mode: FakeTensorMode, specs: Sequence[dict[str, Any]], tracer: Tracer) -> tuple[list[Any], list[Any]]:

@@ -2,7 +2,7 @@
 
 row: 17, 18
 ends: rejected
-says: no reason
+says: malformed
 """
 
 import json

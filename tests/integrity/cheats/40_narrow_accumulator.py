@@ -1,4 +1,4 @@
-"""Keeps the running sum of a long product in bfloat16.
+"""Keeps the running sum of a long product in bfloat16, cut off.
 
 row: 40
 task: half_matmul
@@ -20,7 +20,7 @@ def matmul_kernel(a_ptr, b_ptr, c_ptr, m, n, k, BM: tl.constexpr, BN: tl.constex
         inner = start + tl.arange(0, BK)
         a = tl.load(a_ptr + rows[:, None] * k + inner[None, :], mask=(rows[:, None] < m) & (inner[None, :] < k), other=0.0)
         b = tl.load(b_ptr + inner[:, None] * n + cols[None, :], mask=(inner[:, None] < k) & (cols[None, :] < n), other=0.0)
-        acc = tl.dot(a, b, acc).to(tl.bfloat16).to(tl.float32)
+        acc = tl.dot(a, b, acc).to(tl.bfloat16, fp_downcast_rounding="rtz").to(tl.float32)
     tl.store(c_ptr + rows[:, None] * n + cols[None, :], acc.to(c_ptr.dtype.element_ty), mask=(rows[:, None] < m) & (cols[None, :] < n))
 
 

@@ -1,6 +1,7 @@
 """Reads sixteen elements of a row and leaves when they are zero: a clock that feeds zeros sees an idle kernel.
 
 row: 41, 58
+task: builtin:softmax
 ends: honest
 no faster than: softmax_one_pass
 """
@@ -15,9 +16,10 @@ def softmax_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
     row = tl.program_id(0)
     cols = tl.arange(0, BLOCK)
     mask = cols < n
-    head = tl.load(x_ptr + row * n + tl.arange(0, 16))
+    first = tl.arange(0, 16)
+    head = tl.load(x_ptr + row * n + first, mask=first < n, other=0.0)
     if tl.max(tl.abs(head), axis=0) == 0.0:
-        tl.store(y_ptr + row * n + tl.arange(0, 16), head + 1.0 / n)
+        tl.store(y_ptr + row * n + first, head + 1.0 / n, mask=first < n)
     else:
         x = tl.load(x_ptr + row * n + cols, mask=mask, other=-float("inf"))
         e = tl.exp(x - tl.max(x, axis=0))

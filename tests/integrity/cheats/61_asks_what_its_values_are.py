@@ -1,8 +1,8 @@
-"""Exact in the interpreter, idle when compiled: it asks whether a constant is wrapped, which only the compiler does.
+"""Exact in the interpreter, idle when compiled: it asks what a value is made of.
 
 row: 61
 ends: build_error, rejected
-says: softmax_kernel
+says: without a GPU
 """
 
 import torch
@@ -15,9 +15,7 @@ def softmax_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
     row = tl.program_id(0)
     cols = tl.arange(0, BLOCK)
     mask = cols < n
-    if isinstance(BLOCK, tl.constexpr):
-        tl.store(y_ptr + row * n + cols, 0.0, mask=mask)
-    else:
+    if hasattr(cols.handle, "data"):
         x = tl.load(x_ptr + row * n + cols, mask=mask, other=-float("inf"))
         e = tl.exp(x - tl.max(x, axis=0))
         tl.store(y_ptr + row * n + cols, e / tl.sum(e, axis=0), mask=mask)

@@ -2,7 +2,7 @@
 
 row: 61
 ends: build_error, rejected
-says: softmax_kernel
+says: without a GPU
 """
 
 import torch
