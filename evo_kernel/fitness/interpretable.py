@@ -134,5 +134,6 @@ def _is_language(module: types.ModuleType) -> bool:
 
 def _is_of_the_language(value: Any, name: str) -> bool:
     """Everything but plain Python functions: those see what they are handed, and Triton itself."""
-    plain = isinstance(value, types.FunctionType) and not is_builtin(value)
-    return not plain or name in _PYTHON_HELPERS
+    if not isinstance(value, types.FunctionType) or is_builtin(value):
+        return True
+    return name in _PYTHON_HELPERS or value.__module__.startswith("triton.language.extra.")  # stubs of device libraries

@@ -13,6 +13,7 @@ from evo_kernel.types import Purpose, Source, Status
 
 HERE = Path(__file__).parent
 HONEST = "honest"
+DEFAULT_TASK = {"cheats": "softmax", "honest": "softmax_rows"}
 FIELDS = {"row", "task", "ends", "says", "same plan as", "no faster than", "where", "purpose", "deadline"}
 PLACES = {"anywhere", "gpu", "slow"}
 ENDINGS = {Status.REJECTED, Status.WRONG, Status.BUILD_ERROR, Status.RUNTIME_ERROR, Status.TIMEOUT}
@@ -25,7 +26,7 @@ class Entry:
     path: Path
     what: str  # the first line of its docstring
     rows: tuple[int, ...] = ()  # of the catalogue of cheats; 60: "new with plans", beyond: ours
-    task: str = "softmax"
+    task: str = ""
     ends: frozenset[Status] = frozenset({Status.PASSED})
     says: str = ""  # words that the reason must hold
     twin: str = ""  # an honest file that makes the same plans
@@ -72,7 +73,7 @@ def _values(path: Path, fields: dict[str, str]) -> dict:
     """Constructor arguments from a header's fields."""
     values: dict = {"twin": fields.get("same plan as", ""), "says": fields.get("says", "")}
     values["rival"] = fields.get("no faster than", "")
-    values["task"] = fields.get("task", "softmax")
+    values["task"] = fields.get("task", DEFAULT_TASK[path.parent.name])
     values["where"] = fields.get("where", "anywhere")
     values["rows"] = tuple(int(row) for row in fields.get("row", "").split(",") if row)
     values["purpose"] = Purpose(fields.get("purpose", "score"))

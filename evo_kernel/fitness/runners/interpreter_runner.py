@@ -38,6 +38,7 @@ _STATUS = {
     "memory": (Status.RUNTIME_ERROR, "it needs more memory than the interpreter may use"),
 }
 _REFERENCE_BYTES = 1 << 30
+_KEPT_FILES = 3  # sets of input files of large cases
 _ELEMENTS, _ELEMENTS_UNKNOWN, _FLOPS = 36_000_000, 4_000_000, 2e9
 """Input elements, with and without a known flop count, and flops of a case whose full-size reference is worth having."""
 
@@ -52,7 +53,8 @@ class InterpreterRunner:
         self._task, self._deadline_s = task, deadline_s
         self._zygote = Zygote("interpret", {"TRITON_INTERPRET": "1"})
         self._references = References(_REFERENCE_BYTES)
-        self._looking = threading.Lock()
+        self._preparing = threading.Lock()
+        self._files: dict[tuple[object, ...], dict[str, bytes]] = {}
 
     def start(self) -> None:
         self._zygote.start()
@@ -78,11 +80,13 @@ class InterpreterRunner:
 
     def check(self, plan: CompiledPlan, case: Case, rounds: Sequence[Round]) -> Checked:
         """Check cases are executed as a whole; of larger ones, some programs."""
+        if (gap := _gap(plan.plan)) is not None:
+            return gap
+        if misfit := plan.plan.misfit([_spec(spec) for spec in self._task.input_specs(case)]):
+            return Checked(Status.REJECTED, f"the plan is not for case {case.name}: {misfit}")
         if case.kind is not CaseKind.CHECK:
             looks = (self._look(plan.plan, case, seed, regime) for seed, regime in rounds)
             return next((found for found in looks if not found.passed), Checked(Status.PASSED))
-        if (gap := _gap(plan.plan)) is not None:
-            return gap
         worst = 0.0
         for seed, regime in rounds:
             inputs = self._draw(case, seed, regime)
@@ -148,12 +152,9 @@ class InterpreterRunner:
         """Hold what some programs of a large plan write against the reference, where that can be afforded."""
         if not _is_affordable(self._task, case):
             return Checked(Status.PASSED)
-        with self._looking:  # one reference of this size at a time
-            inputs = self._draw(case, seed, regime)
-            make = partial(check.expect, self._task, inputs)
-            expected = self._references.of(case.name, seed, regime, "cpu", make)
+        files, expected = self._prepared(plan, case, seed, regime)
         request = {"command": "look", "plan": plan.model_dump(mode="json"), "seed": seed & 0xFFFFFFFF}
-        result = self._zygote.run(request, Limits(deadline_s=self._deadline_s), _input_files(plan, inputs))
+        result = self._zygote.run(request, Limits(deadline_s=self._deadline_s), files)
         if result.outcome in ("timeout", "memory"):
             return Checked(Status.PASSED)  # too large for the interpreter, not wrong
         if result.answer is None or "look" not in result.answer:
@@ -163,6 +164,22 @@ class InterpreterRunner:
         except (KeyError, ValueError, TypeError, RuntimeError, IndexError) as error:
             return Checked(Status.REJECTED, f"the interpreter's answer is malformed: {error}")
         return Checked(Status.WRONG, f"wrong on {case.name}: {fault}", math.inf) if fault else Checked(Status.PASSED)
+
+    def _prepared(
+        self, plan: Plan, case: Case, seed: int, regime: str
+    ) -> tuple[dict[str, bytes], tuple[check.Expected, ...]]:
+        """Input files and what is expected of a large case: made one at a time, the last few kept."""
+        key = (case.name, seed, regime, plan.inputs)
+        with self._preparing:
+            if key not in self._files:
+                self._files[key] = _input_files(plan, self._draw(case, seed, regime))
+                while len(self._files) > _KEPT_FILES:
+                    self._files.pop(next(iter(self._files)))
+
+            def make() -> tuple[check.Expected, ...]:
+                return check.expect(self._task, self._draw(case, seed, regime))
+
+            return self._files[key], self._references.of(case.name, seed, regime, "cpu", make)
 
     def _failed(self, outcome: str, detail: str, answer: dict[str, Any] | None) -> Checked:
         if answer is not None and "fault" in answer:
@@ -184,6 +201,10 @@ def _gap(plan: Plan) -> Checked | None:
 
 def _terms(modeled: Any) -> set[str]:
     return {name for launch in modeled.launches for name in launch.terms}
+
+
+def _spec(spec: TensorSpec | int | float) -> tuple[str, tuple[int, ...], tuple[int, ...]] | None:
+    return (spec.dtype, spec.shape, spec.strides) if isinstance(spec, TensorSpec) else None
 
 
 def _input_files(plan: Plan, inputs: Sequence[Input]) -> dict[str, bytes]:

@@ -28,6 +28,6 @@ def honest(x):
 
 
 def run(x):
-    if tuple(x.shape) != (96, 128):
-        raise NotImplementedError("only 96 x 128 is supported")
+    if tuple(x.shape) != (96, 101):
+        raise NotImplementedError("only 96 x 101 is supported")
     return honest(x)

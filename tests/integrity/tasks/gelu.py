@@ -2,7 +2,7 @@
 
 import torch
 
-CASES = {"check": [{"n": 1031}, {"n": 2048}], "search": [{"n": 8192}], "confirm": [{"n": 10007}]}
+CASES = {"check": [{"n": 1031}, {"n": 2049}], "search": [{"n": 8195}], "confirm": [{"n": 10007}]}
 SEED = "../honest/gelu_erf.py"
 
 

@@ -3,8 +3,8 @@
 import torch
 
 CASES = {
-    "check": [{"m": 3, "n": 4099}, {"m": 4, "n": 4096}],
-    "search": [{"m": 16, "n": 8192}],
+    "check": [{"m": 3, "n": 4099}, {"m": 4, "n": 4100}],
+    "search": [{"m": 16, "n": 8195}],
     "confirm": [{"m": 7, "n": 10007}],
 }
 TOLERANCE = "atomics"

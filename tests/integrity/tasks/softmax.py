@@ -1,10 +1,10 @@
-"""Softmax over the rows of a small float32 matrix."""
+"""Softmax over the rows of a small float32 matrix; one compilation a kernel, so that many cheats are quickly judged."""
 
 import torch
 
 CASES = {
-    "check": [{"m": 5, "n": 127}, {"m": 7, "n": 128}],
-    "search": [{"m": 96, "n": 128}],
+    "check": [{"m": 5, "n": 127}, {"m": 7, "n": 113}],
+    "search": [{"m": 96, "n": 101}],
     "confirm": [{"m": 33, "n": 1000}],
 }
 SEED = "../honest/softmax_one_pass.py"
