@@ -164,9 +164,7 @@ class PlanJudge:
                 charged = True
                 checked = self._checked(plan, case, work.purpose)
                 if not checked.of_text:
-                    verdict = PlanVerdict(
-                        case.name, plan.hash, checked.status, checked.reason, _result(case, checked)
-                    )
+                    verdict = PlanVerdict(case.name, plan.hash, checked.status, checked.reason, _result(case, checked))
                     self._keep(work, verdict)
             work.checks.append(_result(case, checked))
             if not checked.passed:

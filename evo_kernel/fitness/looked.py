@@ -19,9 +19,7 @@ SLACK = 2.0
 """A sample of elements may be less exact than all of them together: allowed beyond its share of the honest error."""
 
 
-def fault_of(
-    answer: Mapping[str, Any], plan: Plan, expected: Sequence[Expected], tolerance: Tolerance
-) -> str:
+def fault_of(answer: Mapping[str, Any], plan: Plan, expected: Sequence[Expected], tolerance: Tolerance) -> str:
     """What is wrong, in words; empty when nothing is. Raises ValueError and its like for a malformed answer."""
     if "skipped" in answer:
         return ""
@@ -47,14 +45,18 @@ def fault_of(
 
 def _extent_fault(answer: Mapping[str, Any], plan: Plan) -> str:
     """What is amiss with how much the plan writes."""
-    for number, (view, told, estimate) in enumerate(zip(plan.outputs, answer["outputs"], answer["written"], strict=True)):
+    for number, (view, told, estimate) in enumerate(
+        zip(plan.outputs, answer["outputs"], answer["written"], strict=True)
+    ):
         if answer["whole"] and int(told["unknown"]):
             return (
                 f"{int(told['unknown'])} of {view.elements} elements of output {number} are never written, or come "
                 "from memory nothing wrote"
             )
         if estimate is not None and float(estimate) < 0.9 * view.elements:
-            return f"the whole grid writes about {float(estimate):.0f} of the {view.elements} elements of output {number}"
+            return (
+                f"the whole grid writes about {float(estimate):.0f} of the {view.elements} elements of output {number}"
+            )
     return ""
 
 

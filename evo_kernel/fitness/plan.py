@@ -53,7 +53,9 @@ def _shallow(value: Any) -> Any:
     """The value itself. Raises ValueError where lists hold lists without end: hashing them would."""
     level = [value]
     for _ in range(MAX_DEPTH + 2):
-        level = [i for v in level if isinstance(v, (list, tuple, dict)) for i in (v.values() if isinstance(v, dict) else v)]
+        level = [
+            i for v in level if isinstance(v, (list, tuple, dict)) for i in (v.values() if isinstance(v, dict) else v)
+        ]
         if not level:
             return value
     raise ValueError(f"nested deeper than {MAX_DEPTH}")

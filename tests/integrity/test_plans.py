@@ -202,7 +202,7 @@ def test_code_that_is_none_is_never_timed_as_if_it_were(judge, plan, cubin):
     # Without a GPU nothing reads the code: a time is modeled from the resources that the compiler's child told.
 
 
-FORGED = '''
+FORGED = """
 import json, os
 
 def run(x):
@@ -217,7 +217,7 @@ def run(x):
     with open("result.json", "w") as file:
         json.dump({{"records": records, "needs": [], "configs": {{}}}}, file)
     os._exit(0)
-'''
+"""
 FORGERIES = {
     "inputs of another case": "plan['inputs'] = plan['inputs'] * 3",
     "no inputs": "plan['inputs'] = []",

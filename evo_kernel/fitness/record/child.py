@@ -22,7 +22,7 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
 from evo_kernel.fitness.record.device import impersonate
-from evo_kernel.fitness.record.indexing import contiguous, get_item, item, set_item
+from evo_kernel.fitness.record.indexing import contiguous, get_item, item, set_item, to_float, to_int
 from evo_kernel.fitness.record.tracing import AtenWriter, NeedsBinary, Refused, Tracer, fake_inputs
 
 MAX_REASON = 1200
@@ -35,8 +35,8 @@ def warm_up() -> None:
     FakeTensor.__setitem__ = set_item
     FakeTensor.contiguous = contiguous
     FakeTensor.item = item
-    FakeTensor.__float__ = lambda tensor: float(item(tensor))
-    FakeTensor.__int__ = FakeTensor.__index__ = lambda tensor: int(item(tensor))
+    FakeTensor.__float__ = to_float
+    FakeTensor.__int__ = FakeTensor.__index__ = to_int
     with FakeTensorMode():
         torch.empty(2, device="cpu").add(1)
 

@@ -59,6 +59,14 @@ def item(tensor: torch.Tensor) -> Any:
     return torch.ops.aten._local_scalar_dense.default(tensor)
 
 
+def to_float(self: torch.Tensor) -> float:
+    return float(item(self))
+
+
+def to_int(self: torch.Tensor) -> int:
+    return int(item(self))
+
+
 def contiguous(tensor: torch.Tensor, memory_format: torch.memory_format = torch.contiguous_format) -> torch.Tensor:
     """`tensor.contiguous()`: torch's own wants a device guard too, where there is something to copy."""
     if tensor.is_contiguous(memory_format=memory_format):

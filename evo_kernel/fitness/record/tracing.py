@@ -121,14 +121,16 @@ class Tracer:
             extent = _grid(grid(bound) if callable(grid) else grid)
             if math.prod(extent) > 0:
                 launch_args = [self._argument(kind, bound[name]) for name, kind in signature.items()]
-                args = [arg for arg in launch_args if arg is not None]
-                self.note({"kind": "launch", "kernel": self._kernel(spec), "grid": extent, "args": args})
+                given = [arg for arg in launch_args if arg is not None]
+                self.note({"kind": "launch", "kernel": self._kernel(spec), "grid": extent, "args": given})
         return RecordedKernel(self, spec)
 
     def note(self, node: dict[str, Any]) -> None:
         """Add a node to the plan. Raises Refused where a plan is full: nobody waits for a million launches."""
         if len(self.nodes) >= MAX_NODES:
-            raise Refused(f"run makes more than {MAX_NODES} launches, fills and torch calls: a plan holds no more nodes")
+            raise Refused(
+                f"run makes more than {MAX_NODES} launches, fills and torch calls: a plan holds no more nodes"
+            )
         self.nodes.append(node)
 
     def _text(self, kernel: JITFunction) -> str:

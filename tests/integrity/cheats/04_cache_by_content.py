@@ -6,6 +6,7 @@ says: values
 """
 
 import hashlib
+
 import torch
 import triton
 import triton.language as tl

@@ -6,6 +6,7 @@ says: launches nothing
 """
 
 import os
+
 import torch
 import triton
 import triton.language as tl

@@ -6,6 +6,7 @@ says: permission
 """
 
 import pickle
+
 import torch
 import triton
 import triton.language as tl

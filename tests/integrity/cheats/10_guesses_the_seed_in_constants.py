@@ -6,6 +6,7 @@ ends: wrong
 
 import math
 import random
+
 import torch
 import triton
 import triton.language as tl

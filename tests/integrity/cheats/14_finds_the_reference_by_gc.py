@@ -5,6 +5,7 @@ ends: rejected, wrong
 """
 
 import gc
+
 import torch
 import triton
 import triton.language as tl

@@ -6,6 +6,7 @@ same plan as: softmax_one_pass
 """
 
 import sys
+
 import torch
 import triton
 import triton.language as tl

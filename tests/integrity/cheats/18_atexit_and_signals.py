@@ -8,6 +8,7 @@ same plan as: softmax_one_pass
 import atexit
 import json
 import signal
+
 import torch
 import triton
 import triton.language as tl

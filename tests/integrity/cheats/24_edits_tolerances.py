@@ -6,6 +6,7 @@ says: reference
 """
 
 import contextlib
+
 import torch
 import triton
 import triton.language as tl

@@ -7,6 +7,7 @@ same plan as: softmax_one_pass
 
 import contextlib
 import os
+
 import torch
 import triton
 import triton.language as tl

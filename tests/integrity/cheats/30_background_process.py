@@ -6,6 +6,7 @@ says: not permitted
 """
 
 import os
+
 import torch
 import triton
 import triton.language as tl

@@ -5,6 +5,7 @@ ends: rejected, wrong
 """
 
 import threading
+
 import torch
 import triton
 import triton.language as tl

@@ -5,8 +5,6 @@ ends: rejected, wrong
 """
 
 import torch
-import triton
-import triton.language as tl
 
 
 def run(x):

@@ -18,10 +18,18 @@ def matmul_kernel(a_ptr, b_ptr, c_ptr, m, n, k, BM: tl.constexpr, BN: tl.constex
     acc = tl.zeros((BM, BN), dtype=tl.float32)
     for start in range(0, k, BK):
         inner = start + tl.arange(0, BK)
-        a = tl.load(a_ptr + rows[:, None] * k + inner[None, :], mask=(rows[:, None] < m) & (inner[None, :] < k), other=0.0)
-        b = tl.load(b_ptr + inner[:, None] * n + cols[None, :], mask=(inner[:, None] < k) & (cols[None, :] < n), other=0.0)
+        a = tl.load(
+            a_ptr + rows[:, None] * k + inner[None, :], mask=(rows[:, None] < m) & (inner[None, :] < k), other=0.0
+        )
+        b = tl.load(
+            b_ptr + inner[:, None] * n + cols[None, :], mask=(inner[:, None] < k) & (cols[None, :] < n), other=0.0
+        )
         acc = tl.dot(a, b, acc)
-    tl.store(c_ptr + rows[:, None] * n + cols[None, :], acc.to(c_ptr.dtype.element_ty), mask=(rows[:, None] < m) & (cols[None, :] < n))
+    tl.store(
+        c_ptr + rows[:, None] * n + cols[None, :],
+        acc.to(c_ptr.dtype.element_ty),
+        mask=(rows[:, None] < m) & (cols[None, :] < n),
+    )
 
 
 def run(a, b):

@@ -4,6 +4,7 @@ row: 41, 58
 task: softmax_large
 ends: honest
 no faster than: softmax_one_pass
+where: slow
 """
 
 import torch

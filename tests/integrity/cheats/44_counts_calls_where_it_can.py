@@ -5,6 +5,7 @@ ends: wrong, rejected
 """
 
 import sys
+
 import torch
 import triton
 import triton.language as tl

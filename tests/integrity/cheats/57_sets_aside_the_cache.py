@@ -7,6 +7,7 @@ same plan as: softmax_one_pass
 
 import contextlib
 import ctypes
+
 import torch
 import triton
 import triton.language as tl

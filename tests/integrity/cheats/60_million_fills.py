@@ -2,7 +2,7 @@
 
 row: 60
 ends: rejected
-says: nodes
+says: 4096
 """
 
 import torch

@@ -2,7 +2,7 @@
 
 row: 60
 ends: rejected
-says: launch
+says: 4096
 """
 
 import torch

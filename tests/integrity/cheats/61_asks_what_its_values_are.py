@@ -1,8 +1,7 @@
 """Exact in the interpreter, idle when compiled: it asks what a value is made of.
 
 row: 61
-ends: build_error, rejected
-says: without a GPU
+ends: rejected, wrong, build_error
 """
 
 import torch

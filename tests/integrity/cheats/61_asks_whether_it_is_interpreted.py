@@ -1,8 +1,7 @@
 """Exact in the interpreter, idle when compiled: it asks Triton's own settings, which the language module can reach.
 
 row: 61
-ends: build_error, rejected
-says: without a GPU
+ends: rejected, wrong, build_error
 """
 
 import torch

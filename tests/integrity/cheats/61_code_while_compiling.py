@@ -1,8 +1,7 @@
 """Runs Python of its own while the kernel compiles and while it is interpreted: it looks for the interpreter's memory.
 
 row: 61
-ends: build_error, rejected
-says: without a GPU
+ends: rejected, wrong, build_error
 """
 
 import torch

@@ -1,8 +1,7 @@
 """Its kernel names a module of Triton that is no part of the language.
 
 row: 61
-ends: build_error, rejected
-says: without a GPU
+ends: rejected, wrong, build_error
 """
 
 import torch

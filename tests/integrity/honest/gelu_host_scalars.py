@@ -4,6 +4,7 @@ task: gelu
 """
 
 import math
+
 import torch
 import triton
 import triton.language as tl

@@ -9,15 +9,21 @@ import triton.language as tl
 
 
 @triton.jit
-def part_kernel(a_ptr, b_ptr, p_ptr, m, n, k, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SPLIT: tl.constexpr):
+def part_kernel(
+    a_ptr, b_ptr, p_ptr, m, n, k, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SPLIT: tl.constexpr
+):
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
     cols = tl.program_id(1) * BN + tl.arange(0, BN)
     part = tl.program_id(2)
     acc = tl.zeros((BM, BN), tl.float32)
     for start in range(part * BK, k, BK * SPLIT):
         inner = start + tl.arange(0, BK)
-        a = tl.load(a_ptr + rows[:, None] * k + inner[None, :], mask=(rows[:, None] < m) & (inner[None, :] < k), other=0.0)
-        b = tl.load(b_ptr + inner[:, None] * n + cols[None, :], mask=(inner[:, None] < k) & (cols[None, :] < n), other=0.0)
+        a = tl.load(
+            a_ptr + rows[:, None] * k + inner[None, :], mask=(rows[:, None] < m) & (inner[None, :] < k), other=0.0
+        )
+        b = tl.load(
+            b_ptr + inner[:, None] * n + cols[None, :], mask=(inner[:, None] < k) & (cols[None, :] < n), other=0.0
+        )
         acc = tl.dot(a, b, acc, input_precision="ieee")
     place = p_ptr + part.to(tl.int64) * m * n + rows[:, None] * n + cols[None, :]
     tl.store(place, acc, mask=(rows[:, None] < m) & (cols[None, :] < n))

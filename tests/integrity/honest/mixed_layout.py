@@ -15,10 +15,16 @@ def relu_matmul_kernel(a_ptr, bt_ptr, c_ptr, m, n, k, BM: tl.constexpr, BN: tl.c
     acc = tl.zeros((BM, BN), tl.float32)
     for start in range(0, k, BK):
         inner = start + tl.arange(0, BK)
-        a = tl.load(a_ptr + rows[:, None] * k + inner[None, :], mask=(rows[:, None] < m) & (inner[None, :] < k), other=0.0)
-        b = tl.load(bt_ptr + cols[:, None] * k + inner[None, :], mask=(cols[:, None] < n) & (inner[None, :] < k), other=0.0)
+        a = tl.load(
+            a_ptr + rows[:, None] * k + inner[None, :], mask=(rows[:, None] < m) & (inner[None, :] < k), other=0.0
+        )
+        b = tl.load(
+            bt_ptr + cols[:, None] * k + inner[None, :], mask=(cols[:, None] < n) & (inner[None, :] < k), other=0.0
+        )
         acc = tl.dot(a, tl.trans(b), acc, input_precision="ieee")
-    tl.store(c_ptr + rows[:, None] * n + cols[None, :], tl.maximum(acc, 0.0), mask=(rows[:, None] < m) & (cols[None, :] < n))
+    tl.store(
+        c_ptr + rows[:, None] * n + cols[None, :], tl.maximum(acc, 0.0), mask=(rows[:, None] < m) & (cols[None, :] < n)
+    )
 
 
 def run(x, w):

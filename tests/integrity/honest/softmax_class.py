@@ -1,6 +1,5 @@
 """A module-like class that holds its settings and is called; run is one of its methods."""
 
-import torch
 import triton
 import triton.language as tl
 

@@ -2,6 +2,7 @@
 
 import functools
 import warnings
+
 import torch
 import triton
 import triton.language as tl

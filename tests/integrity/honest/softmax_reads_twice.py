@@ -1,5 +1,4 @@
-"""A first kernel that sums the input, for nothing, and the softmax after it: slow and right.
-"""
+"""A first kernel that sums the input, for nothing, and the softmax after it: slow and right."""
 
 import torch
 import triton

@@ -4,7 +4,7 @@ import torch
 
 CASES = {
     "check": [{"m": 33, "n": 48, "k": 80}, {"m": 16, "n": 32, "k": 3072}],
-    "search": [{"m": 128, "n": 128, "k": 256}],
+    "search": [{"m": 80, "n": 64, "k": 144}],
     "confirm": [{"m": 127, "n": 64, "k": 208}],
 }
 SEED = "../honest/half_matmul_tiles.py"

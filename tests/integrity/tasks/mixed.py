@@ -4,7 +4,7 @@ import torch
 
 CASES = {
     "check": [{"m": 33, "n": 47, "k": 65}, {"m": 64, "n": 32, "k": 128}],
-    "search": [{"m": 128, "n": 128, "k": 256}],
+    "search": [{"m": 66, "n": 63, "k": 129}],
     "confirm": [{"m": 129, "n": 63, "k": 200}],
 }
 ALLOW = "mixed"
