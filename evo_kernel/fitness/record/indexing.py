@@ -54,9 +54,9 @@ def set_item(tensor: torch.Tensor, index: Any, value: Any) -> None:
         torch.ops.aten.fill_.Scalar(target, value)
 
 
-def item(tensor: torch.Tensor) -> Any:
+def item(self: torch.Tensor) -> Any:
     """`tensor.item()`, `float(tensor)`, `int(tensor)`: torch's own ask for the device before they dispatch."""
-    return torch.ops.aten._local_scalar_dense.default(tensor)
+    return torch.ops.aten._local_scalar_dense.default(self)
 
 
 def to_float(self: torch.Tensor) -> float:
@@ -67,11 +67,11 @@ def to_int(self: torch.Tensor) -> int:
     return int(item(self))
 
 
-def contiguous(tensor: torch.Tensor, memory_format: torch.memory_format = torch.contiguous_format) -> torch.Tensor:
+def contiguous(self: torch.Tensor, memory_format: torch.memory_format = torch.contiguous_format) -> torch.Tensor:
     """`tensor.contiguous()`: torch's own wants a device guard too, where there is something to copy."""
-    if tensor.is_contiguous(memory_format=memory_format):
-        return tensor
-    return torch.ops.aten.clone.default(tensor, memory_format=memory_format)
+    if self.is_contiguous(memory_format=memory_format):
+        return self
+    return torch.ops.aten.clone.default(self, memory_format=memory_format)
 
 
 def _width(part: Any) -> int:

@@ -39,7 +39,7 @@ _STATUS = {
 }
 _REFERENCE_BYTES = 1 << 30
 _KEPT_FILES = 3  # sets of input files of large cases
-_ELEMENTS, _ELEMENTS_UNKNOWN, _FLOPS = 36_000_000, 4_000_000, 2e9
+_ELEMENTS, _ELEMENTS_UNKNOWN, _FLOPS = 20_000_000, 4_000_000, 2e9
 """Input elements, with and without a known flop count, and flops of a case whose full-size reference can be had."""
 
 
