@@ -4,8 +4,8 @@
 
 An instant operator and an instant judge (one case, one plan a candidate, ever new texts). For each size: the median
 and 95th percentile of `ask`, `record` and `tell` over the last attempts before it, whole attempts a second, seconds
-to open the file again (replay), its size, and what the search state weighs a candidate (traced allocations of a
-replay, sources excluded because they stay in the file).
+to open the file again (replay) and for the bandit to learn what it knew, the file's size, and what the search state
+weighs a candidate (traced allocations of a replay, sources excluded because they stay in the file).
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ from evo_kernel.types import (
     Strategy,
     TaskCard,
 )
+from operators.macro.bandit import BanditPolicy
+from operators.macro.features import FEATURES
 from populations.population import LineagePopulation, open_population
 from populations.replay import replay
 
@@ -57,7 +59,7 @@ CELLS = tuple(
 
 def propose(brief: Brief, rng: random.Random) -> Proposal:
     offered = tuple(rng.sample(STRATEGIES, 8))
-    decision = Decision("uniform", offered, (0.125,) * 8, 0, (0.1, 0.2))
+    decision = Decision("uniform", offered, (0.125,) * 8, 0, (0.1,) * len(FEATURES))
     text = f"# {brief.attempt}\n" + "x = 1\n" * 20
     return Proposal(Source(text), "toy", offered[0], decisions=(decision,), wall_s=0.0)
 
@@ -105,11 +107,15 @@ def open_toy(path: Path) -> LineagePopulation:
     return open_population(path, task=CARD, task_identity="toy", environment=ENVIRONMENT, seed=1)
 
 
-def measure_replay(path: Path) -> tuple[float, float]:
-    """(seconds to open the file again, bytes a candidate of the search state)."""
+def measure_replay(path: Path) -> tuple[float, float, float]:
+    """(seconds to open the file again, seconds in which a bandit learns it, bytes a candidate of the search state)."""
     began = time.perf_counter()
     with open_toy(path) as population:
         open_s = time.perf_counter() - began
+        bandit, began = BanditPolicy(), time.perf_counter()
+        for credit in population.credits():
+            bandit.learn(credit)
+        learn_s = time.perf_counter() - began
         digest, candidates = population.digest(), population.counters().candidates
         gc.collect()
         with population._store.reader() as connection:
@@ -119,7 +125,7 @@ def measure_replay(path: Path) -> tuple[float, float]:
             held, _ = tracemalloc.get_traced_memory()
             tracemalloc.stop()
         assert state.digest() == digest
-    return open_s, held / candidates
+    return open_s, learn_s, held / candidates
 
 
 def main() -> None:
@@ -130,7 +136,7 @@ def main() -> None:
     rng = random.Random(1)
     print(
         f"{'candidates':>10} {'ask ms':>14} {'record ms':>14} {'tell ms':>14} {'attempts/s':>10} "
-        f"{'replay s':>8} {'B/candidate':>11} {'file MB':>8}"
+        f"{'replay s':>8} {'learn s':>7} {'B/candidate':>11} {'file MB':>8}"
     )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "toy.db"
@@ -146,13 +152,16 @@ def main() -> None:
                 began = time.perf_counter()
                 spent = grow(population, arguments.probe, rng)
                 rate = arguments.probe / (time.perf_counter() - began)
-            open_s, weight = measure_replay(path)
+            open_s, learn_s, weight = measure_replay(path)
             acts = " ".join(
                 f"{statistics.median(spent[name]):>6.2f} ({statistics.quantiles(spent[name], n=20)[-1]:>5.2f})"
                 for name in ("ask", "record", "tell")
             )
             megabytes = path.stat().st_size / 1e6
-            print(f"{size:>10} {acts} {rate:>10.0f} {open_s:>8.2f} {weight:>11.0f} {megabytes:>8.1f}", flush=True)
+            print(
+                f"{size:>10} {acts} {rate:>10.0f} {open_s:>8.2f} {learn_s:>7.2f} {weight:>11.0f} {megabytes:>8.1f}",
+                flush=True,
+            )
     print("ask, record, tell: median (95th percentile)")
 
 

@@ -5,7 +5,8 @@
 On the first kernels of the built-in tasks and of a few lowered references, every offered rewrite is made once, and a
 random sample of pairs of rewrites. Each result is run in Triton's interpreter on the task's check cases against
 float64 references (bfloat16 `tl.dot` widened, as the judge does), and recorded and compiled for sm_90, to see whether
-its plans differ from its parent's on some search case.
+its plans differ from its parent's on some search case (changed), whether the sign of the strategy shows in the plan
+(witnessed), and how many of the other strategies would be believed if they were claimed (mistaken).
 """
 
 from __future__ import annotations
@@ -24,11 +25,17 @@ from pathlib import Path
 import numpy as np
 
 from evo_kernel.fitness.compiling.compiler import Compiler
-from evo_kernel.fitness.record.recorder import RecordCase, Recorder
+from evo_kernel.fitness.features import plan_features
+from evo_kernel.fitness.judge import record_case
+from evo_kernel.fitness.plan import CompiledPlan
+from evo_kernel.fitness.record.recorder import Recorder
+from evo_kernel.fitness.targets import target_for
 from evo_kernel.tasks.first import first_kernel
 from evo_kernel.tasks.loading import builtin_names, load
-from evo_kernel.tasks.task import Case, Task, TensorSpec
+from evo_kernel.tasks.task import Task
 from evo_kernel.types import CaseKind, Source, Strategy
+from operators.macro import signs
+from operators.macro.catalogue import CATALOGUE
 from operators.micro.module import KernelModule, SourceError
 from operators.micro.rewrites import REWRITES, RewriteFailed
 
@@ -66,6 +73,9 @@ CASES = (
 )
 
 
+FIGURES = ("correct", "compiled", "changed", "witnessed", "mistaken")
+
+
 @dataclass
 class Made:
     """One rewritten source and what came of it."""
@@ -79,6 +89,8 @@ class Made:
     correct: bool = False
     compiled: bool = False
     changed: bool = False
+    witnessed: bool = False  # its plan shows the sign of the strategy
+    mistaken: float = 0.0  # share of the other strategies whose signs the plan shows too
     details: dict[str, str] = field(default_factory=dict)
 
 
@@ -167,32 +179,21 @@ def _child(jobs: list[tuple[str, str]], deadline_s: float) -> list[tuple[bool, s
 
 
 class Plans:
-    """Plan hashes of texts, through the recorder."""
+    """Plans of texts, through the recorder."""
 
     def __init__(self) -> None:
         self.compiler = Compiler(90, 120.0)
         self.recorder = Recorder(self.compiler, 90, 60.0)
-        self.known: dict[str, tuple[str, ...] | str] = {}
+        self.known: dict[str, dict[str, CompiledPlan] | str] = {}
 
-    def of(self, text: str, task: Task) -> tuple[str, ...] | str:
-        """The hash of each search case's plan, or why there is none."""
+    def of(self, text: str, task: Task) -> dict[str, CompiledPlan] | str:
+        """The plan of each search case, or why there is none."""
         if text not in self.known:
-            cases = [_record_case(task, case) for case in task.cases_of(CaseKind.SEARCH)]
+            cases = [record_case(task, case) for case in task.cases_of(CaseKind.SEARCH)]
             recording = self.recorder.record(Source(text), cases, ((),))
-            fault = recording.fault
-            plans = recording.plans.values()
-            self.known[text] = fault.reason if fault is not None else tuple(plan.hash for plan in plans)  # type: ignore[union-attr]
+            plans = {case: plan for (case, _), plan in recording.plans.items() if isinstance(plan, CompiledPlan)}
+            self.known[text] = recording.fault.reason if recording.fault is not None else plans
         return self.known[text]
-
-
-def _record_case(task: Task, case: Case) -> RecordCase:
-    inputs = []
-    for spec in task.input_specs(case):
-        if isinstance(spec, TensorSpec):
-            inputs.append({"dtype": spec.dtype, "shape": list(spec.shape), "strides": list(spec.strides)})
-        else:
-            inputs.append({"value": spec})
-    return RecordCase(case.name, tuple(inputs))
 
 
 def compile_all(made: list[Made], tasks: dict[str, Task]) -> None:
@@ -202,11 +203,27 @@ def compile_all(made: list[Made], tasks: dict[str, Task]) -> None:
     for one in made:
         if one.text:
             mine, parents = plans.of(one.text, tasks[one.task]), plans.of(one.parent, tasks[one.task])
-            one.compiled, one.changed = not isinstance(mine, str), mine != parents
+            one.compiled = not isinstance(mine, str)
             if isinstance(mine, str):
                 one.details["compile"] = mine[-600:]
+            elif not isinstance(parents, str):
+                one.changed = any(mine[case].hash != parents[case].hash for case in mine)
+                witness(one, parents, mine)
     plans.recorder.close()
     plans.compiler.close()
+
+
+def witness(one: Made, parents: dict[str, CompiledPlan], mine: dict[str, CompiledPlan]) -> None:
+    """Which strategies' signs show on any search case, as `catalogue.witnessed` asks."""
+    pairs = [
+        tuple(plan_features(plans[case], None, target_for(90)) for plans in (parents, mine))
+        for case in mine
+        if mine[case].hash != parents[case].hash
+    ]
+    name = one.path[-1].name
+    others = [spec for spec in CATALOGUE.values() if spec.name != name and spec.witness is not signs.changed]
+    one.witnessed = any(CATALOGUE[name].witness(*pair) for pair in pairs)
+    one.mistaken = sum(any(spec.witness(*pair) for pair in pairs) for spec in others) / len(others)
 
 
 def table(made: list[Made], compiled: bool) -> str:
@@ -215,12 +232,12 @@ def table(made: list[Made], compiled: bool) -> str:
     for one in made:
         groups[one.path[-1].name].append(one)
         groups[f"all, depth {one.depth}"].append(one)
-    lines = [f"{'strategy':20} {'offered':>8} {'correct':>8} {'compiled':>9} {'changed':>8}"]
+    lines = [f"{'strategy':20} {'offered':>8} " + " ".join(f"{what:>9}" for what in FIGURES)]
     for name, group in sorted(groups.items(), key=lambda item: (item[0].startswith("all"), item[0])):
-        sums = [sum(getattr(m, what) for m in group) for what in ("correct", "compiled", "changed")]
-        shares = [f"{100 * total / len(group):.0f}%" for total in sums] if compiled else ["-"] * 3
-        shares[0] = f"{100 * sums[0] / len(group):.0f}%"
-        lines.append(f"{name:20} {len(group):8} {shares[0]:>8} {shares[1]:>9} {shares[2]:>8}")
+        shares = [f"{100 * sum(getattr(m, what) for m in group) / len(group):.0f}%" for what in FIGURES]
+        if not compiled:
+            shares[1:] = ["-"] * (len(FIGURES) - 1)
+        lines.append(f"{name:20} {len(group):8} " + " ".join(f"{share:>9}" for share in shares))
     return "\n".join(lines)
 
 
@@ -256,6 +273,8 @@ def main() -> None:
             print(f"BROKEN   {where}\n         {one.details.get('compile', '')}")
         elif not options.no_compile and one.text and not one.changed:
             print(f"SAME     {where}")
+        elif not options.no_compile and one.text and not one.witnessed:
+            print(f"UNSEEN   {where}")
     print(table(made, not options.no_compile))
     print(f"{len(made)} rewrites in {time.monotonic() - started:.0f} s")
 

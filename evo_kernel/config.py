@@ -87,6 +87,9 @@ class Config(_Section):
     population: Path | None = Field(
         default=None, description="the population file; TASK.db in the working folder if left out"
     )
+    start_from: Path | None = Field(
+        default=None, description="another population whose best kernels are planted beside the first kernel"
+    )
     seed: int = Field(default=0, description="of every random draw of the search")
     width: _Count = Field(default=2, description="attempts in flight")
     device: Literal["auto", "cpu", "cuda"] = Field(

@@ -144,7 +144,10 @@ class Measurement:
     baselines_us: Mapping[str, float] = field(default_factory=dict)
     light_share: float | None = None  # share of the speed of light, where the task gives flops and bytes
     features: PlanFeatures | None = None
-    details: Mapping[str, float] = field(default_factory=dict)  # e.g. modeled terms, clocks, drift
+    details: Mapping[str, float] = field(default_factory=dict)  # e.g. modeled terms, temperature, sets of inputs
+    clock_mhz: float | None = None  # of the SMs while it was timed; None where the card does not say, or modeled
+    power_w: float | None = None
+    drift: float | None = None  # of a fixed copy since the run began: 0.01 = everything takes 1 % longer by now
 
     @property
     def speedup(self) -> float:
@@ -422,7 +425,7 @@ class Population(Protocol):
         ...
 
     def credits(self) -> Iterable[Credit]:
-        """Every credit so far, in the order of `tell`: how operators are rebuilt on resume."""
+        """The latest credits (thousands), in the order of `tell`: how operators are rebuilt on resume."""
         ...
 
     def best(self) -> Relative | None: ...

@@ -3,37 +3,23 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from evo_kernel.types import Credit, Decision, Strategy
 from populations.credit import Earned
-from populations.fetching import fetch_decisions, fetch_strategy
-from populations.library import Library, Recent
-from populations.replay import replay_earned
+from populations.fetching import fetch_decisions
+from populations.library import Library
 from populations.state import Lineage
 
 OTHER = "other"
 """Whom a gain is credited to when the plan does not witness the strategy that was claimed."""
-STRATEGIES = 4096
 
 
 def name_credits(
     earned: Sequence[Earned], lineage: Lineage, connection: sqlite3.Connection, library: Library
 ) -> list[Credit]:
-    """Credits of one `tell`."""
+    """What was paid, with names, in order."""
     return [_name(one, lineage, connection, library.strategy) for one in earned]
-
-
-def stream_credits(connection: sqlite3.Connection) -> Iterator[Credit]:
-    """Every credit of a file, in the order in which they were told."""
-    strategies: Recent[int, Strategy] = Recent(STRATEGIES)
-
-    def strategy(rowid: int) -> Strategy:
-        return strategies.find(rowid, lambda: fetch_strategy(connection, rowid))
-
-    for lineage, earned in replay_earned(connection):
-        for one in earned:
-            yield _name(one, lineage, connection, strategy)
 
 
 def _name(one: Earned, lineage: Lineage, connection: sqlite3.Connection, strategy: Callable[[int], Strategy]) -> Credit:

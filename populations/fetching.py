@@ -33,7 +33,8 @@ EVALUATION = (
 )
 MEASUREMENT = (
     "SELECT m.case_name, p.hash, m.median_us, m.iqr_us, m.n, m.low_us, m.high_us, m.baselines_us, m.light_share,"
-    " f.data, m.details FROM measurements m JOIN plans p ON p.id = m.plan LEFT JOIN features f ON f.id = m.features"
+    " f.data, m.details, {clock} FROM measurements m JOIN plans p ON p.id = m.plan"
+    " LEFT JOIN features f ON f.id = m.features WHERE m.evaluation = ? ORDER BY m.position"
 )
 
 
@@ -56,7 +57,7 @@ def fetch_environment(connection: sqlite3.Connection, rowid: int) -> Environment
 def fetch_evaluation(connection: sqlite3.Connection, number: int) -> Evaluation:
     row = connection.execute(f"{EVALUATION} WHERE e.id = ?", (number,)).fetchone()
     _, source, task, purpose, environment, status, reason, score, knobs, checks, charged, measured, gpu_s, wall_s = row
-    sql = f"{MEASUREMENT} WHERE m.evaluation = ? ORDER BY m.position"
+    sql = _measurements_sql(connection)
     measurements = [_measurement(found) for found in connection.execute(sql, (number,))]
     return Evaluation(
         source=source,
@@ -84,7 +85,7 @@ def fetch_verdicts(connection: sqlite3.Connection, environment_key: str) -> Iter
         " AND EXISTS (SELECT 1 FROM verdicts v WHERE v.evaluation = e.id) ORDER BY e.id",
         (environment_key,),
     )
-    sql = f"{MEASUREMENT} WHERE m.evaluation = ? ORDER BY m.position"
+    sql = _measurements_sql(connection)
     for (number,) in numbers:
         measurements = [_measurement(found) for found in connection.execute(sql, (number,))]
         yield from _verdicts(connection, number, measurements)
@@ -168,8 +169,16 @@ def decode_card(data: dict[str, Any]) -> TaskCard:
     return TaskCard(**{**data, "cases": cases})
 
 
+def _measurements_sql(connection: sqlite3.Connection) -> str:
+    """An old file that is only read has not been migrated: what it lacks is unknown."""
+    columns = {row[1] for row in connection.execute("PRAGMA table_info(measurements)")}
+    known = "m.clock_mhz, m.power_w, m.drift"
+    return MEASUREMENT.format(clock=known if "drift" in columns else "NULL, NULL, NULL")
+
+
 def _measurement(row: Sequence[Any]) -> Measurement:
-    case, plan, median_us, iqr_us, n, low_us, high_us, baselines_us, light_share, features, details = row
+    case, plan, median_us, iqr_us, n, low_us, high_us, baselines_us, light_share, features, details, *clock = row
+    clock_mhz, power_w, drift = clock
     return Measurement(
         case=case,
         plan=plan,
@@ -182,6 +191,9 @@ def _measurement(row: Sequence[Any]) -> Measurement:
         light_share=light_share,
         features=decode_features(features) if features is not None else None,
         details=loads(details),
+        clock_mhz=clock_mhz,
+        power_w=power_w,
+        drift=drift,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from evo_kernel.types import (
     TaskCard,
 )
 from populations.counters import Counters, Tally, read_tally, read_wall_s
-from populations.crediting import OTHER, name_credits, stream_credits
+from populations.crediting import OTHER, name_credits
 from populations.encoding import dumps
 from populations.fetching import fetch_verdicts
 from populations.inspiring import inspirations
@@ -203,7 +203,7 @@ class LineagePopulation:
                 )
                 # The state changes inside the transaction because placements are its outcome: whatever could raise
                 # (values, constraints, a full disk) has been written by now, and a failing COMMIT ends the process.
-                earned, placements = self._state.board(environment.key).tell(self._state.lineage, verdict)
+                earned, placements = self._state.tell(environment.key, verdict)
                 if placements:
                     write_placements(connection, number, placements)
             self._tally.judge(evaluation)
@@ -242,10 +242,10 @@ class LineagePopulation:
             never = [c for c in self._state.lineage.never_judged() if c not in again]
             return [self._tickets.recorded(candidate) for candidate in [*sorted(again), *never]]
 
-    def credits(self) -> Iterator[Credit]:
-        """Every credit so far, in the order of `tell`, from a second replay on a connection of its own."""
-        with self._store.reader() as connection:
-            yield from stream_credits(connection)
+    def credits(self) -> Sequence[Credit]:
+        """The latest CREDITS_KEPT credits, in the order of `tell`."""
+        with self._store.lock:
+            return name_credits(self._state.earned, self._state.lineage, self._store.connection, self._library)
 
     def best(self) -> Relative | None:
         """The fastest candidate in this environment that no confirmation refuted."""

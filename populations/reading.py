@@ -101,7 +101,8 @@ class Status:
     wall_s: float
     dollars: float
     tokens: int
-    best: Best | None
+    best: Best | None  # the fastest that no confirmation refuted
+    champion: Best | None  # the fastest that was confirmed
     writer: tuple[int, str] | None  # (pid, host) of the live process that writes the file
 
     def as_data(self) -> dict[str, Any]:
@@ -195,6 +196,7 @@ class PopulationReader:
             dollars=tally.dollars,
             tokens=tally.tokens,
             best=self.best(),
+            champion=self.champion(),
             writer=writer,
         )
 
@@ -228,6 +230,13 @@ class PopulationReader:
             if candidate in confirmed:
                 return Best(candidate, score, True)
         return None
+
+    def leaders(self, count: int) -> list[int]:
+        """Candidates that passed and were not refuted, in the last session's environment; the fastest first."""
+        row = self.environment_row
+        refuted = {candidate for candidate, passed in self._confirmations(row).items() if not passed}
+        sql = f"SELECT candidate FROM ({STANDINGS}) WHERE status = 'passed' AND log_us IS NOT NULL ORDER BY log_us"
+        return [number for (number,) in self.connection.execute(sql, (row,)) if number not in refuted][:count]
 
     def history(self, environment: int | None = None) -> list[dict[str, Any]]:
         """How the best grew: a row for every score that beat all before it."""

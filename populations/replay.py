@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
 
-from populations.credit import Earned
 from populations.encoding import loads
 from populations.settings import PopulationSettings
-from populations.state import Lineage, SearchState, Verdict
+from populations.state import SearchState, Verdict
 
 CANDIDATES = (
     "SELECT c.attempt, c.source, IFNULL(c.strategy, 0), IFNULL(c.parent, 0), c.island, c.generation"
@@ -29,29 +27,14 @@ def replay(connection: sqlite3.Connection) -> SearchState:
     Each session's verdicts are told under that session's settings.
     """
     state = SearchState()
-    for _ in _steps(connection, state):
-        pass
-    return state
-
-
-def replay_earned(connection: sqlite3.Connection) -> Iterator[tuple[Lineage, list[Earned]]]:
-    """What every verdict paid, in the order of `tell`, with the lineage as it was then."""
-    state = SearchState()
-    for earned in _steps(connection, state):
-        if earned:
-            yield state.lineage, earned
-
-
-def _steps(connection: sqlite3.Connection, state: SearchState) -> Iterator[list[Earned]]:
-    add = state.lineage.add
     for row in connection.execute(CANDIDATES):
-        add(*row)
+        state.lineage.add(*row)
     make = Verdict._make
     for after, until, settings in sessions(connection):
         state.configure(settings)
         for row in connection.execute(EVALUATIONS, (after, until)):
-            earned, _ = state.board(row[0]).tell(state.lineage, make(row[1:]))
-            yield earned
+            state.tell(row[0], make(row[1:]))
+    return state
 
 
 def sessions(connection: sqlite3.Connection) -> list[tuple[int, int, PopulationSettings]]:

@@ -24,6 +24,9 @@ STATUS_CODE = {status: code for code, status in enumerate(Status, start=1)}
 STATUS_OF_CODE: dict[int, Status] = {code: status for status, code in STATUS_CODE.items()}
 PASSED_CODE = STATUS_CODE[Status.PASSED]
 RECENT_FAILURES = 16
+CREDITS_KEPT = 5000
+"""Credits from which operators are rebuilt on resume. A policy that forgets half of what it saw in 140 credits, as the
+bandit does by default, has forgotten all but 1e-10 of what came before these."""
 
 
 class Verdict(NamedTuple):
@@ -226,6 +229,7 @@ class SearchState:
     def __init__(self) -> None:
         self.lineage = Lineage()
         self.boards: dict[str, Board] = {}
+        self.earned: deque[Earned] = deque(maxlen=CREDITS_KEPT)
         self._settings = PopulationSettings()
 
     def configure(self, settings: PopulationSettings) -> None:
@@ -240,6 +244,12 @@ class SearchState:
         if found is None:
             found = self.boards[environment] = Board(self._settings)
         return found
+
+    def tell(self, environment: str, verdict: Verdict) -> tuple[list[Earned], tuple[Placement, ...]]:
+        """A verdict in the environment of this key: what it earned, and where its candidate went."""
+        earned, placements = self.board(environment).tell(self.lineage, verdict)
+        self.earned.extend(earned)
+        return earned, placements
 
     def digest(self) -> str:
         """sha256 of everything here: equal digests mean equal search states."""

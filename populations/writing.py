@@ -22,7 +22,7 @@ INSERT_EVALUATION = (
 )
 INSERT_MEASUREMENT = (
     "INSERT INTO measurements VALUES (?, ?, (SELECT id FROM plans WHERE hash = ?), ?, ?, ?, ?, ?, ?, ?, ?,"
-    " (SELECT id FROM features WHERE digest = ?), ?)"
+    " (SELECT id FROM features WHERE digest = ?), ?, ?, ?, ?)"
 )
 INSERT_VERDICT = "INSERT INTO verdicts VALUES (?, ?, (SELECT id FROM plans WHERE hash = ?), ?, ?, ?, ?, ?)"
 INSERT_SOURCE_PLAN = "INSERT INTO source_plans VALUES (?, ?, ?, ?, ?, ?, (SELECT id FROM plans WHERE hash = ?))"
@@ -197,7 +197,8 @@ def _measurement_rows(
     for position, (m, features) in enumerate(zip(measurements, digests, strict=True)):
         yield (
             number, position, m.plan, m.case, m.median_us, m.iqr_us, m.n, m.low_us, m.high_us,
-            dumps(dict(m.baselines_us)), m.light_share, features, dumps(dict(m.details)),
+            dumps(dict(m.baselines_us)), m.light_share, features, dumps(dict(m.details)), m.clock_mhz, m.power_w,
+            m.drift,
         )  # fmt: skip
 
 

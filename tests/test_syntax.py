@@ -19,7 +19,10 @@ def switching():
 
 
 def test_threads_parse_at_once(switching):
-    text, raised = "\n".join(f"def f{n}(x):\n    return [x * {n} + g(x, y=[{n}]) for _ in range(3)]" for n in range(300)), []
+    text, raised = (
+        "\n".join(f"def f{n}(x):\n    return [x * {n} + g(x, y=[{n}]) for _ in range(3)]" for n in range(300)),
+        [],
+    )
 
     def parse():
         try:

@@ -29,7 +29,11 @@ from operators.mix import MixOperator
 from operators.mtmc import MtmcOperator
 from populations.counters import Counters
 from populations.population import LineagePopulation, open_population
+from populations.reading import PopulationReader
 from populations.settings import PopulationSettings
+
+START_FROM = 8
+"""Kernels taken over from another population."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +92,9 @@ def build_operator(config: Config) -> Operator:
 
 @contextlib.contextmanager
 def prepared(config: Config, task: Task, path: Path, create: bool | None) -> Iterator[Prepared]:
-    """Open judge and population for a run; plants the first kernel in a new population."""
+    """Open judge and population for a run; plants the first kernel, and those that a new population starts from."""
     first = first_kernel(task)
+    others = _leaders(config.start_from) if create and config.start_from is not None else []
     with open_judge(task, device=config.device, settings=judge_settings(config)) as judge:
         search = config.search
         settings = PopulationSettings(
@@ -112,7 +117,21 @@ def prepared(config: Config, task: Task, path: Path, create: bool | None) -> Ite
         with population:
             judge.know(_verdicts(population, judge.environment))
             population.plant(first)
+            for source in others:
+                population.plant(source, "start-from")
             yield Prepared(task, judge, population, first)
+
+
+def _leaders(path: Path) -> list[Source]:
+    """The best kernels of another population, with the knobs that they were scored with. Raises PopulationError.
+
+    Of another task too: what is wrong here is found wrong when it is judged.
+    """
+    with PopulationReader(path) as reader:
+        views = [reader.candidate(number) for number in reader.leaders(START_FROM)]
+    if not views:
+        raise PopulationError(f"{path} has no candidate that passed: there is nothing to start from")
+    return [apply_knobs(v.proposal.source, v.evaluation.knobs if v.evaluation else ()) for v in views]
 
 
 def _verdicts(population: LineagePopulation, environment: Environment) -> Iterator[PlanVerdict]:

@@ -33,13 +33,10 @@ def status(population: Path, as_json: bool) -> None:
     writer = f"written by process {found.writer[0]} on {found.writer[1]}" if found.writer else "not running"
     verdicts = ", ".join(f"{count} {name}" for name, count in sorted(found.verdicts.items()))
     charged = ", ".join(f"{count} {name}" for name, count in sorted(found.evaluations.items()))
-    best = "none yet"
-    if found.best is not None and found.best.score is not None:
-        confirmed = "confirmed" if found.best.confirmed else "not confirmed"
-        best = f"{found.best.score:.3f} by candidate {found.best.candidate}, {confirmed}, {label}"
     for name, value in (
         ("population", f"{found.path} ({found.task}), {writer}"),
-        ("best", best),
+        ("best", _standing(found.best, label)),
+        ("champion", _standing(found.champion, label)),
         ("attempts", f"{found.attempts}; {found.open_attempts} open, {found.failures} without a proposal, "
                      f"{found.abandoned} abandoned"),
         ("candidates", f"{found.candidates}; {verdicts or 'none judged'}; {found.pending} pending"),
@@ -50,14 +47,24 @@ def status(population: Path, as_json: bool) -> None:
         click.echo(f"{name:<12} {value}")
 
 
+def _standing(found: Any, label: str) -> str:
+    if found is None or found.score is None:
+        return "none yet"
+    return f"{found.score:.3f} by candidate {found.candidate}, {'' if found.confirmed else 'not '}confirmed, {label}"
+
+
 @click.command()
 @_FILE
-@click.argument("candidate", default="best")
+@click.argument("candidate", default="leader", metavar="[CANDIDATE]")
 @click.option("--source", "only_source", is_flag=True, help="Print the source alone.")
 @click.option("--diff", "only_diff", is_flag=True, help="Print the diff to the parent alone.")
 @_JSON
 def show(population: Path, candidate: str, only_source: bool, only_diff: bool, as_json: bool) -> None:
-    """One CANDIDATE (a number, or `best`): score, evidence, path of strategies, source, diff to its parent."""
+    """One CANDIDATE: score, evidence, path of strategies, source, diff to its parent.
+
+    CANDIDATE is a number, `best` (the fastest that no confirmation refuted) or `champion` (the fastest confirmed). Left
+    out: the champion if there is one, else the best.
+    """
     from populations.reading import PopulationReader
 
     with PopulationReader(population) as reader:
@@ -81,7 +88,7 @@ def show(population: Path, candidate: str, only_source: bool, only_diff: bool, a
 @click.option("--all", "everything", is_flag=True, help="Every candidate, not only the path of the best.")
 @click.option("--to", type=click.Path(path_type=Path), help="Write the graph: .dot, .json or .graphml by its ending.")
 def tree(population: Path, everything: bool, to: Path | None) -> None:
-    """The lineage: the best candidate's path with the gain of each edit, or the whole graph to a file."""
+    """The lineage: the champion's (else the best candidate's) path with its edits, or the whole graph to a file."""
     from populations.reading import PopulationReader
 
     with PopulationReader(population) as reader:
@@ -90,8 +97,8 @@ def tree(population: Path, everything: bool, to: Path | None) -> None:
             click.echo(f"wrote {to}")
             return
         nodes = list(reader.nodes())
-        best = reader.best()
-        path = [step.candidate for step in reader.critical_path(best.candidate)] if best else []
+        leader = reader.champion() or reader.best()
+        path = [step.candidate for step in reader.critical_path(leader.candidate)] if leader else []
     if not nodes:
         click.echo("no candidates yet")
         return
@@ -99,16 +106,18 @@ def tree(population: Path, everything: bool, to: Path | None) -> None:
 
 
 def _number(reader: Any, text: str) -> int:
-    if text != "best":
-        if not text.isdigit():
-            raise UserError(f"{text!r} is not a candidate: use a number, or `best`")
+    if text.isdigit():
         return int(text)
-    best = reader.best()
-    if best is None:
+    if text not in ("leader", "best", "champion"):
+        raise UserError(f"{text!r} is not a candidate: use a number, `best` or `champion`")
+    found = reader.champion() if text != "best" else None
+    found = found or (reader.best() if text != "champion" else None)
+    if found is None:
         counts = ", ".join(f"{count} {name}" for name, count in sorted(reader.status().verdicts.items()))
-        click.echo(f"no candidate has passed yet ({counts or 'none judged'})", err=True)
+        wanted = "been confirmed" if text == "champion" else "passed"
+        click.echo(f"no candidate has {wanted} yet ({counts or 'none judged'})", err=True)
         sys.exit(1)
-    return best.candidate
+    return found.candidate
 
 
 def _diff(before: str, after: str, parent: int | None, number: int) -> str:

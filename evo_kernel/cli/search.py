@@ -21,6 +21,11 @@ from evo_kernel.errors import ConfigError
     "--config", "config_file", type=click.Path(path_type=Path), help="A TOML file, or the name of a shipped one."
 )
 @click.option(
+    "--start-from",
+    type=click.Path(path_type=Path),
+    help="Plant the best kernels of another population, too.",
+)
+@click.option(
     "--device", type=click.Choice(["auto", "cpu", "cuda"]), help="cuda measures, cpu models, auto takes what is there."
 )
 @click.option(
@@ -33,6 +38,7 @@ def run(
     task: str | None,
     population: Path | None,
     config_file: Path | None,
+    start_from: Path | None,
     device: str | None,
     overrides: tuple[str, ...],
     unconfined: bool,
@@ -47,13 +53,14 @@ def run(
     \b
     evo-kernel run softmax
     evo-kernel run my_op.py --set budget.hours=1 --set operators.policy=uniform
+    evo-kernel run my_op.py --population longer.db --start-from my_op.db
 
     Exit codes: 0 a kernel passed; 1 none did; 2 a mistake that you can mend; 3 the machine failed; 130 interrupted
     (what was found is kept, and `resume` goes on).
     """
     extra = [f"judge.unconfined={str(unconfined).lower()}"] if unconfined else []
     config = load_config(config_file or Path("configs/quickstart.toml"), [*overrides, *extra])
-    named = {"task": task, "population": population, "device": device}
+    named = {"task": task, "population": population, "start_from": start_from, "device": device}
     config = config.model_copy(update={key: value for key, value in named.items() if value is not None})
     from evo_kernel.cli import compose
 

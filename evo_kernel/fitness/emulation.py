@@ -150,6 +150,7 @@ class Builder(interpreter.InterpreterBuilder):
         self.options = dataclasses.replace(
             self.options, sanitize_overflow=False, default_dot_input_precision=chosen,
             allowed_dot_input_precisions=("tf32", "tf32x3", "ieee", "bf16x3", "bf16x6"),
+            debug=bool((options or {}).get("debug", False)),
         )  # fmt: skip
 
     def access(self, ptrs: Any, mask: np.ndarray | None, what: str) -> None:
@@ -161,6 +162,10 @@ class Builder(interpreter.InterpreterBuilder):
 
     def note_reduction(self, elements: int) -> None:
         """Called before every reduction and scan."""
+
+    def create_assert(self, condition: Any, message: Any) -> None:
+        if not np.all(condition.data):
+            raise KernelFault(f"{self.kernel}, program {self.grid_idx}: the assertion `{message}` fails")
 
     # --- memory -----------------------------------------------------------------------------------------------------
 

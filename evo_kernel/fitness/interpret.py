@@ -22,13 +22,26 @@ import triton.language as tl
 from triton.runtime import interpreter
 
 from evo_kernel.fitness.emulation import Builder, Handle, KernelFault, Memory, NotInterpretable, install
-from evo_kernel.fitness.plan import Aten, Descriptor, Fill, Kernel, Launch, Plan, Pointer, Scalar, View
+from evo_kernel.fitness.plan import (
+    Aten,
+    Constant,
+    Copy,
+    Descriptor,
+    Fill,
+    Kernel,
+    Launch,
+    Plan,
+    Pointer,
+    Scalar,
+    View,
+)
 
 _SCALARS = {
     "u1": tl.int1, "i1": tl.int1, "i8": tl.int8, "i16": tl.int16, "i32": tl.int32, "i64": tl.int64, "u8": tl.uint8,
     "u16": tl.uint16, "u32": tl.uint32, "u64": tl.uint64, "fp16": tl.float16, "bf16": tl.bfloat16,
     "fp32": tl.float32, "f32": tl.float32, "fp64": tl.float64, "f64": tl.float64,
 }  # fmt: skip
+_LANGUAGES = {"gluon": "Gluon", "cuda": "CUDA C++"}
 _POINTED = {
     "float64": tl.float64, "float32": tl.float32, "float16": tl.float16, "bfloat16": tl.bfloat16,
     "float8_e4m3fn": tl.float8e4nv, "float8_e5m2": tl.float8e5, "int64": tl.int64, "int32": tl.int32,
@@ -55,6 +68,10 @@ def execute(plan: Plan, buffers: Sequence[torch.Tensor], folder: Path, seed: int
                 machine.launch(node, _programs(plan.kernels[node.kernel], node.grid, order))
             elif isinstance(node, Fill):
                 machine.view(node.view).fill_(node.value)
+            elif isinstance(node, Copy):
+                machine.view(node.target).copy_(machine.view(node.source))
+            elif isinstance(node, Constant):
+                machine.view(node.view).copy_(table_of(node))
             else:
                 _replay(node, machine.view)
     for index, buffer in enumerate(buffers):
@@ -101,7 +118,8 @@ class Machine:
         kernel = self.plan.kernels[launch.kernel]
         if kernel.language != "triton":
             raise NotInterpretable(
-                f"kernel {kernel.name} is written in {kernel.language}, which only a GPU can execute"
+                f"kernel {kernel.name} is written in {_LANGUAGES[kernel.language]}, which only a GPU executes; a judge "
+                "with one decides it (--device cuda)"
             )
         builder = self._make_builder(self.memory, dict(kernel.options), f"kernel {kernel.name}")
         install(builder)
@@ -175,6 +193,12 @@ def view_of(storage: torch.Tensor, view: View) -> torch.Tensor:
     dtype = getattr(torch, view.dtype)
     usable = storage.numel() // view.item_bytes * view.item_bytes
     return torch.as_strided(storage[:usable].view(dtype), view.shape, view.strides, view.offset)
+
+
+def table_of(node: Constant) -> torch.Tensor:
+    """A constant table as a tensor on the CPU."""
+    data = torch.frombuffer(bytearray(node.content), dtype=torch.uint8) if node.data else torch.empty(0)
+    return data.view(getattr(torch, node.view.dtype)).reshape(node.view.shape)
 
 
 def _names(plan: Plan) -> list[str]:

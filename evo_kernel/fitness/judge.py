@@ -16,13 +16,15 @@ from dataclasses import dataclass, field, replace
 
 from evo_kernel.errors import InfraError
 from evo_kernel.fitness import regimes
+from evo_kernel.fitness.ceilings import Ceilings
 from evo_kernel.fitness.compiling.compiler import Compiler
 from evo_kernel.fitness.knobs import find_knobs
 from evo_kernel.fitness.plan import CompiledPlan
 from evo_kernel.fitness.record.recorder import Fault, RecordCase, Recorder, Recording
 from evo_kernel.fitness.references import SeedPool, fresh_seed
-from evo_kernel.fitness.runners.base import Checked, Round, Runner
+from evo_kernel.fitness.runners.base import Checked, CheckPart, Exam, Round, Runner, TimePart
 from evo_kernel.fitness.runners.choose import open_runner
+from evo_kernel.fitness.targets import target_for
 from evo_kernel.fitness.tuner import Tuner
 from evo_kernel.tasks.first import first_kernel
 from evo_kernel.tasks.task import Case, Task, TensorSpec
@@ -38,6 +40,8 @@ from evo_kernel.types import (
     Source,
     Status,
 )
+
+RACE_LOG = math.log(1.25)  # a setting so far behind the best on the cases so far is not timed on the others
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,8 @@ class _Work:
     checks: list[CheckResult] = field(default_factory=list)
     plans: list[tuple[str, Knobs, str]] = field(default_factory=list)
     charged: dict[str, int] = field(default_factory=dict)
+    ahead: dict[tuple[str, str, str], Checked | Measurement] = field(default_factory=dict)
+    """Answers that came with the first request, by (check or time, case, plan hash)."""
 
 
 class PlanJudge:
@@ -76,7 +82,9 @@ class PlanJudge:
         self._best_log_us = math.inf
         self._tuner = Tuner(settings.seed)
         self._seeds = SeedPool()
+        self._baseline_lock = threading.Lock()
         self.environment: Environment
+        self.ceilings: Ceilings
 
     def start(self) -> None:
         """Start every process at once, and learn the environment. Raises InfraError, UserError."""
@@ -90,6 +98,8 @@ class PlanJudge:
                 "Run on a machine that has one of them, or accept the risk with --unconfined."
             )
         self.environment = self._runner.environment(walls)
+        measured = Ceilings.from_data(self._runner.ceilings())
+        self.ceilings = measured or Ceilings.of_target(target_for(self._runner.arch))
 
     def know(self, verdicts: Iterable[PlanVerdict]) -> None:
         """Take in what an earlier run found out about plans in this environment."""
@@ -128,18 +138,45 @@ class PlanJudge:
         recording = self._recorder.record(work.source, self._record_cases((CaseKind.CHECK, *timed)), [()])
         if recording.fault is not None:
             return self._ended(work, recording.fault.status, recording.fault.reason)
+        self._ask_ahead(work, recording, timed)
         checked = self._check_setting(work, recording, ())
         if not checked.passed:
             return self._ended(work, checked.status, checked.reason)
         if not timed:
             return self._ended(work, Status.PASSED, "")
-        measured = self._measure_setting(work, recording, (), timed)
+        measured = self._measure(work, recording, timed)
         if isinstance(measured, Checked):
             return self._ended(work, measured.status, measured.reason)
         knobs: Knobs = ()
         if work.purpose is Purpose.SCORE:
             knobs, measured = self._tune(work, recording, measured)
         return self._scored(work, knobs, measured)
+
+    def _ask_ahead(self, work: _Work, recording: Recording, timed: Sequence[CaseKind]) -> None:
+        """Ask the runner for all that is not known of the source's own setting in one request."""
+        checks: list[CheckPart] = []
+        timings: list[TimePart] = []
+        for case in (case for kind in (CaseKind.CHECK, *timed) for case in self._cases(kind)):
+            plan = recording.plans[(case.name, ())]
+            if isinstance(plan, Fault) or self._rule_fault(plan):
+                break  # ends the evaluation there
+            known = None if work.purpose is Purpose.CONFIRM else self._find(case.name, plan.hash)
+            if known is not None and known.status is not Status.PASSED:
+                break
+            if case.kind is CaseKind.CHECK and known is None:
+                checks.append(CheckPart(plan, case, tuple(self._rounds(case, work.purpose))))
+            elif case.kind is not CaseKind.CHECK and (known is None or known.measurement is None):
+                timings.append(TimePart(plan, case, self._timed_seed(case, work.purpose)))
+        if not checks and not timings:
+            return
+        precision = "claim" if work.purpose is Purpose.CONFIRM else "search"
+        found = self._runner.exam(Exam(tuple(checks), tuple(timings), precision))
+        for check, answer in zip(checks, found.checks, strict=False):
+            if answer is not None:  # else it is asked again, alone
+                work.ahead[("check", check.case.name, check.plan.hash)] = answer
+        for timing, time_answer in zip(timings, found.timings, strict=False):
+            if time_answer is not None:
+                work.ahead[("time", timing.case.name, timing.plan.hash)] = time_answer
 
     def _record_cases(self, kinds: Sequence[CaseKind]) -> tuple[RecordCase, ...]:
         return tuple(record_case(self._task, case) for kind in kinds for case in self._cases(kind))
@@ -162,7 +199,7 @@ class PlanJudge:
                 checked = Checked(known.status, known.reason, known.check.error if known.check else 0.0)
             else:
                 charged = True
-                checked = self._checked(plan, case, work.purpose)
+                checked = self._checked(work, plan, case)
                 if not checked.of_text:
                     verdict = PlanVerdict(case.name, plan.hash, checked.status, checked.reason, _result(case, checked))
                     self._keep(work, verdict)
@@ -174,16 +211,22 @@ class PlanJudge:
             work.charged[purpose] = work.charged.get(purpose, 0) + 1
         return checked
 
-    def _checked(self, plan: CompiledPlan, case: Case, purpose: Purpose) -> Checked:
+    def _checked(self, work: _Work, plan: CompiledPlan, case: Case) -> Checked:
         fault = self._rule_fault(plan)
         if fault:
             return Checked(Status.REJECTED, fault)
-        wanted = regimes.CONFIRM if purpose is Purpose.CONFIRM else regimes.SEARCH
+        answer = work.ahead.pop(("check", case.name, plan.hash), None)
+        return (
+            answer if isinstance(answer, Checked) else self._runner.check(plan, case, self._rounds(case, work.purpose))
+        )
+
+    def _rounds(self, case: Case, purpose: Purpose) -> list[Round]:
         if purpose is Purpose.CONFIRM:
-            rounds: list[Round] = [(fresh_seed(), regime) for regime in wanted]
-        else:
-            rounds = [(self._seeds.seed(case.name, regime), regime) for regime in wanted]
-        return self._runner.check(plan, case, rounds)
+            return [(fresh_seed(), regime) for regime in regimes.CONFIRM]
+        return [(self._seeds.seed(case.name, regime), regime) for regime in regimes.SEARCH]
+
+    def _timed_seed(self, case: Case, purpose: Purpose) -> int:
+        return fresh_seed() if purpose is Purpose.CONFIRM else self._seeds.seed(case.name, "timed")
 
     def _rule_fault(self, plan: CompiledPlan) -> str:
         """What ALLOW forbids, in a sentence; empty when the plan keeps to it."""
@@ -197,24 +240,27 @@ class PlanJudge:
             )
         if not plan.plan.launches:
             return "run launches no kernel of its own"
+        if self._task.allow == "kernels" and plan.plan.copied_outputs:
+            return f"output {plan.plan.copied_outputs[0]} is a copy of a tensor: compute it in a kernel"
         return ""
 
-    def _measure_setting(
-        self, work: _Work, recording: Recording, knobs: Knobs, kinds: Sequence[CaseKind]
-    ) -> list[Measurement] | Checked:
+    def _measure(self, work: _Work, recording: Recording, kinds: Sequence[CaseKind]) -> list[Measurement] | Checked:
+        """Times of the source's own setting on every case; the first failure ends it."""
         measured: list[Measurement] = []
         for case in (case for kind in kinds for case in self._cases(kind)):
-            plan = recording.plans[(case.name, knobs)]
+            plan = recording.plans[(case.name, ())]
             if isinstance(plan, Fault):
                 return Checked(plan.status, plan.reason)
-            work.plans.append((case.name, knobs, plan.hash))
-            found = self._measured(work, plan, case, checked=not knobs)
+            work.plans.append((case.name, (), plan.hash))
+            found = self._measured(work, plan, case, checked=True)
             if isinstance(found, Checked):
                 return found
             measured.append(found)
         return measured
 
-    def _measured(self, work: _Work, plan: CompiledPlan, case: Case, checked: bool) -> Measurement | Checked:
+    def _measured(
+        self, work: _Work, plan: CompiledPlan, case: Case, checked: bool, against_us: float | None = None
+    ) -> Measurement | Checked:
         known = self._find(case.name, plan.hash)
         if known is not None and work.purpose is not Purpose.CONFIRM:
             if known.measurement is not None:
@@ -222,13 +268,17 @@ class PlanJudge:
             if known.status is not Status.PASSED:
                 return Checked(known.status, known.reason)
         fault = self._rule_fault(plan)
-        seed = fresh_seed() if work.purpose is Purpose.CONFIRM else self._seeds.seed(case.name, "timed")
-        found = Checked(Status.REJECTED, fault) if fault else self._runner.measure(plan, case, seed, checked)
+        found = work.ahead.pop(("time", case.name, plan.hash), None)
+        if fault:
+            found = Checked(Status.REJECTED, fault)
+        elif found is None:
+            found = self._runner.measure(plan, case, self._timed_seed(case, work.purpose), checked, against_us)
         if isinstance(found, Checked):
             self._keep(work, PlanVerdict(case.name, plan.hash, found.status, found.reason))
             return found
         found = replace(found, light_share=self._light_share(case, found), baselines_us=self._baselines_of(case, found))
-        if found.light_share is not None and found.light_share > 1.25 and self.environment.kind == "measured":
+        floor_us = self.ceilings.floor_us(self._task.flops(case), self._task.bytes(case))
+        if found.median_us * 1.25 < floor_us and self.environment.kind == "measured":
             reason = f"faster than light on {case.name}: {found.median_us:.2f} µs is less than its bytes and flops take"
             return Checked(Status.REJECTED, reason)
         if checked or self.environment.kind == "modeled":  # unchecked: not remembered as right
@@ -236,22 +286,19 @@ class PlanJudge:
         return found
 
     def _tune(self, work: _Work, recording: Recording, own: list[Measurement]) -> tuple[Knobs, list[Measurement]]:
-        """Try knob settings, raced on the first search case; the best that also checks is taken."""
+        """Try knob settings, raced over the search cases; the best that also checks is taken."""
         best_log = _mean_log(own)
         with self._lock:
             worth = best_log <= self._best_log_us + math.log(self._settings.tune_within)
         knobs = find_knobs(work.source, dict(recording.configs)) if worth else ()
         ranked: list[tuple[float, Knobs, list[Measurement], Recording]] = []
-        for setting in self._tuner.settings(work.source, knobs, self._settings.tune_plans):
-            tried = self._recorder.record(work.source, self._record_cases((CaseKind.SEARCH,)), [setting])
-            if tried.fault is not None:
-                self._tuner.tell(work.source, setting, None)
-                continue
-            found = self._measure_setting(work, tried, setting, (CaseKind.SEARCH,))
-            cost = None if isinstance(found, Checked) else _mean_log(found)
-            self._tuner.tell(work.source, setting, cost)
-            if cost is not None and not isinstance(found, Checked) and cost < best_log:
-                ranked.append((cost, setting, found, tried))
+        for batch in self._tuner.batches(work.source, knobs, self._settings.tune_plans):
+            tried = self._recorder.record(work.source, self._record_cases((CaseKind.SEARCH,)), batch)
+            for setting in batch:
+                found, cost = self._race(work, tried, setting, min([own, *(r[2] for r in ranked)], key=_mean_log))
+                self._tuner.tell(work.source, setting, cost)
+                if found and cost is not None and cost < best_log:
+                    ranked.append((cost, setting, found, tried))
         for cost, setting, found, tried in sorted(ranked, key=lambda item: item[0]):
             checks = self._recorder.record(work.source, self._record_cases((CaseKind.CHECK,)), [setting])
             if self._check_setting(work, checks, setting).passed and self._right_when_timed(tried, setting):
@@ -261,6 +308,28 @@ class PlanJudge:
                 return setting, found
         self._note_best(best_log)
         return (), own
+
+    def _race(
+        self, work: _Work, tried: Recording, setting: Knobs, best: Sequence[Measurement]
+    ) -> tuple[list[Measurement] | None, float | None]:
+        """A setting's measurements and its cost (mean log µs), case by case until it is clearly behind the best so far.
+
+        Measurements are None for one that fell behind, whose cost is extrapolated; cost is None for one that failed.
+        """
+        found: list[Measurement] = []
+        for number, case in enumerate(self._cases(CaseKind.SEARCH), start=1):
+            plan = tried.plans[(case.name, setting)]
+            if isinstance(plan, Fault):
+                return None, None
+            work.plans.append((case.name, setting, plan.hash))
+            measured = self._measured(work, plan, case, checked=False, against_us=best[number - 1].median_us)
+            if isinstance(measured, Checked):
+                return None, None
+            found.append(measured)
+            behind = _mean_log(found) - _mean_log(best[:number])
+            if number < len(best) and behind > RACE_LOG:
+                return None, _mean_log(best) + behind
+        return found, _mean_log(found)
 
     def _right_when_timed(self, recording: Recording, knobs: Knobs) -> bool:
         """Whether a tuned setting is right on every search case too, at full size."""
@@ -279,11 +348,10 @@ class PlanJudge:
 
     def _baselines_of(self, case: Case, found: Measurement) -> Mapping[str, float]:
         """What a case is held against: the task's baselines where they can be timed, else the first kernel."""
-        with self._lock:
+        with self._baseline_lock:  # many threads may ask first: they are timed once
             known = self._baselines.get(case.name)
-        if known is None:
-            known = dict(self._runner.baselines(case)) or {"first kernel": self._first_kernel_us(case, found)}
-            with self._lock:
+            if known is None:
+                known = dict(self._runner.baselines(case)) or {"first kernel": self._first_kernel_us(case, found)}
                 self._baselines[case.name] = known
         return known
 
@@ -301,14 +369,10 @@ class PlanJudge:
         return first.median_us
 
     def _light_share(self, case: Case, found: Measurement) -> float | None:
-        from evo_kernel.fitness.targets import target_for
-
-        target = target_for(self._runner.arch)
         flops, moved = self._task.flops(case), self._task.bytes(case)
         if flops is None and moved is None:
             return None
-        light_us = max((flops or 0) / target.bf16_flops, (moved or 0) / target.copy_bytes_per_s) * 1e6
-        return light_us / found.median_us
+        return self.ceilings.light_us(flops, moved) / found.median_us
 
     def _find(self, case: str, plan: str) -> PlanVerdict | None:
         with self._lock:
@@ -370,11 +434,13 @@ def open_judge(
 def record_case(task: Task, case: Case) -> RecordCase:
     """A task's case as the recorder takes it."""
     specs: list[Mapping[str, object]] = []
-    for spec in task.input_specs(case):
-        if isinstance(spec, TensorSpec):
-            specs.append({"dtype": spec.dtype, "shape": list(spec.shape), "strides": list(spec.strides)})
-        else:
+    known = task.host_values(case) if task.host_known else {}
+    for position, spec in enumerate(task.input_specs(case)):
+        if not isinstance(spec, TensorSpec):
             specs.append({"value": spec})
+            continue
+        host = {"host": known[position].tolist()} if position in known else {}
+        specs.append({"dtype": spec.dtype, "shape": list(spec.shape), "strides": list(spec.strides), **host})
     return RecordCase(case.name, tuple(specs))
 
 

@@ -22,8 +22,8 @@ import numpy as np
 import torch
 
 from evo_kernel.fitness.emulation import Builder
-from evo_kernel.fitness.interpret import Machine
-from evo_kernel.fitness.plan import Aten, Fill, Launch, Plan
+from evo_kernel.fitness.interpret import Machine, table_of
+from evo_kernel.fitness.plan import Aten, Constant, Copy, Fill, Launch, Plan
 
 RUBBISH = (0xFB, 0x7B)
 """Bytes of scratch in the two runs: very negative and very large numbers in every dtype, so that a maximum, a minimum
@@ -97,6 +97,10 @@ class _Look:
                     self._launch(number, node)
                 elif isinstance(node, Fill):
                     self._machine.view(node.view).fill_(node.value)
+                elif isinstance(node, Copy):
+                    self._machine.view(node.target).copy_(self._machine.view(node.source))
+                elif isinstance(node, Constant):
+                    self._machine.view(node.view).copy_(table_of(node))
         return [self._machine.view(view).clone() for view in self._plan.outputs]
 
     def _launch(self, number: int, launch: Launch) -> None:

@@ -24,12 +24,16 @@ from evo_kernel.errors import InfraError
 DISASSEMBLER_DEADLINE_S = 20.0
 MAX_CUBIN_BYTES = 64 << 20
 
-_NOBITS, _RELA = 8, 4
+_NOBITS, _RELA, _SYMTAB, _OBJECT = 8, 4, 2, 1
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
+_SYMBOL = struct.Struct("<IBBHQQ")
+_COMPILER_OWN = ("$str", "__unnamed_")  # string literals
 _RELOCATION = struct.Struct("<QQq")
 _PAYLOAD = 4  # the record format that carries a payload
 _FRAME_SIZE, _KPARAM_INFO, _REGCOUNT = 0x11, 0x17, 0x2F
+_ACCESS_BYTES = (1, 1, 2, 2, 4, 8, 16, 16)  # by bits 73-75 of a load; seen in the disassembler's listings
+_NORMAL_EVICTION = 1  # bits 84-86 of a load or store; seen in the disassembler's listings (.EF is 0, .EL is 2)
 _CODE = (".text.", ".nv.constant", ".rodata", ".nv.global", ".nv.info.", ".nv.shared.", ".rela.text.")
 
 
@@ -53,11 +57,12 @@ class _Section:
     data: bytes  # empty for a section without bits in the file
 
 
-def code_hash(cubin: bytes) -> str:
+def code_hash(cubin: bytes, entry: str = "") -> str:
     """Hash of what decides execution: code, constants, attributes and static memory, with symbol names left out.
 
     Two cubins of the same kernel under different names have the same hash; line information does not exist in cubins
-    compiled with TRITON_DISABLE_LINE_INFO=1. Raises ValueError when the bytes are not a cubin.
+    compiled with TRITON_DISABLE_LINE_INFO=1. In a cubin of several entry functions, the name of the one that is
+    launched counts. Raises ValueError when the bytes are not a cubin.
     """
     sections = _sections(cubin)
     flags = _HEADER.unpack_from(cubin)[7]
@@ -68,6 +73,8 @@ def code_hash(cubin: bytes) -> str:
     for family, size, content in parts:
         digest.update(f"{family}:{size}:{len(content)}\n".encode())
         digest.update(content)
+    if sum(section.name.startswith(".text.") for section in sections) > 1:
+        digest.update(entry.encode())
     return digest.hexdigest()
 
 
@@ -84,9 +91,33 @@ def resources(cubin: bytes) -> Resources:
     )
 
 
-def parameter_bytes(cubin: bytes) -> tuple[int, ...]:
-    """Size of each parameter of the one entry function, in order. Raises ValueError."""
-    entries = [s for s in _sections(cubin) if s.name.startswith(".nv.info.")]
+def variables(cubin: bytes) -> tuple[str, ...]:
+    """Variables in global memory that live as long as the module; texts of assertions and printf left out.
+
+    Raises ValueError.
+    """
+    sections = _sections(cubin)
+    found: list[str] = []
+    for table in (s for s in sections if s.kind == _SYMTAB):
+        if table.link >= len(sections):
+            raise ValueError("not a cubin: its symbol table names no strings")
+        strings = sections[table.link].data
+        whole = len(table.data) // _SYMBOL.size * _SYMBOL.size
+        for name, info, _other, place, _value, _size in _SYMBOL.iter_unpack(table.data[:whole]):
+            home = sections[place].name if place < len(sections) else ""
+            text = strings[name : max(name, strings.find(b"\0", name))].decode("latin-1")
+            if info & 0xF == _OBJECT and home.startswith(".nv.global") and not text.startswith(_COMPILER_OWN):
+                found.append(text)
+    return tuple(found)
+
+
+def parameter_bytes(cubin: bytes, entry: str = "") -> tuple[int, ...]:
+    """Size of each parameter of an entry function, in order; `entry` may be left out if it is the only one.
+
+    Raises ValueError.
+    """
+    wanted = f".nv.info.{entry}"
+    entries = [s for s in _sections(cubin) if (s.name == wanted if entry else s.name.startswith(wanted))]
     found: dict[int, int] = {}
     for section in entries:
         for attribute, payload in _records(section.data):
@@ -102,18 +133,25 @@ def parameter_bytes(cubin: bytes) -> tuple[int, ...]:
 def instruction_counts(cubin: bytes) -> Mapping[str, int]:
     """Static instruction counts by class.
 
-    `all` counts every instruction, `loops` the backward branches, and `in_loop.<class>` the instructions of a class
-    between the target of a backward branch and the branch. Raises ValueError, and InfraError without a disassembler.
+    `all` counts every instruction, `loops` the backward branches, `in_loop.<class>` the instructions of a class between
+    the target of a backward branch and the branch, `hinted` the loads and stores with an eviction priority of their
+    own, and `load_bytes` what the global loads of one thread bring, each once (`in_loop.load_bytes` likewise). Raises
+    ValueError, and InfraError without a disassembler.
     """
-    instructions = _instructions(cubin)
+    instructions, words = _instructions(cubin), _words(_sections(cubin))
     spans = [(target, address) for address, opcode, target in instructions if opcode == "BRA" and target < address]
     counts: Counter[str] = Counter({"all": len(instructions), "loops": len(spans)})
-    for address, opcode, _target in instructions:
+    for (address, opcode, _target), (_address, _low, high) in zip(instructions, words, strict=True):
         family = _CLASS.get(opcode) or _family(opcode)
         counts[family] += 1
-        if any(low <= address <= high for low, high in spans):
+        if family in ("ld.global", "st.global") and (high >> 20) & 7 != _NORMAL_EVICTION:
+            counts["hinted"] += 1
+        bytes_loaded = _ACCESS_BYTES[(high >> 9) & 7] if family in ("ld.global", "cp.async") else 0
+        counts["load_bytes"] += bytes_loaded
+        if any(start <= address <= end for start, end in spans):
             counts[f"in_loop.{family}"] += 1
             counts["in_loop.all"] += 1
+            counts["in_loop.load_bytes"] += bytes_loaded
     return dict(counts)
 
 

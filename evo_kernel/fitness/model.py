@@ -25,7 +25,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from evo_kernel.fitness.plan import Aten, Binary, CompiledPlan, Fill
+from evo_kernel.fitness.plan import Aten, Binary, CompiledPlan, Constant, Copy, Fill, Launch
 from evo_kernel.fitness.targets import Occupancy, Target, occupancy
 from evo_kernel.fitness.traffic import WAVE_PROGRAMS, LaunchTraffic
 
@@ -81,13 +81,16 @@ def modeled_time(
     others = sum(
         constants.launch_us + _moved(node) / target.copy_bytes_per_s * 1e6
         for node in compiled.plan.nodes
-        if isinstance(node, (Fill, Aten))
+        if not isinstance(node, Launch)
     )
     return ModeledTime(total_us=sum(launch.us for launch in launches) + others, launches=launches)
 
 
-def _moved(node: Fill | Aten) -> float:
-    views = (node.view,) if isinstance(node, Fill) else (*node.views, *(v for v in node.outputs if v))
+def _moved(node: Fill | Copy | Constant | Aten) -> float:
+    if isinstance(node, Aten):
+        views = (*node.views, *(v for v in node.outputs if v))
+    else:
+        views = (node.source, node.target) if isinstance(node, Copy) else (node.view,)
     return float(sum(view.elements * view.item_bytes for view in views))
 
 
@@ -149,11 +152,24 @@ def _tensor_us(binary: Binary, seen: LaunchTraffic, target: Target, c: Constants
 
 
 def warp_instructions(binary: Binary, seen: LaunchTraffic, family: str = "all") -> float:
-    """Executed by one program: static counts outside loops, plus in loops times the mean iterations of a loop."""
+    """Executed by one program: static counts outside loops, plus in loops times how often these are walked through."""
+    static, inside = binary.instructions.get(family, 0), binary.instructions.get(f"in_loop.{family}", 0)
+    return binary.num_warps * (static - inside + inside * loop_repeats(binary, seen))
+
+
+def loop_repeats(binary: Binary, seen: LaunchTraffic) -> float:
+    """How often a program walks through the code in its loops.
+
+    The compiler unrolls: one round of the code may be several iterations of the source. What loads bring tells how
+    many: the bytes that a thread asked for, less what the code outside loops loads, ÷ what the code in loops loads.
+    Loops without such loads (TMA brings whole tiles) are taken to be as in the source.
+    """
     counts = binary.instructions
-    static, inside = counts.get(family, 0), counts.get(f"in_loop.{family}", 0)
-    iterations = seen.iterations / max(1, counts.get("loops", 0))
-    return binary.num_warps * (static - inside + inside * max(1.0, iterations))
+    inside = counts.get("in_loop.load_bytes", 0)
+    if inside:
+        outside = counts.get("load_bytes", 0) - inside
+        return max(1.0, (seen.load_bytes / binary.threads - outside) / inside)
+    return max(1.0, seen.iterations / max(1, counts.get("loops", 0)))
 
 
 def _issue_us(binary: Binary, seen: LaunchTraffic, target: Target, c: Constants) -> float:

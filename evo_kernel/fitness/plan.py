@@ -11,8 +11,10 @@ as JSON; nothing in them is ever unpickled or evaluated on the trusted side.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -31,6 +33,10 @@ MAX_BYTES = 1 << 38
 MAX_GRID = (2**31 - 1, 65535, 65535)  # CUDA programming guide, table of technical specifications, compute 9.0
 MAX_NODES = 4096
 MAX_TEXT = 1 << 20
+MAX_TABLE_BYTES = 64 << 10  # all constant tables of a plan together
+MAX_BLOCK = (1024, 1024, 64)  # and MAX_THREADS together; the same table
+MAX_THREADS = 1024
+MAX_SHARED = 232448  # of one block, compute 9.0
 MAX_FILE = 128 << 20
 MAX_DEPTH = 8  # of a constant or an argument that is a list of lists
 UNSAFE_OPS = {"from_file", "set_", "resize_", "resize_as_", "_resize_output_", "_print", "_cudnn_init_dropout_state"}
@@ -62,7 +68,9 @@ def _shallow(value: Any) -> Any:
 
 
 class _Data(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_bytes="base64", val_json_bytes="base64")
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="constants"
+    )
 
 
 class View(_Data):
@@ -133,6 +141,7 @@ class Descriptor(_Data):
     strides: Shape
     block: Shape
     padding: Literal["zero", "nan"] = "zero"
+    round_tf32: bool = False  # float32 elements are rounded to TF32 on their way
 
 
 Arg = Annotated[Pointer | Scalar | Descriptor, Field(discriminator="kind")]
@@ -143,10 +152,12 @@ class Kernel(_Data):
 
     `text` is a module that defines the jitted function `name` and all that it uses, and nothing else.
     `constants` and `attributes` are keyed by parameter path as in Triton's own compiler interface.
+    In CUDA C++, `text` is one translation unit and `name` its entry function; the options are `num_warps` of a block,
+    `shared_bytes` (dynamic) and `flags` for the compiler, separated by spaces.
     """
 
     name: Name
-    language: Literal["triton", "gluon"] = "triton"
+    language: Literal["triton", "gluon", "cuda"] = "triton"
     text: Annotated[str, Field(max_length=MAX_TEXT)]
     signature: tuple[tuple[Name, Annotated[str, Field(max_length=400)]], ...]
     constants: tuple[tuple[tuple[Index, ...], Any], ...] = ()
@@ -173,17 +184,27 @@ class Kernel(_Data):
 
 
 class Launch(_Data):
-    """One kernel launch. `args` are the parameters that are not constexpr, in order."""
+    """One kernel launch. `args` are the parameters that are not constexpr, in order.
+
+    `grid` counts programs: with clusters, each is `num_ctas` blocks along the first axis. `block` is for CUDA C++.
+    """
 
     kind: Literal["launch"] = "launch"
     kernel: Index
     grid: tuple[int, int, int]
     args: Annotated[tuple[Arg, ...], Field(max_length=512)]
+    block: tuple[int, int, int] | None = None
 
     @model_validator(mode="after")
     def _grid_fits(self) -> Launch:
         if any(not 1 <= size <= limit for size, limit in zip(self.grid, MAX_GRID, strict=True)):
             raise ValueError(f"grid {self.grid} is outside 1..{MAX_GRID}")
+        if self.block is None:
+            return self
+        if any(not 1 <= size <= limit for size, limit in zip(self.block, MAX_BLOCK, strict=True)):
+            raise ValueError(f"block {self.block} is outside 1..{MAX_BLOCK}")
+        if math.prod(self.block) > MAX_THREADS:
+            raise ValueError(f"block {self.block} has {math.prod(self.block)} threads; at most {MAX_THREADS} fit")
         return self
 
 
@@ -193,6 +214,40 @@ class Fill(_Data):
     kind: Literal["fill"] = "fill"
     view: View
     value: bool | int | float
+
+
+class Copy(_Data):
+    """Copy a view into another of the same dtype and shape (clone, contiguous, copy_): moved, not computed."""
+
+    kind: Literal["copy"] = "copy"
+    source: View
+    target: View
+
+    @model_validator(mode="after")
+    def _alike(self) -> Copy:
+        if (self.source.dtype, self.source.shape) != (self.target.dtype, self.target.shape):
+            raise ValueError("a copy joins two views of different dtype or shape")
+        return self
+
+
+class Constant(_Data):
+    """A small table that host code spells out (torch.tensor([...])): `data` is its elements in row-major order."""
+
+    kind: Literal["constant"] = "constant"
+    view: View
+    data: Annotated[str, Field(pattern=r"^[A-Za-z0-9+/]*={0,2}$", max_length=MAX_TABLE_BYTES * 4 // 3 + 4)]  # base64
+
+    @property
+    def content(self) -> bytes:
+        return base64.b64decode(self.data, validate=True)
+
+    @model_validator(mode="after")
+    def _as_many_bytes(self) -> Constant:
+        if len(self.content) != self.view.elements * self.view.item_bytes:
+            raise ValueError(
+                f"a table of {len(self.content)} bytes for {self.view.elements} elements of {self.view.dtype}"
+            )
+        return self
 
 
 class Aten(_Data):
@@ -222,7 +277,7 @@ class Aten(_Data):
         return _shallow(value)
 
 
-Node = Annotated[Launch | Fill | Aten, Field(discriminator="kind")]
+Node = Annotated[Launch | Fill | Copy | Constant | Aten, Field(discriminator="kind")]
 
 
 class Plan(_Data):
@@ -247,12 +302,16 @@ class Plan(_Data):
         for node in self.nodes:
             if isinstance(node, Launch):
                 self._check_launch(node)
+        if sum(len(node.data) * 3 // 4 for node in self.nodes if isinstance(node, Constant)) > MAX_TABLE_BYTES:
+            raise ValueError(f"constant tables sum to more than {MAX_TABLE_BYTES} bytes: pass them as an input")
         return self
 
     def _node_views(self) -> Iterator[View]:
         for node in self.nodes:
-            if isinstance(node, Fill):
+            if isinstance(node, (Fill, Constant)):
                 yield node.view
+            elif isinstance(node, Copy):
+                yield from (node.source, node.target)
             elif isinstance(node, Aten):
                 yield from node.views
                 yield from (view for view in node.outputs if view)
@@ -269,7 +328,12 @@ class Plan(_Data):
     def _check_launch(self, launch: Launch) -> None:
         if launch.kernel >= len(self.kernels):
             raise ValueError(f"launch names kernel {launch.kernel} of {len(self.kernels)}")
-        wanted = [kind for _, kind in self.kernels[launch.kernel].signature if kind != "constexpr"]
+        kernel = self.kernels[launch.kernel]
+        if (kernel.language == "cuda") != (launch.block is not None):
+            raise ValueError("a launch names its block exactly where the kernel is CUDA C++")
+        if launch.block is not None and -(-math.prod(launch.block) // 32) != kernel.num_warps:
+            raise ValueError(f"block {launch.block} does not have the kernel's {kernel.num_warps} warps")
+        wanted = [kind for _, kind in kernel.signature if kind != "constexpr"]
         if len(wanted) != len(launch.args):
             raise ValueError(f"launch passes {len(launch.args)} arguments where the kernel takes {len(wanted)}")
         for kind, arg in zip(wanted, launch.args, strict=True):
@@ -302,6 +366,17 @@ class Plan(_Data):
         return tuple(node for node in self.nodes if isinstance(node, Aten))
 
     @property
+    def copied_outputs(self) -> tuple[int, ...]:
+        """Outputs that a copy wrote last and no kernel was given afterwards: moved, not computed."""
+        copied: set[int] = set()
+        for node in self.nodes:
+            if isinstance(node, Launch):
+                copied -= {arg.buffer for arg in node.args if not isinstance(arg, Scalar)}
+            elif isinstance(node, Copy):
+                copied.add(node.target.buffer)
+        return tuple(number for number, view in enumerate(self.outputs) if view.buffer in copied)
+
+    @property
     def scratch_bytes(self) -> int:
         """Bytes of buffers that are neither inputs nor outputs."""
         outputs = {view.buffer for view in self.outputs}
@@ -315,6 +390,19 @@ def _descriptor_view(arg: Descriptor) -> View:
     return View(buffer=arg.buffer, dtype=arg.dtype, shape=arg.shape, strides=arg.strides, offset=arg.offset // item)
 
 
+class TensorMeta(BaseModel):
+    """How a compiled kernel wants the tensor map of one of its descriptor parameters (Triton's `tensordesc_meta`)."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)  # later versions of Triton say more
+
+    swizzle: Annotated[int, Field(ge=0, le=6)]  # CUtensorMapSwizzle
+    elem_size: Literal[1, 2, 4, 8]
+    elem_type: Annotated[int, Field(ge=0, le=15)]  # as the device numbers them, see runners/tensor_maps.py
+    block_size: Annotated[tuple[Annotated[int, Field(ge=1, le=256)], ...], Field(min_length=1, max_length=5)]
+    fp4_padded: bool = False
+    is_im2col: bool = False
+
+
 class Binary(_Data):
     """A kernel compiled for one target."""
 
@@ -324,16 +412,18 @@ class Binary(_Data):
     code_hash: str  # of the code sections alone: names and debug information do not count
     num_warps: Annotated[int, Field(ge=1, le=64)]
     num_ctas: Annotated[int, Field(ge=1, le=16)] = 1
-    shared_bytes: Annotated[int, Field(ge=0, le=232448)] = 0
+    shared_bytes: Annotated[int, Field(ge=0, le=MAX_SHARED)] = 0  # dynamic: what a launch asks for
+    static_shared_bytes: Annotated[int, Field(ge=0, le=MAX_SHARED)] = 0  # what the code itself reserves
     registers: int = 0
     spill_bytes: int = 0
     global_scratch_bytes: Annotated[int, Field(ge=0, le=1 << 24)] = 0
     global_scratch_align: Annotated[int, Field(ge=1, le=4096)] = 1
     profile_scratch_bytes: Annotated[int, Field(ge=0, le=1 << 24)] = 0
+    profile_scratch_align: Annotated[int, Field(ge=1, le=4096)] = 1
     parameter_bytes: tuple[int, ...] = ()  # size of each parameter of the entry function, from its metadata
     cooperative: bool = False
     dependent: bool = False
-    tensordesc_meta: Any = None
+    tensordesc_meta: Annotated[tuple[TensorMeta, ...], Field(max_length=64)] = ()
     instructions: dict[str, int] = {}  # static counts by class, see fitness/machine_code.py
 
     @property

@@ -1,9 +1,11 @@
 """Sampling a launch: a few dozen of its programs, counted as they run in the interpreter.
 
 Programs are drawn in three ways: at fixed places of the launch (imbalance, edges), at random inside one window of
-consecutive programs (what neighbours share), and at random over the whole launch (what everybody shares). Loops of more
-than `LOOP_SAMPLE` + 1 iterations run `LOOP_SAMPLE` of them, and the last one counts for all that were skipped:
-accesses that are new in every iteration are counted right, ones at the loop's ragged end as if it were not ragged.
+consecutive programs (what neighbours share), and at random over the whole launch (what everybody shares). Where the
+first dozen and a few side by side do exactly the same work, more would say nothing new and are left out.
+Loops of more than `LOOP_SAMPLE` + 1 iterations run `LOOP_SAMPLE` of them, and the last one counts for all that were
+skipped: accesses that are new in every iteration are counted right, ones at the loop's ragged end as if it were not
+ragged.
 How many programs run follows from what the first one cost, in elements and operations, never from the clock.
 """
 
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import builtins
 import dataclasses
+import functools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -27,7 +30,7 @@ from triton._C.libtriton import ir as _ir
 from evo_kernel.fitness.emulation import Builder, Handle, KernelFault, Memory, NotInterpretable, wrap
 from evo_kernel.fitness.interpret import Machine
 from evo_kernel.fitness.plan import Launch, Plan
-from evo_kernel.fitness.sampling_math import expand
+from evo_kernel.fitness.sampling_math import expand, is_disjoint
 from evo_kernel.fitness.traffic import SECTOR_BYTES, WAVE_PROGRAMS, LaunchTraffic
 
 LOOP_SAMPLE = 3
@@ -36,6 +39,8 @@ BUDGET = 45_000_000
 OPERATION_COST = 4000
 PROGRAM_LIMIT = 4 * BUDGET  # a program that costs more is cut short
 FEWEST, MOST = 6, 64
+FEW, SIDE_BY_SIDE = 12, 8
+"""Programs all over a launch, and next to each other, that are enough when they all do the same: see `_alike`."""
 _MUFU = {np.exp, np.exp2, np.log, np.log2, np.sqrt, np.sin, np.cos}
 
 
@@ -51,8 +56,9 @@ class _Program:
     counts: defaultdict[str, float] = dataclasses.field(default_factory=lambda: defaultdict(float))
     lines: dict[tuple[str, int], list[tuple[np.ndarray, float]]] = dataclasses.field(default_factory=dict)
 
+    @functools.cached_property
     def footprints(self) -> dict[tuple[str, int], tuple[np.ndarray, float]]:
-        """By (kind, buffer): lines touched, and how many they stand for where loops were sampled."""
+        """By (kind, buffer): lines touched, and how many they stand for where loops were sampled. Ask at the end."""
         made = {}
         for key, parts in self.lines.items():
             seen: np.ndarray = np.zeros(0, dtype=np.uint64)
@@ -245,7 +251,13 @@ class Sampler:
         width = min(WAVE_PROGRAMS, total)
         window = [start + int(i) for i in draw.permutation(width)[: -(-rest * 2 // 3)]]
         anywhere = [int(i) for i in draw.integers(total, size=rest - len(window))] if rest > len(window) else []
-        everywhere = [run(i) for i in dict.fromkeys([0, *fixed, *anywhere])]
+        places = list(dict.fromkeys([0, *fixed, *anywhere]))
+        if count >= 2 * (FEW + SIDE_BY_SIDE):
+            few = [run(i) for i in places[:FEW]]
+            beside = [run(i) for i in range(start, start + SIDE_BY_SIDE)] if _alike(few) else []
+            if beside and _alike([*few, *beside]):
+                return self._summary(launch, few, beside, len(ran), complete)
+        everywhere = [run(i) for i in places]
         neighbours = [run(i) for i in window] or everywhere
         return self._summary(launch, everywhere, neighbours, len(ran), complete)
 
@@ -253,6 +265,7 @@ class Sampler:
         builder, bound = self._machine.bind(launch)
         assert isinstance(builder, CountingBuilder)
         bound.function.__globals__["range"] = builder.loop
+        whole_range = tl.range
         setattr(tl, "range", builder.loop)  # noqa: B010
         x, y, z = (int(i) for i in np.unravel_index(number, launch.grid[::-1])[::-1])  # x runs fastest on a GPU
         whole = True
@@ -262,6 +275,8 @@ class Sampler:
             if "_Enough" not in str(fault):
                 raise
             whole = False
+        finally:
+            setattr(tl, "range", whole_range)  # noqa: B010  whoever executes in this process runs whole loops
         builder._end_round()
         return builder.current, whole
 
@@ -299,13 +314,34 @@ def _flops(program: _Program) -> dict[str, float]:
     return {name[6:]: value for name, value in program.counts.items() if name.startswith("flops.")}
 
 
+def _alike(programs: list[_Program]) -> bool:
+    """Whether programs count the same, and of each buffer touch the very same lines or lines of their own.
+
+    Then all estimates from these programs are those from any larger sample of such programs.
+    """
+    first = programs[0]
+    if any(program.counts != first.counts for program in programs):
+        return False
+    footprints = [program.footprints for program in programs]
+    if any(made.keys() != footprints[0].keys() for made in footprints):
+        return False
+    for key, (lines, weight) in footprints[0].items():
+        parts = [made[key] for made in footprints]
+        if any((part.size, each) != (lines.size, weight) for part, each in parts):
+            return False
+        different = np.unique(np.concatenate([part for part, _ in parts])).size / lines.size
+        if different > 1 and not is_disjoint(different, len(parts)):
+            return False
+    return True
+
+
 def _together(programs: list[_Program], kind: str, count: int, limits: list[int]) -> float:
     """Bytes of different lines that `count` programs touch, from a sample of them; each buffer at most whole.
 
     Programs are taken to fall into groups of equal size that touch the same lines of a buffer (the tiles of a row share
     their rows of A). The number of groups G is where m programs are expected to touch G (1 - (1 - 1/G)^m) of them.
     """
-    footprints = [program.footprints() for program in programs]
+    footprints = [program.footprints for program in programs]
     bytes_in_all = 0.0
     for key in {key for made in footprints for key in made if key[0] == kind}:
         parts = [made[key] for made in footprints if key in made]

@@ -5,9 +5,14 @@ from __future__ import annotations
 import math
 
 
+def is_disjoint(different: float, sampled: int) -> bool:
+    """Whether `sampled` programs touch lines of their own, but for a line here and there where two of them meet."""
+    return different >= sampled - 0.25
+
+
 def expand(different: float, sampled: int, count: int) -> float:
     """Footprints' worth of different lines that `count` programs touch, when `sampled` of them touch `different`."""
-    if sampled < 2 or different >= sampled - 0.25:
+    if sampled < 2 or is_disjoint(different, sampled):
         return float(count)
     low, high = max(different, 1.0), 1e12
     for _ in range(80):

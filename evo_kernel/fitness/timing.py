@@ -1,7 +1,10 @@
 """Turning samples into a time: how many, when to stop, and how sure. Pure functions; parameters in one place.
 
 A sample is the GPU time of one graph replay with a cold L2 on a rotated set of inputs. The median is reported with a
-95 % interval from order statistics (Conover, Practical Nonparametric Statistics, 3rd ed., section 3.2).
+95 % interval from order statistics (Conover, Practical Nonparametric Statistics, 3rd ed., section 3.2). Event clocks
+tick, in steps of about half a microsecond, so equal readings are first spread evenly over one tick: the median of
+grouped data (Hogg and others, Introduction to Mathematical Statistics, on grouped medians), without which a kernel of
+5 us could only be told apart from one that is 10 % slower.
 """
 
 from __future__ import annotations
@@ -9,22 +12,38 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
-JUDGE_VERSION = 1
+JUDGE_VERSION = 3
 
 
 @dataclass(frozen=True)
 class TimingSettings:
-    """How closely the clock looks. Search asks little, promotion and claims ask much."""
+    """How closely the clock looks. Search asks little, promotion and claims ask much. Times of kernels in us."""
 
-    warmup: int = 3  # replays before the first sample
-    few: int = 5  # samples that are always taken
+    warmup_ms: float = 3.0  # of replays before the first sample; at least `warmup` of them
+    warmup: int = 2
+    few: int = 3  # samples that are always taken
+    usual: int = 5  # samples before a time counts as settled with no question asked
     many: int = 25  # at most, in search
+    short_us: float = 20.0  # shorter kernels are sampled `short_factor` times as often: the event clock is coarse
+    short_factor: int = 4
     enough: float = 0.01  # stop once the interval's half-width is below this share of the median
-    rotate_bytes_of_l2: float = 5.0  # inputs rotate over at least this many times the L2
+    margin: float = 0.03  # by which a time must clear the one it is held against to be settled by it
+    most_s: float = 2.0  # of sampling one plan on one case: slow kernels need no third digit
+    tick_us: float = 0.5  # of the event clock, where equal readings do not show a finer one
+    rotate_bytes_of_l2: float = 5.0  # inputs rotate over more than this many times the L2
     flush_bytes_of_l2: float = 2.0
     max_sets: int = 24
     wall_disagreement: float = 1.5  # events against synchronised wall time
+    wall_slack_us: float = 300.0  # what submitting and synchronising a batch may cost on the host
+    metronome_every: int = 20  # requests between two beats
+    metronome_bytes: int = 64 << 20
+
+
+TIMING = TimingSettings()
+CLAIM = TimingSettings(few=25, usual=25, many=100, enough=0.003)
+"""For confirmations and baselines: what is published, or held against everything else."""
 
 
 @dataclass(frozen=True)
@@ -38,26 +57,90 @@ class Summary:
     n: int
 
 
-def summarise(samples_us: Sequence[float]) -> Summary:
+def summarise(samples_us: Sequence[float], tick_us: float = TIMING.tick_us) -> Summary:
     """Median, interquartile range and the 95 % interval of the median."""
-    ordered = sorted(samples_us)
-    n = len(ordered)
+    n = len(samples_us)
     if n == 0:
         raise ValueError("no samples")
+    ordered = spread(samples_us, tick_us)
     reach = 1.96 * math.sqrt(n) / 2
     low = ordered[max(0, math.floor(n / 2 - reach))]
     high = ordered[min(n - 1, math.ceil(n / 2 + reach) - 1)]
-    return Summary(_quantile(ordered, 0.5), _quantile(ordered, 0.75) - _quantile(ordered, 0.25), low, high, n)
+    median = _quantile(ordered, 0.5)
+    iqr = _quantile(ordered, 0.75) - _quantile(ordered, 0.25)
+    return Summary(median, iqr, min(low, median), max(high, median), n)
 
 
-def settled(samples_us: Sequence[float], settings: TimingSettings) -> bool:
-    """Whether more samples would change no decision in search."""
-    if len(samples_us) < settings.few:
+def spread(samples_us: Sequence[float], tick_us: float) -> list[float]:
+    """The samples in order, equal readings spread evenly over one tick of the clock that gave them.
+
+    The tick is the smallest distance between two different readings, at most `tick_us`.
+    """
+    ordered = sorted(samples_us)
+    gaps = [after - before for before, after in pairwise(ordered) if after - before > 1e-6 * max(after, 1e-9)]
+    tick = min([tick_us, *gaps])
+    made: list[float] = []
+    first = 0
+    while first < len(ordered):
+        last = first
+        while last + 1 < len(ordered) and ordered[last + 1] - ordered[first] <= 1e-6 * max(ordered[first], 1e-9):
+            last += 1
+        count = last - first + 1
+        made += [ordered[first] + tick * ((number + 0.5) / count - 0.5) for number in range(count)]
+        first = last + 1
+    return made
+
+
+def settled(samples_us: Sequence[float], settings: TimingSettings = TIMING, against_us: float | None = None) -> bool:
+    """Whether more samples would change no decision.
+
+    `against_us`: the time that is to be beaten. Once the interval lies clear of it by the margin the question is
+    answered: after `few` samples for what is slower, after `usual` for what is faster, whose time will be kept. Three
+    samples bound the median with 75 % only; the margin stands for the rest.
+    """
+    n = len(samples_us)
+    if n < settings.few:
         return False
-    if len(samples_us) >= settings.many:
+    found = summarise(samples_us, settings.tick_us)
+    factor = settings.short_factor if found.median_us < settings.short_us else 1
+    if n >= settings.many * factor or math.fsum(samples_us) * 1e-6 >= settings.most_s:
         return True
-    found = summarise(samples_us)
+    if n < min(settings.few * factor, settings.many):
+        return False
+    if against_us is not None and found.low_us > against_us * (1 + settings.margin):
+        return True
+    if n < settings.usual * factor:
+        return False
+    if against_us is not None and found.high_us < against_us * (1 - settings.margin):
+        return True
     return (found.high_us - found.low_us) / 2 <= settings.enough * found.median_us
+
+
+def next_batch(taken: int, settings: TimingSettings, expected_us: float) -> int:
+    """How many samples to queue before the next look. `expected_us`: a first guess of one sample."""
+    factor = settings.short_factor if expected_us < settings.short_us else 1
+    if taken == 0:
+        return settings.few * factor
+    return max(1, min(settings.usual * factor, settings.many * factor - taken))
+
+
+def clock_fault(event_us: float, wall_us: float, settings: TimingSettings = TIMING) -> str:
+    """What is wrong when events and the wall clock disagree about the same stretch of work; empty when they agree."""
+    low, high = event_us / settings.wall_disagreement, event_us * settings.wall_disagreement
+    if low - settings.wall_slack_us <= wall_us <= high + settings.wall_slack_us:
+        return ""
+    return (
+        f"events say {event_us:.0f} us and the wall clock {wall_us:.0f} us for the same launches: "
+        "its time cannot be trusted"
+    )
+
+
+def sets_needed(plan_bytes: int, l2_bytes: int, free_bytes: int, settings: TimingSettings = TIMING) -> int:
+    """How many sets of buffers rotate: more than five times the L2 together, within half of the free memory."""
+    size = max(plan_bytes, 1)
+    wanted = int(l2_bytes * settings.rotate_bytes_of_l2 / size) + 1
+    room = free_bytes // (2 * 3 * size)  # a set is its buffers and a copy of its inputs
+    return max(1, min(max(2, wanted), settings.max_sets, room))
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:

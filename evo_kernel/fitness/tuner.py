@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import threading
+import warnings
 from collections.abc import Iterator, Sequence
 
 import optuna
@@ -15,18 +16,25 @@ from evo_kernel.fitness.knobs import Knob
 from evo_kernel.types import Knobs, Source
 
 _NOT_TILES = ("WARPS", "STAGES", "GROUP", "SPLIT", "PROGRAMS", ".config")
-_STARTUP = 4  # settings drawn at random before the sampler models what it saw
+BATCH = 4  # settings drawn before any of them is told; the first batch is drawn at random
 
 
 MAX_TILE, MAX_WORK = 128 * 256, 128 * 256 * 64
 """Elements of the two, and of the three, largest tile sizes together. Beyond them the accumulators of a program do not
 fit into the registers of an SM, and the compiler spends minutes on what then spills."""
+MAX_TILE_A_THREAD = 256
+"""Elements of the two largest tile sizes together a thread: a thread has 255 registers."""
+_DEFAULT_WARPS = 4
 
 
 def too_large(setting: Knobs) -> bool:
     """Whether several tile sizes of one setting are large together; one large row block alone is fine."""
     tiles = sorted((v for name, v in setting if not any(w in name for w in _NOT_TILES)), reverse=True)
-    return len(tiles) > 1 and (tiles[0] * tiles[1] > MAX_TILE or math.prod(tiles[:3]) > MAX_WORK)
+    if len(tiles) < 2:
+        return False
+    threads = 32 * max((v for name, v in setting if "WARPS" in name), default=_DEFAULT_WARPS)
+    tile = tiles[0] * tiles[1]
+    return tile > MAX_TILE or tile > MAX_TILE_A_THREAD * threads or math.prod(tiles[:3]) > MAX_WORK
 
 
 class Tuner:
@@ -38,28 +46,43 @@ class Tuner:
         self._lock = threading.Lock()
         self._open: dict[tuple[str, Knobs], tuple[optuna.Study, optuna.Trial]] = {}
 
-    def settings(self, source: Source, knobs: Sequence[Knob], count: int) -> Iterator[Knobs]:
-        """Up to `count` distinct settings other than the source's own; `tell` each before the next is taken."""
+    def batches(self, source: Source, knobs: Sequence[Knob], count: int) -> Iterator[list[Knobs]]:
+        """Up to `count` distinct settings other than the source's own, BATCH at a time, so that they compile side by
+        side. `tell` each of a batch before the next is taken."""
         if not knobs or count <= 0:
             return
         seed = (self._seed + int(source.sha256[:8], 16)) % (1 << 31)
-        sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=_STARTUP, multivariate=True, group=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            sampler = optuna.samplers.TPESampler(
+                seed=seed, n_startup_trials=BATCH, multivariate=True, group=False, constant_liar=True
+            )
         study = optuna.create_study(direction="minimize", sampler=sampler)
         own = tuple(sorted((knob.name, knob.value) for knob in knobs))
-        seen = {own}
-        for _ in range(4 * count):
-            if len(seen) > count:
+        seen, tries = {own}, 0
+        while len(seen) <= count:
+            batch: list[Knobs] = []
+            while len(batch) < BATCH and len(seen) <= count and tries < 4 * count:
+                tries += 1
+                setting = self._draw(study, source, knobs, seen)
+                if setting is not None:
+                    batch.append(tuple((n, v) for n, v in setting if dict(own)[n] != v))
+            if not batch:
                 return
-            trial = study.ask()
-            drawn = {knob.name: trial.suggest_categorical(knob.name, knob.choices) for knob in knobs}
-            setting = tuple(sorted((name, int(value)) for name, value in drawn.items()))
-            if setting in seen or too_large(setting):
-                study.tell(trial, state=optuna.trial.TrialState.PRUNED)
-                continue
-            seen.add(setting)
-            with self._lock:
-                self._open[(source.sha256, setting)] = (study, trial)
-            yield tuple((n, v) for n, v in setting if dict(own)[n] != v)
+            yield batch
+
+    def _draw(self, study: optuna.Study, source: Source, knobs: Sequence[Knob], seen: set[Knobs]) -> Knobs | None:
+        """One more setting, or None when what was drawn is known or too large."""
+        trial = study.ask()
+        drawn = {knob.name: trial.suggest_categorical(knob.name, knob.choices) for knob in knobs}
+        setting = tuple(sorted((name, int(value)) for name, value in drawn.items()))
+        if setting in seen or too_large(setting):
+            study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+            return None
+        seen.add(setting)
+        with self._lock:
+            self._open[(source.sha256, setting)] = (study, trial)
+        return setting
 
     def tell(self, source: Source, setting: Knobs, cost: float | None) -> None:
         """Log time of a setting, or None when it did not build or run."""

@@ -265,4 +265,5 @@ class _Reader:
 
 def vars_of(task: Task) -> dict[str, Any]:
     """The fields of a task as constructor arguments."""
-    return {name: value for name, value in vars(task).items() if name in Task.__dataclass_fields__ and name != "_specs"}
+    kept = Task.__dataclass_fields__.keys() - {"_specs", "_host"}
+    return {name: value for name, value in vars(task).items() if name in kept}

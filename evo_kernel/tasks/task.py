@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from evo_kernel.errors import TaskError
 from evo_kernel.types import CaseCard, CaseKind, Source, TaskCard
@@ -24,6 +24,9 @@ from evo_kernel.types import CaseCard, CaseKind, Source, TaskCard
 Number = int | float | bool
 Input = torch.Tensor | int | float | bool
 Function = Callable[..., Any]
+
+HOST_KNOWN_ELEMENTS = 1 << 16
+"""How many elements a host-known input may have: its values travel with every recording."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,7 @@ class Task:
     public_text: str = ""  # the file's text without its confirm cases
     notes: tuple[str, ...] = ()  # what loading assumed because the file does not say, one sentence each
     _specs: dict[Case, tuple[TensorSpec | Number, ...]] = field(default_factory=dict, repr=False, compare=False)
+    _host: dict[Case, Mapping[int, torch.Tensor]] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def identity(self) -> str:
@@ -139,7 +143,58 @@ class Task:
         return tuple(parameter.name for parameter in parameters if parameter.kind in named)
 
     def inputs(self, case: Case, generator: torch.Generator, device: str | torch.device) -> tuple[Input, ...]:
-        """Draw the inputs of a case. `generator` lives on `device`; the same state of it draws the same values."""
+        """Draw the inputs of a case. `generator` lives on `device`; the same state of it draws the same values.
+
+        Host-known inputs are the same in every draw: see `host_values`.
+        """
+        values = self._drawn(case, generator, device)
+        if not self.host_known or any(isinstance(value, FakeTensor) for value in values):
+            return values
+        known = self.host_values(case)
+        return tuple(
+            self._host_input(case, position, value, known[position]) if position in known else value
+            for position, value in enumerate(values)
+        )
+
+    def host_values(self, case: Case) -> Mapping[int, torch.Tensor]:
+        """The values of host-known inputs by position, on the CPU: do not change them.
+
+        They decide what `run` launches, so they must be the same when a kernel is recorded, checked and timed. Hence
+        they are drawn once, by the file's `inputs` with a seed that follows from the case's name alone.
+        """
+        if case not in self._host:
+            seed = int.from_bytes(hashlib.sha256(case.name.encode()).digest()[:4])
+            values = self._drawn(case, torch.Generator("cpu").manual_seed(seed), "cpu")
+            positions = [position for position in sorted(self.host_known) if 0 <= position < len(values)]
+            self._host[case] = {
+                position: self._small_integers(case, position, value)
+                for position in positions
+                if isinstance(value := values[position], torch.Tensor)
+            }
+        return self._host[case]
+
+    def _small_integers(self, case: Case, position: int, value: torch.Tensor) -> torch.Tensor:
+        what = f"{self.path}: HOST_KNOWN names input {position}, which for case {case.name!r} "
+        if value.is_floating_point() or value.is_complex():
+            kind = str(value.dtype).removeprefix("torch.")
+            raise TaskError(f"{what}is {kind}. Only integer inputs can be host-known: take it out of HOST_KNOWN.")
+        if value.numel() > HOST_KNOWN_ELEMENTS:
+            raise TaskError(
+                f"{what}has {value.numel()} elements; at most {HOST_KNOWN_ELEMENTS} may be host-known. Take it out of "
+                "HOST_KNOWN, or give `run` a small input with what the host must know."
+            )
+        return value.clone(memory_format=torch.contiguous_format)
+
+    def _host_input(self, case: Case, position: int, drawn: Input, known: torch.Tensor) -> torch.Tensor:
+        if not isinstance(drawn, torch.Tensor) or (drawn.shape, drawn.dtype) != (known.shape, known.dtype):
+            raise TaskError(
+                f"{self.path}: host-known input {position} has another shape or dtype in another draw of case "
+                f"{case.name!r}. Let `case` alone decide shapes, and only values depend on the generator."
+            )
+        return known.to(drawn.device, copy=True)
+
+    def _drawn(self, case: Case, generator: torch.Generator, device: str | torch.device) -> tuple[Input, ...]:
+        """What the file's `inputs` returns, validated."""
         made = self._call(
             self.inputs_function,
             f"inputs(case, generator, device) for case {case.name!r} ({_spell(case.sizes)})",
@@ -193,10 +248,13 @@ class Task:
         if case not in self._specs:
             try:
                 with FakeTensorMode():
-                    values = self.inputs(case, torch.Generator("cpu"), "cpu")
+                    values = self._drawn(case, torch.Generator("cpu"), "cpu")
             except TaskError:  # reads values, or uses an operation that has no fake: only real tensors can tell
-                values = self.inputs(case, torch.Generator("cpu").manual_seed(0), "cpu")
-            self._specs[case] = tuple(_spec(value) for value in values)
+                values = self._drawn(case, torch.Generator("cpu").manual_seed(0), "cpu")
+            specs = [_spec(value) for value in values]
+            for position in self.host_known.intersection(range(len(specs))):
+                specs[position] = _contiguous(specs[position])
+            self._specs[case] = tuple(specs)
         return self._specs[case]
 
     def card(self) -> TaskCard:
@@ -267,3 +325,10 @@ def _spec(value: Input) -> TensorSpec | Number:
     if not isinstance(value, torch.Tensor):
         return value
     return TensorSpec(str(value.dtype).removeprefix("torch."), tuple(value.shape), tuple(value.stride()))
+
+
+def _contiguous(spec: TensorSpec | Number) -> TensorSpec | Number:
+    """Host-known inputs are handed over dense, whatever strides the file gave them."""
+    if not isinstance(spec, TensorSpec):
+        return spec
+    return TensorSpec(spec.dtype, spec.shape, torch.empty(spec.shape, device="meta").stride())

@@ -105,7 +105,7 @@ def _plan(plan: PlanFeatures | None) -> tuple[float, ...]:
     kernel = plan.dominant if plan else None
     if plan is None or kernel is None:
         return (0.0,) * 9
-    every = max(sum(sum(k.instructions.values()) for k in plan.kernels), 1)
+    every = max(sum(k.instructions.get("all", 0) for k in plan.kernels), 1)
     return (
         _held(_log2(max(plan.launches, 1)) / 4),
         _log2(plan.scratch_bytes + 1) / 40,

@@ -39,6 +39,11 @@ def reads_less(parent: PlanFeatures, child: PlanFeatures) -> bool:
     return _loads_per_store(child) < _loads_per_store(parent) * MARGIN
 
 
+def fewer_passes(parent: PlanFeatures, child: PlanFeatures) -> bool:
+    """A row held in registers is walked over by fewer loops; its loads are unrolled and say nothing."""
+    return reads_less(parent, child) or count(child, "loops") < count(parent, "loops")
+
+
 def row_in_blocks(parent: PlanFeatures, child: PlanFeatures) -> bool:
     fewer_registers = max(_registers(child), default=0) < max(_registers(parent), default=0)
     return fewer_registers or _loads_per_store(child) * MARGIN > _loads_per_store(parent)
@@ -145,8 +150,7 @@ def _loads_per_store(plan: PlanFeatures) -> float:
 
 
 def _share(plan: PlanFeatures, *classes: str) -> float:
-    every = sum(sum(kernel.instructions.values()) for kernel in plan.kernels)
-    return count(plan, *classes) / max(every, 1)
+    return count(plan, *classes) / max(count(plan, "all"), 1)
 
 
 def _mix(plan: PlanFeatures) -> tuple[float, ...]:

@@ -69,6 +69,33 @@ def test_show(searched: Path) -> None:
     assert evo("show", searched, "1", "--source").stdout == FIRST.text + "\n"
 
 
+def test_show_champion_and_best_are_words(searched: Path, tmp_path: Path) -> None:
+    found = json.loads(evo("status", searched, "--json").stdout)
+    assert found["champion"] == found["best"]  # the best was confirmed
+    assert evo("show", searched, "champion", "--json").stdout == evo("show", searched, "--json").stdout
+    wrong = evo("show", searched, "winner")
+    assert wrong.returncode == 2 and "champion" in wrong.stderr
+    path = tmp_path / "new.db"
+    with open_population(path, task=CARD, task_identity=TASK, environment=ENVIRONMENT, seed=1) as population:
+        population.plant(FIRST)
+    none = evo("show", path, "champion")
+    assert none.returncode == 1 and "been confirmed" in none.stderr
+
+
+def test_start_from_takes_the_best_of_another_population_with_their_knobs(searched: Path, tmp_path: Path) -> None:
+    from evo_kernel.cli.compose import START_FROM, _leaders
+    from populations.reading import PopulationReader
+
+    with PopulationReader(searched) as reader:
+        best = reader.best()
+        assert best is not None
+        wanted = reader.candidate(best.candidate).proposal.source
+    found = _leaders(searched)
+    assert len(found) == START_FROM and found[0] == wanted
+    missing = evo("run", "softmax", "--population", tmp_path / "p.db", "--start-from", tmp_path / "none.db")
+    assert missing.returncode == 2 and "none.db" in missing.stderr and not (tmp_path / "p.db").exists()
+
+
 def test_tree(searched: Path, tmp_path: Path) -> None:
     plain = evo("tree", searched, "--all").stdout
     assert "modeled (sm_90)" in plain

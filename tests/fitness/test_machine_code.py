@@ -80,6 +80,24 @@ def test_instruction_classes(softmax, matmul):
     assert small["mma"] > 0 and "wgmma" not in small
 
 
+def test_hinted_loads_and_stores_are_counted():
+    def hinted(old, new):
+        plan = softmax_plan(64, 4096, num_warps=8)
+        return machine_code.instruction_counts(renamed(plan, SOFTMAX.replace(old, new), "softmax_kernel")).get(
+            "hinted", 0
+        )
+
+    assert hinted("", "") == 0
+    assert hinted("mask=mask)\n", "mask=mask, eviction_policy='evict_first')\n") > 0  # the store
+    assert hinted('other=-float("inf")', "other=-float('inf'), eviction_policy='evict_last'") > 0
+
+
+def test_the_bytes_that_loads_bring_are_read_from_their_code(softmax, matmul):
+    assert machine_code.instruction_counts(softmax)["load_bytes"] == 4096 * 4 // (8 * 32)  # the row once, by 8 warps
+    tiles = (128 * 64 + 64 * 128) * 2 // (8 * 32)  # of bf16, one stage
+    assert machine_code.instruction_counts(matmul)["in_loop.load_bytes"] == tiles
+
+
 def test_three_passes_are_three_loops():
     counts = machine_code.instruction_counts(cubin_of(softmax_plan(64, 4096, 1024)))
     assert counts["loops"] == 3

@@ -45,7 +45,10 @@ def kernel(**changes) -> KernelFeatures:
         "shared_bytes": 0, "tensor_core": "none", "data_path": "load", "schedule": "plain",
         "instructions": {"ld.global": 6, "st.global": 2, "mufu": 8, "fmul": 8, "fma": 4, "int": 20}, "share": 1.0,
     }  # fmt: skip
-    return KernelFeatures(**(fields | changes))
+    fields |= changes
+    plain = {name: n for name, n in fields["instructions"].items() if name not in ("all", "loops", "hinted")}
+    fields["instructions"] = fields["instructions"] | {"all": sum(plain.values())}
+    return KernelFeatures(**fields)
 
 
 def plan(*kernels: KernelFeatures, scratch_bytes: int = 0) -> PlanFeatures:

@@ -79,6 +79,28 @@ def test_a_witness_sees_what_happened_and_not_what_did_not(name):
     assert not witnessed(claim(name), evaluation(parent, "p"), evaluation(child, "p"))  # the very same plan
 
 
+def test_a_row_in_registers_is_seen_by_its_loops():
+    """Unrolled loads outnumber those of the loop that they replace."""
+    before, after = code(loops=2), code(**{"ld.global": 66, "st.global": 1})
+    still_looping = code(**{"ld.global": 66, "st.global": 1, "loops": 2})
+    assert witnessed(claim("one-pass-row"), evaluation(before, "p"), evaluation(after, "q"))
+    assert not witnessed(claim("one-pass-row"), evaluation(before, "p"), evaluation(still_looping, "q"))
+
+
+def test_a_sign_on_one_case_is_enough():
+    """Masks go where tiles divide the shape: the slowest case may be another."""
+    times = {"quick": 10.0, "slow": 100.0}
+
+    def measured(quick, slow, name):
+        whole = evaluation(quick, name)
+        first = dataclasses.replace(whole.measurements[0], case="quick", plan=f"{name}-quick", median_us=times["quick"])
+        second = dataclasses.replace(first, case="slow", plan=f"{name}-slow", median_us=times["slow"], features=slow)
+        return dataclasses.replace(whole, measurements=(first, second))
+
+    assert witnessed(claim("drop-masks"), measured(BASE, BASE, "p"), measured(code(int=12), BASE, "q"))
+    assert not witnessed(claim("drop-masks"), measured(BASE, BASE, "p"), measured(BASE, BASE, "q"))
+
+
 LEAST = {"hoist", "cache-hints"}
 
 

@@ -87,7 +87,10 @@ def passed(
             baselines_us={"eager": 100.0},
             light_share=rng.random(),
             features=features(rng),
-            details={"drift": 0.5},
+            details={"celsius": 55.5},
+            clock_mhz=None if environment.kind == "modeled" else 1980.0,
+            power_w=None if environment.kind == "modeled" else 612.5,
+            drift=None if environment.kind == "modeled" else -0.0012,
         )
         check = CheckResult(case, True, rng.random())
         measurements.append(measurement)

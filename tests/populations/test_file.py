@@ -24,7 +24,7 @@ from populations.lock import owner
 from populations.migrations import migrations
 from populations.population import open_population
 from populations.reading import PopulationReader
-from tests.populations.samples import CARD, MODELED, STRATEGIES, TASK, failed, passed, propose, search
+from tests.populations.samples import CARD, MEASURED, MODELED, STRATEGIES, TASK, failed, passed, propose, search
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -259,3 +259,27 @@ def test_looking_imports_nothing_slow():
     text = f"import sys, populations.reading; print([name for name in {slow} if name in sys.modules])"
     out = subprocess.run([sys.executable, "-c", text], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert out.strip() == "[]"
+
+
+def test_an_old_file_with_measurements_is_read_and_gets_the_clocks_columns(tmp_path):
+    """What an old file does not know of the clock is None; what is told from then on comes back as it was told."""
+    path = tmp_path / "old.db"
+    with open_it(path, environment=MEASURED) as population:
+        search(population, 3, random.Random(5))
+    with Database(path) as database:
+        for column in ("clock_mhz", "power_w", "drift"):
+            database.execute(f"ALTER TABLE measurements DROP COLUMN {column}")
+        database.execute("DELETE FROM _sqlite_migrations WHERE name = '0003_clock'")
+        database.conn.commit()
+    told = passed(Source("# later\ndef run(x): ..."), random.Random(6), MEASURED)
+    for expected in (None, 1980.0):
+        reader = PopulationReader(path)
+        candidates = [row[0] for row in reader.connection.execute("SELECT id FROM candidates ORDER BY id")]
+        found = [e for c in candidates for e in reader.candidate(c).evaluations if e.measurements]
+        assert found and found[0].measurements[0].clock_mhz is None
+        assert found[-1].measurements[0].clock_mhz == expected
+        reader.close()
+        if expected is None:
+            with open_it(path, environment=MEASURED) as population:
+                population.tell(population.plant(Source("# later\ndef run(x): ...")), told)
+    assert found[-1].measurements == told.measurements

@@ -16,9 +16,11 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.compiler import compile as triton_compile
 
+from evo_kernel.fitness.confined.guards import landlock
+
 _METADATA = (
     "name", "shared", "num_warps", "num_ctas", "global_scratch_size", "global_scratch_align", "profile_scratch_size",
-    "launch_cooperative_grid", "launch_pdl", "tensordesc_meta", "num_stages",
+    "profile_scratch_align", "launch_cooperative_grid", "launch_pdl", "tensordesc_meta", "num_stages",
 )  # fmt: skip
 
 
@@ -37,6 +39,8 @@ def handle(request: dict[str, Any], folder: str) -> dict[str, Any]:
     """Compile one kernel; what it does wrong is an answer."""
     kernel, arch = request["kernel"], request["arch"]
     try:
+        if kernel["language"] == "cuda":
+            return _compile_cuda(kernel, arch, folder)
         function = _function(kernel, folder)
         source_type = ASTSource
         if kernel["language"] == "gluon":
@@ -55,6 +59,24 @@ def handle(request: dict[str, Any], folder: str) -> dict[str, Any]:
     # The compiler raises many kinds of error for a bad kernel, and the kernel's text may raise any other.
     except BaseException as error:  # noqa: BLE001
         return {"fault": _explain(error)}
+
+
+def _compile_cuda(kernel: dict[str, Any], arch: int, folder: str) -> dict[str, Any]:
+    """CUDA C++ through NVRTC, which reads no file but its own headers once the wall is up."""
+    from evo_kernel.fitness.compiling import nvrtc
+
+    library = nvrtc.load()
+    readable = (*library.include, *library.folders)
+    landlock([folder], readable)
+    options = dict(kernel["options"])
+    made = library.compile(kernel["text"], kernel["name"], arch, tuple(str(options.get("flags", "")).split()))
+    metadata = dict.fromkeys(_METADATA) | {
+        "name": made.symbol,
+        "shared": options.get("shared_bytes", 0),
+        "num_warps": options["num_warps"],
+        "num_ctas": 1,
+    }
+    return {"metadata": metadata, "cubin": base64.b64encode(made.cubin).decode()}
 
 
 def _function(kernel: dict[str, Any], folder: str) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import base64
 import os
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -75,6 +76,8 @@ class Compiler:
 
 def text_fault(kernel: Kernel) -> str:
     """Kernel text may hold imports of triton and math, constants and jitted functions: nothing that runs on import."""
+    if kernel.language == "cuda":
+        return cuda_text_fault(kernel)
     try:
         tree = parse_module(kernel.text)
     except (SyntaxError, ValueError, RecursionError) as error:
@@ -82,6 +85,34 @@ def text_fault(kernel: Kernel) -> str:
     for node in tree.body:
         if not _harmless(node):
             return f"kernel {kernel.name}: its text holds more than kernels and constants (line {node.lineno})"
+    return ""
+
+
+_FLAGS = re.compile(
+    r"-D\w+(=[\w.+-]+)?|--?use_fast_math|--?maxrregcount=\d{1,3}|--?fmad=(true|false)|--?ftz=(true|false)"
+    r"|--?prec-div=(true|false)|--?prec-sqrt=(true|false)|--?extra-device-vectorization|--?std=c\+\+\d\d"
+)
+_INCLUDE = re.compile(r"^\s*#\s*(?:include|include_next|embed)\b[ \t]*(.*)$", re.MULTILINE)
+
+
+def cuda_text_fault(kernel: Kernel) -> str:
+    """CUDA C++ may name headers of the language by their plain name, and takes the listed compiler options."""
+    options = dict(kernel.options)
+    unknown = set(options) - {"num_warps", "shared_bytes", "flags"}
+    if unknown or not isinstance(options.get("num_warps"), int) or not isinstance(options.get("shared_bytes", 0), int):
+        return f"kernel {kernel.name}: a CUDA C++ kernel has the options num_warps, shared_bytes and flags"
+    for flag in str(options.get("flags", "")).split():
+        if not _FLAGS.fullmatch(flag):
+            return (
+                f"kernel {kernel.name}: the compiler option {flag} is not allowed; see docs/plans.md for those that are"
+            )
+    if re.search(r"\$|__unnamed_", kernel.text):
+        return f"kernel {kernel.name}: names with $ and __unnamed_ belong to the compiler: choose others"
+    for name in _INCLUDE.findall(kernel.text.replace("\\\n", "")):
+        if not re.fullmatch(r"<[\w./]+>\s*(//.*|/\*.*)?", name.strip()) or ".." in name or "</" in name:
+            return (
+                f"kernel {kernel.name}: #include {name.strip()[:80]} is not allowed: only <headers> of CUDA are there"
+            )
     return ""
 
 
@@ -125,23 +156,30 @@ def _binary(kernel: Kernel, answer: Any) -> Binary | str:
         cubin = base64.b64decode(answer["cubin"], validate=True)
         metadata = answer["metadata"]
         used = machine_code.resources(cubin)
+        if kernel.language == "cuda" and (held := machine_code.variables(cubin)):
+            return (
+                f"kernel {kernel.name}: the variable {held[0]} would keep its value from one launch to the next. Use "
+                "__constant__ for tables and a tensor from run (torch.empty, torch.zeros) for what kernels write"
+            )
         return Binary(
             key=kernel.key,
             symbol=metadata["name"],
             cubin=cubin,
-            code_hash=machine_code.code_hash(cubin),
+            code_hash=machine_code.code_hash(cubin, metadata["name"]),
             num_warps=metadata["num_warps"],
             num_ctas=metadata["num_ctas"],
             shared_bytes=metadata["shared"],
+            static_shared_bytes=used.shared_bytes if kernel.language == "cuda" else 0,
             registers=used.registers,
             spill_bytes=used.spill_bytes,
             global_scratch_bytes=metadata["global_scratch_size"] or 0,
             global_scratch_align=metadata["global_scratch_align"] or 1,
             profile_scratch_bytes=metadata["profile_scratch_size"] or 0,
-            parameter_bytes=machine_code.parameter_bytes(cubin),
+            profile_scratch_align=metadata["profile_scratch_align"] or 1,
+            parameter_bytes=machine_code.parameter_bytes(cubin, metadata["name"]),
             cooperative=bool(metadata["launch_cooperative_grid"]),
             dependent=bool(metadata["launch_pdl"]),
-            tensordesc_meta=metadata["tensordesc_meta"],
+            tensordesc_meta=metadata["tensordesc_meta"] or (),
             instructions=dict(machine_code.instruction_counts(cubin)),
         )
     except ValidationError as error:

@@ -24,8 +24,11 @@ from dataclasses import dataclass
 from evo_kernel.fitness.confined import guards
 
 ROLES = {
-    "record": ("evo_kernel.fitness.record.child", ("torch", "triton", "torch._subclasses.fake_tensor")),
-    "compile": ("evo_kernel.fitness.compiling.child", ("triton", "triton.compiler")),
+    "record": (
+        "evo_kernel.fitness.record.child",
+        ("torch", "triton", "torch._subclasses.fake_tensor", "triton.experimental.gluon"),
+    ),
+    "compile": ("evo_kernel.fitness.compiling.child", ("triton", "triton.compiler", "triton.experimental.gluon")),
     "interpret": ("evo_kernel.fitness.interpreting.child", ("torch", "triton")),
 }
 

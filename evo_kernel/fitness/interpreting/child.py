@@ -1,61 +1,142 @@
 """The interpreter's child: executes a plan on the CPU, or samples its memory traffic.
 
-Request: {"command": "execute", "plan"} with `bufferN.bin` for every input, answered by {"buffers": {N: base64}}; or
-{"command": "traffic", "plan"}, answered by {"traffic": [...]}; or {"command": "look", "plan", "seed"} with inputs,
-answered by {"look": {...}}. A kernel's fault is {"fault": {status, reason}}.
+Request {"command": "execute", "plan", "rounds": N, "deadline_s"} with `roundR.bufferB.bin` for every input buffer of
+every round; answered by {"rounds": [{"outputs": {B: base64}, "inputs": {B: sha256}} | {"fault"}, ...]}, which ends with
+the first fault. Every round has memory of its own, poisoned anew, and loads the kernels' text again.
+Request {"command": "traffic", "plan"} with `bufferB.bin` for inputs whose values decide addresses; answered by
+{"traffic": [...]}, or {"fault"}. Request {"command": "look", "plan", "seed"} with `bufferB.bin` for every input,
+answered by {"look": {...}}, or {"fault"}. A kernel's fault is {"status", "reason"}.
 """
 
 from __future__ import annotations
 
 import base64
+import gc
+import hashlib
+import os
+import signal
+import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
-from evo_kernel.fitness import interpret
+from evo_kernel.fitness import interpret, looking, traffic
 from evo_kernel.fitness.emulation import KernelFault, NotInterpretable
-from evo_kernel.fitness.plan import Plan
+from evo_kernel.fitness.interpreting import TOO_LATE
+from evo_kernel.fitness.plan import Buffer, Kernel, Launch, Plan, Pointer, View
 
 POISON = 0xFF
 
 
 def warm_up() -> None:
-    """In the zygote: one small launch, so that a child finds the interpreter's lazy parts loaded."""
-    torch.zeros(4).sum()
+    """In the zygote: small launches, so that a child finds the lazy parts loaded and shares their pages."""
+    plan = _small_plan()
+    with tempfile.TemporaryDirectory() as folder:
+        _run(plan, {0: bytes(plan.buffers[0].bytes)}, Path(folder))
+        traffic.sample_traffic(plan, Path(folder))
+    gc.collect()
+    gc.freeze()  # a collection in the child would touch, and so copy, every page of the zygote
 
 
 def handle(request: dict[str, Any], folder: str) -> dict[str, Any]:
     """Serve one request. What the kernel does wrong is an answer."""
-    plan = Plan.model_validate(request["plan"])
+    plan, place = Plan.model_validate(request["plan"]), Path(folder)
+    if request["command"] == "execute":
+        return {"rounds": _rounds(plan, place, int(request["rounds"]), float(request["deadline_s"]))}
+    if request["command"] == "look":
+        return _looked(plan, place, int(request["seed"]))
+    contents = {index: data for index in range(len(plan.buffers)) if (data := _read(place / f"buffer{index}.bin"))}
     try:
-        if request["command"] == "traffic":
-            from evo_kernel.fitness import traffic
-
-            return {"traffic": [asdict(launch) for launch in traffic.sample_traffic(plan, Path(folder))]}
-        if request["command"] == "look":
-            from evo_kernel.fitness import looking
-
-            named = {index: Path(folder) / f"buffer{index}.bin" for index in range(len(plan.buffers))}
-            inputs = {index: path for index, path in named.items() if path.exists()}
-            return {"look": looking.look(plan, inputs, Path(folder), request["seed"])}
-        return {"buffers": _execute(plan, Path(folder))}
-    except KernelFault as fault:
-        return {"fault": {"status": "runtime_error", "reason": str(fault)}}
-    except NotInterpretable as gap:
-        reason = f"it cannot be checked without a GPU: {gap}"
-        return {"fault": {"status": "rejected", "reason": reason}}
+        return {"traffic": [asdict(launch) for launch in traffic.sample_traffic(plan, place, _tensors(contents))]}
+    except (KernelFault, NotInterpretable) as fault:
+        return {"fault": _said(fault)}
 
 
-def _execute(plan: Plan, folder: Path) -> dict[int, str]:
-    buffers = []
-    for index, buffer in enumerate(plan.buffers):
-        path = folder / f"buffer{index}.bin"
-        if path.exists():
-            buffers.append(torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8))
-        else:
-            buffers.append(torch.full((buffer.bytes,), POISON, dtype=torch.uint8))
+def _looked(plan: Plan, folder: Path, seed: int) -> dict[str, Any]:
+    named = {index: folder / f"buffer{index}.bin" for index in range(len(plan.buffers))}
+    try:
+        return {"look": looking.look(plan, {i: path for i, path in named.items() if path.exists()}, folder, seed)}
+    except (KernelFault, NotInterpretable) as fault:
+        return {"fault": _said(fault)}
+
+
+def _rounds(plan: Plan, folder: Path, count: int, deadline_s: float) -> list[dict[str, Any]]:
+    signal.signal(signal.SIGALRM, lambda *_: os._exit(TOO_LATE))
+    answers: list[dict[str, Any]] = []
+    for number in range(count):
+        signal.setitimer(signal.ITIMER_REAL, deadline_s)
+        inputs = {view.buffer: _read(folder / f"round{number}.buffer{view.buffer}.bin") for view in plan.inputs if view}
+        try:
+            answers.append(_run(plan, inputs, folder))
+        except (KernelFault, NotInterpretable) as fault:
+            return [*answers, {"fault": _said(fault)}]
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    return answers
+
+
+def _run(plan: Plan, inputs: dict[int, bytes], folder: Path) -> dict[str, Any]:
+    """One execution over fresh memory."""
+    buffers = [torch.full((buffer.bytes,), POISON, dtype=torch.uint8) for buffer in plan.buffers]
+    for index, data in _tensors(inputs).items():
+        buffers[index][: data.numel()].copy_(data)
     interpret.execute(plan, buffers, folder)
-    wanted = {view.buffer for view in (*plan.outputs, *(v for v in plan.inputs if v is not None))}
-    return {index: base64.b64encode(buffers[index].numpy().tobytes()).decode() for index in sorted(wanted)}
+    outputs = {view.buffer: base64.b64encode(_bytes(buffers[view.buffer])).decode() for view in plan.outputs}
+    return {
+        "outputs": outputs,
+        "inputs": {index: hashlib.sha256(_bytes(buffers[index])).hexdigest() for index in inputs},
+    }
+
+
+def _said(fault: KernelFault | NotInterpretable) -> dict[str, str]:
+    if isinstance(fault, KernelFault):
+        return {"status": "runtime_error", "reason": str(fault)}
+    return {"status": "rejected", "reason": f"it cannot be checked without a GPU: {fault}"}
+
+
+def _read(path: Path) -> bytes:
+    return path.read_bytes() if path.exists() else b""
+
+
+def _tensors(contents: dict[int, bytes]) -> dict[int, torch.Tensor]:
+    return {index: torch.from_numpy(np.frombuffer(bytearray(data), dtype=np.uint8)) for index, data in contents.items()}
+
+
+def _bytes(buffer: torch.Tensor) -> bytes:
+    return buffer.numpy().tobytes()
+
+
+_SMALL = """import triton
+import triton.language as tl
+
+
+@triton.jit
+def small_kernel(x_ptr, y_ptr, rounds, SIZE: tl.constexpr):
+    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    x = tl.load(x_ptr + at, mask=at < 2 * SIZE, other=0.0)
+    for start in range(0, rounds):
+        x = tl.exp(x - tl.max(x, axis=0)) + start
+    y = tl.dot(x[:, None] * x[None, :], tl.where(x > 0, x, 1.0)[:, None] + x[None, :])
+    tl.store(y_ptr + at, x / tl.sum(y, axis=0), mask=at < 2 * SIZE)
+"""
+
+
+def _small_plan() -> Plan:
+    size, views = 16, [View(buffer=index, dtype="float32", shape=(32,), strides=(1,)) for index in (0, 1)]
+    kernel = Kernel(
+        name="small_kernel",
+        text=_SMALL,
+        signature=(("x_ptr", "*fp32"), ("y_ptr", "*fp32"), ("rounds", "constexpr"), ("SIZE", "constexpr")),
+        constants=(((2,), 1), ((3,), size)),  # a parameter that Triton specialised to 1 is not declared constexpr
+    )
+    return Plan(
+        case="warm-up",
+        target=90,
+        inputs=(views[0],),
+        buffers=(Buffer(kind="input", bytes=128), Buffer(kind="scratch", bytes=128)),
+        kernels=(kernel,),
+        nodes=(Launch(kernel=0, grid=(2, 1, 1), args=(Pointer(buffer=0), Pointer(buffer=1))),),
+        outputs=(views[1],),
+    )

@@ -17,13 +17,16 @@ from typing import Any
 import torch
 import triton
 from torch._subclasses import fake_tensor
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
+from evo_kernel import cuda
 from evo_kernel.fitness.record.device import impersonate
-from evo_kernel.fitness.record.indexing import contiguous, get_item, item, set_item, to_float, to_int
-from evo_kernel.fitness.record.tracing import AtenWriter, NeedsBinary, Refused, Tracer, fake_inputs
+from evo_kernel.fitness.record.indexing import get_item, set_item
+from evo_kernel.fitness.record.launches import LaunchWriter
+from evo_kernel.fitness.record.torch_calls import AtenWriter, HostCalls, RecordedMode, fake_inputs
+from evo_kernel.fitness.record.tracing import NeedsBinary, Refused, Tracer
 
 MAX_REASON = 1200
 
@@ -33,11 +36,7 @@ def warm_up() -> None:
     fake_tensor.init_gpu_context = lambda device: None
     FakeTensor.__getitem__ = get_item
     FakeTensor.__setitem__ = set_item
-    FakeTensor.contiguous = contiguous
-    FakeTensor.item = item
-    FakeTensor.__float__ = to_float
-    FakeTensor.__int__ = FakeTensor.__index__ = to_int
-    with FakeTensorMode():
+    with RecordedMode():
         torch.empty(2, device="cpu").add(1)
 
 
@@ -86,10 +85,10 @@ class _Session:
 
     def record(self, case: dict[str, Any], needs: list[dict[str, Any]]) -> dict[str, Any]:
         tracer = Tracer(self._request["arch"], self._request["resources"])
-        mode = FakeTensorMode()
+        mode = RecordedMode()
         try:
             values, views = fake_inputs(mode, case["inputs"], tracer)
-            with _hooks(tracer, self._knobs, self._configs), mode, AtenWriter(tracer):
+            with _hooks(tracer, self._knobs, self._configs), mode, HostCalls(), AtenWriter(tracer):
                 assert self._run is not None
                 result = self._run(*values)
             outputs = tracer.finish(result)
@@ -126,10 +125,10 @@ class _hooks:
         self._tracer, self._knobs, self._configs = tracer, knobs, configs
 
     def __enter__(self) -> None:
-        tracer = self._tracer
+        tracer, writer = self._tracer, LaunchWriter(self._tracer)
 
         def run(kernel: JITFunction, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
-            return tracer.launch(kernel, args, grid, warmup, options)
+            return writer.triton(kernel, args, grid, warmup, options)
 
         def address(tensor: torch.Tensor) -> int:
             return tracer.address(tensor)
@@ -139,8 +138,10 @@ class _hooks:
         Autotuner.run = self._tuned()
         FakeTensor.data_ptr = address  # pyright: ignore[reportAttributeAccessIssue]
         triton.set_allocator = lambda allocator: None
+        cuda.recorder = writer.cuda
 
     def __exit__(self, *exc: object) -> None:
+        cuda.recorder = None
         JITFunction.run, Autotuner.run, data_ptr, triton.set_allocator = self._saved
         if data_ptr is None:
             del FakeTensor.data_ptr

@@ -1,4 +1,4 @@
-"""Indexing (and `item`, `contiguous`) of fake CUDA tensors on a build of torch that has no CUDA.
+"""Indexing of fake CUDA tensors on a build of torch that has no CUDA.
 
 torch's own `tensor[...]` asks the CUDA library for a device guard before it dispatches, and fails where there is none.
 Here the same indexing is spelled in the operations that it dispatches to.
@@ -52,26 +52,6 @@ def set_item(tensor: torch.Tensor, index: Any, value: Any) -> None:
         torch.ops.aten.copy_.default(target, value)
     else:
         torch.ops.aten.fill_.Scalar(target, value)
-
-
-def item(self: torch.Tensor) -> Any:
-    """`tensor.item()`, `float(tensor)`, `int(tensor)`: torch's own ask for the device before they dispatch."""
-    return torch.ops.aten._local_scalar_dense.default(self)
-
-
-def to_float(self: torch.Tensor) -> float:
-    return float(item(self))
-
-
-def to_int(self: torch.Tensor) -> int:
-    return int(item(self))
-
-
-def contiguous(self: torch.Tensor, memory_format: torch.memory_format = torch.contiguous_format) -> torch.Tensor:
-    """`tensor.contiguous()`: torch's own wants a device guard too, where there is something to copy."""
-    if self.is_contiguous(memory_format=memory_format):
-        return self
-    return torch.ops.aten.clone.default(self, memory_format=memory_format)
 
 
 def _width(part: Any) -> int:

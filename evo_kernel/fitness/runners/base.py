@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from evo_kernel.fitness.pairing import Comparison, PairSettings
 from evo_kernel.fitness.plan import CompiledPlan
 from evo_kernel.tasks.task import Case
 from evo_kernel.types import Environment, Measurement, Status
@@ -28,6 +29,59 @@ class Checked:
         return self.status is Status.PASSED
 
 
+@dataclass(frozen=True)
+class CheckPart:
+    """One plan to check on one case."""
+
+    plan: CompiledPlan
+    case: Case
+    rounds: tuple[Round, ...]
+
+
+@dataclass(frozen=True)
+class TimePart:
+    """One plan to time on one case; see `Runner.measure`."""
+
+    plan: CompiledPlan
+    case: Case
+    seed: int
+    checked: bool = True
+    against_us: float | None = None
+
+
+@dataclass(frozen=True)
+class Exam:
+    """Everything that is asked about one plan set: checks first, then timings, ended by the first that fails."""
+
+    checks: tuple[CheckPart, ...] = ()
+    timings: tuple[TimePart, ...] = ()
+    precision: str = "search"  # or "claim": what is published
+
+
+@dataclass(frozen=True)
+class Examined:
+    """Answers in the order of the exam's parts; as many as were reached. None: lost to a later part's fault."""
+
+    checks: tuple[Checked | None, ...] = ()
+    timings: tuple[Measurement | Checked | None, ...] = ()
+
+    @property
+    def fault(self) -> Checked | None:
+        """What ended the exam early, or at its last part."""
+        found = [*self.checks, *self.timings]
+        return next((part for part in found if isinstance(part, Checked) and not part.passed), None)
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Two plans side by side: see fitness/pairing.py. Ratios are incumbent ÷ challenger."""
+
+    comparison: Comparison
+    incumbent_us: float
+    challenger_us: float
+    details: Mapping[str, float] = field(default_factory=dict)
+
+
 class Runner(Protocol):
     """Thread-safe. Never raises for a broken kernel; raises InfraError when the machine failed."""
 
@@ -37,17 +91,45 @@ class Runner(Protocol):
 
     def environment(self, confinement: str) -> Environment: ...
 
+    def exam(self, exam: Exam) -> Examined:
+        """All parts in one go: what `check` and `measure` do one by one."""
+        ...
+
     def check(self, plan: CompiledPlan, case: Case, rounds: Sequence[Round]) -> Checked: ...
 
-    def measure(self, plan: CompiledPlan, case: Case, seed: int, checked: bool = True) -> Measurement | Checked:
+    def measure(
+        self, plan: CompiledPlan, case: Case, seed: int, checked: bool = True, against_us: float | None = None
+    ) -> Measurement | Checked:
         """The plan's time on a case, without baselines; or how it failed while it was timed.
 
         `checked`: whether the outputs of a timed launch are checked too. Not while knobs are tuned: the winner is.
+        `against_us`: the time that is to be beaten; sampling ends early once the answer to that is clear.
         """
+        ...
+
+    def pair(
+        self,
+        incumbent: CompiledPlan,
+        challenger: CompiledPlan,
+        case: Case,
+        seed: int,
+        settings: PairSettings | None = None,
+        checked: bool = True,
+    ) -> Paired | Checked:
+        """Whether the challenger is faster, by samples taken side by side; the same plan twice is an A/A test."""
         ...
 
     def baselines(self, case: Case) -> Mapping[str, float]:
         """Median µs of what the task lists; empty where it cannot be timed, and the first kernel stands in."""
+        ...
+
+    @property
+    def baseline_faults(self) -> Mapping[str, str]:
+        """Why a baseline has no time, by `case: name`."""
+        ...
+
+    def ceilings(self) -> Mapping[str, float]:
+        """What this GPU can do at most, as `Ceilings.as_data`; empty where there is none. Measured once."""
         ...
 
     @property
@@ -56,3 +138,19 @@ class Runner(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def exam_one_by_one(runner: Runner, exam: Exam) -> Examined:
+    """An exam through `check` and `measure`: for runners that gain nothing from one request."""
+    checks: list[Checked] = []
+    timings: list[Measurement | Checked] = []
+    for part in exam.checks:
+        checks.append(runner.check(part.plan, part.case, part.rounds))
+        if not checks[-1].passed:
+            return Examined(tuple(checks))
+    for timing in exam.timings:
+        found = runner.measure(timing.plan, timing.case, timing.seed, timing.checked, timing.against_us)
+        timings.append(found)
+        if isinstance(found, Checked):
+            break
+    return Examined(tuple(checks), tuple(timings))

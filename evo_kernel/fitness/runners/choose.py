@@ -12,8 +12,8 @@ from evo_kernel.tasks.task import Task
 MODELED_ARCH = 90
 
 
-def open_runner(task: Task, device: str, deadline_s: float) -> Runner:
-    """A runner for `device` (auto, cpu, cuda). Raises UserError when it cannot be had."""
+def open_runner(task: Task, device: str, deadline_s: float, gpus: str = "1") -> Runner:
+    """A runner for `device` (auto, cpu, cuda) on `gpus` GPUs (a number, or all). Raises UserError."""
     if device not in ("auto", "cpu", "cuda"):
         raise UserError(f"unknown device {device!r}: use auto, cpu or cuda")
     present = _gpu_present()
@@ -25,7 +25,21 @@ def open_runner(task: Task, device: str, deadline_s: float) -> Runner:
         return InterpreterRunner(task, MODELED_ARCH, deadline_s)
     from evo_kernel.fitness.runners.cuda_runner import CudaRunner
 
-    return CudaRunner(task, 0, deadline_s)
+    count = gpu_count(gpus, torch.cuda.device_count())
+    if count == 1:
+        return CudaRunner(task, 0, deadline_s)
+    from evo_kernel.fitness.runners.pool import RunnerPool
+
+    return RunnerPool([CudaRunner(task, gpu, deadline_s) for gpu in range(count)])
+
+
+def gpu_count(wanted: str, present: int) -> int:
+    """How many GPUs `--gpus` means: a number, or all. Raises UserError."""
+    if wanted == "all":
+        return present
+    if not wanted.isdecimal() or not 1 <= int(wanted) <= present:
+        raise UserError(f"--gpus {wanted}: give a number from 1 to {present}, or all")
+    return int(wanted)
 
 
 def _gpu_present() -> bool:

@@ -2,35 +2,37 @@
 
 cuda-bindings rather than Triton's own launcher: Triton's is generated per signature by a C compiler at run time, wants
 the candidate's Python function, and has no place for the plan's own buffers; the driver API takes exactly what a plan
-holds. Parameter layout of a Triton kernel: its non-constexpr parameters in order, then the pointers to global scratch
-and to profile scratch (triton/backends/nvidia/driver.py, 3.6 to 3.9); the sizes are checked against the cubin's own
-metadata before every first launch.
+holds. Launch attributes and function attributes as in triton/backends/nvidia/driver.c, 3.6 to 3.9: the grid counts
+programs, and with clusters its first axis is multiplied by their size.
 """
 
 from __future__ import annotations
 
 import ctypes
-import struct
-from collections.abc import Sequence
+import functools
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from cuda.bindings import driver as cuda  # pyright: ignore[reportMissingImports]
 
-from evo_kernel.fitness.plan import Aten, Binary, CompiledPlan, Descriptor, Fill, Launch, Pointer, Scalar, View
+from evo_kernel.fitness.plan import Binary, CompiledPlan, Constant, Copy, Descriptor, Fill, Launch, TensorMeta
+from evo_kernel.fitness.runners import bounds, parameters, tensor_maps
+from evo_kernel.fitness.runners.cuda_memory import Arena, Scratch, run_aten, upload
+from evo_kernel.fitness.runners.faults import CudaFault, PlanFault
 
-CANARY_BYTES = 1024
-CANARY = 0xA5
-POISON = 0xFF  # NaN in every floating type, -1 in signed integers
+__all__ = ["Arena", "CudaFault", "Launcher", "PlanFault", "device_limits", "ok"]
 
-
-class PlanFault(Exception):
-    """The plan cannot be launched as it stands: the candidate's fault, told in a sentence."""
-
-
-class CudaFault(Exception):
-    """A CUDA call failed. After most of these the context is lost."""
+_STATIC_SHARED = 48 << 10  # bytes of shared memory that need no opting in
+_REFUSED_LAUNCHES = {
+    1: "a value of the launch is invalid",
+    98: "the code does not fit this GPU",
+    701: "it needs more registers, threads or shared memory than a block may have",
+    720: "a cooperative launch must fit on the GPU at once",
+    801: "this GPU does not support it",
+    912: "this GPU cannot place a cluster of that size",
+}  # CUresult codes that leave the context whole
 
 
 def ok(result: tuple[Any, ...]) -> Any:
@@ -38,52 +40,29 @@ def ok(result: tuple[Any, ...]) -> Any:
     code, *values = result
     if code != cuda.CUresult.CUDA_SUCCESS:
         _, text = cuda.cuGetErrorString(code)
-        raise CudaFault((text or b"unknown CUDA error").decode())
+        raise CudaFault((text or b"unknown CUDA error").decode(), int(code))
     return values[0] if len(values) == 1 else tuple(values)
 
 
-class Arena:
-    """The buffers of one plan on the GPU, each between two canary bands."""
+@functools.cache
+def device_limits() -> bounds.DeviceLimits:
+    """What torch's current GPU allows. Asked once: a process has one GPU."""
+    torch.cuda.init()
+    torch.empty(1, device="cuda")  # torch's primary context is current from here on
+    device = ok(cuda.cuCtxGetDevice())
+    kinds = cuda.CUdevice_attribute
 
-    def __init__(self, plan: CompiledPlan) -> None:
-        self._sizes = [buffer.bytes for buffer in plan.plan.buffers]
-        starts, total = [], 0
-        for size in self._sizes:
-            starts.append(total + CANARY_BYTES)
-            total += CANARY_BYTES + (size + 511) // 512 * 512
-        self._starts, total = starts, total + CANARY_BYTES
-        self._memory = torch.empty(total, dtype=torch.uint8, device="cuda")
-        self._memory.fill_(CANARY)
+    def asked(kind: Any) -> int:
+        return int(ok(cuda.cuDeviceGetAttribute(kind, device)))
 
-    def bytes_of(self, buffer: int) -> torch.Tensor:
-        start = self._starts[buffer]
-        return self._memory[start : start + self._sizes[buffer]]
-
-    def address(self, buffer: int) -> int:
-        return self._memory.data_ptr() + self._starts[buffer]
-
-    def tensor(self, view: View) -> torch.Tensor:
-        base = _typed(self.bytes_of(view.buffer), getattr(torch, view.dtype))
-        return torch.as_strided(base, view.shape, view.strides, base.storage_offset() + view.offset)
-
-    def poison(self, plan: CompiledPlan) -> None:
-        for index, buffer in enumerate(plan.plan.buffers):
-            if buffer.kind == "scratch":
-                self.bytes_of(index).fill_(POISON)
-
-    def broken_canary(self) -> int | None:
-        """Index of a buffer beside which something wrote; None when all bands are whole."""
-        edge = 0
-        for index, (start, size) in enumerate(zip(self._starts, self._sizes, strict=True)):
-            if not bool((self._memory[edge:start] == CANARY).all()):
-                return max(0, index - 1)
-            edge = start + size
-        return None if bool((self._memory[edge:] == CANARY).all()) else len(self._sizes) - 1
-
-
-def _typed(data: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    usable = data.numel() // dtype.itemsize * dtype.itemsize
-    return data[:usable].view(dtype)
+    return bounds.DeviceLimits(
+        arch=10 * asked(kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
+        + asked(kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
+        shared_bytes=asked(kinds.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN),
+        threads=asked(kinds.CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK),
+        sm_count=asked(kinds.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT),
+        cooperative=bool(asked(kinds.CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH)),
+    )
 
 
 @dataclass
@@ -98,50 +77,71 @@ class Launcher:
 
     def __init__(self, plan: CompiledPlan) -> None:
         self._plan = plan
+        limits = device_limits()
+        bounds.check_plan(plan, limits)
         torch.cuda.current_stream().synchronize()
-        self._loaded = [_load(binary) for binary in plan.binaries]
-        self._scratch = [self._scratch_for(node) for node in plan.plan.nodes]
+        self._driver_version = int(ok(cuda.cuDriverGetVersion()))
+        self._loaded: list[_Loaded] = []
+        try:
+            self._prepare(plan, limits)
+        except BaseException:
+            self.close()
+            raise
 
-    def _scratch_for(self, node: object) -> torch.Tensor | None:
-        if not isinstance(node, Launch):
-            return None
-        binary = self._plan.binaries[node.kernel]
-        per_block = binary.global_scratch_bytes * binary.num_ctas
-        total = per_block * node.grid[0] * node.grid[1] * node.grid[2] + binary.profile_scratch_bytes
-        if total > 8 << 30:
-            raise PlanFault(f"the launch needs {total >> 30} GB of scratch: use a smaller grid")
-        return torch.empty(max(total, 256), dtype=torch.uint8, device="cuda")
+    def _prepare(self, plan: CompiledPlan, limits: bounds.DeviceLimits) -> None:
+        for binary in plan.binaries:
+            self._loaded.append(_load(binary))
+        nodes = plan.plan.nodes
+        self._scratch = {i: Scratch(bounds.scratch_need(plan, n)) for i, n in enumerate(nodes) if isinstance(n, Launch)}
+        self._tables = {i: upload(n) for i, n in enumerate(nodes) if isinstance(n, Constant) and n.data}
+        for launch in plan.plan.launches:
+            self._check_cooperative(launch, limits)
 
     def run(self, arena: Arena) -> None:
         """Launch every node in order on torch's current stream; returns before the GPU is done."""
-        for node, scratch in zip(self._plan.plan.nodes, self._scratch, strict=True):
+        for index, node in enumerate(self._plan.plan.nodes):
             if isinstance(node, Launch):
-                self._launch(node, arena, scratch)
+                self._launch(node, arena, self._scratch[index])
             elif isinstance(node, Fill):
                 arena.tensor(node.view).fill_(node.value)
+            elif isinstance(node, Copy):
+                arena.tensor(node.target).copy_(arena.tensor(node.source))
+            elif isinstance(node, Constant):
+                if index in self._tables:
+                    arena.tensor(node.view).copy_(self._tables[index])
             else:
                 run_aten(node, [arena.tensor(view) for view in node.views], arena)
 
-    def _launch(self, node: Launch, arena: Arena, scratch: torch.Tensor | None) -> None:
+    def _launch(self, node: Launch, arena: Arena, scratch: Scratch) -> None:
         loaded = self._loaded[node.kernel]
-        binary = loaded.binary
-        kinds = [kind for _, kind in self._plan.plan.kernels[node.kernel].signature if kind != "constexpr"]
-        values = [_packed(kind, arg, arena) for kind, arg in zip(kinds, node.args, strict=True)]
-        pointer = struct.pack("Q", scratch.data_ptr() if scratch is not None else 0)
-        values += [pointer, pointer]
-        sizes = binary.parameter_bytes
-        if sizes and [len(value) for value in values] != list(sizes):
-            raise PlanFault(f"kernel {binary.symbol} takes parameters of {list(sizes)} bytes, not what the plan passes")
+        kernel, binary = self._plan.plan.kernels[node.kernel], loaded.binary
+        values = parameters.pack(kernel, binary, node, arena, scratch.addresses, self._tensor_map)
         holders = [ctypes.create_string_buffer(value, len(value)) for value in values]
-        table = (ctypes.c_void_p * len(holders))(*(ctypes.addressof(holder) for holder in holders))
-        stream = cuda.CUstream(torch.cuda.current_stream().cuda_stream)
+        table = (ctypes.c_void_p * max(1, len(holders)))(*(ctypes.addressof(holder) for holder in holders))
         config = cuda.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = node.grid[0] * binary.num_ctas, node.grid[1], node.grid[2]
-        config.blockDimX, config.blockDimY, config.blockDimZ = binary.threads, 1, 1
-        config.sharedMemBytes, config.hStream = binary.shared_bytes, stream
+        config.blockDimX, config.blockDimY, config.blockDimZ = node.block or (binary.threads, 1, 1)
+        config.sharedMemBytes = binary.shared_bytes
+        config.hStream = cuda.CUstream(torch.cuda.current_stream().cuda_stream)
         attributes = _attributes(binary)
         config.attrs, config.numAttrs = attributes, len(attributes)
-        ok(cuda.cuLaunchKernelEx(config, loaded.function, ctypes.addressof(table), 0))
+        try:
+            ok(cuda.cuLaunchKernelEx(config, loaded.function, ctypes.addressof(table), 0))
+        except CudaFault as fault:
+            if fault.code in _REFUSED_LAUNCHES:
+                why = _REFUSED_LAUNCHES[fault.code]
+                raise PlanFault(f"the GPU does not launch kernel {kernel.name}: {why} ({fault})") from fault
+            raise
+
+    def _tensor_map(self, arg: Descriptor, meta: TensorMeta, address: int) -> bytes:
+        return tensor_maps.encode(tensor_maps.tensor_map(arg, meta, address), address, self._driver_version)
+
+    def _check_cooperative(self, launch: Launch, limits: bounds.DeviceLimits) -> None:
+        loaded = self._loaded[launch.kernel]
+        if loaded.binary.cooperative:
+            threads = math.prod(launch.block) if launch.block else loaded.binary.threads
+            fit = cuda.cuOccupancyMaxActiveBlocksPerMultiprocessor(loaded.function, threads, loaded.binary.shared_bytes)
+            bounds.check_cooperative(loaded.binary, launch, int(ok(fit)), limits)
 
     def close(self) -> None:
         for loaded in self._loaded:
@@ -150,72 +150,48 @@ class Launcher:
 
 
 def _attributes(binary: Binary) -> list[Any]:
+    kinds = cuda.CUlaunchAttributeID
     found = []
-    if binary.num_ctas > 1:
+    if binary.dependent:
         attribute = cuda.CUlaunchAttribute()
-        attribute.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-        attribute.value.clusterDim.x = binary.num_ctas
-        attribute.value.clusterDim.y = attribute.value.clusterDim.z = 1
+        attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        attribute.value.programmaticStreamSerializationAllowed = 1
         found.append(attribute)
     if binary.cooperative:
         attribute = cuda.CUlaunchAttribute()
-        attribute.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+        attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
         attribute.value.cooperative = 1
+        found.append(attribute)
+    if binary.num_ctas > 1:
+        attribute = cuda.CUlaunchAttribute()
+        attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        attribute.value.clusterDim.x = binary.num_ctas
+        attribute.value.clusterDim.y = attribute.value.clusterDim.z = 1
+        found.append(attribute)
+        attribute = cuda.CUlaunchAttribute()
+        attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE
+        spread = cuda.CUclusterSchedulingPolicy.CU_CLUSTER_SCHEDULING_POLICY_SPREAD
+        attribute.value.clusterSchedulingPolicyPreference = spread
         found.append(attribute)
     return found
 
 
 def _load(binary: Binary) -> _Loaded:
-    torch.cuda.init()
-    torch.empty(1, device="cuda")  # torch's primary context is current from here on
+    """A module and its function, with the attributes that its launches need. Raises PlanFault, CudaFault."""
+    kinds = cuda.CUfunction_attribute
     try:
         module = ok(cuda.cuModuleLoadData(binary.cubin))
-        function = ok(cuda.cuModuleGetFunction(module, binary.symbol.encode()))
-    except CudaFault as error:
-        raise PlanFault(f"the GPU does not take kernel {binary.symbol}: {error}") from error
-    if binary.shared_bytes > 48 << 10:
-        attribute = cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        ok(cuda.cuFuncSetAttribute(function, attribute, binary.shared_bytes))
-    return _Loaded(module, function, binary)
-
-
-_SCALARS = {"i1": "<?", "u1": "<?", "i8": "<b", "u8": "<B", "i16": "<h", "u16": "<H", "i32": "<i", "u32": "<I",
-            "i64": "<q", "u64": "<Q", "fp32": "<f", "f32": "<f", "fp64": "<d", "f64": "<d", "fp16": "<e"}  # fmt: skip
-
-
-def _packed(kind: str, arg: Pointer | Scalar | Descriptor, arena: Arena) -> bytes:
-    if isinstance(arg, Pointer):
-        return struct.pack("<Q", arena.address(arg.buffer) + arg.offset)
-    if isinstance(arg, Descriptor):
-        raise PlanFault(
-            "host-side tensor descriptors are not launched yet: use tl.make_tensor_descriptor in the kernel"
-        )
-    if arg.type == "bf16":
-        return struct.pack("<f", arg.value)[2:]
+    except CudaFault as fault:
+        raise PlanFault(f"the GPU does not take kernel {binary.symbol}: {fault}") from fault
     try:
-        return struct.pack(_SCALARS[arg.type], arg.value)
-    except struct.error as error:
-        raise PlanFault(f"the value {arg.value} does not fit {kind}: {error}") from error
-
-
-def run_aten(node: Aten, tensors: Sequence[torch.Tensor], arena: Arena) -> None:
-    """Replay a torch operation and put its results where the plan wants them."""
-    _, name, overload = node.op.split(".")
-    operation = getattr(getattr(torch.ops.aten, name), overload)
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, dict):
-            if "view" in value:
-                return tensors[value["view"]]
-            if "device" in value:
-                return torch.device("cuda")
-            return getattr(torch, value.get("dtype") or value["torch"])
-        return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-    result = operation(*plain(node.args), **{key: plain(value) for key, value in node.kwargs.items()})
-    results = result if isinstance(result, (tuple, list)) else [result]
-    for view, value in zip(node.outputs, results, strict=True):
-        if view is not None and isinstance(value, torch.Tensor):
-            target = arena.tensor(view)
-            if target.data_ptr() != value.data_ptr():
-                target.copy_(value)
+        function = ok(cuda.cuModuleGetFunction(module, binary.symbol.encode()))
+        if binary.shared_bytes + binary.static_shared_bytes > _STATIC_SHARED:
+            ok(cuda.cuFuncSetCacheConfig(function, cuda.CUfunc_cache.CU_FUNC_CACHE_PREFER_SHARED))
+            size = kinds.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            ok(cuda.cuFuncSetAttribute(function, size, binary.shared_bytes))
+        if binary.num_ctas > bounds.PORTABLE_CLUSTER:
+            ok(cuda.cuFuncSetAttribute(function, kinds.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1))
+    except CudaFault as fault:
+        cuda.cuModuleUnload(module)
+        raise PlanFault(f"the GPU does not take kernel {binary.symbol}: {fault}") from fault
+    return _Loaded(module, function, binary)

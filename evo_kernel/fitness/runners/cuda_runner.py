@@ -1,39 +1,40 @@
 """The parent's side of the CUDA runner: one trusted worker process a GPU, killed and started again when it must be.
 
 The parent holds no CUDA context. An illegal access or an endless kernel costs the worker, gives the culprit its
-status, and nothing else: the next request starts a fresh worker.
+status, and nothing else: a spare process with everything loaded takes over, and a request that was lost to somebody
+else's fault is asked again.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import math
 import os
-import select
-import signal
-import subprocess
 import sys
-import tempfile
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
 import torch
 import triton
 
 from evo_kernel.errors import InfraError
+from evo_kernel.fitness.baselines import baseline_names, deadline_of
 from evo_kernel.fitness.features import plan_features
+from evo_kernel.fitness.pairing import PAIRING, Comparison, PairSettings, Verdict
 from evo_kernel.fitness.plan import CompiledPlan
-from evo_kernel.fitness.runners.base import Checked, Round
+from evo_kernel.fitness.runners import wire
+from evo_kernel.fitness.runners.base import Checked, CheckPart, Exam, Examined, Paired, Round, TimePart
+from evo_kernel.fitness.runners.process import Lost, WorkerProcess, open_log
 from evo_kernel.fitness.targets import target_for
 from evo_kernel.fitness.timing import JUDGE_VERSION, summarise
 from evo_kernel.tasks.task import Case, Task
 from evo_kernel.types import Environment, Measurement, Status
 
-START_S = 180.0
+_STATE = ("clock_mhz", "power_w")  # what a Measurement names; the rest of the card's state is a detail
+_TRIES = 4  # processes that one request may lose to others before the machine is held to be at fault
 
 
 class CudaRunner:
@@ -41,18 +42,37 @@ class CudaRunner:
 
     arch = 90  # until the worker says what it found
 
-    def __init__(self, task: Task, gpu: int, deadline_s: float) -> None:
+    def __init__(self, task: Task, gpu: int, deadline_s: float, command: Sequence[str] = ()) -> None:
+        """`command` starts a worker, if not the usual one."""
         self._task, self._gpu, self._deadline_s = task, gpu, deadline_s
+        module = "evo_kernel.fitness.runners.cuda_worker"
+        self._command = tuple(command) or (sys.executable, "-P", "-m", module, str(task.path))
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the runner
+        self._process: WorkerProcess | None = None
+        self._spare: WorkerProcess | None = None
+        self._log = open_log()
         self._closed = False
-        self.info: dict[str, Any] = {}
         self._busy = threading.local()
+        self._ceilings: dict[str, float] = {}
+        self._baseline_faults: dict[str, str] = {}
+        self.info: dict[str, Any] = {}
+        self.respawns = 0
+        self.spent_s: defaultdict[str, float] = defaultdict(float)
+        """Seconds by phase over all requests, as the worker counts them; `request` as the parent does."""
+
+    # --- Runner -----------------------------------------------------------------------------------------------------
 
     @property
     def busy_s(self) -> float:
         return getattr(self._busy, "s", 0.0)
+
+    @property
+    def baseline_faults(self) -> Mapping[str, str]:
+        return dict(self._baseline_faults)
+
+    def start(self) -> None:
+        with self._lock:
+            self._ensure_started()
 
     def environment(self, confinement: str) -> Environment:
         return Environment(
@@ -66,132 +86,200 @@ class CudaRunner:
             confinement=confinement,
         )
 
-    def check(self, plan: CompiledPlan, case: Case, rounds: Sequence[Round]) -> Checked:
-        answer = self.request("check", plan, case=case.name, rounds=list(rounds))
-        return Checked(Status(answer["status"]), answer["reason"], answer.get("error", math.inf))
+    def exam(self, exam: Exam) -> Examined:
+        parts: list[CheckPart | TimePart] = [*exam.checks, *exam.timings]
+        plans = {part.plan.hash: part.plan for part in parts}
+        places = {key: position for position, key in enumerate(plans)}
+        known = bool(self._task.baselines)  # a plan file alone has nothing to be held against
+        checks = [
+            {"plan": places[c.plan.hash], "case": c.case.name, "rounds": [list(one) for one in c.rounds]}
+            for c in exam.checks
+        ]
+        timings = [
+            {"plan": places[t.plan.hash], "case": t.case.name, "seed": t.seed, "check": t.checked and known}
+            | {"against_us": t.against_us}
+            for t in exam.timings
+        ]
+        fields = {"command": "exam", "checks": checks, "timings": timings, "precision": exam.precision}
+        answer = self.request(fields, list(plans.values()))
+        if "status" in answer:  # the process was lost with it
+            return _lost(exam, _checked(answer), answer.get("part", 0))
+        return Examined(
+            checks=tuple(_checked(found) if found else None for found in answer["checks"]),
+            timings=tuple(
+                self._measurement(part, found, answer.get("drift"))
+                for part, found in zip(exam.timings, answer["timings"], strict=False)
+            ),
+        )
 
-    def measure(self, plan: CompiledPlan, case: Case, seed: int, checked: bool = True) -> Measurement | Checked:
-        checked = checked and bool(self._task.baselines)  # a plan file alone has nothing to be held against
-        answer = self.request("time", plan, case=case.name, seed=seed, check=checked)
+    def check(self, plan: CompiledPlan, case: Case, rounds: Sequence[Round]) -> Checked:
+        found = self.exam(Exam(checks=(CheckPart(plan, case, tuple(rounds)),))).checks[0]
+        assert found is not None, "a part alone is lost to no other"
+        return found
+
+    def measure(
+        self, plan: CompiledPlan, case: Case, seed: int, checked: bool = True, against_us: float | None = None
+    ) -> Measurement | Checked:
+        found = self.exam(Exam(timings=(TimePart(plan, case, seed, checked, against_us),))).timings[0]
+        assert found is not None, "a part alone is lost to no other"
+        return found
+
+    def pair(
+        self,
+        incumbent: CompiledPlan,
+        challenger: CompiledPlan,
+        case: Case,
+        seed: int,
+        settings: PairSettings | None = None,
+        checked: bool = True,
+    ) -> Paired | Checked:
+        checked = checked and bool(self._task.baselines)
+        fields = {"command": "pair", "case": case.name, "seed": seed, "check": checked}
+        answer = self.request(fields | {"settings": asdict(settings or PAIRING)}, [incumbent, challenger])
         if answer["status"] != Status.PASSED:
-            return Checked(Status(answer["status"]), answer["reason"], answer.get("error", math.inf))
-        found = summarise(answer["samples_us"])
+            return _checked(answer)
+        found = dict(answer["comparison"])
+        verdict = Verdict(found.pop("verdict"))
+        first_us, second_us = answer["median_us"]
+        return Paired(Comparison(verdict, **found), first_us, second_us, answer["state"])
+
+    def baselines(self, case: Case) -> Mapping[str, float]:
+        found: dict[str, float] = {}
+        for name in baseline_names(self._task):
+            fields = {"command": "baseline", "case": case.name, "name": name}
+            answer = self.request(fields, deadline_s=deadline_of(self._task, name))
+            if answer["status"] == Status.PASSED:
+                found[name] = summarise(answer["samples_us"]).median_us
+            else:
+                self._baseline_faults[f"{case.name}: {name}"] = answer["reason"]
+        if not found and self._task.baselines:
+            faults = "; ".join(f"{name}: {reason}" for name, reason in self._baseline_faults.items())
+            raise InfraError(f"no baseline of {case.name} runs: {faults}")
+        return found
+
+    def ceilings(self) -> Mapping[str, float]:
+        if not self._ceilings:
+            answer = self.request({"command": "ceilings"})
+            if answer["status"] != Status.PASSED:
+                raise InfraError(f"the ceilings of this GPU cannot be measured: {answer['reason']}")
+            self._ceilings = answer["ceilings"]
+        return dict(self._ceilings)
+
+    def close(self) -> None:
+        self._closed = True
+        for process in (self._process, self._spare):
+            if process is not None:
+                process.kill()
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    def request(
+        self, fields: dict[str, Any], plans: Sequence[CompiledPlan] = (), deadline_s: float | None = None
+    ) -> dict[str, Any]:
+        """One request and its answer. A worker that dies answers with the culprit's status and a sentence.
+
+        Raises InfraError when the machine is at fault.
+        """
+        message = wire.pack(fields, plans)
+        with self._lock:
+            start = time.monotonic()
+            try:
+                answer = self._answered(message, deadline_s or self._deadline_s)
+            finally:
+                taken = time.monotonic() - start
+                self._busy.s = self.busy_s + taken
+                self.spent_s["request"] += taken
+            for phase, seconds in answer.get("spent_s", {}).items():
+                self.spent_s[phase] += seconds
+        return answer
+
+    def _answered(self, message: bytes, deadline_s: float) -> dict[str, Any]:
+        alone = 0  # processes that had served nobody else, and were lost with this request
+        for _ in range(_TRIES):
+            process = self._ensure_started()
+            fresh = process.served == 0
+            try:
+                answer = process.ask(message, deadline_s)
+            except TimeoutError:
+                self._drop()
+                reason = f"it still ran on the GPU after {deadline_s:g} s: an endless or far too slow kernel"
+                return {"status": Status.TIMEOUT, "reason": reason, "part": max(0, process.progress - 1)}
+            except Lost:
+                self._drop()
+                alone += fresh
+                if alone == 2:  # once may be somebody's kill from outside
+                    reason = "the GPU process died while it ran this kernel"
+                    return {"status": Status.RUNTIME_ERROR, "reason": reason, "part": max(0, process.progress - 1)}
+                continue
+            if answer.get("fatal") or answer.get("stale"):
+                self._drop()
+            if "bug" in answer:
+                raise InfraError(f"the GPU process failed on its own account:\n{answer['bug']}")
+            if not answer.get("stale"):
+                return answer
+        raise InfraError(f"the GPU process was lost {_TRIES} times to others' faults: is the GPU in order?")
+
+    def _ensure_started(self) -> WorkerProcess:
+        if self._process is not None and self._process.alive():
+            return self._process
+        self._drop()
+        for attempt in (1, 2):
+            if self._closed:
+                raise InfraError("the GPU runner is closed")
+            process = self._spare if self._spare is not None and self._spare.alive() else self._new()
+            self._spare = None
+            try:
+                self.info = process.go()
+                break
+            except InfraError:
+                if attempt == 2:
+                    raise
+        self.arch = int(self.info["arch"])
+        self._process, self._spare = process, self._new()
+        if self._closed:  # meanwhile, from another thread
+            self.close()
+            raise InfraError("the GPU runner is closed")
+        return process
+
+    def _new(self) -> WorkerProcess:
+        return WorkerProcess(self._command, self._gpu, self._log)
+
+    def _drop(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            self.respawns += 1
+            with contextlib.suppress(OSError):
+                process.kill()
+
+    def _measurement(self, part: TimePart, answer: dict[str, Any], drift: float | None) -> Measurement | Checked:
+        if answer["status"] != Status.PASSED:
+            return _checked(answer)
+        found, state = summarise(answer["samples_us"]), answer["state"]
+        details = {name: value for name, value in state.items() if name not in _STATE}
         return Measurement(
-            case=case.name,
-            plan=plan.hash,
+            case=part.case.name,
+            plan=part.plan.hash,
             median_us=found.median_us,
             iqr_us=found.iqr_us,
             n=found.n,
             low_us=found.low_us,
             high_us=found.high_us,
-            features=plan_features(plan, None, target_for(self.arch)),
-            details={"wall_us": answer["wall_us"]},
+            features=plan_features(part.plan, None, target_for(self.arch)),
+            details=details | {"wall_share": answer["wall_share"], "sets": float(answer["sets"])},
+            drift=drift,
+            **{name: state[name] for name in _STATE if name in state},
         )
 
-    def baselines(self, case: Case) -> Mapping[str, float]:
-        answer = self.request("baselines", None, case=case.name)
-        if answer["status"] != Status.PASSED:
-            raise InfraError(f"the baselines of {case.name} do not run: {answer['reason']}")
-        return answer["baselines"]
 
-    def start(self) -> None:
-        with self._lock:
-            self._ensure_started()
-
-    def close(self) -> None:
-        self._closed = True
-        self._kill()
-
-    def request(self, command: str, plan: CompiledPlan | None, **fields: Any) -> dict[str, Any]:
-        """One request and its answer. A worker that dies answers with the culprit's status and a sentence."""
-        text = plan.model_dump_json() if plan is not None else None
-        message = json.dumps({"command": command, "plan": text, **fields}).encode() + b"\n"
-        with self._lock:
-            start = time.monotonic()
-            try:
-                process = self._ensure_started()
-                answer = self._exchange(process, message)
-            finally:
-                self._busy.s = self.busy_s + time.monotonic() - start
-        return answer
-
-    def _exchange(self, process: subprocess.Popen[bytes], message: bytes) -> dict[str, Any]:
-        assert process.stdin is not None and process.stdout is not None
-        try:
-            process.stdin.write(message)
-            process.stdin.flush()
-            line = _read_line(process.stdout.fileno(), self._deadline_s)
-        except (BrokenPipeError, ConnectionError):
-            line = b""
-        except TimeoutError:
-            self._kill()
-            reason = f"it still ran on the GPU after {self._deadline_s:g} s: an endless or far too slow kernel"
-            return {"status": Status.TIMEOUT, "reason": reason}
-        if line:
-            answer = json.loads(line)
-            if answer.get("fatal"):
-                self._kill()
-            return answer
-        self._kill()
-        return {"status": Status.RUNTIME_ERROR, "reason": "the GPU process died while it ran this kernel"}
-
-    def _ensure_started(self) -> subprocess.Popen[bytes]:
-        if self._closed:
-            raise InfraError("the GPU runner is closed")
-        if self._process is not None and self._process.poll() is None:
-            return self._process
-        root = str(Path(__file__).resolve().parents[3])
-        env = dict(os.environ) | {"PYTHONPATH": os.pathsep.join([root, *(p for p in sys.path if p)])}
-        if "CUDA_VISIBLE_DEVICES" not in os.environ:
-            env["CUDA_VISIBLE_DEVICES"] = str(self._gpu)
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "evo_kernel.fitness.runners.cuda_worker", str(self._task.path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            env=env,
-            start_new_session=True,
-        )
-        assert self._process.stdout is not None
-        try:
-            line = _read_line(self._process.stdout.fileno(), START_S)
-        except TimeoutError:
-            line = b""
-        if not line:
-            self._kill()
-            raise InfraError(f"the GPU process did not start:\n{self._tail()}")
-        self.info = json.loads(line)
-        self.arch = int(self.info["arch"])
-        return self._process
-
-    def _tail(self) -> str:
-        self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(0, self._log.tell() - 2000))
-        return self._log.read().decode(errors="replace")
-
-    def _kill(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    with contextlib.suppress(OSError):
-                        pipe.close()
+def _lost(exam: Exam, fault: Checked, part: int) -> Examined:
+    """The culprit is the part that ran last; what was found out about the others went with the process."""
+    checks = len(exam.checks)
+    if part < checks:
+        return Examined(checks=(*(None,) * part, fault))
+    return Examined(checks=(None,) * checks, timings=(*(None,) * (part - checks), fault))
 
 
-def _read_line(fd: int, deadline_s: float) -> bytes:
-    """One line from a pipe, or b"" at its end. Raises TimeoutError."""
-    end = time.monotonic() + deadline_s
-    parts: list[bytes] = []
-    while True:
-        left = end - time.monotonic()
-        if left <= 0 or not select.select([fd], [], [], left)[0]:
-            raise TimeoutError
-        data = os.read(fd, 1 << 20)
-        if not data:
-            return b""
-        parts.append(data)
-        if data.endswith(b"\n"):
-            return b"".join(parts)
+def _checked(answer: Mapping[str, Any]) -> Checked:
+    status = Status(answer["status"])
+    usual = 0.0 if status is Status.PASSED else float("inf")
+    return Checked(status, answer["reason"], answer.get("error", usual))

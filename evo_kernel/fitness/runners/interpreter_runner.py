@@ -8,10 +8,11 @@ references are. A child never sees a reference.
 from __future__ import annotations
 
 import base64
+import hashlib
 import math
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,21 +24,30 @@ from evo_kernel.fitness.confined.guards import Limits
 from evo_kernel.fitness.confined.zygote import Zygote
 from evo_kernel.fitness.features import plan_features
 from evo_kernel.fitness.interpretable import interpreter_gap
+from evo_kernel.fitness.interpreting import TOO_LATE
 from evo_kernel.fitness.model import modeled_time
+from evo_kernel.fitness.pairing import Comparison, PairSettings, Verdict
 from evo_kernel.fitness.plan import CompiledPlan, Plan, View
 from evo_kernel.fitness.references import References
-from evo_kernel.fitness.runners.base import Checked, Round
+from evo_kernel.fitness.runners.base import Checked, Exam, Examined, Paired, Round, exam_one_by_one
+from evo_kernel.fitness.sampling_inputs import index_inputs
 from evo_kernel.fitness.targets import target_for
 from evo_kernel.fitness.timing import JUDGE_VERSION
 from evo_kernel.fitness.traffic import LaunchTraffic
 from evo_kernel.tasks.task import Case, Input, Task, TensorSpec
-from evo_kernel.types import CaseKind, Environment, Measurement, Status
+from evo_kernel.types import CaseKind, Environment, Measurement, Status, content_hash
 
+_LATE = (Status.TIMEOUT, "it did not finish in the interpreter within {deadline:g} s")
 _STATUS = {
-    "timeout": (Status.TIMEOUT, "it did not finish in the interpreter within {deadline:g} s"),
+    "timeout": _LATE,
+    f"exit {TOO_LATE}": _LATE,
     "memory": (Status.RUNTIME_ERROR, "it needs more memory than the interpreter may use"),
 }
 _REFERENCE_BYTES = 1 << 30
+_BATCH_BYTES = 64 << 20
+_SAMPLED_PLANS = 4096  # whose traffic is kept: about a kilobyte each
+_NOT_SAMPLED = {"num_warps", "num_stages", "num_ctas", "maxnreg"}
+"""Options that decide how a program is compiled, not what it reads, writes and computes."""
 _KEPT_FILES = 3  # sets of input files of large cases
 _ELEMENTS, _ELEMENTS_UNKNOWN, _FLOPS = 20_000_000, 4_000_000, 2e9
 """Input elements, with and without a known flop count, and flops of a case whose full-size reference can be had."""
@@ -47,12 +57,16 @@ class InterpreterRunner:
     """Implements Runner without a GPU. Thread-safe: each request is a child of its own."""
 
     busy_s = 0.0
+    baseline_faults: Mapping[str, str] = {}
 
     def __init__(self, task: Task, arch: int, deadline_s: float) -> None:
         self.arch = arch
         self._task, self._deadline_s = task, deadline_s
         self._zygote = Zygote("interpret", {"TRITON_INTERPRET": "1"})
         self._references = References(_REFERENCE_BYTES)
+        self._lock = threading.Lock()
+        self._indices: dict[str, Mapping[int, torch.Tensor]] = {}
+        self._sampled: dict[str, Sequence[LaunchTraffic]] = {}
         self._preparing = threading.Lock()
         self._files: dict[tuple[object, ...], dict[str, bytes]] = {}
 
@@ -79,7 +93,10 @@ class InterpreterRunner:
         return {}
 
     def check(self, plan: CompiledPlan, case: Case, rounds: Sequence[Round]) -> Checked:
-        """Check cases are executed as a whole; of larger ones, some programs."""
+        """Every round on fresh inputs and memory; one child for as many rounds as fit in its answer.
+
+        Check cases are executed as a whole; of larger ones, some programs.
+        """
         if (gap := _gap(plan.plan)) is not None:
             return gap
         if misfit := plan.plan.misfit([_spec(spec) for spec in self._task.input_specs(case)]):
@@ -88,29 +105,58 @@ class InterpreterRunner:
             looks = (self._look(plan.plan, case, seed, regime) for seed, regime in rounds)
             return next((found for found in looks if not found.passed), Checked(Status.PASSED))
         worst = 0.0
-        for seed, regime in rounds:
-            inputs = self._draw(case, seed, regime)
-            outputs = self._execute(plan.plan, inputs)
-            if isinstance(outputs, Checked):
-                return outputs
-            make = partial(check.expect, self._task, inputs)
-            expected = self._references.of(case.name, seed, regime, "cpu", make)
-            result = check.compare(case.name, outputs, expected, self._task.tolerance)
-            worst = max(worst, result.error)
-            if not result.passed:
-                return Checked(Status.WRONG, result.reason, worst)
+        for batch in _batches(plan.plan, rounds):
+            drawn = [self._draw(case, seed, regime) for seed, regime in batch]
+            executed = self._execute(plan.plan, drawn)
+            for (seed, regime), inputs, outputs in zip(batch, drawn, executed, strict=False):
+                if isinstance(outputs, Checked):
+                    return outputs
+                make = partial(check.expect, self._task, inputs)
+                expected = self._references.of(case.name, seed, regime, "cpu", make)
+                result = check.compare(case.name, outputs, expected, self._task.tolerance)
+                worst = max(worst, result.error)
+                if not result.passed:
+                    return Checked(Status.WRONG, result.reason, worst)
         return Checked(Status.PASSED, "", worst)
 
-    def measure(self, plan: CompiledPlan, case: Case, seed: int, checked: bool = True) -> Measurement | Checked:
+    def ceilings(self) -> Mapping[str, float]:
+        """None: the table of targets stands in."""
+        return {}
+
+    def exam(self, exam: Exam) -> Examined:
+        return exam_one_by_one(self, exam)
+
+    def pair(
+        self,
+        incumbent: CompiledPlan,
+        challenger: CompiledPlan,
+        case: Case,
+        seed: int,
+        settings: PairSettings | None = None,
+        checked: bool = True,
+    ) -> Paired | Checked:
+        """Modeled times are exact: one is enough of each."""
+        times = []
+        for plan in (incumbent, challenger):
+            found = self.measure(plan, case, seed, checked)
+            if isinstance(found, Checked):
+                return found
+            times.append(found.median_us)
+        ratio = times[0] / times[1]
+        verdict = Verdict.EQUAL if ratio == 1.0 else Verdict.FASTER if ratio > 1.0 else Verdict.SLOWER
+        return Paired(Comparison(verdict, 0, ratio, ratio, ratio), *times)
+
+    def measure(
+        self, plan: CompiledPlan, case: Case, seed: int, checked: bool = True, against_us: float | None = None
+    ) -> Measurement | Checked:
         """Modeled time, the same for the same plan; with `checked`, after a look at some of its programs."""
+        del against_us
         if checked and not (seen := self.check(plan, case, [(seed, "nominal")])).passed:
             return seen
-        request = {"command": "traffic", "plan": plan.plan.model_dump(mode="json")}
-        result = self._zygote.run(request, Limits(deadline_s=self._deadline_s, memory_bytes=16 << 30))
-        if result.answer is None or "traffic" not in result.answer:
-            return self._failed(result.outcome, result.detail, result.answer)
+        traffic = self._traffic(plan.plan, case)
+        if isinstance(traffic, Checked):
+            return traffic
         target = target_for(self.arch)
-        traffic = [LaunchTraffic(**entry) for entry in result.answer["traffic"]]
         modeled = modeled_time(plan, traffic, target)
         total = max(sum(launch.us for launch in modeled.launches), 1e-9)
         shares = [launch.us / total for launch in modeled.launches]
@@ -127,25 +173,83 @@ class InterpreterRunner:
             details={name: sum(n.terms.get(name, 0.0) for n in modeled.launches) for name in _terms(modeled)},
         )
 
+    def _traffic(self, plan: Plan, case: Case) -> Sequence[LaunchTraffic] | Checked:
+        """Sampled traffic; a plan that differs from one seen before only in warps or stages is not sampled again."""
+        key = _traffic_key(plan, case)
+        if (known := self._sampled.get(key)) is not None:
+            return known
+        request = {"command": "traffic", "plan": plan.model_dump(mode="json")}
+        files = {
+            f"buffer{view.buffer}.bin": _bytes_of(plan, view, value)
+            for position, value in self._index_inputs(case).items()
+            if (view := plan.inputs[position]) is not None
+        }
+        result = self._zygote.run(request, Limits(deadline_s=self._deadline_s, memory_bytes=16 << 30), files)
+        if result.answer is None or "traffic" not in result.answer:
+            return self._failed(result.outcome, result.detail, result.answer)
+        try:
+            traffic = tuple(LaunchTraffic(**entry) for entry in result.answer["traffic"])
+        except TypeError as error:
+            return Checked(Status.REJECTED, f"the interpreter's answer is malformed: {error}")
+        with self._lock:
+            self._sampled[key] = traffic
+            if len(self._sampled) > _SAMPLED_PLANS:
+                del self._sampled[next(iter(self._sampled))]
+        return traffic
+
+    def _index_inputs(self, case: Case) -> Mapping[int, torch.Tensor]:
+        """Values of integer inputs, drawn once a case: they decide where sampled programs read."""
+        with self._lock:
+            if case.name not in self._indices:
+                self._indices[case.name] = index_inputs(self._task, case)
+            return self._indices[case.name]
+
     def _draw(self, case: Case, seed: int, regime: str) -> tuple[Input, ...]:
         generator = torch.Generator("cpu").manual_seed(seed)
         return regimes.apply(regime, self._task.inputs(case, generator, "cpu"))
 
-    def _execute(self, plan: Plan, inputs: Sequence[Input]) -> list[torch.Tensor] | Checked:
-        files = _input_files(plan, inputs)
-        request = {"command": "execute", "plan": plan.model_dump(mode="json")}
-        result = self._zygote.run(request, Limits(deadline_s=self._deadline_s), files)
-        if result.answer is None or "buffers" not in result.answer:
-            return self._failed(result.outcome, result.detail, result.answer)
+    def _execute(self, plan: Plan, drawn: Sequence[Sequence[Input]]) -> list[list[torch.Tensor] | Checked]:
+        """Outputs of each round, or how it failed; what comes after a failure is left out."""
+        files = [
+            {
+                view.buffer: _bytes_of(plan, view, value)
+                for view, value in zip(plan.inputs, inputs, strict=True)
+                if view is not None and isinstance(value, torch.Tensor)
+            }
+            for inputs in drawn
+        ]
+        named = {f"round{n}.buffer{index}.bin": data for n, made in enumerate(files) for index, data in made.items()}
+        request = {
+            "command": "execute",
+            "plan": plan.model_dump(mode="json"),
+            "rounds": len(files),
+            "deadline_s": self._deadline_s,
+        }
+        # The child ends itself when one round is late; this deadline is for one that does not.
+        result = self._zygote.run(request, Limits(deadline_s=self._deadline_s * len(files)), named)
+        if result.answer is None or "rounds" not in result.answer:
+            return [self._failed(result.outcome, result.detail, result.answer)]
+        answers = result.answer["rounds"]
+        if not isinstance(answers, list) or not answers:
+            return [Checked(Status.REJECTED, "the interpreter's answer is malformed: it has no rounds")]
+        found = [self._outputs(plan, made, answer) for made, answer in zip(files, answers, strict=False)]
+        ended = any(isinstance(outputs, Checked) for outputs in found)
+        if not ended and len(found) < len(files):
+            found.append(Checked(Status.REJECTED, "the interpreter's answer is malformed: it lacks a round"))
+        return found
+
+    def _outputs(self, plan: Plan, given: Mapping[int, bytes], answer: Any) -> list[torch.Tensor] | Checked:
+        """One round of a child's answer, which is untrusted."""
         try:
-            data = {int(k): base64.b64decode(v, validate=True) for k, v in result.answer["buffers"].items()}
-            for view, value in zip(plan.inputs, inputs, strict=True):
-                if view is None or not isinstance(value, torch.Tensor):
-                    continue
-                if data[view.buffer] != files[f"buffer{view.buffer}.bin"]:
-                    return Checked(Status.WRONG, f"the kernel changes its input {plan.inputs.index(view)}")
+            if "fault" in answer:
+                return self._failed("", "", answer)
+            for index, data in given.items():
+                if answer["inputs"][str(index)] != hashlib.sha256(data).hexdigest():
+                    position = next(n for n, view in enumerate(plan.inputs) if view and view.buffer == index)
+                    return Checked(Status.WRONG, f"the kernel changes its input {position}")
+            data = {int(index): base64.b64decode(text, validate=True) for index, text in answer["outputs"].items()}
             return [_tensor(data[view.buffer], plan, view) for view in plan.outputs]
-        except (KeyError, ValueError, RuntimeError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
             return Checked(Status.REJECTED, f"the interpreter's answer is malformed: {error}")
 
     def _look(self, plan: Plan, case: Case, seed: int, regime: str) -> Checked:
@@ -190,6 +294,27 @@ class InterpreterRunner:
         last = detail.strip().splitlines()[-1] if detail.strip() else outcome
         status, text = _STATUS.get(outcome, (Status.RUNTIME_ERROR, "it ended in the interpreter: {last}"))
         return Checked(status, text.format(deadline=self._deadline_s, last=last))
+
+
+def _traffic_key(plan: Plan, case: Case) -> str:
+    """Hash of all that the sampler sees of a plan."""
+    kernels = [
+        {
+            **kernel.model_dump(mode="json"),
+            "attributes": (),
+            "options": [o for o in kernel.options if o[0] not in _NOT_SAMPLED],
+        }
+        for kernel in plan.kernels
+    ]
+    rest = plan.model_dump(mode="json", include={"target", "inputs", "buffers", "nodes", "outputs"})
+    return content_hash([case.name, kernels, rest])
+
+
+def _batches(plan: Plan, rounds: Sequence[Round]) -> Iterator[Sequence[Round]]:
+    """Rounds for one child each, so that what it is given and answers stays within `_BATCH_BYTES`, or is one round."""
+    size = sum(plan.buffers[view.buffer].bytes for view in (*plan.inputs, *plan.outputs) if view is not None)
+    count = max(1, _BATCH_BYTES // max(1, size))
+    yield from (rounds[start : start + count] for start in range(0, len(rounds), count))
 
 
 def _gap(plan: Plan) -> Checked | None:

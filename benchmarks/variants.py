@@ -1,0 +1,98 @@
+"""What the GPU benchmarks share: tasks cut down to one search case, and many distinct kernels of a task."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from evo_kernel.errors import OperatorFailed
+from evo_kernel.fitness.knobs import apply_knobs, find_knobs
+from evo_kernel.fitness.tuner import too_large
+from evo_kernel.tasks.loading import load
+from evo_kernel.tasks.task import Task
+from evo_kernel.types import Source
+from operators.micro.coder import RewriteCoder
+
+CASES: dict[str, dict[str, int]] = {
+    "softmax": {"m": 4096, "n": 4096},
+    "rmsnorm": {"m": 4096, "n": 4096},
+    "matmul": {"m": 4096, "n": 4096, "k": 4096},
+    "attention": {"b": 4, "h": 16, "s": 4096, "d": 128},
+}
+"""The published figures' search cases."""
+
+
+def narrowed(name: str, folder: Path) -> Task:
+    """A built-in task with the one search case of the figures, its check cases, and no compiled baseline."""
+    original = load(name)
+    place = folder / name
+    place.mkdir(parents=True, exist_ok=True)
+    for path in original.path.parent.glob("*.py"):
+        shutil.copy(path, place / path.name)
+    lines = [
+        f"CASES['search'] = [{CASES[name]!r}]",
+        "CASES.pop('confirm', None)",
+        "reference.compiled_baseline = False",
+    ]
+    (place / "task.py").write_text(original.text + "\n\n" + "\n".join(lines) + "\n")
+    return load(place)
+
+
+def variants(task: Task, count: int, seed: int = 0, structures: int = 48) -> list[Source]:
+    """Up to `count` distinct sources: walks of the rewriter from the seed, each in many knob settings."""
+    assert task.seed is not None
+    rng = np.random.default_rng(seed)
+    shapes = _structures(task, structures, rng)
+    made: dict[str, Source] = {task.seed.text: task.seed}
+    for _ in range(20 * count):
+        if len(made) >= count:
+            break
+        source = shapes[int(rng.integers(len(shapes)))]
+        drawn = [(k.name, int(rng.choice(k.choices))) for k in find_knobs(source) if not k.name.endswith(".config")]
+        setting = tuple(sorted(drawn))
+        if too_large(setting):
+            continue
+        changed = apply_knobs(source, setting)
+        made.setdefault(changed.text, changed)
+    return list(made.values())
+
+
+def _structures(task: Task, count: int, rng: np.random.Generator) -> list[Source]:
+    assert task.seed is not None
+    coder, card = RewriteCoder(), task.card()
+    found = [task.seed]
+    for _ in range(10 * count):
+        if len(found) >= count:
+            break
+        parent = found[int(rng.integers(len(found)))]
+        offers = coder.offer(parent, card)
+        if not offers:
+            continue
+        try:
+            text = coder.implement(parent, offers[int(rng.integers(len(offers)))], card, rng)
+        except OperatorFailed:
+            continue
+        if all(text != other.text for other in found):
+            found.append(Source(text))
+    return found
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """Options that every GPU benchmark has."""
+    made = argparse.ArgumentParser(description=description)
+    made.add_argument("--json", type=Path, help="write everything that is printed, and more, here")
+    made.add_argument("--seed", type=int, default=0)
+    return made
+
+
+def write_json(path: Path | None, data: Any) -> None:
+    """Write what is known so far: called after every part, so that a run that is cut short leaves what it had."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"at": time.strftime("%Y-%m-%d %H:%M"), **data}, indent=1, default=str))

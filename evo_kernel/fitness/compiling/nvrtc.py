@@ -1,0 +1,120 @@
+"""CUDA C++ to machine code through NVRTC, NVIDIA's run-time compiler, called by ctypes. Needs no GPU.
+
+The library comes with torch's CUDA builds, with the wheel `nvidia-cuda-nvrtc` (the extra `cuda`) or with a CUDA
+toolkit. The language's own headers (half, bfloat16, mma, cooperative groups) come with Triton. Source: NVRTC reference.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import glob
+import importlib.util
+import os
+from collections.abc import Iterator
+from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p, create_string_buffer
+from dataclasses import dataclass
+
+MISSING = (
+    "CUDA C++ needs NVRTC, which is not installed here: pip install 'evo-kernel[cuda]', or any CUDA 12 or 13 toolkit"
+)
+_SYSTEM = ("/usr/local/cuda/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64")
+_TYPES = "".join(
+    f"typedef {sign}{kind} {letter}int{bits}_t;\n"
+    for sign, letter in (("signed ", ""), ("unsigned ", "u"))
+    for kind, bits in (("char", 8), ("short", 16), ("int", 32), ("long long", 64))
+)
+_MATH = "#pragma once\n#define INFINITY __int_as_float(0x7f800000)\n#define NAN __int_as_float(0x7fffffff)\n"
+_OWN_HEADERS = {"stdint.h": f"#pragma once\n{_TYPES}", "math.h": _MATH}
+_OWN_HEADERS |= {"cstdint": _OWN_HEADERS["stdint.h"], "cmath": _MATH}
+"""What NVRTC lacks of the C library: fixed-width integers and two constants; the functions are built in."""
+
+
+class CudaTextError(Exception):
+    """The text does not compile, or there is nothing to compile it with; the message is for its author."""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """An entry function in machine code. `symbol`: its name in the cubin."""
+
+    symbol: str
+    cubin: bytes
+
+
+@dataclass(frozen=True)
+class Nvrtc:
+    """The loaded library. `folders`: where it and its parts lie; `include`: where #include <...> looks."""
+
+    library: ctypes.CDLL
+    folders: tuple[str, ...]
+    include: tuple[str, ...]
+
+    def compile(self, code: str, name: str, arch: int, flags: tuple[str, ...]) -> Compiled:
+        """Raises CudaTextError with the compiler's own messages."""
+        program = c_void_p()
+        texts = (c_char_p * len(_OWN_HEADERS))(*(text.encode() for text in _OWN_HEADERS.values()))
+        names = (c_char_p * len(_OWN_HEADERS))(*(header.encode() for header in _OWN_HEADERS))
+        create = self.library.nvrtcCreateProgram
+        self._ok(create(byref(program), code.encode(), b"kernel.cu", len(_OWN_HEADERS), texts, names))
+        try:
+            self._ok(self.library.nvrtcAddNameExpression(program, name.encode()))
+            suffix = "a" if arch >= 90 else ""  # as Triton: with what only this architecture has
+            options = [f"--gpu-architecture=sm_{arch}{suffix}", "--std=c++17", *flags]
+            options += [f"--include-path={folder}" for folder in self.include]
+            packed = (c_char_p * len(options))(*(option.encode() for option in options))
+            if self.library.nvrtcCompileProgram(program, len(options), packed) != 0:
+                raise CudaTextError(self._text(program, "ProgramLog") or "NVRTC gives no reason")
+            symbol = c_char_p()
+            self._ok(self.library.nvrtcGetLoweredName(program, name.encode(), byref(symbol)))
+            return Compiled((symbol.value or b"").decode(), self._bytes(program, "CUBIN"))
+        finally:
+            self.library.nvrtcDestroyProgram(byref(program))
+
+    def _bytes(self, program: c_void_p, what: str) -> bytes:
+        size = c_size_t()
+        self._ok(getattr(self.library, f"nvrtcGet{what}Size")(program, byref(size)))
+        data = create_string_buffer(max(1, size.value))
+        self._ok(getattr(self.library, f"nvrtcGet{what}")(program, data))
+        return data.raw[: size.value]
+
+    def _text(self, program: c_void_p, what: str) -> str:
+        return self._bytes(program, what).decode(errors="replace").strip("\0 \n")
+
+    def _ok(self, code: int) -> None:
+        if code != 0:
+            raise CudaTextError(f"NVRTC: {(self.library.nvrtcGetErrorString(code) or b'').decode()}")
+
+
+def load() -> Nvrtc:
+    """The first NVRTC that is found. Raises CudaTextError with what to install."""
+    for path in _candidates():
+        folder = os.path.dirname(path)
+        try:
+            library = ctypes.CDLL(path)
+        except OSError:
+            continue
+        library.nvrtcGetErrorString.restype = c_char_p
+        library.nvrtcGetErrorString.argtypes = [c_int]
+        for name in sorted(glob.glob(os.path.join(folder, "libnvrtc-builtins.so*"))):
+            ctypes.CDLL(name)  # the compiler looks for it by name when it first compiles
+        return Nvrtc(library, (folder,), _headers(folder))
+    raise CudaTextError(MISSING)
+
+
+def _candidates() -> Iterator[str]:
+    spec = importlib.util.find_spec("nvidia")
+    for place in spec.submodule_search_locations or () if spec else ():
+        yield from sorted(glob.glob(os.path.join(place, "*", "lib", "libnvrtc.so*")), reverse=True)
+    for place in _SYSTEM:
+        yield from sorted(glob.glob(os.path.join(place, "libnvrtc.so*")), reverse=True)
+
+
+def _headers(folder: str) -> tuple[str, ...]:
+    """Header folders: CUDA's beside the library where they are, else Triton's copy; and CUDA's C++ library (CCCL)."""
+    beside = os.path.join(os.path.dirname(folder), "include")
+    spec = importlib.util.find_spec("triton")
+    roots = spec.submodule_search_locations or () if spec else ()
+    places = [beside, *(os.path.join(root, "backends", "nvidia", "include") for root in roots)]
+    found = [place for place in places if os.path.exists(os.path.join(place, "cuda_fp16.h"))]
+    library = os.path.join(beside, "cccl")
+    return (*found[:1], library) if os.path.isdir(library) else tuple(found[:1])

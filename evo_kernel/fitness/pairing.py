@@ -1,0 +1,114 @@
+"""Which of two kernels is faster, by samples taken side by side. Pure functions; parameters in one place.
+
+A pair is one sample of each of two plans on the same inputs, in a random order, so that drift of the machine falls on
+both. What counts is the median of log(incumbent ÷ challenger) over the pairs, with a percentile bootstrap interval
+(Efron and Tibshirani, An Introduction to the Bootstrap, chapter 13). A look may end the comparison early only at a
+stricter level, so that looking often does not make a false verdict likely (Pocock 1977 on repeated looks).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class PairSettings:
+    """Levels are those of two-sided intervals."""
+
+    threshold: float = 1.01  # ratios within it are not worth telling apart
+    pairs: int = 100  # at most
+    look_every: int = 20
+    early_level: float = 0.998
+    final_level: float = 0.99
+    resamples: int = 4000
+    noisy: float = 0.01  # half-width of the final log-ratio interval beyond which nothing is claimed
+
+
+PAIRING = PairSettings()
+
+
+class Verdict(StrEnum):
+    """What the pairs say of the challenger."""
+
+    FASTER = "faster"  # the interval lies above the threshold
+    SLOWER = "slower"  # the interval lies below 1 ÷ threshold
+    EQUAL = "equal"  # not shown to differ by more than the threshold, and the interval is narrow
+    NOISY = "too noisy"  # the interval is too wide to say
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What the pairs say so far. Ratios are incumbent ÷ challenger: above 1, the challenger is faster."""
+
+    verdict: Verdict | None  # None: go on
+    pairs: int
+    ratio: float
+    low: float
+    high: float
+
+    def as_data(self) -> dict[str, float | int | str | None]:
+        verdict = str(self.verdict) if self.verdict else None
+        return {"verdict": verdict, "pairs": self.pairs, "ratio": self.ratio, "low": self.low, "high": self.high}
+
+    def line(self) -> str:
+        """For people."""
+        return (
+            f"{self.verdict or 'undecided'}: {self.ratio:.4f}x (interval {self.low:.4f} to {self.high:.4f}, "
+            f"{self.pairs} pairs)"
+        )
+
+
+def compare(log_ratios: Sequence[float], settings: PairSettings = PAIRING, seed: int = 0) -> Comparison:
+    """The verdict on the pairs taken so far; undecided before the first look, and whenever a look says nothing."""
+    n = len(log_ratios)
+    if n < settings.look_every:
+        median = float(np.median(log_ratios)) if n else 0.0
+        return Comparison(None, n, math.exp(median), 0.0, math.inf)
+    final = n >= settings.pairs
+    low, high = interval(log_ratios, settings.final_level if final else settings.early_level, settings.resamples, seed)
+    limit = math.log(settings.threshold)
+    verdict: Verdict | None = None
+    if low > limit:
+        verdict = Verdict.FASTER
+    elif high < -limit:
+        verdict = Verdict.SLOWER
+    elif -limit <= low and high <= limit:
+        verdict = Verdict.EQUAL
+    elif final:
+        verdict = Verdict.NOISY if (high - low) / 2 > settings.noisy else Verdict.EQUAL
+    return Comparison(verdict, n, math.exp(float(np.median(log_ratios))), math.exp(low), math.exp(high))
+
+
+def interval(log_ratios: Sequence[float], level: float, resamples: int, seed: int) -> tuple[float, float]:
+    """Percentile bootstrap interval of the median. The same samples and seed give the same interval."""
+    values = np.asarray(log_ratios, dtype=np.float64)
+    rng = np.random.default_rng(seed)
+    medians = np.median(values[rng.integers(0, len(values), (resamples, len(values)))], axis=1)
+    tail = (1.0 - level) / 2
+    low, high = np.quantile(medians, (tail, 1.0 - tail))
+    return float(low), float(high)
+
+
+def run_pairs(
+    take: Callable[[Sequence[bool]], Sequence[tuple[float, float]]],
+    rng: np.random.Generator,
+    settings: PairSettings = PAIRING,
+) -> tuple[Comparison, list[float]]:
+    """Take pairs until they decide: the comparison, and every log ratio.
+
+    `take` is given, for each pair of one look, whether the challenger goes first, and gives (incumbent us, challenger
+    us) for each.
+    """
+    log_ratios: list[float] = []
+    while True:
+        count = min(settings.look_every, settings.pairs - len(log_ratios))
+        first = [bool(value) for value in rng.integers(0, 2, count)]
+        log_ratios += [math.log(incumbent / challenger) for incumbent, challenger in take(first)]
+        found = compare(log_ratios, settings, seed=len(log_ratios))
+        if found.verdict is not None:
+            return found, log_ratios

@@ -1,0 +1,186 @@
+"""Kernel launches of `run`, written down: Triton's and Gluon's through Triton's own binder, CUDA C++ as it was asked.
+
+Runs in the recorder's child; the parent parses and validates all of it again.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from triton.runtime.jit import JITFunction
+
+from evo_kernel import cuda
+from evo_kernel.fitness.record.carry import CannotCarry, kernel_text
+from evo_kernel.fitness.record.tracing import ADDRESS_BITS, NeedsBinary, Refused, Tracer, offset_bytes
+
+
+class LaunchWriter:
+    """Answers for JITFunction.run and for CUDA C++ launches while a plan is recorded."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+        self._texts: dict[int, str] = {}
+
+    def triton(self, kernel: JITFunction, args: tuple, grid: Any, warmup: bool, options: dict[str, Any]) -> Any:
+        """Binds and specialises as Triton does, and writes the launch down."""
+        options = {**options, "debug": bool(options.get("debug") or getattr(kernel, "debug", False))}
+        for hook in getattr(kernel, "pre_run_hooks", ()):
+            hook(*args, **options)
+        user_options = {name: value for name, value in options.items() if name not in kernel.arg_names}
+        backend, binder = kernel.device_caches[0][-2:]
+        bound, specialization, _ = binder(*args, **options)
+        _, signature, constants, attributes = kernel._pack_args(backend, options, bound, specialization, user_options)
+        if not user_options["debug"]:
+            del user_options["debug"]
+        spec = {
+            "name": kernel.__name__,
+            "language": "gluon" if type(kernel).__name__ == "GluonJITFunction" else "triton",
+            "text": self._text(kernel),
+            "signature": [[name, str(kind)] for name, kind in signature.items()],
+            "constants": [[list(path), _constant(value)] for path, value in constants.items()],
+            "attributes": [[list(path), [list(pair) for pair in pairs]] for path, pairs in attributes.items()],
+            "options": [[k, v] for k, v in sorted(user_options.items()) if isinstance(v, (bool, int, float, str))],
+        }
+        if not warmup:
+            extent = _grid(grid(bound) if callable(grid) else grid)
+            if math.prod(extent) > 0:
+                self._node(spec, extent, [self._argument(kind, bound[name]) for name, kind in signature.items()])
+        return RecordedKernel(self._tracer, spec)
+
+    def cuda(self, call: cuda.Launch) -> None:
+        """Answers for a launch of evo_kernel.cuda."""
+        kernel = call.kernel
+        if math.prod(call.grid) == 0:
+            return
+        options: dict[str, Any] = {"num_warps": -(-math.prod(call.block) // 32)}
+        options |= {"shared_bytes": call.shared_bytes} if call.shared_bytes else {}
+        options |= {"flags": " ".join(kernel.options)} if kernel.options else {}
+        spec = {
+            "name": kernel.name,
+            "language": "cuda",
+            "text": kernel.code,
+            "signature": [list(pair) for pair in kernel.parameters],
+            "options": [list(pair) for pair in sorted(options.items())],
+        }
+        args = [self._cuda_argument(kernel, p, value) for p, value in zip(kernel.parameters, call.args, strict=True)]
+        self._node(spec, list(call.grid), args, block=list(call.block))
+
+    def _node(self, spec: dict[str, Any], grid: list[int], args: list[Any], **more: Any) -> None:
+        kept = [arg for arg in args if arg is not None]
+        node = {"kind": "launch", "kernel": self._tracer.kernel(spec), "grid": grid, "args": kept, **more}
+        self._tracer.note(node)
+
+    def _text(self, kernel: JITFunction) -> str:
+        if id(kernel) not in self._texts:
+            try:
+                self._texts[id(kernel)] = kernel_text(kernel)
+            except CannotCarry as error:
+                raise Refused(f"kernel {kernel.__name__}: {error}") from error
+            self._tracer.keep(kernel)
+        return self._texts[id(kernel)]
+
+    def _argument(self, kind: Any, value: Any) -> dict[str, Any] | None:
+        if kind == "constexpr":
+            return None
+        if not isinstance(kind, str):
+            raise Refused("a kernel takes a tuple argument, which launch plans do not carry: pass its parts one by one")
+        if kind.startswith("*"):
+            return None if value is None else self._tracer.pointer(value)
+        if kind.startswith("tensordesc"):
+            return self._descriptor(value)
+        return self._scalar(kind, value)
+
+    def _scalar(self, kind: str, value: Any) -> dict[str, Any]:
+        if isinstance(value, int) and not isinstance(value, bool) and value >> ADDRESS_BITS:
+            address = value >> ADDRESS_BITS
+            if 0 < address <= len(self._tracer.buffers):
+                raise Refused("a kernel takes a raw address as a number: pass the tensor itself")
+        return {"kind": "scalar", "type": kind, "value": value}
+
+    def _cuda_argument(self, kernel: cuda.CudaKernel, parameter: tuple[str, str], value: Any) -> dict[str, Any]:
+        name, kind = parameter
+        if kind.startswith("*") != isinstance(value, torch.Tensor):
+            wanted = "a tensor" if kind.startswith("*") else "a number"
+            raise Refused(f"{kernel.name} takes {wanted} as `{name}`, not a {type(value).__name__}", "build_error")
+        if isinstance(value, torch.Tensor):
+            return self._tracer.pointer(value)
+        return self._scalar(kind, float(value) if kind in ("fp16", "bf16", "fp32", "fp64") else int(value))
+
+    def _descriptor(self, value: Any) -> dict[str, Any]:
+        base = value.base
+        if getattr(value, "pixel_box_lower_corner", None) is not None:
+            raise Refused("im2col tensor descriptors are not carried by launch plans: use a tiled one")
+        self._tracer.known.forget(base)
+        view = self._tracer.view(base)
+        return {
+            "kind": "descriptor",
+            "buffer": view["buffer"],
+            "offset": offset_bytes(base),
+            "dtype": view["dtype"],
+            "shape": [int(size) for size in value.shape],
+            "strides": [int(stride) for stride in value.strides],
+            "block": [int(size) for size in value.block_shape],
+            "padding": getattr(value, "padding", "zero"),
+            "round_tf32": bool(getattr(value, "round_f32_to_tf32", False)),
+        }
+
+
+class RecordedKernel:
+    """What a launch or a warm-up returns: a compiled kernel as far as host code may ask."""
+
+    def __init__(self, tracer: Tracer, spec: dict[str, Any]) -> None:
+        self._tracer, self._spec = tracer, spec
+
+    def _init_handles(self) -> None:
+        return
+
+    def result(self) -> RecordedKernel:
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        key = _spec_key(self._spec)
+        if key not in self._tracer.resources:
+            raise NeedsBinary(self._spec)
+        known = self._tracer.resources[key]
+        if name == "metadata":
+            return _Namespace(known)
+        if name in known:
+            return known[name]
+        raise AttributeError(f"a recorded kernel has no attribute {name}; it knows {', '.join(sorted(known))}")
+
+
+class _Namespace:
+    def __init__(self, values: dict[str, Any]) -> None:
+        self.__dict__.update(values)
+
+
+def _grid(grid: Any) -> list[int]:
+    sizes = [grid] if isinstance(grid, int) else list(grid)
+    return [int(size) for size in (*sizes, 1, 1)[:3]]
+
+
+def _constant(value: Any) -> Any:
+    """A constexpr argument as JSON: numbers, strings, tuples, and marked dtypes and functions."""
+    if isinstance(value, JITFunction):
+        raise Refused("a function is passed to a kernel as an argument: call it by name in the kernel instead")
+    if hasattr(value, "value") and type(value).__name__ == "constexpr":
+        return _constant(value.value)
+    if type(value).__name__ == "dtype":
+        return {"dtype": str(getattr(value, "name", value)).removeprefix("torch.")}
+    if isinstance(value, (tuple, list)):
+        return {"tuple": [_constant(item) for item in value]}
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": str(value)}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise Refused(f"a kernel takes a constexpr of type {type(value).__name__}, which a plan cannot hold")
+
+
+def _spec_key(spec: dict[str, Any]) -> str:
+    from evo_kernel.fitness.plan import Kernel
+
+    return Kernel.model_validate(spec).key

@@ -1,0 +1,84 @@
+"""Whether a plan can be launched on a GPU at all: every number is held against the device before it is used."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from evo_kernel.fitness.plan import MAX_GRID, Binary, CompiledPlan, Launch
+from evo_kernel.fitness.runners.faults import PlanFault
+
+PORTABLE_CLUSTER = 8  # blocks; up to 16 need the non-portable attribute (CUDA programming guide, compute 9.0)
+MAX_SCRATCH_BYTES = 8 << 30  # global and profile scratch of all launches of a plan
+
+
+@dataclass(frozen=True)
+class DeviceLimits:
+    """What one GPU allows."""
+
+    arch: int  # compute capability × 10
+    shared_bytes: int  # of one block, opted in
+    threads: int  # of one block
+    sm_count: int
+    cooperative: bool = True
+
+
+@dataclass(frozen=True)
+class ScratchNeed:
+    """Scratch of one launch in bytes: total and alignment, global and profile."""
+
+    global_bytes: int = 0
+    global_align: int = 1
+    profile_bytes: int = 0
+    profile_align: int = 1
+
+
+def check_plan(plan: CompiledPlan, limits: DeviceLimits) -> None:
+    """Raises PlanFault for the first thing that this GPU cannot launch."""
+    if plan.plan.target != limits.arch:
+        raise PlanFault(f"the plan is compiled for sm_{plan.plan.target}, this GPU is sm_{limits.arch}: record it here")
+    for launch in plan.plan.launches:
+        _check_launch(plan.binaries[launch.kernel], launch, limits)
+    total = sum(need.global_bytes + need.profile_bytes for need in (scratch_need(plan, n) for n in plan.plan.launches))
+    if total > MAX_SCRATCH_BYTES:
+        raise PlanFault(f"the launches need {total / (1 << 30):.1f} GB of scratch: use fewer programs")
+
+
+def _check_launch(binary: Binary, launch: Launch, limits: DeviceLimits) -> None:
+    name = binary.symbol
+    threads = binary.threads if launch.block is None else math.prod(launch.block)
+    if threads > limits.threads:
+        raise PlanFault(f"kernel {name} has {threads} threads a block; this GPU takes {limits.threads}")
+    shared = binary.shared_bytes + binary.static_shared_bytes
+    if shared > limits.shared_bytes:
+        raise PlanFault(f"kernel {name} needs {shared} bytes of shared memory; this GPU has {limits.shared_bytes}")
+    if binary.num_ctas & (binary.num_ctas - 1):
+        raise PlanFault(f"kernel {name} has clusters of {binary.num_ctas} blocks; a power of two up to 16 is possible")
+    if binary.num_ctas > 1 and limits.arch < 90:
+        raise PlanFault(f"kernel {name} uses clusters, which sm_{limits.arch} does not have")
+    if launch.grid[0] * binary.num_ctas > MAX_GRID[0]:
+        raise PlanFault(f"kernel {name} has a grid of {launch.grid[0]} clusters of {binary.num_ctas}: too many blocks")
+    if binary.cooperative and not limits.cooperative:
+        raise PlanFault(f"kernel {name} is launched cooperatively, which this GPU does not do")
+
+
+def check_cooperative(binary: Binary, launch: Launch, blocks_per_sm: int, limits: DeviceLimits) -> None:
+    """All blocks of a cooperative launch must be on the GPU at once. Raises PlanFault."""
+    blocks = math.prod(launch.grid) * binary.num_ctas
+    if blocks > blocks_per_sm * limits.sm_count:
+        raise PlanFault(
+            f"kernel {binary.symbol} is launched cooperatively with {blocks} blocks, but only "
+            f"{blocks_per_sm * limits.sm_count} fit on this GPU at once: use a smaller grid"
+        )
+
+
+def scratch_need(plan: CompiledPlan, launch: Launch) -> ScratchNeed:
+    """Scratch as Triton's launcher allocates it: bytes a block, times clusters, times the grid."""
+    binary = plan.binaries[launch.kernel]
+    blocks = math.prod(launch.grid) * binary.num_ctas
+    return ScratchNeed(
+        binary.global_scratch_bytes * blocks,
+        max(1, binary.global_scratch_align),
+        binary.profile_scratch_bytes * blocks,
+        max(1, binary.profile_scratch_align),
+    )

@@ -1,0 +1,161 @@
+"""Is a plan right? Two runs of each round on poisoned memory, then the comparison, several checks at a time."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from evo_kernel.errors import PlanError
+from evo_kernel.fitness.plan import CompiledPlan
+from evo_kernel.fitness.runners.clock import Buffers, Launches
+from evo_kernel.fitness.runners.referee import Answer, Plans, Referee, Refused, all_same, fill
+from evo_kernel.fitness.runners.stock import plan_bytes
+from evo_kernel.tasks.task import Case, Input
+from evo_kernel.types import Status
+
+
+@dataclass
+class _Ran:
+    """One round of a check: two runs on the same inputs."""
+
+    seed: int
+    regime: str
+    inputs: tuple[Input, ...]
+    arenas: Sequence[Buffers]
+
+
+class Checker:
+    """Checks of one plan set. A check is {plan, case, rounds: [[seed, regime], ...]}."""
+
+    def __init__(self, referee: Referee) -> None:
+        self._referee = referee
+
+    def checks(self, plans: Plans, parts: Sequence[Answer], progress: Callable[[], None]) -> list[Answer | None]:
+        """Answers up to the first failure. None: not known, since a later part of its group took the context down."""
+        answers: list[Answer | None] = []
+        for group in self._groups(plans, parts):
+            answers += self._check_group(plans, group, progress)
+            last = answers[-1]
+            if last is not None and last["status"] != Status.PASSED:
+                break
+        return answers
+
+    def _groups(self, plans: Plans, parts: Sequence[Answer]) -> Iterator[list[Answer]]:
+        """Consecutive parts whose buffers fit into the memory of one check together."""
+        group: list[Answer] = []
+        size = 0
+        for part in parts:
+            try:
+                more = 2 * plan_bytes(plans(part["plan"])) * len(part["rounds"])
+            except PlanError:
+                more = 0  # told when it is its turn
+            if group and size + more > self._referee.budget.check_bytes:
+                yield group
+                group, size = [], 0
+            group.append(part)
+            size += more
+        if group:
+            yield group
+
+    def _check_group(self, plans: Plans, parts: Sequence[Answer], progress: Callable[[], None]) -> list[Answer | None]:
+        """Kernels of all parts first, then the comparisons: freed memory is wiped once a group, not once a part."""
+        if len(parts) == 1:
+            progress()
+            return [self._referee.examined(partial(self._referee.with_launcher, plans, parts[0], self._check))]
+        failed: Answer | None = None
+        with contextlib.ExitStack() as stack:
+            ran: list[tuple[Answer, CompiledPlan, list[_Ran]]] = []
+            for part in parts:
+                progress()
+                found = self._referee.guarded(partial(self._run_part, stack, plans, part))
+                if found["status"] != Status.PASSED:
+                    failed = found
+                    break
+                ran.append((part, found["plan"], found["ran"]))
+            if failed is not None and failed.get("fatal"):
+                stack.pop_all()  # its buffers go with the context
+                return [*(None for _ in ran), failed]
+            answers = self._compare_group(plans, ran)
+            if any(answer["status"] != Status.PASSED for answer in answers):
+                return [*answers]
+        return [*answers, failed] if failed is not None else [*answers]
+
+    def _run_part(self, stack: contextlib.ExitStack, plans: Plans, part: Answer) -> Answer:
+        """The kernels of one check; its buffers live as long as the stack."""
+        plan, rounds = plans(part["plan"]), part["rounds"]
+        with self._referee.launcher(plan) as launcher, self._referee.phase("run"):
+            arenas = stack.enter_context(self._referee.arenas.lent(plan, 2 * len(rounds)))
+            ran = self._run_rounds(plan, launcher, part, rounds, arenas)
+        return {"status": Status.PASSED, "plan": plan, "ran": ran}
+
+    def _compare_group(self, plans: Plans, ran: Sequence[tuple[Answer, CompiledPlan, list[_Ran]]]) -> list[Answer]:
+        """Up to the first failure, which is looked at again on its own where what it was held against is damaged."""
+        answers: list[Answer] = []
+        damaged = False
+        for part, plan, rounds in ran:
+            again = partial(self._referee.with_launcher, plans, part, self._check)
+            case = self._referee.task.case(part["case"])
+            with self._referee.phase("compare"):
+                found = self._referee.guarded(again if damaged else partial(self._compared, plan, case, rounds))
+            if found["status"] == Status.WRONG and not damaged and not self._referee.intact():
+                damaged = True  # the inputs of the parts that follow may be, too
+                self._referee.forget()
+                found = self._referee.guarded(again)
+            answers.append(found)
+            if found["status"] != Status.PASSED:
+                break
+        return answers
+
+    def _check(self, plan: CompiledPlan, launcher: Launches, part: Answer) -> Answer:
+        """Every round: poisoned scratch, two runs that must agree, then the reference; as many at once as fit."""
+        case = self._referee.task.case(part["case"])
+        at_once = max(1, self._referee.budget.check_bytes // max(1, 2 * plan_bytes(plan)))
+        rounds, worst = list(part["rounds"]), 0.0
+        for first in range(0, len(rounds), at_once):
+            some = rounds[first : first + at_once]
+            with self._referee.arenas.lent(plan, 2 * len(some)) as arenas:
+                with self._referee.phase("run"):
+                    ran = self._run_rounds(plan, launcher, part, some, arenas)
+                with self._referee.phase("compare"):
+                    worst = max(worst, self._compared(plan, case, ran)["error"])
+        return {"status": Status.PASSED, "reason": "", "error": worst}
+
+    def _run_rounds(
+        self, plan: CompiledPlan, launcher: Launches, part: Answer, rounds: Sequence[Any], arenas: Sequence[Buffers]
+    ) -> list[_Ran]:
+        case = self._referee.task.case(part["case"])
+        ran = [
+            self._run_twice(plan, launcher, case, seed, regime, arenas[2 * n : 2 * n + 2])
+            for n, (seed, regime) in enumerate(rounds)
+        ]
+        self._referee.device.synchronize()
+        return ran
+
+    def _compared(self, plan: CompiledPlan, case: Case, ran: Sequence[_Ran]) -> Answer:
+        return {"status": Status.PASSED, "reason": "", "error": max(self._judge(plan, case, one) for one in ran)}
+
+    def _run_twice(
+        self, plan: CompiledPlan, launcher: Launches, case: Case, seed: int, regime: str, arenas: Sequence[Buffers]
+    ) -> _Ran:
+        inputs = self._referee.draw(case, seed, regime)
+        self._referee.clean()
+        for arena in arenas:
+            fill(arena, plan, inputs)
+            launcher.run(arena)
+        return _Ran(seed, regime, inputs, arenas)
+
+    def _judge(self, plan: CompiledPlan, case: Case, ran: _Ran) -> float:
+        """The error of one round, in units of what is allowed. Raises Refused."""
+        self._referee.undisturbed(plan, ran.arenas, [ran.inputs] * len(ran.arenas))
+        first, second = ([arena.tensor(view) for view in plan.plan.outputs] for arena in ran.arenas)
+        if not self._referee.task.tolerance.atomics and not all_same(first, second):
+            raise Refused(
+                Status.WRONG, "two runs on the same inputs differ: a race, a read of memory nothing wrote, or atomics"
+            )
+        result = self._referee.compare(case, ran.seed, ran.regime, ran.inputs, first)
+        if not result.passed:
+            raise Refused(Status.WRONG, result.reason, result.error)
+        return result.error

@@ -1,0 +1,128 @@
+"""The GPU behind the clock: marks are events, replays are CUDA graphs. In the trusted worker only."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from cuda.bindings import driver  # pyright: ignore[reportMissingImports]
+
+from evo_kernel.fitness.plan import CompiledPlan
+from evo_kernel.fitness.runners.clock import Replay
+from evo_kernel.fitness.runners.cuda_driver import Arena, CudaFault, Launcher, PlanFault, ok
+from evo_kernel.fitness.runners.nvml import GpuState, Nvml
+from evo_kernel.fitness.timing import TIMING
+
+_WIPE_BYTE = 0xFF
+
+
+class CudaDevice:
+    """Implements Device on torch's current CUDA device."""
+
+    name = "cuda"
+    refused: tuple[type[Exception], ...] = (PlanFault,)
+    broken: tuple[type[Exception], ...] = (CudaFault, RuntimeError)
+
+    def __init__(self) -> None:
+        torch.cuda.init()
+        properties = torch.cuda.get_device_properties(0)
+        self.l2_bytes = int(properties.L2_cache_size)
+        self._flush = torch.zeros(int(self.l2_bytes * TIMING.flush_bytes_of_l2), dtype=torch.uint8, device="cuda")
+        self._side = torch.cuda.Stream()
+        self._events: list[torch.cuda.Event] = []
+        self._used = 0
+        self._nvml = Nvml(str(getattr(properties, "uuid", "")))
+        with contextlib.suppress(CudaFault):  # not every GPU has a persisting part of the L2
+            ok(driver.cuCtxSetLimit(driver.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 0))
+
+    def launcher(self, plan: CompiledPlan) -> Launcher:
+        return Launcher(plan)
+
+    def arena(self, plan: CompiledPlan) -> Arena:
+        return Arena(plan)
+
+    def capture(self, work: Callable[[], Any], rehearse: bool = False) -> Replay:
+        """A graph of `work`; `rehearse`: run it once before, since libraries set themselves up on a first call.
+
+        Not `torch.cuda.graph`: that hands all cached memory back to the driver on every capture, which costs more
+        than checking a kernel does.
+        """
+        graph = torch.cuda.CUDAGraph()
+        with self._aside():
+            if rehearse:
+                work()
+            graph.capture_begin()
+            try:
+                work()
+            except BaseException:
+                with contextlib.suppress(RuntimeError):
+                    graph.capture_end()
+                raise
+            graph.capture_end()
+        return graph.replay
+
+    @contextlib.contextmanager
+    def _aside(self) -> Iterator[None]:
+        """On the stream of captures, in order with the current one."""
+        current = torch.cuda.current_stream()
+        self._side.wait_stream(current)
+        with torch.cuda.stream(self._side):
+            yield
+        current.wait_stream(self._side)
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize()
+        self._used = 0
+
+    def flush(self) -> None:
+        self._flush.zero_()
+
+    def mark(self) -> torch.cuda.Event:
+        """An event of a ring that starts anew with each synchronisation."""
+        if self._used == len(self._events):
+            self._events.append(torch.cuda.Event(enable_timing=True))
+        event = self._events[self._used]
+        self._used += 1
+        event.record()
+        return event
+
+    def elapsed_us(self, start: torch.cuda.Event, end: torch.cuda.Event) -> float:
+        return start.elapsed_time(end) * 1e3
+
+    def now(self) -> float:
+        return time.perf_counter()
+
+    def wipe(self) -> None:
+        """Overwrite every block that torch's allocator holds and nobody uses."""
+        stream = driver.CUstream(torch.cuda.current_stream().cuda_stream)
+        for segment in torch.cuda.memory_snapshot():
+            address = segment["address"]
+            for block in segment["blocks"]:
+                if block["state"] == "inactive":
+                    ok(driver.cuMemsetD8Async(driver.CUdeviceptr(address), _WIPE_BYTE, block["size"], stream))
+                address += block["size"]
+
+    def release(self) -> None:
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+
+    def healthy(self) -> bool:
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError:
+            return False
+        return True
+
+    def free_bytes(self) -> int:
+        """What the driver has left, and what torch's allocator keeps for later."""
+        reserved = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+        return torch.cuda.mem_get_info()[0] + reserved
+
+    def total_bytes(self) -> int:
+        return torch.cuda.get_device_properties(0).total_memory
+
+    def state(self) -> GpuState:
+        return self._nvml.read()

@@ -1,0 +1,62 @@
+"""Clocks, power and temperature of the GPU at hand, read through NVML. Reads only: no setting is ever changed."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True)
+class GpuState:
+    """What the card said; NaN where it does not say."""
+
+    clock_mhz: float = math.nan  # of the SMs
+    memory_clock_mhz: float = math.nan
+    power_w: float = math.nan
+    celsius: float = math.nan
+
+    def as_data(self) -> dict[str, float]:
+        """Without what the card did not say: JSON knows no NaN."""
+        return {name: value for name, value in asdict(self).items() if not math.isnan(value)}
+
+
+class Nvml:
+    """One GPU by its uuid, the first one where that is not known. Everything fails to silence: `read` gives NaN."""
+
+    _SM, _MEMORY = 1, 2  # nvmlClockType_t
+    _TEMPERATURE_GPU = 0
+
+    def __init__(self, uuid: str = "") -> None:
+        self._library: ctypes.CDLL | None = None
+        self._handle = ctypes.c_void_p()
+        try:
+            library = ctypes.CDLL("libnvidia-ml.so.1")
+            if library.nvmlInit_v2() != 0:
+                return
+            name = f"GPU-{uuid.removeprefix('GPU-')}".encode()
+            found = uuid and library.nvmlDeviceGetHandleByUUID(name, ctypes.byref(self._handle)) == 0
+            if found or library.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(self._handle)) == 0:
+                self._library = library
+        except (OSError, AttributeError):  # no driver here, or one that lacks a function
+            return
+
+    def read(self) -> GpuState:
+        """The state now; some tens of microseconds to a few milliseconds."""
+        if self._library is None:
+            return GpuState()
+        milliwatts = self._number("nvmlDeviceGetPowerUsage")
+        return GpuState(
+            clock_mhz=self._number("nvmlDeviceGetClockInfo", self._SM),
+            memory_clock_mhz=self._number("nvmlDeviceGetClockInfo", self._MEMORY),
+            power_w=milliwatts / 1000.0,
+            celsius=self._number("nvmlDeviceGetTemperature", self._TEMPERATURE_GPU),
+        )
+
+    def _number(self, function: str, *arguments: int) -> float:
+        value = ctypes.c_uint()
+        try:
+            code = getattr(self._library, function)(self._handle, *arguments, ctypes.byref(value))
+        except AttributeError:
+            return math.nan
+        return float(value.value) if code == 0 else math.nan

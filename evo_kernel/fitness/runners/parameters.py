@@ -1,0 +1,104 @@
+"""What a kernel is given: every argument of a launch as bytes, in the order of the compiled code's parameters.
+
+A Triton or Gluon kernel takes its non-constexpr parameters in order, then the pointers to global and profile scratch.
+A host-side tensor descriptor becomes its 128-byte tensor map, its shape (i32) and its strides (i64); where the kernel
+was compiled without tensor maps it becomes base, shape, strides, flags, and shape and strides once more, with one flag
+(NaN padding) in Triton 3.6 and two (and TF32 rounding) from 3.7 on. Sources: triton/backends/nvidia/driver.py 3.6 to
+3.9, triton/backends/driver.py 3.8 and 3.9. A CUDA C++ kernel takes its own parameters and nothing else.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable
+from typing import Protocol
+
+from evo_kernel.fitness.plan import Binary, Descriptor, Kernel, Launch, Pointer, Scalar, TensorMeta
+from evo_kernel.fitness.runners.faults import PlanFault
+
+_WHOLE = {"i1": "<?", "u1": "<?", "i8": "<b", "u8": "<B", "i16": "<h", "u16": "<H", "i32": "<i", "u32": "<I",
+          "i64": "<q", "u64": "<Q"}  # fmt: skip
+
+
+class Addresses(Protocol):
+    """Where a plan's buffers lie on the GPU."""
+
+    def address(self, buffer: int) -> int: ...
+
+
+def pack(
+    kernel: Kernel,
+    binary: Binary,
+    launch: Launch,
+    places: Addresses,
+    scratch: tuple[int, int],
+    tensor_map: Callable[[Descriptor, TensorMeta, int], bytes],
+) -> list[bytes]:
+    """The parameters of one launch. `scratch`: addresses of global and profile scratch, 0 for none.
+
+    Raises PlanFault where they do not have the sizes that the cubin states.
+    """
+    kinds = [kind for _, kind in kernel.signature if kind != "constexpr"]
+    own = 0 if kernel.language == "cuda" else len(scratch)
+    descriptors = sum(isinstance(arg, Descriptor) for arg in launch.args)
+    if binary.tensordesc_meta and len(binary.tensordesc_meta) != descriptors:
+        raise PlanFault(
+            f"kernel {kernel.name} takes {len(binary.tensordesc_meta)} tensor maps, {descriptors} are passed"
+        )
+    metas = iter(binary.tensordesc_meta)
+    values: list[bytes] = []
+    for kind, arg in zip(kinds, launch.args, strict=True):
+        if isinstance(arg, Descriptor):
+            meta, base = next(metas, None), places.address(arg.buffer) + arg.offset
+            flags = _flags(binary, launch, own)
+            values += (
+                _plain_descriptor(arg, base, flags) if meta is None else [tensor_map(arg, meta, base), *_extent(arg)]
+            )
+        elif isinstance(arg, Pointer):
+            values.append(struct.pack("<Q", places.address(arg.buffer) + arg.offset))
+        else:
+            values.append(scalar(kind, arg))
+    values += [struct.pack("<Q", address) for address in scratch[:own]]
+    sizes = [len(value) for value in values]
+    if binary.parameter_bytes and sizes != list(binary.parameter_bytes):
+        raise PlanFault(
+            f"kernel {kernel.name} takes parameters of {list(binary.parameter_bytes)} bytes, the plan passes {sizes}"
+        )
+    return values
+
+
+def scalar(kind: str, arg: Scalar) -> bytes:
+    """A number as a kernel takes it; floating ones are rounded as a C compiler rounds them. Raises PlanFault."""
+    if arg.type in ("fp16", "bf16"):
+        narrow = struct.pack("<f", ctypes.c_float(arg.value).value)
+        if arg.type == "bf16":
+            return narrow[2:]
+    try:
+        if arg.type in ("fp32", "f32"):
+            return struct.pack("<f", ctypes.c_float(arg.value).value)
+        if arg.type in ("fp64", "f64"):
+            return struct.pack("<d", float(arg.value))
+        return struct.pack("<e" if arg.type == "fp16" else _WHOLE[arg.type], arg.value)
+    except (struct.error, OverflowError, TypeError) as error:
+        raise PlanFault(f"the value {arg.value} does not fit {kind}: {error}") from error
+
+
+def _flags(binary: Binary, launch: Launch, own: int) -> int:
+    """How many flags a descriptor without a tensor map has, told by the number of parameters in the cubin."""
+    ranks = [len(arg.shape) for arg in launch.args if isinstance(arg, Descriptor)]
+    others = len(launch.args) - len(ranks) + own
+    left = len(binary.parameter_bytes) - others - sum(1 + 4 * rank for rank in ranks)
+    return left // len(ranks) if left in (len(ranks), 2 * len(ranks)) else 1
+
+
+def _plain_descriptor(arg: Descriptor, base: int, flags: int) -> list[bytes]:
+    wide = [struct.pack("<q", number) for number in (*arg.shape, *arg.strides)]
+    marks = [struct.pack("<?", arg.padding == "nan"), struct.pack("<?", arg.round_tf32)]
+    return [struct.pack("<Q", base), *wide, *marks[:flags], *_extent(arg)]
+
+
+def _extent(arg: Descriptor) -> list[bytes]:
+    if any(size >= 1 << 31 for size in arg.shape):
+        raise PlanFault(f"a tensor descriptor has sizes {arg.shape}; a kernel takes them as 32-bit numbers")
+    return [*(struct.pack("<i", size) for size in arg.shape), *(struct.pack("<q", stride) for stride in arg.strides)]

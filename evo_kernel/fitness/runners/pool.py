@@ -1,0 +1,130 @@
+"""Several GPUs of one host, side by side, as one runner: a request goes to the first that is free."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from evo_kernel.errors import InfraError, UserError
+from evo_kernel.fitness.pairing import PairSettings
+from evo_kernel.fitness.plan import CompiledPlan
+from evo_kernel.fitness.runners.base import Checked, Exam, Examined, Paired, Round, Runner
+from evo_kernel.tasks.task import Case
+from evo_kernel.types import Environment, Measurement
+
+_Answer = TypeVar("_Answer")
+_LOSSES = 3  # in a row, after which a GPU is left out
+
+
+class RunnerPool:
+    """Implements Runner over runners of GPUs of one model. Thread-safe; each runner serves one request at a time."""
+
+    def __init__(self, runners: Sequence[Runner]) -> None:
+        if not runners:
+            raise ValueError("a pool needs at least one runner")
+        self._runners = tuple(runners)
+        self._free = list(self._runners)
+        self._lost: dict[int, int] = {}  # failures in a row, by the runner's id
+        self._changed = threading.Condition()
+        self._closed = False
+        self.arch = runners[0].arch
+
+    # --- Runner -----------------------------------------------------------------------------------------------------
+
+    @property
+    def busy_s(self) -> float:
+        return sum(runner.busy_s for runner in self._runners)
+
+    @property
+    def baseline_faults(self) -> Mapping[str, str]:
+        return {name: reason for runner in self._runners for name, reason in runner.baseline_faults.items()}
+
+    def start(self) -> None:
+        """Start all at once. Raises UserError when the GPUs are of different models: their times do not compare."""
+        with ThreadPoolExecutor(len(self._runners)) as starters:
+            for done in [starters.submit(runner.start) for runner in self._runners]:
+                done.result()
+        models = {runner.environment("").device for runner in self._runners}
+        if len(models) > 1:
+            raise UserError(f"the GPUs differ ({', '.join(sorted(models))}): use those of one model, with --gpus N")
+        self.arch = self._runners[0].arch
+
+    def environment(self, confinement: str) -> Environment:
+        return self._runners[0].environment(confinement)
+
+    def exam(self, exam: Exam) -> Examined:
+        return self._on_a_free_one(lambda runner: runner.exam(exam))
+
+    def check(self, plan: CompiledPlan, case: Case, rounds: Sequence[Round]) -> Checked:
+        return self._on_a_free_one(lambda runner: runner.check(plan, case, rounds))
+
+    def measure(
+        self, plan: CompiledPlan, case: Case, seed: int, checked: bool = True, against_us: float | None = None
+    ) -> Measurement | Checked:
+        return self._on_a_free_one(lambda runner: runner.measure(plan, case, seed, checked, against_us))
+
+    def pair(
+        self,
+        incumbent: CompiledPlan,
+        challenger: CompiledPlan,
+        case: Case,
+        seed: int,
+        settings: PairSettings | None = None,
+        checked: bool = True,
+    ) -> Paired | Checked:
+        return self._on_a_free_one(lambda r: r.pair(incumbent, challenger, case, seed, settings, checked))
+
+    def baselines(self, case: Case) -> Mapping[str, float]:
+        return self._on_a_free_one(lambda runner: runner.baselines(case))
+
+    def ceilings(self) -> Mapping[str, float]:
+        return self._on_a_free_one(lambda runner: runner.ceilings())
+
+    def close(self) -> None:
+        self._closed = True
+        for runner in self._runners:
+            runner.close()
+        with self._changed:
+            self._changed.notify_all()
+
+    # --- who serves -------------------------------------------------------------------------------------------------
+
+    def _on_a_free_one(self, work: Callable[[Runner], _Answer]) -> _Answer:
+        """The answer of the first free runner; of another one when that one's machine fails."""
+        for final in (False, True):
+            runner = self._take()
+            try:
+                answer = work(runner)
+            except InfraError:
+                last = self._give(runner, failed=True)
+                if final or last or self._closed:
+                    raise
+                continue
+            except BaseException:
+                self._give(runner, failed=False)
+                raise
+            self._give(runner, failed=False)
+            return answer
+        raise AssertionError("the second try answers or raises")
+
+    def _take(self) -> Runner:
+        with self._changed:
+            while not self._free:
+                if self._closed or self._all_lost():
+                    raise InfraError("no GPU is left to run on")
+                self._changed.wait()
+            return self._free.pop(0)
+
+    def _give(self, runner: Runner, failed: bool) -> bool:
+        """Take a runner back, unless it keeps failing; whether that was the last one."""
+        with self._changed:
+            losses = self._lost[id(runner)] = self._lost.get(id(runner), 0) + 1 if failed else 0
+            if losses < _LOSSES:
+                self._free.append(runner)
+            self._changed.notify_all()
+            return failed and (len(self._runners) == 1 or self._all_lost())
+
+    def _all_lost(self) -> bool:
+        return all(self._lost.get(id(runner), 0) >= _LOSSES for runner in self._runners)

@@ -1,0 +1,128 @@
+"""The GPU process as its parent sees it: started, spoken to under a deadline, killed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from evo_kernel.errors import InfraError
+
+START_S = 180.0
+_DROPPED = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # wiping freed memory relies on the usual allocator
+
+
+class Lost(Exception):
+    """The process died without an answer."""
+
+
+class WorkerProcess:
+    """One process: `start` loads its modules, `go` gives it the GPU. For one thread at a time."""
+
+    def __init__(self, command: Sequence[str], gpu: int, log: Any) -> None:
+        self._log = log
+        self.served = 0  # requests answered: a fresh process has no earlier one to blame
+        self.progress = 0  # parts of the last request that were begun
+        self._buffer = b""
+        self._process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=worker_env(gpu),
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def go(self) -> dict[str, Any]:
+        """Let it take the GPU; what it says of itself. Raises InfraError."""
+        try:
+            self._send(b"go\n")
+            return json.loads(self._line(START_S))
+        except (Lost, TimeoutError, json.JSONDecodeError) as error:
+            self.kill()
+            raise InfraError(f"the GPU process did not start ({error!r}):\n{self._tail()}") from error
+
+    def ask(self, message: bytes, deadline_s: float) -> dict[str, Any]:
+        """One request, one answer; every line of progress renews the deadline. Raises Lost, TimeoutError."""
+        self.progress = 0
+        self._send(message)
+        while True:
+            answer = json.loads(self._line(deadline_s))
+            if "progress" not in answer:
+                self.served += 1
+                return answer
+            self.progress += 1
+
+    def kill(self) -> None:
+        """Kill it and wait until the driver has let go of what it ran."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
+    def _send(self, message: bytes) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(message)
+            self._process.stdin.flush()
+        except (BrokenPipeError, ConnectionError, ValueError) as error:
+            raise Lost from error
+
+    def _line(self, deadline_s: float) -> bytes:
+        """The next line. Raises Lost at the end of the stream, TimeoutError."""
+        assert self._process.stdout is not None
+        end = time.monotonic() + deadline_s
+        while b"\n" not in self._buffer:
+            left = end - time.monotonic()
+            try:
+                fd = self._process.stdout.fileno()
+                if left <= 0 or not select.select([fd], [], [], left)[0]:
+                    raise TimeoutError
+                data = os.read(fd, 1 << 20)
+            except ValueError as error:  # closed from another thread
+                raise Lost from error
+            if not data:
+                raise Lost
+            self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line
+
+    def _tail(self) -> str:
+        self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, self._log.tell() - 2000))
+        return self._log.read().decode(errors="replace")
+
+
+def worker_env(gpu: int) -> dict[str, str]:
+    """The environment of a process on one GPU: `gpu` counts among those that this process may see."""
+    root = str(Path(__file__).resolve().parents[3])
+    env = {name: value for name, value in os.environ.items() if name not in _DROPPED}
+    env["PYTHONPATH"] = os.pathsep.join([root, *(p for p in sys.path if p)])
+    visible = [name for name in env.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    env["CUDA_VISIBLE_DEVICES"] = visible[gpu] if gpu < len(visible) else str(gpu)
+    env.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # so that the numbers are those of nvidia-smi
+    env.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # no pool of processes beside the clock
+    return env
+
+
+def open_log() -> Any:
+    return tempfile.TemporaryFile()

@@ -1,0 +1,148 @@
+"""How fast is a plan, or a torch function, or the GPU: everything that is timed, by one clock."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from evo_kernel.fitness.ceilings import benches
+from evo_kernel.fitness.pairing import PairSettings
+from evo_kernel.fitness.plan import CompiledPlan
+from evo_kernel.fitness.runners.clock import Buffers, Launches, disagreement, sample, sample_pairs
+from evo_kernel.fitness.runners.referee import Answer, Plans, Referee, Refused, fill
+from evo_kernel.fitness.runners.stock import plan_bytes, size_of
+from evo_kernel.fitness.timing import CLAIM, TIMING, TimingSettings, sets_needed, summarise
+from evo_kernel.tasks.task import Case, Input
+from evo_kernel.types import Status
+
+_CHECKED_SETS = 4  # the outputs of one of so many sets are compared after timing: a reference each is kept
+
+
+class Timer:
+    """Times plans of one task. A timing is {plan, case, seed, check, against_us}."""
+
+    def __init__(self, referee: Referee, settings: TimingSettings = TIMING) -> None:
+        self._referee, self.settings = referee, settings
+        self.bench_sizes: dict[str, int] = {}  # of the ceilings' benches, where not the usual ones
+
+    def time(self, plan: CompiledPlan, launcher: Launches, part: Answer) -> Answer:
+        """Samples in µs over rotating inputs with a cold L2; with `check`, a timed launch's outputs are checked."""
+        case, seed = self._referee.task.case(part["case"]), int(part["seed"])
+        count = self.sets(plan_bytes(plan))
+        with self._referee.arenas.lent(plan, count) as arenas:
+            drawn = [self._loaded(plan, arena, case, seed + n) for n, arena in enumerate(arenas)]
+            with self._referee.phase("capture"):
+                replays = self._captured(launcher, arenas)
+            with self._referee.phase("time"):
+                poison = partial(_poison, plan, arenas)
+                sampled = sample(self._referee.device, replays, self.settings, part.get("against_us"), poison)
+            state = self._referee.device.state()
+            with self._referee.phase("compare"):
+                used = min(len(sampled.samples_us), count)
+                self._referee.undisturbed(plan, arenas[:used], drawn[:used])
+                if fault := disagreement(sampled, self.settings):
+                    raise Refused(Status.REJECTED, fault)
+                if part["check"]:
+                    chosen = secrets.randbelow(min(used, _CHECKED_SETS))
+                    self._right_when_timed(plan, case, seed + chosen, drawn[chosen], arenas[chosen])
+            del replays
+        return {
+            "status": Status.PASSED,
+            "reason": "",
+            "samples_us": sampled.samples_us,
+            "wall_share": sampled.wall_us / max(sampled.event_us, 1e-9),
+            "sets": count,
+            "state": state.as_data(),
+        }
+
+    def sets(self, size: int) -> int:
+        return sets_needed(size, self._referee.device.l2_bytes, self._referee.device.free_bytes(), self.settings)
+
+    def _loaded(self, plan: CompiledPlan, arena: Buffers, case: Case, seed: int) -> tuple[Input, ...]:
+        inputs = self._referee.draw(case, seed)
+        fill(arena, plan, inputs)
+        return inputs
+
+    def _captured(self, launcher: Launches, arenas: Sequence[Buffers]) -> list[Callable[[], Any]]:
+        """A graph an arena. The first launch is a plain one, so that a fault shows before a capture does."""
+        self._referee.clean()
+        launcher.run(arenas[0])
+        self._referee.device.synchronize()
+        return [self._referee.device.capture(partial(launcher.run, arena), n == 0) for n, arena in enumerate(arenas)]
+
+    def _right_when_timed(
+        self, plan: CompiledPlan, case: Case, seed: int, inputs: tuple[Input, ...], arena: Buffers
+    ) -> None:
+        outputs = [arena.tensor(view) for view in plan.plan.outputs]
+        result = self._referee.compare(case, seed, "nominal", inputs, outputs)
+        if not result.passed:
+            raise Refused(Status.WRONG, f"right when checked, wrong when timed: {result.reason}", result.error)
+
+    def pair(self, plans: Plans, part: Answer, settings: PairSettings) -> Answer:
+        """Plan 0, the incumbent, and plan 1, the challenger, side by side: {case, seed, check}."""
+        return self._referee.guarded(partial(self._pair, plans, part, settings))
+
+    def _pair(self, plans: Plans, part: Answer, settings: PairSettings) -> Answer:
+        case, seed = self._referee.task.case(part["case"]), int(part["seed"])
+        both = [plans(0), plans(1)]
+        count = self.sets(max(map(plan_bytes, both)))
+        with contextlib.ExitStack() as stack:
+            launchers = [stack.enter_context(self._referee.launcher(plan)) for plan in both]
+            lent = [stack.enter_context(self._referee.arenas.lent(plan, count)) for plan in both]
+            drawn = [
+                [self._loaded(plan, arena, case, seed + n) for n, arena in enumerate(arenas)]
+                for plan, arenas in zip(both, lent, strict=True)
+            ]
+            with self._referee.phase("capture"):
+                replays = [self._captured(launcher, arenas) for launcher, arenas in zip(launchers, lent, strict=True)]
+            with self._referee.phase("time"):
+                rng = np.random.default_rng(secrets.randbits(64))
+                comparison, taken = sample_pairs(self._referee.device, replays[0], replays[1], rng, settings)
+            state = self._referee.device.state()
+            with self._referee.phase("compare"):
+                for plan, arenas, inputs in zip(both, lent, drawn, strict=True):
+                    self._referee.undisturbed(plan, arenas, inputs)
+                    if part["check"]:
+                        self._right_when_timed(plan, case, seed, inputs[0], arenas[0])
+            del replays
+        return {
+            "status": Status.PASSED,
+            "reason": "",
+            "comparison": comparison.as_data(),
+            "median_us": [summarise([one[n] for one in taken]).median_us for n in (0, 1)],
+            "state": state.as_data(),
+        }
+
+    def time_function(self, case: Case, function: Callable[..., Any], settings: TimingSettings) -> Answer:
+        """A torch function on a case, by the clock of plans: what a baseline is."""
+        size = size_of(self._referee.draw(case, 0))
+        sets = [self._referee.draw(case, seed) for seed in range(self.sets(3 * size))]
+        for _ in range(2):
+            function(*sets[0])
+        replays = [self._referee.device.capture(partial(function, *inputs), n == 0) for n, inputs in enumerate(sets)]
+        sampled = sample(self._referee.device, replays, settings)
+        self._referee.dirty = True
+        if fault := disagreement(sampled, settings):
+            raise Refused(Status.REJECTED, fault)
+        return {"status": Status.PASSED, "reason": "", "samples_us": sampled.samples_us}
+
+    def ceilings(self, progress: Callable[[], None] = lambda: None) -> dict[str, float]:
+        """What this GPU can do at most: see ceilings.py."""
+        found = {"l2_bytes": float(self._referee.device.l2_bytes)}
+        for make in benches(self._referee.device.name, **self.bench_sizes):
+            progress()
+            bench = make()
+            sampled = sample(self._referee.device, [self._referee.device.capture(bench.work, True)], CLAIM)
+            found[bench.name] = bench.value(sampled.median_us)
+        return found
+
+
+def _poison(plan: CompiledPlan, arenas: Sequence[Buffers]) -> None:
+    """What the samples do not write themselves must not look written."""
+    for arena in arenas:
+        arena.poison(plan)

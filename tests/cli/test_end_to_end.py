@@ -1,0 +1,149 @@
+"""What a user does, from a task file of fifteen lines with no first kernel to an exported champion: real judge, no GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner, Result
+
+from evo_kernel.cli.main import cli
+
+TASK = '''"""Scaled difference of two rows, squashed."""
+
+import torch
+
+CASES = {"check": [{"m": 3, "n": 129}], "search": [{"m": 256, "n": 1000}], "confirm": [{"m": 5, "n": 67}]}
+
+
+def inputs(case, generator, device):
+    draw = {"generator": generator, "device": device}
+    return torch.randn(case["m"], case["n"], **draw), torch.randn(case["m"], case["n"], **draw)
+
+
+def reference(x, y):
+    return torch.tanh(x - 2.0 * y).sum(-1)
+'''
+NAME = "squash"
+
+
+def evo(*arguments: str | Path) -> Result:
+    """One command, in this process: importing torch once is what makes this affordable."""
+    ended = CliRunner().invoke(cli, [str(word) for word in arguments])
+    if ended.exception is not None and not isinstance(ended.exception, SystemExit):
+        raise ended.exception
+    return ended
+
+
+def told(ended: Result) -> dict:
+    """The one JSON object on standard output."""
+    assert ended.stdout.count("\n") == 1, ended.stdout
+    return json.loads(ended.stdout)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def folder(tmp_path_factory: pytest.TempPathFactory):
+    """A working folder of its own: populations and plans land in it."""
+    before, made = os.getcwd(), tmp_path_factory.mktemp("user")
+    (made / f"{NAME}.py").write_text(TASK)
+    os.chdir(made)
+    yield made
+    os.chdir(before)
+
+
+@pytest.fixture(scope="module")
+def searched(folder: Path) -> Result:
+    assert len(TASK.splitlines()) <= 15 and "SEED" not in TASK
+    budget = ["--set", "budget.evaluations=4", "--set", "judge.tune_plans=0", "--set", "width=1"]
+    return evo("run", f"{NAME}.py", "--device", "cpu", "--json", *budget)
+
+
+@pytest.fixture(scope="module")
+def exported(searched: Result, folder: Path) -> Path:
+    ended = evo("export", f"{NAME}.db", "--to", "champion", "--device", "cpu", "--json")
+    assert ended.exit_code == 0, ended.output
+    found = told(ended)
+    assert {Path(path).name for path in found["files"]} >= {f"{NAME}.py", "task.py", "provenance.json", "README.md"}
+    return folder / "champion"
+
+
+def test_a_search_of_a_users_own_file(searched: Result) -> None:
+    assert searched.exit_code == 0, searched.output
+    found = told(searched)
+    assert found["task"] == NAME and found["environment"] == {"kind": "modeled", "label": "modeled (sm_90)"}
+    assert found["best"]["score"] >= 1.0
+    assert sum(found["evaluations"].values()) >= 4 and found["attempts"] >= 1
+    assert "Traceback" not in searched.output
+
+
+def test_looking_at_it(searched: Result, folder: Path) -> None:
+    status, best = told(evo("status", f"{NAME}.db", "--json")), told(searched)["best"]
+    assert status["attempts"] >= 1 and status["candidates"] >= 2 and status["evaluations"]["score"] >= 1
+    assert status["best"]["score"] >= 1.0
+    shown = told(evo("show", f"{NAME}.db", str(best["candidate"]), "--json"))
+    assert shown["evaluation"]["status"] == "passed" and "def run(" in shown["source"]
+    assert shown["evaluation"]["score"] == pytest.approx(best["score"])
+    for ending in ("dot", "json", "graphml"):
+        assert evo("tree", f"{NAME}.db", "--to", f"tree.{ending}").exit_code == 0
+    candidates = status["candidates"]
+    assert (folder / "tree.dot").read_text().startswith("digraph")
+    assert len(json.loads((folder / "tree.json").read_text())["nodes"]) == candidates
+    graph = ElementTree.parse(folder / "tree.graphml").getroot()
+    assert len(list(graph.iter("{http://graphml.graphdrawing.org/xmlns}node"))) == candidates
+
+
+def test_a_resume_goes_on_where_it_stopped(searched: Result, exported: Path) -> None:
+    before = told(evo("status", f"{NAME}.db", "--json"))
+    ended = evo("resume", f"{NAME}.db", "--set", "budget.evaluations=5", "--json")
+    assert ended.exit_code == 0, ended.output
+    after = told(evo("status", f"{NAME}.db", "--json"))
+    assert after["candidates"] >= before["candidates"] and after["sessions"] == 2
+    assert after["best"]["score"] >= before["best"]["score"]
+    spent = {name: sum(status["evaluations"].values()) for name, status in (("before", before), ("after", after))}
+    assert spent["after"] >= spent["before"]
+
+
+def test_a_champion_is_verified_and_its_plan_replayed(exported: Path) -> None:
+    saving = ["--device", "cpu", "--json", "--save-plan", "plans"]
+    ended = evo("verify", exported / f"{NAME}.py", "--task", exported / "task.py", *saving)
+    assert ended.exit_code == 0, ended.output
+    found = told(ended)
+    assert (found["status"], found["reason"], found["environment"]["kind"]) == ("passed", "", "modeled")
+    assert found["score"] > 0 and [case["case"] for case in found["cases"]] == ["m256-n1000"]
+    provenance = json.loads((exported / "provenance.json").read_text())
+    judged = {case["case"]: case for case in provenance["evaluation"]["cases"]}
+    assert found["cases"][0]["us"] == pytest.approx(judged["m256-n1000"]["us"])
+    (plan,) = Path("plans").glob("*.plan")
+    replayed = evo("replay", plan, "--device", "cpu", "--json")
+    assert replayed.exit_code == 0, replayed.output
+    again = told(replayed)
+    assert (again["status"], again["plan"]) == ("passed", found["cases"][0]["plan"])
+    assert again["us"] == pytest.approx(found["cases"][0]["us"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "status"),
+    [
+        ("2.0", "2.5", "wrong"),
+        ("\ndef run(", "\ndef run(:", "build_error"),
+        ("\ndef run(", "\ndef run(x, y):\n    return (x - 2.0 * y).tanh().sum(-1)\n\n\ndef _other(", "rejected"),
+    ],
+)
+def test_each_fault_is_one_object_and_an_exit_code(exported: Path, folder: Path, old: str, new: str, status: str):
+    text = (exported / f"{NAME}.py").read_text()
+    assert old in text, text
+    (folder / "mine.py").write_text(text.replace(old, new, 1))
+    ended = evo("verify", "mine.py", "--task", f"{NAME}.py", "--device", "cpu", "--json")
+    found = told(ended)
+    assert found["status"] == status, found["reason"]
+    assert ended.exit_code == 1
+    assert found["reason"] and found["score"] is None
+    assert found["environment"]["kind"] == "modeled"
+
+
+def test_a_population_is_not_overwritten(searched: Result) -> None:
+    with pytest.raises(Exception, match="exists already: go on with `evo-kernel resume"):
+        evo("run", f"{NAME}.py", "--device", "cpu")

@@ -1,0 +1,240 @@
+"""A GPU that is none: plans by name, a simulated clock, and a worker process around it (`python -m` runs one).
+
+The launcher does what the plan's first kernel is called: `honest` computes softmax rows with torch, the others break
+in one way each. A kernel takes the microseconds that its name ends in (`honest_50`), with noise and drift.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from evo_kernel.fitness.plan import Binary, Buffer, CompiledPlan, Kernel, Launch, Plan, Pointer, View
+from evo_kernel.fitness.runners.examiner import Examiner
+from evo_kernel.fitness.runners.nvml import GpuState
+from evo_kernel.fitness.timing import TIMING
+from evo_kernel.tasks.loading import load
+
+TASK_TEXT = '''"""Softmax over rows."""
+import torch
+
+CASES = {"check": [{"m": 3, "n": 7}, {"m": 4, "n": 33}], "search": [{"m": 64, "n": 128}], "confirm": [{"m": 8, "n": 8}]}
+
+
+def inputs(case, generator, device):
+    return torch.randn(case["m"], case["n"], generator=generator, device=device)
+
+
+def reference(x):
+    return torch.softmax(x, dim=-1)
+
+
+def broken(x):
+    raise RuntimeError("this build has no such path")
+
+
+BASELINES = {"eager": reference, "broken": broken}
+reference.compiled_baseline = False
+'''
+
+
+def task_in(folder: Path):
+    path = folder / "rows.py"
+    path.write_text(TASK_TEXT)
+    return load(path)
+
+
+def plan(name: str, m: int, n: int) -> CompiledPlan:
+    views = [View(buffer=i, dtype="float32", shape=(m, n), strides=(n, 1)) for i in (0, 1)]
+    kernel = Kernel(name=name, text="# nothing", signature=(("x", "*fp32"), ("y", "*fp32")))
+    made = Plan(
+        case=f"m{m}-n{n}", target=90, inputs=(views[0],),
+        buffers=(Buffer(kind="input", bytes=m * n * 4), Buffer(kind="scratch", bytes=m * n * 4)),
+        kernels=(kernel,), nodes=(Launch(kernel=0, grid=(m, 1, 1), args=(Pointer(buffer=0), Pointer(buffer=1))),),
+        outputs=(views[1],),
+    )  # fmt: skip
+    binary = Binary(key=kernel.key, symbol=name, cubin=name.encode() * 3, code_hash=name, num_warps=4)
+    return CompiledPlan(plan=made, binaries=(binary,))
+
+
+class PlanRefused(Exception):
+    pass
+
+
+class FakeArena:
+    def __init__(self, plan: CompiledPlan) -> None:
+        self.memory = [torch.zeros(b.bytes, dtype=torch.uint8) for b in plan.plan.buffers]
+        self.canary: int | None = None
+
+    def bytes_of(self, buffer: int) -> torch.Tensor:
+        return self.memory[buffer]
+
+    def tensor(self, view: View) -> torch.Tensor:
+        return torch.as_strided(self.memory[view.buffer].view(getattr(torch, view.dtype)), view.shape, view.strides)
+
+    def poison(self, plan: CompiledPlan) -> None:
+        for index, buffer in enumerate(plan.plan.buffers):
+            if buffer.kind == "scratch":
+                self.memory[index].fill_(0xFF)
+
+    def broken_canary(self) -> int | None:
+        return self.canary
+
+
+class FakeLauncher:
+    def __init__(self, device: FakeDevice, plan: CompiledPlan) -> None:
+        self.device, self.plan = device, plan
+        self.kind, _, tail = plan.plan.kernels[0].name.partition("_")
+        self.us = float(tail or 50)
+        self.runs = 0
+        if self.kind == "refused":
+            raise PlanRefused("the GPU does not take it")
+        if self.kind == "oom":
+            raise torch.OutOfMemoryError("tried to allocate far too much")
+
+    def run(self, arena: FakeArena) -> None:
+        self.runs += 1
+        x, y = arena.tensor(self.plan.plan.inputs[0]), arena.tensor(self.plan.plan.outputs[0])
+        self.device.run_for(self.us)
+        match self.kind:
+            case "illegal":
+                self.device.lost = True
+            case "endless":
+                time.sleep(3600)
+            case "dies":
+                os._exit(1)
+            case "nothing":
+                return
+            case "lazy" if self.device.timing:
+                return
+            case "outside":
+                arena.canary = 1
+            case "random":
+                y.copy_(torch.rand_like(y))
+                return
+        result = torch.softmax(x, -1)
+        y.copy_(result + 0.01 if self.kind == "wrong" else result)
+        if self.kind == "input":
+            x.zero_()
+
+    def close(self) -> None:
+        self.device.closed += 1
+
+
+class FakeDevice:
+    """Implements Device on the CPU. `noise` and `drift` are shares of a kernel's time; the clock ticks in `tick_us`."""
+
+    name = "cpu"
+    refused: tuple[type[Exception], ...] = (PlanRefused,)
+    broken: tuple[type[Exception], ...] = (RuntimeError,)
+    l2_bytes = 1 << 14
+
+    def __init__(self, noise: float = 0.002, drift: float = 0.0, tick_us: float = 0.0, skew: float = 1.0) -> None:
+        self.noise, self.drift, self.tick_us, self.skew = noise, drift, tick_us, skew
+        self.rng = np.random.default_rng(7)
+        self.us = 0.0  # of the simulated clock
+        self.lost = self.timing = False
+        self.closed = self.wipes = self.samples = self.released = 0
+
+    def run_for(self, us: float) -> None:
+        self.samples += 1
+        self.us += us * (1 + self.drift * self.samples / 1000) * float(np.exp(self.rng.normal(0, self.noise)))
+
+    def launcher(self, plan: CompiledPlan) -> FakeLauncher:
+        return FakeLauncher(self, plan)
+
+    def arena(self, plan: CompiledPlan) -> FakeArena:
+        return FakeArena(plan)
+
+    def capture(self, work: Callable[[], Any], rehearse: bool = False) -> Callable[[], Any]:
+        if rehearse:
+            work()
+
+        def replay() -> None:
+            self.timing, before = True, self.us
+            work()
+            self.timing = False
+            if self.us == before:  # work of torch's own
+                self.run_for(30.0)
+
+        return replay
+
+    def synchronize(self) -> None:
+        if self.lost:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        self.us += 5.0
+
+    def flush(self) -> None:
+        self.us += 40.0
+
+    def mark(self) -> float:
+        return self.us if not self.tick_us else round(self.us / self.tick_us) * self.tick_us
+
+    def elapsed_us(self, start: float, end: float) -> float:
+        return end - start
+
+    def now(self) -> float:
+        return self.us * 1e-6 * self.skew
+
+    def wipe(self) -> None:
+        self.wipes += 1
+
+    def release(self) -> None:
+        self.released += 1
+
+    def healthy(self) -> bool:
+        return not self.lost
+
+    def free_bytes(self) -> int:
+        return 1 << 26
+
+    def total_bytes(self) -> int:
+        return 1 << 28
+
+    def state(self) -> GpuState:
+        return GpuState(clock_mhz=1980.0, power_w=600.0)
+
+
+SETTINGS = dataclasses.replace(TIMING, metronome_bytes=1 << 10)
+
+
+def timed(function: Callable[..., Any], device: FakeDevice, us: float) -> Callable[..., Any]:
+    """A torch function that takes so long on the simulated clock."""
+
+    @functools.wraps(function)
+    def work(*inputs: Any) -> Any:
+        device.run_for(us)
+        return function(*inputs)
+
+    return work
+
+
+def main() -> None:
+    from evo_kernel.fitness.runners.cuda_worker import Worker
+
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    requests = os.fdopen(0, "rb")
+    task = load(sys.argv[1])
+    if requests.readline() != b"go\n":
+        return
+    device = FakeDevice()
+    worker = Worker(task, device, replies)
+    worker.examiner = Examiner(task, device, SETTINGS)
+    worker.examiner.timer.bench_sizes = {"copy_bytes": 1 << 12, "side": 16}
+    worker.reply({"device": "a simulated GPU", "arch": 90, "driver": "0", "pid": os.getpid()})
+    worker.serve(requests)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()

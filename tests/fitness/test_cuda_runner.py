@@ -1,0 +1,215 @@
+"""The parent's side of the GPU process, with real processes around a simulated GPU: who is blamed, who is repeated."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from evo_kernel.errors import InfraError, PlanError, UserError
+from evo_kernel.fitness.ceilings import NAMES
+from evo_kernel.fitness.pairing import Verdict
+from evo_kernel.fitness.runners import wire
+from evo_kernel.fitness.runners.base import Checked, CheckPart, Exam, TimePart
+from evo_kernel.fitness.runners.choose import gpu_count
+from evo_kernel.fitness.runners.cuda_runner import CudaRunner
+from evo_kernel.fitness.runners.pool import RunnerPool
+from evo_kernel.fitness.runners.process import worker_env
+from evo_kernel.types import Measurement, Status
+from tests.fitness.fake_gpu import plan, task_in
+
+DEADLINE_S = 8.0
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    return task_in(tmp_path_factory.mktemp("task"))
+
+
+def runner_for(task, gpu=0):
+    command = (sys.executable, "-P", "-m", "tests.fitness.fake_gpu", str(task.path))
+    return CudaRunner(task, gpu, DEADLINE_S, command)
+
+
+@pytest.fixture(scope="module")
+def runner(task):
+    made = runner_for(task)
+    made.start()
+    yield made
+    made.close()
+
+
+def exam_of(task, name):
+    check, search = task.case("m3-n7"), task.case("m64-n128")
+    return Exam((CheckPart(plan(name, 3, 7), check, ((1, "nominal"),)),), (TimePart(plan(name, 64, 128), search, 9),))
+
+
+def test_one_request_checks_and_times(task, runner):
+    found = runner.exam(exam_of(task, "honest_80"))
+    assert found.fault is None and found.checks[0].passed
+    measured = found.timings[0]
+    assert isinstance(measured, Measurement) and measured.median_us == pytest.approx(80, rel=0.02)
+    assert (measured.clock_mhz, measured.power_w) == (1980.0, 600.0) and measured.drift is not None
+    assert measured.low_us <= measured.median_us <= measured.high_us and measured.n >= 3
+    assert runner.busy_s > 0 and runner.spent_s["request"] >= runner.busy_s and runner.spent_s["time"] > 0
+
+
+def test_check_measure_and_pair_one_by_one(task, runner):
+    case = task.case("m64-n128")
+    fast, slow = plan("honest_50", 64, 128), plan("honest_80", 64, 128)
+    assert runner.check(fast, case, [(1, "nominal"), (2, "large")]).passed
+    assert isinstance(runner.measure(fast, case, 3, against_us=100.0), Measurement)
+    paired = runner.pair(slow, fast, case, 4)
+    assert paired.comparison.verdict is Verdict.FASTER and paired.comparison.ratio == pytest.approx(1.6, rel=0.02)
+    same = runner.pair(slow, slow, case, 4)
+    assert same.comparison.verdict is Verdict.EQUAL
+    wrong = runner.check(plan("wrong", 64, 128), case, [(1, "nominal")])
+    assert wrong.status is Status.WRONG and wrong.error > 1
+
+
+def test_baselines_report_by_name_and_ceilings_are_kept(task, runner):
+    case = task.case("m64-n128")
+    found = runner.baselines(case)
+    assert set(found) == {"eager"}
+    assert "no such path" in runner.baseline_faults["m64-n128: broken"]
+    ceilings = runner.ceilings()
+    assert set(ceilings) == set(NAMES)
+    assert runner.ceilings() == ceilings
+
+
+def test_the_culprit_is_named_and_the_next_is_innocent(task, runner):
+    for name, status in (
+        ("illegal", Status.RUNTIME_ERROR),
+        ("dies", Status.RUNTIME_ERROR),
+        ("oom", Status.RUNTIME_ERROR),
+    ):
+        found = runner.exam(exam_of(task, name))
+        assert found.fault is not None and found.fault.status is status, (name, found)
+        after = runner.exam(exam_of(task, "honest_80"))
+        assert after.fault is None, (name, after)
+
+
+def test_who_is_lost_with_a_process_is_the_part_that_ran(task, runner):
+    first, second, search = task.case("m3-n7"), task.case("m4-n33"), task.case("m64-n128")
+    good = CheckPart(plan("honest", 3, 7), first, ((1, "nominal"),))
+    for name in ("dies", "illegal"):
+        bad = CheckPart(plan(name, 4, 33), second, ((1, "nominal"),))
+        found = runner.exam(Exam((good, bad)))
+        assert found.checks[0] is None and found.checks[1].status is Status.RUNTIME_ERROR
+    late = runner.exam(Exam((good,), (TimePart(plan("dies", 64, 128), search, 1),)))
+    assert late.checks == (None,) and late.fault is late.timings[0]
+
+
+def test_an_endless_kernel_times_out(task):
+    runner = runner_for(task)
+    runner._deadline_s = 1.0
+    try:
+        runner.start()
+        assert runner.exam(exam_of(task, "endless")).fault.status is Status.TIMEOUT
+        runner._deadline_s = DEADLINE_S
+        assert runner.exam(exam_of(task, "honest")).fault is None
+    finally:
+        runner.close()
+
+
+def test_a_worker_killed_from_outside_costs_nobody_a_verdict(task, runner):
+    stop = threading.Event()
+
+    def kill():
+        while not stop.wait(0.7):
+            process = runner._process
+            if process is not None and process.served > 2:
+                os.kill(process.pid, signal.SIGKILL)
+
+    before = runner.respawns
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        with ThreadPoolExecutor(3) as pool:
+            found = list(pool.map(lambda _: runner.exam(exam_of(task, "honest_80")), range(40)))
+        while runner.respawns == before:
+            assert runner.exam(exam_of(task, "honest_80")).fault is None
+    finally:
+        stop.set()
+        killer.join()
+    assert all(one.fault is None for one in found)
+
+
+def test_a_closed_runner_says_so(task):
+    runner = runner_for(task)
+    runner.close()
+    with pytest.raises(InfraError, match="closed"):
+        runner.start()
+
+
+def test_a_bug_of_ours_is_no_plans_fault(task, runner):
+    with pytest.raises(InfraError, match="on its own account"):
+        runner.request({"command": "nonsense"})
+    assert runner.exam(exam_of(task, "honest")).fault is None
+
+
+def test_two_gpus_share_the_work(task):
+    pool = RunnerPool([runner_for(task, gpu) for gpu in (0, 1)])
+    try:
+        pool.start()
+        assert pool.environment("").device == "a simulated GPU"
+        with ThreadPoolExecutor(4) as threads:
+            found = list(threads.map(lambda _: pool.exam(exam_of(task, "honest_80")), range(8)))
+        assert all(one.fault is None for one in found)
+        assert all(runner.spent_s["request"] > 0 for runner in pool._runners)
+        pool._runners[0].request = _fails  # type: ignore[method-assign]
+        for _ in range(4):
+            assert pool.exam(exam_of(task, "honest")).fault is None
+    finally:
+        pool.close()
+
+
+def _fails(*args, **kwargs):
+    raise InfraError("the GPU fell off the bus")
+
+
+def test_gpus_of_two_models_are_refused(task):
+    pool = RunnerPool([runner_for(task, gpu) for gpu in (0, 1)])
+    try:
+        pool._runners[0].environment = lambda confinement: type("E", (), {"device": "another GPU"})()  # type: ignore
+        with pytest.raises(UserError, match="differ"):
+            pool.start()
+    finally:
+        pool.close()
+
+
+def test_which_gpu_a_worker_sees(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5")
+    assert worker_env(1)["CUDA_VISIBLE_DEVICES"] == "GPU-5"
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert worker_env(1)["CUDA_VISIBLE_DEVICES"] == "1"
+    assert (gpu_count("all", 4), gpu_count("2", 4)) == (4, 2)
+    for wrong in ("0", "5", "x"):
+        with pytest.raises(UserError, match="--gpus"):
+            gpu_count(wrong, 4)
+
+
+def test_plans_travel_unchanged_and_are_validated():
+    import io
+
+    plans = [plan("honest", 3, 7), plan("honest", 64, 128), plan("wrong", 3, 7)]
+    message = wire.pack({"command": "exam", "a": 1}, plans)
+    requests = list(wire.unpack(io.BytesIO(message + message)))
+    assert len(requests) == 2 and requests[0]["a"] == 1 and len(requests[0]["blobs"]) == 2
+    assert [wire.plan_of(requests[1], n) for n in range(3)] == plans
+    assert list(wire.unpack(io.BytesIO(message[:-1]))) == []
+    requests[0]["plans"][0]["binaries"][0]["num_warps"] = 4096
+    with pytest.raises(PlanError):
+        wire.plan_of(requests[0], 0)
+
+
+def test_checked_is_what_a_lost_exam_leaves(task, runner):
+    only = Exam(timings=(TimePart(plan("dies", 64, 128), task.case("m64-n128"), 1),))
+    found = runner.exam(only)
+    assert isinstance(found.timings[0], Checked) and found.fault is found.timings[0]
+    time.sleep(0)

@@ -1,0 +1,233 @@
+"""What the GPU process does with plans, on a simulated GPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from evo_kernel.errors import PlanError
+from evo_kernel.fitness import check
+from evo_kernel.fitness.ceilings import Ceilings
+from evo_kernel.fitness.pairing import PAIRING
+from evo_kernel.fitness.runners.clock import Metronome
+from evo_kernel.fitness.runners.examiner import Examiner
+from evo_kernel.fitness.runners.referee import Budget
+from evo_kernel.fitness.targets import target_for
+from evo_kernel.fitness.timing import CLAIM, TIMING, summarise
+from evo_kernel.fitness.vault import SMALL_BYTES, Vault
+from evo_kernel.types import Status
+from tests.fitness.fake_gpu import SETTINGS, FakeDevice, plan, task_in, timed
+
+CHECK = {"plan": 0, "case": "m3-n7", "rounds": [[11, "nominal"], [12, "large"]]}
+TIME = {"plan": 1, "case": "m64-n128", "seed": 5, "check": True, "against_us": None}
+
+
+@pytest.fixture
+def task(tmp_path):
+    return task_in(tmp_path)
+
+
+@pytest.fixture
+def examiner(task):
+    return Examiner(task, FakeDevice(), SETTINGS)
+
+
+def exam(examiner, name, checks=(CHECK,), timings=(TIME,)):
+    plans = [plan(name, 3, 7), plan(name, 64, 128)]
+    return examiner.exam(plans.__getitem__, checks, timings)
+
+
+def test_an_honest_plan_passes_and_is_timed(examiner):
+    answer = exam(examiner, "honest_80")
+    assert [c["status"] for c in answer["checks"]] == ["passed"] and answer["checks"][0]["error"] <= 1
+    timing = answer["timings"][0]
+    assert timing["status"] == "passed" and timing["state"]["clock_mhz"] == 1980.0
+    assert summarise(timing["samples_us"]).median_us == pytest.approx(80, rel=0.01)
+    assert timing["sets"] > 1 and not answer["fatal"] and answer["drift"] == pytest.approx(0, abs=0.01)
+    assert {"load", "run", "compare", "capture", "time", "metronome"} <= set(answer["spent_s"])
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "reason"),
+    [
+        ("wrong", Status.WRONG, "off by"),
+        ("nothing", Status.WRONG, "never written"),
+        ("random", Status.WRONG, "two runs"),
+        ("input", Status.WRONG, "changes its input 0"),
+        ("outside", Status.WRONG, "outside a buffer"),
+        ("refused", Status.REJECTED, "does not take it"),
+        ("oom", Status.RUNTIME_ERROR, "out of GPU memory"),
+        ("illegal", Status.RUNTIME_ERROR, "illegal memory access"),
+    ],
+)
+def test_faults_are_answers_and_end_the_exam(examiner, name, status, reason):
+    answer = exam(examiner, name)
+    assert len(answer["checks"]) == 1 and not answer["timings"]
+    assert answer["checks"][0]["status"] == status and reason in answer["checks"][0]["reason"]
+    assert answer["fatal"] == (name == "illegal")
+
+
+SECOND = {"plan": 1, "case": "m4-n33", "rounds": [[21, "nominal"]]}
+
+
+@pytest.mark.parametrize(
+    ("names", "statuses"),
+    [
+        (("honest", "honest"), ["passed", "passed"]),
+        (("wrong", "honest"), ["wrong"]),
+        (("honest", "wrong"), ["passed", "wrong"]),
+        (("honest", "refused"), ["passed", "rejected"]),
+        (("wrong", "refused"), ["wrong"]),
+        (("honest", "illegal"), [None, "runtime_error"]),
+        (("wrong", "illegal"), [None, "runtime_error"]),
+    ],
+)
+def test_a_group_of_checks_is_answered_part_by_part(examiner, names, statuses):
+    plans = [plan(names[0], 3, 7), plan(names[1], 4, 33)]
+    answer = examiner.exam(plans.__getitem__, [CHECK, SECOND], [])
+    assert [c and c["status"] for c in answer["checks"]] == statuses
+    assert answer["fatal"] == ("illegal" in names)
+
+
+def test_a_damaged_input_is_drawn_again_within_a_group(examiner):
+    plans = [plan("honest", 3, 7), plan("honest", 4, 33)]
+    examiner.exam(plans.__getitem__, [CHECK, SECOND], [])
+    for values in examiner.referee.inputs._kept.values():
+        values[0].mul_(2.0)
+    answer = examiner.exam(plans.__getitem__, [CHECK, SECOND], [])
+    assert [c["status"] for c in answer["checks"]] == ["passed", "passed"]
+    assert [c["status"] for c in examiner.exam(plans.__getitem__, [SECOND], [])["checks"]] == ["passed"]
+
+
+def test_an_output_that_a_timed_launch_does_not_write_is_found(examiner):
+    answer = exam(examiner, "lazy")
+    assert answer["checks"][0]["status"] == "passed"
+    assert answer["timings"][0]["status"] == Status.WRONG and "when timed" in answer["timings"][0]["reason"]
+
+
+def test_an_innocent_plan_survives_one_that_wrote_into_what_is_kept(examiner):
+    exam(examiner, "honest_80")
+    for values in examiner.referee.inputs._kept.values():
+        values[0].mul_(2.0)
+    assert not examiner.referee.inputs.intact()
+    answer = exam(examiner, "honest_80")
+    assert answer["checks"][0]["status"] == answer["timings"][0]["status"] == "passed", answer
+    assert examiner.referee.inputs.intact()
+
+
+def test_freed_memory_is_wiped_between_a_comparison_and_the_next_kernel(examiner):
+    exam(examiner, "honest_80")
+    assert examiner.referee.device.wipes >= 1  # between the check's comparison and the timing
+    before = examiner.referee.device.wipes
+    exam(examiner, "honest_80", timings=())
+    assert examiner.referee.device.wipes > before
+
+
+def test_what_is_asked_decides_how_long_it_is_timed(examiner):
+    plain = exam(examiner, "honest_80", checks=())["timings"][0]["samples_us"]
+    clear = exam(examiner, "honest_80", checks=(), timings=({**TIME, "against_us": 40.0},))["timings"][0]["samples_us"]
+    assert len(clear) == TIMING.few < len(plain)
+    examiner.timer.settings = CLAIM
+    assert len(exam(examiner, "honest_80", checks=())["timings"][0]["samples_us"]) >= CLAIM.few
+
+
+def test_rounds_that_do_not_fit_at_once_are_run_in_turns(task):
+    examiner = Examiner(task, FakeDevice(), SETTINGS, budget=Budget(check_bytes=1))
+    assert exam(examiner, "honest", timings=())["checks"][0]["status"] == "passed"
+
+
+def test_a_clock_that_disagrees_with_the_wall_is_refused(task):
+    answer = exam(Examiner(task, FakeDevice(skew=3.0), SETTINGS), "honest_2000", checks=())
+    assert answer["timings"][0]["status"] == Status.REJECTED and "wall clock" in answer["timings"][0]["reason"]
+
+
+def test_a_plan_for_other_inputs_is_refused(examiner):
+    answer = examiner.exam([plan("honest", 3, 8)].__getitem__, [CHECK], [])
+    assert answer["checks"][0]["status"] == Status.REJECTED
+
+    def invalid(position):
+        raise PlanError("not a plan")
+
+    assert examiner.exam(invalid, [CHECK], [])["checks"][0]["reason"] == "not a plan"
+
+
+@pytest.mark.parametrize(
+    ("challenger", "verdict"), [("honest_90", "faster"), ("honest_110", "slower"), ("honest_100", "equal")]
+)
+def test_pairs(examiner, challenger, verdict):
+    plans = [plan("honest_100", 64, 128), plan(challenger, 64, 128)]
+    answer = examiner.pair(plans.__getitem__, {"case": "m64-n128", "seed": 3, "check": True}, PAIRING)
+    assert answer["status"] == "passed" and answer["comparison"]["verdict"] == verdict
+    assert answer["median_us"][0] == pytest.approx(100, rel=0.01)
+
+
+def test_pairs_check_both(examiner):
+    plans = [plan("honest_100", 64, 128), plan("wrong_50", 64, 128)]
+    answer = examiner.pair(plans.__getitem__, {"case": "m64-n128", "seed": 3, "check": True}, PAIRING)
+    assert answer["status"] == Status.WRONG
+
+
+def test_a_baseline_is_timed_by_the_same_clock(task, examiner):
+    case = task.case("m64-n128")
+    answer = examiner.timer.time_function(case, timed(task.reference_function, examiner.referee.device, 70.0), CLAIM)
+    assert summarise(answer["samples_us"]).median_us == pytest.approx(70, rel=0.01)
+
+
+def test_ceilings_are_measured_and_bound_kernels(examiner):
+    examiner.timer.bench_sizes = {"copy_bytes": 1 << 12, "side": 16}
+    found = Ceilings.from_data(examiner.timer.ceilings())
+    assert found is not None and found.measured and found.l2_bytes == examiner.referee.device.l2_bytes
+    assert found.copy_bytes_per_s == pytest.approx((2 << 12) / 30e-6, rel=0.02)  # torch's work takes 30 us there
+    assert found.bf16_flops == pytest.approx(2 * 16**3 / 30e-6, rel=0.02)
+    table = Ceilings.of_target(target_for(90))
+    assert Ceilings.from_data(table.as_data()) == Ceilings(**{**vars(table), "measured": True})
+    assert Ceilings.from_data({"copy_bytes/s": 1.0}) is None
+    copied = table.light_us(0, 4.26e6)
+    assert copied == pytest.approx(1.0)
+    assert table.light_us(789e6, None) == pytest.approx(1.0)
+    assert table.floor_us(None, 60 << 20) == 0.0  # writes may still lie in the L2
+
+
+def test_the_metronome_sees_drift():
+    device = FakeDevice(noise=0.0)
+    metronome = Metronome(device, SETTINGS)
+    slower = [1.0]
+    capture = device.capture
+    device.capture = lambda work, rehearse=False: capture(lambda: device.run_for(30 * slower[0]))  # type: ignore[method-assign]
+    assert metronome.tick() == pytest.approx(0.0)
+    slower[0] = 1.1
+    drifts = [metronome.tick() for _ in range(TIMING.metronome_every)]
+    assert drifts[0] == pytest.approx(0.0) and drifts[-1] == pytest.approx(0.1, abs=0.01)
+
+
+def test_references_are_unreadable_unless_open(task):
+    inputs = (torch.randn(600, 600),)
+    expected = check.expect(task, inputs)
+    assert sum(t.numel() * t.element_size() for p in expected for t in (p.truth, p.honest, p.compared)) > SMALL_BYTES
+    truth = expected[0].truth.clone()
+    vault = Vault("cpu", 1 << 30)
+    with vault.open(("case", 1, "nominal"), lambda: expected) as opened:
+        assert torch.equal(opened[0].truth, truth) and opened[0].frobenius == expected[0].frobenius
+        kept = opened[0].truth
+        assert not vault.intact()
+    assert vault.intact()
+    assert (kept == truth).sum() == 0 and abs(float((kept.view(torch.int64) < 0).double().mean()) - 0.5) < 0.02
+    with vault.open(("case", 1, "nominal"), lambda: pytest.fail("it is kept")) as opened:
+        assert torch.equal(opened[0].truth, truth)
+    kept.view(torch.int64)[0] ^= 1
+    assert not vault.intact()
+
+
+def test_the_vault_keeps_within_its_limit():
+    made = []
+
+    def make():
+        made.append(1)
+        values = torch.zeros(1 << 18, dtype=torch.float64)
+        return (check.Expected(values, values.float(), values.bool(), 1.0, 1.0),)
+
+    vault = Vault("cpu", 5 << 20)
+    for seed in (1, 2, 2, 1):
+        with vault.open(("case", seed, "nominal"), make) as opened:
+            assert float(opened[0].truth.abs().sum()) == 0.0
+    assert len(made) == 3

@@ -1,0 +1,138 @@
+"""The tuner's proposals, and the race in which the judge tries them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from evo_kernel.fitness.judge import JudgeSettings, PlanJudge
+from evo_kernel.fitness.knobs import Knob, find_knobs
+from evo_kernel.fitness.runners.base import Checked, exam_one_by_one
+from evo_kernel.fitness.tuner import BATCH, Tuner, too_large
+from evo_kernel.tasks.loading import load
+from evo_kernel.types import Environment, Measurement, Purpose, Source, Status
+
+SOURCE = Source("# any\n")
+KNOBS = (Knob("BLOCK", 64, (16, 32, 64, 128, 256, 512)), Knob("NUM_WARPS", 4, (1, 2, 4, 8, 16)))
+
+
+def cost(setting):
+    """Log time with its optimum at BLOCK 256, 2 warps."""
+    chosen = {"BLOCK": 64, "NUM_WARPS": 4} | dict(setting)
+    return abs(math.log2(chosen["BLOCK"] / 256)) + abs(math.log2(chosen["NUM_WARPS"] / 2))
+
+
+def tuned(seed, count=16):
+    tuner, tried = Tuner(seed), []
+    for batch in tuner.batches(SOURCE, KNOBS, count):
+        assert 1 <= len(batch) <= BATCH
+        tried += batch
+        for setting in batch:
+            tuner.tell(SOURCE, setting, cost(setting))
+    return tried
+
+
+def test_settings_are_distinct_other_than_the_own_and_deterministic():
+    tried = tuned(1)
+    assert len(tried) == len(set(tried)) == 16
+    assert () not in tried  # only what differs from the source's own is named
+    assert all(dict(setting).get("BLOCK") != 64 for setting in tried)
+    assert tried == tuned(1) != tuned(2)
+
+
+def test_what_was_told_steers_what_is_tried():
+    firsts, lasts = [], []
+    for seed in range(20):
+        tried = tuned(seed)
+        firsts += [cost(setting) for setting in tried[:BATCH]]
+        lasts += [cost(setting) for setting in tried[-BATCH:]]
+    assert sum(lasts) / len(lasts) < 0.8 * sum(firsts) / len(firsts)
+
+
+def test_failures_do_not_stop_it_and_a_small_space_ends():
+    tuner = Tuner(0)
+    tried = []
+    for batch in tuner.batches(SOURCE, KNOBS[1:], 100):
+        tried += batch
+        for setting in batch:
+            tuner.tell(SOURCE, setting, None)
+    assert sorted(tried) == [(("NUM_WARPS", n),) for n in (1, 2, 8, 16)]
+    assert list(tuner.batches(SOURCE, (), 8)) == [] == list(tuner.batches(SOURCE, KNOBS, 0))
+
+
+@pytest.mark.parametrize(
+    ("setting", "large"),
+    [
+        ((("BLOCK", 65536),), False),  # one row block: a loop's tile, not an accumulator
+        ((("BLOCK_M", 128), ("BLOCK_N", 256), ("NUM_WARPS", 8)), False),
+        ((("BLOCK_M", 256), ("BLOCK_N", 256), ("NUM_WARPS", 16)), True),
+        ((("BLOCK_M", 256), ("BLOCK_N", 64), ("NUM_WARPS", 1)), True),  # 512 elements a thread
+        ((("BLOCK_M", 256), ("BLOCK_N", 64)), False),  # at Triton's own 4 warps
+        ((("BLOCK_K", 256), ("BLOCK_M", 128), ("BLOCK_N", 256), ("NUM_WARPS", 8)), True),
+    ],
+)
+def test_what_is_too_large(setting, large):
+    assert too_large(setting) is large
+
+
+class ScriptedRunner:
+    """Everything is right; a plan's time follows from its warps alone."""
+
+    arch = 90
+    busy_s = 0.0
+
+    def __init__(self, task):
+        self.task, self.timed = task, []
+
+    def start(self): ...
+
+    def close(self): ...
+
+    def environment(self, confinement):
+        return Environment("modeled", "sm_90", "", "-", "-", True, 1, confinement)
+
+    def check(self, plan, case, rounds):
+        return Checked(Status.PASSED)
+
+    def ceilings(self):
+        return {}
+
+    def exam(self, exam):
+        return exam_one_by_one(self, exam)
+
+    def measure(self, plan, case, seed, checked=True, against_us=None):
+        warps = plan.plan.kernels[0].num_warps
+        self.timed.append((case.name, warps))
+        us = {1: 100.0, 2: 50.0, 4: 80.0, 8: 90.0, 16: 300.0}[warps]
+        return Measurement(case.name, plan.hash, us, 0.0, 5, us, us, {})
+
+    def baselines(self, case):
+        return {"eager": 80.0}
+
+
+@pytest.fixture(scope="module")
+def raced():
+    task = load("softmax")
+    source = Source(task.seed.text.replace("BLOCK = ", "BLOCK_ = ").replace("BLOCK=BLOCK", "BLOCK=1024"))
+    runner = ScriptedRunner(task)
+    judge = PlanJudge(task, runner, JudgeSettings(tune_plans=8))
+    judge.start()
+    with judge:
+        evaluation = judge.evaluate(source, Purpose.SCORE)
+    return source, runner, evaluation
+
+
+def test_the_best_setting_wins(raced):
+    source, _, evaluation = raced
+    assert [knob.name for knob in find_knobs(source)] == ["NUM_WARPS"]
+    assert evaluation.knobs == (("NUM_WARPS", 2),)
+    assert evaluation.score == pytest.approx(80.0 / 50.0)
+    assert evaluation.charged == {"score": 1, "tune": 1}
+
+
+def test_what_falls_behind_is_not_timed_on_the_other_cases(raced):
+    _, runner, _ = raced
+    first, second = (case.name for case in runner.task.cases if case.kind == "search")
+    assert (first, 16) in runner.timed and (second, 16) not in runner.timed
+    assert (first, 2) in runner.timed and (second, 2) in runner.timed

@@ -1,0 +1,308 @@
+"""The clock on a real GPU. Every test prints what it saw (`pytest -s`, and on failure), and none needs another."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from benchmarks.faults import KERNELS, NAMES, faulty
+from benchmarks.variants import narrowed
+from evo_kernel.fitness.ceilings import Ceilings
+from evo_kernel.fitness.compiling.compiler import Compiler
+from evo_kernel.fitness.judge import record_case
+from evo_kernel.fitness.knobs import apply_knobs
+from evo_kernel.fitness.pairing import Verdict
+from evo_kernel.fitness.record.recorder import Fault, Recorder
+from evo_kernel.fitness.runners.base import Checked, CheckPart, Exam, TimePart
+from evo_kernel.fitness.runners.cuda_runner import CudaRunner
+from evo_kernel.fitness.runners.pool import RunnerPool
+from evo_kernel.tasks.loading import load
+from evo_kernel.types import CaseKind, Measurement, Status
+
+DEADLINE_S = 6.0
+
+
+@pytest.fixture(scope="module")
+def recorder():
+    compiler = Compiler(90, 60.0)
+    made = Recorder(compiler, 90, 60.0)
+    yield made
+    made.close()
+    compiler.close()
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    return narrowed("softmax", tmp_path_factory.mktemp("task"))
+
+
+@pytest.fixture(scope="module")
+def runner(task):
+    os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
+    made = CudaRunner(task, 0, DEADLINE_S)
+    made.start()
+    yield made
+    made.close()
+
+
+def exam_of(recorder, task, source, checked=True):
+    """Everything that a search asks about a source."""
+    cases = [*task.cases_of(CaseKind.CHECK), *task.cases_of(CaseKind.SEARCH)]
+    recording = recorder.record(source, [record_case(task, case) for case in cases], [()])
+    plans = {case: plan for (case, _), plan in recording.plans.items()}
+    assert not any(isinstance(plan, Fault) for plan in plans.values()), recording.fault
+    checks = tuple(
+        CheckPart(plans[c.name], c, ((101, "nominal"), (102, "large"))) for c in task.cases_of(CaseKind.CHECK)
+    )
+    timings = tuple(TimePart(plans[c.name], c, 103, checked) for c in task.cases_of(CaseKind.SEARCH))
+    return Exam(checks, timings)
+
+
+IN_A_PROCESS = """
+import json, time, torch
+from cuda.bindings import driver
+from evo_kernel.fitness.runners.cuda_device import CudaDevice
+from evo_kernel.fitness.runners.cuda_driver import ok
+from evo_kernel.fitness.runners.clock import Metronome, sample, disagreement
+from evo_kernel.fitness.timing import summarise
+from evo_kernel.fitness.vault import Vault
+from evo_kernel.fitness.check import Expected
+
+said = {}
+def part(work):
+    try:
+        said[work.__name__] = work()
+    except Exception as error:
+        said[work.__name__] = f"failed: {error!r}"
+    print(json.dumps({work.__name__: said[work.__name__]}), flush=True)
+
+device = CudaDevice()
+
+@part
+def persisting_l2():
+    return int(ok(driver.cuCtxGetLimit(driver.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE)))
+
+@part
+def card():
+    began = time.perf_counter()
+    state = device.state().as_data()
+    return state | {"read_ms": 1e3 * (time.perf_counter() - began), "l2": device.l2_bytes, "free": device.free_bytes()}
+
+def timed(work, count=20):
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    for _ in range(count):
+        work()
+    torch.cuda.synchronize()
+    return 1e3 * (time.perf_counter() - began) / count
+
+x = torch.randn(4096, 4096, device="cuda")
+y = torch.empty_like(x)
+
+@part
+def capture_ms():
+    return timed(lambda: device.capture(lambda: torch.exp(x, out=y), True))
+
+@part
+def flush_ms():
+    return timed(device.flush)
+
+@part
+def wipe_ms():
+    kept = [torch.empty(50 << 20, dtype=torch.uint8, device="cuda") for _ in range(20)]
+    del kept
+    return timed(device.wipe)
+
+@part
+def wiped():
+    secret = torch.full((1 << 20,), 3.25, device="cuda")
+    address = secret.data_ptr()
+    del secret
+    device.wipe()
+    again = torch.empty(1 << 20, device="cuda")
+    return {"same place": again.data_ptr() == address, "left": int((again == 3.25).sum())}
+
+@part
+def vault():
+    truth = torch.randn(4096, 4096, device="cuda", dtype=torch.float64)
+    part_ = Expected(truth.clone(), truth.float(), truth > 0, 1.0, 1.0)
+    kept = Vault("cuda", 1 << 32)
+    with kept.open(("c", 1, "n"), lambda: (part_,)) as opened:
+        right = torch.equal(opened[0].truth, truth)
+        inner = opened[0].truth
+    sealed = int((inner == truth).sum())
+    def again():
+        with kept.open(("c", 1, "n"), lambda: ()) as opened:
+            pass
+    ms = timed(again)
+    with kept.open(("c", 1, "n"), lambda: ()) as opened:
+        still = torch.equal(opened[0].truth, truth)
+    return {"right": right, "still": still, "equal while sealed": sealed, "intact": kept.intact(), "ms": ms}
+
+@part
+def event_clock():
+    replay = device.capture(lambda: torch.exp(x, out=y), True)
+    found = sample(device, [replay])
+    tiny = torch.zeros(1, device="cuda")
+    short = sample(device, [device.capture(lambda: tiny.add_(1), True)])
+    return {
+        "exp_us": summarise(found.samples_us).median_us, "samples": found.samples_us, "event_us": found.event_us,
+        "wall_us": found.wall_us, "fault": disagreement(found), "short": sorted(set(short.samples_us)),
+        "short_us": summarise(short.samples_us).median_us, "short_n": len(short.samples_us),
+    }
+
+@part
+def metronome():
+    beat = Metronome(device)
+    return [beat.tick() for _ in range(41)][::20]
+
+@part
+def out_of_capture():
+    def fails():
+        raise ValueError("inside a capture")
+    try:
+        device.capture(fails)
+    except ValueError as error:
+        said = str(error)
+    return {"said": said, "healthy": device.healthy(), "works": float(torch.ones(3, device="cuda").sum())}
+"""
+
+
+def test_the_device_itself(tmp_path):
+    script = tmp_path / "device.py"
+    script.write_text(textwrap.dedent(IN_A_PROCESS))
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=200, check=False,
+                          env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))})  # fmt: skip
+    print(done.stdout, done.stderr[-3000:])
+    said = {}
+    for line in done.stdout.splitlines():
+        said |= json.loads(line)
+    failed = [name for name, value in said.items() if isinstance(value, str)]
+    assert done.returncode == 0 and not failed, failed
+    assert said["persisting_l2"] == 0
+    assert said["wiped"]["left"] == 0
+    vault = said["vault"]
+    assert vault["right"] and vault["still"] and vault["intact"] and vault["equal while sealed"] < 100
+    assert said["event_clock"]["fault"] == ""
+    assert said["out_of_capture"]["healthy"] and said["out_of_capture"]["works"] == 3.0
+    assert all(abs(drift) < 0.05 for drift in said["metronome"])
+
+
+def test_one_request_is_fast_and_says_all(recorder, task, runner):
+    exam = exam_of(recorder, task, task.seed)
+    first = runner.exam(exam)
+    assert first.fault is None, first.fault
+    before, began = dict(runner.spent_s), time.perf_counter()
+    for _ in range(20):
+        found = runner.exam(exam)
+        assert found.fault is None, found.fault
+    ms = 1e3 * (time.perf_counter() - began) / 20
+    phases = {k: round(1e3 * (v - before.get(k, 0)) / 20, 3) for k, v in runner.spent_s.items()}
+    measured = found.timings[0]
+    print(f"{ms:.1f} ms an exam; phases (ms): {phases}")
+    print(measured)
+    assert isinstance(measured, Measurement)
+    assert measured.n >= 3 and measured.low_us <= measured.median_us <= measured.high_us
+    assert measured.clock_mhz and measured.power_w and measured.drift is not None
+    assert 0.7 < measured.details["wall_share"] < 1.5 and measured.details["sets"] >= 2
+    assert [c.error <= 1.0 for c in found.checks] == [True] * len(exam.checks)
+    assert ms < 60, f"an exam takes {ms:.1f} ms: {phases}"
+
+
+def test_a_plan_equals_itself_and_beats_a_slower_one(recorder, task, runner):
+    case = task.cases_of(CaseKind.SEARCH)[0]
+    seed = exam_of(recorder, task, task.seed).timings[0].plan
+    slow = exam_of(recorder, task, apply_knobs(task.seed, (("NUM_WARPS", 1),))).timings[0].plan
+    same = [runner.pair(seed, seed, case, 7) for _ in range(5)]
+    for one in same:
+        print("A/A", one if isinstance(one, Checked) else one.comparison.line())
+    both = runner.pair(slow, seed, case, 7), runner.pair(seed, slow, case, 7)
+    print("slow, seed:", *(b if isinstance(b, Checked) else (b.comparison.line(), b.details) for b in both))
+    assert all(not isinstance(one, Checked) and one.comparison.verdict is Verdict.EQUAL for one in same)
+    assert both[0].comparison.ratio == pytest.approx(1 / both[1].comparison.ratio, rel=0.02)
+
+
+def test_ceilings(runner):
+    found = Ceilings.from_data(runner.ceilings())
+    print(found)
+    assert found is not None
+    if "H200" in runner.info["device"]:
+        assert 3.5e12 < found.copy_bytes_per_s < 5e12
+        assert 5e14 < found.bf16_flops < 1.1e15
+        assert found.fp32_flops < found.tf32_flops < found.bf16_flops
+        assert 0.1 < found.launch_us < 10
+
+
+def test_baselines_and_torch_compile(task, runner):
+    """The built-in softmax with its compiled reference, by the same clock."""
+    whole = load("softmax")
+    made = CudaRunner(whole, 0, DEADLINE_S)
+    try:
+        made.start()
+        case = whole.cases_of(CaseKind.SEARCH)[0]
+        began = time.perf_counter()
+        found = made.baselines(case)
+        print(found, made.baseline_faults, f"{time.perf_counter() - began:.1f} s")
+        assert found["eager"] > 5
+        assert "torch.compile" in found or made.baseline_faults
+        began = time.perf_counter()
+        again = made.baselines(case)
+        print(again, f"{time.perf_counter() - began:.1f} s")
+        assert again["eager"] == pytest.approx(found["eager"], rel=0.03)
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_fault_costs_only_the_culprit(recorder, task, runner, name):
+    culprit = runner.exam(exam_of(recorder, task, faulty(task, name, 1)))
+    began = time.perf_counter()
+    after = runner.exam(exam_of(recorder, task, task.seed))
+    print(name, culprit.fault, f"next after {time.perf_counter() - began:.2f} s, {runner.respawns} respawns")
+    wanted = KERNELS[name][2] if name in KERNELS else (Status.RUNTIME_ERROR, Status.REJECTED)
+    assert after.fault is None, after.fault
+    assert culprit.fault is not None and culprit.fault.status in wanted, culprit.fault
+
+
+def test_a_killed_worker_costs_nobody_a_verdict(recorder, task, runner):
+    exam = exam_of(recorder, task, task.seed)
+    runner.exam(exam)
+    with ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(runner.exam, exam) for _ in range(30)]
+        for _ in range(2):
+            time.sleep(0.3)
+            if runner._process is not None:
+                os.kill(runner._process.pid, signal.SIGKILL)
+            time.sleep(4)
+        found = [one.result() for one in asked]
+    print([one.fault for one in found if one.fault], runner.respawns)
+    assert all(one.fault is None for one in found)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU here")
+def test_two_gpus(recorder, task):
+    exam = exam_of(recorder, task, task.seed)
+    rates = {}
+    for count in (1, 2):
+        pool = RunnerPool([CudaRunner(task, gpu, DEADLINE_S) for gpu in range(count)])
+        try:
+            pool.start()
+            with ThreadPoolExecutor(2 * count) as threads:
+                list(threads.map(pool.exam, [exam] * 8))
+                began = time.perf_counter()
+                answers = list(threads.map(pool.exam, [exam] * 100))
+                rates[count] = 100 / (time.perf_counter() - began)
+            assert all(answer.fault is None for answer in answers)
+        finally:
+            pool.close()
+    print(rates)
+    assert rates[2] > 1.5 * rates[1]
