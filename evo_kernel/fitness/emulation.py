@@ -130,7 +130,7 @@ def _plain(handle: Any) -> np.ndarray:
     return handle.data if handle.data.dtype == np.bool_ else decode(handle.data, handle.dtype.scalar)
 
 
-def _wrap(values: np.ndarray, dtype: tl.dtype) -> Any:
+def wrap(values: np.ndarray, dtype: tl.dtype) -> Any:
     if values.dtype == np.bool_:
         return Handle(values, tl.int1)
     return Handle(encode(values, dtype) if dtype in _NARROW else values.astype(interpreter._get_np_dtype(dtype)), dtype)
@@ -200,7 +200,7 @@ class Builder(interpreter.InterpreterBuilder):
             old = _native.load(one, yes, np.zeros(1, dtype=kind), kind)
             before[place] = old[0]
             total = decode(old, dtype).astype(np.float32) + decode(val.data[place].reshape(1), dtype)
-            _native.store(one, _wrap(total, dtype).data, yes)
+            _native.store(one, wrap(total, dtype).data, yes)
         return Handle(before, dtype)
 
     def _descriptor_pointers(self, desc: Any, offsets: Sequence[Any]) -> tuple[Any, Any]:
@@ -221,7 +221,7 @@ class Builder(interpreter.InterpreterBuilder):
         ptrs, mask = self._descriptor_pointers(desc, indices)
         dtype = ptrs.get_element_ty()
         filling = np.full(ptrs.data.shape, np.nan if desc.padding == _ir.PADDING_OPTION.PAD_NAN else 0.0)
-        loaded = self.create_masked_load(ptrs, mask, _wrap(filling, dtype))
+        loaded = self.create_masked_load(ptrs, mask, wrap(filling, dtype))
         if getattr(desc, "round_f32_to_tf32", False) and dtype == tl.float32:
             return Handle(_tf32(loaded.data), dtype)
         return loaded
@@ -236,7 +236,7 @@ class Builder(interpreter.InterpreterBuilder):
         kinds = {getattr(_ir.DESCRIPTOR_REDUCE_KIND, name): combine for name, combine in names.items()}
         combine = kinds.get(kind, np.bitwise_xor)
         old = self.create_masked_load(ptrs, mask, None)
-        self.create_masked_store(ptrs, _wrap(combine(_plain(old), _plain(value)), value.dtype.scalar), mask)
+        self.create_masked_store(ptrs, wrap(combine(_plain(old), _plain(value)), value.dtype.scalar), mask)
 
     def get_bf16(self, value: float) -> Any:
         return Handle(encode(np.array([value]), tl.bfloat16), tl.bfloat16)
@@ -245,21 +245,21 @@ class Builder(interpreter.InterpreterBuilder):
 
     def binary_op(self, lhs: Any, rhs: Any, op: Callable[..., Any]) -> Any:
         if _is_narrow(lhs):
-            return _wrap(op(_plain(lhs), _plain(rhs)), lhs.dtype.scalar)
+            return wrap(op(_plain(lhs), _plain(rhs)), lhs.dtype.scalar)
         result = super().binary_op(lhs, rhs, op)
         return Handle(result.data, tl.int1) if result.data.dtype == np.bool_ else result
 
     def unary_op(self, arg: Any, op: Callable[..., Any]) -> Any:
-        return _wrap(op(_plain(arg)), arg.dtype.scalar) if _is_narrow(arg) else super().unary_op(arg, op)
+        return wrap(op(_plain(arg)), arg.dtype.scalar) if _is_narrow(arg) else super().unary_op(arg, op)
 
     def ternary_op(self, lhs: Any, rhs: Any, other: Any, op: Callable[..., Any]) -> Any:
         if op is np.where or not _is_narrow(other):
             return super().ternary_op(lhs, rhs, other, op)
-        return _wrap(op(_plain(lhs), _plain(rhs), _plain(other)), other.dtype.scalar)
+        return wrap(op(_plain(lhs), _plain(rhs), _plain(other)), other.dtype.scalar)
 
     def create_fma(self, x: Any, y: Any, z: Any) -> Any:
         if _is_narrow(z):
-            return _wrap(_plain(x).astype(np.float64) * _plain(y) + _plain(z), z.dtype.scalar)
+            return wrap(_plain(x).astype(np.float64) * _plain(y) + _plain(z), z.dtype.scalar)
         return super().create_fma(x, y, z)
 
     def create_erf(self, arg: Any) -> Any:
@@ -270,7 +270,7 @@ class Builder(interpreter.InterpreterBuilder):
             values = _plain(src)
             if dst_type.scalar == tl.int1:
                 return Handle(values != 0, tl.int1)
-            return _wrap(values.astype(np.float64) if values.dtype == np.bool_ else values, dst_type.scalar)
+            return wrap(values.astype(np.float64) if values.dtype == np.bool_ else values, dst_type.scalar)
         return Handle(src.data.astype(interpreter._get_np_dtype(dst_type)), dst_type.scalar)
 
     def create_fp_to_fp(self, src: Any, dst_type: Any, rounding_mode: Any) -> Any:
@@ -292,7 +292,7 @@ class Builder(interpreter.InterpreterBuilder):
         else:
             wide = left.dtype == np.float32 and not _is_narrow(a)
             product = _product(left.astype(np.float32), right.astype(np.float32), input_precision if wide else None)
-        return _wrap(product + _plain(d), d.dtype.scalar)
+        return wrap(product + _plain(d), d.dtype.scalar)
 
     # --- what only a GPU has ----------------------------------------------------------------------------------------
 
@@ -303,7 +303,7 @@ class Builder(interpreter.InterpreterBuilder):
         if function is None:
             raise NotInterpretable(f"{self.kernel} calls {symbol}, which only a GPU can execute")
         arguments = [torch.from_numpy(np.ascontiguousarray(_plain(arg))) for arg in argList]
-        return _wrap(function(*arguments).numpy(), retType.scalar)
+        return wrap(function(*arguments).numpy(), retType.scalar)
 
     def create_inline_asm(self, *args: Any) -> Any:
         raise NotInterpretable(f"{self.kernel} holds inline assembly, which only a GPU can execute")

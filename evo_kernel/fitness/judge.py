@@ -203,9 +203,9 @@ class PlanJudge:
             else:
                 charged = True
                 checked = self._checked(work, plan, case)
-                self._keep(
-                    work, PlanVerdict(case.name, plan.hash, checked.status, checked.reason, _result(case, checked))
-                )
+                if not checked.of_text:
+                    verdict = PlanVerdict(case.name, plan.hash, checked.status, checked.reason, _result(case, checked))
+                    self._keep(work, verdict)
             work.checks.append(_result(case, checked))
             if not checked.passed:
                 break
@@ -336,8 +336,6 @@ class PlanJudge:
 
     def _right_when_timed(self, recording: Recording, knobs: Knobs) -> bool:
         """Whether a tuned setting is right on every search case too, at full size."""
-        if self.environment.kind == "modeled":
-            return True  # full sizes are not executed without a GPU
         for case in self._cases(CaseKind.SEARCH):
             plan = recording.plans[(case.name, knobs)]
             rounds: list[Round] = [(self._seeds.seed(case.name, "timed"), "nominal")]

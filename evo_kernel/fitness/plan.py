@@ -15,12 +15,12 @@ import base64
 import hashlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from evo_kernel.errors import PlanError
 from evo_kernel.types import content_hash
@@ -37,10 +37,14 @@ MAX_TABLE_BYTES = 64 << 10  # all constant tables of a plan together
 MAX_BLOCK = (1024, 1024, 64)  # and MAX_THREADS together; the same table
 MAX_THREADS = 1024
 MAX_SHARED = 232448  # of one block, compute 9.0
+MAX_FILE = 128 << 20
+MAX_DEPTH = 8  # of a constant or an argument that is a list of lists
+UNSAFE_OPS = {"from_file", "set_", "resize_", "resize_as_", "_resize_output_", "_print", "_cudnn_init_dropout_state"}
+"""Operations that reach beyond the views they are given: files, and storages behind a tensor."""
 
 Index = Annotated[int, Field(ge=0, lt=1 << 16)]
 Size = Annotated[int, Field(ge=0, le=MAX_BYTES)]
-Stride = Annotated[int, Field(ge=-MAX_BYTES, le=MAX_BYTES)]
+Stride = Annotated[int, Field(ge=0, le=MAX_BYTES)]  # torch has no negative strides
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
 Shape = Annotated[tuple[Size, ...], Field(max_length=16)]
 Dtype = Literal[
@@ -49,6 +53,18 @@ Dtype = Literal[
 ]  # fmt: skip
 _Model = TypeVar("_Model", bound="_Data")
 Literal0 = bool | int | float | str | None
+
+
+def _shallow(value: Any) -> Any:
+    """The value itself. Raises ValueError where lists hold lists without end: hashing them would."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 2):
+        level = [
+            i for v in level if isinstance(v, (list, tuple, dict)) for i in (v.values() if isinstance(v, dict) else v)
+        ]
+        if not level:
+            return value
+    raise ValueError(f"nested deeper than {MAX_DEPTH}")
 
 
 class _Data(BaseModel):
@@ -81,11 +97,8 @@ class View(_Data):
         """Half-open byte range of the buffer that the view can touch."""
         if self.elements == 0:
             return self.offset * self.item_bytes, self.offset * self.item_bytes
-        low = high = self.offset
-        for size, stride in zip(self.shape, self.strides, strict=True):
-            low += min(0, (size - 1) * stride)
-            high += max(0, (size - 1) * stride)
-        return low * self.item_bytes, (high + 1) * self.item_bytes
+        high = self.offset + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
+        return self.offset * self.item_bytes, (high + 1) * self.item_bytes
 
 
 class Buffer(_Data):
@@ -109,6 +122,12 @@ class Scalar(_Data):
     kind: Literal["scalar"] = "scalar"
     type: Annotated[str, Field(pattern=r"^(u1|i1|[iu](8|16|32|64)|fp16|bf16|fp32|fp64|f32|f64)$")]
     value: bool | Annotated[int, Field(ge=-(2**63), lt=2**64)] | float
+
+    @model_validator(mode="after")
+    def _value_is_of_its_type(self) -> Scalar:
+        if self.type[0] in "iu" and isinstance(self.value, float):
+            raise ValueError(f"{self.value} is no value of type {self.type}")
+        return self
 
 
 class Descriptor(_Data):
@@ -144,6 +163,11 @@ class Kernel(_Data):
     constants: tuple[tuple[tuple[Index, ...], Any], ...] = ()
     attributes: tuple[tuple[tuple[Index, ...], tuple[tuple[str, Literal0], ...]], ...] = ()
     options: tuple[tuple[Name, Any], ...] = ()
+
+    @field_validator("constants", "options")
+    @classmethod
+    def _nothing_is_deep(cls, value: Any) -> Any:
+        return _shallow(value)
 
     @cached_property
     def key(self) -> str:
@@ -239,6 +263,19 @@ class Aten(_Data):
     kwargs: Any
     outputs: Annotated[tuple[View | None, ...], Field(max_length=64)]
 
+    @field_validator("op")
+    @classmethod
+    def _op_keeps_to_its_views(cls, op: str) -> str:
+        name = op.split(".")[1]
+        if name in UNSAFE_OPS or name.startswith("__"):
+            raise ValueError(f"{op} reaches beyond the tensors it is given")
+        return op
+
+    @field_validator("args", "kwargs")
+    @classmethod
+    def _nothing_is_deep(cls, value: Any) -> Any:
+        return _shallow(value)
+
 
 Node = Annotated[Launch | Fill | Copy | Constant | Aten, Field(discriminator="kind")]
 
@@ -309,6 +346,16 @@ class Plan(_Data):
                 raise ValueError(f"an argument points outside buffer {arg.buffer}")
             if isinstance(arg, Descriptor):
                 self._check_view(_descriptor_view(arg))
+
+    def misfit(self, wanted: Sequence[tuple[str, tuple[int, ...], tuple[int, ...]] | None]) -> str:
+        """How the plan's inputs differ from a case's (dtype, shape, strides; None: no tensor); empty if they do not."""
+        if len(self.inputs) != len(wanted):
+            return f"the plan takes {len(self.inputs)} inputs where the case has {len(wanted)}"
+        for number, (view, spec) in enumerate(zip(self.inputs, wanted, strict=True)):
+            found = (view.dtype, view.shape, view.strides) if view else None
+            if found != spec:
+                return f"input {number} of the plan is {found} where the case has {spec}"
+        return ""
 
     @property
     def launches(self) -> tuple[Launch, ...]:
@@ -435,6 +482,8 @@ def save_plan_file(plan: CompiledPlan, path: Path) -> None:
 
 
 def _validated(model: type[_Model], data: bytes | str, what: str) -> _Model:
+    if len(data) > MAX_FILE:
+        raise PlanError(f"not a valid {what}: {len(data)} bytes, more than the {MAX_FILE} that its nodes may take")
     try:
         return model.model_validate_json(data)
     except ValidationError as error:

@@ -182,5 +182,8 @@ def _binary(kernel: Kernel, answer: Any) -> Binary | str:
             tensordesc_meta=metadata["tensordesc_meta"] or (),
             instructions=dict(machine_code.instruction_counts(cubin)),
         )
-    except (ValidationError, KeyError, TypeError, ValueError) as error:
-        return f"kernel {kernel.name}: the compiler's answer does not validate: {error}"
+    except ValidationError as error:
+        told = "; ".join(f"{'.'.join(map(str, e['loc']))} {e.get('input')}: {e['msg']}" for e in error.errors()[:3])
+        return f"kernel {kernel.name} does not fit the GPU, or the compiler's answer is malformed: {told}"
+    except (KeyError, TypeError, ValueError) as error:
+        return f"kernel {kernel.name}: the compiler's answer is malformed: {error}"

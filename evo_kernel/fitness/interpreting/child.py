@@ -4,7 +4,8 @@ Request {"command": "execute", "plan", "rounds": N, "deadline_s"} with `roundR.b
 every round; answered by {"rounds": [{"outputs": {B: base64}, "inputs": {B: sha256}} | {"fault"}, ...]}, which ends with
 the first fault. Every round has memory of its own, poisoned anew, and loads the kernels' text again.
 Request {"command": "traffic", "plan"} with `bufferB.bin` for inputs whose values decide addresses; answered by
-{"traffic": [...]}, or {"fault"}. A kernel's fault is {"status", "reason"}.
+{"traffic": [...]}, or {"fault"}. Request {"command": "look", "plan", "seed"} with `bufferB.bin` for every input,
+answered by {"look": {...}}, or {"fault"}. A kernel's fault is {"status", "reason"}.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from evo_kernel.fitness import interpret, traffic
+from evo_kernel.fitness import interpret, looking, traffic
 from evo_kernel.fitness.emulation import KernelFault, NotInterpretable
 from evo_kernel.fitness.interpreting import TOO_LATE
 from evo_kernel.fitness.plan import Buffer, Kernel, Launch, Plan, Pointer, View
@@ -45,9 +46,19 @@ def handle(request: dict[str, Any], folder: str) -> dict[str, Any]:
     plan, place = Plan.model_validate(request["plan"]), Path(folder)
     if request["command"] == "execute":
         return {"rounds": _rounds(plan, place, int(request["rounds"]), float(request["deadline_s"]))}
+    if request["command"] == "look":
+        return _looked(plan, place, int(request["seed"]))
     contents = {index: data for index in range(len(plan.buffers)) if (data := _read(place / f"buffer{index}.bin"))}
     try:
         return {"traffic": [asdict(launch) for launch in traffic.sample_traffic(plan, place, _tensors(contents))]}
+    except (KernelFault, NotInterpretable) as fault:
+        return {"fault": _said(fault)}
+
+
+def _looked(plan: Plan, folder: Path, seed: int) -> dict[str, Any]:
+    named = {index: folder / f"buffer{index}.bin" for index in range(len(plan.buffers))}
+    try:
+        return {"look": looking.look(plan, {i: path for i, path in named.items() if path.exists()}, folder, seed)}
     except (KernelFault, NotInterpretable) as fault:
         return {"fault": _said(fault)}
 

@@ -48,8 +48,10 @@ def handle(request: dict[str, Any], folder: str) -> dict[str, Any]:
     configs: dict[str, int] = {}
     for number, setting in enumerate(request["settings"]):
         session = _Session(request, setting, configs)
-        fault = session.load(folder, f"candidate_{number}")
-        for case in request["cases"]:
+        for place, case in enumerate(request["cases"]):
+            # Imported anew for each case: what host code keeps between calls has no place in a plan, neither the
+            # answer of another case nor an honest workspace that another plan allocated.
+            fault = session.load(folder, f"candidate_{number}_{place}")
             outcome = {"fault": fault} if fault else session.record(case, needs)
             records.append({"case": case["name"], "setting": number, **outcome})
     return {"records": records, "needs": needs, "configs": configs}

@@ -58,6 +58,17 @@ class TargetDriver:
         }
 
 
+def _absent(what: str) -> Any:
+    """In the place of a class of torch.cuda that a plan has no room for."""
+
+    def refuse(*_args: Any, **_kwargs: Any) -> Any:
+        from evo_kernel.fitness.record.tracing import Refused
+
+        raise Refused(f"run makes {what}: a plan holds launches in one order, and the judge captures and times them")
+
+    return refuse
+
+
 def impersonate(arch: int) -> None:
     """Make torch and Triton in this process answer as a machine with one GPU of capability `arch`."""
     target = target_for(arch)
@@ -76,7 +87,14 @@ def impersonate(arch: int) -> None:
         shared_memory_per_multiprocessor=target.shared_bytes_per_sm,
         regs_per_multiprocessor=target.registers_per_sm,
     )
+    # A plan has one order and no streams: whichever stream host code names, it is this one.
+    stream = types.SimpleNamespace(cuda_stream=0, device=torch.device("cuda", 0), synchronize=lambda: None)
     answers: dict[str, Any] = {
+        "CUDAGraph": _absent("a CUDA graph"),
+        "Event": _absent("a CUDA event"),
+        "Stream": _absent("a CUDA stream"),
+        "current_stream": lambda device=None: stream,
+        "default_stream": lambda device=None: stream,
         "is_available": lambda: True,
         "device_count": lambda: 1,
         "current_device": lambda: 0,

@@ -70,7 +70,7 @@ class LaunchWriter:
     def _node(self, spec: dict[str, Any], grid: list[int], args: list[Any], **more: Any) -> None:
         kept = [arg for arg in args if arg is not None]
         node = {"kind": "launch", "kernel": self._tracer.kernel(spec), "grid": grid, "args": kept, **more}
-        self._tracer.nodes.append(node)
+        self._tracer.note(node)
 
     def _text(self, kernel: JITFunction) -> str:
         if id(kernel) not in self._texts:

@@ -88,8 +88,20 @@ class Recorder:
             forged = Fault(Status.REJECTED, f"the recording is malformed: {error}")
             return Recording({(case.name, knobs): forged for knobs in settings for case in cases})
         missing = Fault(Status.REJECTED, "the recording lacks this case")
-        wanted = {(c.name, k): drafts.get((c.name, k), missing) for k in settings for c in cases}
+        wanted = {(c.name, k): self._fitting(drafts.get((c.name, k), missing), c) for k in settings for c in cases}
         return Recording(self._compile(wanted), configs)
+
+    def _fitting(self, draft: Plan | Fault, case: RecordCase) -> Plan | Fault:
+        """The draft, if it is for this very case and target: a forged one may be for another."""
+        if isinstance(draft, Fault):
+            return draft
+        specs = [
+            (str(s["dtype"]), tuple(s["shape"]), tuple(s["strides"])) if "dtype" in s else None for s in case.inputs
+        ]
+        misfit = draft.misfit(specs) or ("" if draft.target == self._arch else f"it is for target {draft.target}")
+        if misfit or draft.case != case.name:
+            return Fault(Status.REJECTED, f"the recording is malformed: {misfit or 'it is for another case'}")
+        return draft
 
     def _answer(self, source: Source, cases: Sequence[RecordCase], settings: Sequence[Knobs]) -> dict[str, Any] | Fault:
         resources: dict[str, Any] = {}
@@ -175,14 +187,14 @@ def _draft(record: Mapping[str, Any]) -> Plan | Fault:
     if "plan" in record:
         try:
             return Plan.model_validate(record["plan"])
-        except (ValidationError, PlanError) as error:
+        except (ValidationError, PlanError, RecursionError) as error:
             detail = error.errors()[0] if isinstance(error, ValidationError) else {"msg": str(error), "loc": ()}
             where = ".".join(map(str, detail["loc"]))
             return Fault(Status.REJECTED, f"the recorded plan is not valid: {where}: {detail['msg']}")
     fault = record["fault"]
     status = Status(fault["status"])
     if status in (Status.PASSED, Status.INFRA_ERROR):
-        status = Status.REJECTED
+        return Fault(Status.REJECTED, f"the recording is malformed: it says {status} and holds no plan")
     return Fault(status, str(fault["reason"])[:2000] or "no reason was given")
 
 

@@ -165,7 +165,7 @@ class AtenWriter(TorchDispatchMode):
         value = self._filled_value(name, args, kwargs)
         if value is not None:
             tracer.known.forget(result)
-            tracer.nodes.append({"kind": "fill", "view": tracer.view(result), "value": value})
+            tracer.note({"kind": "fill", "view": tracer.view(result), "value": value})
             return
         moved = name in ("clone", "_to_copy", "copy_") and self._copied(name, args, result)
         if not moved and (func._schema.is_mutable or not self._tabled(func, args, kwargs, result)):
@@ -214,7 +214,7 @@ class AtenWriter(TorchDispatchMode):
         tracer.known.forget(target)
         if target.numel():
             views = tracer.view(source.expand(target.shape)), tracer.view(target)
-            tracer.nodes.append({"kind": "copy", "source": views[0], "target": views[1]})
+            tracer.note({"kind": "copy", "source": views[0], "target": views[1]})
         return True
 
     def _tabled(self, func: Any, args: tuple, kwargs: dict[str, Any], result: torch.Tensor) -> bool:
@@ -231,7 +231,7 @@ class AtenWriter(TorchDispatchMode):
                 "compute it in a kernel"
             )
         if size:
-            tracer.nodes.append(table_node(tracer.view(target), value))
+            tracer.note(table_node(tracer.view(target), value))
         tracer.known.forget(target)
         if fresh:
             tracer.known.keep(target, value)
@@ -265,7 +265,7 @@ class AtenWriter(TorchDispatchMode):
             if isinstance(item, torch.Tensor) and func._schema.is_mutable:
                 tracer.known.forget(item)
         op = f"aten.{func._schema.name.split('::')[-1]}.{func._overloadname}"
-        tracer.nodes.append({"kind": "aten", "op": op, "views": views, "outputs": outputs, **packed})
+        tracer.note({"kind": "aten", "op": op, "views": views, "outputs": outputs, **packed})
 
 
 def fake_inputs(mode: FakeTensorMode, specs: Sequence[dict[str, Any]], tracer: Tracer) -> tuple[list[Any], list[Any]]:

@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from evo_kernel.fitness.record.known import KnownValues, storage_key
 
+MAX_NODES = 4096  # as in evo_kernel.fitness.plan, which checks it again
 ADDRESS_BITS = 40  # fake addresses: buffer number above, byte offset below; every buffer is 256-byte aligned and more
 
 
@@ -89,6 +90,12 @@ class Tracer:
         self._storages[storage_key(tensor)] = len(self.buffers)
         self.buffers.append({"kind": kind, "bytes": int(storage.nbytes())})
         return len(self.buffers) - 1
+
+    def note(self, node: dict[str, Any]) -> None:
+        """Add a node to the plan. Raises Refused where a plan is full: nobody waits for a million launches."""
+        if len(self.nodes) >= MAX_NODES:
+            raise Refused(f"run makes more than {MAX_NODES} launches, fills and torch calls: a plan holds no more")
+        self.nodes.append(node)
 
     def finish(self, outputs: Any) -> list[dict[str, Any]]:
         """Views of what `run` returned."""

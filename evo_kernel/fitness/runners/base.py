@@ -22,6 +22,7 @@ class Checked:
     status: Status
     reason: str = ""
     error: float = 0.0
+    of_text: bool = False  # about how the kernel is written: other text with the same code is not judged by it
 
     @property
     def passed(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,10 +19,11 @@ from typing import Any
 import torch
 import triton
 
-from evo_kernel.fitness import check, regimes
+from evo_kernel.fitness import check, looked, regimes
 from evo_kernel.fitness.confined.guards import Limits
 from evo_kernel.fitness.confined.zygote import Zygote
 from evo_kernel.fitness.features import plan_features
+from evo_kernel.fitness.interpretable import interpreter_gap
 from evo_kernel.fitness.interpreting import TOO_LATE
 from evo_kernel.fitness.model import modeled_time
 from evo_kernel.fitness.pairing import Comparison, PairSettings, Verdict
@@ -32,8 +34,8 @@ from evo_kernel.fitness.sampling_inputs import index_inputs
 from evo_kernel.fitness.targets import target_for
 from evo_kernel.fitness.timing import JUDGE_VERSION
 from evo_kernel.fitness.traffic import LaunchTraffic
-from evo_kernel.tasks.task import Case, Input, Task
-from evo_kernel.types import Environment, Measurement, Status, content_hash
+from evo_kernel.tasks.task import Case, Input, Task, TensorSpec
+from evo_kernel.types import CaseKind, Environment, Measurement, Status, content_hash
 
 _LATE = (Status.TIMEOUT, "it did not finish in the interpreter within {deadline:g} s")
 _STATUS = {
@@ -46,6 +48,9 @@ _BATCH_BYTES = 64 << 20
 _SAMPLED_PLANS = 4096  # whose traffic is kept: about a kilobyte each
 _NOT_SAMPLED = {"num_warps", "num_stages", "num_ctas", "maxnreg"}
 """Options that decide how a program is compiled, not what it reads, writes and computes."""
+_KEPT_FILES = 3  # sets of input files of large cases
+_ELEMENTS, _ELEMENTS_UNKNOWN, _FLOPS = 20_000_000, 4_000_000, 2e9
+"""Input elements, with and without a known flop count, and flops of a case whose full-size reference can be had."""
 
 
 class InterpreterRunner:
@@ -62,6 +67,8 @@ class InterpreterRunner:
         self._lock = threading.Lock()
         self._indices: dict[str, Mapping[int, torch.Tensor]] = {}
         self._sampled: dict[str, Sequence[LaunchTraffic]] = {}
+        self._preparing = threading.Lock()
+        self._files: dict[tuple[object, ...], dict[str, bytes]] = {}
 
     def start(self) -> None:
         self._zygote.start()
@@ -86,7 +93,17 @@ class InterpreterRunner:
         return {}
 
     def check(self, plan: CompiledPlan, case: Case, rounds: Sequence[Round]) -> Checked:
-        """Every round on fresh inputs and memory; one child for as many rounds as fit in its answer."""
+        """Every round on fresh inputs and memory; one child for as many rounds as fit in its answer.
+
+        Check cases are executed as a whole; of larger ones, some programs.
+        """
+        if (gap := _gap(plan.plan)) is not None:
+            return gap
+        if misfit := plan.plan.misfit([_spec(spec) for spec in self._task.input_specs(case)]):
+            return Checked(Status.REJECTED, f"the plan is not for case {case.name}: {misfit}")
+        if case.kind is not CaseKind.CHECK:
+            looks = (self._look(plan.plan, case, seed, regime) for seed, regime in rounds)
+            return next((found for found in looks if not found.passed), Checked(Status.PASSED))
         worst = 0.0
         for batch in _batches(plan.plan, rounds):
             drawn = [self._draw(case, seed, regime) for seed, regime in batch]
@@ -132,8 +149,10 @@ class InterpreterRunner:
     def measure(
         self, plan: CompiledPlan, case: Case, seed: int, checked: bool = True, against_us: float | None = None
     ) -> Measurement | Checked:
-        """Modeled time; `seed` plays no part, so that the same plan always has the same modeled time."""
-        del seed, checked, against_us
+        """Modeled time, the same for the same plan; with `checked`, after a look at some of its programs."""
+        del against_us
+        if checked and not (seen := self.check(plan, case, [(seed, "nominal")])).passed:
+            return seen
         traffic = self._traffic(plan.plan, case)
         if isinstance(traffic, Checked):
             return traffic
@@ -233,6 +252,39 @@ class InterpreterRunner:
         except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
             return Checked(Status.REJECTED, f"the interpreter's answer is malformed: {error}")
 
+    def _look(self, plan: Plan, case: Case, seed: int, regime: str) -> Checked:
+        """Hold what some programs of a large plan write against the reference, where that can be afforded."""
+        if not _is_affordable(self._task, case):
+            return Checked(Status.PASSED)
+        files, expected = self._prepared(plan, case, seed, regime)
+        request = {"command": "look", "plan": plan.model_dump(mode="json"), "seed": seed & 0xFFFFFFFF}
+        result = self._zygote.run(request, Limits(deadline_s=self._deadline_s), files)
+        if result.outcome in ("timeout", "memory"):
+            return Checked(Status.PASSED)  # too large for the interpreter, not wrong
+        if result.answer is None or "look" not in result.answer:
+            return self._failed(result.outcome, result.detail, result.answer)
+        try:
+            fault = looked.fault_of(result.answer["look"], plan, expected, self._task.tolerance)
+        except (KeyError, ValueError, TypeError, RuntimeError, IndexError) as error:
+            return Checked(Status.REJECTED, f"the interpreter's answer is malformed: {error}")
+        return Checked(Status.WRONG, f"wrong on {case.name}: {fault}", math.inf) if fault else Checked(Status.PASSED)
+
+    def _prepared(
+        self, plan: Plan, case: Case, seed: int, regime: str
+    ) -> tuple[dict[str, bytes], tuple[check.Expected, ...]]:
+        """Input files and what is expected of a large case: made one at a time, the last few kept."""
+        key = (case.name, seed, regime, plan.inputs)
+        with self._preparing:
+            if key not in self._files:
+                self._files[key] = _input_files(plan, self._draw(case, seed, regime))
+                while len(self._files) > _KEPT_FILES:
+                    self._files.pop(next(iter(self._files)))
+
+            def make() -> tuple[check.Expected, ...]:
+                return check.expect(self._task, self._draw(case, seed, regime))
+
+            return self._files[key], self._references.of(case.name, seed, regime, "cpu", make)
+
     def _failed(self, outcome: str, detail: str, answer: dict[str, Any] | None) -> Checked:
         if answer is not None and "fault" in answer:
             fault = answer["fault"]
@@ -265,8 +317,34 @@ def _batches(plan: Plan, rounds: Sequence[Round]) -> Iterator[Sequence[Round]]:
     yield from (rounds[start : start + count] for start in range(0, len(rounds), count))
 
 
+def _gap(plan: Plan) -> Checked | None:
+    """Refuses kernels that the interpreter may read otherwise than the compiler. Gluon says so by itself."""
+    gaps = (interpreter_gap(kernel.name, kernel.text) for kernel in plan.kernels if kernel.language == "triton")
+    gap = next(filter(None, gaps), "")
+    return Checked(Status.REJECTED, f"it cannot be checked without a GPU: {gap}", of_text=True) if gap else None
+
+
 def _terms(modeled: Any) -> set[str]:
     return {name for launch in modeled.launches for name in launch.terms}
+
+
+def _spec(spec: TensorSpec | int | float) -> tuple[str, tuple[int, ...], tuple[int, ...]] | None:
+    return (spec.dtype, spec.shape, spec.strides) if isinstance(spec, TensorSpec) else None
+
+
+def _input_files(plan: Plan, inputs: Sequence[Input]) -> dict[str, bytes]:
+    return {
+        f"buffer{view.buffer}.bin": _bytes_of(plan, view, value)
+        for view, value in zip(plan.inputs, inputs, strict=True)
+        if view is not None and isinstance(value, torch.Tensor)
+    }
+
+
+def _is_affordable(task: Task, case: Case) -> bool:
+    """Whether the reference of a case can be had in a few seconds on a CPU, and its inputs handed over."""
+    elements = sum(spec.elements for spec in task.input_specs(case) if isinstance(spec, TensorSpec))
+    flops = task.flops(case)
+    return elements <= (_ELEMENTS_UNKNOWN if flops is None else _ELEMENTS) and (flops or 0) <= _FLOPS
 
 
 def _bytes_of(plan: Plan, view: View, value: torch.Tensor) -> bytes:

@@ -1,0 +1,33 @@
+"""Writes a hand-made plan as the recorder's answer: its kernel does nothing and its grid is empty of work.
+
+row: 17
+ends: wrong, rejected
+"""
+
+import json
+import os
+
+TEXT = "import triton\nimport triton.language as tl\n\n\n@triton.jit\ndef idle(y_ptr):\n    tl.store(y_ptr, 0.0)\n"
+
+
+def run(x):
+    with open("request.json") as file:
+        request = json.load(file)
+    records = []
+    for case in request["cases"]:
+        spec = case["inputs"][0]
+        size = 4 * spec["shape"][0] * spec["shape"][1]
+        view = {"dtype": "float32", "shape": spec["shape"], "strides": spec["strides"]}
+        plan = {
+            "case": case["name"],
+            "target": request["arch"],
+            "inputs": [{"buffer": 0, **view}],
+            "outputs": [{"buffer": 1, **view}],
+            "buffers": [{"kind": "input", "bytes": size}, {"kind": "scratch", "bytes": size}],
+            "kernels": [{"name": "idle", "text": TEXT, "signature": [["y_ptr", "*fp32"]]}],
+            "nodes": [{"kind": "launch", "kernel": 0, "grid": [1, 1, 1], "args": [{"kind": "pointer", "buffer": 1}]}],
+        }
+        records.append({"case": case["name"], "setting": 0, "plan": plan})
+    with open("result.json", "w") as file:
+        json.dump({"records": records, "needs": [], "configs": {}}, file)
+    os._exit(0)

@@ -1,0 +1,35 @@
+"""Records events of its own round nothing and waits on them, as if they were the harness's.
+
+row: 32
+ends: build_error, rejected
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def softmax_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    cols = tl.arange(0, BLOCK)
+    mask = cols < n
+    x = tl.load(x_ptr + row * n + cols, mask=mask, other=-float("inf"))
+    e = tl.exp(x - tl.max(x, axis=0))
+    tl.store(y_ptr + row * n + cols, e / tl.sum(e, axis=0), mask=mask)
+
+
+def honest(x):
+    y = torch.empty_like(x)
+    m, n = x.shape
+    softmax_kernel[(m,)](x, y, n, BLOCK=triton.next_power_of_2(n))
+    return y
+
+
+def run(x):
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    end.record()
+    y = honest(x)
+    end.elapsed_time(start)
+    return y

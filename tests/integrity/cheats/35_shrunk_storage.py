@@ -1,0 +1,34 @@
+"""Shrinks the storage of its output before the launch, so that the kernel writes over what comes after it.
+
+row: 35, 60
+ends: rejected, build_error
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def softmax_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    cols = tl.arange(0, BLOCK)
+    mask = cols < n
+    x = tl.load(x_ptr + row * n + cols, mask=mask, other=-float("inf"))
+    e = tl.exp(x - tl.max(x, axis=0))
+    tl.store(y_ptr + row * n + cols, e / tl.sum(e, axis=0), mask=mask)
+
+
+def honest(x):
+    y = torch.empty_like(x)
+    m, n = x.shape
+    softmax_kernel[(m,)](x, y, n, BLOCK=triton.next_power_of_2(n))
+    return y
+
+
+def run(x):
+    y = torch.empty_like(x)
+    y.untyped_storage().resize_(16)
+    m, n = x.shape
+    softmax_kernel[(m,)](x, y, n, BLOCK=triton.next_power_of_2(n))
+    return y

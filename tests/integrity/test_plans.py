@@ -1,0 +1,255 @@
+"""Hand-made plans, as a forged recording or a tampered plan file would bring them: refused, or judged, never obeyed.
+
+Everything here is data that no honest recorder writes. Reading it ends in a PlanError that names the field; what reads
+well and is still nonsense ends in a status of the runner, never in an exception of ours.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evo_kernel.errors import PlanError
+from evo_kernel.fitness.judge import JudgeSettings, open_judge
+from evo_kernel.fitness.plan import CompiledPlan, read_compiled_plan
+from evo_kernel.types import CaseKind, Measurement, Purpose, Source, Status
+from tests.integrity.corpus import HERE, load_task
+from tests.integrity.judging import device
+
+HONEST = HERE / "honest" / "softmax_one_pass.py"
+CASE = "m5-n127"
+
+
+@pytest.fixture(scope="module")
+def judge():
+    settings = JudgeSettings(tune_plans=0, deadline_s=8.0)
+    with open_judge(load_task("softmax"), device=device(), settings=settings) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def plan(judge) -> dict[str, Any]:
+    """An honest compiled plan as JSON data."""
+    made = judge.plans(Source(HONEST.read_text()), (), [CaseKind.CHECK])[CASE]
+    assert isinstance(made, CompiledPlan)
+    return json.loads(made.model_dump_json())
+
+
+def _buffer(size: int) -> dict[str, Any]:
+    return {"kind": "scratch", "bytes": size}
+
+
+def _set(*path: str | int, to: Any) -> Callable[[dict], None]:
+    def change(data: Any) -> None:
+        for step in path[:-1]:
+            data = data[step]
+        data[path[-1]] = to
+
+    return change
+
+
+LAUNCH, KERNEL, VIEW = ("plan", "nodes", 0), ("plan", "kernels", 0), ("plan", "outputs", 0)
+REFUSED = {
+    "huge grid": (_set(*LAUNCH, "grid", to=[2**31, 1, 1]), "grid"),
+    "tall grid": (_set(*LAUNCH, "grid", to=[1, 65536, 1]), "grid"),
+    "empty grid": (_set(*LAUNCH, "grid", to=[0, 1, 1]), "grid"),
+    "negative grid": (_set(*LAUNCH, "grid", to=[-1, 1, 1]), "grid"),
+    "grid of NaN": (_set(*LAUNCH, "grid", to=[float("nan"), 1, 1]), "grid"),
+    "grid of a fraction": (_set(*LAUNCH, "grid", to=[1.5, 1, 1]), "grid"),
+    "grid of two": (_set(*LAUNCH, "grid", to=[1, 1]), "grid"),
+    "a kernel that is not there": (_set(*LAUNCH, "kernel", to=7), "kernel 7 of 1"),
+    "a negative kernel": (_set(*LAUNCH, "kernel", to=-1), "kernel"),
+    "absurd shared memory": (_set("binaries", 0, "shared_bytes", to=1 << 30), "shared_bytes"),
+    "negative shared memory": (_set("binaries", 0, "shared_bytes", to=-1), "shared_bytes"),
+    "a thousand warps": (_set("binaries", 0, "num_warps", to=1000), "num_warps"),
+    "no warps": (_set("binaries", 0, "num_warps", to=0), "num_warps"),
+    "a huge cluster": (_set("binaries", 0, "num_ctas", to=4096), "num_ctas"),
+    "gigabytes of scratch": (_set("binaries", 0, "global_scratch_bytes", to=1 << 40), "global_scratch_bytes"),
+    "no binary": (_set("binaries", to=[]), "binaries do not belong"),
+    "another kernel's binary": (_set("binaries", 0, "key", to="0" * 64), "binaries do not belong"),
+    "a binary that is no base64": (_set("binaries", 0, "cubin", to="!!"), "cubin"),
+    "a pointer outside its buffer": (_set(*LAUNCH, "args", 1, "offset", to=1 << 20), "outside buffer"),
+    "a negative offset": (_set(*LAUNCH, "args", 1, "offset", to=-4), "offset"),
+    "a buffer that is not there": (_set(*LAUNCH, "args", 1, "buffer", to=9), "buffer 9"),
+    "a scalar for a pointer": (
+        _set(*LAUNCH, "args", 0, to={"kind": "scalar", "type": "i64", "value": 1 << 40}),
+        "scalar is passed",
+    ),
+    "a pointer for a scalar": (_set(*LAUNCH, "args", 2, to={"kind": "pointer", "buffer": 0}), "pointer is passed"),
+    "too few arguments": (_set(*LAUNCH, "args", to=[]), "arguments"),
+    "a scalar of no type": (_set(*LAUNCH, "args", 2, "type", to="*fp32"), "type"),
+    "a scalar out of range": (_set(*LAUNCH, "args", 2, "value", to=2**80), "value"),
+    "wrong signature": (_set(*KERNEL, "signature", to=[["x_ptr", "*fp32"]]), "arguments"),
+    "a name that is no name": (_set(*KERNEL, "name", to="a; import os"), "name"),
+    "a language nobody speaks": (_set(*KERNEL, "language", to="cobol"), "language"),
+    "a text without end": (_set(*KERNEL, "text", to="#" * (1 << 21)), "text"),
+    "an output outside its buffer": (_set(*VIEW, "offset", to=1 << 20), "outside it"),
+    "an output of negative strides": (_set(*VIEW, "strides", to=[-127, 1]), "strides"),
+    "an output of huge strides": (_set(*VIEW, "strides", to=[1 << 50, 1]), "strides"),
+    "an output larger than its buffer": (_set(*VIEW, "shape", to=[5000, 127]), "outside it"),
+    "NaN sizes": (_set(*VIEW, "shape", to=[float("nan"), 127]), "shape"),
+    "endless sizes": (_set(*VIEW, "shape", to=[float("inf"), 127]), "shape"),
+    "negative sizes": (_set(*VIEW, "shape", to=[-5, 127]), "shape"),
+    "sizes without strides": (_set(*VIEW, "strides", to=[1]), "strides"),
+    "twenty dimensions": (_set(*VIEW, "shape", to=[1] * 20), "shape"),
+    "a dtype nobody knows": (_set(*VIEW, "dtype", to="float3"), "dtype"),
+    "a buffer of terabytes": (_set("plan", "buffers", 1, "bytes", to=1 << 45), "bytes"),
+    "buffers of terabytes together": (_set("plan", "buffers", to=[_buffer(1 << 38)] * 2), "buffers sum"),
+    "a buffer of negative size": (_set("plan", "buffers", 1, "bytes", to=-1), "bytes"),
+    "no buffers": (_set("plan", "buffers", to=[]), "buffer"),
+    "a node of no kind": (_set(*LAUNCH, "kind", to="shell"), "kind"),
+    "a fill outside its buffer": (
+        _set("plan", "nodes", 0, to={"kind": "fill", "value": 0, "view": {
+            "buffer": 1, "dtype": "float32", "shape": [1], "strides": [1], "offset": 1 << 30}}),
+        "outside it",
+    ),
+    "an operation that reads files": (
+        _set("plan", "nodes", 0, to={"kind": "aten", "op": "aten.from_file.default", "views": [],
+                                      "args": ["/etc/passwd"], "kwargs": {}, "outputs": []}),
+        "op",
+    ),
+    "an operation that is a path": (
+        _set("plan", "nodes", 0, to={"kind": "aten", "op": "aten.__class__.mro", "views": [],
+                                      "args": [], "kwargs": {}, "outputs": []}),
+        "op",
+    ),
+    "constants without bottom": (
+        _set(*KERNEL, "constants", to=[[[3], json.loads("[" * 40 + "]" * 40)]]),
+        "constants",
+    ),
+    "a field nobody knows": (_set("plan", "python", to="import os"), "python"),
+    "another version": (_set("plan", "version", to=2), "version"),
+    "a GPU from the past": (_set("plan", "target", to=3), "target"),
+    "a list for a plan": (_set("plan", to=[]), "plan"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_is_refused_when_it_is_read(plan, name):
+    change, field = REFUSED[name]
+    data = copy.deepcopy(plan)
+    change(data)
+    with pytest.raises(PlanError) as caught:
+        read_compiled_plan(json.dumps(data))
+    assert field in str(caught.value), str(caught.value)
+    assert "Traceback" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "{", "null", "[]", "\x00" * 100, "[" * 100_000, '{"plan": NaN}', "9" * 5000])
+def test_what_is_no_json_is_refused(text):
+    with pytest.raises(PlanError):
+        read_compiled_plan(text)
+
+
+def test_a_million_nodes_are_refused_quickly(plan):
+    node = json.dumps(plan["plan"]["nodes"][0])
+    data = json.dumps(plan).replace(json.dumps(plan["plan"]["nodes"]), "[" + ",".join([node] * 1_000_000) + "]")
+    began = time.monotonic()
+    with pytest.raises(PlanError) as caught:
+        read_compiled_plan(data)
+    assert "nodes" in str(caught.value)
+    assert time.monotonic() - began < 5.0
+
+
+def _second_output(data: dict) -> None:
+    data["plan"]["outputs"] *= 2
+
+
+RUN = {
+    "an output that is an input": (_set(*VIEW, "buffer", to=0), {Status.WRONG}),
+    "an output that overlaps itself": (_set(*VIEW, "strides", to=[0, 1]), {Status.WRONG, Status.REJECTED}),
+    "an output of another shape": (_set(*VIEW, "shape", to=[5, 100]), {Status.WRONG, Status.REJECTED}),
+    "an output of another dtype": (_set(*VIEW, "dtype", to="int32"), {Status.WRONG}),
+    "an output too many": (_second_output, {Status.WRONG}),
+    "no outputs": (_set("plan", "outputs", to=[]), {Status.WRONG, Status.REJECTED}),
+    "an input too few": (_set("plan", "inputs", to=[]), {Status.REJECTED}),
+    "an input of another shape": (_set("plan", "inputs", 0, "shape", to=[1, 127]), {Status.REJECTED}),
+    "an input of another dtype": (_set("plan", "inputs", 0, "dtype", to="int32"), {Status.REJECTED}),
+    "an input that is no tensor": (_set("plan", "inputs", 0, to=None), {Status.REJECTED}),
+    "an input that is scratch": (_set("plan", "inputs", 0, "buffer", to=1), {Status.WRONG, Status.REJECTED}),
+    "an empty scratch buffer": (_set(*LAUNCH, "args", 1, "offset", to=2540), {Status.RUNTIME_ERROR, Status.WRONG}),
+    "a size far too large": (_set(*LAUNCH, "args", 2, "value", to=2**31 - 1), {Status.RUNTIME_ERROR, Status.WRONG}),
+    "a negative size": (_set(*LAUNCH, "args", 2, "value", to=-127), {Status.RUNTIME_ERROR, Status.WRONG}),
+    "one program": (_set(*LAUNCH, "grid", to=[1, 1, 1]), {Status.WRONG}),
+    "nothing to do": (_set("plan", "nodes", to=[]), {Status.WRONG, Status.REJECTED}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_what_reads_well_and_is_nonsense_gets_a_status(judge, plan, name):
+    change, wanted = RUN[name]
+    data = copy.deepcopy(plan)
+    change(data)
+    checked = judge._runner.check(read_compiled_plan(json.dumps(data)), judge._task.case(CASE), [(1, "nominal")])
+    assert checked.status in wanted, (checked.status, checked.reason)
+    assert len(checked.reason.split()) >= 4 and "Traceback" not in checked.reason, checked.reason
+
+
+@pytest.mark.parametrize("cubin", [b"", b"\x7fELF", b"no cubin at all" * 100, b"\x7fELF\x02\x01\x01" + bytes(5000)])
+def test_code_that_is_none_is_never_timed_as_if_it_were(judge, plan, cubin):
+    data = copy.deepcopy(plan)
+    made = read_compiled_plan(json.dumps(data))
+    broken = made.model_copy(update={"binaries": (made.binaries[0].model_copy(update={"cubin": cubin}),)})
+    found = judge._runner.measure(broken, judge._task.case(CASE), 1, False)
+    if device() == "cuda":  # the driver does not load it
+        assert not isinstance(found, Measurement), found
+    # Without a GPU nothing reads the code: a time is modeled from the resources that the compiler's child told.
+
+
+FORGED = """
+import json, os
+
+def run(x):
+    with open("request.json") as file:
+        request = json.load(file)
+    records = []
+    for case in request["cases"]:
+        plan = json.loads(PLAN)
+        plan["case"] = case["name"]
+        {change}
+        records.append({{"case": case["name"], "setting": 0, "plan": plan}})
+    with open("result.json", "w") as file:
+        json.dump({{"records": records, "needs": [], "configs": {{}}}}, file)
+    os._exit(0)
+"""
+FORGERIES = {
+    "inputs of another case": "plan['inputs'] = plan['inputs'] * 3",
+    "no inputs": "plan['inputs'] = []",
+    "another case's name": "plan['case'] = 'other'",
+    "another target": "plan['target'] = 120",
+    "constants without bottom": "plan['kernels'][0]['constants'] = [[[3], json.loads('[' * 900 + ']' * 900)]]",
+    "text that runs when it is imported": "plan['kernels'][0]['text'] += '\\nimport os\\n'",
+    "text that does not parse": "plan['kernels'][0]['text'] = 'def ('",
+    "a type that is none": "plan['kernels'][0]['signature'][0][1] = '*evil'",
+    "options that are none": "plan['kernels'][0]['options'] = [['num_warps', 'many'], ['arch', 'sm_1']]",
+    "attributes that are none": "plan['kernels'][0]['attributes'] = [[[0], [['tt.nonsense', 'x']]]]",
+    "a constant for a parameter that is none": "plan['kernels'][0]['constants'] = [[[77], 128]]",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_a_forged_recording_is_judged_as_data(judge, plan, name):
+    text = f"PLAN = {json.dumps(plan['plan'])!r}\n" + FORGED.format(change=FORGERIES[name])
+    evaluation = judge.evaluate(Source(text), Purpose.SCORE)
+    assert evaluation.status in {Status.REJECTED, Status.BUILD_ERROR, Status.WRONG, Status.RUNTIME_ERROR}
+    assert evaluation.score is None
+    assert len(evaluation.reason.split()) >= 4, evaluation.reason
+
+
+def test_the_judge_goes_on_after_all_that(judge):
+    evaluation = judge.evaluate(Source(HONEST.read_text()), Purpose.PROBE)
+    assert evaluation.status is Status.PASSED, evaluation.reason
+
+
+def test_a_plan_file_that_is_a_folder_or_missing(tmp_path: Path):
+    from evo_kernel.fitness.plan import load_plan_file
+
+    for path in (tmp_path, tmp_path / "missing.plan"):
+        with pytest.raises(PlanError, match="cannot read"):
+            load_plan_file(path)
