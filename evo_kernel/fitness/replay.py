@@ -82,7 +82,7 @@ def replay_plan(path: Path, task_name: str | None, device: str, deadline_s: floa
         checkable = task_name is not None and (runner.environment("").kind == "measured" or case.kind is CaseKind.CHECK)
         rounds = [(secrets.randbits(62), regime) for regime in regimes.SEARCH]
         checked = runner.check(plan, case, rounds) if checkable else None
-        measured = runner.measure(plan, case, secrets.randbits(62))
+        measured = runner.measure(plan, case, secrets.randbits(62), checked=task_name is not None)
         return Replayed(case.name, plan.hash, runner.environment("not recorded"), checked, measured)
     finally:
         runner.close()

@@ -36,6 +36,7 @@ class TimingSettings:
     flush_bytes_of_l2: float = 2.0
     max_sets: int = 24
     wall_disagreement: float = 1.5  # events against synchronised wall time
+    looks: int = 5  # batches about which they may disagree before the time is not believed
     wall_slack_us: float = 300.0  # what submitting and synchronising a batch may cost on the host
     metronome_every: int = 20  # requests between two beats
     metronome_bytes: int = 64 << 20
