@@ -15,7 +15,8 @@ certain, because n stays below 1 / (1 − FORGET).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
+from copy import copy
 
 DRIFT = 0.003
 """Standard deviation of log time between evaluations on one GPU (A/A stays within 0.5 % at the 99th percentile)."""
@@ -131,6 +132,16 @@ class Archive:
 
     def best(self) -> Contender | None:
         return min((cell.elite for cell in self.cells.values()), key=_rank, default=None)
+
+    def without(self, candidates: Set[int]) -> Archive:
+        """A view of what is left when some contenders are passed over; for selectors, not to be changed."""
+        view = Archive(self._size)
+        for name, cell in self.cells.items():
+            left = [contender for contender in cell.contenders if contender.candidate not in candidates]
+            if left:
+                view.cells[name] = copy(cell)
+                view.cells[name].contenders = left
+        return view
 
     def state(self) -> tuple[object, ...]:
         return tuple((name, self.cells[name].state()) for name in sorted(self.cells))
