@@ -277,7 +277,8 @@ class PlanJudge:
         elif found is None:
             found = self._runner.measure(plan, case, self._timed_seed(case, work.purpose), checked, against_us)
         if isinstance(found, Checked):
-            self._keep(work, PlanVerdict(case.name, plan.hash, found.status, found.reason))
+            if not found.of_text:
+                self._keep(work, PlanVerdict(case.name, plan.hash, found.status, found.reason))
             return found
         found = replace(found, light_share=self._light_share(case, found), baselines_us=self._baselines_of(case, found))
         floor_us = self._limits.floor_us(self._task.flops(case), self._task.bytes(case))
