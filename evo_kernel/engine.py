@@ -43,6 +43,10 @@ class Memory(Population, Protocol):
 
     def recorded(self, candidate: int) -> Recorded: ...
 
+    def relative(self, candidate: int) -> Relative: ...
+
+    def unsettled(self) -> Recorded | None: ...
+
 
 class Observer(Protocol):
     """Hears what happens, one call at a time, from many threads. Must be quick and must not raise."""
@@ -89,6 +93,7 @@ class EngineSettings:
     infra_retries: int = 2  # further tries of an evaluation that the machine failed, beyond the judge's own
     infra_wait_s: float = 2.0  # before each of them
     infra_stop: int = 3  # so many evaluations in a row that the machine failed end the run
+    remeasured: float = 0.2  # of judged candidates: share that may be measured again where noise leaves order open
     confirmations: int = 5  # candidates tried on the hidden cases at the end, best first, until one stands
 
 
@@ -129,7 +134,8 @@ class Engine:
         self._apply_knobs = apply_knobs or (lambda source, knobs: source)
         self._lock = threading.RLock()  # guards the counts below; verdicts and lessons are taken in one order
         self._told = threading.Condition(self._lock)  # something was told: there may be new parents
-        self._attempts = self._barren = self._infra = self._judging = 0
+        self._attempts = self._barren = self._infra = self._judging = self._remeasured = 0
+        self._measuring: set[int] = set()  # candidates that are being measured again
         self._statuses: Counter[str] = Counter()
         self._failures: Counter[str] = Counter()
         self._best_score = 0.0
@@ -205,7 +211,7 @@ class Engine:
                 return
             cost = Spent()
             try:
-                cost = self._attempt()
+                cost = self._remeasure() + self._attempt()
             finally:
                 self._ledger.settle(cost)
 
@@ -233,17 +239,42 @@ class Engine:
         else:
             with self._lock:
                 self._observer.proposed(brief, proposal)
-            recorded = self._population.record(brief, proposal)
-            with self._told:
-                self._judging += 1
-            try:
-                cost += self._judge_and_tell(recorded, Purpose.SCORE)
-            finally:
-                with self._told:
-                    self._judging -= 1
-                    self._told.notify_all()
+            cost += self._judge_while_others_wait(self._population.record(brief, proposal))
         self._count_barren(cost)
         return cost
+
+    def _judge_while_others_wait(self, recorded: Recorded) -> Spent:
+        """Judge a new candidate; attempts that find nothing to try wait for such a verdict (`_count_barren`)."""
+        cost = Spent()
+        with self._told:
+            self._judging += 1
+        try:
+            cost = self._judge_and_tell(recorded, Purpose.SCORE)
+        finally:
+            with self._told:
+                self._judging -= 1
+                if cost != Spent():
+                    self._barren = 0
+                self._told.notify_all()
+        return cost
+
+    def _remeasure(self) -> Spent:
+        """Measure an elite again, or one that only looks faster, as far as the share of the budget for that goes."""
+        with self._lock:
+            if self._remeasured >= self._settings.remeasured * sum(self._statuses.values()):
+                return Spent()
+            recorded = self._population.unsettled()
+            if recorded is None or recorded.candidate in self._measuring:
+                return Spent()
+            self._remeasured += 1
+            self._measuring.add(recorded.candidate)
+        relative = self._population.relative(recorded.candidate)
+        knobs = relative.evaluation.knobs if relative.evaluation is not None else ()
+        try:
+            return self._judge_and_tell(recorded, Purpose.SCORE, knobs, anew=True)
+        finally:
+            with self._lock:
+                self._measuring.discard(recorded.candidate)
 
     def _tuned(self, brief: Brief) -> Brief:
         """The brief with the knobs that its parent was scored with written into the parent's source."""
@@ -253,9 +284,9 @@ class Engine:
         source = self._apply_knobs(parent.source, parent.evaluation.knobs)
         return replace(brief, parent=replace(parent, source=source))
 
-    def _judge_and_tell(self, recorded: Recorded, purpose: Purpose, knobs: Knobs = ()) -> Spent:
+    def _judge_and_tell(self, recorded: Recorded, purpose: Purpose, knobs: Knobs = (), anew: bool = False) -> Spent:
         source = recorded.proposal.source
-        evaluation = self._evaluate(self._apply_knobs(source, knobs) if knobs else source, purpose)
+        evaluation = self._evaluate(self._apply_knobs(source, knobs) if knobs else source, purpose, anew)
         if knobs:  # the verdict on a setting of this candidate, not on a source of its own
             evaluation = replace(evaluation, source=source.sha256, knobs=knobs)
         parent = recorded.brief.parent.evaluation
@@ -263,21 +294,21 @@ class Engine:
         with self._lock:
             for credit in self._population.tell(recorded, evaluation, witnessed):
                 self._operator.learn(credit)
-            is_best = purpose is Purpose.SCORE and (evaluation.score or 0.0) > self._best_score
+            is_best = purpose is Purpose.SCORE and not anew and (evaluation.score or 0.0) > self._best_score
             if is_best:
                 self._best_score = evaluation.score or 0.0
-            if purpose is Purpose.SCORE:
+            if purpose is Purpose.SCORE and not anew:
                 self._statuses[str(evaluation.status)] += 1
             self._count_infra(evaluation)
             self._observer.judged(recorded, evaluation, is_best)
         return Spent.of(None, evaluation)
 
-    def _evaluate(self, source: Source, purpose: Purpose) -> Evaluation:
+    def _evaluate(self, source: Source, purpose: Purpose, anew: bool = False) -> Evaluation:
         """The verdict; an infra_error when the machine failed on every try."""
         left = self._settings.infra_retries
         while True:
             try:
-                return self._judge.evaluate(source, purpose)
+                return self._judge.evaluate(source, purpose, anew)
             except InfraError as error:
                 if left == 0 or self._aborted.is_set():
                     return self._unjudged(source, purpose, str(error) or "the machine failed and gave no reason")
@@ -314,8 +345,10 @@ class Engine:
         """
         with self._told:
             self._barren = 0 if cost != Spent() else self._barren + 1
-            if self._judging and self._barren >= PATIENCE:
-                self._told.wait(1.0)
+            if self._judging:
+                if self._barren >= PATIENCE:
+                    self._barren = PATIENCE  # what comes of the others is not known yet
+                    self._told.wait(1.0)
                 return
             if self._barren < self._settings.barren:
                 return

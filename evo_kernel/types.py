@@ -400,8 +400,11 @@ class Judge(Protocol):
 
     environment: Environment
 
-    def evaluate(self, source: Source, purpose: Purpose) -> Evaluation:
-        """Never raises for a broken kernel; raises InfraError when the machine failed beyond retries."""
+    def evaluate(self, source: Source, purpose: Purpose, anew: bool = False) -> Evaluation:
+        """Never raises for a broken kernel; raises InfraError when the machine failed beyond retries.
+
+        `anew`: measure again, closely, what may be known already; the knobs are taken as they are.
+        """
         ...
 
     def close(self) -> None: ...

@@ -61,6 +61,11 @@ class Islands:
         found = [best for archive in self.archives if (best := archive.best()) is not None]
         return min(found, key=lambda contender: (contender.mean, contender.candidate), default=None)
 
+    def unsettled(self) -> Contender | None:
+        """The least certain of those whom noise alone keeps from their place in a cell; see Cell.unsettled."""
+        found = [one for archive in self.archives for cell in archive.cells.values() if (one := cell.unsettled())]
+        return max(found, key=lambda contender: contender.variance, default=None)
+
     def elites(self) -> set[int]:
         return {cell.elite.candidate for archive in self.archives for cell in archive.cells.values()}
 

@@ -267,6 +267,12 @@ class LineagePopulation:
             champion = self._board.champion()
             return self._library.relative(champion) if champion else None
 
+    def unsettled(self) -> Recorded | None:
+        """The ticket of a candidate that should be measured again: noise leaves open whether it leads its cell."""
+        with self._store.lock:
+            found = self._board.islands.unsettled()
+            return self._tickets.recorded(found.candidate) if found else None
+
     def relative(self, candidate: int) -> Relative:
         """Any candidate, with its evaluation in this environment."""
         with self._store.lock:

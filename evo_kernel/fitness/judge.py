@@ -62,6 +62,7 @@ class _Work:
 
     source: Source
     purpose: Purpose
+    anew: bool = False  # times are taken again, checks are not
     verdicts: list[PlanVerdict] = field(default_factory=list)
     checks: list[CheckResult] = field(default_factory=list)
     plans: list[tuple[str, Knobs, str]] = field(default_factory=list)
@@ -124,10 +125,10 @@ class PlanJudge:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def evaluate(self, source: Source, purpose: Purpose) -> Evaluation:
-        """The verdict on one source. Raises InfraError when the machine failed."""
+    def evaluate(self, source: Source, purpose: Purpose, anew: bool = False) -> Evaluation:
+        """The verdict on one source; see types.Judge. Raises InfraError when the machine failed."""
         began, busy = time.monotonic(), self._runner.busy_s
-        evaluation = self._evaluate(_Work(source, purpose))
+        evaluation = self._evaluate(_Work(source, purpose, anew))
         return replace(evaluation, wall_s=time.monotonic() - began, gpu_s=self._runner.busy_s - busy)
 
     def plans(self, source: Source, knobs: Knobs, kinds: Sequence[CaseKind]) -> Mapping[str, CompiledPlan | Fault]:
@@ -169,7 +170,7 @@ class PlanJudge:
         if isinstance(measured, Checked):
             return self._ended(work, measured.status, measured.reason)
         knobs: Knobs = ()
-        if work.purpose is Purpose.SCORE:
+        if work.purpose is Purpose.SCORE and not work.anew:
             knobs, measured = self._tune(work, recording, measured)
         return self._scored(work, knobs, measured)
 
@@ -186,11 +187,11 @@ class PlanJudge:
                 break
             if case.kind is CaseKind.CHECK and known is None:
                 checks.append(CheckPart(plan, case, tuple(self._rounds(case, work.purpose))))
-            elif case.kind is not CaseKind.CHECK and (known is None or known.measurement is None):
+            elif case.kind is not CaseKind.CHECK and (work.anew or known is None or known.measurement is None):
                 timings.append(TimePart(plan, case, self._timed_seed(case, work.purpose)))
         if not checks and not timings:
             return
-        precision = "claim" if work.purpose is Purpose.CONFIRM else "search"
+        precision = "claim" if work.anew or work.purpose is Purpose.CONFIRM else "search"
         found = self._runner.exam(Exam(tuple(checks), tuple(timings), precision))
         for check, answer in zip(checks, found.checks, strict=False):
             if answer is not None:  # else it is asked again, alone
@@ -284,7 +285,7 @@ class PlanJudge:
     ) -> Measurement | Checked:
         known = self._find(case.name, plan.hash)
         if known is not None and work.purpose is not Purpose.CONFIRM:
-            if known.measurement is not None:
+            if known.measurement is not None and not work.anew:
                 return known.measurement
             if known.status is not Status.PASSED:
                 return Checked(known.status, known.reason)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from evo_kernel.budget import Budget, Ledger, Spent
@@ -272,3 +273,41 @@ def test_a_search_waits_for_verdicts_under_way_before_it_calls_itself_barren(pop
     ended = search(population, OneChildEach(), judge, Budget(evaluations=8), EngineSettings(width=8, barren=30))
     assert (ended.cause, ended.statuses) == ("budget", {"passed": 8})
     assert ended.attempts < 8 * (8 + 30)  # they wait; they do not spin
+
+
+MEASURED = replace(ENVIRONMENT, kind="measured", device="a GPU")
+
+
+class NoisyJudge(ScriptedJudge):
+    """Every kernel takes 50 µs, give or take 1 %, and says so."""
+
+    def __init__(self) -> None:
+        super().__init__(environment=MEASURED)
+        self._rng, self.again = np.random.default_rng(5), []
+
+    def evaluate(self, source: Source, purpose: Purpose, anew: bool = False) -> Evaluation:
+        found = replace(scored(source, purpose, {} if anew else None), environment=MEASURED)
+        (measured,) = found.measurements
+        us = 50.0 * float(self._rng.normal(1.0, 0.01))
+        measured = replace(measured, median_us=us, low_us=us * 0.98, high_us=us * 1.02, n=5)
+        if anew:
+            self.again.append(source.sha256)
+        verdict = replace(found.verdicts[0], measurement=measured)
+        return replace(found, measurements=(measured,), verdicts=(verdict,), score=100.0 / us)
+
+
+def test_what_only_looks_faster_is_measured_again_within_a_share_of_the_search(tmp_path) -> None:
+    judge = NoisyJudge()
+    opened = open_population(tmp_path / "n.db", task=CARD, task_identity=TASK, environment=MEASURED, seed=7)
+    with opened as population:
+        population.plant(FIRST)
+        ended = search(population, judge=judge, budget=Budget(evaluations=60))
+        assert 0 < len(judge.again) <= 0.2 * 60
+        assert ended.statuses == {"passed": 60}  # a candidate counts once
+        assert population.counters().charged == 61  # times taken again charge no evaluation
+
+
+def test_a_judge_without_noise_is_asked_once(population) -> None:
+    judge = ScriptedJudge()
+    search(population, judge=judge)
+    assert len(judge.asked) == 21

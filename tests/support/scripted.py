@@ -107,7 +107,8 @@ class ScriptedJudge:
     closed: threading.Event = field(default_factory=threading.Event)
     _numbers: itertools.count = field(default_factory=itertools.count)
 
-    def evaluate(self, source: Source, purpose: Purpose) -> Evaluation:
+    def evaluate(self, source: Source, purpose: Purpose, anew: bool = False) -> Evaluation:
+        del anew
         self.asked.append((source.sha256, purpose))
         number = next(self._numbers)
         if self.wait_s:
