@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from operators.micro.module import (
     Access,
@@ -115,6 +115,23 @@ def opened_index(kernel: Kernel, access: Access, index: str) -> ast.expr:
             break
         node = value
     return node
+
+
+def rejoined(index: str, bound: Mapping[str, str]) -> str:
+    """`i // s * t + i % s` as `i`, where s and t are bound to the same value; else the index as it is."""
+    match expression(index):
+        case ast.BinOp(
+            left=ast.BinOp(
+                left=ast.BinOp(left=whole, op=ast.FloorDiv(), right=ast.Name(id=size)),
+                op=ast.Mult(),
+                right=ast.Name(id=step),
+            ),
+            op=ast.Add(),
+            right=ast.BinOp(left=again, op=ast.Mod(), right=ast.Name(id=third)),
+        ) if spell(whole) == spell(again) and size == third:
+            same = size == step or (size in bound and bound[size] == bound.get(step))
+            return spell(whole) if same else index
+    return index
 
 
 def host_spelling(module: KernelModule, node: ast.expr) -> str:

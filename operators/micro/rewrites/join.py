@@ -29,6 +29,7 @@ from operators.micro.rewrites.indices import (
     index_of,
     named,
     opened_index,
+    rejoined,
     terms_of,
     whole_index_of,
 )
@@ -135,7 +136,7 @@ class Join:
         moved kernel's accesses to the buffer."""
         index = index_of(self.keep, access)
         keep = frozenset({flat.offsets or flat.row, *flat.column})
-        strides = {flat.stride_in(whole_index_of(flat.kernel, end, keep)) for end in ends}
+        strides = {self._own_stride(flat, end, keep) for end in ends}
         needed = needed_by(flat) - {self.gone}
         if index is None or len(strides) != 1 or None in strides or not needed <= set(self.host_moved.arguments):
             return None
@@ -150,6 +151,14 @@ class Join:
             return None
         inner = made[0] if stride else [self._without_division(line) for line in made[0]]
         return lines + inner, made[1]
+
+    def _own_stride(self, flat: Map, access: Access, keep: frozenset[str]) -> str | None:
+        """`Map.stride_in` of an access of the moved kernel, which may also spell `i` as `i // s * s + i % s`."""
+        index = whole_index_of(flat.kernel, access, keep)
+        if index is None or flat.stride_in(index) is not None:
+            return flat.stride_in(index)
+        bound = {n: host_spelling(self.module, v) for n, v in self.host_moved.arguments.items()}
+        return flat.stride_in(rejoined(index, bound))
 
     def _without_division(self, line: str) -> str:
         """`row = index // s` and `column = index % s` where the index is `row * s + column` by its own spelling."""
@@ -195,7 +204,7 @@ class Join:
     def address(self, flat: Map) -> str | None:
         """Where the moved kernel's result goes, at the place of its body."""
         keep = frozenset({flat.offsets or flat.row, *flat.column})
-        stride = flat.stride_in(whole_index_of(flat.kernel, flat.store, keep))
+        stride = self._own_stride(flat, flat.store, keep)
         if stride is None or flat.store.base is None or flat.store.base not in self.host_moved.arguments:
             return None
         pointer = self.parameter(flat.store.base)
