@@ -254,7 +254,7 @@ SHAPES = {
     "attention": [[(2, 16, 16)] * 3, [(1, 37, 16)] * 3],
     "chain": [[(3, 64), (64,)], [(5, 100), (100,)]],
     "masked": [[(3, 64), (64,), (3, 64)], [(5, 100), (100,), (5, 100)], [(2, 1100), (1100,), (2, 1100)]],
-    "gated": [[(3, 64), (64,), (64,), (3, 64)], [(2, 1100), (1100,), (1100,), (2, 1100)]],
+    "after": [[(3, 64), (64,), (64,)], [(2, 1100), (1100,), (1100,)]],
 }
 
 
@@ -321,9 +321,9 @@ def REFERENCES(name: str, *inputs):
     if name == "masked":
         x, b, mask = inputs
         return torch.softmax(((x + b) * 0.125).masked_fill(mask, float("-inf")), -1)
-    if name == "gated":
-        x, b, w, gate = inputs
-        return torch.relu(torch.softmax(x + b, -1) * w) * gate + x
+    if name == "after":
+        x, b, w = inputs
+        return torch.relu(torch.softmax(x + b, -1) * w) + x
     if name == "softmax":
         return torch.softmax(inputs[0], -1)
     if name == "layernorm":
