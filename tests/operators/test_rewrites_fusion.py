@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from evo_kernel.tasks.loading import load
 from evo_kernel.types import TaskCard
 from operators.micro.module import KernelModule
 from operators.micro.rewrites import REWRITES
+from operators.micro.rewrites.tidy import tidied
 from tests.operators.support_rewrites import errors_of
 
 FUSIONS = ("fuse-producer", "fuse-consumer")
@@ -88,8 +90,8 @@ def test_fusion_refuses_a_row_taken_apart_by_another_size(tmp_path: Path) -> Non
     step = "fuse-producer", "mul_rows_kernel -> relu_kernel"
     strategy = next(s for s in REWRITES[step[0]].offers(KernelModule.parse(text), task) if step[1] in s.region)
     fused = REWRITES[step[0]].apply(KernelModule.parse(text), strategy)
-    assert "softmax.stride(0), softmax, softmax.stride(0)" in fused
-    other = fused.replace("softmax.stride(0), softmax, softmax.stride(0)", "softmax.stride(0), softmax, n1 + 1")
+    assert fused.count("softmax, softmax.stride(0), w") == 1
+    other = fused.replace("softmax, softmax.stride(0), w", "softmax, n1 + 1, w")
     for source, offered in ((fused, True), (other, False)):
         found = REWRITES["fuse-consumer"].offers(KernelModule.parse(source), task)
         assert any("softmax_kernel -> mul_rows_relu_kernel" in s.region for s in found) == offered
@@ -123,3 +125,50 @@ def test_persistent_asks_a_certain_tensor_for_its_device() -> None:
     assert "get_device_properties(out.device)" in REWRITES["persistent"].apply(module, strategy)
     unsure = KernelModule.parse(MIXED.replace("torch.empty_like(values)", "torch.linalg.qr(a)[1]"))
     assert not REWRITES["persistent"].offers(unsure, NOTHING)
+
+
+def test_what_nobody_reads_goes_and_long_heads_are_broken() -> None:
+    parameters = [f"parameter_number_{i}" for i in range(8)]
+    kernel = f"""
+@triton.jit
+def long_kernel(x_ptr, y_ptr, {", ".join(parameters)}, BLOCK: tl.constexpr):
+    column = tl.arange(0, BLOCK)
+    total = tl.zeros([BLOCK], tl.float32)
+    last = column
+    for start in range(0, {parameters[0]}, BLOCK):
+        index = start + column
+        total += tl.load(x_ptr + index, mask=index < {parameters[0]}, other=0.0)
+        total = total * 1.0
+        last = index
+    tl.store(y_ptr + column, total, mask=column < {parameters[0]})
+    column_2 = column
+    index_2 = column_2
+"""
+    host = f"""
+def run(x):
+    y = torch.empty_like(x)
+    long_kernel[(1,)](x, y, {", ".join(f"x.stride({i})" for i in range(8))}, BLOCK=128, num_warps=4)
+    return y
+"""
+    before = "import torch\nimport triton\nimport triton.language as tl\n"
+    text = tidied(before + kernel + host, KernelModule.parse("def run(x):\n    return x\n"))
+    assert max(map(len, text.splitlines())) <= 120
+    assert "column_2" not in text and "index_2" not in text and "last" not in text
+    assert text.count("total") == 5 and ast.dump(ast.parse(tidied(text, KernelModule.parse("def run(x): ..."))))
+    assert [a.arg for a in KernelModule.parse(text).kernels["long_kernel"].node.args.args][2:-1] == parameters
+
+
+def test_the_users_own_kernels_are_left_as_they_are() -> None:
+    text = MIXED.replace("    tl.store", "    unread = offsets\n    tl.store")
+    module = KernelModule.parse(text)
+    assert tidied(text, module) == text
+
+
+def test_one_pass_after_fusion_leaves_no_dead_names(tmp_path: Path) -> None:
+    text, task = lowered("masked", tmp_path)
+    text = next(iter(ends_of(text, task)))
+    module = KernelModule.parse(text)
+    strategy = REWRITES["one-pass-row"].offers(module, task)[0]
+    kernels = KernelModule.parse(REWRITES["one-pass-row"].apply(module, strategy)).kernels
+    last = next(k for k in kernels.values() if k.name.endswith("one_pass_kernel")).body[-1]
+    assert isinstance(last, ast.Expr) and "tl.store" in ast.unparse(last)

@@ -175,7 +175,7 @@ def kernel_text(name: str, parameters: Sequence[str], body: str, doc: str = "") 
     """A `@triton.jit` function; long signatures are wrapped."""
     head = f"def {name}({', '.join(parameters)}):"
     if len(head) > LINE_LENGTH:
-        head = f"def {name}(\n" + _wrapped(parameters) + "\n):"
+        head = f"def {name}(\n" + wrapped(parameters) + "\n):"
     documented = f'"""{doc}"""\n{body}' if doc else body
     return f"@triton.jit\n{head}\n{textwrap.indent(documented, '    ')}\n"
 
@@ -183,14 +183,15 @@ def kernel_text(name: str, parameters: Sequence[str], body: str, doc: str = "") 
 def launch_text(name: str, grid: Sequence[str], arguments: Sequence[str]) -> str:
     head = f"{name}[{grid_text(grid)}]({', '.join(arguments)})"
     if len(head) > LINE_LENGTH:
-        head = f"{name}[{grid_text(grid)}](\n" + _wrapped(arguments) + "\n)"
+        head = f"{name}[{grid_text(grid)}](\n" + wrapped(arguments) + "\n)"
     return head
 
 
-def _wrapped(items: Sequence[str]) -> str:
+def wrapped(items: Sequence[str], margin: int = 0) -> str:
+    """Items of a list on lines of their own, indented by 4; `margin` is what the whole will be indented by."""
     return textwrap.fill(
         ", ".join(i.replace(" ", "\0") for i in items) + ",",
-        LINE_LENGTH - 4,
+        LINE_LENGTH - 4 - margin,
         initial_indent="    ",
         subsequent_indent="    ",
         break_long_words=False,
