@@ -243,7 +243,8 @@ class _Move(ast.NodeTransformer):
         if node.id in self.masks:
             if self.mask is None:
                 self.failed = True
-            return ast.Name(f"({self.mask})", ast.Load())
+            text = self.mask or ""
+            return ast.Name(text if text.isidentifier() else f"({text})", ast.Load())
         name = self.names.get(node.id, node.id)
         return ast.Constant(0) if name == "0" else ast.Name(name, node.ctx)
 
