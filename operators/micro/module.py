@@ -49,9 +49,9 @@ from operators.micro.syntax import (
 )  # fmt: skip
 
 __all__ = [
-    "ATOMICS", "LOADS", "STORES", "VIEWS", "Access", "Buffer", "Edit", "Kernel", "KernelModule", "Launch", "Loop",
-    "Parameter", "SourceError", "argument", "called", "copy_of", "expression", "fresh_name", "int_value", "names_read",
-    "names_written", "self_root", "spell", "statements", "substitute",
+    "ALLOCATIONS", "ATOMICS", "LOADS", "STORES", "VIEWS", "Access", "Buffer", "Edit", "Kernel", "KernelModule",
+    "Launch", "Loop", "Parameter", "SourceError", "argument", "called", "copy_of", "expression", "fresh_name",
+    "int_value", "names_read", "names_written", "self_root", "spell", "statements", "substitute",
 ]  # fmt: skip
 
 

@@ -253,6 +253,8 @@ SHAPES = {
     "cross_entropy": [[(3, 64), (3,)], [(5, 130), (5,)]],
     "attention": [[(2, 16, 16)] * 3, [(1, 37, 16)] * 3],
     "chain": [[(3, 64), (64,)], [(5, 100), (100,)]],
+    "masked": [[(3, 64), (64,), (3, 64)], [(5, 100), (100,), (5, 100)], [(2, 1100), (1100,), (2, 1100)]],
+    "after": [[(3, 64), (64,), (64,)], [(2, 1100), (1100,), (1100,)]],
 }
 
 
@@ -307,12 +309,21 @@ def draw(name: str, shapes):
         inputs[1] = torch.randint(0, shapes[0][1], tuple(shapes[1]), generator=generator)
     if name == "layernorm":
         inputs[0] += 30.0
+    if name == "masked":
+        inputs[2] = inputs[2] > 0.5
+        inputs[2][:, 0] = False
     return inputs
 
 
 def REFERENCES(name: str, *inputs):
     import torch
 
+    if name == "masked":
+        x, b, mask = inputs
+        return torch.softmax(((x + b) * 0.125).masked_fill(mask, float("-inf")), -1)
+    if name == "after":
+        x, b, w = inputs
+        return torch.relu(torch.softmax(x + b, -1) * w) + x
     if name == "softmax":
         return torch.softmax(inputs[0], -1)
     if name == "layernorm":

@@ -16,17 +16,15 @@ from operators.micro.module import (
     argument,
     called,
     copy_of,
-    expression,
     fresh_name,
     names_read,
     names_written,
     spell,
-    substitute,
 )
+from operators.micro.rewrites.indices import ROW, inlined, named, terms_of, whole_index_of
 from operators.micro.rewrites.rows import is_straight, without_zeros
 
 OFFSETS = ("tl.program_id(0) * {b} + tl.arange(0, {b})", "tl.program_id(axis=0) * {b} + tl.arange(0, {b})")
-ROW = ("tl.program_id(0)", "tl.program_id(axis=0)")
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,33 +57,6 @@ class Map:
         return next((s for s in scalars if index == self.identity.format(stride=s)), None)
 
 
-class _NoCasts(ast.NodeTransformer):
-    """`x.to(tl.int64)` counts as `x` when shapes of index expressions are compared."""
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        self.generic_visit(node)
-        is_cast = isinstance(node.func, ast.Attribute) and node.func.attr == "to" and len(node.args) == 1
-        return node.func.value if is_cast and spell(node.args[0]) in ("tl.int64", "tl.int32") else node  # type: ignore[union-attr]
-
-
-def inlined(kernel: Kernel, node: ast.expr, keep: frozenset[str] = frozenset()) -> ast.expr:
-    """The expression with every name assigned once replaced by its value, except the names to keep."""
-    for _ in range(20):
-        values = {n: kernel.value_of(n) for n in names_read(node) - keep}
-        known = {n: v for n, v in values.items() if v is not None}
-        if not known:
-            return node
-        node = substitute(node, known)
-    return node
-
-
-def named(kernel: Kernel, wanted: Sequence[str]) -> list[str]:
-    """Names assigned once whose value, written out, is one of the wanted expressions."""
-    spelled = {spell(expression(text)) for text in wanted}
-    names = [n for n in kernel.definitions if kernel.value_of(n) is not None]
-    return [n for n in names if spell(_NoCasts().visit(copy_of(inlined(kernel, ast.Name(n, ast.Load()))))) in spelled]
-
-
 def map_of(kernel: Kernel) -> Map | None:
     """The kernel as a map, or None when it is not one."""
     stores = [a for a in kernel.accesses if a.kind != "load"]
@@ -102,7 +73,7 @@ def _flat(kernel: Kernel, store: Access) -> Map | None:
         for offsets in named(kernel, [text.format(b=block) for text in OFFSETS]):
             keep = frozenset({offsets})
             size = _size(kernel, keep, offsets)
-            if size is not None and index_of(kernel, store, keep) == offsets:
+            if size is not None and whole_index_of(kernel, store, keep) == offsets:
                 masks = _masks(kernel, keep, f"{offsets} < {size}")
                 tiling = _tiling(kernel, {offsets})
                 return Map(kernel, tuple(kernel.body), tiling, masks, block, size, store, offsets)
@@ -126,7 +97,7 @@ def _by_rows(kernel: Kernel, store: Access) -> Map | None:
     masks = _masks(kernel, keep, f"{check} < {size}")
     tiling = _tiling(kernel, {rows[0], column[1]}) | {loop.target}
     found = Map(kernel, statements, tiling, masks, block, size, store, row=rows[0], column=column)
-    fits = _size(kernel, keep, check) == size and found.stride_in(index_of(kernel, store, keep)) is not None
+    fits = _size(kernel, keep, check) == size and found.stride_in(whole_index_of(kernel, store, keep)) is not None
     return found if fits else None
 
 
@@ -169,12 +140,6 @@ def _alone(statement: ast.stmt, column: tuple[str, str]) -> set[str]:
     return found
 
 
-def terms_of(node: ast.expr) -> list[ast.expr]:
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        return terms_of(node.left) + terms_of(node.right)
-    return [node]
-
-
 def _tiling(kernel: Kernel, names: set[str]) -> frozenset[str]:
     """The names and what they are computed from."""
     found, todo = set(), list(names)
@@ -185,37 +150,6 @@ def _tiling(kernel: Kernel, names: set[str]) -> frozenset[str]:
             found.add(name)
             todo += names_read(value)
     return frozenset(found)
-
-
-def index_of(kernel: Kernel, access: Access, keep: frozenset[str] = frozenset()) -> str | None:
-    """What is added to the pointer parameter to reach the address, as text valid at the access; None if unclear."""
-    if access.base is None:
-        return None
-    pointer = access.pointer
-    while True:
-        terms, node = [], pointer
-        while isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-            terms.append(node.right)
-            node = node.left
-        if not isinstance(node, ast.Name):
-            return None
-        if node.id == access.base:
-            break
-        value = kernel.value_of(node.id)
-        if value is None or not _steady(kernel, value):
-            return None
-        pointer = substitute(pointer, {node.id: value})
-    if not terms:
-        return "0"
-    index = terms.pop()
-    while terms:
-        index = ast.BinOp(index, ast.Add(), terms.pop())
-    return spell(index)
-
-
-def _steady(kernel: Kernel, node: ast.expr) -> bool:
-    """Whether every name in the expression is a parameter or assigned once: its value is the same later on."""
-    return all(len(kernel.definitions.get(n, ())) <= 1 for n in names_read(node))
 
 
 @dataclass(frozen=True)
@@ -309,7 +243,8 @@ class _Move(ast.NodeTransformer):
         if node.id in self.masks:
             if self.mask is None:
                 self.failed = True
-            return ast.Name(f"({self.mask})", ast.Load())
+            text = self.mask or ""
+            return ast.Name(text if text.isidentifier() else f"({text})", ast.Load())
         name = self.names.get(node.id, node.id)
         return ast.Constant(0) if name == "0" else ast.Name(name, node.ctx)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 
 from operators.micro.module import Access, Kernel, KernelModule, Launch, copy_of, fresh_name, names_written, spell
-from operators.micro.rewrites.flat import ROW, index_of, named
+from operators.micro.rewrites.indices import ROW, index_of, named
 from operators.micro.rewrites.join import Join, Pair
 from operators.micro.rewrites.rows import only_shapes, passes_of
 

@@ -7,7 +7,20 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from operators.micro.edits import Edit
-from operators.micro.module import Kernel, KernelModule, Launch, called, int_value, names_read, spell, statements
+from operators.micro.module import (
+    ALLOCATIONS,
+    VIEWS,
+    Kernel,
+    KernelModule,
+    Launch,
+    called,
+    int_value,
+    names_read,
+    names_written,
+    self_root,
+    spell,
+    statements,
+)
 
 CONTRACTIONS = ("tl.dot",)
 LINE_LENGTH = 110
@@ -114,11 +127,33 @@ def set_grid(module: KernelModule, launch: Launch, parts: Sequence[str]) -> Edit
 
 
 def device_of(module: KernelModule, launch: Launch) -> str | None:
-    """`x.device` of some tensor argument of the launch."""
+    """`x.device` of some argument of the launch that is certainly a tensor."""
     kernel = module.kernels[launch.kernel]
     arguments = [launch.arguments.get(name) for name in kernel.pointers]
     roots = [module.root_of(node) for node in arguments if node is not None]
-    return next((f"{root}.device" for root in roots if root), None)
+    return next((f"{root}.device" for root in roots if root and _is_tensor(module, root)), None)
+
+
+def _is_tensor(module: KernelModule, name: str) -> bool:
+    """Whether a name of `run` only ever holds inputs, allocations and views of itself: what a library call returns
+    may be a tuple (`torch.linalg.svd`)."""
+    writes = [s for s in statements(module.run.body) if name in _assigned(s)]
+    known = name in {a.arg for a in module.run.args.args} or bool(writes)
+    return known and all(_makes_tensor(s, name) for s in writes)
+
+
+def _assigned(statement: ast.stmt) -> set[str]:
+    """Names that the statement itself assigns, not the statements inside it."""
+    return names_written(*[part for part in ast.iter_child_nodes(statement) if not isinstance(part, ast.stmt)])
+
+
+def _makes_tensor(statement: ast.stmt, name: str) -> bool:
+    if not isinstance(statement, ast.Assign) or any(not isinstance(t, ast.Name) for t in statement.targets):
+        return False
+    call = statement.value
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+        return False
+    return call.func.attr in ALLOCATIONS or (call.func.attr in VIEWS and self_root(call) == name)
 
 
 def body_text(module: KernelModule, body: Sequence[ast.stmt]) -> str:
@@ -140,7 +175,7 @@ def kernel_text(name: str, parameters: Sequence[str], body: str, doc: str = "") 
     """A `@triton.jit` function; long signatures are wrapped."""
     head = f"def {name}({', '.join(parameters)}):"
     if len(head) > LINE_LENGTH:
-        head = f"def {name}(\n" + _wrapped(parameters) + "\n):"
+        head = f"def {name}(\n" + wrapped(parameters) + "\n):"
     documented = f'"""{doc}"""\n{body}' if doc else body
     return f"@triton.jit\n{head}\n{textwrap.indent(documented, '    ')}\n"
 
@@ -148,14 +183,15 @@ def kernel_text(name: str, parameters: Sequence[str], body: str, doc: str = "") 
 def launch_text(name: str, grid: Sequence[str], arguments: Sequence[str]) -> str:
     head = f"{name}[{grid_text(grid)}]({', '.join(arguments)})"
     if len(head) > LINE_LENGTH:
-        head = f"{name}[{grid_text(grid)}](\n" + _wrapped(arguments) + "\n)"
+        head = f"{name}[{grid_text(grid)}](\n" + wrapped(arguments) + "\n)"
     return head
 
 
-def _wrapped(items: Sequence[str]) -> str:
+def wrapped(items: Sequence[str], margin: int = 0) -> str:
+    """Items of a list on lines of their own, indented by 4; `margin` is what the whole will be indented by."""
     return textwrap.fill(
         ", ".join(i.replace(" ", "\0") for i in items) + ",",
-        LINE_LENGTH - 4,
+        LINE_LENGTH - 4 - margin,
         initial_indent="    ",
         subsequent_indent="    ",
         break_long_words=False,

@@ -22,16 +22,16 @@ from operators.micro.module import (
     statements,
     substitute,
 )
-from operators.micro.rewrites.flat import (
+from operators.micro.rewrites.flat import Map, Place, arguments_in_order, inlined_body, needed_by
+from operators.micro.rewrites.indices import (
     ROW,
-    Map,
-    Place,
-    arguments_in_order,
+    host_spelling,
     index_of,
-    inlined_body,
     named,
-    needed_by,
+    opened_index,
+    rejoined,
     terms_of,
+    whole_index_of,
 )
 
 
@@ -107,6 +107,7 @@ class Join:
         self.edits: list[Edit] = []
         self.added: dict[str, str] = {}  # moved's parameter → its name in the fused kernel
         self.index = self.row = ""
+        self.opened: ast.expr = ast.Constant(0)  # the index at hand, with its name opened
         self.values: tuple[str, ...] = ()  # the launch arguments of the fused kernel
 
     def fresh(self, wish: str) -> str:
@@ -135,22 +136,31 @@ class Join:
         moved kernel's accesses to the buffer."""
         index = index_of(self.keep, access)
         keep = frozenset({flat.offsets or flat.row, *flat.column})
-        strides = {flat.stride_in(index_of(flat.kernel, end, keep)) for end in ends}
+        strides = {self._own_stride(flat, end, keep) for end in ends}
         needed = needed_by(flat) - {self.gone}
         if index is None or len(strides) != 1 or None in strides or not needed <= set(self.host_moved.arguments):
             return None
         renamed = {n: self.parameter(n) for n in sorted(needed)}
         mask = spell(access.mask) if access.mask is not None else None
         stride = strides.pop() or ""
+        self.opened = opened_index(self.keep, access, index)
         lines, block_row = self._coordinates(index, stride)
         place = Place(self.index, mask, given, renamed, self.row, block_row)
         made = inlined_body(flat, place, self.taken)
         if made is None:
             return None
-        inner = made[0] if stride else [self._without_division(line, index) for line in made[0]]
+        inner = made[0] if stride else [self._without_division(line) for line in made[0]]
         return lines + inner, made[1]
 
-    def _without_division(self, line: str, index: str) -> str:
+    def _own_stride(self, flat: Map, access: Access, keep: frozenset[str]) -> str | None:
+        """`Map.stride_in` of an access of the moved kernel, which may also spell `i` as `i // s * s + i % s`."""
+        index = whole_index_of(flat.kernel, access, keep)
+        if index is None or flat.stride_in(index) is not None:
+            return flat.stride_in(index)
+        bound = {n: host_spelling(self.module, v) for n, v in self.host_moved.arguments.items()}
+        return flat.stride_in(rejoined(index, bound))
+
+    def _without_division(self, line: str) -> str:
         """`row = index // s` and `column = index % s` where the index is `row * s + column` by its own spelling."""
         value = parse_module(line).body[0].value  # type: ignore[attr-defined]
         if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.FloorDiv | ast.Mod):
@@ -158,7 +168,7 @@ class Join:
         bound = {name: self.host_moved.arguments[old] for old, name in self.added.items()}
         bound |= dict(self.host_keep.arguments)
         step = bound.get(spell(value.right))
-        split = self._split(index, spell(step)) if step is not None and spell(value.left) == self.index else None
+        split = self._split(step) if step is not None and spell(value.left) == self.index else None
         if split is None:
             return line
         return f"{line.split(' = ', maxsplit=1)[0]} = {split[0] if isinstance(value.op, ast.FloorDiv) else split[1]}"
@@ -168,7 +178,7 @@ class Join:
         if not stride:
             self.index = index if index.isidentifier() else self.fresh("index")
             return ([] if index.isidentifier() else [f"{self.index} = {index}"]), False
-        split = self._split(index, spell(self.host_moved.arguments[stride]))
+        split = self._split(self.host_moved.arguments[stride])
         if split is not None:
             self.row, column = split
             self.index = column if column.isidentifier() else self.fresh("column")
@@ -179,22 +189,22 @@ class Join:
         lines = [] if index.isidentifier() else [f"{whole} = {index}"]
         return [*lines, f"{self.row} = {whole} // {step}", f"{self.index} = {whole} % {step}"], True
 
-    def _split(self, index: str, stride: str) -> tuple[str, str] | None:
+    def _split(self, stride: ast.expr) -> tuple[str, str] | None:
         """`row * s + rest` as (row, rest), where row is the program's and s is bound to the wanted stride."""
-        terms = terms_of(expression(index))
+        terms, wanted = terms_of(self.opened), host_spelling(self.module, stride)
         for number, term in enumerate(terms):
             if isinstance(term, ast.BinOp) and isinstance(term.op, ast.Mult) and len(terms) > 1:
                 for row, step in ((term.left, term.right), (term.right, term.left)):
                     bound = self.host_keep.arguments.get(spell(step))
                     is_row = spell(row) in named(self.keep, ROW)
-                    if is_row and bound is not None and spell(bound) == stride:
+                    if is_row and bound is not None and host_spelling(self.module, bound) == wanted:
                         return spell(row), " + ".join(spell(t) for i, t in enumerate(terms) if i != number)
         return None
 
     def address(self, flat: Map) -> str | None:
         """Where the moved kernel's result goes, at the place of its body."""
         keep = frozenset({flat.offsets or flat.row, *flat.column})
-        stride = flat.stride_in(index_of(flat.kernel, flat.store, keep))
+        stride = self._own_stride(flat, flat.store, keep)
         if stride is None or flat.store.base is None or flat.store.base not in self.host_moved.arguments:
             return None
         pointer = self.parameter(flat.store.base)
