@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -127,7 +128,19 @@ def _search(config: Config, task: Any, path: Path, *, create: bool, as_json: boo
             click.echo(json.dumps(summary.as_data(parts, ended, path) | {"cut_off": cut_off}))
         else:
             summary.show(console, parts, ended, path, summary.raised(config, ended), cut_off)
+    if progress.in_flight:
+        _leave_at_once(summary.exit_code(ended))
     sys.exit(summary.exit_code(ended))
+
+
+def _leave_at_once(code: int) -> None:
+    """End the process under threads that were cut off: torch aborts it when the interpreter unwinds beside them.
+
+    Population and judge are closed by now.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _warnings(task: Any) -> list[str]:
