@@ -77,6 +77,9 @@ class Silence:
         del message
 
 
+PATIENCE = 8  # attempts in a row that cost nothing, before waiting for a verdict that is under way
+
+
 @dataclass(frozen=True)
 class EngineSettings:
     """How the loop runs, and when it gives up."""
@@ -125,7 +128,8 @@ class Engine:
         self._settings, self._observer = settings or EngineSettings(), observer or Silence()
         self._apply_knobs = apply_knobs or (lambda source, knobs: source)
         self._lock = threading.RLock()  # guards the counts below; verdicts and lessons are taken in one order
-        self._attempts = self._barren = self._infra = 0
+        self._told = threading.Condition(self._lock)  # something was told: there may be new parents
+        self._attempts = self._barren = self._infra = self._judging = 0
         self._statuses: Counter[str] = Counter()
         self._failures: Counter[str] = Counter()
         self._best_score = 0.0
@@ -222,14 +226,22 @@ class Engine:
         proposal = replace(proposal, probes=probe.spent.evaluations, wall_s=time.monotonic() - began)
         cost = probe.spent + Spent.of(proposal)
         if failed is not None:
-            self._population.fail(brief, proposal.operator, failed.reason, proposal)
+            self._population.fail(brief, proposal.operator, failed.reason, proposal, failed.exhausted)
             with self._lock:
                 self._failures[failed.reason] += 1
                 self._observer.operator_failed(brief, failed)
         else:
             with self._lock:
                 self._observer.proposed(brief, proposal)
-            cost += self._judge_and_tell(self._population.record(brief, proposal), Purpose.SCORE)
+            recorded = self._population.record(brief, proposal)
+            with self._told:
+                self._judging += 1
+            try:
+                cost += self._judge_and_tell(recorded, Purpose.SCORE)
+            finally:
+                with self._told:
+                    self._judging -= 1
+                    self._told.notify_all()
         self._count_barren(cost)
         return cost
 
@@ -298,9 +310,15 @@ class Engine:
             self.stop(f"the machine failed {self._infra} evaluations in a row: {evaluation.reason}", "machine")
 
     def _count_barren(self, cost: Spent) -> None:
-        """An attempt that cost nothing brought nothing new: it failed, or its plans were all known already."""
-        with self._lock:
+        """An attempt that cost nothing brought nothing new: it failed, or its plans were all known already.
+
+        While others are being judged there may soon be new parents: a few more tries, then wait for their verdicts.
+        """
+        with self._told:
             self._barren = 0 if cost != Spent() else self._barren + 1
+            if self._judging and self._barren >= PATIENCE:
+                self._told.wait(1.0)
+                return
             if self._barren < self._settings.barren:
                 return
             common = self._failures.most_common(1)

@@ -66,7 +66,10 @@ class PlanError(UserError):
 
 
 class OperatorFailed(EvoKernelError):
-    """An operator could not make a proposal; carries what it had cost by then."""
+    """An operator could not make a proposal; carries what it had cost by then.
+
+    `exhausted`: there is nothing left that it could try on this parent, as far as it can see now.
+    """
 
     def __init__(
         self,
@@ -76,9 +79,10 @@ class OperatorFailed(EvoKernelError):
         decisions: tuple[Decision, ...] = (),
         steps: tuple[Step, ...] = (),
         calls: tuple[Call, ...] = (),
+        exhausted: bool = False,
     ) -> None:
         super().__init__(reason)
-        self.reason, self.operator = reason, operator
+        self.reason, self.operator, self.exhausted = reason, operator, exhausted
         self.decisions, self.steps, self.calls = decisions, steps, calls
 
 

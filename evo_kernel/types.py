@@ -416,8 +416,13 @@ class Population(Protocol):
 
     def tell(self, recorded: Recorded, evaluation: Evaluation, witnessed: bool = False) -> Sequence[Credit]: ...
 
-    def fail(self, brief: Brief, operator: str, reason: str, proposal: Proposal | None = None) -> None:
-        """An attempt that ended without a candidate, with what it cost."""
+    def fail(
+        self, brief: Brief, operator: str, reason: str, proposal: Proposal | None = None, exhausted: bool = False
+    ) -> None:
+        """An attempt that ended without a candidate, with what it cost.
+
+        `exhausted`: the brief's parent has nothing left to try; it is seldom chosen again in this session.
+        """
         ...
 
     def pending(self) -> Sequence[Recorded]:

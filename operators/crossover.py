@@ -14,6 +14,7 @@ from difflib import SequenceMatcher
 
 import numpy as np
 
+from evo_kernel.errors import OperatorFailed
 from evo_kernel.types import Brief, Credit, Decision, Evaluation, Probe, Proposal, Relative, Strategy
 from operators.macro import catalogue
 from operators.macro.policies import untried
@@ -45,7 +46,7 @@ class CrossoverOperator:
                 roles = (("parent", brief.parent.candidate), ("inspiration", other.candidate))
                 return walk.proposal(self.name, roles)
         reason = "no strategy of another lineage that this parent lacks could be replayed on it"
-        raise Walk(brief, self._coder, rng, None).failure(self.name, reason)
+        raise OperatorFailed(reason, operator=self.name, exhausted=True)
 
     def witnessed(self, proposal: Proposal, parent: Evaluation | None, child: Evaluation) -> bool:
         return catalogue.witnessed(proposal.strategy, parent, child)

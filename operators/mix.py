@@ -65,7 +65,7 @@ class MixOperator:
         # A stream of its own: the drawn operator starts from brief.seed too, and must not see the same numbers.
         rng = np.random.default_rng(brief.seed).spawn(1)[0]
         left = [name for name, weight in self._weights.items() if weight > 0]
-        reasons = []
+        reasons, exhausted = [], True
         while True:
             name = self._draw(left, rng)
             try:
@@ -73,11 +73,12 @@ class MixOperator:
             except OperatorFailed as failure:
                 failure.operator = failure.operator or name
                 reasons.append(f"{name}: {failure.reason}")
+                exhausted = exhausted and failure.exhausted
                 left.remove(name)
                 if failure.calls or failure.steps or failure.decisions:
                     raise
                 if not left:
-                    raise OperatorFailed("; ".join(reasons), operator=name) from failure
+                    raise OperatorFailed("; ".join(reasons), operator=name, exhausted=exhausted) from failure
 
     def witnessed(self, proposal: Proposal, parent: Evaluation | None, child: Evaluation) -> bool:
         operator = self._operators.get(proposal.operator)

@@ -43,7 +43,9 @@ class MtmcOperator:
                 break
             tries = 0 if moved else tries + 1
         if not walk.kept:
-            raise walk.failure(self.name, self._why_nothing(walk, tries))
+            failure = walk.failure(self.name, self._why_nothing(walk, tries))
+            failure.exhausted = not tries
+            raise failure
         return walk.proposal(self.name)
 
     def witnessed(self, proposal: Proposal, parent: Evaluation | None, child: Evaluation) -> bool:

@@ -15,10 +15,13 @@ certain, because n stays below 1 / (1 − FORGET).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
+from copy import copy
 
 DRIFT = 0.003
 """Standard deviation of log time between evaluations on one GPU (A/A stays within 0.5 % at the 99th percentile)."""
+SURE_DEVIATIONS = 1.645
+"""95 % of a normal distribution lie below its mean plus so many standard deviations."""
 FORGET = 0.97
 PRIOR_GAIN = 0.05
 PRIOR_SPREAD = 0.25
@@ -30,6 +33,12 @@ def combine(mean: float, variance: float, new_mean: float, new_variance: float) 
         return new_mean, new_variance
     both = 1.0 / (1.0 / variance + 1.0 / new_variance)
     return both * (mean / variance + new_mean / new_variance), both
+
+
+def surely_faster(one: Contender, other: Contender) -> bool:
+    """Whether the posteriors say so with a probability of 95 %; without noise, whether it is."""
+    spread = math.sqrt(one.variance + other.variance)
+    return one.mean < other.mean - SURE_DEVIATIONS * spread
 
 
 class Contender:
@@ -60,6 +69,21 @@ class Cell:
     @property
     def elite(self) -> Contender:
         return self.contenders[0]
+
+    def order(self, reigning: Contender | None) -> None:
+        """Fastest first, but an elite is replaced only by one that is surely faster: the best of a hundred equal
+        kernels looks faster than the others, and is not."""
+        self.contenders.sort(key=_mean)  # stable: of equals the elder stays first
+        fastest = self.contenders[0]
+        if reigning is not None and fastest is not reigning and not surely_faster(fastest, reigning):
+            self.contenders.remove(reigning)
+            self.contenders.insert(0, reigning)
+
+    def unsettled(self) -> Contender | None:
+        """Who is to be measured again: the less certain of the elite and of one that looks faster, but not surely."""
+        elite, *others = self.contenders
+        rival = min((one for one in others if one.mean < elite.mean), key=_mean, default=None)
+        return None if rival is None else max(elite, rival, key=lambda one: one.variance)
 
     def tried(self, gain: float) -> None:
         """A child of this cell was judged: `gain` is max(0, log(parent ÷ child)), 0 for one that failed."""
@@ -101,19 +125,19 @@ class Archive:
         if kept is None:
             kept = self.cells[cell] = Cell()
         contenders = kept.contenders
+        reigning = contenders[0] if contenders else None
         for known in contenders:
             if known.candidate == candidate or known.same_kernel(source, plan_key):
                 if not fresh:
                     return False
-                was_elite = contenders[0].candidate
                 known.mean, known.variance = combine(known.mean, known.variance, log_us, variance)
-                contenders.sort(key=_mean)  # stable: of equals the elder stays first
-                return contenders[0] is known and was_elite != known.candidate
+                kept.order(reigning)
+                return contenders[0] is known and known is not reigning
         if len(contenders) >= self._size and log_us >= contenders[-1].mean:
             return False
         newcomer = Contender(candidate, source, plan_key, log_us, variance)
         contenders.append(newcomer)
-        contenders.sort(key=_mean)
+        kept.order(reigning)
         del contenders[self._size :]
         return contenders[0] is newcomer
 
@@ -131,6 +155,16 @@ class Archive:
 
     def best(self) -> Contender | None:
         return min((cell.elite for cell in self.cells.values()), key=_rank, default=None)
+
+    def without(self, candidates: Set[int]) -> Archive:
+        """A view of what is left when some contenders are passed over; for selectors, not to be changed."""
+        view = Archive(self._size)
+        for name, cell in self.cells.items():
+            left = [contender for contender in cell.contenders if contender.candidate not in candidates]
+            if left:
+                view.cells[name] = copy(cell)
+                view.cells[name].contenders = left
+        return view
 
     def state(self) -> tuple[object, ...]:
         return tuple((name, self.cells[name].state()) for name in sorted(self.cells))

@@ -53,6 +53,9 @@ from populations.writing import (
 
 __all__ = ["OTHER", "LineagePopulation", "open_population"]
 
+TRY_AGAIN = 0.05
+"""Share of selections that pass over no exhausted parent: what other lineages found since may be new to it."""
+
 
 def open_population(
     path: str | os.PathLike[str],
@@ -118,6 +121,7 @@ class LineagePopulation:
         self._board = self._state.board(environment.key)
         self._library = Library(store, self._state, environment.key)
         self._tickets = Tickets(store, self._state, self._library, task, environment)
+        self._exhausted: set[int] = set()  # parents with nothing left to try; a later session may try more
         self._attempts = last_id(store.connection, "attempts")
 
     def __enter__(self) -> LineagePopulation:
@@ -210,8 +214,12 @@ class LineagePopulation:
             self._library.told(recorded.candidate, evaluation)
             return name_credits(earned, self._state.lineage, self._store.connection, self._library)
 
-    def fail(self, brief: Brief, operator: str, reason: str, proposal: Proposal | None = None) -> None:
+    def fail(
+        self, brief: Brief, operator: str, reason: str, proposal: Proposal | None = None, exhausted: bool = False
+    ) -> None:
         with self._store.lock:
+            if exhausted:
+                self._exhausted.add(brief.parent.candidate)
             with self._store.write() as connection:
                 strategy = claimed_strategy(proposal) if proposal else None
                 rowid = self._store.intern_strategy(strategy)
@@ -341,6 +349,9 @@ class LineagePopulation:
 
     def _select(self, island: int, rng: np.random.Generator) -> tuple[int, str]:
         archive = self._board.islands.archives[island]
+        if self._exhausted and rng.random() >= TRY_AGAIN:
+            left = archive.without(self._exhausted)
+            archive = left if left.cells else archive
         if archive.cells:
             contender, selector = self._mix.select(archive, self._library.case_times, rng)
             return contender.candidate, selector

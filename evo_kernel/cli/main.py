@@ -21,6 +21,7 @@ COMMANDS = {
     "export": ("evo_kernel.cli.exporting", "export"),
     "verify": ("evo_kernel.cli.verifying", "verify"),
     "replay": ("evo_kernel.cli.verifying", "replay"),
+    "profile": ("evo_kernel.cli.profiling", "profile"),
     "tasks": ("evo_kernel.cli.tasks", "tasks"),
     "doctor": ("evo_kernel.cli.doctor", "doctor"),
 }
@@ -33,6 +34,7 @@ SUMMARIES = {
     "export": "Write the champion to a folder: source, plans, provenance.",
     "verify": "Check and score one kernel file against a task.",
     "replay": "Check and time a plan file without running its author's code.",
+    "profile": "What each kernel of a file does with the GPU, as a table.",
     "tasks": "List, show, check and make tasks.",
     "doctor": "What this machine can do, and what to mend.",
 }

@@ -14,12 +14,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from evo_kernel.errors import InfraError
+from evo_kernel.errors import InfraError, UserError
 from evo_kernel.fitness import regimes
 from evo_kernel.fitness.ceilings import Ceilings
 from evo_kernel.fitness.compiling.compiler import Compiler
 from evo_kernel.fitness.knobs import find_knobs
 from evo_kernel.fitness.plan import CompiledPlan
+from evo_kernel.fitness.profile import KernelProfile, alone, cost_of, profile
 from evo_kernel.fitness.record.recorder import Fault, RecordCase, Recorder, Recording
 from evo_kernel.fitness.references import SeedPool, fresh_seed
 from evo_kernel.fitness.runners.base import Checked, CheckPart, Exam, Round, Runner, TimePart
@@ -133,6 +134,23 @@ class PlanJudge:
         """Recorded plans by case: what export and --save-plan write."""
         recording = self._recorder.record(source, self._record_cases(kinds), [knobs])
         return {case: plan for (case, _), plan in recording.plans.items()}
+
+    def profile(self, source: Source, knobs: Knobs, kinds: Sequence[CaseKind]) -> Mapping[str, list[KernelProfile]]:
+        """What each launch does with the GPU, by case. Each is timed alone. Raises UserError with a source's fault."""
+        target, found = target_for(self._runner.arch), {}
+        for case in (case for kind in kinds for case in self._cases(kind)):
+            recording = self._recorder.record(source, (record_case(self._task, case),), [knobs])
+            plan = recording.plans[(case.name, knobs)]
+            if isinstance(plan, Fault):
+                raise UserError(f"{plan.status} on {case.name}: {plan.reason}")
+            costs = []
+            for position in range(len(plan.plan.launches)):
+                timed = self._runner.measure(alone(plan, position), case, self._seeds.seed(case.name, "timed"), False)
+                if isinstance(timed, Checked):
+                    raise UserError(f"launch {position} of {case.name}, {timed.status}: {timed.reason}")
+                costs.append(cost_of(timed, target, self.environment.kind))
+            found[case.name] = profile(plan, costs, target)
+        return found
 
     # --- one evaluation ---------------------------------------------------------------------------------------------
 
@@ -277,7 +295,8 @@ class PlanJudge:
         elif found is None:
             found = self._runner.measure(plan, case, self._timed_seed(case, work.purpose), checked, against_us)
         if isinstance(found, Checked):
-            self._keep(work, PlanVerdict(case.name, plan.hash, found.status, found.reason))
+            if not found.of_text:
+                self._keep(work, PlanVerdict(case.name, plan.hash, found.status, found.reason))
             return found
         found = replace(found, light_share=self._light_share(case, found), baselines_us=self._baselines_of(case, found))
         floor_us = self._limits.floor_us(self._task.flops(case), self._task.bytes(case))

@@ -10,6 +10,7 @@ from typing import Any
 from evo_kernel.fitness.features import data_path, schedule, tensor_core
 from evo_kernel.fitness.plan import CompiledPlan, Launch
 from evo_kernel.fitness.targets import Target, occupancy
+from evo_kernel.types import Measurement
 
 MIX = ("ld.global", "st.global", "cp.async", "tma.load", "tma.store", "atomic", "wgmma", "mma", "fma", "fadd", "fmul",
        "mufu", "minmax", "convert", "ld.shared", "st.shared", "shuffle", "barrier", "branch", "spill", "move",
@@ -57,6 +58,23 @@ class KernelProfile:
 
     def as_data(self) -> dict[str, Any]:
         return {**asdict(self), "mix": dict(self.mix), "terms": dict(self.terms), "counters": dict(self.counters)}
+
+
+def alone(compiled: CompiledPlan, position: int) -> CompiledPlan:
+    """The plan with its kernel launch number `position` as its only node: what is timed to tell launches apart.
+
+    What earlier launches would have written is poison then: it changes no time that does not depend on data.
+    """
+    launch = compiled.plan.launches[position]
+    return compiled.model_copy(update={"plan": compiled.plan.model_copy(update={"nodes": (launch,)})})
+
+
+def cost_of(found: Measurement, target: Target, kind: str) -> LaunchCost:
+    """The cost of a launch that was timed alone, from its measurement in an environment of this kind."""
+    if kind == "measured":
+        return LaunchCost(found.median_us)
+    moved = found.details.get("dram", 0.0) * 1e-6 * target.copy_bytes_per_s
+    return LaunchCost(found.median_us, bytes=moved or None, terms=dict(found.details))
 
 
 def profile(compiled: CompiledPlan, costs: Sequence[LaunchCost], target: Target) -> list[KernelProfile]:

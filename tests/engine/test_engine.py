@@ -12,9 +12,19 @@ import pytest
 from evo_kernel.budget import Budget, Ledger, Spent
 from evo_kernel.engine import Engine, EngineSettings, Summary
 from evo_kernel.errors import InfraError, OperatorFailed
-from evo_kernel.types import Brief, Call, Evaluation, Knobs, Probe, Purpose, Source, Status
+from evo_kernel.types import Brief, Call, Evaluation, Knobs, Probe, Proposal, Purpose, Source, Status
 from populations.population import LineagePopulation, open_population
-from tests.support.scripted import CARD, ENVIRONMENT, FIRST, TASK, Notebook, ScriptedJudge, ScriptedOperator, scored
+from tests.support.scripted import (
+    CARD,
+    ENVIRONMENT,
+    FIRST,
+    TASK,
+    Notebook,
+    ScriptedJudge,
+    ScriptedOperator,
+    scored,
+    time_of,
+)
 
 QUICK = EngineSettings(infra_wait_s=0.0)
 
@@ -239,3 +249,26 @@ def test_abort_waits_for_nobody(population) -> None:
     runner.join(5)
     release.set()
     assert ended[0].why == "stopped by SIGTERM"
+
+
+class OneChildEach(ScriptedOperator):
+    """Every candidate has one child in it, a little faster: the next can only be made once the last was judged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock, self._done = threading.Lock(), set()
+
+    def propose(self, brief: Brief, probe: Probe) -> Proposal:
+        with self._lock:
+            if brief.parent.candidate in self._done:
+                raise OperatorFailed("everything was tried", operator=self.name, exhausted=True)
+            self._done.add(brief.parent.candidate)
+        faster = Source(f"time_us = {time_of(brief.parent.source) * 0.97!r}  # attempt {brief.attempt}\n")
+        return Proposal(faster, self.name)
+
+
+def test_a_search_waits_for_verdicts_under_way_before_it_calls_itself_barren(population) -> None:
+    judge = ScriptedJudge(wait_s=0.15)
+    ended = search(population, OneChildEach(), judge, Budget(evaluations=8), EngineSettings(width=8, barren=30))
+    assert (ended.cause, ended.statuses) == ("budget", {"passed": 8})
+    assert ended.attempts < 8 * (8 + 30)  # they wait; they do not spin

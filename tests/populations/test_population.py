@@ -84,6 +84,29 @@ def test_a_proposal_comes_home(opened):
         assert best.generation == 1
 
 
+def test_an_exhausted_parent_is_seldom_asked_for_again_in_its_session(opened):
+    rng = random.Random(1)
+
+    def asked(population, count=200):
+        return [population.ask().parent.candidate for _ in range(count)]
+
+    with opened() as population:
+        for name, log_us in (("fast", 3.0), ("slow", 5.0)):
+            seed = population.plant(Source(f"# {name}"))
+            population.tell(seed, passed(seed.proposal.source, rng, log_us=log_us))
+        before = asked(population)
+        assert before.count(1) > 100
+        brief = next(brief for brief in iter(population.ask, None) if brief.parent.candidate == 1)
+        population.fail(brief, "mtmc", "everything was tried", exhausted=True)
+        after = asked(population)
+        assert 0 < after.count(1) < 30  # another try now and then
+        population.fail(population.ask(), "mtmc", "nothing came to mind")
+        digest = population.digest()
+    with opened() as population:  # a later session may have other operators
+        assert population.digest() == digest
+        assert asked(population).count(1) > 100
+
+
 def test_an_unwitnessed_strategy_is_credited_to_other(opened):
     rng = random.Random(1)
     with opened() as population:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from array import array
 
 import numpy as np
@@ -61,10 +62,30 @@ def test_posteriors_combine_by_precision():
     assert combine(1.0, 0.04, 2.0, 0.0) == (2.0, 0.0)  # modeled: no noise
 
 
+def test_the_best_of_equal_kernels_does_not_take_the_elites_place():
+    """A hundred kernels of one speed: the luckiest looks faster, and an elite that changed with it would mean noise."""
+    rng, changes = random.Random(3), 0
+    archive = Archive(4)
+    for number in range(1, 101):
+        changes += archive.offer("c", number, number, f"plan {number}", rng.gauss(0.0, 0.01), 1e-4, True)
+    assert changes <= 3  # the first, and hardly another
+    cell = archive.cells["c"]
+    again = cell.unsettled()
+    assert again is not None and again.variance == max(cell.elite.variance, cell.contenders[1].variance)
+    assert not archive.offer("c", 101, 101, "plan 101", cell.elite.mean - 0.01, 1e-4, True)
+    assert archive.offer("c", 102, 102, "plan 102", cell.elite.mean - 0.05, 1e-4, True)
+    assert cell.unsettled() is None
+
+
+def test_without_noise_whatever_is_faster_is_the_elite():
+    archive = Archive(4)
+    assert archive.offer("c", 1, 1, "a", 1.0, 0.0, True) and archive.offer("c", 2, 2, "b", 0.999999, 0.0, True)
+
+
 def test_a_remeasured_elite_can_lose_its_place():
     archive = Archive(4)
     fill(archive, {"c": [1.0, 1.1]}, variance=0.01)
-    assert not archive.offer("c", 1, 1, "plan 1", 1.6, 0.01, True)
+    assert not archive.offer("c", 1, 1, "plan 1", 1.9, 0.01, True)
     assert archive.cells["c"].elite.candidate == 2
     archive.remove(2)
     assert archive.cells["c"].elite.candidate == 1

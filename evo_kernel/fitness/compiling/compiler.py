@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from evo_kernel.fitness import machine_code
 from evo_kernel.fitness.confined.guards import Limits
 from evo_kernel.fitness.confined.zygote import Zygote
-from evo_kernel.fitness.plan import Binary, Kernel
+from evo_kernel.fitness.plan import MAX_SHARED, Binary, Kernel
 from evo_kernel.syntax import parse_module
 
 CACHE_ENTRIES = 4096
@@ -156,6 +156,11 @@ def _binary(kernel: Kernel, answer: Any) -> Binary | str:
         cubin = base64.b64decode(answer["cubin"], validate=True)
         metadata = answer["metadata"]
         used = machine_code.resources(cubin)
+        if isinstance(metadata["shared"], int) and metadata["shared"] > MAX_SHARED:
+            return (
+                f"kernel {kernel.name} needs {metadata['shared']} bytes of shared memory, and a block has at most "
+                f"{MAX_SHARED}: use smaller tiles or fewer stages"
+            )
         if kernel.language == "cuda" and (held := machine_code.variables(cubin)):
             return (
                 f"kernel {kernel.name}: the variable {held[0]} would keep its value from one launch to the next. Use "

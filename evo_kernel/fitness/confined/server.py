@@ -33,6 +33,10 @@ ROLES = {
 }
 
 
+NICENESS = 5
+"""The process that times kernels must get its turn among as many compilers as there are cores."""
+
+
 @dataclass
 class _Job:
     id: int
@@ -44,6 +48,7 @@ class _Job:
 
 def main() -> None:
     role, control_fd = sys.argv[1], int(sys.argv[2])
+    os.nice(NICENESS)
     # Not PR_SET_PDEATHSIG: it fires when the *thread* that started this process ends. The end of the control socket
     # says that the parent is gone.
     handler = _prepare(role)

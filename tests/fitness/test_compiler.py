@@ -1,0 +1,27 @@
+"""What the compiler says of kernels that do not fit."""
+
+from __future__ import annotations
+
+import pytest
+
+from evo_kernel.fitness.compiling.compiler import Compiler
+from evo_kernel.fitness.plan import Binary
+from tests.fitness.handmade import matmul_plan
+
+
+@pytest.fixture(scope="module")
+def compiler():
+    made = Compiler(90, 60.0)
+    made.start()
+    yield made
+    made.close()
+
+
+def test_too_much_shared_memory_is_a_sentence_with_both_numbers(compiler):
+    fits = matmul_plan(512, 512, 512, (128, 128, 64), num_warps=8).kernels[0]
+    many = dict(fits.options) | {"num_stages": 9}
+    large = fits.model_copy(update={"options": tuple(many.items())})
+    small, told = compiler.compile([fits, large])
+    assert isinstance(small, Binary) and small.shared_bytes < 232448
+    assert isinstance(told, str)
+    assert "bytes of shared memory" in told and "232448" in told and "fewer stages" in told
