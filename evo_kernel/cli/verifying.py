@@ -44,14 +44,9 @@ def verify(
     """
     from evo_kernel.fitness.judge import JudgeSettings, open_judge
     from evo_kernel.tasks.loading import load
-    from evo_kernel.types import Purpose, Source
+    from evo_kernel.types import Purpose
 
-    try:
-        source = Source(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read {file}: {(error.strerror or str(error)).lower()}") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"cannot read {file}: it is not UTF-8 text, so it is no Python module") from error
+    source = read_source(file)
     task = load(task_name)
     settings = JudgeSettings(deadline_s=deadline_s, tune_plans=tune, unconfined=unconfined)
     with open_judge(task, device=device, settings=settings) as judge:
@@ -91,6 +86,18 @@ def replay(plan: Path, task_name: str | None, device: str, deadline_s: float, as
         click.echo("\n".join(found.lines()))
     if not found.passed:
         sys.exit(1)
+
+
+def read_source(file: Path) -> Any:
+    """The kernel in a file. Raises UserError with a plain sentence."""
+    from evo_kernel.types import Source
+
+    try:
+        return Source(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read {file}: {(error.strerror or str(error)).lower()}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"cannot read {file}: it is not UTF-8 text, so it is no Python module") from error
 
 
 def evaluation_data(evaluation: Any) -> dict[str, Any]:
