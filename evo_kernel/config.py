@@ -109,9 +109,10 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> Config:
             data = tomllib.loads(_find(path).read_text(encoding="utf-8"))
         except tomllib.TOMLDecodeError as error:
             raise ConfigError(f"{path} is not valid TOML: {error}") from error
+        config_from(data, str(path))  # what is wrong from here on is no fault of the file
     for override in overrides:
         _set(data, override)
-    return config_from(data, str(path) if path is not None else "--set")
+    return config_from(data, "--set")
 
 
 def config_from(data: dict[str, Any], origin: str) -> Config:

@@ -287,6 +287,8 @@ class Engine:
     def _judge_and_tell(self, recorded: Recorded, purpose: Purpose, knobs: Knobs = (), anew: bool = False) -> Spent:
         source = recorded.proposal.source
         evaluation = self._evaluate(self._apply_knobs(source, knobs) if knobs else source, purpose, anew)
+        if self._aborted.is_set() and not evaluation.passed:  # cut off by us: no verdict, it stays pending
+            return Spent.of(None, evaluation)
         if knobs:  # the verdict on a setting of this candidate, not on a source of its own
             evaluation = replace(evaluation, source=source.sha256, knobs=knobs)
         parent = recorded.brief.parent.evaluation

@@ -62,7 +62,8 @@ def _champion(view: Any, steps: Any, lineage: Any, session: Any, device: str, co
     evaluation = view.evaluation
     source = apply_knobs(view.proposal.source, evaluation.knobs)
     with open_judge(task, device=device, settings=JudgeSettings(tune_plans=0)) as judge:
-        recorded = judge.plans(source, (), [CaseKind.SEARCH])
+        recorded = judge.plans(source, (), [CaseKind.SEARCH, CaseKind.CHECK])
+    kinds = {case.name: case.kind for case in task.cases}
     plans = {case: plan for case, plan in recorded.items() if isinstance(plan, CompiledPlan)}
     judged = {m.case: m.plan for m in evaluation.measurements}
     same_versions = judge.environment.triton == evaluation.environment.triton
@@ -88,10 +89,20 @@ def _champion(view: Any, steps: Any, lineage: Any, session: Any, device: str, co
         task_files=_task_files(task),
         candidate=view.candidate,
         confirmed=confirmed,
+        hidden=_has_hidden_cases(task),
         source=source,
-        plans={case: plan.model_dump_json() for case, plan in plans.items()},
+        plans={name: p.model_dump_json() for name, p in plans.items() if kinds[name] is CaseKind.SEARCH},
+        check_plans={name: p.model_dump_json() for name, p in plans.items() if kinds[name] is CaseKind.CHECK},
         provenance=provenance,
     )
+
+
+def _has_hidden_cases(task: Any) -> bool:
+    """Whether confirm cases have sizes of their own: without any, loading takes those of the search cases."""
+    from evo_kernel.types import CaseKind
+
+    sizes = [dict(case.sizes) for case in task.cases_of(CaseKind.SEARCH)]
+    return any(dict(case.sizes) not in sizes for case in task.cases_of(CaseKind.CONFIRM))
 
 
 def _task_files(task: Any) -> dict[str, str]:

@@ -86,19 +86,28 @@ def show(population: Path, candidate: str, only_source: bool, only_diff: bool, a
 @click.command()
 @_FILE
 @click.option("--all", "everything", is_flag=True, help="Every candidate, not only the path of the best.")
-@click.option("--to", type=click.Path(path_type=Path), help="Write the graph: .dot, .json or .graphml by its ending.")
-def tree(population: Path, everything: bool, to: Path | None) -> None:
+@click.option(
+    "--to",
+    type=click.Path(path_type=Path),
+    help="Write the graph of all candidates: .dot, .json or .graphml by its ending.",
+)
+@_JSON
+def tree(population: Path, everything: bool, to: Path | None, as_json: bool) -> None:
     """The lineage: the champion's (else the best candidate's) path with its edits, or the whole graph to a file."""
     from populations.reading import PopulationReader
 
     with PopulationReader(population) as reader:
         if to is not None:
             reader.export_graph(to)
-            click.echo(f"wrote {to}")
+            click.echo(json.dumps({"file": str(to)}) if as_json else f"wrote {to}")
             return
         nodes = list(reader.nodes())
         leader = reader.champion() or reader.best()
         path = [step.candidate for step in reader.critical_path(leader.candidate)] if leader else []
+    if as_json:
+        shown = [node for node in nodes if everything or not path or node["candidate"] in path]
+        click.echo(json.dumps({"path": path, "candidates": shown}))
+        return
     if not nodes:
         click.echo("no candidates yet")
         return
@@ -147,40 +156,57 @@ def _view_data(view: Any, path: Any, diff: str) -> dict[str, Any]:
 
 
 def _show(view: Any, path: Any, diff: str) -> None:
-    from rich.console import Console
-    from rich.syntax import Syntax
+    from rich.text import Text
 
+    from evo_kernel.cli.mixed import mixed_lines
+    from evo_kernel.cli.printing import open_console
     from evo_kernel.cli.summary import case_table
 
-    console = Console()
+    console = open_console()
+
+    def say(line: str, style: str = "") -> None:
+        console.print(Text(line, style=style), soft_wrap=True)
+
     strategy = view.proposal.strategy.key if view.proposal.strategy else view.proposal.operator
     parent = f"parent {view.parent}" if view.parent else "a first kernel"
-    console.print(f"candidate {view.candidate}, {parent}, {strategy}", style="bold", highlight=False, markup=False)
+    say(f"candidate {view.candidate}, {parent}, {strategy}", "bold")
     evaluation = view.evaluation
     if evaluation is None:
-        console.print("not judged yet")
+        say("not judged yet")
     else:
         score = f", score {evaluation.score:.3f}" if evaluation.score is not None else ""
         reason = f": {evaluation.reason}" if evaluation.reason else ""
-        line = f"{evaluation.status}{score}, {evaluation.environment.label}{reason}"
-        console.print(line, highlight=False, markup=False)
+        say(f"{evaluation.status}{score}, {evaluation.environment.label}{reason}")
         if evaluation.measurements:
             console.print(case_table(evaluation, evaluation.environment.label))
+        for line in mixed_lines(evaluation):
+            say(line)
         if evaluation.knobs:
-            console.print("knobs: " + ", ".join(f"{k}={v}" for k, v in evaluation.knobs), highlight=False, markup=False)
-    console.print("path:")
+            say("knobs: " + ", ".join(f"{k}={v}" for k, v in evaluation.knobs))
+    say("path:")
     for step in path:
         gain = f"{math.exp(step.log_gain):6.2f}x" if step.log_gain is not None else "      -"
-        console.print(f"  {gain}  {step.candidate:>5}  {step.strategy.key if step.strategy else step.operator}",
-                      highlight=False, markup=False)  # fmt: skip
-    if diff:
-        console.print(Syntax(diff, "diff", theme="ansi_dark", background_color="default"))
-    console.print(Syntax(view.proposal.source.text, "python", theme="ansi_dark", background_color="default"))
+        say(f"  {gain}  {step.candidate:>5}  {step.strategy.key if step.strategy else step.operator}")
+    for text, language in ((diff, "diff"), (view.proposal.source.text, "python")):
+        _show_text(console, text, language)
+
+
+def _show_text(console: Any, text: str, language: str) -> None:
+    """Source text whole: coloured and wrapped on a terminal, as it is anywhere else."""
+    if not text:
+        return
+    if not console.is_terminal:
+        click.echo(text)
+        return
+    from rich.syntax import Syntax
+
+    console.print(Syntax(text, language, theme="ansi_dark", background_color="default", word_wrap=True))
 
 
 def _print_tree(nodes: list[dict[str, Any]], path: set[int], everything: bool) -> None:
-    from rich.console import Console
     from rich.tree import Tree
+
+    from evo_kernel.cli.printing import open_console
 
     label = next((n["kind"] for n in nodes if n["kind"]), "")
     device = next((n["device"] for n in nodes if n["device"]), "")
@@ -194,4 +220,4 @@ def _print_tree(nodes: list[dict[str, Any]], path: set[int], everything: bool) -
         text = f"{node['candidate']}  {node['strategy'] or node['operator']}  {score}{mark}"
         above = branches.get(node["parent"] or 0, root)
         branches[node["candidate"]] = above.add(text, highlight=False)
-    Console().print(root)
+    open_console().print(root, soft_wrap=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from evo_kernel.errors import UserError
+from evo_kernel.cli.verifying import read_source
 
 
 @click.command()
@@ -33,12 +33,9 @@ def profile(
     from evo_kernel.fitness.judge import JudgeSettings, open_judge
     from evo_kernel.fitness.profile import as_text
     from evo_kernel.tasks.loading import load
-    from evo_kernel.types import CaseKind, Source
+    from evo_kernel.types import CaseKind
 
-    try:
-        source = Source(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from error
+    source = read_source(file)
     task = load(task_name)
     settings = JudgeSettings(deadline_s=deadline_s, tune_plans=0, unconfined=unconfined)
     kinds = [CaseKind.SEARCH] if case_name is None else [task.case(case_name).kind]

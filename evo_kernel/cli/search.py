@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
+from rich.text import Text
 
 from evo_kernel.config import Config, load_config
 from evo_kernel.errors import ConfigError
@@ -108,22 +109,38 @@ def resume(population: Path, device: str | None, overrides: tuple[str, ...], as_
 
 def _search(config: Config, task: Any, path: Path, *, create: bool, as_json: bool) -> None:
     from evo_kernel.cli import compose, summary
+    from evo_kernel.cli.printing import open_console
     from evo_kernel.observe.live import Progress
 
-    console = Console(stderr=as_json)
-    for note in _warnings(task):
-        console.print(f"note: {note}", style="yellow", highlight=False)
+    console = open_console(stderr=as_json)
+    notes = _warnings(task) if create else []  # told once: a resume is about the same task
     with compose.prepared(config, task, path, create) as parts:
-        label = parts.judge.environment.label
-        console.print(f"task {task.name} · {path} · scores are {label}", highlight=False)
+        for note in notes:
+            console.print(Text(f"note: {note}", style="yellow"), soft_wrap=True)
+        environment = parts.judge.environment
+        console.print(Text(f"task {task.name} · {path} · scores are {environment.label}"), soft_wrap=True)
+        console.print(Text(summary.scale_line(environment)), soft_wrap=True)
         ledger = compose.ledger_of(config, parts.population)
-        with Progress(console, parts.judge.environment, ledger.left) as progress:
+        with Progress(console, environment, ledger.left, parts.population.best()) as progress:
             ended = compose.search(config, parts, progress, ledger)
+        cut_off = max(progress.in_flight, len(parts.population.pending())) if ended.cause == "interrupted" else 0
         if as_json:
-            click.echo(json.dumps(summary.as_data(parts, ended, path)))
+            click.echo(json.dumps(summary.as_data(parts, ended, path) | {"cut_off": cut_off}))
         else:
-            summary.show(console, parts, ended, path)
+            summary.show(console, parts, ended, path, summary.raised(config, ended), cut_off)
+    if progress.in_flight:
+        _leave_at_once(summary.exit_code(ended))
     sys.exit(summary.exit_code(ended))
+
+
+def _leave_at_once(code: int) -> None:
+    """End the process under threads that were cut off: torch aborts it when the interpreter unwinds beside them.
+
+    Population and judge are closed by now.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _warnings(task: Any) -> list[str]:
@@ -140,11 +157,18 @@ def _dry_run(config: Config, task: Any, path: Path) -> None:
     first = first_kernel(task)
     click.echo(f"task        {task.name} ({task.path})")
     click.echo(f"population  {path}{' (exists: this would be a resume)' if path.exists() else ''}")
-    click.echo(f"budget      {config.budget.model_dump(exclude_none=True) or 'none'}")
-    click.echo(f"operators   {config.operators.model_dump()}")
+    click.echo(f"budget      {_listed(config.budget.model_dump(exclude_none=True)) or 'no limit'}")
+    weights = config.operators
+    mix = {"mtmc": weights.mtmc, "crossover": weights.crossover, **weights.installed}
+    click.echo(f"operators   {', '.join(f'{name} at weight {weight:g}' for name, weight in mix.items())}")
+    click.echo(f"policy      {weights.policy}, at most {weights.max_steps} step(s) a proposal")
     from evo_kernel.cli.compose import judge_settings
 
     with open_judge(task, device=config.device, settings=judge_settings(config)) as judge:
         evaluation = judge.evaluate(first, Purpose.PROBE)
         click.echo(f"judge       {judge.environment.label}, {judge.environment.confinement}")
     click.echo(f"first kernel {evaluation.status}: {evaluation.reason or 'right on every check case'}")
+
+
+def _listed(limits: dict[str, Any]) -> str:
+    return ", ".join(f"{value:g} {name.replace('_', ' ')}" for name, value in limits.items())

@@ -11,8 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from evo_kernel.cli.compose import Prepared, best_of
+from evo_kernel.cli.mixed import mixed_data, mixed_lines
+from evo_kernel.config import Config
 from evo_kernel.engine import Summary
-from evo_kernel.types import Evaluation, Relative
+from evo_kernel.types import Environment, Evaluation, Relative
 
 
 def as_data(parts: Prepared, ended: Summary, path: Path) -> dict[str, Any]:
@@ -31,7 +33,42 @@ def as_data(parts: Prepared, ended: Summary, path: Path) -> dict[str, Any]:
         "candidates": counters.candidates,
         "evaluations": dict(counters.evaluations),
         "best": _best_data(best),
+        "confirmed": parts.population.champion() is not None,
+        "score_is": scale_line(parts.judge.environment).removeprefix("score: "),
     }
+
+
+def scale_line(environment: Environment) -> str:
+    """What a score is relative to, told once a run."""
+    above = "fastest baseline" if environment.kind == "measured" else "first kernel, untuned"
+    return f"score: {above} / kernel, geometric mean over search cases"
+
+
+def standing_lines(best: Relative | None, champion: Relative | None, label: str) -> list[str]:
+    """The champion where one was confirmed, else the best; and what is faster than a champion without being one."""
+    lines = []
+    if champion is not None and champion.evaluation is not None:
+        lines.append(f"champion: candidate {champion.candidate}, confirmed, {_score(champion)}, {label}")
+    if best is None or best.evaluation is None or (champion is not None and champion.candidate == best.candidate):
+        return lines
+    if not lines:
+        return [f"best: candidate {best.candidate}, not confirmed, {_score(best)}, {label}"]
+    return [*lines, f"faster, not confirmed: candidate {best.candidate}, {_score(best)}"]
+
+
+def _score(found: Relative) -> str:
+    score = found.evaluation.score if found.evaluation else None
+    return f"score {score:.3f}" if score is not None else "no score"
+
+
+def raised(config: Config, ended: Summary) -> str:
+    """What `resume` needs to search on: the limits that were reached, doubled. Empty where none was."""
+    if ended.cause != "budget":
+        return ""
+    limits = config.budget.model_dump(exclude_none=True)
+    reached = {name: limit for name, limit in limits.items() if getattr(ended.spent, name) >= limit}
+    spent = {name: max(limit, getattr(ended.spent, name)) for name, limit in reached.items()}
+    return "".join(f" --set budget.{name}={math.ceil(200 * much) / 100:g}" for name, much in spent.items())
 
 
 def _best_data(best: Relative | None) -> dict[str, Any] | None:
@@ -42,16 +79,29 @@ def _best_data(best: Relative | None) -> dict[str, Any] | None:
         "score": best.evaluation.score,
         "knobs": dict(best.evaluation.knobs),
         "strategies": [strategy.name for strategy in best.strategies],
+        "mixed": mixed_data(best.evaluation),
         "cases": {
             m.case: {"us": m.median_us, "baselines_us": dict(m.baselines_us)} for m in best.evaluation.measurements
         },
     }
 
 
-def show(console: Console, parts: Prepared, ended: Summary, path: Path) -> None:
+def show(
+    console: Console, parts: Prepared, ended: Summary, path: Path, more_budget: str = "", cut_off: int = 0
+) -> None:
     """The last word of a run on a terminal."""
+    _show_counts(console, parts, ended, cut_off)
     best = best_of(parts.population)
-    label = parts.judge.environment.label
+    if best is None or best.evaluation is None:
+        console.print(f"no candidate passed; `evo-kernel tree {path} --all` lists what became of each", highlight=False)
+    else:
+        _show_best(console, parts, path, best, best.evaluation)
+    commands = () if best is None else (f"show {path}", f"export {path} --to DIR")
+    for command in (*commands, f"resume {path}{more_budget}"):
+        console.print(Text(f"next: evo-kernel {command}"), soft_wrap=True)
+
+
+def _show_counts(console: Console, parts: Prepared, ended: Summary, cut_off: int) -> None:
     counters = parts.population.counters()
     console.print(f"\n{ended.why} after {ended.wall_s:.0f} s", highlight=False)
     charged = ", ".join(f"{count} {purpose}" for purpose, count in sorted(counters.evaluations.items()))
@@ -63,22 +113,25 @@ def show(console: Console, parts: Prepared, ended: Summary, path: Path) -> None:
     )
     for reason, count in list(ended.failures.items())[:3]:
         console.print(f"no proposal, {count} times: {reason}", highlight=False, markup=False)
-    if best is None or best.evaluation is None:
-        console.print(f"no candidate passed; `evo-kernel tree {path} --all` lists what became of each", highlight=False)
-        return
-    console.print(
-        f"best: candidate {best.candidate}, score {best.evaluation.score:.3f}, {label}", style="bold", highlight=False
-    )
-    console.print(case_table(best.evaluation, label))
+    if cut_off:
+        attempts = "1 attempt" if cut_off == 1 else f"{cut_off} attempts"
+        console.print(f"{attempts} cut off; what was proposed is judged first on resume", highlight=False)
+
+
+def _show_best(console: Console, parts: Prepared, path: Path, best: Relative, evaluation: Evaluation) -> None:
+    label = parts.judge.environment.label
+    for line in standing_lines(parts.population.best(), parts.population.champion(), label):
+        console.print(Text(line, style="bold"), soft_wrap=True)
+    console.print(case_table(evaluation, label))
+    for line in mixed_lines(evaluation):
+        console.print(Text(line), soft_wrap=True)
     if parts.judge.environment.kind == "modeled":
         console.print("times are modeled from the compiled sm_90 code, not measured; correctness was checked by "
                       "executing the kernels in Triton's interpreter", highlight=False)  # fmt: skip
     for line in _path_lines(path, best.candidate):
         console.print(Text(line), soft_wrap=True)
-    if best.evaluation.knobs:
-        console.print(Text("knobs: " + ", ".join(f"{name}={value}" for name, value in best.evaluation.knobs)))
-    for command in (f"show {path}", f"export {path} --to DIR", f"resume {path}"):
-        console.print(Text(f"next: evo-kernel {command}"), soft_wrap=True)
+    if evaluation.knobs:
+        console.print(Text("knobs: " + ", ".join(f"{name}={value}" for name, value in evaluation.knobs)))
 
 
 def exit_code(ended: Summary) -> int:

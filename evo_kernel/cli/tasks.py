@@ -80,8 +80,11 @@ def show_task(task: str, show_seed: bool, as_json: bool) -> None:
 @tasks.command("check")
 @click.argument("task")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
-def check_task(task: str, device: str) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def check_task(task: str, device: str, as_json: bool) -> None:
     """Load TASK, probe it for degeneracy, and judge its first kernel. Exit code 1 when something is wrong."""
+    from evo_kernel.cli.mixed import mixed_lines
+    from evo_kernel.cli.verifying import evaluation_data
     from evo_kernel.fitness.judge import JudgeSettings, open_judge
     from evo_kernel.tasks.first import first_kernel
     from evo_kernel.tasks.loading import load
@@ -90,14 +93,25 @@ def check_task(task: str, device: str) -> None:
 
     loaded = load(task)
     findings = probe(loaded)
-    for finding in findings:
-        click.echo(f"NO  {finding.sentence}")
+    if not as_json:
+        for finding in findings:
+            click.echo(f"{'NO' if finding.fatal else 'note'}  {finding.sentence}")
     with open_judge(loaded, device=device, settings=JudgeSettings(tune_plans=0)) as judge:
         evaluation = judge.evaluate(first_kernel(loaded), Purpose.SCORE)
-        click.echo(f"first kernel {evaluation.status} {evaluation.reason} {judge.environment.label}")
+    sound = evaluation.passed and not any(finding.fatal for finding in findings)
+    if as_json:
+        said = [{"fatal": finding.fatal, "sentence": finding.sentence} for finding in findings]
+        data = {"task": loaded.name, "sound": sound, "findings": said, "notes": list(loaded.notes)}
+        click.echo(json.dumps(data | {"first_kernel": evaluation_data(evaluation)}))
+    else:
+        label = evaluation.environment.label
+        reason = f": {evaluation.reason}" if evaluation.reason else ""
+        click.echo(f"first kernel {evaluation.status}, {label}{reason}")
         for m in evaluation.measurements:
-            click.echo(f"  {m.case}: {m.median_us:.1f} µs, {judge.environment.label}")
-    if any(finding.fatal for finding in findings) or not evaluation.passed:
+            click.echo(f"  {m.case}: {m.median_us:.1f} µs, {label}")
+        for line in mixed_lines(evaluation):
+            click.echo(line)
+    if not sound:
         sys.exit(1)
 
 

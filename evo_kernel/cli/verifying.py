@@ -44,12 +44,9 @@ def verify(
     """
     from evo_kernel.fitness.judge import JudgeSettings, open_judge
     from evo_kernel.tasks.loading import load
-    from evo_kernel.types import Purpose, Source
+    from evo_kernel.types import Purpose
 
-    try:
-        source = Source(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read {file}: {error}") from error
+    source = read_source(file)
     task = load(task_name)
     settings = JudgeSettings(deadline_s=deadline_s, tune_plans=tune, unconfined=unconfined)
     with open_judge(task, device=device, settings=settings) as judge:
@@ -73,7 +70,9 @@ def verify(
 def replay(plan: Path, task_name: str | None, device: str, deadline_s: float, as_json: bool) -> None:
     """Time a plan file, as `verify --save-plan` and `export` write it, without running its author's Python.
 
-    Inputs are drawn at random for the plan's shapes; with --task they are the task's, and the outputs are checked.
+    Inputs are drawn at random for the plan's shapes; with --task they are the task's, and the outputs are checked. The
+    sizes of search and confirm cases are too large to execute without a GPU: there such a plan is timed alone, and the
+    answer is `timed` (in JSON `unchecked`), not `passed`. Exit code 1 when something is found wrong.
 
     \b
     evo-kernel replay plans/m4096-n4096.plan --task softmax
@@ -89,8 +88,22 @@ def replay(plan: Path, task_name: str | None, device: str, deadline_s: float, as
         sys.exit(1)
 
 
+def read_source(file: Path) -> Any:
+    """The kernel in a file. Raises UserError with a plain sentence."""
+    from evo_kernel.types import Source
+
+    try:
+        return Source(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read {file}: {(error.strerror or str(error)).lower()}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"cannot read {file}: it is not UTF-8 text, so it is no Python module") from error
+
+
 def evaluation_data(evaluation: Any) -> dict[str, Any]:
     """An Evaluation as one object for scripts; times in µs."""
+    from evo_kernel.cli.mixed import mixed_data
+
     environment = evaluation.environment
     checks = {check.case: check for check in evaluation.checks}
     return {
@@ -102,8 +115,9 @@ def evaluation_data(evaluation: Any) -> dict[str, Any]:
                         "driver": environment.driver, "torch": environment.torch, "triton": environment.triton,
                         "confinement": environment.confinement, "key": environment.key},
         "knobs": dict(evaluation.knobs),
-        "checks": [{"case": c.case, "passed": c.passed, "error": c.error if c.error < 1e30 else None,
+        "checks": [{"case": c.case, "passed": c.passed, "error": c.error if _was_compared(c) else None,
                     "reason": c.reason} for c in checks.values()],
+        "mixed": mixed_data(evaluation),
         "cases": [{"case": m.case, "us": m.median_us, "low_us": m.low_us, "high_us": m.high_us, "samples": m.n,
                    "baselines_us": dict(m.baselines_us), "speedup": m.speedup, "light_share": m.light_share,
                    "plan": m.plan} for m in evaluation.measurements],
@@ -111,6 +125,11 @@ def evaluation_data(evaluation: Any) -> dict[str, Any]:
         "wall_s": evaluation.wall_s,
         "gpu_s": evaluation.gpu_s,
     }  # fmt: skip
+
+
+def _was_compared(check: Any) -> bool:
+    """Whether its error is a number: a check may also fail before there is anything to compare."""
+    return check.error < 1e30 if check.passed else 1.0 < check.error < 1e30
 
 
 def _save_plans(judge: Any, source: Any, knobs: Any, folder: Path) -> None:
@@ -126,18 +145,22 @@ def _save_plans(judge: Any, source: Any, knobs: Any, folder: Path) -> None:
 
 
 def _show(evaluation: Any) -> None:
-    from rich.console import Console
+    from rich.text import Text
 
+    from evo_kernel.cli.mixed import mixed_lines
+    from evo_kernel.cli.printing import open_console
     from evo_kernel.cli.summary import case_table
 
-    console = Console()
+    console = open_console()
     label = evaluation.environment.label
-    console.print(
-        f"{evaluation.status}" + (f": {evaluation.reason}" if evaluation.reason else ""), highlight=False, markup=False
-    )
+    reason = f": {evaluation.reason}" if evaluation.reason else ""
+    console.print(Text(f"{evaluation.status}{reason}"), soft_wrap=True)
     for check in evaluation.checks:
         mark = "ok" if check.passed else "NO"
-        console.print(f"  {mark} {check.case}: error at {check.error:.3g} of its bound", highlight=False, markup=False)
+        error = f": error at {check.error:.3g} of its bound" if _was_compared(check) else ""
+        console.print(Text(f"  {mark} {check.case}{error}"), soft_wrap=True)
     if evaluation.score is not None:
         console.print(f"score {evaluation.score:.3f}, {label}", style="bold", highlight=False)
         console.print(case_table(evaluation, label))
+    for line in mixed_lines(evaluation):
+        console.print(Text(line), soft_wrap=True)

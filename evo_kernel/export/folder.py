@@ -20,8 +20,10 @@ class Champion:
     task_files: Mapping[str, str]  # task.py and what it names, by path beside it
     candidate: int
     confirmed: bool
+    hidden: bool  # whether the task has confirm cases of its own, or confirms on the search cases
     source: Source  # with the chosen knobs written in
-    plans: Mapping[str, str]  # case → plan file text
+    plans: Mapping[str, str]  # search case → plan file text
+    check_plans: Mapping[str, str]  # check case → plan file text: small enough to be checked on any machine
     provenance: Mapping[str, Any]
 
 
@@ -35,7 +37,7 @@ def write_champion(champion: Champion, folder: Path) -> list[Path]:
         **champion.task_files,
         "provenance.json": json.dumps(champion.provenance, indent=1) + "\n",
         "README.md": _readme(champion),
-        **{f"{case}.plan": text for case, text in champion.plans.items()},
+        **{f"{case}.plan": text for case, text in ({**champion.plans, **champion.check_plans}).items()},
     }
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -55,7 +57,7 @@ def _readme(champion: Champion) -> str:
     lines = [
         f"# {champion.task}: candidate {champion.candidate}",
         f"Score {evaluation['score']:.3f}, {evaluation['environment']['label']}; "
-        + ("confirmed on hidden cases." if champion.confirmed else "NOT confirmed on hidden cases."),
+        + f"{'confirmed' if champion.confirmed else 'NOT confirmed'} on {_where_confirmed(champion)}.",
         "",
         f"| case | µs, {evaluation['environment']['label']} | baselines µs | speed-up |",
         "| --- | --- | --- | --- |",
@@ -66,9 +68,21 @@ def _readme(champion: Champion) -> str:
         "Check it again, without trusting this folder's numbers:",
         "",
         f"    evo-kernel verify {champion.task}.py --task task.py --confirm",
+        "",
+        "Check its plans alone, on any machine: plain data, of which no Python of the kernel's author runs.",
+        "",
+        *(f"    evo-kernel replay {case}.plan --task task.py" for case in champion.check_plans),
+        "",
+        "Time its plans at full size. On a GPU their outputs are checked too; without one the time is modeled and the",
+        "answer is `timed`: sizes of a search case are too large to execute there.",
+        "",
         *(f"    evo-kernel replay {case}.plan --task task.py" for case in champion.plans),
         "",
         "Use it: `from " + champion.task + " import run`; the inputs are those of `reference` in task.py.",
         "provenance.json holds the lineage with every diff, the environment and all measurements.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _where_confirmed(champion: Champion) -> str:
+    return "hidden cases" if champion.hidden else "the search cases with fresh seeds"

@@ -25,6 +25,21 @@ def plan_features(compiled: CompiledPlan, shares: Sequence[float] | None, target
     )
 
 
+def torch_details(
+    compiled: CompiledPlan, own_us: float | None = None, total_us: float | None = None
+) -> dict[str, float]:
+    """Details of a measurement of a plan with torch operations in it: how often each is called, by its name.
+
+    With times, `own_share` too: the share of the plan's time in its own kernels. Empty without such operations.
+    """
+    details: dict[str, float] = {}
+    for node in compiled.plan.aten_nodes:
+        details[node.op] = details.get(node.op, 0.0) + 1.0
+    if details and own_us is not None and total_us:
+        details["own_share"] = own_us / total_us
+    return details
+
+
 def _kernel(kernel: Kernel, binary: Binary, launch: Launch, share: float, target: Target) -> KernelFeatures:
     return KernelFeatures(
         name=kernel.name,

@@ -1,7 +1,8 @@
 """Time a plan file without running its author's Python: `evo-kernel replay`.
 
-With a task, inputs are the task's and outputs are checked against its reference; without one, inputs are drawn at
-random for the plan's shapes (whole numbers as zeros, since they are often indices) and only the time is told.
+With a task, inputs are the task's and outputs are checked against its reference, where this machine can execute the
+plan at its size; without one, inputs are drawn at random for the plan's shapes (whole numbers as zeros, since they are
+often indices) and only the time is told. What was timed and not checked never says that it passed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 
 from evo_kernel.errors import PlanError, TaskError
 from evo_kernel.fitness import regimes
@@ -22,7 +24,7 @@ from evo_kernel.fitness.runners.base import Checked
 from evo_kernel.fitness.runners.choose import open_runner
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Case, Task
-from evo_kernel.types import CaseKind, Environment, Measurement
+from evo_kernel.types import CaseKind, Environment, Measurement, Status
 
 
 @dataclass(frozen=True)
@@ -32,19 +34,34 @@ class Replayed:
     case: str
     plan: str
     environment: Environment
-    checked: Checked | None  # None: no task was given, or the plan's sizes are too large to check without a GPU
+    checked: Checked | None  # None: see `unchecked`
     measured: Measurement | Checked
+    unchecked: str = ""  # why outputs were not checked; empty when they were
 
     @property
     def passed(self) -> bool:
+        """Nothing was found wrong; whether anything was looked for is in `checked`."""
         return isinstance(self.measured, Measurement) and (self.checked is None or self.checked.passed)
+
+    @property
+    def status(self) -> str:
+        """For scripts: a Status, or "unchecked" where the plan was timed alone."""
+        if not self.passed:
+            return str(self._fault.status)
+        return str(Status.PASSED) if self.checked is not None else "unchecked"
+
+    @property
+    def _fault(self) -> Checked:
+        for found in (self.checked, self.measured):
+            if isinstance(found, Checked) and not found.passed:
+                return found
+        return Checked(Status.PASSED)
 
     def as_data(self) -> dict[str, Any]:
         time = self.measured if isinstance(self.measured, Measurement) else None
-        fault = self.checked if self.checked is not None and not self.checked.passed else self.measured
         return {
-            "status": "passed" if self.passed else str(getattr(fault, "status", "")),
-            "reason": getattr(fault, "reason", "") if not self.passed else "",
+            "status": self.status,
+            "reason": self._fault.reason if not self.passed else self.unchecked,
             "case": self.case,
             "plan": self.plan,
             "checked": self.checked is not None,
@@ -57,19 +74,17 @@ class Replayed:
 
     def lines(self) -> list[str]:
         """For people."""
-        data = self.as_data()
-        said = f"plan {self.plan}, case {self.case}: {data['status']}" + (
-            f": {data['reason']}" if data["reason"] else ""
-        )
-        check = "outputs checked against the task" if self.checked else "outputs not checked"
-        if data["us"] is None:
+        word = "timed" if self.status == "unchecked" else self.status
+        said = f"plan {self.plan}, case {self.case}: {word}" + (f": {self._fault.reason}" if not self.passed else "")
+        if not isinstance(self.measured, Measurement):
             return [said]
-        return [said, f"{data['us']:.2f} µs, {self.environment.label}; {check}"]
+        check = f"outputs not checked: {self.unchecked}" if self.unchecked else "outputs checked against the task"
+        return [said, f"{self.measured.median_us:.2f} µs, {self.environment.label}", check]
 
 
 def replay_plan(path: Path, task_name: str | None, device: str, deadline_s: float) -> Replayed:
     """Check (where there is a task) and time a plan file. Raises PlanError, TaskError, InfraError."""
-    plan = load_plan_file(path)
+    plan = read_plan_file(path)
     task = load(task_name) if task_name else stand_in(path)
     try:
         case = task.case(plan.plan.case)
@@ -79,18 +94,35 @@ def replay_plan(path: Path, task_name: str | None, device: str, deadline_s: floa
     runner = open_runner(task, device, deadline_s)
     try:
         runner.start()
-        checkable = task_name is not None and (runner.environment("").kind == "measured" or case.kind is CaseKind.CHECK)
+        unchecked = "" if task_name is not None else "name the --task whose reference they are held against"
+        if task_name is not None and runner.environment("").kind != "measured" and case.kind is not CaseKind.CHECK:
+            unchecked = f"sizes of a {case.kind} case are too large to execute without a GPU"
         rounds = [(secrets.randbits(62), regime) for regime in regimes.SEARCH]
-        checked = runner.check(plan, case, rounds) if checkable else None
+        checked = None if unchecked else runner.check(plan, case, rounds)
         measured = runner.measure(plan, case, secrets.randbits(62), checked=task_name is not None)
-        return Replayed(case.name, plan.hash, runner.environment("not recorded"), checked, measured)
+        return Replayed(case.name, plan.hash, runner.environment("not recorded"), checked, measured, unchecked)
     finally:
         runner.close()
 
 
+def read_plan_file(path: Path) -> CompiledPlan:
+    """A plan file, or a sentence that names it. Raises PlanError."""
+    try:
+        return load_plan_file(path)
+    except PlanError as error:
+        if not isinstance(error.__cause__, ValidationError):
+            raise
+        places = [".".join(map(str, fault["loc"])) for fault in error.__cause__.errors()]
+        first = next((place for place in places if place), "")
+        where = f" (the first fault is at {first})" if first else ""
+        raise PlanError(
+            f"{path} is no plan file{where}: give one that `evo-kernel verify --save-plan` or `export` wrote"
+        ) from error
+
+
 def stand_in(path: Path) -> Task:
     """A task for a plan file alone: it draws inputs for the plan's shapes and has no reference. Raises PlanError."""
-    plan = load_plan_file(path)
+    plan = read_plan_file(path)
     return Task(
         name="plan",
         path=path,

@@ -13,22 +13,33 @@ from rich.table import Table
 from rich.text import Text
 
 from evo_kernel.errors import OperatorFailed
-from evo_kernel.types import Brief, Environment, Evaluation, Proposal, Recorded
+from evo_kernel.types import Brief, Environment, Evaluation, Proposal, Recorded, Relative
 
 LINES = 8  # last events on screen
 EVERY_S = 10.0  # a plain line at least this often, when something happened
+NEWS = 1.005  # a new best is told when it is this much faster than the last one told
 
 
 class Progress:
-    """An engine's Observer. Use as a context manager around the run. Thread-safe."""
+    """An engine's Observer. Use as a context manager around the run. Thread-safe.
 
-    def __init__(self, console: Console, environment: Environment, left: Callable[[], dict[str, float]]) -> None:
+    `best`: what the population held when the run began; a resumed one starts from there.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        environment: Environment,
+        left: Callable[[], dict[str, float]],
+        best: Relative | None = None,
+    ) -> None:
         self._console, self._environment, self._left = console, environment, left
         self._lock = threading.Lock()
         self._events: deque[str] = deque(maxlen=LINES)
         self._statuses: Counter[str] = Counter()
         self._in_flight: dict[int, str] = {}
-        self._best: tuple[float, int, str] | None = None
+        self._best = _standing(best)
+        self._told = self._best[0] if self._best else 0.0
         self._began = self._last_line = time.monotonic()
         self._live: Live | None = None
 
@@ -64,6 +75,8 @@ class Progress:
             strategy = recorded.proposal.strategy.name if recorded.proposal.strategy else recorded.proposal.operator
             if is_best and evaluation.score is not None:
                 self._best = (evaluation.score, recorded.candidate, strategy)
+            if is_best and evaluation.score is not None and evaluation.score >= self._told * NEWS:
+                self._told = evaluation.score
                 self._note(f"candidate {recorded.candidate}: {strategy} → {evaluation.score:.3f}x, the best so far")
             elif not evaluation.passed:
                 self._note(
@@ -75,6 +88,12 @@ class Progress:
     def trouble(self, message: str) -> None:
         with self._lock:
             self._note(message)
+
+    @property
+    def in_flight(self) -> int:
+        """Attempts that have started and not ended: after a run, those that were cut off."""
+        with self._lock:
+            return len(self._in_flight)
 
     def _note(self, line: str) -> None:
         self._events.append(line)
@@ -99,3 +118,10 @@ class Progress:
             left = ", ".join(f"{value:.3g} {name.replace('_', ' ')}" for name, value in self._left().items())
             table.add_row("left", left or "no limit")
             return Group(table, *(Text("  " + " ".join(line.split())) for line in self._events))
+
+
+def _standing(best: Relative | None) -> tuple[float, int, str] | None:
+    """Score, candidate and last strategy of what a population holds."""
+    if best is None or best.evaluation is None or best.evaluation.score is None:
+        return None
+    return best.evaluation.score, best.candidate, best.strategies[-1].name if best.strategies else "first kernel"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -120,8 +121,77 @@ def test_a_champion_is_verified_and_its_plan_replayed(exported: Path) -> None:
     replayed = evo("replay", plan, "--device", "cpu", "--json")
     assert replayed.exit_code == 0, replayed.output
     again = told(replayed)
-    assert (again["status"], again["plan"]) == ("passed", found["cases"][0]["plan"])
+    assert (again["status"], again["plan"]) == ("unchecked", found["cases"][0]["plan"])
     assert again["us"] == pytest.approx(found["cases"][0]["us"])
+
+
+def test_replay_says_what_it_did_not_check(exported: Path) -> None:
+    task = ["--task", exported / "task.py", "--device", "cpu"]
+    large = evo("replay", exported / "m256-n1000.plan", *task)
+    assert large.exit_code == 0, large.output
+    assert "timed" in large.output and "passed" not in large.output
+    assert "outputs not checked: sizes of a search case are too large to execute without a GPU" in large.output
+    data = told(evo("replay", exported / "m256-n1000.plan", *task, "--json"))
+    assert (data["status"], data["checked"]) == ("unchecked", False)
+    small = evo("replay", exported / "m3-n129.plan", *task)
+    assert small.exit_code == 0 and "passed" in small.output and "outputs checked against the task" in small.output
+    data = told(evo("replay", exported / "m3-n129.plan", *task, "--json"))
+    assert (data["status"], data["checked"], data["reason"]) == ("passed", True, "")
+
+
+def test_a_check_that_fails_before_comparing_has_no_error_number(exported: Path, folder: Path) -> None:
+    text = (exported / f"{NAME}.py").read_text()
+    (folder / "flat.py").write_text(text + "\n\n_run = run\n\n\ndef run(x, y):\n    return _run(x, y).unsqueeze(0)\n")
+    ended = evo("verify", "flat.py", "--task", f"{NAME}.py", "--device", "cpu")
+    assert ended.exit_code == 1, ended.output
+    assert "error at 0" not in ended.output and "inf" not in ended.output, ended.output
+    found = told(evo("verify", "flat.py", "--task", f"{NAME}.py", "--device", "cpu", "--json"))
+    assert [check["error"] for check in found["checks"] if not check["passed"]] in ([], [None])
+
+
+def test_a_summary_says_what_its_best_is_and_how_to_go_on(searched: Result) -> None:
+    ended = evo("resume", f"{NAME}.db")  # its budget is spent: it confirms at most, and sums up
+    assert ended.exit_code == 0, ended.output
+    assert "score: first kernel, untuned / kernel, geometric mean over search cases" in ended.output
+    assert re.search(r"^champion: candidate \d+, confirmed, score", ended.output, re.MULTILINE), ended.output
+    assert re.search(r"next: evo-kernel resume .* --set budget.evaluations=\d+", ended.output), ended.output
+    assert "nothing passed yet" not in ended.output
+
+
+def test_a_dry_run_reads_like_a_page(folder: Path) -> None:
+    ended = evo("run", f"{NAME}.py", "--dry-run", "--device", "cpu")
+    assert ended.exit_code == 0, ended.output
+    assert "{" not in ended.output
+    assert "budget      60 evaluations, 0.05 hours" in ended.output
+    assert "mtmc at weight 1" in ended.output and "policy      bandit" in ended.output
+    assert "right on every check case" in ended.output
+
+
+MIXED = """import torch
+CASES = {"check": [{"n": 33}], "search": [{"n": 96}]}
+ALLOW = "mixed"
+
+
+def inputs(case, generator, device):
+    return (torch.randn(case["n"], case["n"], generator=generator, device=device),)
+
+
+def reference(x):
+    return torch.linalg.matrix_exp(x * 0.01) * 2.0
+"""
+
+
+def test_torch_operations_that_stay_are_named(folder: Path) -> None:
+    (folder / "grow.py").write_text(MIXED)
+    ended = evo("tasks", "check", "grow.py", "--device", "cpu")
+    assert ended.exit_code == 0, ended.output
+    assert "torch operations left in the plan: linalg_matrix_exp.default" in ended.output, ended.output
+    assert re.search(r"\d+% of the time is in its own kernels, modeled", ended.output), ended.output
+    assert "by the bytes they move only: do not believe a speed-up over them" in ended.output
+    found = told(evo("tasks", "check", "grow.py", "--device", "cpu", "--json"))
+    ((case, mixed),) = found["first_kernel"]["mixed"].items()
+    assert case == "n96" and mixed["torch_operations"] == {"aten.linalg_matrix_exp.default": 1}
+    assert 0 < mixed["own_kernels_share"] < 1
 
 
 @pytest.mark.parametrize(

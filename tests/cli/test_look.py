@@ -13,6 +13,7 @@ import pytest
 
 from evo_kernel.budget import Budget, Ledger
 from evo_kernel.engine import Engine
+from evo_kernel.types import Source
 from populations.population import open_population
 from tests.support.scripted import CARD, ENVIRONMENT, FIRST, TASK, ScriptedJudge, ScriptedOperator
 
@@ -105,6 +106,25 @@ def test_tree(searched: Path, tmp_path: Path) -> None:
         assert (tmp_path / name).stat().st_size > 100
 
 
+def test_tree_for_scripts(searched: Path) -> None:
+    every = json.loads(evo("tree", searched, "--all", "--json").stdout)
+    assert [node["candidate"] for node in every["candidates"]] == list(range(1, 13))
+    found = json.loads(evo("tree", searched, "--json").stdout)
+    assert [node["candidate"] for node in found["candidates"]] == found["path"] == every["path"]
+    assert "all candidates" in evo("tree", "--help").stdout
+
+
+def test_what_is_piped_is_never_cropped(tmp_path: Path) -> None:
+    path, long = tmp_path / "wide.db", Source("time_us = 100.0  # " + "wide " * 60 + "end\n")
+    with open_population(path, task=CARD, task_identity=TASK, environment=ENVIRONMENT, seed=1) as population:
+        population.plant(long)
+        Engine(population, ScriptedOperator(), ScriptedJudge(), Ledger(Budget(evaluations=4))).run()
+    shown = evo("show", path, "1", env={"COLUMNS": "40"}).stdout
+    assert long.text in shown and "\x1b" not in shown
+    assert "+time_us" in evo("show", path, "2", env={"COLUMNS": "40"}).stdout
+    assert "share of light" in shown  # the table's last column is whole
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
@@ -117,13 +137,19 @@ def test_tree(searched: Path, tmp_path: Path) -> None:
         (("resume", "nothing.db"), 2, "There is no population at nothing.db"),
         (("export", "nothing.db", "--to", "x"), 2, "There is no population at nothing.db"),
         (("verify", "nothing.py", "--task", "softmax"), 2, "cannot read nothing.py"),
+        (("verify", "nothing.py", "--task", "softmax"), 2, "no such file"),
         (("tasks", "show", "softmx"), 2, "Did you mean 'softmax'?"),
+        (("run", "softmax", "--set", "budget.evaluation=1"), 2, "--set: there is no key"),
+        (("run", "softmax", "--config", "quickstart.toml", "--set", "width=0"), 2, "--set: width:"),
+        (("replay", "README.md", "--task", "softmax"), 2, "README.md is no plan file"),
+        (("replay", "nothing.plan"), 2, "cannot read nothing.plan"),
     ],
 )
 def test_mistakes_become_sentences(searched: Path, arguments: tuple[str, ...], code: int, says: str) -> None:
     ended = evo(*(str(searched) if word == "FILE" else word for word in arguments))
     assert ended.returncode == code, ended.stderr
     assert says in ended.stderr
+    assert not any(word in ended.stderr for word in ("pydantic", "Errno", "Invalid JSON", "quickstart.toml: "))
     assert "Traceback" not in ended.stderr
 
 

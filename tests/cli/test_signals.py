@@ -6,12 +6,29 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from evo_kernel.budget import Budget, Ledger
+from evo_kernel.engine import Engine, EngineSettings
+from evo_kernel.errors import InfraError
+from evo_kernel.types import Evaluation, Purpose, Source
+from populations.population import open_population
 from populations.reading import PopulationReader
+from tests.support.scripted import (
+    CARD,
+    ENVIRONMENT,
+    FIRST,
+    TASK,
+    Notebook,
+    ScriptedJudge,
+    ScriptedOperator,
+    scored,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -83,3 +100,33 @@ def test_killed_at_once_loses_nothing_told(tmp_path: Path) -> None:
     assert after.candidates > before.candidates
     asked = int(out.split("asked ")[1].split(";")[0])
     assert sum(after.evaluations.values()) == sum(before.evaluations.values()) + asked
+
+
+def test_what_an_abort_cuts_off_is_no_failure(tmp_path: Path) -> None:
+    """The judge's children die under it: neither shown nor counted nor told, and judged first by the next session."""
+    asked, closed, heard = threading.Event(), threading.Event(), Notebook()
+
+    def answer(source: Source, purpose: Purpose, number: int) -> Evaluation:
+        if number == 0:
+            return scored(source, purpose)  # the first kernel
+        asked.set()
+        closed.wait(10)
+        raise InfraError("the compile process was lost twice")
+
+    path = tmp_path / "cut.db"
+    with open_population(path, task=CARD, task_identity=TASK, environment=ENVIRONMENT, seed=1) as population:
+        population.plant(FIRST)
+        judge, ledger = ScriptedJudge(answer), Ledger(Budget(evaluations=99))
+        engine = Engine(population, ScriptedOperator(), judge, ledger, EngineSettings(width=2), heard)
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(engine.run)
+            assert asked.wait(10)
+            engine.abort("stopped by SIGINT")
+            closed.set()
+            ended = running.result(timeout=10)
+        time.sleep(0.3)  # the threads that were cut off come home
+        assert dict(ended.statuses) == {"passed": 1}
+        assert not [line for line in heard.lines if "infra" in line or "trouble" in line]
+    with PopulationReader(path) as reader:
+        assert reader.status().pending >= 1
+        assert reader.status().verdicts == {"passed": 1}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -42,6 +43,37 @@ def test_a_log_gets_one_calm_line_an_event() -> None:
     assert "row 3 [differs] from the reference" in lines[1]  # brackets are not markup
     assert "lost child" in lines[2]
     assert "\x1b" not in out.getvalue()
+
+
+def judged(progress: Progress, attempt: int, time_us: float) -> None:
+    brief = Brief(attempt, CARD, PARENT, (), (), 0, (0,), ENVIRONMENT)
+    source = Source(f"time_us = {time_us!r}\n")
+    progress.attempt_started(brief)
+    proposal = Proposal(source, "scripted", STRATEGY)
+    progress.judged(Recorded(attempt, brief, proposal), scored(source, Purpose.SCORE), True)
+
+
+def test_a_resumed_search_starts_from_what_it_holds() -> None:
+    best = replace(PARENT, candidate=9, evaluation=scored(Source("time_us = 50.0\n"), Purpose.SCORE))
+    progress = Progress(Console(file=io.StringIO()), ENVIRONMENT, dict, best)
+    assert progress._state().startswith("best 2.000x")
+
+
+def test_only_a_clearly_better_best_is_news() -> None:
+    out = io.StringIO()
+    with Progress(Console(file=out, width=100), ENVIRONMENT, dict) as progress:
+        for attempt, time_us in enumerate((50.0, 49.9, 49.8, 49.7, 40.0), start=2):
+            judged(progress, attempt, time_us)
+    told = [line.split("candidate ")[1].split(":")[0] for line in out.getvalue().splitlines()]
+    assert told == ["2", "5", "6"]  # 0.2 and 0.4 % are not told, the third of them passes 0.5 %
+    assert progress._state().startswith("best 2.500x")
+
+
+def test_what_was_cut_off_is_counted() -> None:
+    progress = Progress(Console(file=io.StringIO()), ENVIRONMENT, dict)
+    progress.attempt_started(Brief(2, CARD, PARENT, (), (), 0, (0,), ENVIRONMENT))
+    judged(progress, 3, 50.0)
+    assert progress.in_flight == 1
 
 
 def test_a_terminal_shows_the_state() -> None:

@@ -22,7 +22,7 @@ import triton
 
 from evo_kernel.errors import InfraError
 from evo_kernel.fitness.baselines import baseline_names, deadline_of
-from evo_kernel.fitness.features import plan_features
+from evo_kernel.fitness.features import plan_features, torch_details
 from evo_kernel.fitness.pairing import PAIRING, Comparison, PairSettings, Verdict
 from evo_kernel.fitness.plan import CompiledPlan
 from evo_kernel.fitness.runners import wire
@@ -265,7 +265,9 @@ class CudaRunner:
             low_us=found.low_us,
             high_us=found.high_us,
             features=plan_features(part.plan, None, target_for(self.arch)),
-            details=details | {"wall_share": answer["wall_share"], "sets": float(answer["sets"])},
+            details=details
+            | {"wall_share": answer["wall_share"], "sets": float(answer["sets"])}
+            | torch_details(part.plan),
             drift=drift,
             **{name: state[name] for name in _STATE if name in state},
         )

@@ -22,7 +22,7 @@ import triton
 from evo_kernel.fitness import check, looked, regimes
 from evo_kernel.fitness.confined.guards import Limits
 from evo_kernel.fitness.confined.zygote import Zygote
-from evo_kernel.fitness.features import plan_features
+from evo_kernel.fitness.features import plan_features, torch_details
 from evo_kernel.fitness.interpretable import interpreter_gap
 from evo_kernel.fitness.interpreting import TOO_LATE
 from evo_kernel.fitness.model import modeled_time
@@ -170,7 +170,8 @@ class InterpreterRunner:
             low_us=us,
             high_us=us,
             features=plan_features(plan, shares, target),
-            details={name: sum(n.terms.get(name, 0.0) for n in modeled.launches) for name in _terms(modeled)},
+            details={name: sum(n.terms.get(name, 0.0) for n in modeled.launches) for name in _terms(modeled)}
+            | torch_details(plan, sum(launch.us for launch in modeled.launches), us),
         )
 
     def _traffic(self, plan: Plan, case: Case) -> Sequence[LaunchTraffic] | Checked:

@@ -1,0 +1,69 @@
+"""The last word of a run, as lines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from evo_kernel.budget import Spent
+from evo_kernel.cli.mixed import mixed_data, mixed_lines
+from evo_kernel.cli.summary import raised, scale_line, standing_lines
+from evo_kernel.config import load_config
+from evo_kernel.engine import Summary
+from evo_kernel.types import Evaluation, Purpose, Relative, Source
+from tests.support.scripted import ENVIRONMENT, scored
+
+SLOW, FAST = Source("time_us = 50.0\n"), Source("time_us = 40.0\n")
+
+
+def relative(candidate: int, source: Source) -> Relative:
+    return Relative(candidate, source, 0, 0, scored(source, Purpose.SCORE))
+
+
+@pytest.mark.parametrize(
+    ("best", "champion", "says"),
+    [
+        (relative(4, FAST), None, ["best: candidate 4, not confirmed, score 2.500, modeled (sm_90)"]),
+        (relative(4, FAST), relative(4, FAST), ["champion: candidate 4, confirmed, score 2.500, modeled (sm_90)"]),
+        (
+            relative(4, FAST),
+            relative(3, SLOW),
+            [
+                "champion: candidate 3, confirmed, score 2.000, modeled (sm_90)",
+                "faster, not confirmed: candidate 4, score 2.500",
+            ],
+        ),
+        (None, None, []),
+    ],
+)
+def test_a_champion_is_told_from_a_best(best: Relative | None, champion: Relative | None, says: list[str]) -> None:
+    assert standing_lines(best, champion, ENVIRONMENT.label) == says
+
+
+def test_what_a_score_is_relative_to() -> None:
+    assert scale_line(ENVIRONMENT).startswith("score: first kernel, untuned / kernel")
+    assert scale_line(replace(ENVIRONMENT, kind="measured")).startswith("score: fastest baseline / kernel")
+
+
+def test_the_next_command_raises_what_was_reached() -> None:
+    config = load_config(None, ["budget.evaluations=60", "budget.hours=0.05"])
+    ended = Summary("the budget is spent", "budget", 9, {}, {}, 1.0, Spent(evaluations=61, hours=0.01), None)
+    assert raised(config, ended) == " --set budget.evaluations=122"
+    assert raised(config, replace(ended, spent=Spent(hours=0.0503))) == " --set budget.hours=0.11"
+    assert raised(config, replace(ended, cause="interrupted")) == ""
+
+
+def mixed(kind: str, details: dict[str, float]) -> Evaluation:
+    evaluation = scored(SLOW, Purpose.SCORE)
+    measurements = tuple(replace(m, details=details) for m in evaluation.measurements)
+    return replace(evaluation, measurements=measurements, environment=replace(ENVIRONMENT, kind=kind))
+
+
+def test_torch_operations_are_named_with_what_is_known_of_their_time() -> None:
+    assert mixed_lines(scored(SLOW, Purpose.SCORE)) == [] and mixed_data(scored(SLOW, Purpose.SCORE)) == {}
+    modeled = mixed_lines(mixed("modeled", {"aten.mm.default": 2.0, "aten.topk.default": 1.0, "own_share": 0.25}))
+    assert "mm.default (2 times), topk.default; 25% of the time is in its own kernels, modeled" in modeled[0]
+    assert "do not believe a speed-up over them" in modeled[1]
+    measured = mixed_lines(mixed("measured", {"aten.mm.default": 1.0, "wall_share": 0.9}))
+    assert len(measured) == 1 and "was not measured apart" in measured[0]
