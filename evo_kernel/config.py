@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from evo_kernel.errors import ConfigError
 
@@ -94,6 +94,9 @@ class Config(_Section):
     width: _Count = Field(default=2, description="attempts in flight")
     device: Literal["auto", "cpu", "cuda"] = Field(
         default="auto", description="cuda measures, cpu models, auto takes what is there"
+    )
+    gpus: Annotated[str, BeforeValidator(str), Field(pattern=r"^([1-9][0-9]*|all)$")] = Field(
+        default="1", description="how many of this machine's GPUs judge side by side: a number, or all"
     )
     budget: BudgetConfig = Field(default=BudgetConfig(), description="when the run ends")
     search: PopulationConfig = Field(default=PopulationConfig(), description="the memory of the search")

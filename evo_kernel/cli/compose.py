@@ -95,7 +95,7 @@ def prepared(config: Config, task: Task, path: Path, create: bool | None) -> Ite
     """Open judge and population for a run; plants the first kernel, and those that a new population starts from."""
     first = first_kernel(task)
     others = _leaders(config.start_from) if create and config.start_from is not None else []
-    with open_judge(task, device=config.device, settings=judge_settings(config)) as judge:
+    with open_judge(task, device=config.device, settings=judge_settings(config), gpus=config.gpus) as judge:
         search = config.search
         settings = PopulationSettings(
             islands=search.islands,

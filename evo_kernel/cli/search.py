@@ -14,6 +14,8 @@ from rich.text import Text
 from evo_kernel.config import Config, load_config
 from evo_kernel.errors import ConfigError
 
+_GPUS = click.option("--gpus", metavar="N|all", help="GPUs of this machine that judge side by side; 1 if left out.")
+
 
 @click.command()
 @click.argument("task", required=False)
@@ -29,6 +31,7 @@ from evo_kernel.errors import ConfigError
 @click.option(
     "--device", type=click.Choice(["auto", "cpu", "cuda"]), help="cuda measures, cpu models, auto takes what is there."
 )
+@_GPUS
 @click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override one configuration key; repeatable."
 )
@@ -41,6 +44,7 @@ def run(
     config_file: Path | None,
     start_from: Path | None,
     device: str | None,
+    gpus: str | None,
     overrides: tuple[str, ...],
     unconfined: bool,
     dry_run: bool,
@@ -61,7 +65,7 @@ def run(
     """
     extra = [f"judge.unconfined={str(unconfined).lower()}"] if unconfined else []
     config = load_config(config_file or Path("configs/quickstart.toml"), [*overrides, *extra])
-    named = {"task": task, "population": population, "start_from": start_from, "device": device}
+    named = {"task": task, "population": population, "start_from": start_from, "device": device, "gpus": gpus}
     config = config.model_copy(update={key: value for key, value in named.items() if value is not None})
     from evo_kernel.cli import compose
 
@@ -83,11 +87,12 @@ def run(
 @click.option(
     "--device", type=click.Choice(["auto", "cpu", "cuda"]), help="Another device; its elites are measured first."
 )
+@_GPUS
 @click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override one configuration key; repeatable."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
-def resume(population: Path, device: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
+def resume(population: Path, device: str | None, gpus: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
     """Go on with POPULATION under the configuration that it was started with.
 
     What was spent counts: raise a budget to search on.
@@ -101,9 +106,10 @@ def resume(population: Path, device: str | None, overrides: tuple[str, ...], as_
     with PopulationReader(population) as reader:
         stored = dict(reader.sessions()[-1].config)
     config = compose.resumed_config(population, stored)
-    if overrides or device:
+    named = {key: value for key, value in {"device": device, "gpus": gpus}.items() if value is not None}
+    if overrides or named:
         merged = load_config(None, overrides).model_dump(exclude_unset=True)
-        config = compose.config_with(config, {**merged, **({"device": device} if device else {})})
+        config = compose.config_with(config, {**merged, **named})
     _search(config, compose.task_of(config), population, create=False, as_json=as_json)
 
 
