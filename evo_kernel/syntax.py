@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 import threading
 
-# CPython 3.11 counts the depth of a conversion in one place for all threads: a thread switch in the middle of
-# one (a gc callback suffices) raises `SystemError: AST constructor recursion depth mismatch` (gh-106905).
+# CPython 3.11 counts the depth of a conversion in one place for all threads: a thread switch in the middle of one (a gc
+# callback suffices) raises `SystemError: AST constructor recursion depth mismatch` (gh-106905).
 _parsing = threading.Lock()
 
 
 def parse_module(text: str) -> ast.Module:
-    """The tree of a module's text. Thread-safe, as `ast.parse` is not on CPython 3.11. Raises SyntaxError, ValueError on NUL bytes."""
+    """The tree of a module's text. Thread-safe. Raises SyntaxError, and ValueError on NUL bytes."""
     with _parsing:
         return ast.parse(text)
 
