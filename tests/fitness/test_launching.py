@@ -160,7 +160,11 @@ def test_what_the_device_cannot_launch(fields, reason):
 
 
 def test_what_the_device_can_launch():
-    bounds.check_plan(compiled(num_ctas=16, shared_bytes=232448, num_warps=32, grid=(1 << 20, 65535, 65535)), H200)
+    most = {"num_ctas": 16, "shared_bytes": 232448, "num_warps": 32, "grid": (1 << 20, 65535, 65535)}
+    assert bounds.check_plan(compiled(**most), H200) is None
+    for beyond in ({"num_ctas": 12}, {"static_shared_bytes": 16}, {"num_warps": 64}, {"grid": (1 << 30, 1, 1)}):
+        with pytest.raises(PlanFault):
+            bounds.check_plan(compiled(**(most | beyond)), H200)
 
 
 def test_cooperative_blocks_fit_at_once():
