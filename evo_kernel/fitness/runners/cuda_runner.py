@@ -22,12 +22,13 @@ import triton
 
 from evo_kernel.errors import InfraError
 from evo_kernel.fitness.baselines import baseline_names, deadline_of
+from evo_kernel.fitness.counters import Counted, CountPart
 from evo_kernel.fitness.features import plan_features, torch_details
 from evo_kernel.fitness.pairing import PAIRING, Comparison, PairSettings, Verdict
 from evo_kernel.fitness.plan import CompiledPlan
-from evo_kernel.fitness.runners import wire
+from evo_kernel.fitness.runners import ncu, wire
 from evo_kernel.fitness.runners.base import Checked, CheckPart, Exam, Examined, Paired, Round, TimePart
-from evo_kernel.fitness.runners.process import Lost, WorkerProcess, open_log
+from evo_kernel.fitness.runners.process import START_S, Lost, WorkerProcess, open_log, worker_env
 from evo_kernel.fitness.targets import target_for
 from evo_kernel.fitness.timing import JUDGE_VERSION, summarise
 from evo_kernel.tasks.task import Case, Task
@@ -164,6 +165,11 @@ class CudaRunner:
                 raise InfraError(f"the ceilings of this GPU cannot be measured: {answer['reason']}")
             self._ceilings = answer["ceilings"]
         return dict(self._ceilings)
+
+    def counters(self, parts: Sequence[CountPart]) -> Counted:
+        """See runners/ncu.py. The worker waits: two processes on one GPU would disturb each other's figures."""
+        with self._lock:
+            return ncu.count(self._task, parts, worker_env(self._gpu), START_S / 3 + self._deadline_s)
 
     def close(self) -> None:
         self._closed = True
