@@ -12,7 +12,7 @@ from evo_kernel.fitness.ceilings import Ceilings
 from evo_kernel.fitness.counters import Counters
 from evo_kernel.fitness.features import data_path, schedule, tensor_core
 from evo_kernel.fitness.model import modeled_time
-from evo_kernel.fitness.plan import CompiledPlan, Launch
+from evo_kernel.fitness.plan import CompiledPlan, Launch, Node
 from evo_kernel.fitness.targets import Target, occupancy
 from evo_kernel.fitness.traffic import LaunchTraffic
 
@@ -72,8 +72,12 @@ def alone(compiled: CompiledPlan, position: int) -> CompiledPlan:
 
     What earlier launches would have written is poison then: it changes no time that does not depend on data.
     """
-    launch = compiled.plan.launches[position]
-    return compiled.model_copy(update={"plan": compiled.plan.model_copy(update={"nodes": (launch,)})})
+    return only(compiled, compiled.plan.launches[position])
+
+
+def only(compiled: CompiledPlan, node: Node) -> CompiledPlan:
+    """The plan with one of its nodes left."""
+    return compiled.model_copy(update={"plan": compiled.plan.model_copy(update={"nodes": (node,)})})
 
 
 def costs_of(
