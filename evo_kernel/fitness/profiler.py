@@ -66,4 +66,8 @@ class Profiler:
         finally:
             if sampler is None:
                 own.close()
-        return [f"bytes are not counted: {seen.reason}" if isinstance(seen, Checked) else seen for seen in answers]
+        return [_uncounted(seen) if isinstance(seen, Checked) else seen for seen in answers]
+
+
+def _uncounted(seen: Checked) -> str:
+    return "bytes and tl.dot are not counted: " + seen.reason.removeprefix("it cannot be checked without a GPU: ")

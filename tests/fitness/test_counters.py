@@ -13,11 +13,14 @@ import pytest
 import torch
 
 from evo_kernel.fitness.bound import bound
+from evo_kernel.fitness.ceilings import Ceilings
 from evo_kernel.fitness.counters import METRICS, Counters, CountPart, read_csv, unknown_metrics
 from evo_kernel.fitness.plan import Fill
+from evo_kernel.fitness.profiler import Profiler
 from evo_kernel.fitness.runners import ncu
 from evo_kernel.fitness.runners.counted import replay
 from evo_kernel.fitness.runners.cuda_runner import CudaRunner
+from evo_kernel.fitness.targets import H200
 from tests.fitness.fake_gpu import FakeDevice, plan, task_in
 
 SAMPLE = """==PROF== Connected to process 77 (/usr/bin/python3.12)
@@ -168,16 +171,32 @@ def test_only_the_launches_are_watched():
     assert device.closed == 15
 
 
-def test_a_runner_asks_for_counters(tmp_path, monkeypatch):
+@pytest.fixture
+def runner(tmp_path, monkeypatch):
+    """Around a simulated GPU, with the fake ncu on the PATH."""
     task = task_in(tmp_path)
-    runner = CudaRunner(task, 0, 8.0, (sys.executable, "-P", "-m", "tests.fitness.fake_gpu", str(task.path)))
+    made = CudaRunner(task, 0, 8.0, (sys.executable, "-P", "-m", "tests.fitness.fake_gpu", str(task.path)))
     (tmp_path / "ncu").symlink_to(Path(__file__).with_name("fake_ncu.py"))
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    part = CountPart(plan("honest", 8, 8), task.case("m8-n8"), 1)
-    try:
-        assert runner.counters([part]).of(0, 0)["sm__warps_active.avg.pct_of_peak_sustained_active"] == 92.3
-    finally:
-        runner.close()
+    monkeypatch.setattr(made, "task", task, raising=False)
+    yield made
+    made.close()
+
+
+def test_a_profile_of_measured_launches(runner, monkeypatch):
+    part = CountPart(plan("honest_50", 64, 128), runner.task.case("m64-n128"), 1)
+    profiler = Profiler(runner.task, runner, Ceilings.of_target(H200), measured=True, deadline_s=30.0)
+    (found,) = profiler.profile([part])["m64-n128"].kernels
+    assert found.us == pytest.approx(50, rel=0.02) and found.bound_by == "memory"
+    assert found.counters["sm__warps_active.avg.pct_of_peak_sustained_active"] == 92.3
+    text = profiler.profile([part])["m64-n128"].as_text("measured")
+    assert "bytes and tl.dot are not counted: " in text, "there is nothing in the text of this kernel"
+    assert "; 92% achieved" in text and "GB/s, 71% of peak" in text
+    monkeypatch.setenv("FAKE_NCU", "forbidden")
+    without = profiler.profile([part])["m64-n128"]
+    assert without.notes[1].startswith("no Nsight Compute counters: this user may not")
+    assert not without.kernels[0].counters and "achieved" not in without.as_text("measured")
+    assert len(profiler.profile([part], counters=False)["m64-n128"].notes) == 1
 
 
 RAW = {
