@@ -49,19 +49,29 @@ def bound(us: float, terms: Mapping[str, float], raw: Mapping[str, float], launc
     if us < _LAUNCHES * launch_us:
         return Bound("latency", f"an empty launch takes {launch_us:.1f} of its {us:.1f} µs")
     found = Counters.of(raw)
+    return _counted(found, terms) or _modeled(us, terms)
+
+
+def _counted(found: Counters, terms: Mapping[str, float]) -> Bound | None:
+    """By hardware counters; None where there are none."""
     told = {
         "device memory": ("memory", found.dram), "L2": ("memory", found.l2),
         "L1 and shared memory": ("memory", found.l1), "tensor cores": ("tensor", found.tensor),
         "issue slots": ("issue", found.issue),
     }  # fmt: skip
     shares = {name: (kind, share) for name, (kind, share) in told.items() if share is not None}
-    if shares:
-        name, (kind, share) = max(shares.items(), key=lambda one: one[1][1])
-        if share >= NEAR:
-            return Bound(kind, f"{name} at {share:.0%} of peak")
-        waits = f"; warps wait most for {found.stalls[0][0]}" if found.stalls else ""
-        return Bound("latency", f"nothing is near its peak ({name} {share:.0%}){waits}")
-    return _modeled(us, terms)
+    if not shares:
+        return None
+    name, (kind, share) = max(shares.items(), key=lambda one: one[1][1])
+    if share >= NEAR:
+        return Bound(kind, f"{name} at {share:.0%} of peak")
+    if found.sm is not None and found.sm >= NEAR:  # a pipe that is not counted by itself
+        unseen = found.tensor is None and terms.get("tensor", 0.0) > terms.get("issue", 0.0)
+        return Bound(
+            "tensor" if unseen else "issue", f"a pipe of the SMs at {found.sm:.0%} of peak ({name} {share:.0%})"
+        )
+    waits = f"; warps wait most for {found.stalls[0][0]}" if found.stalls else ""
+    return Bound("latency", f"nothing is near its peak ({name} {share:.0%}){waits}")
 
 
 def _modeled(us: float, terms: Mapping[str, float]) -> Bound:

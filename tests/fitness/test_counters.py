@@ -234,5 +234,12 @@ def test_what_bounds_a_launch():
     assert bound(40.0, terms, issue, 2.0).by == "issue"
     idle = {**RAW, "dram__throughput.avg.pct_of_peak_sustained_elapsed": 20.0}
     assert bound(40.0, terms, idle, 2.0).by == "latency" and "long_scoreboard" in bound(40.0, terms, idle, 2.0).evidence
+    pipe = {**idle, "sm__throughput.avg.pct_of_peak_sustained_elapsed": 70.0}
+    assert (
+        bound(40.0, terms, pipe, 2.0).by == "issue"
+        and "a pipe of the SMs at 70%" in bound(40.0, terms, pipe, 2.0).evidence
+    )
+    unseen = {name: value for name, value in pipe.items() if "tensor" not in name}
+    assert bound(40.0, {**terms, "tensor": 35.0}, unseen, 2.0).by == "tensor"
     assert bound(3.0, terms, RAW, 2.0).by == "latency" and "empty launch" in bound(3.0, terms, RAW, 2.0).evidence
     assert bound(40.0, {}, {}, 2.0).by == "unknown"
