@@ -81,9 +81,12 @@ def _modeled(us: float, terms: Mapping[str, float]) -> Bound:
     name = max(uses, key=lambda one: uses[one])
     share = uses[name] / us
     kind, said = _USES[name]
+    if terms.get("latency", 0.0) > uses[name]:
+        wait = f"{_WAITS['latency']} would take {terms['latency'] / us:.0%} of the time"
+        return Bound("latency", f"{wait}, {said} {share:.0%}, modeled")
     if share >= NEAR:
         return Bound(kind, f"{said} would take {share:.0%} of the time, modeled")
-    waits = {one: terms[one] for one in _WAITS if one in terms}
+    waits = {one: terms[one] for one in _WAITS if terms.get(one)}
     most = max(waits, key=lambda one: waits[one], default="")
     waiting = f"; waiting most for {_WAITS[most]}" if most else ""
     return Bound("latency", f"no resource is busy for long ({said} {share:.0%} of the time, modeled){waiting}")
