@@ -18,9 +18,11 @@ from evo_kernel.errors import InfraError, UserError
 from evo_kernel.fitness import regimes
 from evo_kernel.fitness.ceilings import Ceilings
 from evo_kernel.fitness.compiling.compiler import Compiler
+from evo_kernel.fitness.counters import CountPart
 from evo_kernel.fitness.knobs import find_knobs
 from evo_kernel.fitness.plan import CompiledPlan
-from evo_kernel.fitness.profile import KernelProfile, alone, cost_of, profile
+from evo_kernel.fitness.profile import CaseProfile
+from evo_kernel.fitness.profiler import Profiler
 from evo_kernel.fitness.record.recorder import Fault, RecordCase, Recorder, Recording
 from evo_kernel.fitness.references import SeedPool, fresh_seed
 from evo_kernel.fitness.runners.base import Checked, CheckPart, Exam, Round, Runner, TimePart
@@ -136,22 +138,28 @@ class PlanJudge:
         recording = self._recorder.record(source, self._record_cases(kinds), [knobs])
         return {case: plan for (case, _), plan in recording.plans.items()}
 
-    def profile(self, source: Source, knobs: Knobs, kinds: Sequence[CaseKind]) -> Mapping[str, list[KernelProfile]]:
-        """What each launch does with the GPU, by case. Each is timed alone. Raises UserError with a source's fault."""
-        target, found = target_for(self._runner.arch), {}
-        for case in (case for kind in kinds for case in self._cases(kind)):
+    def profile(
+        self,
+        source: Source,
+        knobs: Knobs,
+        kinds: Sequence[CaseKind],
+        counters: bool | None = None,
+        case_name: str | None = None,
+    ) -> Mapping[str, CaseProfile]:
+        """What each launch does with the GPU, by case (or of one); see fitness/profiler.py. Each is timed alone.
+
+        Raises UserError with a source's fault.
+        """
+        parts = []
+        for case in (case for kind in kinds for case in self._cases(kind) if case_name in (None, case.name)):
             recording = self._recorder.record(source, (record_case(self._task, case),), [knobs])
             plan = recording.plans[(case.name, knobs)]
             if isinstance(plan, Fault):
                 raise UserError(f"{plan.status} on {case.name}: {plan.reason}")
-            costs = []
-            for position in range(len(plan.plan.launches)):
-                timed = self._runner.measure(alone(plan, position), case, self._seeds.seed(case.name, "timed"), False)
-                if isinstance(timed, Checked):
-                    raise UserError(f"launch {position} of {case.name}, {timed.status}: {timed.reason}")
-                costs.append(cost_of(timed, target, self.environment.kind))
-            found[case.name] = profile(plan, costs, target)
-        return found
+            parts.append(CountPart(plan, case, self._seeds.seed(case.name, "timed")))
+        measured = self.environment.kind == "measured"
+        profiler = Profiler(self._task, self._runner, self.ceilings, measured, self._settings.deadline_s)
+        return profiler.profile(parts, counters)
 
     # --- one evaluation ---------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ import triton
 from evo_kernel.fitness import check, looked, regimes
 from evo_kernel.fitness.confined.guards import Limits
 from evo_kernel.fitness.confined.zygote import Zygote
+from evo_kernel.fitness.counters import Counted, CountPart
 from evo_kernel.fitness.features import plan_features, torch_details
 from evo_kernel.fitness.interpretable import interpreter_gap
 from evo_kernel.fitness.interpreting import TOO_LATE
@@ -123,6 +124,9 @@ class InterpreterRunner:
         """None: the table of targets stands in."""
         return {}
 
+    def counters(self, parts: Sequence[CountPart]) -> Counted:
+        return Counted(why="no hardware counters: there is no GPU here")
+
     def exam(self, exam: Exam) -> Examined:
         return exam_one_by_one(self, exam)
 
@@ -153,7 +157,7 @@ class InterpreterRunner:
         del against_us
         if checked and not (seen := self.check(plan, case, [(seed, "nominal")])).passed:
             return seen
-        traffic = self._traffic(plan.plan, case)
+        traffic = self.traffic(plan.plan, case)
         if isinstance(traffic, Checked):
             return traffic
         target = target_for(self.arch)
@@ -174,7 +178,7 @@ class InterpreterRunner:
             | torch_details(plan, sum(launch.us for launch in modeled.launches), us),
         )
 
-    def _traffic(self, plan: Plan, case: Case) -> Sequence[LaunchTraffic] | Checked:
+    def traffic(self, plan: Plan, case: Case) -> Sequence[LaunchTraffic] | Checked:
         """Sampled traffic; a plan that differs from one seen before only in warps or stages is not sampled again."""
         key = _traffic_key(plan, case)
         if (known := self._sampled.get(key)) is not None:
