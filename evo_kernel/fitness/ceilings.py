@@ -7,6 +7,7 @@ targets stands in.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -67,6 +68,39 @@ class Ceilings:
     def floor_us(self, flops: float | None, moved: float | None) -> float:
         """What no kernel can undercut. Writes may still lie in the L2 when a kernel ends, so they are let off."""
         return self.light_us(flops, max(0.0, (moved or 0.0) - self.l2_bytes))
+
+
+class KnownCeilings:
+    """Ceilings of the machine at hand: what an earlier run stored, else measured once, when first asked for.
+
+    Thread-safe.
+    """
+
+    def __init__(self, measure: Callable[[], Mapping[str, float]], table: Ceilings) -> None:
+        """`measure` gives nothing where there is no GPU: then the table stands in."""
+        self._measure, self._table = measure, table
+        self._lock = threading.Lock()
+        self._known: Ceilings | None = None
+
+    def know(self, stored: Mapping[str, float]) -> bool:
+        """Take what was stored for this very environment; whether it was complete, so that nothing is measured."""
+        found = Ceilings.from_data(stored)
+        with self._lock:
+            self._known = self._known or found
+        return found is not None
+
+    @property
+    def now(self) -> Ceilings:
+        """What shares of the speed of light refer to. Raises InfraError where they cannot be measured."""
+        with self._lock:
+            if self._known is None:
+                self._known = Ceilings.from_data(self._measure()) or self._table
+            return self._known
+
+    @property
+    def limits(self) -> Ceilings:
+        """What nothing is faster than."""
+        return self.now.widened(self._table)
 
 
 @dataclass(frozen=True)

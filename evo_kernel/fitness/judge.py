@@ -10,13 +10,14 @@ import math
 import os
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from evo_kernel.errors import InfraError, UserError
 from evo_kernel.fitness import regimes
-from evo_kernel.fitness.ceilings import Ceilings
+from evo_kernel.fitness.baselines import faults_of
+from evo_kernel.fitness.ceilings import Ceilings, KnownCeilings
 from evo_kernel.fitness.compiling.compiler import Compiler
 from evo_kernel.fitness.knobs import find_knobs
 from evo_kernel.fitness.plan import CompiledPlan
@@ -76,8 +77,8 @@ class PlanJudge:
 
     def __init__(self, task: Task, runner: Runner, settings: JudgeSettings) -> None:
         self._task, self._runner, self._settings = task, runner, settings
-        self._compiler = Compiler(runner.arch, settings.deadline_s)
-        self._recorder = Recorder(self._compiler, runner.arch, settings.deadline_s)
+        self._compiler = Compiler(runner.arch, settings.deadline_s, runner.stages)
+        self._recorder = Recorder(self._compiler, runner.arch, settings.deadline_s, runner.stages)
         self._lock = threading.Lock()
         self._known: dict[tuple[str, str], PlanVerdict] = {}
         self._baselines: dict[str, Mapping[str, float]] = {}
@@ -86,8 +87,10 @@ class PlanJudge:
         self._seeds = SeedPool()
         self._baseline_lock = threading.Lock()
         self.environment: Environment
-        self.ceilings: Ceilings
-        self._limits: Ceilings  # what nothing is faster than
+        self.known_ceilings: KnownCeilings
+        self.stages = runner.stages
+        self.on_baselines: Callable[[str, Mapping[str, float], Mapping[str, str]], None] = _nobody
+        """Called once a case with its name, the baselines in µs, and why others could not be timed, by name."""
 
     def start(self) -> None:
         """Start every process at once, and learn the environment. Raises InfraError, UserError."""
@@ -101,10 +104,7 @@ class PlanJudge:
                 "Run on a machine that has one of them, or accept the risk with --unconfined."
             )
         self.environment = self._runner.environment(walls)
-        measured = Ceilings.from_data(self._runner.ceilings())
-        table = Ceilings.of_target(target_for(self._runner.arch))
-        self.ceilings = measured or table
-        self._limits = self.ceilings.widened(table)
+        self.known_ceilings = KnownCeilings(self._runner.ceilings, Ceilings.of_target(target_for(self._runner.arch)))
 
     def know(self, verdicts: Iterable[PlanVerdict]) -> None:
         """Take in what an earlier run found out about plans in this environment."""
@@ -300,7 +300,7 @@ class PlanJudge:
                 self._keep(work, PlanVerdict(case.name, plan.hash, found.status, found.reason))
             return found
         found = replace(found, light_share=self._light_share(case, found), baselines_us=self._baselines_of(case, found))
-        floor_us = self._limits.floor_us(self._task.flops(case), self._task.bytes(case))
+        floor_us = self.known_ceilings.limits.floor_us(self._task.flops(case), self._task.bytes(case))
         if found.median_us * 1.25 < floor_us and self.environment.kind == "measured":
             reason = f"faster than light on {case.name}: {found.median_us:.2f} µs is less than its bytes and flops take"
             return Checked(Status.REJECTED, reason)
@@ -376,6 +376,7 @@ class PlanJudge:
             if known is None:
                 known = dict(self._runner.baselines(case)) or {"first kernel": self._first_kernel_us(case, found)}
                 self._baselines[case.name] = known
+                self.on_baselines(case.name, known, faults_of(case, self._runner.baseline_faults))
         return known
 
     def _first_kernel_us(self, case: Case, found: Measurement) -> float:
@@ -395,7 +396,7 @@ class PlanJudge:
         flops, moved = self._task.flops(case), self._task.bytes(case)
         if flops is None and moved is None:
             return None
-        return self.ceilings.light_us(flops, moved) / found.median_us
+        return self.known_ceilings.now.light_us(flops, moved) / found.median_us
 
     def _find(self, case: str, plan: str) -> PlanVerdict | None:
         with self._lock:
@@ -469,6 +470,10 @@ def record_case(task: Task, case: Case) -> RecordCase:
         host = {"host": known[position].tolist()} if position in known else {}
         specs.append({"dtype": spec.dtype, "shape": list(spec.shape), "strides": list(spec.strides), **host})
     return RecordCase(case.name, tuple(specs))
+
+
+def _nobody(*told: object) -> None:
+    del told
 
 
 def _result(case: Case, checked: Checked) -> CheckResult:
