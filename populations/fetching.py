@@ -77,9 +77,7 @@ def fetch_baselines(connection: sqlite3.Connection, environment: int | None) -> 
 
 def fetch_baseline_faults(connection: sqlite3.Connection, environment: int | None) -> dict[str, dict[str, str]]:
     """Why a baseline has no time, by case and name, as it was found last; not of those that have one by now."""
-    sql = (
-        "SELECT e.data FROM events e JOIN runs r ON r.id = e.run WHERE e.kind = ? AND r.environment = ? ORDER BY e.id"
-    )
+    sql = "SELECT e.data FROM events e JOIN runs r ON r.id = e.run WHERE e.kind = ? AND r.environment = ? ORDER BY e.id"
     found: dict[str, dict[str, str]] = {}
     for (data,) in connection.execute(sql, (BASELINE_FAULT, environment)):
         fault = loads(data)

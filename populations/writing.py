@@ -155,7 +155,9 @@ def write_baselines(
 
 
 def write_event(connection: sqlite3.Connection, run: int, kind: str, data: Mapping[str, Any], at: float) -> None:
-    connection.execute("INSERT INTO events (run, kind, data, at) VALUES (?, ?, ?, ?)", (run, kind, dumps(dict(data)), at))
+    connection.execute(
+        "INSERT INTO events (run, kind, data, at) VALUES (?, ?, ?, ?)", (run, kind, dumps(dict(data)), at)
+    )
 
 
 def _number_measurements(

@@ -6,6 +6,8 @@ import difflib
 import json
 import math
 import sys
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +32,16 @@ def status(population: Path, as_json: bool) -> None:
         click.echo(json.dumps(found.as_data()))
         return
     label = found.environment.label if found.environment else "not judged yet"
+    for name, value in [*_counts(found, label), *_machine(found)]:
+        click.echo(f"{name:<12} {value}")
+
+
+def _counts(found: Any, label: str) -> list[tuple[str, str]]:
+    """What was done and spent."""
     writer = f"written by process {found.writer[0]} on {found.writer[1]}" if found.writer else "not running"
     verdicts = ", ".join(f"{count} {name}" for name, count in sorted(found.verdicts.items()))
     charged = ", ".join(f"{count} {name}" for name, count in sorted(found.evaluations.items()))
-    for name, value in (
+    return [
         ("population", f"{found.path} ({found.task}), {writer}"),
         ("best", _standing(found.best, label)),
         ("champion", _standing(found.champion, label)),
@@ -43,8 +51,40 @@ def status(population: Path, as_json: bool) -> None:
         ("evaluations", charged or "none"),
         ("cost", f"{found.wall_s / 60:.1f} min over {found.sessions} session(s), {found.gpu_s:.1f} s of GPU, "
                  f"${found.dollars:.2f}, {found.tokens} tokens"),
-    ):  # fmt: skip
-        click.echo(f"{name:<12} {value}")
+    ]  # fmt: skip
+
+
+def _machine(found: Any) -> list[tuple[str, str]]:
+    """What the run is doing now, and what its kernels are held against."""
+    from evo_kernel.observe.words import age_text, busy_text, fault_lines, stages_text
+
+    lines: list[tuple[str, str]] = []
+    if found.pipeline is not None:
+        age = age_text(found.pipeline, time.time())
+        lines.append(("in flight", f"{stages_text(found.pipeline)}   ({age})"))
+        if busy := busy_text(found.pipeline):
+            lines.append(("GPU", busy))
+    for case, times in found.baselines.items():
+        lines.append(("baselines", f"{case}: {_baselines_text(times)}"))
+    lines += [("", line) for line in fault_lines(found.baseline_faults)]
+    if found.environment is not None:
+        lines.append(("ceilings", _ceilings_line(found.environment, found.ceilings)))
+    return lines
+
+
+def _baselines_text(times: Mapping[str, float]) -> str:
+    """The fastest first: it is the denominator."""
+    ranked = sorted(times.items(), key=lambda item: item[1])
+    return ", ".join(f"{name} {us:.1f} µs" + " (denominator)" * (n == 0) for n, (name, us) in enumerate(ranked))
+
+
+def _ceilings_line(environment: Any, ceilings: Mapping[str, float]) -> str:
+    """What shares of the speed of light refer to."""
+    from evo_kernel.observe.words import ceilings_text
+
+    if ceilings:
+        return f"{ceilings_text(ceilings)}, measured ({environment.device})"
+    return f"not measured here: shares of light refer to the table's figures for {environment.device}"
 
 
 def _standing(found: Any, label: str) -> str:
@@ -71,6 +111,7 @@ def show(population: Path, candidate: str, only_source: bool, only_diff: bool, a
         number = _number(reader, candidate)
         view = reader.candidate(number)
         parent = reader.candidate(view.parent) if view.parent else None
+        faults, ceilings = reader.baseline_faults(), reader.ceilings()
         path = reader.critical_path(number)
     diff = _diff(parent.proposal.source.text if parent else "", view.proposal.source.text, view.parent, number)
     if only_source:
@@ -78,9 +119,10 @@ def show(population: Path, candidate: str, only_source: bool, only_diff: bool, a
     elif only_diff:
         click.echo(diff)
     elif as_json:
-        click.echo(json.dumps(_view_data(view, path, diff)))
+        held = {"baseline_faults": faults, "ceilings": ceilings}
+        click.echo(json.dumps(_view_data(view, path, diff) | held))
     else:
-        _show(view, path, diff if parent else "")
+        _show(view, path, diff if parent else "", faults, ceilings)
 
 
 @click.command()
@@ -155,12 +197,15 @@ def _view_data(view: Any, path: Any, diff: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _show(view: Any, path: Any, diff: str) -> None:
+def _show(
+    view: Any, path: Any, diff: str, faults: Mapping[str, Mapping[str, str]], ceilings: Mapping[str, float]
+) -> None:
     from rich.text import Text
 
     from evo_kernel.cli.mixed import mixed_lines
     from evo_kernel.cli.printing import open_console
     from evo_kernel.cli.summary import case_table
+    from evo_kernel.observe.words import fault_lines
 
     console = open_console()
 
@@ -179,6 +224,9 @@ def _show(view: Any, path: Any, diff: str) -> None:
         say(f"{evaluation.status}{score}, {evaluation.environment.label}{reason}")
         if evaluation.measurements:
             console.print(case_table(evaluation, evaluation.environment.label))
+            for line in fault_lines(faults):
+                say(line)
+            say(f"ceilings: {_ceilings_line(evaluation.environment, ceilings)}")
         for line in mixed_lines(evaluation):
             say(line)
         if evaluation.knobs:

@@ -127,7 +127,8 @@ def _search(config: Config, task: Any, path: Path, *, create: bool, as_json: boo
         console.print(Text(f"task {task.name} · {path} · scores are {environment.label}"), soft_wrap=True)
         console.print(Text(summary.scale_line(environment)), soft_wrap=True)
         ledger = compose.ledger_of(config, parts.population)
-        with Progress(console, environment, ledger.left, parts.population.best()) as progress:
+        best, state = parts.population.best(), parts.judge.stages.state
+        with Progress(console, environment, ledger.left, best, state) as progress:
             ended = compose.search(config, parts, progress, ledger)
         cut_off = max(progress.in_flight, len(parts.population.pending())) if ended.cause == "interrupted" else 0
         if as_json:

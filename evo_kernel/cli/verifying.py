@@ -103,6 +103,7 @@ def read_source(file: Path) -> Any:
 def evaluation_data(evaluation: Any) -> dict[str, Any]:
     """An Evaluation as one object for scripts; times in µs."""
     from evo_kernel.cli.mixed import mixed_data
+    from evo_kernel.observe.words import denominator
 
     environment = evaluation.environment
     checks = {check.case: check for check in evaluation.checks}
@@ -119,7 +120,8 @@ def evaluation_data(evaluation: Any) -> dict[str, Any]:
                     "reason": c.reason} for c in checks.values()],
         "mixed": mixed_data(evaluation),
         "cases": [{"case": m.case, "us": m.median_us, "low_us": m.low_us, "high_us": m.high_us, "samples": m.n,
-                   "baselines_us": dict(m.baselines_us), "speedup": m.speedup, "light_share": m.light_share,
+                   "baselines_us": dict(m.baselines_us), "denominator": denominator(m.baselines_us) or None,
+                   "speedup": m.speedup, "light_share": m.light_share,
                    "plan": m.plan} for m in evaluation.measurements],
         "evaluations": dict(evaluation.charged),
         "wall_s": evaluation.wall_s,
