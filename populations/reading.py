@@ -222,9 +222,9 @@ class PopulationReader:
         except TypeError:  # said by another version
             return None
 
-    def ceilings(self) -> dict[str, float]:
-        """What the machine of the environment shown reaches at most; empty where it was not measured."""
-        environment = self.environment
+    def ceilings(self, environment: Environment | None = None) -> dict[str, float]:
+        """What the machine of an environment, else of the one shown, reaches at most; empty where not measured."""
+        environment = environment or self.environment
         return fetch_ceilings(self.connection, environment.key) if environment else {}
 
     def baselines(self) -> dict[str, dict[str, float]]:

@@ -78,13 +78,17 @@ def _baselines_text(times: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {us:.1f} µs" + " (denominator)" * (n == 0) for n, (name, us) in enumerate(ranked))
 
 
-def _ceilings_line(environment: Any, ceilings: Mapping[str, float]) -> str:
+def _ceilings_line(environment: Any, stored: Mapping[str, float]) -> str:
     """What shares of the speed of light refer to."""
-    from evo_kernel.observe.words import ceilings_text
+    from evo_kernel.fitness.ceilings import Ceilings
+    from evo_kernel.fitness.targets import target_for
 
-    if ceilings:
-        return f"{ceilings_text(ceilings)}, measured ({environment.device})"
-    return f"not measured here: shares of light refer to the table's figures for {environment.device}"
+    if measured := Ceilings.from_data(stored):
+        return f"{measured.text}, measured ({environment.device})"
+    arch = environment.device.removeprefix("sm_")
+    if environment.kind == "measured" or not arch.isdecimal():
+        return f"not measured yet ({environment.device})"
+    return f"{Ceilings.of_target(target_for(int(arch))).text}, from the table ({environment.device})"
 
 
 def _standing(found: Any, label: str) -> str:
@@ -111,7 +115,8 @@ def show(population: Path, candidate: str, only_source: bool, only_diff: bool, a
         number = _number(reader, candidate)
         view = reader.candidate(number)
         parent = reader.candidate(view.parent) if view.parent else None
-        faults, ceilings = reader.baseline_faults(), reader.ceilings()
+        made_in = view.evaluation.environment if view.evaluation else None
+        faults, ceilings = reader.baseline_faults(), reader.ceilings(made_in)
         path = reader.critical_path(number)
     diff = _diff(parent.proposal.source.text if parent else "", view.proposal.source.text, view.parent, number)
     if only_source:

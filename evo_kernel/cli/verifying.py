@@ -156,7 +156,7 @@ def _show(evaluation: Any) -> None:
     console = open_console()
     label = evaluation.environment.label
     reason = f": {evaluation.reason}" if evaluation.reason else ""
-    console.print(Text(f"{evaluation.status}{reason}"), soft_wrap=True)
+    console.print(Text(f"{evaluation.status}, judged where scores are {label}{reason}"), soft_wrap=True)
     for check in evaluation.checks:
         mark = "ok" if check.passed else "NO"
         error = f": error at {check.error:.3g} of its bound" if _was_compared(check) else ""

@@ -106,6 +106,11 @@ class PlanJudge:
         self.environment = self._runner.environment(walls)
         self.known_ceilings = KnownCeilings(self._runner.ceilings, Ceilings.of_target(target_for(self._runner.arch)))
 
+    @property
+    def ceilings(self) -> Ceilings:
+        """What shares of the speed of light refer to; measured now where nobody knew. Raises InfraError."""
+        return self.known_ceilings.now
+
     def know(self, verdicts: Iterable[PlanVerdict]) -> None:
         """Take in what an earlier run found out about plans in this environment."""
         for verdict in verdicts:
@@ -396,7 +401,7 @@ class PlanJudge:
         flops, moved = self._task.flops(case), self._task.bytes(case)
         if flops is None and moved is None:
             return None
-        return self.known_ceilings.now.light_us(flops, moved) / found.median_us
+        return self.ceilings.light_us(flops, moved) / found.median_us
 
     def _find(self, case: str, plan: str) -> PlanVerdict | None:
         with self._lock:

@@ -1,4 +1,4 @@
-"""What the live view, `status`, `show` and `doctor` say in the same words. Standard library only: `status` is quick."""
+"""What the live view, `status`, `show` and summaries say in the same words. Imports nothing slow."""
 
 from __future__ import annotations
 
@@ -36,21 +36,6 @@ def age_text(state: PipelineState, now: float) -> str:
     age_s = state.age_s(now)
     stale = "; STALE: the process hangs, or was stopped" if age_s > STALE_S else ""
     return f"{age_s:.0f} s ago{stale}"
-
-
-def ceilings_text(values: Mapping[str, float]) -> str:
-    """Rates in the units of datasheets, from names as `Ceilings.as_data` gives them; unknown ones are left out."""
-    return ", ".join(form.format(values[name] / unit) for name, form, unit in _CEILINGS if values.get(name))
-
-
-_CEILINGS = (
-    ("copy_bytes/s", "copy {:.2f} TB/s", 1e12),
-    ("bf16_flop/s", "bf16 {:.0f} TFLOP/s", 1e12),
-    ("tf32_flop/s", "tf32 {:.0f} TFLOP/s", 1e12),
-    ("fp32_flop/s", "fp32 {:.0f} TFLOP/s", 1e12),
-    ("launch_us", "launch {:.1f} µs", 1.0),
-    ("l2_bytes", "L2 {:.0f} MB", 1e6),
-)
 
 
 def denominator(baselines_us: Mapping[str, float]) -> str:
