@@ -150,7 +150,7 @@ def search(config: Config, parts: Prepared, observer: Observer, ledger: Ledger) 
     settings = EngineSettings(width=config.width)
     operator = Thinking(build_operator(config), parts.judge.stages)
     engine = Engine(parts.population, operator, parts.judge, ledger, settings, observer, apply_knobs)
-    parts.judge.on_baselines = kept_baselines(parts.population, observer.trouble)
+    parts.judge.yardsticks.on_baselines = kept_baselines(parts.population, observer.trouble)
     with announced(parts.population, parts.judge.stages), watched(engine, parts.judge):
         return engine.run()
 

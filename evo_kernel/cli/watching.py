@@ -55,9 +55,9 @@ def announced(population: LineagePopulation, stages: Stages, every_s: float = AN
 
 def keep_ceilings(judge: PlanJudge, population: LineagePopulation) -> None:
     """Hand the judge what an earlier session measured in this very environment, or keep what it measures now."""
-    if judge.known_ceilings.know(population.ceilings(judge.environment.key)):
+    if judge.yardsticks.ceilings.know(population.ceilings(judge.environment.key)):
         return
-    found = judge.known_ceilings.now
+    found = judge.ceilings
     if found.measured:
         population.store_ceilings(found.as_data())
 
