@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from evo_kernel.errors import PopulationError
 from evo_kernel.types import Environment, Evaluation, PipelineState, Proposal, Relative, TaskCard
@@ -34,6 +34,8 @@ from populations.lock import announced, owner
 
 if TYPE_CHECKING:
     import networkx as nx
+
+_Values = TypeVar("_Values")
 
 STANDINGS = """
 SELECT candidate, MAX(id) AS latest, status, score, log_us FROM evaluations
@@ -228,12 +230,12 @@ class PopulationReader:
         return fetch_ceilings(self.connection, environment.key) if environment else {}
 
     def baselines(self) -> dict[str, dict[str, float]]:
-        """µs by case and name, in the environment shown."""
-        return fetch_baselines(self.connection, self.environment_row)
+        """µs by case and name, in the environment shown; hidden cases stay hidden."""
+        return self._shown(fetch_baselines(self.connection, self.environment_row))
 
     def baseline_faults(self) -> dict[str, dict[str, str]]:
-        """Why a baseline has no time in the environment shown, by case and name."""
-        return fetch_baseline_faults(self.connection, self.environment_row)
+        """Why a baseline has no time in the environment shown, by case and name; hidden cases stay hidden."""
+        return self._shown(fetch_baseline_faults(self.connection, self.environment_row))
 
     def pending(self) -> list[int]:
         """Candidates that nothing but infra_error was said about, in any environment."""
@@ -374,6 +376,10 @@ class PopulationReader:
             " AND status != 'infra_error' GROUP BY candidate"
         )
         return {candidate: bool(passed) for candidate, passed in self.connection.execute(sql, (environment,))}
+
+    def _shown(self, by_case: dict[str, _Values]) -> dict[str, _Values]:
+        shown = {case.name for case in self.task.cases}
+        return {case: values for case, values in by_case.items() if case in shown}
 
     def _one(self, sql: str, parameters: tuple[Any, ...] = ()) -> Any:
         row = self.connection.execute(sql, parameters).fetchone()
