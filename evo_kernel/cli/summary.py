@@ -174,7 +174,7 @@ def _path_lines(path: Path, candidate: int) -> list[str]:
 def case_table(evaluation: Evaluation, label: str) -> Table:
     """Per case: time, each baseline, speed-up over the fastest of them (marked), share of the speed of light."""
     names = sorted({name for m in evaluation.measurements for name in m.baselines_us})
-    marked = "; * the fastest baseline, which the speed-up is over" if len(names) > 1 else ""
+    marked = " (* the denominator)" if len(names) > 1 else ""
     table = Table(title=f"times in µs, {label}{marked}", title_justify="left")
     for column in ("case", "candidate", *names, "speed-up", "share of light"):
         table.add_column(column, justify="left" if column == "case" else "right")

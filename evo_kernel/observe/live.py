@@ -145,8 +145,7 @@ class Progress:
             yield "in flight", stages_text(state)
             if busy := busy_text(state):
                 yield "GPU", busy
-        left = ", ".join(f"{value:.3g} {name.replace('_', ' ')}" for name, value in self._left().items())
-        yield "left", left or "no limit"
+        yield "left", ", ".join(_left_text(name, value) for name, value in self._left().items()) or "no limit"
 
 
 def _standing(best: Relative | None) -> tuple[float, int, str] | None:
@@ -154,3 +153,10 @@ def _standing(best: Relative | None) -> tuple[float, int, str] | None:
     if best is None or best.evaluation is None or best.evaluation.score is None:
         return None
     return best.evaluation.score, best.candidate, best.strategies[-1].name if best.strategies else "first kernel"
+
+
+def _left_text(name: str, value: float) -> str:
+    """What is left of a limit; hours in minutes when they are few."""
+    if name == "hours" and value < 2:
+        return f"{60 * value:.1f} min"
+    return f"{value:.3g} {name.replace('_', ' ')}"

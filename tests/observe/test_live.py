@@ -150,6 +150,13 @@ def test_trouble_on_a_terminal_stays_to_be_read() -> None:
     assert not shown and "baseline not timed: flash on large: no such path" in out.getvalue()
 
 
+def test_what_is_left_is_told_in_units_that_people_count_in() -> None:
+    progress = Progress(Console(file=io.StringIO()), ENVIRONMENT, lambda: {"evaluations": 28.0, "hours": 0.0437})
+    assert dict(progress._rows())["left"] == "28 evaluations, 2.6 min"
+    progress._left = lambda: {"hours": 5.25, "gpu_seconds": 100.0}
+    assert dict(progress._rows())["left"] == "5.25 hours, 100 gpu seconds"
+
+
 def test_words() -> None:
     assert age_text(STATE, 1003.4) == "3 s ago" and age_text(STATE, 999.0) == "0 s ago"
     assert "STALE" in age_text(STATE, 1100.0)
