@@ -378,7 +378,7 @@ class PopulationReader:
         return {candidate: bool(passed) for candidate, passed in self.connection.execute(sql, (environment,))}
 
     def _shown(self, by_case: dict[str, _Values]) -> dict[str, _Values]:
-        shown = {case.name for case in self.task.cases}
+        shown = {case.name for case in self.task.cases} if by_case else set()
         return {case: values for case, values in by_case.items() if case in shown}
 
     def _one(self, sql: str, parameters: tuple[Any, ...] = ()) -> Any:
