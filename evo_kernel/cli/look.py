@@ -7,7 +7,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ def _counts(found: Any, label: str) -> list[tuple[str, str]]:
         ("population", f"{found.path} ({found.task}), {writer}"),
         ("best", _standing(found.best, label)),
         ("champion", _standing(found.champion, label)),
+        *_survived(found.champion),
         ("attempts", f"{found.attempts}; {found.open_attempts} open, {found.failures} without a proposal, "
                      f"{found.abandoned} abandoned"),
         ("candidates", f"{found.candidates}; {verdicts or 'none judged'}; {found.pending} pending"),
@@ -97,6 +98,12 @@ def _standing(found: Any, label: str) -> str:
     return f"{found.score:.3f} by candidate {found.candidate}, {'' if found.confirmed else 'not '}confirmed, {label}"
 
 
+def _survived(champion: Any) -> list[tuple[str, str]]:
+    if champion is None or champion.survived is None:
+        return []
+    return [("survived", f"{champion.survived:.0%} of the claimed {champion.claimed:.3f}x over the first kernel")]
+
+
 @click.command()
 @_FILE
 @click.argument("candidate", default="leader", metavar="[CANDIDATE]")
@@ -117,7 +124,7 @@ def show(population: Path, candidate: str, only_source: bool, only_diff: bool, a
         parent = reader.candidate(view.parent) if view.parent else None
         made_in = view.evaluation.environment if view.evaluation else None
         faults, ceilings = reader.baseline_faults(), reader.ceilings(made_in)
-        path = reader.critical_path(number)
+        path, confirmation = reader.critical_path(number), reader.confirmation(number)
     diff = _diff(parent.proposal.source.text if parent else "", view.proposal.source.text, view.parent, number)
     if only_source:
         click.echo(view.proposal.source.text)
@@ -125,9 +132,9 @@ def show(population: Path, candidate: str, only_source: bool, only_diff: bool, a
         click.echo(diff)
     elif as_json:
         held = {"baseline_faults": faults, "ceilings": ceilings}
-        click.echo(json.dumps(_view_data(view, path, diff) | held))
+        click.echo(json.dumps(_view_data(view, path, confirmation, diff) | held))
     else:
-        _show(view, path, diff if parent else "", faults, ceilings)
+        _show(view, path, confirmation, diff if parent else "", _held_lines(made_in, faults, ceilings))
 
 
 @click.command()
@@ -183,7 +190,8 @@ def _diff(before: str, after: str, parent: int | None, number: int) -> str:
     return "\n".join(lines)
 
 
-def _view_data(view: Any, path: Any, diff: str) -> dict[str, Any]:
+def _view_data(view: Any, path: Any, confirmation: Any, diff: str) -> dict[str, Any]:
+    from evo_kernel.cli.confirmed import confirmed_data
     from evo_kernel.cli.verifying import evaluation_data
 
     return {
@@ -195,6 +203,7 @@ def _view_data(view: Any, path: Any, diff: str) -> dict[str, Any]:
         "strategy": view.proposal.strategy.key if view.proposal.strategy else None,
         "steps": [{"action": s.action, "outcome": s.outcome, "detail": s.detail} for s in view.proposal.steps],
         "evaluation": evaluation_data(view.evaluation) if view.evaluation else None,
+        "confirmation": confirmed_data(confirmation),
         "path": [{"candidate": s.candidate, "strategy": s.strategy.name if s.strategy else s.operator,
                   "score": s.score, "log_gain": s.log_gain} for s in path],
         "source": view.proposal.source.text,
@@ -202,15 +211,20 @@ def _view_data(view: Any, path: Any, diff: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _show(
-    view: Any, path: Any, diff: str, faults: Mapping[str, Mapping[str, str]], ceilings: Mapping[str, float]
-) -> None:
+def _held_lines(environment: Any, faults: Mapping[str, Mapping[str, str]], ceilings: Mapping[str, float]) -> list[str]:
+    """What times are held against, beside the baselines."""
+    from evo_kernel.observe.words import fault_lines
+
+    return [*fault_lines(faults), f"ceilings: {_ceilings_line(environment, ceilings)}"] if environment else []
+
+
+def _show(view: Any, path: Any, confirmation: Any, diff: str, held: Sequence[str]) -> None:
     from rich.text import Text
 
+    from evo_kernel.cli.confirmed import confirmed_lines
     from evo_kernel.cli.mixed import mixed_lines
     from evo_kernel.cli.printing import open_console
     from evo_kernel.cli.summary import case_table
-    from evo_kernel.observe.words import fault_lines
 
     console = open_console()
 
@@ -229,13 +243,14 @@ def _show(
         say(f"{evaluation.status}{score}, {evaluation.environment.label}{reason}")
         if evaluation.measurements:
             console.print(case_table(evaluation, evaluation.environment.label))
-            for line in fault_lines(faults):
+            for line in held:
                 say(line)
-            say(f"ceilings: {_ceilings_line(evaluation.environment, ceilings)}")
         for line in mixed_lines(evaluation):
             say(line)
         if evaluation.knobs:
             say("knobs: " + ", ".join(f"{k}={v}" for k, v in evaluation.knobs))
+    for line in confirmed_lines(confirmation):
+        say(line)
     say("path:")
     for step in path:
         gain = f"{math.exp(step.log_gain):6.2f}x" if step.log_gain is not None else "      -"

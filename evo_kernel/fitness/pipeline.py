@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 from evo_kernel.types import PipelineState
 
@@ -20,6 +21,12 @@ WAITING, ON_GPU = "waiting", "on GPU"
 
 RECENT_S = 30.0
 """What counts as the last moments of a GPU."""
+
+
+class _Lock(Protocol):
+    def acquire(self) -> bool: ...
+
+    def release(self) -> None: ...
 
 
 class _Meter:
@@ -88,8 +95,8 @@ class Stages:
                     del self._marks[thread]
 
     @contextlib.contextmanager
-    def turn(self, lock: threading.Lock, gpu: int) -> Iterator[None]:
-        """Wait for a GPU's lock, and be on that GPU while it is held."""
+    def turn(self, lock: _Lock, gpu: int) -> Iterator[None]:
+        """Wait for a GPU's lock, and be on that GPU while it is held; who holds it already may take it again."""
         with self.at(WAITING):
             lock.acquire()
         try:

@@ -82,6 +82,20 @@ def test_busy_shares_of_the_last_moments_and_of_the_session() -> None:
     assert stages.state().busy_session == pytest.approx((0.01, 0.015))
 
 
+def test_who_has_a_gpu_to_itself_is_on_it_once() -> None:
+    now, lock = [0.0], threading.RLock()
+    stages = Stages((0,), clock=lambda: now[0])
+    with stages.turn(lock, 0):
+        now[0] = 4.0
+        with stages.turn(lock, 0):
+            now[0] = 6.0
+            assert counts(stages) == {ON_GPU: 1}
+        assert counts(stages) == {ON_GPU: 1}
+        now[0] = 8.0
+    now[0] = 16.0
+    assert stages.state().busy_session == (0.5,)
+
+
 @pytest.fixture
 def pool(tmp_path: Path) -> Iterator[RunnerPool]:
     task = task_in(tmp_path)
