@@ -28,6 +28,9 @@ from evo_kernel.types import (
 )
 from populations.encoding import decode_check, decode_features, decode_knobs, decode_strategy, loads
 
+BASELINE_FAULT = "baseline fault"
+"""Kind of an event: a baseline that could not be timed, with case, name and reason."""
+
 EVALUATION = (
     "SELECT e.id, s.sha256, t.identity, e.purpose, e.environment, e.status, e.reason, e.score, e.knobs, e.checks,"
     " e.charged, e.measured, e.gpu_s, e.wall_s FROM evaluations e JOIN candidates c ON c.id = e.candidate"
@@ -54,6 +57,37 @@ def fetch_environment(connection: sqlite3.Connection, rowid: int) -> Environment
     sql = "SELECT kind, device, driver, torch, triton, fp_fusion, judge, confinement FROM environments WHERE id = ?"
     kind, device, driver, torch, triton, fp_fusion, judge, confinement = connection.execute(sql, (rowid,)).fetchone()
     return Environment(kind, device, driver, torch, triton, bool(fp_fusion), judge, confinement)
+
+
+def fetch_ceilings(connection: sqlite3.Connection, environment_key: str) -> dict[str, float]:
+    """By name, each as it was measured last."""
+    sql = (
+        "SELECT c.name, c.value FROM ceilings c JOIN environments n ON n.id = c.environment WHERE n.key = ?"
+        " ORDER BY c.id"
+    )
+    return dict(connection.execute(sql, (environment_key,)))
+
+
+def fetch_baselines(connection: sqlite3.Connection, environment: int | None) -> dict[str, dict[str, float]]:
+    """µs by case and name, each as it was timed last; `environment`: a row of environments."""
+    found: dict[str, dict[str, float]] = {}
+    sql = "SELECT case_name, name, median_us FROM baselines WHERE environment = ? ORDER BY id"
+    for case, name, median_us in connection.execute(sql, (environment,)):
+        found.setdefault(case, {})[name] = median_us
+    return found
+
+
+def fetch_baseline_faults(connection: sqlite3.Connection, environment: int | None) -> dict[str, dict[str, str]]:
+    """Why a baseline has no time, by case and name, as it was found last; not of those that have one by now."""
+    sql = "SELECT e.data FROM events e JOIN runs r ON r.id = e.run WHERE e.kind = ? AND r.environment = ? ORDER BY e.id"
+    found: dict[str, dict[str, str]] = {}
+    for (data,) in connection.execute(sql, (BASELINE_FAULT, environment)):
+        fault = loads(data)
+        found.setdefault(fault["case"], {})[fault["name"]] = fault["reason"]
+    timed = fetch_baselines(connection, environment)
+    for case, faults in found.items():
+        found[case] = {name: reason for name, reason in faults.items() if name not in timed.get(case, {})}
+    return {case: faults for case, faults in found.items() if faults}
 
 
 def fetch_evaluation(connection: sqlite3.Connection, number: int) -> Evaluation:

@@ -8,9 +8,13 @@ import json
 import os
 import socket
 import weakref
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from evo_kernel.errors import PopulationLocked
+
+SLOT = 4096  # bytes in the side file: the first for who holds the lock, the second for what it is doing
 
 
 class OwnerLock:
@@ -36,6 +40,12 @@ class OwnerLock:
         this = weakref.ref(self)
         os.register_at_fork(after_in_child=lambda: _let_go(this()))
 
+    def announce(self, state: Mapping[str, Any]) -> None:
+        """Leave word of what this process is doing, for `announced`. Nothing comes of a disk that is full."""
+        if self._descriptor is not None:
+            with contextlib.suppress(OSError):
+                os.pwrite(self._descriptor, json.dumps(state).encode()[:SLOT].ljust(SLOT, b"\0"), SLOT)
+
     def release(self) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)  # closing releases; the side file stays, so nobody can lock a deleted one
@@ -58,6 +68,18 @@ def owner(path: Path) -> tuple[int, str] | None:
     return None
 
 
+def announced(path: Path) -> dict[str, Any] | None:
+    """What the live process that writes this population said last; None where there is none, or it said nothing."""
+    if owner(path) is None:
+        return None
+    try:
+        with open(path.with_name(path.name + ".lock"), "rb") as side:
+            side.seek(SLOT)
+            return dict(json.loads(side.read(SLOT).rstrip(b"\0")))
+    except (OSError, ValueError, TypeError):  # nothing said yet, or caught while it was being said
+        return None
+
+
 def _let_go(lock: OwnerLock | None) -> None:
     if lock is not None and lock._descriptor is not None:
         with contextlib.suppress(OSError):
@@ -67,7 +89,7 @@ def _let_go(lock: OwnerLock | None) -> None:
 
 def _read_owner(descriptor: int) -> tuple[int, str]:
     try:
-        found = json.loads(os.pread(descriptor, 4096, 0))
+        found = json.loads(os.pread(descriptor, SLOT, 0).rstrip(b"\0"))
         return int(found["pid"]), str(found["host"])
     except (ValueError, KeyError, TypeError):  # caught between its lock and its writing the name
         return 0, "unknown"

@@ -10,6 +10,7 @@ import math
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from evo_kernel.types import (
     Credit,
     Environment,
     Evaluation,
+    PipelineState,
     PlanVerdict,
     Proposal,
     Recorded,
@@ -31,7 +33,7 @@ from evo_kernel.types import (
 from populations.counters import Counters, Tally, read_tally, read_wall_s
 from populations.crediting import OTHER, name_credits
 from populations.encoding import dumps
-from populations.fetching import fetch_verdicts
+from populations.fetching import BASELINE_FAULT, fetch_ceilings, fetch_verdicts
 from populations.inspiring import inspirations
 from populations.library import Library
 from populations.replay import replay
@@ -45,8 +47,10 @@ from populations.writing import (
     claimed_strategy,
     intern_environment,
     summarise,
+    write_baselines,
     write_ceilings,
     write_evaluation,
+    write_event,
     write_placements,
     write_proposal,
 )
@@ -319,10 +323,7 @@ class LineagePopulation:
     def event(self, kind: str, data: Mapping[str, Any]) -> None:
         """Something a reader of the run may want to know: a confirmation, a new champion, a budget spent."""
         with self._store.write() as connection:
-            connection.execute(
-                "INSERT INTO events (run, kind, data, at) VALUES (?, ?, ?, ?)",
-                (self._run, kind, dumps(dict(data)), time.time()),
-            )
+            write_event(connection, self._run, kind, data, time.time())
 
     def note(self, text: str, author: str, attempt: int | None = None) -> None:
         """What an agent wants later agents to know."""
@@ -332,10 +333,27 @@ class LineagePopulation:
                 (attempt, author, text, time.time()),
             )
 
-    def ceilings(self, values: Mapping[str, float]) -> None:
+    def ceilings(self, environment_key: str) -> dict[str, float]:
+        """What was stored of an environment's machine by `store_ceilings`; empty where nothing was."""
+        with self._store.lock:
+            return fetch_ceilings(self._store.connection, environment_key)
+
+    def store_ceilings(self, values: Mapping[str, float]) -> None:
         """What this environment's machine reaches at most; names end in their unit, e.g. `copy_bytes/s`."""
         with self._store.write() as connection:
             write_ceilings(connection, self._environment_id(self.environment), values, time.time())
+
+    def store_baselines(self, case: str, values: Mapping[str, float], faults: Mapping[str, str]) -> None:
+        """What a case is held against in this environment, in µs by name, and why others have no time."""
+        with self._store.write() as connection:
+            write_baselines(connection, self._environment_id(self.environment), case, values, time.time())
+            for name, reason in faults.items():
+                fault = {"case": case, "name": name, "reason": reason}
+                write_event(connection, self._run, BASELINE_FAULT, fault, time.time())
+
+    def announce(self, state: PipelineState) -> None:
+        """Tell other processes what this one is doing: overwritten by the next word, gone with the process."""
+        self._store.announce(asdict(state))
 
     def close(self) -> None:
         self._store.close()

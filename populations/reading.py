@@ -8,28 +8,34 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from evo_kernel.errors import PopulationError
-from evo_kernel.types import Environment, Evaluation, Proposal, Relative, TaskCard
+from evo_kernel.types import Environment, Evaluation, PipelineState, Proposal, Relative, TaskCard
 from populations import lineage
 from populations.connect import connect_reader
 from populations.counters import read_tally, read_wall_s
 from populations.fetching import (
     decode_card,
+    fetch_baseline_faults,
+    fetch_baselines,
+    fetch_ceilings,
     fetch_environment,
     fetch_evaluation,
     fetch_proposal,
     fetch_strategy,
 )
-from populations.lock import owner
+from populations.lock import announced, owner
 
 if TYPE_CHECKING:
     import networkx as nx
+
+_Values = TypeVar("_Values")
 
 STANDINGS = """
 SELECT candidate, MAX(id) AS latest, status, score, log_us FROM evaluations
@@ -106,6 +112,10 @@ class Status:
     best: Best | None  # the fastest that no confirmation refuted
     champion: Best | None  # the fastest that was confirmed
     writer: tuple[int, str] | None  # (pid, host) of the live process that writes the file
+    pipeline: PipelineState | None  # what that process said last of what it is doing; see its age
+    ceilings: Mapping[str, float]  # of this environment's machine, by name with unit; empty where none were measured
+    baselines: Mapping[str, Mapping[str, float]]  # µs by case and name
+    baseline_faults: Mapping[str, Mapping[str, str]]  # why a baseline has no time, by case and name
 
     def as_data(self) -> dict[str, Any]:
         data = asdict(self)
@@ -113,6 +123,8 @@ class Status:
         if self.environment is not None:
             data["environment"] = {**asdict(self.environment), "label": self.environment.label}
         data["writer"] = {"pid": self.writer[0], "host": self.writer[1]} if self.writer else None
+        if self.pipeline is not None:
+            data["pipeline"]["age_s"] = self.pipeline.age_s(time.time())
         return data
 
 
@@ -200,7 +212,32 @@ class PopulationReader:
             best=self.best(),
             champion=self.champion(),
             writer=writer,
+            pipeline=self.pipeline(),
+            ceilings=self.ceilings(),
+            baselines=self.baselines(),
+            baseline_faults=self.baseline_faults(),
         )
+
+    def pipeline(self) -> PipelineState | None:
+        """What the process that writes the file said last of what it is doing; None while nobody writes it."""
+        said = announced(self.path)
+        try:
+            return PipelineState(**said) if said else None
+        except TypeError:  # said by another version
+            return None
+
+    def ceilings(self, environment: Environment | None = None) -> dict[str, float]:
+        """What the machine of an environment, else of the one shown, reaches at most; empty where not measured."""
+        environment = environment or self.environment
+        return fetch_ceilings(self.connection, environment.key) if environment else {}
+
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """µs by case and name, in the environment shown; hidden cases stay hidden."""
+        return self._shown(fetch_baselines(self.connection, self.environment_row))
+
+    def baseline_faults(self) -> dict[str, dict[str, str]]:
+        """Why a baseline has no time in the environment shown, by case and name; hidden cases stay hidden."""
+        return self._shown(fetch_baseline_faults(self.connection, self.environment_row))
 
     def pending(self) -> list[int]:
         """Candidates that nothing but infra_error was said about, in any environment."""
@@ -351,6 +388,10 @@ class PopulationReader:
             " AND status != 'infra_error' GROUP BY candidate"
         )
         return {candidate: bool(passed) for candidate, passed in self.connection.execute(sql, (environment,))}
+
+    def _shown(self, by_case: dict[str, _Values]) -> dict[str, _Values]:
+        shown = {case.name for case in self.task.cases} if by_case else set()
+        return {case: values for case, values in by_case.items() if case in shown}
 
     def _one(self, sql: str, parameters: tuple[Any, ...] = ()) -> Any:
         row = self.connection.execute(sql, parameters).fetchone()

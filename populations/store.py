@@ -14,7 +14,7 @@ import contextlib
 import sqlite3
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,10 @@ class Store:
             yield connection
         finally:
             connection.close()
+
+    def announce(self, state: Mapping[str, Any]) -> None:
+        """What this process is doing, for other processes: beside the file, and gone with the process."""
+        self._owner.announce(state)
 
     def intern(self, table: str, column: str, values: dict[str, Any]) -> int:
         """Rowid of the row whose unique `column` has this value, inserted if new. Inside `write`."""

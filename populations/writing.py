@@ -141,9 +141,26 @@ def write_placements(connection: sqlite3.Connection, evaluation: int, placements
 
 
 def write_ceilings(connection: sqlite3.Connection, environment: int, values: Mapping[str, float], at: float) -> None:
+    """What the environment's machine reaches at most; the unit is what follows the last underscore of a name."""
     connection.executemany(
         "INSERT INTO ceilings (environment, name, value, unit, at) VALUES (?, ?, ?, ?, ?)",
         ((environment, name, value, name.rsplit("_", 1)[-1], at) for name, value in values.items()),
+    )
+
+
+def write_baselines(
+    connection: sqlite3.Connection, environment: int, case: str, values: Mapping[str, float], at: float
+) -> None:
+    """What a case is held against, in µs by name."""
+    connection.executemany(
+        "INSERT INTO baselines (environment, case_name, name, median_us, at) VALUES (?, ?, ?, ?, ?)",
+        ((environment, case, name, median_us, at) for name, median_us in values.items()),
+    )
+
+
+def write_event(connection: sqlite3.Connection, run: int, kind: str, data: Mapping[str, Any], at: float) -> None:
+    connection.execute(
+        "INSERT INTO events (run, kind, data, at) VALUES (?, ?, ?, ?)", (run, kind, dumps(dict(data)), at)
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from evo_kernel import plugins
 from evo_kernel.budget import Budget, Ledger, Spent
+from evo_kernel.cli.watching import Thinking, announced, keep_ceilings, kept_baselines
 from evo_kernel.config import Config, config_from
 from evo_kernel.engine import Engine, EngineSettings, Observer, Summary
 from evo_kernel.errors import ConfigError, PopulationError
@@ -116,6 +117,7 @@ def prepared(config: Config, task: Task, path: Path, create: bool | None) -> Ite
         )
         with population:
             judge.know(_verdicts(population, judge.environment))
+            keep_ceilings(judge, population)
             population.plant(first)
             for source in others:
                 population.plant(source, "start-from")
@@ -146,8 +148,10 @@ def ledger_of(config: Config, population: LineagePopulation) -> Ledger:
 def search(config: Config, parts: Prepared, observer: Observer, ledger: Ledger) -> Summary:
     """Run the loop with signals: the first finishes what is in flight, a second stops now."""
     settings = EngineSettings(width=config.width)
-    engine = Engine(parts.population, build_operator(config), parts.judge, ledger, settings, observer, apply_knobs)
-    with watched(engine, parts.judge):
+    operator = Thinking(build_operator(config), parts.judge.stages)
+    engine = Engine(parts.population, operator, parts.judge, ledger, settings, observer, apply_knobs)
+    parts.judge.yardsticks.on_baselines = kept_baselines(parts.population, observer.trouble)
+    with announced(parts.population, parts.judge.stages), watched(engine, parts.judge):
         return engine.run()
 
 

@@ -6,6 +6,8 @@ import difflib
 import json
 import math
 import sys
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +32,16 @@ def status(population: Path, as_json: bool) -> None:
         click.echo(json.dumps(found.as_data()))
         return
     label = found.environment.label if found.environment else "not judged yet"
+    for name, value in [*_counts(found, label), *_machine(found)]:
+        click.echo(f"{name:<12} {value}")
+
+
+def _counts(found: Any, label: str) -> list[tuple[str, str]]:
+    """What was done and spent."""
     writer = f"written by process {found.writer[0]} on {found.writer[1]}" if found.writer else "not running"
     verdicts = ", ".join(f"{count} {name}" for name, count in sorted(found.verdicts.items()))
     charged = ", ".join(f"{count} {name}" for name, count in sorted(found.evaluations.items()))
-    for name, value in (
+    return [
         ("population", f"{found.path} ({found.task}), {writer}"),
         ("best", _standing(found.best, label)),
         ("champion", _standing(found.champion, label)),
@@ -44,8 +52,44 @@ def status(population: Path, as_json: bool) -> None:
         ("evaluations", charged or "none"),
         ("cost", f"{found.wall_s / 60:.1f} min over {found.sessions} session(s), {found.gpu_s:.1f} s of GPU, "
                  f"${found.dollars:.2f}, {found.tokens} tokens"),
-    ):  # fmt: skip
-        click.echo(f"{name:<12} {value}")
+    ]  # fmt: skip
+
+
+def _machine(found: Any) -> list[tuple[str, str]]:
+    """What the run is doing now, and what its kernels are held against."""
+    from evo_kernel.observe.words import age_text, busy_text, fault_lines, stages_text
+
+    lines: list[tuple[str, str]] = []
+    if found.pipeline is not None:
+        age = age_text(found.pipeline, time.time())
+        lines.append(("in flight", f"{stages_text(found.pipeline)}   ({age})"))
+        if busy := busy_text(found.pipeline):
+            lines.append(("GPU", busy))
+    for case, times in found.baselines.items():
+        lines.append(("baselines", f"{case}: {_baselines_text(times)}"))
+    lines += [("", line) for line in fault_lines(found.baseline_faults)]
+    if found.environment is not None:
+        lines.append(("ceilings", _ceilings_line(found.environment, found.ceilings)))
+    return lines
+
+
+def _baselines_text(times: Mapping[str, float]) -> str:
+    """The fastest first: it is the denominator."""
+    ranked = sorted(times.items(), key=lambda item: item[1])
+    return ", ".join(f"{name} {us:.1f} µs" + " (denominator)" * (n == 0) for n, (name, us) in enumerate(ranked))
+
+
+def _ceilings_line(environment: Any, stored: Mapping[str, float]) -> str:
+    """What shares of the speed of light refer to."""
+    from evo_kernel.fitness.ceilings import Ceilings
+    from evo_kernel.fitness.targets import target_for
+
+    if measured := Ceilings.from_data(stored):
+        return f"{measured.text}, measured ({environment.device})"
+    arch = environment.device.removeprefix("sm_")
+    if environment.kind == "measured" or not arch.isdecimal():
+        return f"not measured yet ({environment.device})"
+    return f"{Ceilings.of_target(target_for(int(arch))).text}, from the table ({environment.device})"
 
 
 def _standing(found: Any, label: str) -> str:
@@ -78,6 +122,8 @@ def show(population: Path, candidate: str, only_source: bool, only_diff: bool, a
         number = _number(reader, candidate)
         view = reader.candidate(number)
         parent = reader.candidate(view.parent) if view.parent else None
+        made_in = view.evaluation.environment if view.evaluation else None
+        faults, ceilings = reader.baseline_faults(), reader.ceilings(made_in)
         path, confirmation = reader.critical_path(number), reader.confirmation(number)
     diff = _diff(parent.proposal.source.text if parent else "", view.proposal.source.text, view.parent, number)
     if only_source:
@@ -85,9 +131,10 @@ def show(population: Path, candidate: str, only_source: bool, only_diff: bool, a
     elif only_diff:
         click.echo(diff)
     elif as_json:
-        click.echo(json.dumps(_view_data(view, path, confirmation, diff)))
+        held = {"baseline_faults": faults, "ceilings": ceilings}
+        click.echo(json.dumps(_view_data(view, path, confirmation, diff) | held))
     else:
-        _show(view, path, confirmation, diff if parent else "")
+        _show(view, path, confirmation, diff if parent else "", _held_lines(made_in, faults, ceilings))
 
 
 @click.command()
@@ -164,7 +211,14 @@ def _view_data(view: Any, path: Any, confirmation: Any, diff: str) -> dict[str, 
     }  # fmt: skip
 
 
-def _show(view: Any, path: Any, confirmation: Any, diff: str) -> None:
+def _held_lines(environment: Any, faults: Mapping[str, Mapping[str, str]], ceilings: Mapping[str, float]) -> list[str]:
+    """What times are held against, beside the baselines."""
+    from evo_kernel.observe.words import fault_lines
+
+    return [*fault_lines(faults), f"ceilings: {_ceilings_line(environment, ceilings)}"] if environment else []
+
+
+def _show(view: Any, path: Any, confirmation: Any, diff: str, held: Sequence[str]) -> None:
     from rich.text import Text
 
     from evo_kernel.cli.confirmed import confirmed_lines
@@ -189,6 +243,8 @@ def _show(view: Any, path: Any, confirmation: Any, diff: str) -> None:
         say(f"{evaluation.status}{score}, {evaluation.environment.label}{reason}")
         if evaluation.measurements:
             console.print(case_table(evaluation, evaluation.environment.label))
+            for line in held:
+                say(line)
         for line in mixed_lines(evaluation):
             say(line)
         if evaluation.knobs:

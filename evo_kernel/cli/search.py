@@ -124,10 +124,14 @@ def _search(config: Config, task: Any, path: Path, *, create: bool, as_json: boo
         for note in notes:
             console.print(Text(f"note: {note}", style="yellow"), soft_wrap=True)
         environment = parts.judge.environment
-        console.print(Text(f"task {task.name} · {path} · scores are {environment.label}"), soft_wrap=True)
+        gpus = len(parts.judge.stages.gpus)
+        side_by_side = f", {gpus} GPUs side by side" if gpus > 1 else ""
+        head = f"task {task.name} · {path} · scores are {environment.label}{side_by_side}"
+        console.print(Text(head), soft_wrap=True)
         console.print(Text(summary.scale_line(environment)), soft_wrap=True)
         ledger = compose.ledger_of(config, parts.population)
-        with Progress(console, environment, ledger.left, parts.population.best()) as progress:
+        best, state = parts.population.best(), parts.judge.stages.state
+        with Progress(console, environment, ledger.left, best, state) as progress:
             ended = compose.search(config, parts, progress, ledger)
         cut_off = max(progress.in_flight, len(parts.population.pending())) if ended.cause == "interrupted" else 0
         if as_json:
@@ -170,7 +174,7 @@ def _dry_run(config: Config, task: Any, path: Path) -> None:
     click.echo(f"policy      {weights.policy}, at most {weights.max_steps} step(s) a proposal")
     from evo_kernel.cli.compose import judge_settings
 
-    with open_judge(task, device=config.device, settings=judge_settings(config)) as judge:
+    with open_judge(task, device=config.device, settings=judge_settings(config), gpus=config.gpus) as judge:
         evaluation = judge.evaluate(first, Purpose.PROBE)
         click.echo(f"judge       {judge.environment.label}, {judge.environment.confinement}")
     click.echo(f"first kernel {evaluation.status}: {evaluation.reason or 'right on every check case'}")

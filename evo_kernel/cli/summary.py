@@ -15,6 +15,7 @@ from evo_kernel.cli.confirmed import confirmed_data, survival_line
 from evo_kernel.cli.mixed import mixed_data, mixed_lines
 from evo_kernel.config import Config
 from evo_kernel.engine import Summary
+from evo_kernel.observe.words import denominator, fault_lines
 from evo_kernel.types import Environment, Evaluation, Relative
 
 
@@ -36,6 +37,8 @@ def as_data(parts: Prepared, ended: Summary, path: Path) -> dict[str, Any]:
         "best": _best_data(best),
         "confirmation": confirmed_data(_confirmation(path, best)),
         "confirmed": parts.population.champion() is not None,
+        "baseline_faults": _baseline_faults(path),
+        "gpu_busy": list(parts.judge.stages.state().busy_session),
         "score_is": scale_line(parts.judge.environment).removeprefix("score: "),
     }
 
@@ -83,7 +86,12 @@ def _best_data(best: Relative | None) -> dict[str, Any] | None:
         "strategies": [strategy.name for strategy in best.strategies],
         "mixed": mixed_data(best.evaluation),
         "cases": {
-            m.case: {"us": m.median_us, "baselines_us": dict(m.baselines_us)} for m in best.evaluation.measurements
+            m.case: {
+                "us": m.median_us,
+                "baselines_us": dict(m.baselines_us),
+                "denominator": denominator(m.baselines_us) or None,
+            }
+            for m in best.evaluation.measurements
         },
     }
 
@@ -115,6 +123,9 @@ def _show_counts(console: Console, parts: Prepared, ended: Summary, cut_off: int
     )
     for reason, count in list(ended.failures.items())[:3]:
         console.print(f"no proposal, {count} times: {reason}", highlight=False, markup=False)
+    if busy := parts.judge.stages.state().busy_session:
+        each = " and ".join(f"{share:.0%}" for share in busy)
+        console.print(f"the GPU was busy for {each} of the session", highlight=False)
     if cut_off:
         attempts = "1 attempt" if cut_off == 1 else f"{cut_off} attempts"
         console.print(f"{attempts} cut off; what was proposed is judged first on resume", highlight=False)
@@ -127,7 +138,7 @@ def _show_best(console: Console, parts: Prepared, path: Path, best: Relative, ev
     if line := survival_line(_confirmation(path, best)):
         console.print(Text(line), soft_wrap=True)
     console.print(case_table(evaluation, label))
-    for line in mixed_lines(evaluation):
+    for line in [*fault_lines(_baseline_faults(path)), *mixed_lines(evaluation)]:
         console.print(Text(line), soft_wrap=True)
     if parts.judge.environment.kind == "modeled":
         console.print("times are modeled from the compiled sm_90 code, not measured; correctness was checked by "
@@ -154,6 +165,13 @@ def exit_code(ended: Summary) -> int:
     return by_cause.get(ended.cause, 0 if ended.best is not None else 1)
 
 
+def _baseline_faults(path: Path) -> dict[str, dict[str, str]]:
+    from populations.reading import PopulationReader
+
+    with PopulationReader(path) as reader:
+        return reader.baseline_faults()
+
+
 def _path_lines(path: Path, candidate: int) -> list[str]:
     """The edits that made a candidate, each with what it gained."""
     from populations.reading import PopulationReader
@@ -168,13 +186,16 @@ def _path_lines(path: Path, candidate: int) -> list[str]:
 
 
 def case_table(evaluation: Evaluation, label: str) -> Table:
-    """Per case: time, each baseline, speed-up, share of the speed of light."""
+    """Per case: time, each baseline, speed-up over the fastest of them (marked), share of the speed of light."""
     names = sorted({name for m in evaluation.measurements for name in m.baselines_us})
-    table = Table(title=f"times in µs, {label}", title_justify="left")
+    marked = " (* the denominator)" if len(names) > 1 else ""
+    table = Table(title=f"times in µs, {label}{marked}", title_justify="left")
     for column in ("case", "candidate", *names, "speed-up", "share of light"):
         table.add_column(column, justify="left" if column == "case" else "right")
     for m in evaluation.measurements:
         light = f"{m.light_share:.0%}" if m.light_share is not None else "-"
-        baselines = [f"{m.baselines_us[name]:.1f}" if name in m.baselines_us else "-" for name in names]
+        fastest = denominator(m.baselines_us) if marked else ""
+        marks = {name: "*" if name == fastest else " " if marked else "" for name in names}
+        baselines = [f"{m.baselines_us[n]:.1f}{marks[n]}" if n in m.baselines_us else f"-{marks[n]}" for n in names]
         table.add_row(m.case, f"{m.median_us:.1f}", *baselines, f"{m.speedup:.2f}x", light)
     return table

@@ -104,6 +104,7 @@ def evaluation_data(evaluation: Any) -> dict[str, Any]:
     """An Evaluation as one object for scripts; times in µs."""
     from evo_kernel.cli.confirmed import comparisons_data
     from evo_kernel.cli.mixed import mixed_data
+    from evo_kernel.observe.words import denominator
 
     environment = evaluation.environment
     checks = {check.case: check for check in evaluation.checks}
@@ -121,7 +122,8 @@ def evaluation_data(evaluation: Any) -> dict[str, Any]:
         "mixed": mixed_data(evaluation),
         "comparisons": comparisons_data(evaluation.comparisons),
         "cases": [{"case": m.case, "us": m.median_us, "low_us": m.low_us, "high_us": m.high_us, "samples": m.n,
-                   "baselines_us": dict(m.baselines_us), "speedup": m.speedup, "light_share": m.light_share,
+                   "baselines_us": dict(m.baselines_us), "denominator": denominator(m.baselines_us) or None,
+                   "speedup": m.speedup, "light_share": m.light_share,
                    "plan": m.plan} for m in evaluation.measurements],
         "evaluations": dict(evaluation.charged),
         "wall_s": evaluation.wall_s,
@@ -156,7 +158,7 @@ def _show(evaluation: Any) -> None:
     console = open_console()
     label = evaluation.environment.label
     reason = f": {evaluation.reason}" if evaluation.reason else ""
-    console.print(Text(f"{evaluation.status}{reason}"), soft_wrap=True)
+    console.print(Text(f"{evaluation.status}, judged where scores are {label}{reason}"), soft_wrap=True)
     for check in evaluation.checks:
         mark = "ok" if check.passed else "NO"
         error = f": error at {check.error:.3g} of its bound" if _was_compared(check) else ""

@@ -7,12 +7,12 @@ listed function may say `function.deadline_s = 30`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-from evo_kernel.tasks.task import Task
+from evo_kernel.tasks.task import Case, Task
 
 COMPILED = "torch.compile"
 DEADLINE_S = 60.0
@@ -32,6 +32,12 @@ def deadline_of(task: Task, name: str) -> float:
     """Seconds after which a baseline is given up."""
     usual = COMPILE_DEADLINE_S if name == COMPILED else DEADLINE_S
     return float(getattr(task.baselines.get(name), "deadline_s", usual))
+
+
+def faults_of(case: Case, faults: Mapping[str, str]) -> dict[str, str]:
+    """Of a runner's `baseline_faults`, those of one case, by the baseline's name."""
+    head = f"{case.name}: "
+    return {key.removeprefix(head): reason for key, reason in faults.items() if key.startswith(head)}
 
 
 def baseline_function(task: Task, name: str) -> Callable[..., Any]:

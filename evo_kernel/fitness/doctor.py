@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
 import triton
 
 from evo_kernel.errors import EvoKernelError
+from evo_kernel.fitness import gpus
+from evo_kernel.fitness.ceilings import Ceilings
 from evo_kernel.fitness.compiling.compiler import Compiler
 from evo_kernel.fitness.confined.guards import landlock_abi
 from evo_kernel.fitness.plan import Kernel
 from evo_kernel.fitness.record.recorder import RecordCase, Recorder
+from evo_kernel.fitness.runners.choose import MODELED_ARCH
+from evo_kernel.fitness.runners.cuda_runner import CudaRunner
+from evo_kernel.fitness.targets import target_for
+from evo_kernel.tasks.loading import load
 from evo_kernel.types import Source
 
 _TEXT = """import triton
@@ -27,6 +33,8 @@ import triton.language as tl
 def copy_kernel(x_ptr, y_ptr):
     tl.store(y_ptr, tl.load(x_ptr))
 """
+_TASK = "softmax"  # whose worker stands for that of any task
+_THROTTLED = 0.7  # of the table's copy rate: a card that reaches less is not what the table says, or is held back
 
 
 @dataclass(frozen=True)
@@ -37,50 +45,150 @@ class Finding:
     ok: bool
     detail: str
     advice: str = ""
+    needed: bool = False  # no search without it
 
 
-def diagnose() -> list[Finding]:
-    """Look at everything that a search needs; takes a few seconds. Never raises for what it finds."""
+def diagnose(device: str = "auto") -> list[Finding]:
+    """Look at everything that a search needs on `device` (auto, cpu, cuda). Never raises for what it finds.
+
+    A few seconds without a GPU; about half a minute with one, whose ceilings are measured.
+    """
     findings = [
         Finding("python", sys.version_info >= (3, 11), platform.python_version(), ""),
         Finding("torch", True, torch.__version__),
         Finding("triton", True, triton.__version__),
-        _gpu(),
     ]
-    compiler = Compiler(90, 60.0)
-    recorder = Recorder(compiler, 90, 60.0)
-    try:
-        findings += [_tried("compiler (sm_90)", lambda: _compile(compiler))]
-        findings += [_tried("recorder", lambda: _record(recorder)), *_walls(recorder)]
-    finally:
-        recorder.close()
-        compiler.close()
-    return findings
+    seen = _gpu(device)
+    findings.append(seen)
+    if seen.ok:
+        findings += _cards()
+    count = _usable(device) if seen.ok else 0
+    arch, measured = _measured(count) if count else (MODELED_ARCH, [])
+    findings += measured
+    if not count:
+        table = Ceilings.of_target(target_for(MODELED_ARCH))
+        findings.append(Finding("ceilings", True, f"{table.text}, from the table (modeled (sm_{MODELED_ARCH}))"))
+    return [*findings, *_children(arch), _cores()]
 
 
-def _gpu() -> Finding:
+def _gpu(device: str) -> Finding:
+    """Which judge a search gets here, in a sentence."""
+    modeled = f"scores are modeled (sm_{MODELED_ARCH})"
+    count = torch.cuda.device_count() if torch.version.cuda is not None else 0
+    if device == "cpu":
+        return Finding("device", True, f"--device cpu: {modeled}; {count} GPU(s) left alone", needed=True)
     if torch.version.cuda is None:
-        detail = "this torch is a CPU build: scores are modeled (sm_90)"
-        return Finding(
-            "gpu", True, detail, "For measured scores install a CUDA build of torch on a machine with a GPU."
-        )
-    count = torch.cuda.device_count()
-    if count == 0:
-        return Finding("gpu", True, "no CUDA GPU is visible: scores are modeled (sm_90)", "Check nvidia-smi.")
+        detail, advice = "this torch is a CPU build", "Install a CUDA build of torch on a machine with a GPU."
+    elif count == 0:
+        detail, advice = "no CUDA GPU is visible", "Check nvidia-smi and CUDA_VISIBLE_DEVICES."
+    elif not _bindings():
+        detail = f"{count} GPU(s), but no cuda-bindings"
+        return Finding("device", False, detail, "pip install 'evo-kernel[cuda]', or use --device cpu.", needed=True)
+    else:
+        return Finding("device", True, f"{count} GPU(s): scores are measured", needed=True)
+    if device == "cuda":
+        return Finding("device", False, f"--device cuda: {detail}", advice, needed=True)
+    return Finding("device", True, f"{detail}: {modeled}", advice, needed=True)
+
+
+def _usable(device: str) -> int:
+    return 0 if device == "cpu" or torch.version.cuda is None else torch.cuda.device_count()
+
+
+def _bindings() -> bool:
     try:
         import cuda.bindings.driver  # noqa: F401  # pyright: ignore[reportMissingImports]
     except ImportError:
-        return Finding("gpu", False, f"{count} GPU(s), but no cuda-bindings", "pip install 'evo-kernel[cuda]'")
-    return Finding("gpu", True, f"{count} GPU(s): scores are measured")
+        return False
+    return True
 
 
-def _tried(name: str, work: Callable[[], str]) -> Finding:
+def _cards() -> Iterator[Finding]:
+    """Every card of the machine, who else computes on it, and the profiler."""
+    cards = gpus.list_gpus()
+    for card in cards:
+        yield Finding(f"gpu {card.index}", True, card.text)
+        if card.processes:
+            advice = "Times made beside others are noise: wait for their end, or choose with CUDA_VISIBLE_DEVICES."
+            yield Finding(f"gpu {card.index} is shared", False, "; ".join(card.processes), advice)
+    if cards:
+        yield _profiler()
+
+
+def _profiler() -> Finding:
+    found, permitted = gpus.find_ncu(), gpus.counters_permitted()
+    if found is None:
+        advice = "Install Nsight Compute for hardware counters in `evo-kernel profile`; all else works without."
+        return Finding("ncu", False, "not found", advice)
+    if permitted is False:
+        advice = "An administrator can allow it: NVreg_RestrictProfilingToAdminUsers=0, or SYS_ADMIN for a container."
+        return Finding("ncu", False, f"{found}, but this user may not read the GPU's counters", advice)
+    said = "counters permitted" if permitted else "the driver does not say whether counters are permitted"
+    return Finding("ncu", True, f"{found}, {said}")
+
+
+def _measured(count: int) -> tuple[int, list[Finding]]:
+    """Start the judge's process on every visible GPU, all at once, and measure ceilings in turn: (arch, findings)."""
+    runners = [CudaRunner(load(_TASK), gpu, 60.0) for gpu in range(count)]
+    advice = "The message names the cause; `nvidia-smi` tells whether the card is in order."
+    findings: list[Finding] = []
+
+    def start(gpu: int) -> Finding:
+        return _tried(f"judge on gpu {gpu}", lambda: _started(runners[gpu]), advice)
+
+    try:
+        with ThreadPoolExecutor(count) as threads:
+            started = list(threads.map(start, range(count)))
+        for gpu, found in enumerate(started):
+            findings.append(found)
+            if found.ok:
+                findings.append(_ceilings(gpu, runners[gpu]))
+        return runners[0].arch, findings
+    finally:
+        for runner in runners:
+            runner.close()
+
+
+def _started(runner: CudaRunner) -> str:
+    runner.start()
+    return f"{runner.info['device']}, compute capability {runner.arch / 10:.1f}"
+
+
+def _ceilings(gpu: int, runner: CudaRunner) -> Finding:
+    """What a card reaches, beside what the table says of its kind."""
+    name = f"ceilings of gpu {gpu}"
+    try:
+        found = Ceilings.from_data(runner.ceilings())
+        table = Ceilings.of_target(target_for(runner.arch))
+    except EvoKernelError as error:
+        return Finding(name, False, str(error), "No search can tell shares of the speed of light here.", needed=True)
+    if found is None:
+        return Finding(name, False, "incomplete", "See the messages above.", needed=True)
+    share = found.copy_bytes_per_s / table.copy_bytes_per_s
+    advice = "Is the card throttled, shared, or another model than the table's? See its clocks and temperature."
+    return Finding(name, share >= _THROTTLED, f"{found.text}, measured: {share:.0%} of the table's copy rate", advice)
+
+
+def _children(arch: int) -> list[Finding]:
+    """The confined processes: compiler and recorder, and the walls around them."""
+    compiler = Compiler(arch, 60.0)
+    recorder = Recorder(compiler, arch, 60.0)
+    advice = "See the message; `pip install --force-reinstall triton` mends most."
+    try:
+        compiled = _tried(f"compiler (sm_{arch})", lambda: _compile(compiler), advice)
+        return [compiled, _tried("recorder", lambda: _record(recorder), advice), *_walls(recorder)]
+    finally:
+        recorder.close()
+        compiler.close()
+
+
+def _tried(name: str, work: Callable[[], str], advice: str) -> Finding:
     began = time.monotonic()
     try:
         detail = work()
     except EvoKernelError as error:
-        return Finding(name, False, str(error), "See the message; `pip install --force-reinstall triton` mends most.")
-    return Finding(name, True, f"{detail} ({time.monotonic() - began:.1f} s)")
+        return Finding(name, False, str(error), advice, needed=True)
+    return Finding(name, True, f"{detail} ({time.monotonic() - began:.1f} s)", needed=True)
 
 
 def _compile(compiler: Compiler) -> str:
@@ -112,4 +220,11 @@ def _walls(recorder: Recorder) -> list[Finding]:
         if name in standing
         else Finding(name, False, "not active: the other walls stand", text)
         for name, text in advice.items()
-    ] + [Finding("cores", True, str(os.cpu_count()))]
+    ]
+
+
+def _cores() -> Finding:
+    """How many recorders fit: each is one process with one thread."""
+    cores = gpus.usable_cores()
+    detail = f"{cores}: so many recordings and compilations run side by side; keep them busy with --set width={cores}"
+    return Finding("cores", True, detail)

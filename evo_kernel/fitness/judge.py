@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from evo_kernel.errors import InfraError, UserError
-from evo_kernel.fitness.ceilings import Ceilings
+from evo_kernel.fitness.ceilings import Ceilings, KnownCeilings
 from evo_kernel.fitness.compiling.compiler import Compiler
 from evo_kernel.fitness.confirming import Confirming
 from evo_kernel.fitness.counters import CountPart
@@ -51,10 +51,11 @@ class PlanJudge:
 
     def __init__(self, task: Task, runner: Runner, settings: JudgeSettings) -> None:
         self._task, self._runner, self._settings = task, runner, settings
-        self._compiler = Compiler(runner.arch, settings.deadline_s)
-        self._recorder = Recorder(self._compiler, runner.arch, settings.deadline_s)
-        self._yardsticks = Yardsticks(task, self._recorder)
-        self._grader = Grader(task, self._recorder, self._yardsticks)
+        self.stages = runner.stages
+        self._compiler = Compiler(runner.arch, settings.deadline_s, self.stages)
+        self._recorder = Recorder(self._compiler, runner.arch, settings.deadline_s, self.stages)
+        self.yardsticks = Yardsticks(task, self._recorder)
+        self._grader = Grader(task, self._recorder, self.yardsticks)
         self._tuning = Tuning(self._grader, settings.seed, settings.tune_plans, settings.tune_within)
         self._confirming = Confirming(task, self._grader)
         self.environment: Environment
@@ -71,14 +72,14 @@ class PlanJudge:
                 "Run on a machine that has one of them, or accept the risk with --unconfined."
             )
         self.environment = self._runner.environment(walls)
-        measured = Ceilings.from_data(self._runner.ceilings())
         table = Ceilings.of_target(target_for(self._runner.arch))
-        self._yardsticks.start(measured, table, self.environment.kind == "measured")
+        known = KnownCeilings(self._runner.ceilings, table)
+        self.yardsticks.start(known, self.environment.kind == "measured")
 
     @property
     def ceilings(self) -> Ceilings:
-        """What the GPU at hand can do at most."""
-        return self._yardsticks.ceilings
+        """What the GPU at hand can do at most; measured now where nobody knew. Raises InfraError."""
+        return self.yardsticks.ceilings.now
 
     def know(self, verdicts: Iterable[PlanVerdict]) -> None:
         """Take in what an earlier run found out about plans in this environment."""

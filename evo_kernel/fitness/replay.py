@@ -77,7 +77,7 @@ class Replayed:
         word = "timed" if self.status == "unchecked" else self.status
         said = f"plan {self.plan}, case {self.case}: {word}" + (f": {self._fault.reason}" if not self.passed else "")
         if not isinstance(self.measured, Measurement):
-            return [said]
+            return [said, f"judged where times are {self.environment.label}"]
         check = f"outputs not checked: {self.unchecked}" if self.unchecked else "outputs checked against the task"
         return [said, f"{self.measured.median_us:.2f} µs, {self.environment.label}", check]
 

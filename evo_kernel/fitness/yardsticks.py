@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from evo_kernel.errors import InfraError
-from evo_kernel.fitness.ceilings import Ceilings
+from evo_kernel.fitness.baselines import faults_of
+from evo_kernel.fitness.ceilings import KnownCeilings
 from evo_kernel.fitness.record.cases import record_case
 from evo_kernel.fitness.record.recorder import Fault, Recorder
 from evo_kernel.fitness.runners.base import Checked, Runner
@@ -24,14 +25,13 @@ class Yardsticks:
         self._baselines: dict[str, Mapping[str, float]] = {}
         self._lock = threading.Lock()
         self._measured = False
-        self.ceilings: Ceilings
-        self._limits: Ceilings  # what nothing is faster than
+        self.ceilings: KnownCeilings
+        self.on_baselines: Callable[[str, Mapping[str, float], Mapping[str, str]], None] = _nobody
+        """Called once a case with its name, the baselines in µs, and why others could not be timed, by name."""
 
-    def start(self, ceilings: Ceilings | None, table: Ceilings, measured: bool) -> None:
-        """Take in what the GPU can do at most; `table` stands in where nothing is known. `measured`: times are."""
-        self._measured = measured
-        self.ceilings = ceilings or table
-        self._limits = self.ceilings.widened(table)
+    def start(self, ceilings: KnownCeilings, measured: bool) -> None:
+        """Take in what the GPU can do at most. `measured`: times are."""
+        self.ceilings, self._measured = ceilings, measured
 
     def know(self, found: Measurement) -> None:
         """Take in what an earlier run held a case against."""
@@ -40,7 +40,7 @@ class Yardsticks:
     def hold(self, runner: Runner, case: Case, found: Measurement) -> Measurement | Checked:
         """A measurement with what it is held against; rejected when it is faster than light."""
         baselines_us = self._baselines_of(runner, case, found)
-        floor_us = self._limits.floor_us(self._task.flops(case), self._task.bytes(case))
+        floor_us = self.ceilings.limits.floor_us(self._task.flops(case), self._task.bytes(case))
         if self._measured and found.median_us * 1.25 < floor_us:
             reason = f"faster than light on {case.name}: {found.median_us:.2f} µs is less than its bytes and flops take"
             return Checked(Status.REJECTED, reason)
@@ -53,6 +53,7 @@ class Yardsticks:
             if known is None:
                 known = dict(runner.baselines(case)) or {"first kernel": self._first_kernel_us(runner, case, found)}
                 self._baselines[case.name] = known
+                self.on_baselines(case.name, known, faults_of(case, runner.baseline_faults))
         return known
 
     def _first_kernel_us(self, runner: Runner, case: Case, found: Measurement) -> float:
@@ -72,4 +73,8 @@ class Yardsticks:
         flops, moved = self._task.flops(case), self._task.bytes(case)
         if flops is None and moved is None:
             return None
-        return self.ceilings.light_us(flops, moved) / found.median_us
+        return self.ceilings.now.light_us(flops, moved) / found.median_us
+
+
+def _nobody(*told: object) -> None:
+    del told

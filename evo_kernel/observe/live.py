@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -13,17 +13,19 @@ from rich.table import Table
 from rich.text import Text
 
 from evo_kernel.errors import OperatorFailed
-from evo_kernel.types import Brief, Environment, Evaluation, Proposal, Recorded, Relative
+from evo_kernel.observe.words import busy_text, stages_text, state_text
+from evo_kernel.types import Brief, Environment, Evaluation, PipelineState, Proposal, Recorded, Relative
 
 LINES = 8  # last events on screen
-EVERY_S = 10.0  # a plain line at least this often, when something happened
+QUIET_S, EVERY_S = 10.0, 30.0  # after so long without a line, and at least so often, a log is told where things stand
 NEWS = 1.005  # a new best is told when it is this much faster than the last one told
 
 
 class Progress:
     """An engine's Observer. Use as a context manager around the run. Thread-safe.
 
-    `best`: what the population held when the run began; a resumed one starts from there.
+    `best`: what the population held when the run began; a resumed one starts from there. `pipeline`: what everything
+    in flight is doing, asked for whenever it is shown.
     """
 
     def __init__(
@@ -32,15 +34,16 @@ class Progress:
         environment: Environment,
         left: Callable[[], dict[str, float]],
         best: Relative | None = None,
+        pipeline: Callable[[], PipelineState] | None = None,
     ) -> None:
-        self._console, self._environment, self._left = console, environment, left
+        self._console, self._environment, self._left, self._pipeline = console, environment, left, pipeline
         self._lock = threading.Lock()
         self._events: deque[str] = deque(maxlen=LINES)
         self._statuses: Counter[str] = Counter()
-        self._in_flight: dict[int, str] = {}
+        self._in_flight: set[int] = set()
         self._best = _standing(best)
         self._told = self._best[0] if self._best else 0.0
-        self._began = self._last_line = time.monotonic()
+        self._began = self._last_line = self._last_state = time.monotonic()
         self._live: Live | None = None
 
     def __enter__(self) -> Progress:
@@ -55,22 +58,22 @@ class Progress:
 
     def attempt_started(self, brief: Brief) -> None:
         with self._lock:
-            self._in_flight[brief.attempt] = "thinking"
+            self._in_flight.add(brief.attempt)
+            self._tell_state(time.monotonic())
 
     def proposed(self, brief: Brief, proposal: Proposal) -> None:
-        with self._lock:
-            name = proposal.strategy.name if proposal.strategy else proposal.operator
-            self._in_flight[brief.attempt] = f"judging {name}"
+        del brief, proposal
 
     def operator_failed(self, brief: Brief, failure: OperatorFailed) -> None:
         del failure
         with self._lock:
-            self._in_flight.pop(brief.attempt, None)
+            self._in_flight.discard(brief.attempt)
             self._statuses["no proposal"] += 1
+            self._tell_state(time.monotonic())
 
     def judged(self, recorded: Recorded, evaluation: Evaluation, is_best: bool) -> None:
         with self._lock:
-            self._in_flight.pop(recorded.brief.attempt, None)
+            self._in_flight.discard(recorded.brief.attempt)
             self._statuses[evaluation.status.value] += 1
             strategy = recorded.proposal.strategy.name if recorded.proposal.strategy else recorded.proposal.operator
             if is_best and evaluation.score is not None:
@@ -82,12 +85,16 @@ class Progress:
                 self._note(
                     f"candidate {recorded.candidate}: {strategy} → {evaluation.status}: {evaluation.reason[:110]}"
                 )
-            elif self._live is None and time.monotonic() - self._last_line > EVERY_S:
-                self._note(self._state())
+            self._tell_state(time.monotonic())
 
     def trouble(self, message: str) -> None:
+        """What must stay to be read: on a terminal it goes above the view."""
         with self._lock:
-            self._note(message)
+            if self._live is None:
+                self._note(message)
+                return
+        # Not under the lock: printing waits for the view's own, whose holder may wait for this one.
+        self._console.print(Text(self._stamp() + " ".join(message.split())), soft_wrap=True)
 
     @property
     def in_flight(self) -> int:
@@ -95,29 +102,50 @@ class Progress:
         with self._lock:
             return len(self._in_flight)
 
+    def _tell_state(self, now: float) -> None:
+        if self._live is None and (now - self._last_line > QUIET_S or now - self._last_state > EVERY_S):
+            self._last_state = now
+            self._note(self._state())
+
     def _note(self, line: str) -> None:
+        line = " ".join(line.split())
         self._events.append(line)
         self._last_line = time.monotonic()
         if self._live is None:
-            stamp = f"[{time.monotonic() - self._began:6.1f} s] "
-            self._console.print(Text(stamp + " ".join(line.split())), soft_wrap=True)
+            self._console.print(Text(self._stamp() + line), soft_wrap=True)
+
+    def _stamp(self) -> str:
+        return f"[{time.monotonic() - self._began:6.1f} s] "
 
     def _state(self) -> str:
         best = f"best {self._best[0]:.3f}x" if self._best else "nothing passed yet"
-        counts = ", ".join(f"{count} {name}" for name, count in self._statuses.most_common())
-        return f"{best} · {counts or 'starting'}"
+        doing = f" · {state_text(self._pipeline())}" if self._pipeline else ""
+        return f"{best} · {self._counts() or 'starting'}{doing}"
+
+    def _counts(self) -> str:
+        return ", ".join(f"{count} {name}" for name, count in self._statuses.most_common())
 
     def _view(self) -> Group:
         with self._lock:
             table = Table.grid(padding=(0, 2))
-            score = f"{self._best[0]:.3f}x by candidate {self._best[1]} ({self._best[2]})" if self._best else "none yet"
-            table.add_row("best", Text(f"{score}   {self._environment.label}"))
-            counts = ", ".join(f"{count} {name}" for name, count in self._statuses.most_common())
-            table.add_row("judged", counts or "nothing yet")
-            table.add_row("in flight", ", ".join(self._in_flight.values()) or "-")
-            left = ", ".join(f"{value:.3g} {name.replace('_', ' ')}" for name, value in self._left().items())
-            table.add_row("left", left or "no limit")
-            return Group(table, *(Text("  " + " ".join(line.split())) for line in self._events))
+            table.add_column(no_wrap=True)
+            for name, value in self._rows():
+                table.add_row(name, Text(value, no_wrap=True, overflow="ellipsis"))
+            events = (Text("  " + line, no_wrap=True, overflow="ellipsis") for line in self._events)
+            return Group(table, *events)
+
+    def _rows(self) -> Iterator[tuple[str, str]]:
+        score = f"{self._best[0]:.3f}x by candidate {self._best[1]} ({self._best[2]})" if self._best else "none yet"
+        yield "best", f"{score}   {self._environment.label}"
+        yield "judged", self._counts() or "nothing yet"
+        if self._pipeline is None:
+            yield "in flight", str(len(self._in_flight))
+        else:
+            state = self._pipeline()
+            yield "in flight", stages_text(state)
+            if busy := busy_text(state):
+                yield "GPU", busy
+        yield "left", ", ".join(_left_text(name, value) for name, value in self._left().items()) or "no limit"
 
 
 def _standing(best: Relative | None) -> tuple[float, int, str] | None:
@@ -125,3 +153,10 @@ def _standing(best: Relative | None) -> tuple[float, int, str] | None:
     if best is None or best.evaluation is None or best.evaluation.score is None:
         return None
     return best.evaluation.score, best.candidate, best.strategies[-1].name if best.strategies else "first kernel"
+
+
+def _left_text(name: str, value: float) -> str:
+    """What is left of a limit; hours in minutes when they are few."""
+    if name == "hours" and value < 2:
+        return f"{60 * value:.1f} min"
+    return f"{value:.3g} {name.replace('_', ' ')}"

@@ -78,12 +78,17 @@ def test_a_search_of_a_users_own_file(searched: Result) -> None:
     assert found["best"]["score"] >= 1.0
     assert sum(found["evaluations"].values()) >= 4 and found["attempts"] >= 1
     assert "Traceback" not in searched.output
+    assert (found["baseline_faults"], found["gpu_busy"]) == ({}, [])
+    assert {case["denominator"] for case in found["best"]["cases"].values()} == {"first kernel"}
 
 
 def test_looking_at_it(searched: Result, folder: Path) -> None:
     status, best = told(evo("status", f"{NAME}.db", "--json")), told(searched)["best"]
     assert status["attempts"] >= 1 and status["candidates"] >= 2 and status["evaluations"]["score"] >= 1
     assert status["best"]["score"] >= 1.0
+    assert {case: set(times) for case, times in status["baselines"].items()} == {"m256-n1000": {"first kernel"}}
+    assert status["pipeline"] is None and status["ceilings"] == {}  # nobody writes it; nothing was measured
+    assert "from the table (sm_90)" in evo("show", f"{NAME}.db").output
     shown = told(evo("show", f"{NAME}.db", str(best["candidate"]), "--json"))
     assert shown["evaluation"]["status"] == "passed" and "def run(" in shown["source"]
     assert shown["evaluation"]["score"] == pytest.approx(best["score"])
@@ -144,6 +149,7 @@ def test_a_check_that_fails_before_comparing_has_no_error_number(exported: Path,
     (folder / "flat.py").write_text(text + "\n\n_run = run\n\n\ndef run(x, y):\n    return _run(x, y).unsqueeze(0)\n")
     ended = evo("verify", "flat.py", "--task", f"{NAME}.py", "--device", "cpu")
     assert ended.exit_code == 1, ended.output
+    assert "wrong, judged where scores are modeled (sm_90): " in ended.output
     assert "error at 0" not in ended.output and "inf" not in ended.output, ended.output
     found = told(evo("verify", "flat.py", "--task", f"{NAME}.py", "--device", "cpu", "--json"))
     assert [check["error"] for check in found["checks"] if not check["passed"]] in ([], [None])

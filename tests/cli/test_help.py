@@ -36,6 +36,17 @@ def test_commands_and_options_have_help(name: str, command: click.Command) -> No
         assert explained, f"{name} {option.opts[0]} has no help"
 
 
+def test_every_command_that_judges_can_be_kept_off_the_gpu() -> None:
+    found = {name for name, command in commands(cli) for option in command.params if "--device" in option.opts}
+    assert found >= {"run", "resume", "verify", "replay", "profile", "export", "doctor", "tasks check"}
+    for name, command in commands(cli):
+        for option in command.params:
+            if "--device" in option.opts:
+                assert isinstance(option.type, click.Choice) and set(option.type.choices) == {"auto", "cpu", "cuda"}, (
+                    name
+                )
+
+
 def test_the_list_of_commands_is_complete() -> None:
     assert list(COMMANDS) == list(SUMMARIES)
 

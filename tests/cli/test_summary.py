@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
 from evo_kernel.budget import Spent
 from evo_kernel.cli.mixed import mixed_data, mixed_lines
-from evo_kernel.cli.summary import raised, scale_line, standing_lines
+from evo_kernel.cli.summary import _best_data, case_table, raised, scale_line, standing_lines
 from evo_kernel.config import load_config
 from evo_kernel.engine import Summary
 from evo_kernel.types import Evaluation, Purpose, Relative, Source
@@ -67,3 +69,22 @@ def test_torch_operations_are_named_with_what_is_known_of_their_time() -> None:
     assert "do not believe a speed-up over them" in modeled[1]
     measured = mixed_lines(mixed("measured", {"aten.mm.default": 1.0, "wall_share": 0.9}))
     assert len(measured) == 1 and "was not measured apart" in measured[0]
+
+
+def test_the_denominator_is_marked_and_every_baseline_has_its_time() -> None:
+    evaluation = scored(SLOW, Purpose.SCORE)
+    first = replace(evaluation.measurements[0], case="a", baselines_us={"eager": 90.0, "torch.compile": 75.0})
+    second = replace(first, case="b", baselines_us={"eager": 60.0})
+    out = io.StringIO()
+    console = Console(file=out, width=120)
+    console.print(case_table(replace(evaluation, measurements=(first, second)), "measured (a GPU)"))
+    title, shown = out.getvalue().splitlines()[0], {row[2]: row for row in out.getvalue().splitlines() if len(row) > 2}
+    assert title.startswith("times in µs, measured (a GPU) (* the denominator)")
+    assert "90.0 " in shown["a"] and "75.0*" in shown["a"] and "1.50x" in shown["a"]
+    assert "60.0*" in shown["b"] and "1.20x" in shown["b"]
+    best = Relative(1, SLOW, 0, 0, replace(evaluation, measurements=(first, second)))
+    cases = (_best_data(best) or {})["cases"]
+    assert [cases[name]["denominator"] for name in "ab"] == ["torch.compile", "eager"]
+    out.seek(0), out.truncate()
+    console.print(case_table(evaluation, "modeled (sm_90)"))
+    assert "*" not in out.getvalue()  # one alone needs no mark

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import pytest
 
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge
 from evo_kernel.fitness.knobs import Knob, find_knobs
+from evo_kernel.fitness.pipeline import Stages
 from evo_kernel.fitness.runners.base import Checked, exam_one_by_one
 from evo_kernel.fitness.tuner import BATCH, Tuner, too_large
 from evo_kernel.tasks.loading import load
@@ -81,9 +83,10 @@ class ScriptedRunner:
 
     arch = 90
     busy_s = 0.0
+    baseline_faults: ClassVar[dict[str, str]] = {}
 
     def __init__(self, task):
-        self.task, self.timed = task, []
+        self.task, self.timed, self.stages = task, [], Stages()
 
     def start(self): ...
 

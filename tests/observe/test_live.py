@@ -5,11 +5,14 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 
+import pytest
 from rich.console import Console
 
 from evo_kernel.errors import OperatorFailed
+from evo_kernel.observe import live
 from evo_kernel.observe.live import Progress
-from evo_kernel.types import Brief, Evaluation, Proposal, Purpose, Recorded, Relative, Source, Status
+from evo_kernel.observe.words import age_text, busy_text, denominator, fault_lines, stages_text, state_text
+from evo_kernel.types import Brief, Evaluation, PipelineState, Proposal, Purpose, Recorded, Relative, Source, Status
 from tests.support.scripted import CARD, ENVIRONMENT, FIRST, STRATEGY, TASK, scored
 
 PARENT = Relative(1, FIRST, 0, 0, None)
@@ -86,3 +89,80 @@ def test_a_terminal_shows_the_state() -> None:
     assert "2.000x by candidate 2 (shave)   modeled (sm_90)" in shown
     assert "2 passed" in shown and "1 wrong" in shown and "1 no proposal" in shown
     assert "7 evaluations" in shown
+
+
+STAGES = {"thinking": 3, "recording": 12, "compiling": 0, "waiting": 1, "on GPU": 1}
+STATE = PipelineState(1000.0, STAGES, (0.875,), (0.92,), 30.0)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_view_keeps_to_the_terminal_and_its_columns(width: int) -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=width, force_terminal=True, color_system=None)
+    states = [STATE, replace(STATE, stages=STAGES | {"thinking": 11, "waiting": 0}, busy_recent=(0.05,))]
+    progress = Progress(console, ENVIRONMENT, lambda: {"evaluations": 7.0}, None, lambda: states[0])
+    follow(progress)
+    progress._note("a line " * 40)
+    views = []
+    for _ in range(2):
+        out.truncate(0), out.seek(0)
+        console.print(progress._view())
+        views.append(out.getvalue().splitlines())
+        states.reverse()
+    first, second = views
+    assert len(first) == len(second) == 5 + 4  # rows, and one line an event however long it is
+    assert all(len(line) <= width for line in first)
+    row, other = (next(line for line in view if line.startswith("in flight")) for view in views)
+    assert row.split()[2:] == ["3", "thinking", "12", "recording", "0", "compiling", "1", "waiting", "1", "on", "GPU"]
+    assert [row.index(name) for name in STAGES] == [other.index(name) for name in STAGES]  # nothing jumps
+    gpus = [next(line for line in view if line.startswith("GPU")) for view in views]
+    assert "busy  88% of the last 30 s, 92% of the session" in gpus[0] and "busy   5% of" in gpus[1]
+
+
+def test_several_gpus_are_shown_one_by_one() -> None:
+    state = replace(STATE, busy_recent=(0.5, 1.0), busy_session=(0.25, 0.75))
+    assert busy_text(state) == "busy  75% of the last 30 s (50% 100%), 50% of the session"
+    assert busy_text(replace(STATE, busy_recent=(), busy_session=())) == ""
+    assert stages_text(STATE).startswith(" 3 thinking   12 recording    0 compiling")
+
+
+def test_a_log_is_told_where_things_stand_now_and_then(monkeypatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(live.time, "monotonic", lambda: now[0])
+    out = io.StringIO()
+    progress = Progress(Console(file=out, width=300), ENVIRONMENT, dict, None, lambda: STATE)
+    for attempt in range(2, 82):
+        now[0] += 1.0
+        judged(progress, attempt, 50.0)
+    told = out.getvalue().splitlines()
+    states = [line for line in told if "thinking" in line]
+    assert 2 <= len(states) <= 8  # in 80 seconds
+    assert "3 thinking, 12 recording, 1 waiting, 1 on GPU; GPU busy 88% of the last 30 s" in states[0]
+    assert state_text(replace(STATE, stages={"thinking": 0}, busy_recent=())) == "nothing under way"
+
+
+def test_trouble_on_a_terminal_stays_to_be_read() -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=100, force_terminal=True, color_system=None)
+    with Progress(console, ENVIRONMENT, dict, None, lambda: STATE) as progress:
+        progress.trouble("baseline not timed: flash on large: no such path")
+        shown = progress._events
+    assert not shown and "baseline not timed: flash on large: no such path" in out.getvalue()
+
+
+def test_what_is_left_is_told_in_units_that_people_count_in() -> None:
+    progress = Progress(Console(file=io.StringIO()), ENVIRONMENT, lambda: {"evaluations": 28.0, "hours": 0.0437})
+    assert dict(progress._rows())["left"] == "28 evaluations, 2.6 min"
+    progress._left = lambda: {"hours": 5.25, "gpu_seconds": 100.0}
+    assert dict(progress._rows())["left"] == "5.25 hours, 100 gpu seconds"
+
+
+def test_words() -> None:
+    assert age_text(STATE, 1003.4) == "3 s ago" and age_text(STATE, 999.0) == "0 s ago"
+    assert "STALE" in age_text(STATE, 1100.0)
+    assert denominator({"eager": 3.0, "compiled": 2.0}) == "compiled" and denominator({}) == ""
+    faults = {"a": {"flash": "no such\n path", "x": "y"}, "b": {"flash": "no such\n path"}}
+    assert fault_lines(faults) == [
+        "baseline not timed: flash on a, b: no such path",
+        "baseline not timed: x on a: y",
+    ]

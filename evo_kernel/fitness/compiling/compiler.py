@@ -21,6 +21,7 @@ from pydantic import ValidationError
 from evo_kernel.fitness import machine_code
 from evo_kernel.fitness.confined.guards import Limits
 from evo_kernel.fitness.confined.zygote import Zygote
+from evo_kernel.fitness.pipeline import COMPILING, Stages
 from evo_kernel.fitness.plan import MAX_SHARED, Binary, Kernel
 from evo_kernel.syntax import parse_module
 
@@ -31,8 +32,8 @@ _ALLOWED_DECORATORS = ("triton.jit", "triton.constexpr_function", "_gluon.jit")
 class Compiler:
     """Compiles kernels for one target. Thread-safe. A kernel that does not compile is answered with a sentence."""
 
-    def __init__(self, arch: int, deadline_s: float) -> None:
-        self._arch = arch
+    def __init__(self, arch: int, deadline_s: float, stages: Stages | None = None) -> None:
+        self._arch, self._stages = arch, stages or Stages()
         self._deadline_s = deadline_s
         self._zygote = Zygote("compile")
         self._cores = os.cpu_count() or 1
@@ -53,7 +54,10 @@ class Compiler:
         with self._lock:
             known = {k.key: self._cache[k.key] for k in kernels if k.key in self._cache}
         missing = {k.key: k for k in kernels if k.key not in known}
-        made = dict(zip(missing, self._compile(list(missing.values())), strict=True)) if missing else {}
+        made = {}
+        if missing:
+            with self._stages.at(COMPILING):
+                made = dict(zip(missing, self._compile(list(missing.values())), strict=True))
         with self._lock:
             self._cache.update(made)
             while len(self._cache) > CACHE_ENTRIES:

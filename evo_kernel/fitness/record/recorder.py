@@ -14,6 +14,7 @@ from evo_kernel.fitness.compiling.compiler import Compiler
 from evo_kernel.fitness.confined.guards import Limits
 from evo_kernel.fitness.confined.zygote import Zygote
 from evo_kernel.fitness.knobs import apply_knobs
+from evo_kernel.fitness.pipeline import RECORDING, Stages
 from evo_kernel.fitness.plan import CompiledPlan, Kernel, Plan
 from evo_kernel.syntax import parse_module
 from evo_kernel.types import Knobs, Source, Status
@@ -58,8 +59,9 @@ class Recording:
 class Recorder:
     """Records sources in confined children of one zygote and compiles their kernels. Thread-safe."""
 
-    def __init__(self, compiler: Compiler, arch: int, deadline_s: float) -> None:
+    def __init__(self, compiler: Compiler, arch: int, deadline_s: float, stages: Stages | None = None) -> None:
         self._compiler, self._arch = compiler, arch
+        self._stages = stages or Stages()
         self._limits = Limits(deadline_s=deadline_s)
         self._zygote = Zygote("record")
         self.confinement = "unknown"
@@ -74,6 +76,10 @@ class Recorder:
 
     def record(self, source: Source, cases: Sequence[RecordCase], settings: Sequence[Knobs]) -> Recording:
         """Plans of `source` for every case and knob setting, compiled. Raises InfraError only."""
+        with self._stages.at(RECORDING):
+            return self._record(source, cases, settings)
+
+    def _record(self, source: Source, cases: Sequence[RecordCase], settings: Sequence[Knobs]) -> Recording:
         if (fault := static_fault(source)) is not None:
             return Recording({(case.name, knobs): fault for knobs in settings for case in cases})
         answer = self._answer(source, cases, settings)

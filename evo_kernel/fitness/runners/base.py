@@ -9,6 +9,7 @@ from typing import Protocol
 
 from evo_kernel.fitness.counters import Counted, CountPart
 from evo_kernel.fitness.pairing import Comparison, PairSettings
+from evo_kernel.fitness.pipeline import Stages
 from evo_kernel.fitness.plan import CompiledPlan
 from evo_kernel.tasks.task import Case
 from evo_kernel.types import Environment, Measurement, Status
@@ -88,6 +89,7 @@ class Runner(Protocol):
     """Thread-safe. Never raises for a broken kernel; raises InfraError when the machine failed."""
 
     arch: int
+    stages: Stages  # where it marks who waits for the GPU, and who is on it
 
     def start(self) -> None: ...
 

@@ -25,6 +25,7 @@ from evo_kernel.fitness.baselines import baseline_names, deadline_of
 from evo_kernel.fitness.counters import Counted, CountPart
 from evo_kernel.fitness.features import plan_features, torch_details
 from evo_kernel.fitness.pairing import PAIRING, Comparison, PairSettings, Verdict
+from evo_kernel.fitness.pipeline import Stages
 from evo_kernel.fitness.plan import CompiledPlan
 from evo_kernel.fitness.runners import ncu, wire
 from evo_kernel.fitness.runners.base import Checked, CheckPart, Exam, Examined, Paired, Round, TimePart
@@ -50,6 +51,7 @@ class CudaRunner:
         module = "evo_kernel.fitness.runners.cuda_worker"
         self._command = tuple(command) or (sys.executable, "-P", "-m", module, str(task.path))
         self._lock = threading.RLock()  # whoever has the runner to itself makes its requests under it
+        self.stages = Stages((gpu,))
         self._process: WorkerProcess | None = None
         self._spare: WorkerProcess | None = None
         self._log = open_log()
@@ -147,7 +149,7 @@ class CudaRunner:
 
     @contextlib.contextmanager
     def fresh(self) -> Iterator[CudaRunner]:
-        with self._lock:
+        with self.stages.turn(self._lock, self._gpu):
             if self._process is not None and self._process.served:
                 self._end()
             self._ensure_started()
@@ -196,7 +198,7 @@ class CudaRunner:
         Raises InfraError when the machine is at fault.
         """
         message = wire.pack(fields, plans)
-        with self._lock:
+        with self.stages.turn(self._lock, self._gpu):
             start = time.monotonic()
             try:
                 answer = self._answered(message, deadline_s or self._deadline_s)

@@ -29,6 +29,7 @@ from evo_kernel.fitness.interpretable import interpreter_gap
 from evo_kernel.fitness.interpreting import TOO_LATE
 from evo_kernel.fitness.model import modeled_time
 from evo_kernel.fitness.pairing import Comparison, PairSettings, Verdict
+from evo_kernel.fitness.pipeline import EXECUTING, Stages
 from evo_kernel.fitness.plan import CompiledPlan, Plan, View
 from evo_kernel.fitness.references import References
 from evo_kernel.fitness.runners.base import Checked, Exam, Examined, Paired, Round, exam_one_by_one
@@ -62,7 +63,7 @@ class InterpreterRunner:
     baseline_faults: Mapping[str, str] = {}
 
     def __init__(self, task: Task, arch: int, deadline_s: float) -> None:
-        self.arch = arch
+        self.arch, self.stages = arch, Stages()
         self._task, self._deadline_s = task, deadline_s
         self._zygote = Zygote("interpret", {"TRITON_INTERPRET": "1"})
         self._references = References(_REFERENCE_BYTES)
@@ -99,6 +100,10 @@ class InterpreterRunner:
 
         Check cases are executed as a whole; of larger ones, some programs.
         """
+        with self.stages.at(EXECUTING):
+            return self._check(plan, case, rounds)
+
+    def _check(self, plan: CompiledPlan, case: Case, rounds: Sequence[Round]) -> Checked:
         if (gap := _gap(plan.plan)) is not None:
             return gap
         if misfit := plan.plan.misfit([_spec(spec) for spec in self._task.input_specs(case)]):
@@ -163,7 +168,8 @@ class InterpreterRunner:
         del against_us
         if checked and not (seen := self.check(plan, case, [(seed, "nominal")])).passed:
             return seen
-        traffic = self.traffic(plan.plan, case)
+        with self.stages.at(EXECUTING):
+            traffic = self.traffic(plan.plan, case)
         if isinstance(traffic, Checked):
             return traffic
         target = target_for(self.arch)

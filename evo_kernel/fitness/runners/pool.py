@@ -11,6 +11,7 @@ from typing import TypeVar
 from evo_kernel.errors import InfraError, UserError
 from evo_kernel.fitness.counters import Counted, CountPart
 from evo_kernel.fitness.pairing import PairSettings
+from evo_kernel.fitness.pipeline import WAITING, Stages
 from evo_kernel.fitness.plan import CompiledPlan
 from evo_kernel.fitness.runners.base import Checked, Exam, Examined, Paired, Round, Runner
 from evo_kernel.tasks.task import Case
@@ -27,6 +28,9 @@ class RunnerPool:
         if not runners:
             raise ValueError("a pool needs at least one runner")
         self._runners = tuple(runners)
+        self.stages = Stages([gpu for runner in runners for gpu in runner.stages.gpus])
+        for runner in runners:  # one gauge for all
+            runner.stages = self.stages
         self._free = list(self._runners)
         self._lost: dict[int, int] = {}  # failures in a row, by the runner's id
         self._changed = threading.Condition()
@@ -127,7 +131,7 @@ class RunnerPool:
         raise AssertionError("the second try answers or raises")
 
     def _take(self) -> Runner:
-        with self._changed:
+        with self.stages.at(WAITING), self._changed:
             while not self._free:
                 if self._closed or self._all_lost():
                     raise InfraError("no GPU is left to run on")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from evo_kernel.fitness.ceilings import benches
+from evo_kernel.fitness.benches import benches
 from evo_kernel.fitness.pairing import PairSettings
 from evo_kernel.fitness.plan import CompiledPlan
 from evo_kernel.fitness.runners.clock import Buffers, Launches, disagreement, sample, sample_pairs

@@ -1,0 +1,69 @@
+"""What is timed to measure the ceilings of a GPU: see ceilings.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Bench:
+    """One thing to time: `amount` of its unit are done by one call of `work`."""
+
+    name: str  # a name of `Ceilings.as_data`
+    amount: float
+    work: Callable[[], object]
+
+    def value(self, us: float) -> float:
+        """The ceiling that a time means: amount a second, or µs apiece for latencies."""
+        return us / self.amount if self.name.endswith("_us") else self.amount / (us * 1e-6)
+
+
+LAUNCHES = 64
+
+
+def benches(device: str, copy_bytes: int = 1 << 30, side: int = 8192) -> list[Callable[[], Bench]]:
+    """Makers of the benches, one at a time so that each frees its memory before the next."""
+
+    def copy() -> Bench:
+        source = torch.randn(copy_bytes // 4, device=device)
+        target = torch.empty_like(source)
+        # An elementwise kernel, not `copy_`: the driver's device-to-device copy reaches two thirds of its rate.
+        return Bench("copy_bytes/s", 2.0 * copy_bytes, lambda: torch.neg(source, out=target))
+
+    def product(name: str, dtype: torch.dtype, n: int, tf32: bool) -> Callable[[], Bench]:
+        def make() -> Bench:
+            left, right = (torch.randn(n, n, device=device, dtype=dtype) for _ in range(2))
+            out = torch.empty(n, n, device=device, dtype=dtype)
+
+            def work() -> None:
+                before = torch.backends.cuda.matmul.allow_tf32
+                torch.backends.cuda.matmul.allow_tf32 = tf32
+                try:
+                    torch.mm(left, right, out=out)
+                finally:
+                    torch.backends.cuda.matmul.allow_tf32 = before
+
+            return Bench(name, 2.0 * n**3, work)
+
+        return make
+
+    def launches() -> Bench:
+        one = torch.zeros(1, device=device)
+
+        def work() -> None:
+            for _ in range(LAUNCHES):
+                one.add_(1.0)
+
+        return Bench("launch_us", LAUNCHES, work)
+
+    half = max(1, side // 2)
+    return [
+        copy,
+        product("bf16_flop/s", torch.bfloat16, side, False),
+        product("tf32_flop/s", torch.float32, half, True),
+        product("fp32_flop/s", torch.float32, half, False),
+        launches,
+    ]

@@ -1,0 +1,104 @@
+"""What the driver says of the GPUs of this machine, through `nvidia-smi`: no context is made, no setting is changed."""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+_FIELDS = (
+    "index,name,uuid,driver_version,memory.total,memory.used,clocks.sm,clocks.max.sm,clocks.mem,temperature.gpu,"
+    "power.draw,utilization.gpu"
+)
+_DEADLINE_S = 30.0
+_PARAMETERS = Path("/proc/driver/nvidia/params")
+_NCU_PLACES = ("/usr/local/cuda*/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu")
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One card. Numbers are texts as the driver gave them: any may be `[N/A]`."""
+
+    index: str
+    name: str
+    uuid: str
+    driver: str
+    memory_mib: str
+    used_mib: str
+    clock_mhz: str  # of the SMs, now
+    most_clock_mhz: str
+    memory_clock_mhz: str
+    celsius: str
+    power_w: str
+    busy_percent: str
+    processes: tuple[str, ...] = ()  # those that compute on it, as "pid name (MiB)"
+
+    @property
+    def text(self) -> str:
+        return (
+            f"{self.name}, driver {self.driver}, {self.used_mib} of {self.memory_mib} MiB used, SMs at {self.clock_mhz}"
+            f" of {self.most_clock_mhz} MHz, memory at {self.memory_clock_mhz} MHz, {self.celsius} °C, {self.power_w} W"
+        )
+
+
+def list_gpus() -> list[Gpu]:
+    """Every card of the machine, those hidden by CUDA_VISIBLE_DEVICES too; empty where nvidia-smi cannot say."""
+    users: dict[str, list[str]] = {}
+    for line in _ask("--query-compute-apps=gpu_uuid,pid,process_name,used_memory"):
+        uuid, pid, rest = _cells(line, 3)
+        name, _, used_mib = rest.rpartition(",")
+        users.setdefault(uuid, []).append(f"{pid} {name.strip()} ({used_mib.strip()} MiB)")
+    count = _FIELDS.count(",") + 1
+    rows = [_cells(line, count) for line in _ask(f"--query-gpu={_FIELDS}")]
+    return [Gpu(*row, processes=tuple(users.get(row[2], ()))) for row in rows if len(row) == count]
+
+
+def _cells(line: str, count: int) -> list[str]:
+    """A line of CSV as so many cells; the last keeps its commas."""
+    cells = [cell.strip() for cell in line.split(",", count - 1)]
+    return cells + [""] * (count - len(cells))
+
+
+def _ask(query: str) -> list[str]:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    command = [program, query, "--format=csv,noheader,nounits"]
+    try:
+        ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_DEADLINE_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return [line for line in ended.stdout.splitlines() if line.strip()] if ended.returncode == 0 else []
+
+
+def find_ncu() -> str | None:
+    """Nsight Compute's command line, on the PATH or where CUDA puts it."""
+    places = (place for pattern in _NCU_PLACES for place in sorted(glob.glob(pattern), reverse=True))
+    return shutil.which("ncu") or next((place for place in places if os.access(place, os.X_OK)), None)
+
+
+def counters_permitted(parameters: Path = _PARAMETERS, status: Path = Path("/proc/self/status")) -> bool | None:
+    """Whether this process may read the GPU's counters; None where the driver does not say.
+
+    The driver keeps them for administrators (the SYS_ADMIN capability) unless it was loaded otherwise.
+    """
+    try:
+        lines = dict(line.split(":", 1) for line in parameters.read_text().splitlines() if ":" in line)
+        admin_only = lines["RmProfilingAdminOnly"].strip() != "0"
+        held = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)["CapEff"]
+        return not admin_only or bool(int(held, 16) >> 21 & 1)  # CAP_SYS_ADMIN
+    except (OSError, KeyError, ValueError):
+        return None
+
+
+def usable_cores(limit: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """Cores that this process may use: its affinity, and what its control group is given."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = limit.read_text().split()
+        return max(1, min(cores, round(int(quota) / int(period))))
+    except (OSError, ValueError):  # no control group, or no limit ("max")
+        return cores

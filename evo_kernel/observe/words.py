@@ -1,0 +1,65 @@
+"""What the live view, `status`, `show` and summaries say in the same words. Imports nothing slow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from evo_kernel.types import PipelineState
+
+STALE_S = 20.0
+"""A process says what it is doing every few seconds; one that has been silent for longer hangs, or was stopped."""
+
+
+def stages_text(state: PipelineState) -> str:
+    """How many attempts are at each stage, in columns that stay where they are while the numbers change."""
+    return "   ".join(f"{count:>2} {stage}" for stage, count in state.stages.items())
+
+
+def busy_text(state: PipelineState) -> str:
+    """The GPUs' busy shares; empty without a GPU."""
+    if not state.busy_recent:
+        return ""
+    recent, session = _mean(state.busy_recent), _mean(state.busy_session)
+    each = " (" + " ".join(f"{share:.0%}" for share in state.busy_recent) + ")" if len(state.busy_recent) > 1 else ""
+    return f"busy {recent:>4.0%} of the last {state.recent_s:.0f} s{each}, {session:.0%} of the session"
+
+
+def state_text(state: PipelineState) -> str:
+    """Both in one sentence: for a log."""
+    stages = ", ".join(f"{count} {stage}" for stage, count in state.stages.items() if count) or "nothing under way"
+    busy = busy_text(state)
+    return f"{stages}; GPU {' '.join(busy.split())}" if busy else stages
+
+
+def age_text(state: PipelineState, now: float) -> str:
+    """How old a state is; `now` in Unix time. Says so when it is too old to be believed."""
+    age_s = state.age_s(now)
+    stale = "; STALE: the process hangs, or was stopped" if age_s > STALE_S else ""
+    return f"{age_s:.0f} s ago{stale}"
+
+
+def denominator(baselines_us: Mapping[str, float]) -> str:
+    """The baseline that a speed-up is held against: the fastest. Empty without any."""
+    return min(baselines_us, key=lambda name: baselines_us[name], default="")
+
+
+def fault_lines(faults: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """One line for each baseline that could not be timed, from reasons by case and name; cases alike are joined."""
+    cases: dict[tuple[str, str], list[str]] = {}
+    for case, reasons in faults.items():
+        for name, reason in reasons.items():
+            cases.setdefault((name, reason), []).append(case)
+    return [
+        f"baseline not timed: {name} on {', '.join(where)}: {reason_text(reason)}"
+        for (name, reason), where in cases.items()
+    ]
+
+
+def reason_text(reason: str, longest: int = 200) -> str:
+    """A reason as one line: libraries answer with whole pages."""
+    line = " ".join(reason.split())
+    return line if len(line) <= longest else line[: longest - 1] + "…"
+
+
+def _mean(shares: Sequence[float]) -> float:
+    return sum(shares) / len(shares)
