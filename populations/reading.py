@@ -84,7 +84,7 @@ class Best:
     candidate: int
     score: float | None
     confirmed: bool
-    claimed: float | None = None  # of a champion: the gain over the first kernel that the search had measured,
+    claimed: float | None = None  # of what is confirmed: the gain over the first kernel that the search had measured,
     survived: float | None = None  # and the share of it that the confirmation still found
 
 
@@ -257,7 +257,7 @@ class PopulationReader:
         )
         for candidate, score in self.connection.execute(sql, (row,)):
             if confirmations.get(candidate, True):
-                return Best(candidate, score, candidate in confirmations)
+                return self._best(candidate, score, candidate in confirmations, row)
         return None
 
     def champion(self, environment: int | None = None) -> Best | None:
@@ -267,8 +267,7 @@ class PopulationReader:
         sql = f"SELECT candidate, score FROM ({STANDINGS}) WHERE status = 'passed' ORDER BY log_us, candidate"
         for candidate, score in self.connection.execute(sql, (row,)):
             if candidate in confirmed:
-                told = self.confirmation(candidate, row)
-                return Best(candidate, score, True, told and told.claimed, told and told.survived)
+                return self._best(candidate, score, True, row)
         return None
 
     def confirmation(self, candidate: int, environment: int | None = None) -> Evaluation | None:
@@ -392,6 +391,10 @@ class PopulationReader:
     def _shown(self, by_case: dict[str, _Values]) -> dict[str, _Values]:
         shown = {case.name for case in self.task.cases} if by_case else set()
         return {case: values for case, values in by_case.items() if case in shown}
+
+    def _best(self, candidate: int, score: float | None, confirmed: bool, environment: int | None) -> Best:
+        told = self.confirmation(candidate, environment) if confirmed else None
+        return Best(candidate, score, confirmed, told and told.claimed, told and told.survived)
 
     def _one(self, sql: str, parameters: tuple[Any, ...] = ()) -> Any:
         row = self.connection.execute(sql, parameters).fetchone()

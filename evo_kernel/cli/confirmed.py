@@ -22,9 +22,14 @@ def confirmed_lines(confirmation: Evaluation | None) -> list[str]:
     """For people: the verdict, what survived, and every comparison."""
     if confirmation is None:
         return []
-    lines = ["confirmed" if confirmation.passed else f"not confirmed, {confirmation.status}: {confirmation.reason}"]
-    if line := survival_line(confirmation):
-        lines.append(line)
+    verdict = "confirmed" if confirmation.passed else f"not confirmed, {confirmation.status}: {confirmation.reason}"
+    return [verdict, *comparison_lines(confirmation)]
+
+
+def comparison_lines(confirmation: Evaluation) -> list[str]:
+    """For people: what survived of the gain, and every comparison."""
+    line = survival_line(confirmation)
+    lines = [line] if line else []
     width = max((len(one.case) for one in confirmation.comparisons), default=0)
     for one in confirmation.comparisons:
         gain = Gain(one.ratio, one.low, one.high)

@@ -151,6 +151,7 @@ def _save_plans(judge: Any, source: Any, knobs: Any, folder: Path) -> None:
 def _show(evaluation: Any) -> None:
     from rich.text import Text
 
+    from evo_kernel.cli.confirmed import comparison_lines
     from evo_kernel.cli.mixed import mixed_lines
     from evo_kernel.cli.printing import open_console
     from evo_kernel.cli.summary import case_table
@@ -166,5 +167,5 @@ def _show(evaluation: Any) -> None:
     if evaluation.score is not None:
         console.print(f"score {evaluation.score:.3f}, {label}", style="bold", highlight=False)
         console.print(case_table(evaluation, label))
-    for line in mixed_lines(evaluation):
+    for line in (*comparison_lines(evaluation), *mixed_lines(evaluation)):
         console.print(Text(line), soft_wrap=True)

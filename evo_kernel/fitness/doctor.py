@@ -21,6 +21,7 @@ from evo_kernel.fitness.plan import Kernel
 from evo_kernel.fitness.record.recorder import RecordCase, Recorder
 from evo_kernel.fitness.runners.choose import MODELED_ARCH
 from evo_kernel.fitness.runners.cuda_runner import CudaRunner
+from evo_kernel.fitness.runners.ncu import find_ncu
 from evo_kernel.fitness.targets import target_for
 from evo_kernel.tasks.loading import load
 from evo_kernel.types import Source
@@ -116,7 +117,7 @@ def _cards() -> Iterator[Finding]:
 
 
 def _profiler() -> Finding:
-    found, permitted = gpus.find_ncu(), gpus.counters_permitted()
+    found, permitted = find_ncu(), gpus.counters_permitted()
     if found is None:
         advice = "Install Nsight Compute for hardware counters in `evo-kernel profile`; all else works without."
         return Finding("ncu", False, "not found", advice)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import shutil
 import subprocess
@@ -15,7 +14,6 @@ _FIELDS = (
 )
 _DEADLINE_S = 30.0
 _PARAMETERS = Path("/proc/driver/nvidia/params")
-_NCU_PLACES = ("/usr/local/cuda*/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu")
 
 
 @dataclass(frozen=True)
@@ -72,12 +70,6 @@ def _ask(query: str) -> list[str]:
     except (OSError, subprocess.TimeoutExpired):
         return []
     return [line for line in ended.stdout.splitlines() if line.strip()] if ended.returncode == 0 else []
-
-
-def find_ncu() -> str | None:
-    """Nsight Compute's command line, on the PATH or where CUDA puts it."""
-    places = (place for pattern in _NCU_PLACES for place in sorted(glob.glob(pattern), reverse=True))
-    return shutil.which("ncu") or next((place for place in places if os.access(place, os.X_OK)), None)
 
 
 def counters_permitted(parameters: Path = _PARAMETERS, status: Path = Path("/proc/self/status")) -> bool | None:

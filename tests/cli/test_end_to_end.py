@@ -119,6 +119,7 @@ def test_a_champion_is_verified_and_its_plan_replayed(exported: Path) -> None:
     found = told(ended)
     assert (found["status"], found["reason"], found["environment"]["kind"]) == ("passed", "", "modeled")
     assert found["score"] > 0 and [case["case"] for case in found["cases"]] == ["m256-n1000"]
+    assert found["comparisons"] == []
     provenance = json.loads((exported / "provenance.json").read_text())
     judged = {case["case"]: case for case in provenance["evaluation"]["cases"]}
     assert found["cases"][0]["us"] == pytest.approx(judged["m256-n1000"]["us"])
@@ -128,6 +129,20 @@ def test_a_champion_is_verified_and_its_plan_replayed(exported: Path) -> None:
     again = told(replayed)
     assert (again["status"], again["plan"]) == ("unchecked", found["cases"][0]["plan"])
     assert again["us"] == pytest.approx(found["cases"][0]["us"])
+
+
+def test_the_folder_says_what_survived(exported: Path) -> None:
+    provenance = json.loads((exported / "provenance.json").read_text())
+    found = provenance["confirmation"]
+    assert provenance["confirmed"] and found["status"] == "passed"
+    met = {(one["against"], one["kind"]): one for one in found["comparisons"]}
+    assert set(met) == {("first kernel", "search"), ("first kernel", "confirm")}
+    first = met[("first kernel", "search")]
+    assert first["case"] == "m256-n1000" and first["ratio"] == pytest.approx(
+        first["claimed"]
+    )  # modeled times are exact
+    assert found["survived"] is None if first["claimed"] < 1.01 else found["survived"] == pytest.approx(1.0)
+    assert "over the first kernel, modeled" in (exported / "README.md").read_text()
 
 
 def test_replay_says_what_it_did_not_check(exported: Path) -> None:

@@ -7,15 +7,16 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from evo_kernel.budget import Budget, Ledger
 from evo_kernel.engine import Engine
-from evo_kernel.types import Source
+from evo_kernel.types import CaseKind, Evaluation, PairedComparison, Purpose, Rival, Source
 from populations.population import open_population
-from tests.support.scripted import CARD, ENVIRONMENT, FIRST, TASK, ScriptedJudge, ScriptedOperator
+from tests.support.scripted import CARD, ENVIRONMENT, FIRST, TASK, ScriptedJudge, ScriptedOperator, scored
 
 ROOT = Path(__file__).resolve().parents[2]
 SLOW = {"torch", "triton", "litellm", "networkx", "libcst", "pydantic", "optuna", "numpy", "sqlite_utils"}
@@ -41,8 +42,17 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("look") / "scripted.db"
     with open_population(path, task=CARD, task_identity=TASK, environment=ENVIRONMENT, seed=1) as population:
         population.plant(FIRST)
-        Engine(population, ScriptedOperator(), ScriptedJudge(), Ledger(Budget(evaluations=12))).run()
+        Engine(population, ScriptedOperator(), ScriptedJudge(judged), Ledger(Budget(evaluations=12))).run()
     return path
+
+
+def judged(source: Source, purpose: Purpose, number: int) -> Evaluation:
+    """Pairs find half of the claimed log gain."""
+    found = scored(source, purpose)
+    if purpose is not Purpose.CONFIRM:
+        return found
+    pairs = PairedComparison("large", CaseKind.SEARCH, Rival.FIRST, "first", 1.21, 1.2, 1.22, 40, "faster", 1.4641)
+    return replace(found, comparisons=(pairs,))
 
 
 def test_status(searched: Path) -> None:
@@ -53,6 +63,26 @@ def test_status(searched: Path) -> None:
     assert found["environment"]["label"] == "modeled (sm_90)"
     plain = evo("status", searched).stdout
     assert "modeled (sm_90)" in plain and "12 passed" in plain and "confirmed" in plain
+    assert found["champion"]["survived"] == pytest.approx(0.5) and found["champion"]["claimed"] == 1.4641
+    assert "survived     50% of the claimed 1.464x over the first kernel" in plain
+
+
+def test_show_says_what_survived(searched: Path) -> None:
+    found = json.loads(evo("show", searched, "champion", "--json").stdout)["confirmation"]
+    assert (found["status"], found["claimed"], found["survived"]) == ("passed", 1.4641, pytest.approx(0.5))
+    assert [(one["against"], one["ratio"], one["pairs"]) for one in found["comparisons"]] == [
+        ("first kernel", 1.21, 40)
+    ]
+    plain = evo("show", searched, "champion").stdout
+    assert "\nconfirmed\n50% of the claimed gain survived: 1.464x claimed" in plain
+    assert "large  search, to the first kernel: 1.210x (1.200 to 1.220) faster, 40 pairs, 1.464x claimed" in plain
+    assert json.loads(evo("show", searched, "1", "--json").stdout)["confirmation"] is None
+
+
+def test_what_is_not_confirmed_is_exported_only_when_told(searched: Path, tmp_path: Path) -> None:
+    refused = evo("export", searched, "--to", tmp_path / "out", "--candidate", "1")
+    assert refused.returncode == 2 and "candidate 1 is not confirmed" in refused.stderr
+    assert "--unconfirmed" in refused.stderr and not (tmp_path / "out").exists()
 
 
 def test_show(searched: Path) -> None:

@@ -1,0 +1,169 @@
+"""Confirmations: by a fresh process, side by side with the first kernel and the champion before; on a simulated GPU."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import sys
+from dataclasses import replace
+
+import pytest
+
+from evo_kernel.errors import InfraError
+from evo_kernel.fitness.judge import JudgeSettings, PlanJudge
+from evo_kernel.fitness.runners.base import Checked
+from evo_kernel.fitness.runners.cuda_runner import CudaRunner
+from evo_kernel.fitness.runners.pool import RunnerPool
+from evo_kernel.tasks.loading import load
+from evo_kernel.types import SAME, CaseKind, PairedComparison, Purpose, Rival, Source, Status
+from tests.support.scripted import FIRST, scored
+
+CASES = "{'check': [{'m': 3, 'n': 7}], 'search': [{'m': 64, 'n': 128}], 'confirm': [{'m': 32, 'n': 100}]}"
+DEADLINE_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    original, place = load("softmax"), tmp_path_factory.mktemp("task")
+    for path in original.path.parent.glob("*.py"):
+        shutil.copy(path, place / path.name)
+    (place / "task.py").write_text(f"{original.text}\n\nCASES = {CASES}\nreference.compiled_baseline = False\n")
+    return load(place)
+
+
+class Runner(CudaRunner):
+    """A runner around a simulated GPU that keeps who served what, and may fail to pair."""
+
+    def __init__(self, task, gpu=0):
+        command = (sys.executable, "-P", "-m", "tests.fitness.fake_gpu", str(task.path))
+        super().__init__(task, gpu, DEADLINE_S, command)
+        self.served, self.unpaired = [], False
+
+    def request(self, fields, plans=(), deadline_s=None):
+        answer = super().request(fields, plans, deadline_s)
+        self.served.append((fields["command"], self.info["pid"]))
+        return answer
+
+    def pair(self, incumbent, challenger, case, seed, settings=None, checked=True):
+        found = super().pair(incumbent, challenger, case, seed, settings, checked)
+        return Checked(Status.RUNTIME_ERROR, "out of GPU memory") if self.unpaired else found
+
+
+def variant(task, us: int, block: int) -> Source:
+    """The simulated GPU takes a kernel's time from its name; another block makes it another plan."""
+    text = task.seed.text.replace("softmax_kernel", f"timed_{us}").replace("BLOCK = 256", f"BLOCK = {block}")
+    assert text != task.seed.text
+    return Source(text)
+
+
+@pytest.fixture(scope="module")
+def judged(task):
+    runner = Runner(task)
+    with PlanJudge(task, runner, JudgeSettings(tune_plans=0, deadline_s=DEADLINE_S)) as judge:
+        judge.start()
+        for source in (task.seed, variant(task, 25, 512), variant(task, 40, 128)):
+            found = judge.evaluate(source, Purpose.SCORE)
+            assert found.passed, found.reason
+        yield judge, runner
+
+
+def by_rival(found):
+    return {(one.against, one.kind): one for one in found.comparisons}
+
+
+def test_a_champion_is_compared_by_a_process_that_served_nobody(task, judged):
+    judge, runner = judged
+    before, runner.served[:] = runner.info["pid"], []
+    found = judge.evaluate(variant(task, 25, 512), Purpose.CONFIRM, against=variant(task, 40, 128))
+    assert found.passed, found.reason
+    pids = {pid for _, pid in runner.served}
+    assert len(pids) == 1 and before not in pids and runner.respawns == 0
+    assert [command for command, _ in runner.served].count("pair") == 3
+    met = by_rival(found)
+    assert set(met) == {
+        (Rival.FIRST, CaseKind.SEARCH), (Rival.FIRST, CaseKind.CONFIRM), (Rival.CHAMPION, CaseKind.CONFIRM)
+    }  # fmt: skip
+    first, older = met[(Rival.FIRST, CaseKind.SEARCH)], met[(Rival.CHAMPION, CaseKind.CONFIRM)]
+    assert first.case == "m64-n128" and first.ratio == pytest.approx(2.0, rel=0.03) and first.pairs >= 20
+    assert first.low < first.ratio < first.high and first.verdict == "faster"
+    assert older.case == "m32-n100" and older.ratio == pytest.approx(1.6, rel=0.03)
+    assert found.claimed == pytest.approx(2.0, rel=0.03) and found.survived == pytest.approx(1.0, abs=0.05)
+    assert found.refutation == "" and all(one.claimed is None for one in met.values() if one is not first)
+    assert {plan for case, _, plan in found.plans} >= {m.plan for m in found.measurements}
+
+
+def test_what_is_slower_than_its_rivals_is_refuted(task, judged):
+    judge, _ = judged
+    slow = judge.evaluate(variant(task, 60, 64), Purpose.CONFIRM)
+    assert slow.passed and "faster than the first kernel" in slow.refutation
+    assert slow.claimed is None and slow.survived is None  # no search has measured it
+    second = judge.evaluate(variant(task, 40, 128), Purpose.CONFIRM, against=variant(task, 25, 512))
+    assert second.passed and "slower than the champion" in second.refutation
+
+
+def test_the_first_kernel_may_be_its_own_champion(task, judged):
+    judge, runner = judged
+    runner.served.clear()
+    found = judge.evaluate(task.seed, Purpose.CONFIRM)
+    assert found.passed and found.refutation == "" and found.survived is None
+    assert {one.verdict for one in found.comparisons} == {SAME} and "pair" not in dict(runner.served)
+
+
+def test_what_cannot_be_paired_is_timed_one_after_the_other(task, judged):
+    judge, runner = judged
+    runner.unpaired = True
+    found = judge.evaluate(variant(task, 25, 512), Purpose.CONFIRM)
+    runner.unpaired = False
+    assert found.passed and found.refutation == ""
+    assert all(one.pairs == 0 and 1.8 < one.low < one.ratio < one.high < 2.2 for one in found.comparisons)
+    assert all(one.verdict == "faster" for one in found.comparisons)
+
+
+def test_a_rival_that_fails_says_nothing_about_the_candidate(task, judged):
+    judge, _ = judged
+    broken = variant(task, 30, 1024).text.replace("timed_30", "dies_30")
+    found = judge.evaluate(variant(task, 25, 512), Purpose.CONFIRM, against=Source(broken))
+    assert found.passed and {one.against for one in found.comparisons} == {Rival.FIRST}
+
+
+def test_of_two_gpus_one_is_renewed_and_serves_alone(task):
+    runners = [Runner(task, gpu) for gpu in (0, 1)]
+    pool = RunnerPool(runners)
+    try:
+        pool.start()
+        pool.ceilings()  # the first has served
+        pids = [runner.info["pid"] for runner in runners]
+        with pool.fresh() as fresh:
+            assert fresh is runners[1] and fresh.info["pid"] == pids[1]  # it had served nobody
+            assert pool.ceilings() and dict(runners[0].served) == {"ceilings": pids[0]}
+        with pool.fresh() as fresh:
+            assert fresh is runners[0] and fresh.info["pid"] != pids[0]
+        with pytest.raises(InfraError), pool.fresh():
+            raise InfraError("the GPU fell off the bus")
+        assert len(pool._free) == 2
+    finally:
+        pool.close()
+
+
+@pytest.mark.parametrize(
+    ("ratio", "claimed", "survived"), [(2.0, 4.0, 0.5), (4.0, 4.0, 1.0), (0.5, 4.0, -0.5), (1.1, 1.005, None)]
+)
+def test_what_survives_is_a_share_of_the_log_gain(ratio, claimed, survived):
+    found = PairedComparison("a", CaseKind.SEARCH, Rival.FIRST, "p", ratio, ratio, ratio, 20, "-", claimed)
+    hidden = replace(found, case="h", kind=CaseKind.CONFIRM, ratio=9.0, claimed=None)
+    both = (found, replace(found, case="b"), hidden)
+    evaluation = replace(scored(FIRST, Purpose.CONFIRM), comparisons=both)
+    assert evaluation.survived == (None if survived is None else pytest.approx(survived))
+    unknown = replace(evaluation, comparisons=(found, replace(found, case="b", claimed=None)))
+    assert unknown.claimed is None and unknown.survived is None  # half a claim is none
+
+
+def test_an_interval_that_holds_one_is_no_gain():
+    low, high = math.exp(-0.01), math.exp(0.03)
+    close = PairedComparison("a", CaseKind.SEARCH, Rival.FIRST, "p", 1.01, low, high, 100, "equal", 1.2)
+    clear = replace(close, case="b", ratio=1.1, low=1.09, high=1.11)
+    evaluation = replace(scored(FIRST, Purpose.CONFIRM), comparisons=(close,))
+    assert "1.010x (0.990 to 1.030)" in evaluation.refutation
+    assert replace(evaluation, comparisons=(close, clear)).refutation == ""
+    older = replace(close, kind=CaseKind.CONFIRM, against=Rival.CHAMPION)
+    assert replace(evaluation, comparisons=(clear, older)).refutation == ""  # not shown to be slower
