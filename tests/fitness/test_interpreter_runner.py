@@ -208,10 +208,10 @@ def gather_plan() -> Plan:
 def test_a_gather_reads_the_rows_that_its_indices_name():
     drawing = InterpreterRunner(task_of(lambda t, i: t[i], embedding_inputs), 90, 20.0)
     try:
-        (real,) = drawing._traffic(gather_plan(), CASE)
+        (real,) = drawing.traffic(gather_plan(), CASE)
         drawing._sampled.clear()
         drawing._indices[CASE.name] = {}
-        (zeros,) = drawing._traffic(gather_plan(), CASE)
+        (zeros,) = drawing.traffic(gather_plan(), CASE)
     finally:
         drawing.close()
     assert real.grid_load_bytes > 0.9 * 4096 * WIDTH * 4

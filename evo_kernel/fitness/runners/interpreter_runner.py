@@ -153,7 +153,7 @@ class InterpreterRunner:
         del against_us
         if checked and not (seen := self.check(plan, case, [(seed, "nominal")])).passed:
             return seen
-        traffic = self._traffic(plan.plan, case)
+        traffic = self.traffic(plan.plan, case)
         if isinstance(traffic, Checked):
             return traffic
         target = target_for(self.arch)
@@ -174,7 +174,7 @@ class InterpreterRunner:
             | torch_details(plan, sum(launch.us for launch in modeled.launches), us),
         )
 
-    def _traffic(self, plan: Plan, case: Case) -> Sequence[LaunchTraffic] | Checked:
+    def traffic(self, plan: Plan, case: Case) -> Sequence[LaunchTraffic] | Checked:
         """Sampled traffic; a plan that differs from one seen before only in warps or stages is not sampled again."""
         key = _traffic_key(plan, case)
         if (known := self._sampled.get(key)) is not None:
