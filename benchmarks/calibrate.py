@@ -36,9 +36,11 @@ def main(arguments: list[str] | None = None) -> None:
     one.add_argument("--seconds", type=float, default=240.0, help="a task, starting and ending included")
     one.add_argument("--out", type=Path, required=True, help="rows are appended here, and packed beside it at the end")
     one.add_argument("--device", default="cuda", help="cpu: modeled times stand in for measured ones (a dry run)")
-    one.add_argument("--variants", type=int, default=3000, help="sources a task, at most")
+    one.add_argument("--variants", type=int, default=900, help="sources a task, at most")
     one.add_argument("--cases-each", type=int, default=3, help="cases that each source is measured on")
-    one.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)) + 4, help="variants in flight")
+    one.add_argument(
+        "--threads", type=int, default=3 * len(os.sched_getaffinity(0)) // 2 + 2, help="variants in flight"
+    )
     one.add_argument("--seed", type=int, default=0)
     two = commands.add_parser("pack", help="one small file of several")
     two.add_argument("files", type=Path, nargs="+")
@@ -51,7 +53,9 @@ def main(arguments: list[str] | None = None) -> None:
 def collect(chosen: argparse.Namespace) -> None:
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
     known = {(s.task, s.case, s.source) for s in (samples.read([chosen.out]) if chosen.out.exists() else [])}
-    print(f"{'task':<14}{'rows':>6}{'s':>6}{'rows/s':>8}{'GPU busy':>10}{'ms to measure, sample, record':>32}", flush=True)
+    print(
+        f"{'task':<14}{'rows':>6}{'s':>6}{'rows/s':>8}{'GPU busy':>10}{'ms to measure, sample, record':>32}", flush=True
+    )
     device = ""
     with tempfile.TemporaryDirectory() as folder:
         for name in chosen.tasks.split(","):
@@ -77,7 +81,7 @@ def collect(chosen: argparse.Namespace) -> None:
 def print_tally(name: str, tally: Tally) -> None:
     plans = max(1, tally.rows)
     each = ", ".join(f"{1e3 * s / plans:.0f}" for s in (tally.measuring_s, tally.sampling_s, tally.recording_s))
-    busy = tally.measuring_s / max(tally.elapsed_s, 1e-9)
+    busy = tally.busy_s / max(tally.elapsed_s, 1e-9)
     print(
         f"{name:<14}{tally.rows:>6}{tally.elapsed_s:>6.0f}{tally.rows / max(tally.elapsed_s, 1e-9):>8.1f}"
         f"{busy:>10.2f}{each:>32}",

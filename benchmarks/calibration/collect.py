@@ -18,17 +18,18 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.calibration.samples import Sample, as_line
-from benchmarks.variants import structures
+from benchmarks.variants import walks
 from evo_kernel.errors import EvoKernelError
 from evo_kernel.fitness.compiling.compiler import Compiler
 from evo_kernel.fitness.judge import record_case
 from evo_kernel.fitness.knobs import apply_knobs, find_knobs
-from evo_kernel.fitness.model import facts_of
+from evo_kernel.fitness.model import facts_of, time_of
 from evo_kernel.fitness.plan import CompiledPlan
 from evo_kernel.fitness.record.recorder import Fault, Recorder
 from evo_kernel.fitness.runners.base import Checked, Runner
 from evo_kernel.fitness.runners.choose import open_runner
 from evo_kernel.fitness.runners.interpreter_runner import InterpreterRunner
+from evo_kernel.fitness.targets import H200
 from evo_kernel.fitness.tuner import too_large
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Case, Task
@@ -36,8 +37,10 @@ from evo_kernel.types import CaseKind, Knobs, Source
 
 RECORD_S, MEASURE_S, SAMPLE_S = 25.0, 10.0, 25.0
 """Deadlines of one recording or compile, of one measurement and of one sampling, seconds."""
-LARGEST_BYTES, LARGEST_FLOPS = 5e9, 1.5e12
+LARGEST_BYTES, LARGEST_FLOPS = 2.5e9, 3e11
 """Of a case made by scaling: what a naive kernel still runs in a fraction of a second."""
+SLOWEST_US = 60_000.0
+"""Plans whose modeled time is longer are not measured: ten launches of one take as long as fifty other plans."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class Tally:
     measuring_s: float = 0.0
     sampling_s: float = 0.0
     recording_s: float = 0.0
+    busy_s: float = 0.0  # of the GPU process
     out: Counter[str] = field(default_factory=Counter)  # plans left out, by why
     why: dict[str, str] = field(default_factory=dict)  # one example each
     device: str = ""
@@ -103,7 +107,7 @@ def _is_affordable(task: Task, sizes: dict[str, int]) -> bool:
 def drawn(task: Task, count: int, cases_each: int, seed: int) -> list[Variant]:
     """Up to `count` variants: structures in turn, each in many settings of its knobs, on a few cases each."""
     rng = np.random.default_rng(seed)
-    shapes = structures(task, 64, rng)
+    shapes = walks(task, 64, rng)
     cases = task.cases_of(CaseKind.SEARCH)
     made: dict[str, Variant] = {}
     for turn in range(20 * count):
@@ -163,6 +167,7 @@ class Collector:
             pool.shutdown(wait=False, cancel_futures=True)
         finally:
             self._over.set()
+            self.tally.busy_s = dict(getattr(runner, "spent_s", {})).get("request", 0.0)
             for part in (recorder, compiler, sampler, runner):
                 part.close()
         wait(futures, timeout=10.0)
@@ -202,6 +207,9 @@ class Collector:
         self._spend("sampling_s", began)
         if isinstance(traffic, Checked):
             return self._leave_out(f"sample {traffic.status}", traffic.reason)
+        facts = facts_of(plan, traffic)
+        if (modeled := time_of(facts, H200).total_us) > SLOWEST_US:
+            return self._leave_out("far too slow", f"modeled {modeled:.0f} us")
         if self._over.is_set():
             return None
         began = time.monotonic()
@@ -219,7 +227,7 @@ class Collector:
             us=found.median_us,
             iqr_us=found.iqr_us,
             n=found.n,
-            facts=facts_of(plan, traffic),
+            facts=facts,
         )
         self._keep(row)
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -72,7 +73,7 @@ def kept_share(modeled: np.ndarray, measured: np.ndarray, best: float = 0.1, kep
 
 
 def _weighted(parts: Iterable[tuple[int, float]]) -> float:
-    known = [(weight, value) for weight, value in parts if value == value]
+    known = [(weight, value) for weight, value in parts if not math.isnan(value)]
     total = sum(weight for weight, _ in known)
     return sum(weight * value for weight, value in known) / total if total else float("nan")
 

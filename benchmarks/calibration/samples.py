@@ -49,8 +49,7 @@ def as_line(sample: Sample) -> str:
 
 def from_data(data: Mapping[str, Any]) -> Sample:
     launches = tuple(
-        LaunchFacts(**{**launch, "traffic": LaunchTraffic(**launch["traffic"])})
-        for launch in data["facts"]["launches"]
+        LaunchFacts(**{**launch, "traffic": LaunchTraffic(**launch["traffic"])}) for launch in data["facts"]["launches"]
     )
     facts = PlanFacts(launches, tuple(data["facts"]["moved_bytes"]))
     knobs = tuple((str(name), int(value)) for name, value in data["knobs"])
