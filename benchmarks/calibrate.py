@@ -17,14 +17,20 @@ import tempfile
 import time
 import traceback
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 import triton
 
 from benchmarks.calibration import samples
 from benchmarks.calibration.collect import Collector, Tally, drawn, widened
-from benchmarks.calibration.figures import print_ranks
+from benchmarks.calibration.figures import by_task, filtered, modeled_us, print_ranks
 from evo_kernel.tasks.loading import builtin_names
+
+if TYPE_CHECKING:
+    from benchmarks.calibration.fit import Fit
+
+BEHIND = (1.25, 1.5, 2.0, 3.0)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -37,7 +43,7 @@ def main(arguments: list[str] | None = None) -> None:
     one.add_argument("--out", type=Path, required=True, help="rows are appended here, and packed beside it at the end")
     one.add_argument("--device", default="cuda", help="cpu: modeled times stand in for measured ones (a dry run)")
     one.add_argument("--variants", type=int, default=900, help="sources a task, at most")
-    one.add_argument("--cases-each", type=int, default=3, help="cases that each source is measured on")
+    one.add_argument("--cases-each", type=int, default=3, help="cases that each structure is measured on")
     one.add_argument(
         "--threads", type=int, default=3 * len(os.sched_getaffinity(0)) // 2 + 2, help="variants in flight"
     )
@@ -46,8 +52,13 @@ def main(arguments: list[str] | None = None) -> None:
     two.add_argument("files", type=Path, nargs="+")
     two.add_argument("--out", type=Path, required=True)
     two.add_argument("--device", default="NVIDIA H200", help="what the rows were measured on")
+    three = commands.add_parser("fit", help="fit the constants, and say how well the model ranks before and after")
+    three.add_argument("files", type=Path, nargs="*", default=[samples.SHIPPED])
+    three.add_argument("--processes", type=int, default=2)
+    four = commands.add_parser("show", help="how well the model ranks with its constants as they are")
+    four.add_argument("files", type=Path, nargs="*", default=[samples.SHIPPED])
     chosen = made.parse_args(arguments)
-    {"collect": collect, "pack": pack}[chosen.command](chosen)
+    {"collect": collect, "pack": pack, "fit": fit, "show": show}[chosen.command](chosen)
 
 
 def collect(chosen: argparse.Namespace) -> None:
@@ -76,6 +87,51 @@ def collect(chosen: argparse.Namespace) -> None:
     samples.pack(found, packed, origin(device))
     print(f"{len(found)} rows in {chosen.out}, packed in {packed}: {packed.stat().st_size} bytes")
     print_ranks(found)
+
+
+def fit(chosen: argparse.Namespace) -> None:
+    from benchmarks.calibration import fit as fits  # needs scipy, which collecting does not
+
+    found = samples.read(chosen.files)
+    made = fits.evaluated(found, chosen.processes)
+    titles = ("task", "plans", "before", "after", "left out", "siblings", "left out", "factor off", "", "top kept", "")
+    print("{:<14}{:>6}{:>9}{:>9}{:>10}{:>11}{:>10}{:>12}{:>6}{:>10}{:>6}".format(*titles))
+    for task, old in made.before.items():
+        new, apart = made.after[task], made.apart[task]
+        print(
+            f"{task:<14}{new.rows:>6}{old.within:>9.3f}{new.within:>9.3f}{apart.within:>10.3f}"
+            f"{old.siblings:>11.3f}{apart.siblings:>10.3f}{old.factor:>12.2f}{apart.factor:>6.2f}"
+            f"{old.kept:>10.0%}{apart.kept:>6.0%}"
+        )
+    print("Spearman within a case before, after, and by constants that never saw the task; the same among settings")
+    print(
+        "of one structure; median factor off and share of the fastest tenth in the best-modeled half: before, left out"
+    )
+    print_filter(found, made)
+    print("\nconstants:")
+    for name, (before, after) in fits.changed(made.constants).items():
+        print(f"    {name}: float = {after:<12g}# was {before:g}")
+    print("\nleft out, within a case, for prefilter.EARNED:")
+    print("    {" + ", ".join(f'"{task}": {one.within:.2f}' for task, one in made.apart.items()) + "}")
+
+
+def print_filter(found: list[samples.Sample], made: Fit) -> None:
+    """The pre-filter played on the data, each task by constants that never saw it."""
+    print(
+        "\nleft unmeasured when modeled slower than so many times the best-modeled sibling, and the best's mean loss:"
+    )
+    print(f"{'task':<14}" + "".join(f"{behind:>18g}" for behind in BEHIND))
+    for task, own in by_task(found).items():
+        modeled = modeled_us(own, made.others[task])
+        parts = [filtered(own, modeled, behind) for behind in BEHIND]
+        print(f"{task:<14}" + "".join(f"{one.skipped:>10.0%}{one.lost:>8.2%}" for one in parts))
+
+
+def show(chosen: argparse.Namespace) -> None:
+    for path in chosen.files:
+        if path.suffix == ".gz":
+            print(f"{path.name}: {samples.about(path)}")
+    print_ranks(samples.read(chosen.files))
 
 
 def print_tally(name: str, tally: Tally) -> None:

@@ -37,6 +37,7 @@ from evo_kernel.types import CaseKind, Knobs, Source
 
 RECORD_S, MEASURE_S, SAMPLE_S = 25.0, 10.0, 25.0
 """Deadlines of one recording or compile, of one measurement and of one sampling, seconds."""
+STRUCTURES = 32
 LARGEST_BYTES, LARGEST_FLOPS = 2.5e9, 3e11
 """Of a case made by scaling: what a naive kernel still runs in a fraction of a second."""
 SLOWEST_US = 60_000.0
@@ -105,10 +106,14 @@ def _is_affordable(task: Task, sizes: dict[str, int]) -> bool:
 
 
 def drawn(task: Task, count: int, cases_each: int, seed: int) -> list[Variant]:
-    """Up to `count` variants: structures in turn, each in many settings of its knobs, on a few cases each."""
+    """Up to `count` variants: structures in turn, each in many settings of its knobs, on a few cases of its own.
+
+    So there are several settings of each structure on the same case: what a tuner has to choose among.
+    """
     rng = np.random.default_rng(seed)
-    shapes = walks(task, 64, rng)
+    shapes = walks(task, STRUCTURES, rng)
     cases = task.cases_of(CaseKind.SEARCH)
+    order = [int(i) for _ in range(STRUCTURES * cases_each // len(cases) + 1) for i in rng.permutation(len(cases))]
     made: dict[str, Variant] = {}
     for turn in range(20 * count):
         if len(made) >= count:
@@ -118,8 +123,8 @@ def drawn(task: Task, count: int, cases_each: int, seed: int) -> list[Variant]:
         if too_large(setting):
             continue
         source = apply_knobs(shapes[number], setting)
-        some = rng.choice(len(cases), size=min(cases_each, len(cases)), replace=False)
-        variant = Variant(f"{seed}.{number}", setting, source, tuple(cases[int(i)] for i in some))
+        some = dict.fromkeys(order[number * cases_each : (number + 1) * cases_each])
+        variant = Variant(f"{seed}.{number}", setting, source, tuple(cases[i] for i in some))
         made.setdefault(source.text, variant)
     return list(made.values())
 

@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from evo_kernel.fitness.plan import Aten, CompiledPlan, Constant, Copy, Fill, Launch
-from evo_kernel.fitness.targets import Occupancy, Target, occupancy
+from evo_kernel.fitness.targets import H200, Occupancy, Target, occupancy
 from evo_kernel.fitness.traffic import WAVE_PROGRAMS, LaunchTraffic
 
 
@@ -47,6 +47,7 @@ class Constants:
     hiding_warps: float = 32.0  # resident warps an SM that hide the latency of loads which nothing runs ahead of
     atomics_per_us: float = 2.4e5  # elements, whole GPU: about one a clock and L2 slice
     mix: float = 4.0  # exponent of the mean
+    l2_bytes_per_us: float = 9.0e6  # of an H200, not published; other GPUs by their tables' ratio to it
 
 
 CONSTANTS = Constants()
@@ -141,7 +142,7 @@ def _launch(launch: LaunchFacts, target: Target, c: Constants) -> ModeledLaunch:
     blocks = max(1, fits.blocks_per_sm)
     terms = {
         "dram": _dram_us(seen, target, c),
-        "l2": seen.programs * (seen.load_sector_bytes + seen.store_sector_bytes) / target.l2_bytes_per_s * 1e6,
+        "l2": seen.programs * (seen.load_sector_bytes + seen.store_sector_bytes) / _l2_rate(target, c),
         "tensor": _tensor_us(launch, target, c),
         "issue": _issue_us(launch, target, c),
         "latency": _latency_us(launch, target, blocks, c),
@@ -153,6 +154,11 @@ def _launch(launch: LaunchFacts, target: Target, c: Constants) -> ModeledLaunch:
     terms["tail"] = _tail_us(busy, seen, target, fits)
     terms["launch"] = c.launch_us
     return ModeledLaunch(us=busy + terms["exposed"] + terms["tail"] + c.launch_us, terms=terms)
+
+
+def _l2_rate(target: Target, c: Constants) -> float:
+    """Bytes a µs."""
+    return c.l2_bytes_per_us * target.l2_bytes_per_s / H200.l2_bytes_per_s
 
 
 def _runs_ahead(launch: LaunchFacts) -> bool:
