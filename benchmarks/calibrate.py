@@ -117,9 +117,7 @@ def fit(chosen: argparse.Namespace) -> None:
 
 def print_filter(found: list[samples.Sample], made: Fit) -> None:
     """The pre-filter played on the data, each task by constants that never saw it."""
-    print(
-        "\nleft unmeasured when modeled slower than so many times the best-modeled sibling, and the best's mean loss:"
-    )
+    print("\nleft unmeasured when modeled slower than so many times the best-modeled sibling, and what the best loses:")
     print(f"{'task':<14}" + "".join(f"{behind:>18g}" for behind in BEHIND))
     for task, own in by_task(found).items():
         modeled = modeled_us(own, made.others[task])

@@ -1,8 +1,8 @@
 """The model's constants, fitted to measured times, and the honest figure of the fit: each task by the others' fit.
 
-Residuals are log(modeled ÷ measured). What is the same for all plans of a case counts little (LEVEL): the model is there
-to rank plans of one case. A soft loss keeps what the model does not know about from bending the constants, and each
-constant stays where it makes sense physically.
+Residuals are log(modeled ÷ measured). What is the same for all plans of a case counts little (LEVEL): the model is
+there to rank plans of one case. A soft loss keeps what the model does not know about from bending the constants, and
+each constant stays where it makes sense physically.
 """
 
 from __future__ import annotations
