@@ -22,8 +22,8 @@ import numpy as np
 
 from benchmarks.variants import parser, write_json
 from evo_kernel.fitness.compiling.compiler import Compiler
-from evo_kernel.fitness.judge import record_case
 from evo_kernel.fitness.plan import CompiledPlan
+from evo_kernel.fitness.record.cases import record_case
 from evo_kernel.fitness.record.recorder import Fault, Recorder
 from evo_kernel.fitness.runners.base import Checked, Exam, TimePart
 from evo_kernel.fitness.runners.cuda_runner import CudaRunner

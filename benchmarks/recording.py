@@ -9,7 +9,7 @@ import statistics
 import time
 
 from evo_kernel.fitness.compiling.compiler import Compiler
-from evo_kernel.fitness.judge import record_case
+from evo_kernel.fitness.record.cases import record_case
 from evo_kernel.fitness.record.recorder import Recorder
 from evo_kernel.tasks.loading import load
 from evo_kernel.types import CaseKind

@@ -26,8 +26,8 @@ import numpy as np
 
 from evo_kernel.fitness.compiling.compiler import Compiler
 from evo_kernel.fitness.features import plan_features
-from evo_kernel.fitness.judge import record_case
 from evo_kernel.fitness.plan import CompiledPlan
+from evo_kernel.fitness.record.cases import record_case
 from evo_kernel.fitness.record.recorder import Recorder
 from evo_kernel.fitness.targets import target_for
 from evo_kernel.tasks.first import first_kernel

@@ -18,9 +18,9 @@ from benchmarks.faults import KERNELS, NAMES, faulty
 from benchmarks.variants import narrowed
 from evo_kernel.fitness.ceilings import Ceilings
 from evo_kernel.fitness.compiling.compiler import Compiler
-from evo_kernel.fitness.judge import record_case
 from evo_kernel.fitness.knobs import apply_knobs
 from evo_kernel.fitness.pairing import Verdict
+from evo_kernel.fitness.record.cases import record_case
 from evo_kernel.fitness.record.recorder import Fault, Recorder
 from evo_kernel.fitness.runners.base import Checked, CheckPart, Exam, TimePart
 from evo_kernel.fitness.runners.cuda_runner import CudaRunner

@@ -1,0 +1,75 @@
+"""What a time is held against: baselines, the task's first kernel, the speed of light."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+
+from evo_kernel.errors import InfraError
+from evo_kernel.fitness.ceilings import Ceilings
+from evo_kernel.fitness.record.cases import record_case
+from evo_kernel.fitness.record.recorder import Fault, Recorder
+from evo_kernel.fitness.runners.base import Checked, Runner
+from evo_kernel.tasks.first import first_kernel
+from evo_kernel.tasks.task import Case, Task
+from evo_kernel.types import Measurement, Status
+
+
+class Yardsticks:
+    """The yardsticks of one task on one machine; baselines are timed once. Thread-safe."""
+
+    def __init__(self, task: Task, recorder: Recorder) -> None:
+        self._task, self._recorder = task, recorder
+        self._baselines: dict[str, Mapping[str, float]] = {}
+        self._lock = threading.Lock()
+        self._measured = False
+        self.ceilings: Ceilings
+        self._limits: Ceilings  # what nothing is faster than
+
+    def start(self, ceilings: Ceilings | None, table: Ceilings, measured: bool) -> None:
+        """Take in what the GPU can do at most; `table` stands in where nothing is known. `measured`: times are."""
+        self._measured = measured
+        self.ceilings = ceilings or table
+        self._limits = self.ceilings.widened(table)
+
+    def know(self, found: Measurement) -> None:
+        """Take in what an earlier run held a case against."""
+        self._baselines.setdefault(found.case, dict(found.baselines_us))
+
+    def hold(self, runner: Runner, case: Case, found: Measurement) -> Measurement | Checked:
+        """A measurement with what it is held against; rejected when it is faster than light."""
+        baselines_us = self._baselines_of(runner, case, found)
+        floor_us = self._limits.floor_us(self._task.flops(case), self._task.bytes(case))
+        if self._measured and found.median_us * 1.25 < floor_us:
+            reason = f"faster than light on {case.name}: {found.median_us:.2f} µs is less than its bytes and flops take"
+            return Checked(Status.REJECTED, reason)
+        return replace(found, light_share=self._light_share(case, found), baselines_us=baselines_us)
+
+    def _baselines_of(self, runner: Runner, case: Case, found: Measurement) -> Mapping[str, float]:
+        """The task's baselines where they can be timed, else the first kernel."""
+        with self._lock:  # many threads may ask first: they are timed once
+            known = self._baselines.get(case.name)
+            if known is None:
+                known = dict(runner.baselines(case)) or {"first kernel": self._first_kernel_us(runner, case, found)}
+                self._baselines[case.name] = known
+        return known
+
+    def _first_kernel_us(self, runner: Runner, case: Case, found: Measurement) -> float:
+        """Time of the first kernel on a case; `found` is what is being held against it, often itself."""
+        source = first_kernel(self._task)
+        plan = self._recorder.record(source, (record_case(self._task, case),), [()]).plans[(case.name, ())]
+        if isinstance(plan, Fault):
+            raise InfraError(f"the task's first kernel does not record: {plan.reason}")
+        if found.plan == plan.hash:
+            return found.median_us
+        first = runner.measure(plan, case, 0)
+        if isinstance(first, Checked):
+            raise InfraError(f"the task's first kernel cannot be timed: {first.reason}")
+        return first.median_us
+
+    def _light_share(self, case: Case, found: Measurement) -> float | None:
+        flops, moved = self._task.flops(case), self._task.bytes(case)
+        if flops is None and moved is None:
+            return None
+        return self.ceilings.light_us(flops, moved) / found.median_us
