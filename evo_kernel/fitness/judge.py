@@ -17,6 +17,7 @@ from evo_kernel.fitness.ceilings import Ceilings
 from evo_kernel.fitness.compiling.compiler import Compiler
 from evo_kernel.fitness.grading import Grader
 from evo_kernel.fitness.plan import CompiledPlan
+from evo_kernel.fitness.prefilter import Mode, prefilter_for
 from evo_kernel.fitness.profile import KernelProfile, alone, cost_of, profile
 from evo_kernel.fitness.record.cases import record_case
 from evo_kernel.fitness.record.recorder import Fault, Recorder
@@ -40,6 +41,7 @@ class JudgeSettings:
     tune_within: float = 1.5  # tune only what is within this factor of the best time seen
     seed: int = 0  # of the tuner; correctness draws are secret
     unconfined: bool = False  # go on where the recorder cannot be confined at all
+    prefilter: Mode = "auto"  # see fitness/prefilter.py
 
 
 class PlanJudge:
@@ -69,6 +71,13 @@ class PlanJudge:
         measured = Ceilings.from_data(self._runner.ceilings())
         table = Ceilings.of_target(target_for(self._runner.arch))
         self._yardsticks.start(measured, table, self.environment.kind == "measured")
+        if self.environment.kind == "measured":
+            settings = self._settings
+            self._tuning.prefilter = prefilter_for(
+                self._task, settings.prefilter, self._runner.arch, settings.deadline_s
+            )
+            if self._tuning.prefilter is not None:
+                self._tuning.prefilter.start()
 
     @property
     def ceilings(self) -> Ceilings:
@@ -84,6 +93,8 @@ class PlanJudge:
         self._recorder.close()
         self._compiler.close()
         self._runner.close()
+        if self._tuning.prefilter is not None:
+            self._tuning.prefilter.close()
 
     def __enter__(self) -> PlanJudge:
         return self

@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
 from evo_kernel.fitness.model import modeled_time
 from evo_kernel.fitness.plan import CompiledPlan
-from evo_kernel.fitness.record.recorder import Fault
+from evo_kernel.fitness.record.recorder import Recording
 from evo_kernel.fitness.runners.base import Checked
 from evo_kernel.fitness.runners.interpreter_runner import InterpreterRunner
 from evo_kernel.fitness.targets import target_for
@@ -95,10 +95,11 @@ class Sieve:
         self._own_us: float | None = None
         self._best_us = math.inf
 
-    def behind(self, plans: Mapping[Knobs, CompiledPlan | Fault]) -> dict[Knobs, float]:
+    def behind(self, tried: Recording, settings: Sequence[Knobs]) -> dict[Knobs, float]:
         """Settings that are not worth measuring, with log(modeled time ÷ that of the source's own setting)."""
         if not self._prefilter.pays:
             return {}
+        plans = {knobs: tried.plans[(self._case.name, knobs)] for knobs in settings}
         asked = {knobs: plan for knobs, plan in plans.items() if isinstance(plan, CompiledPlan)}
         first = [self._own] if self._own_us is None else []
         with ThreadPoolExecutor(max(1, len(asked) + len(first))) as pool:

@@ -11,7 +11,7 @@ from evo_kernel.fitness import prefilter
 from evo_kernel.fitness.model import modeled_time
 from evo_kernel.fitness.plan import Binary, CompiledPlan
 from evo_kernel.fitness.prefilter import Prefilter, Sieve, prefilter_for
-from evo_kernel.fitness.record.recorder import Fault
+from evo_kernel.fitness.record.recorder import Fault, Recording
 from evo_kernel.fitness.runners.base import Checked
 from evo_kernel.fitness.targets import H200
 from evo_kernel.fitness.traffic import LaunchTraffic
@@ -55,6 +55,10 @@ class Sampled:
         )  # fmt: skip
 
 
+def left_out(sieve, plans):
+    return sieve.behind(Recording({(CASE.name, setting): plan for setting, plan in plans.items()}), list(plans))
+
+
 def us(num_warps):
     return modeled_time(plan(num_warps), Sampled().traffic(plan(num_warps).plan, CASE), H200).total_us
 
@@ -68,27 +72,27 @@ def test_what_is_far_behind_its_best_sibling_is_left_out():
     made = Prefilter(sampler, always=True)
     sieve = Sieve(made, CASE, plan(2))
     tried = {knobs(w): plan(w) for w in (1, 2, 8)} | {knobs(16): plan(16), knobs(3): Fault(Status.BUILD_ERROR, "no")}
-    left = sieve.behind(tried)
+    left = left_out(sieve, tried)
     assert left == {knobs(8): pytest.approx(math.log(us(8) / us(2)))}
     assert us(2) < 2 * us(1)  # near enough
     assert sampler.calls == 5
     assert (made.asked, made.left_out) == (4, 1)
-    assert sieve.behind({knobs(4): plan(4)}).keys() == {knobs(4)}  # the best so far is remembered, and the own
+    assert left_out(sieve, {knobs(4): plan(4)}).keys() == {knobs(4)}  # the best so far is remembered, and the own
     assert sampler.calls == 6
 
 
 def test_nothing_is_left_out_of_a_source_that_cannot_be_modeled():
-    assert Sieve(Prefilter(Sampled(), always=True), CASE, plan(16)).behind({knobs(8): plan(8)}) == {}
+    assert left_out(Sieve(Prefilter(Sampled(), always=True), CASE, plan(16)), {knobs(8): plan(8)}) == {}
 
 
 def test_it_works_only_while_the_gpu_is_waited_for():
     sampler = Sampled()
     made = Prefilter(sampler)
     sieve = Sieve(made, CASE, plan(1))
-    assert sieve.behind({knobs(8): plan(8)}) == {} and sampler.calls == 0
+    assert left_out(sieve, {knobs(8): plan(8)}) == {} and sampler.calls == 0
     for _ in range(50):
         made.waited(2.0)
-    assert sieve.behind({knobs(8): plan(8)}).keys() == {knobs(8)}
+    assert left_out(sieve, {knobs(8): plan(8)}).keys() == {knobs(8)}
     for _ in range(100):
         made.waited(0.0)
     assert not made.pays
