@@ -40,12 +40,16 @@ class Constants:
     block_us: float = 0.4  # start, drain and epilogue of a block
     issue_efficiency: float = 0.6  # share of issue slots that dependent instructions leave usable
     mma_share: float = 0.62  # of the wgmma rate that mma.sync reaches on sm_90
+    wgmma_share: float = 1.0  # of the vendor's rate that warp-group instructions reach
+    fp32_share: float = 0.7  # of the plain units' rate that a dot without tensor instructions reaches
     mufu_per_clock: float = 16.0  # lanes, an SM (CUDA programming guide, arithmetic throughput, 9.0)
     shared_cycles: float = 4.0  # of the shared-memory pipe for one warp's 128-bit access
     spill_cycles: float = 8.0  # a warp's local-memory access through L1
     l2_usable: float = 0.7  # of L2 before lines are evicted that are needed again
     hiding_warps: float = 32.0  # resident warps an SM that hide the latency of loads which nothing runs ahead of
     atomics_per_us: float = 2.4e5  # elements, whole GPU: about one a clock and L2 slice
+    ragged_share: float = 0.25  # of the idle slots in the last round of programs that shows in the time
+    uneven_share: float = 0.5  # of the busiest program's extra work that does
     mix: float = 4.0  # exponent of the mean
     l2_bytes_per_us: float = 9.0e6  # of an H200, not published; other GPUs by their tables' ratio to it
 
@@ -151,7 +155,7 @@ def _launch(launch: LaunchFacts, target: Target, c: Constants) -> ModeledLaunch:
     busy = sum(us**c.mix for us in terms.values()) ** (1 / c.mix)
     exposed = 0.0 if _runs_ahead(launch) else max(0.0, 1.0 - fits.warps_per_sm / c.hiding_warps)
     terms["exposed"] = exposed * terms["latency"]
-    terms["tail"] = _tail_us(busy, seen, target, fits)
+    terms["tail"] = _tail_us(busy, seen, target, fits, c)
     terms["launch"] = c.launch_us
     return ModeledLaunch(us=busy + terms["exposed"] + terms["tail"] + c.launch_us, terms=terms)
 
@@ -186,14 +190,15 @@ def _tensor_us(launch: LaunchFacts, target: Target, c: Constants) -> float:
     seen, counts = launch.traffic, launch.instructions
     wide = counts.get("wgmma", 0) or counts.get("tcgen05", 0)
     if wide:
-        share = 1.0
+        share = c.wgmma_share
     elif counts.get("mma", 0):
         share = c.mma_share if target.has_wgmma else 1.0
     else:
         share = 0.0
     rounds = -(-seen.programs // target.sm_count) * target.sm_count / seen.programs
     seconds = sum(
-        flops / (rates.get(kind, target.fp32_flops) * share if share and kind in rates else 0.7 * target.fp32_flops)
+        flops
+        / (rates.get(kind, target.fp32_flops) * share if share and kind in rates else c.fp32_share * target.fp32_flops)
         for kind, flops in seen.flops.items()
     )
     return seen.programs * seconds * rounds * 1e6
@@ -244,10 +249,10 @@ def _latency_us(launch: LaunchFacts, target: Target, blocks: int, c: Constants) 
     return waves * per_program
 
 
-def _tail_us(busy: float, seen: LaunchTraffic, target: Target, fits: Occupancy) -> float:
+def _tail_us(busy: float, seen: LaunchTraffic, target: Target, fits: Occupancy, c: Constants) -> float:
     """The last round of programs, if it fills only part of the slots, and programs that take longer than others."""
     slots = target.sm_count * max(1, fits.blocks_per_sm)
     waves = seen.programs / slots
     ragged = (math.ceil(waves) - waves) / max(waves, 1.0) * busy if waves > 1 else 0.0
     uneven = (seen.imbalance - 1.0) * busy / max(waves, 1.0)
-    return 0.25 * ragged + 0.5 * max(0.0, uneven)
+    return c.ragged_share * ragged + c.uneven_share * max(0.0, uneven)

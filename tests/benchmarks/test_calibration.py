@@ -10,7 +10,7 @@ import pytest
 from benchmarks.calibrate import main
 from benchmarks.calibration import samples
 from benchmarks.calibration.figures import figures, filtered, kept_share, modeled_us, spearman
-from evo_kernel.fitness.model import CONSTANTS, time_of
+from evo_kernel.fitness.model import CONSTANTS, Constants, time_of
 from evo_kernel.fitness.targets import H200
 from tests.benchmarks import made_up
 
@@ -133,3 +133,9 @@ def test_collecting_without_a_gpu_goes_on_where_it_ended(tmp_path, capsys):
     rows = out.read_text().splitlines()
     assert len(first) < len(rows) == len(samples.read([out]))  # nothing twice
     assert [one.key for one in samples.read([out.with_suffix(".jsonl.gz")])]
+
+
+def test_every_constant_is_fitted_and_its_default_is_within_bounds():
+    fit = pytest.importorskip("benchmarks.calibration.fit", exc_type=ImportError)
+    assert fit.BOUNDS.keys() == {field.name for field in dataclasses.fields(Constants)}
+    assert all(low <= getattr(CONSTANTS, name) <= high for name, (low, high) in fit.BOUNDS.items())
