@@ -103,16 +103,15 @@ def fit(chosen: argparse.Namespace) -> None:
             f"{old.siblings:>11.3f}{apart.siblings:>10.3f}{old.factor:>12.2f}{apart.factor:>6.2f}"
             f"{old.kept:>10.0%}{apart.kept:>6.0%}"
         )
-    print("Spearman within a case before, after, and by constants that never saw the task; the same among settings")
-    print(
-        "of one structure; median factor off and share of the fastest tenth in the best-modeled half: before, left out"
-    )
+    print("Spearman within a case before, after, and by constants that never saw the task (left out); the same among")
+    print("settings of one structure, before and left out; so are the median factor off, and the share of the fastest")
+    print("tenth that is in the best-modeled half.")
     print_filter(found, made)
     print("\nconstants:")
     for name, (before, after) in fits.changed(made.constants).items():
         print(f"    {name}: float = {after:<12g}# was {before:g}")
-    print("\nleft out, within a case, for prefilter.EARNED:")
-    print("    {" + ", ".join(f'"{task}": {one.within:.2f}' for task, one in made.apart.items()) + "}")
+    print("\namong settings of one structure, left out: prefilter.EARNED")
+    print("    {" + ", ".join(f'"{task}": {one.siblings:.2f}' for task, one in made.apart.items()) + "}")
 
 
 def print_filter(found: list[samples.Sample], made: Fit) -> None:
