@@ -279,14 +279,20 @@ class Engine:
     def _tuned(self, brief: Brief) -> Brief:
         """The brief with the knobs that its parent was scored with written into the parent's source."""
         parent = brief.parent
-        if parent.evaluation is None or not parent.evaluation.knobs:
-            return brief
-        source = self._apply_knobs(parent.source, parent.evaluation.knobs)
-        return replace(brief, parent=replace(parent, source=source))
+        return replace(brief, parent=replace(parent, source=self._as_scored(parent)))
 
-    def _judge_and_tell(self, recorded: Recorded, purpose: Purpose, knobs: Knobs = (), anew: bool = False) -> Spent:
+    def _judge_and_tell(
+        self,
+        recorded: Recorded,
+        purpose: Purpose,
+        knobs: Knobs = (),
+        anew: bool = False,
+        against: Source | None = None,
+    ) -> Spent:
         source = recorded.proposal.source
-        evaluation = self._evaluate(self._apply_knobs(source, knobs) if knobs else source, purpose, anew)
+        evaluation = self._evaluate(self._apply_knobs(source, knobs) if knobs else source, purpose, anew, against)
+        if evaluation.passed and (reason := evaluation.refutation):  # right, but promoted by the pairs alone
+            evaluation = replace(evaluation, status=Status.REFUTED, reason=reason, score=None)
         if self._aborted.is_set() and not evaluation.passed:  # cut off by us: no verdict, it stays pending
             return Spent.of(None, evaluation)
         if knobs:  # the verdict on a setting of this candidate, not on a source of its own
@@ -305,12 +311,19 @@ class Engine:
             self._observer.judged(recorded, evaluation, is_best)
         return Spent.of(None, evaluation)
 
-    def _evaluate(self, source: Source, purpose: Purpose, anew: bool = False) -> Evaluation:
+    def _as_scored(self, relative: Relative) -> Source:
+        """A candidate's source with the knobs that it was scored with written in."""
+        knobs = relative.evaluation.knobs if relative.evaluation is not None else ()
+        return self._apply_knobs(relative.source, knobs) if knobs else relative.source
+
+    def _evaluate(
+        self, source: Source, purpose: Purpose, anew: bool = False, against: Source | None = None
+    ) -> Evaluation:
         """The verdict; an infra_error when the machine failed on every try."""
         left = self._settings.infra_retries
         while True:
             try:
-                return self._judge.evaluate(source, purpose, anew)
+                return self._judge.evaluate(source, purpose, anew, against)
             except InfraError as error:
                 if left == 0 or self._aborted.is_set():
                     return self._unjudged(source, purpose, str(error) or "the machine failed and gave no reason")
@@ -324,14 +337,16 @@ class Engine:
         return Evaluation(source.sha256, task, purpose, environment, Status.INFRA_ERROR, reason)
 
     def _confirm(self) -> None:
-        """Try the best on the hidden cases. One that does not stand is refuted, and the next takes its place."""
+        """Try the best on the hidden cases, side by side with the champion. One that does not stand is refuted, and the
+        next takes its place."""
         for _ in range(self._settings.confirmations):
             best, champion = self._population.best(), self._population.champion()
             if best is None or self._aborted.is_set() or (champion and champion.candidate == best.candidate):
                 return
             knobs = best.evaluation.knobs if best.evaluation is not None else ()
             recorded = self._population.recorded(best.candidate)
-            self._ledger.charge(self._judge_and_tell(recorded, Purpose.CONFIRM, knobs))
+            against = self._as_scored(champion) if champion is not None else None
+            self._ledger.charge(self._judge_and_tell(recorded, Purpose.CONFIRM, knobs, against=against))
 
     # ---- when to stop ----------------------------------------------------------------------------------------------
 

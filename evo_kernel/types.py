@@ -26,6 +26,7 @@ class Status(enum.StrEnum):
     WRONG = "wrong"  # computes something else
     TIMEOUT = "timeout"
     INFRA_ERROR = "infra_error"  # the machine's fault: retried, never scored
+    REFUTED = "refuted"  # right, but no champion: fresh pairs do not show the gain. Of confirmations only
 
 
 class Purpose(enum.StrEnum):
@@ -177,6 +178,49 @@ class PlanVerdict:
     measurement: Measurement | None = None
 
 
+class Rival(enum.StrEnum):
+    """What a would-be champion is timed against, side by side."""
+
+    FIRST = "first kernel"  # the task's seed, or what lowering wrote
+    CHAMPION = "champion"  # the one before it
+
+
+SAME = "the same plan"
+"""Verdict on a candidate whose plan is its rival's: nothing is timed."""
+
+
+@dataclass(frozen=True)
+class PairedComparison:
+    """A candidate and a rival on one case, timed side by side on fresh inputs. Ratios are rival ÷ candidate."""
+
+    case: str
+    kind: CaseKind  # search or confirm
+    against: Rival
+    plan: str  # hash of the rival's plan
+    ratio: float  # above 1, the candidate is faster
+    low: float  # interval of the ratio (99 %, or stricter where it was clear early); equal to it when modeled
+    high: float
+    pairs: int  # 0 when modeled, and where the two could only be timed one after the other
+    verdict: str  # of fitness/pairing.py, or SAME
+    claimed: float | None = None  # the ratio that the search had measured, unpaired; None where it had not
+
+
+@dataclass(frozen=True)
+class Gain:
+    """A ratio of times over several cases (geometric mean), with an interval that is wide rather than narrow."""
+
+    ratio: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.ratio:.3f}x" + (f" ({self.low:.3f} to {self.high:.3f})" if self.low < self.high else "")
+
+
+CLAIM_WORTH = 1.01
+"""A claimed gain below this is none to speak of: of how much of it survived there is nothing to say."""
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """The judge's verdict on one source in one environment for one purpose."""
@@ -193,6 +237,7 @@ class Evaluation:
     measurements: tuple[Measurement, ...] = ()
     plans: tuple[tuple[str, Knobs, str], ...] = ()  # (case, knobs, plan hash) of every plan seen
     verdicts: tuple[PlanVerdict, ...] = ()  # what was newly found out; what was reused is not repeated
+    comparisons: tuple[PairedComparison, ...] = ()  # of confirmations
     charged: Mapping[str, int] = field(default_factory=dict)  # evaluations by purpose; cache hits are free
     gpu_s: float = 0.0
     wall_s: float = 0.0
@@ -219,6 +264,49 @@ class Evaluation:
         """Features of the slowest measured case's plan."""
         slowest = max(self.measurements, key=lambda m: m.median_us, default=None)
         return slowest.features if slowest else None
+
+    def gain_over(self, rival: Rival, kind: CaseKind) -> Gain | None:
+        """By the pairs, over all cases of a kind; None where there were none."""
+        found = self._compared(rival, kind)
+        if not found:
+            return None
+        return Gain(*(_geometric_mean(getattr(one, name) for one in found) for name in ("ratio", "low", "high")))
+
+    @property
+    def claimed(self) -> float | None:
+        """The gain over the first kernel on the search cases, as the search measured it; None where it did not."""
+        found = [one.claimed for one in self._compared(Rival.FIRST, CaseKind.SEARCH)]
+        claims = [claim for claim in found if claim is not None]
+        return _geometric_mean(claims) if claims and len(claims) == len(found) else None
+
+    @property
+    def survived(self) -> float | None:
+        """The share of the claimed log gain that fresh pairs still show: log(found) ÷ log(claimed). 1.0 is all of it;
+        None where nothing to speak of was claimed."""
+        claimed, found = self.claimed, self.gain_over(Rival.FIRST, CaseKind.SEARCH)
+        if claimed is None or found is None or claimed < CLAIM_WORTH:
+            return None
+        return math.log(found.ratio) / math.log(claimed)
+
+    @property
+    def refutation(self) -> str:
+        """Why it is no champion, by the pairs, in a sentence; empty where it stands."""
+        first = self.gain_over(Rival.FIRST, CaseKind.SEARCH)
+        itself = all(one.verdict == SAME for one in self._compared(Rival.FIRST, CaseKind.SEARCH))
+        if first is not None and first.low <= 1.0 and not itself:
+            return f"fresh pairs do not show it faster than the first kernel on the search cases: {first}"
+        older = self.gain_over(Rival.CHAMPION, CaseKind.CONFIRM)
+        if older is not None and older.high < 1.0:
+            return f"fresh pairs show it slower than the champion on the confirm cases: {older}"
+        return ""
+
+    def _compared(self, rival: Rival, kind: CaseKind) -> list[PairedComparison]:
+        return [one for one in self.comparisons if one.against is rival and one.kind is kind]
+
+
+def _geometric_mean(values: Iterable[float]) -> float:
+    logs = [math.log(value) for value in values]
+    return math.exp(math.fsum(logs) / len(logs))
 
 
 @dataclass(frozen=True)
@@ -400,10 +488,14 @@ class Judge(Protocol):
 
     environment: Environment
 
-    def evaluate(self, source: Source, purpose: Purpose, anew: bool = False) -> Evaluation:
+    def evaluate(
+        self, source: Source, purpose: Purpose, anew: bool = False, against: Source | None = None
+    ) -> Evaluation:
         """Never raises for a broken kernel; raises InfraError when the machine failed beyond retries.
 
         `anew`: measure again, closely, what may be known already; the knobs are taken as they are.
+        `against`: the champion that a confirmation is to be timed beside, its knobs written in. The evaluation tells
+        what was found; whether its kernel stands is for who promotes it: `Evaluation.refutation`.
         """
         ...
 

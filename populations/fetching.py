@@ -15,9 +15,11 @@ from evo_kernel.types import (
     Environment,
     Evaluation,
     Measurement,
+    PairedComparison,
     PlanVerdict,
     Proposal,
     Purpose,
+    Rival,
     Source,
     Status,
     Step,
@@ -72,6 +74,7 @@ def fetch_evaluation(connection: sqlite3.Connection, number: int) -> Evaluation:
         measurements=tuple(measurements[:measured]),
         plans=_plans(connection, number),
         verdicts=_verdicts(connection, number, measurements),
+        comparisons=_comparisons(connection, number),
         charged={Purpose(name): count for name, count in loads(charged).items()},
         gpu_s=gpu_s,
         wall_s=wall_s,
@@ -222,6 +225,20 @@ def _verdicts(
             measurements[measurement] if measurement is not None else None,
         )
         for case, plan, status, reason, check, measurement in connection.execute(sql, (number,))
+    )
+
+
+def _comparisons(connection: sqlite3.Connection, number: int) -> tuple[PairedComparison, ...]:
+    """None of an old file that is only read: it has not been migrated."""
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'comparisons'").fetchone():
+        return ()
+    sql = (
+        "SELECT c.case_name, c.case_kind, c.against, p.hash, c.ratio, c.low, c.high, c.pairs, c.verdict, c.claimed"
+        " FROM comparisons c JOIN plans p ON p.id = c.plan WHERE c.evaluation = ? ORDER BY c.position"
+    )
+    return tuple(
+        PairedComparison(case, CaseKind(kind), Rival(against), *rest)
+        for case, kind, against, *rest in connection.execute(sql, (number,))
     )
 
 

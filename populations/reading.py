@@ -78,6 +78,8 @@ class Best:
     candidate: int
     score: float | None
     confirmed: bool
+    claimed: float | None = None  # of a champion: the gain over the first kernel that the search had measured,
+    survived: float | None = None  # and the share of it that the confirmation still found
 
 
 @dataclass(frozen=True)
@@ -228,8 +230,18 @@ class PopulationReader:
         sql = f"SELECT candidate, score FROM ({STANDINGS}) WHERE status = 'passed' ORDER BY log_us, candidate"
         for candidate, score in self.connection.execute(sql, (row,)):
             if candidate in confirmed:
-                return Best(candidate, score, True)
+                told = self.confirmation(candidate, row)
+                return Best(candidate, score, True, told and told.claimed, told and told.survived)
         return None
+
+    def confirmation(self, candidate: int, environment: int | None = None) -> Evaluation | None:
+        """What settled whether a candidate may be a champion: its refutation, else its latest confirmation."""
+        sql = (
+            "SELECT id FROM evaluations WHERE candidate = ? AND environment = ? AND purpose = 'confirm'"
+            " AND status != 'infra_error' ORDER BY status = 'passed', id DESC LIMIT 1"
+        )
+        number = self._one(sql, (candidate, environment or self.environment_row))
+        return fetch_evaluation(self.connection, number) if number else None
 
     def leaders(self, count: int) -> list[int]:
         """Candidates that passed and were not refuted, in the last session's environment; the fastest first."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from evo_kernel.types import Environment, Evaluation, Measurement, PlanVerdict, Proposal, Strategy
+from evo_kernel.types import Environment, Evaluation, Measurement, PairedComparison, PlanVerdict, Proposal, Strategy
 from populations.archive import DRIFT
 from populations.encoding import digest, dumps, encode_check, encode_features, encode_knobs, plan_key
 from populations.islands import Placement
@@ -25,6 +25,9 @@ INSERT_MEASUREMENT = (
     " (SELECT id FROM features WHERE digest = ?), ?, ?, ?, ?)"
 )
 INSERT_VERDICT = "INSERT INTO verdicts VALUES (?, ?, (SELECT id FROM plans WHERE hash = ?), ?, ?, ?, ?, ?)"
+INSERT_COMPARISON = (
+    "INSERT INTO comparisons VALUES (?, ?, (SELECT id FROM plans WHERE hash = ?), ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
 INSERT_SOURCE_PLAN = "INSERT INTO source_plans VALUES (?, ?, ?, ?, ?, ?, (SELECT id FROM plans WHERE hash = ?))"
 
 
@@ -118,6 +121,7 @@ def write_evaluation(
     digests = _write_features(connection, measurements)
     connection.executemany(INSERT_MEASUREMENT, _measurement_rows(number, measurements, digests))
     connection.executemany(INSERT_VERDICT, _verdict_rows(number, verdicts))
+    connection.executemany(INSERT_COMPARISON, _comparison_rows(number, evaluation.comparisons))
     device = evaluation.environment.device
     connection.executemany(
         INSERT_SOURCE_PLAN,
@@ -171,6 +175,7 @@ def _number_measurements(
 def _write_plans(connection: sqlite3.Connection, evaluation: Evaluation) -> None:
     plans = {plan for _, _, plan in evaluation.plans}
     plans.update(measurement.plan for measurement in evaluation.measurements)
+    plans.update(comparison.plan for comparison in evaluation.comparisons)
     for verdict in evaluation.verdicts:
         plans.add(verdict.plan)
         if verdict.measurement is not None:
@@ -199,6 +204,14 @@ def _measurement_rows(
             number, position, m.plan, m.case, m.median_us, m.iqr_us, m.n, m.low_us, m.high_us,
             dumps(dict(m.baselines_us)), m.light_share, features, dumps(dict(m.details)), m.clock_mhz, m.power_w,
             m.drift,
+        )  # fmt: skip
+
+
+def _comparison_rows(number: int, comparisons: Sequence[PairedComparison]) -> Iterable[tuple[Any, ...]]:
+    for position, one in enumerate(comparisons):
+        yield (
+            number, position, one.plan, one.case, str(one.kind), str(one.against), one.ratio, one.low, one.high,
+            one.pairs, one.verdict, one.claimed,
         )  # fmt: skip
 
 

@@ -17,12 +17,16 @@ from evo_kernel.syntax import parse_module
 @click.argument("population", type=click.Path(path_type=Path))
 @click.option("--to", "folder", type=click.Path(path_type=Path), required=True, help="A new or empty folder.")
 @click.option("--candidate", type=int, help="Another candidate than the champion.")
+@click.option("--unconfirmed", is_flag=True, help="Export also what was not confirmed, and say so in the folder.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def export(population: Path, folder: Path, candidate: int | None, device: str, as_json: bool) -> None:
+def export(
+    population: Path, folder: Path, candidate: int | None, unconfirmed: bool, device: str, as_json: bool
+) -> None:
     """Write the champion of POPULATION to a folder: source with the chosen knobs, plans, provenance, how to verify.
 
-    It is recorded again, and what is written is what was judged: the plans must have the judged hashes.
+    It is recorded again, and what is written is what was judged: the plans must have the judged hashes. What no
+    confirmation stands behind is refused, unless you say --unconfirmed.
     """
     from populations.reading import PopulationReader
 
@@ -35,10 +39,12 @@ def export(population: Path, folder: Path, candidate: int | None, device: str, a
         steps = reader.critical_path(number)
         lineage = [reader.candidate(step.candidate) for step in steps]
         session = reader.sessions()[-1]
-        confirmed = best is not None and best.candidate == number and best.confirmed
+        confirmation = reader.confirmation(number)
     if view.evaluation is None or not view.evaluation.passed:
         raise UserError(f"candidate {number} has not passed; only what passed can be exported")
-    champion = _champion(view, steps, lineage, session, device, confirmed)
+    if not unconfirmed and (reason := _doubt(confirmation, population)):
+        raise UserError(f"candidate {number} {reason}, or export it as it is with --unconfirmed")
+    champion = _champion(view, steps, lineage, session, device, confirmation)
     from evo_kernel.export.folder import write_champion
 
     written = write_champion(champion, folder)
@@ -48,7 +54,17 @@ def export(population: Path, folder: Path, candidate: int | None, device: str, a
         click.echo("\n".join(f"wrote {path}" for path in written))
 
 
-def _champion(view: Any, steps: Any, lineage: Any, session: Any, device: str, confirmed: bool) -> Any:
+def _doubt(confirmation: Any, population: Path) -> str:
+    """Why a candidate should not be exported, and what else to do; empty where it is confirmed."""
+    if confirmation is None:
+        return f"is not confirmed: `evo-kernel resume {population}` confirms the best when its budget is spent"
+    if not confirmation.passed:
+        return f"was refuted when it was to be confirmed ({confirmation.reason}): leave out --candidate"
+    return ""
+
+
+def _champion(view: Any, steps: Any, lineage: Any, session: Any, device: str, confirmation: Any) -> Any:
+    from evo_kernel.cli.confirmed import confirmed_data, survival_line
     from evo_kernel.cli.look import _diff
     from evo_kernel.cli.verifying import evaluation_data
     from evo_kernel.export.folder import Champion
@@ -59,7 +75,7 @@ def _champion(view: Any, steps: Any, lineage: Any, session: Any, device: str, co
     from evo_kernel.types import CaseKind
 
     task = load(session.config["task"])
-    evaluation = view.evaluation
+    evaluation, confirmed = view.evaluation, confirmation is not None and confirmation.passed
     source = apply_knobs(view.proposal.source, evaluation.knobs)
     with open_judge(task, device=device, settings=JudgeSettings(tune_plans=0)) as judge:
         recorded = judge.plans(source, (), [CaseKind.SEARCH, CaseKind.CHECK])
@@ -76,6 +92,7 @@ def _champion(view: Any, steps: Any, lineage: Any, session: Any, device: str, co
         "task_sha256": task.identity,
         "candidate": view.candidate,
         "confirmed": confirmed,
+        "confirmation": confirmed_data(confirmation),
         "source_sha256": source.sha256,
         "plans_are_the_judged_ones": same_versions,
         "evaluation": evaluation_data(evaluation),
@@ -89,6 +106,7 @@ def _champion(view: Any, steps: Any, lineage: Any, session: Any, device: str, co
         task_files=_task_files(task),
         candidate=view.candidate,
         confirmed=confirmed,
+        survival=survival_line(confirmation),
         hidden=_has_hidden_cases(task),
         source=source,
         plans={name: p.model_dump_json() for name, p in plans.items() if kinds[name] is CaseKind.SEARCH},

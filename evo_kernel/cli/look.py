@@ -37,6 +37,7 @@ def status(population: Path, as_json: bool) -> None:
         ("population", f"{found.path} ({found.task}), {writer}"),
         ("best", _standing(found.best, label)),
         ("champion", _standing(found.champion, label)),
+        *_survived(found.champion),
         ("attempts", f"{found.attempts}; {found.open_attempts} open, {found.failures} without a proposal, "
                      f"{found.abandoned} abandoned"),
         ("candidates", f"{found.candidates}; {verdicts or 'none judged'}; {found.pending} pending"),
@@ -51,6 +52,12 @@ def _standing(found: Any, label: str) -> str:
     if found is None or found.score is None:
         return "none yet"
     return f"{found.score:.3f} by candidate {found.candidate}, {'' if found.confirmed else 'not '}confirmed, {label}"
+
+
+def _survived(champion: Any) -> list[tuple[str, str]]:
+    if champion is None or champion.survived is None:
+        return []
+    return [("survived", f"{champion.survived:.0%} of the claimed {champion.claimed:.3f}x over the first kernel")]
 
 
 @click.command()
@@ -71,16 +78,16 @@ def show(population: Path, candidate: str, only_source: bool, only_diff: bool, a
         number = _number(reader, candidate)
         view = reader.candidate(number)
         parent = reader.candidate(view.parent) if view.parent else None
-        path = reader.critical_path(number)
+        path, confirmation = reader.critical_path(number), reader.confirmation(number)
     diff = _diff(parent.proposal.source.text if parent else "", view.proposal.source.text, view.parent, number)
     if only_source:
         click.echo(view.proposal.source.text)
     elif only_diff:
         click.echo(diff)
     elif as_json:
-        click.echo(json.dumps(_view_data(view, path, diff)))
+        click.echo(json.dumps(_view_data(view, path, confirmation, diff)))
     else:
-        _show(view, path, diff if parent else "")
+        _show(view, path, confirmation, diff if parent else "")
 
 
 @click.command()
@@ -136,7 +143,8 @@ def _diff(before: str, after: str, parent: int | None, number: int) -> str:
     return "\n".join(lines)
 
 
-def _view_data(view: Any, path: Any, diff: str) -> dict[str, Any]:
+def _view_data(view: Any, path: Any, confirmation: Any, diff: str) -> dict[str, Any]:
+    from evo_kernel.cli.confirmed import confirmed_data
     from evo_kernel.cli.verifying import evaluation_data
 
     return {
@@ -148,6 +156,7 @@ def _view_data(view: Any, path: Any, diff: str) -> dict[str, Any]:
         "strategy": view.proposal.strategy.key if view.proposal.strategy else None,
         "steps": [{"action": s.action, "outcome": s.outcome, "detail": s.detail} for s in view.proposal.steps],
         "evaluation": evaluation_data(view.evaluation) if view.evaluation else None,
+        "confirmation": confirmed_data(confirmation),
         "path": [{"candidate": s.candidate, "strategy": s.strategy.name if s.strategy else s.operator,
                   "score": s.score, "log_gain": s.log_gain} for s in path],
         "source": view.proposal.source.text,
@@ -155,9 +164,10 @@ def _view_data(view: Any, path: Any, diff: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _show(view: Any, path: Any, diff: str) -> None:
+def _show(view: Any, path: Any, confirmation: Any, diff: str) -> None:
     from rich.text import Text
 
+    from evo_kernel.cli.confirmed import confirmed_lines
     from evo_kernel.cli.mixed import mixed_lines
     from evo_kernel.cli.printing import open_console
     from evo_kernel.cli.summary import case_table
@@ -183,6 +193,8 @@ def _show(view: Any, path: Any, diff: str) -> None:
             say(line)
         if evaluation.knobs:
             say("knobs: " + ", ".join(f"{k}={v}" for k, v in evaluation.knobs))
+    for line in confirmed_lines(confirmation):
+        say(line)
     say("path:")
     for step in path:
         gain = f"{math.exp(step.log_gain):6.2f}x" if step.log_gain is not None else "      -"

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from evo_kernel.cli.compose import Prepared, best_of
+from evo_kernel.cli.confirmed import confirmed_data, survival_line
 from evo_kernel.cli.mixed import mixed_data, mixed_lines
 from evo_kernel.config import Config
 from evo_kernel.engine import Summary
@@ -33,6 +34,7 @@ def as_data(parts: Prepared, ended: Summary, path: Path) -> dict[str, Any]:
         "candidates": counters.candidates,
         "evaluations": dict(counters.evaluations),
         "best": _best_data(best),
+        "confirmation": confirmed_data(_confirmation(path, best)),
         "confirmed": parts.population.champion() is not None,
         "score_is": scale_line(parts.judge.environment).removeprefix("score: "),
     }
@@ -122,6 +124,8 @@ def _show_best(console: Console, parts: Prepared, path: Path, best: Relative, ev
     label = parts.judge.environment.label
     for line in standing_lines(parts.population.best(), parts.population.champion(), label):
         console.print(Text(line, style="bold"), soft_wrap=True)
+    if line := survival_line(_confirmation(path, best)):
+        console.print(Text(line), soft_wrap=True)
     console.print(case_table(evaluation, label))
     for line in mixed_lines(evaluation):
         console.print(Text(line), soft_wrap=True)
@@ -132,6 +136,16 @@ def _show_best(console: Console, parts: Prepared, path: Path, best: Relative, ev
         console.print(Text(line), soft_wrap=True)
     if evaluation.knobs:
         console.print(Text("knobs: " + ", ".join(f"{name}={value}" for name, value in evaluation.knobs)))
+
+
+def _confirmation(path: Path, best: Relative | None) -> Evaluation | None:
+    """What settled whether the candidate that is shown stands."""
+    from populations.reading import PopulationReader
+
+    if best is None:
+        return None
+    with PopulationReader(path) as reader:
+        return reader.confirmation(best.candidate)
 
 
 def exit_code(ended: Summary) -> int:

@@ -102,6 +102,7 @@ def read_source(file: Path) -> Any:
 
 def evaluation_data(evaluation: Any) -> dict[str, Any]:
     """An Evaluation as one object for scripts; times in µs."""
+    from evo_kernel.cli.confirmed import comparisons_data
     from evo_kernel.cli.mixed import mixed_data
 
     environment = evaluation.environment
@@ -118,6 +119,7 @@ def evaluation_data(evaluation: Any) -> dict[str, Any]:
         "checks": [{"case": c.case, "passed": c.passed, "error": c.error if _was_compared(c) else None,
                     "reason": c.reason} for c in checks.values()],
         "mixed": mixed_data(evaluation),
+        "comparisons": comparisons_data(evaluation.comparisons),
         "cases": [{"case": m.case, "us": m.median_us, "low_us": m.low_us, "high_us": m.high_us, "samples": m.n,
                    "baselines_us": dict(m.baselines_us), "speedup": m.speedup, "light_share": m.light_share,
                    "plan": m.plan} for m in evaluation.measurements],

@@ -20,6 +20,7 @@ class Champion:
     task_files: Mapping[str, str]  # task.py and what it names, by path beside it
     candidate: int
     confirmed: bool
+    survival: str  # how much of the claimed gain its confirmation still found, as a sentence; empty if nothing is known
     hidden: bool  # whether the task has confirm cases of its own, or confirms on the search cases
     source: Source  # with the chosen knobs written in
     plans: Mapping[str, str]  # search case → plan file text
@@ -58,6 +59,7 @@ def _readme(champion: Champion) -> str:
         f"# {champion.task}: candidate {champion.candidate}",
         f"Score {evaluation['score']:.3f}, {evaluation['environment']['label']}; "
         + f"{'confirmed' if champion.confirmed else 'NOT confirmed'} on {_where_confirmed(champion)}.",
+        *([f"{champion.survival[0].upper()}{champion.survival[1:]}."] if champion.survival else []),
         "",
         f"| case | µs, {evaluation['environment']['label']} | baselines µs | speed-up |",
         "| --- | --- | --- | --- |",

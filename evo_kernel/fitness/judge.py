@@ -1,4 +1,5 @@
-"""The judge: record → check → time or model → tune → score, cheapest first, each able to end it.
+"""The judge: record → check → time or model → tune → score, cheapest first, each able to end it;
+confirm, for champions.
 
 No candidate code runs here: sources become plans in confined children (record/), plans are executed by a runner
 (runners/), and what was found out about a plan is kept, so that the same plan never costs twice.
@@ -15,12 +16,13 @@ from dataclasses import dataclass, replace
 from evo_kernel.errors import InfraError, UserError
 from evo_kernel.fitness.ceilings import Ceilings
 from evo_kernel.fitness.compiling.compiler import Compiler
+from evo_kernel.fitness.confirming import Confirming
 from evo_kernel.fitness.grading import Grader
 from evo_kernel.fitness.plan import CompiledPlan
 from evo_kernel.fitness.prefilter import Mode, prefilter_for
 from evo_kernel.fitness.profile import KernelProfile, alone, cost_of, profile
 from evo_kernel.fitness.record.cases import record_case
-from evo_kernel.fitness.record.recorder import Fault, Recorder
+from evo_kernel.fitness.record.recorder import Fault, Recorder, Recording
 from evo_kernel.fitness.references import fresh_seed
 from evo_kernel.fitness.runners.base import Checked, Runner
 from evo_kernel.fitness.runners.choose import open_runner
@@ -29,7 +31,7 @@ from evo_kernel.fitness.tuning import Tuning
 from evo_kernel.fitness.work import PASSED, Work
 from evo_kernel.fitness.yardsticks import Yardsticks
 from evo_kernel.tasks.task import Task
-from evo_kernel.types import CaseKind, Environment, Evaluation, Knobs, PlanVerdict, Purpose, Source
+from evo_kernel.types import CaseKind, Environment, Evaluation, Knobs, Measurement, PlanVerdict, Purpose, Source
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class PlanJudge:
         self._yardsticks = Yardsticks(task, self._recorder)
         self._grader = Grader(task, self._recorder, self._yardsticks)
         self._tuning = Tuning(self._grader, settings.seed, settings.tune_plans, settings.tune_within)
+        self._confirming = Confirming(task, self._grader)
         self.environment: Environment
 
     def start(self) -> None:
@@ -102,10 +105,13 @@ class PlanJudge:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def evaluate(self, source: Source, purpose: Purpose, anew: bool = False) -> Evaluation:
+    def evaluate(
+        self, source: Source, purpose: Purpose, anew: bool = False, against: Source | None = None
+    ) -> Evaluation:
         """The verdict on one source; see types.Judge. Raises InfraError when the machine failed."""
         began, busy = time.monotonic(), self._runner.busy_s
-        evaluation = self._evaluate(Work(source, purpose, self._runner, anew))
+        work = Work(source, purpose, self._runner, anew)
+        evaluation = self._confirm(work, against) if purpose is Purpose.CONFIRM else self._evaluate(work)
         return replace(evaluation, wall_s=time.monotonic() - began, gpu_s=self._runner.busy_s - busy)
 
     def plans(self, source: Source, knobs: Knobs, kinds: Sequence[CaseKind]) -> Mapping[str, CompiledPlan | Fault]:
@@ -132,24 +138,40 @@ class PlanJudge:
     # --- one evaluation ---------------------------------------------------------------------------------------------
 
     def _evaluate(self, work: Work) -> Evaluation:
-        timed = {Purpose.PROBE: (), Purpose.CONFIRM: (CaseKind.CONFIRM,)}.get(work.purpose, (CaseKind.SEARCH,))
+        timed = () if work.purpose is Purpose.PROBE else (CaseKind.SEARCH,)
         recording = self._grader.record(work.source, (CaseKind.CHECK, *timed))
-        if recording.fault is not None:
-            return self._ended(work, Checked(recording.fault.status, recording.fault.reason))
-        self._grader.ask_ahead(work, recording, timed)
-        checked = self._grader.check_setting(work, recording, ())
-        if not checked.passed or not timed:
-            return self._ended(work, checked)
-        measured = self._grader.measure(work, recording, timed)
+        measured = self._graded(work, recording, timed)
         if isinstance(measured, Checked):
             return self._ended(work, measured)
         knobs: Knobs = ()
         if work.purpose is Purpose.SCORE and not work.anew:
             knobs, measured = self._tuning.tune(work, recording, measured)
-        return work.result(self._task.identity, self.environment, PASSED, knobs, measured)
+        return self._ended(work, PASSED, knobs, measured)
 
-    def _ended(self, work: Work, ended: Checked) -> Evaluation:
-        return work.result(self._task.identity, self.environment, ended)
+    def _confirm(self, work: Work, champion: Source | None) -> Evaluation:
+        """On hidden cases and by fresh seeds, then side by side with others: all of it by a fresh runner."""
+        recording = self._grader.record(work.source, (CaseKind.CHECK, CaseKind.CONFIRM, CaseKind.SEARCH))
+        opponents = self._confirming.opponents(champion)
+        claimed = self._confirming.claims(recording, opponents)  # before anything is measured again
+        with self._runner.fresh() as work.runner:
+            measured = self._graded(work, recording, (CaseKind.CONFIRM,))
+            if isinstance(measured, Checked):
+                return self._ended(work, measured)
+            compared = self._confirming.compare(work, recording, opponents, claimed)
+        if isinstance(compared, Checked):
+            return self._ended(work, compared)
+        return replace(self._ended(work, PASSED, (), measured), comparisons=tuple(compared))
+
+    def _graded(self, work: Work, recording: Recording, timed: Sequence[CaseKind]) -> list[Measurement] | Checked:
+        """Times on these kinds of case of what was recorded and checks out; or how it failed."""
+        if recording.fault is not None:
+            return Checked(recording.fault.status, recording.fault.reason)
+        self._grader.ask_ahead(work, recording, timed)
+        checked = self._grader.check_setting(work, recording, ())
+        return self._grader.measure(work, recording, timed) if checked.passed else checked
+
+    def _ended(self, work: Work, ended: Checked, knobs: Knobs = (), measured: Sequence[Measurement] = ()) -> Evaluation:
+        return work.result(self._task.identity, self.environment, ended, knobs, measured)
 
 
 def open_judge(

@@ -15,6 +15,8 @@ from enum import StrEnum
 
 import numpy as np
 
+from evo_kernel.types import SAME
+
 
 @dataclass(frozen=True)
 class PairSettings:
@@ -39,6 +41,7 @@ class Verdict(StrEnum):
     SLOWER = "slower"  # the interval lies below 1 ÷ threshold
     EQUAL = "equal"  # not shown to differ by more than the threshold, and the interval is narrow
     NOISY = "too noisy"  # the interval is too wide to say
+    SAME = SAME  # nothing was timed
 
 
 @dataclass(frozen=True)
@@ -71,17 +74,32 @@ def compare(log_ratios: Sequence[float], settings: PairSettings = PAIRING, seed:
         return Comparison(None, n, math.exp(median), 0.0, math.inf)
     final = n >= settings.pairs
     low, high = interval(log_ratios, settings.final_level if final else settings.early_level, settings.resamples, seed)
-    limit = math.log(settings.threshold)
-    verdict: Verdict | None = None
-    if low > limit:
-        verdict = Verdict.FASTER
-    elif high < -limit:
-        verdict = Verdict.SLOWER
-    elif -limit <= low and high <= limit:
-        verdict = Verdict.EQUAL
-    elif final:
-        verdict = Verdict.NOISY if (high - low) / 2 > settings.noisy else Verdict.EQUAL
+    verdict = _clear(low, high, settings) or (_unclear(low, high, settings) if final else None)
     return Comparison(verdict, n, math.exp(float(np.median(log_ratios))), math.exp(low), math.exp(high))
+
+
+def one_after_the_other(
+    incumbent_us: tuple[float, float, float], challenger_us: tuple[float, float, float]
+) -> Comparison:
+    """Of two times, each (median, low, high) of samples of its own: no pairs, so the interval is rather too wide."""
+    ratio = incumbent_us[0] / challenger_us[0]
+    low, high = incumbent_us[1] / challenger_us[2], incumbent_us[2] / challenger_us[1]
+    logs = math.log(low), math.log(high)
+    return Comparison(_clear(*logs, PAIRING) or _unclear(*logs, PAIRING), 0, ratio, low, high)
+
+
+def _clear(low: float, high: float, settings: PairSettings) -> Verdict | None:
+    """What an interval of the log ratio says, if it says something."""
+    limit = math.log(settings.threshold)
+    if low > limit:
+        return Verdict.FASTER
+    if high < -limit:
+        return Verdict.SLOWER
+    return Verdict.EQUAL if -limit <= low and high <= limit else None
+
+
+def _unclear(low: float, high: float, settings: PairSettings) -> Verdict:
+    return Verdict.NOISY if (high - low) / 2 > settings.noisy else Verdict.EQUAL
 
 
 def interval(log_ratios: Sequence[float], level: float, resamples: int, seed: int) -> tuple[float, float]:

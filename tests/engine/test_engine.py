@@ -13,7 +13,20 @@ import pytest
 from evo_kernel.budget import Budget, Ledger, Spent
 from evo_kernel.engine import Engine, EngineSettings, Summary
 from evo_kernel.errors import InfraError, OperatorFailed
-from evo_kernel.types import Brief, Call, Evaluation, Knobs, Probe, Proposal, Purpose, Source, Status
+from evo_kernel.types import (
+    Brief,
+    Call,
+    CaseKind,
+    Evaluation,
+    Knobs,
+    PairedComparison,
+    Probe,
+    Proposal,
+    Purpose,
+    Rival,
+    Source,
+    Status,
+)
 from populations.population import LineagePopulation, open_population
 from tests.support.scripted import (
     CARD,
@@ -91,6 +104,51 @@ def test_a_refuted_best_makes_room_for_the_next(population) -> None:
     assert len(refused) == 2
     assert ended.best is not None and ended.best.source.sha256 not in refused
     assert population.champion().candidate == ended.best.candidate
+
+
+def compared(source: Source, against: Source | None, first: float, champion: float) -> Evaluation:
+    """A confirmation in which pairs say how much faster it is than the first kernel, and than the champion."""
+    found = [PairedComparison("large", CaseKind.SEARCH, Rival.FIRST, "first", first, first, first, 0, "-", 2.0)]
+    if against is not None:
+        rest = (champion, champion, champion, 0, "-")
+        found.append(PairedComparison("hidden", CaseKind.CONFIRM, Rival.CHAMPION, against.sha256[:16], *rest))
+    return replace(scored(source, Purpose.CONFIRM), comparisons=tuple(found))
+
+
+def test_a_gain_that_pairs_do_not_show_makes_no_champion(population) -> None:
+    refused: list[str] = []
+
+    def answer(source: Source, purpose: Purpose, number: int) -> Evaluation:
+        if purpose is not Purpose.CONFIRM:
+            return scored(source, purpose)
+        refused.extend([source.sha256] if len(refused) < 2 else [])
+        return compared(source, None, 1.0 if source.sha256 in refused else 1.5, 1.0)
+
+    notebook = Notebook()
+    search(population, judge=ScriptedJudge(answer), notebook=notebook)
+    champion = population.champion()
+    assert len(refused) == 2 and champion is not None and champion.source.sha256 not in refused
+    assert sum(" confirm refuted " in line for line in notebook.lines) == 2
+
+
+def test_a_champion_is_replaced_only_by_what_pairs_do_not_show_slower(population) -> None:
+    judge = ScriptedJudge()
+    search(population, judge=judge)
+    first = population.champion()
+    assert first is not None and judge.against[-1] is None
+
+    for ratio in (0.97, 1.03):
+        spent = population.counters().charged
+
+        def answer(source: Source, purpose: Purpose, number: int, ratio: float = ratio) -> Evaluation:
+            if purpose is not Purpose.CONFIRM:
+                return scored(source, purpose)
+            return compared(source, first.source, 1.5, ratio)
+
+        judge = ScriptedJudge(answer)
+        search(population, judge=judge, budget=Budget(evaluations=spent + 40))
+        assert judge.asked[-1][1] is Purpose.CONFIRM and judge.against[-1] == first.source
+        assert (population.champion().candidate == first.candidate) is (ratio < 1.0)
 
 
 def test_what_is_confirmed_is_the_tuned_kernel(population) -> None:
@@ -285,7 +343,9 @@ class NoisyJudge(ScriptedJudge):
         super().__init__(environment=MEASURED)
         self._rng, self.again = np.random.default_rng(5), []
 
-    def evaluate(self, source: Source, purpose: Purpose, anew: bool = False) -> Evaluation:
+    def evaluate(
+        self, source: Source, purpose: Purpose, anew: bool = False, against: Source | None = None
+    ) -> Evaluation:
         found = replace(scored(source, purpose, {} if anew else None), environment=MEASURED)
         (measured,) = found.measurements
         us = 50.0 * float(self._rng.normal(1.0, 0.01))

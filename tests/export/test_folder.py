@@ -19,6 +19,7 @@ CHAMPION = Champion(
     task_files={"task.py": "SEED = 'first/seed.py'\n", "first/seed.py": "def run(x): ...\n"},
     candidate=7,
     confirmed=False,
+    survival="96% of the claimed gain survived: 2.000x claimed; over the first kernel, modeled: 1.945x",
     hidden=True,
     source=Source("BLOCK = 64\n"),
     plans={"large": "{}"},
@@ -41,6 +42,7 @@ def test_the_folder_holds_everything_that_verifies_it(tmp_path: Path) -> None:
     readme = (folder / "README.md").read_text()
     assert "modeled (sm_90)" in readme
     assert "NOT confirmed on hidden cases" in readme
+    assert "\n96% of the claimed gain survived: 2.000x claimed" in readme
     assert "evo-kernel verify softmax.py --task task.py --confirm" in readme
     assert "| large | 12.5 | eager 25.0 | 2.00 |" in readme
     anywhere, with_gpu = readme.split("Time its plans at full size")

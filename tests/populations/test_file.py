@@ -19,7 +19,7 @@ import pytest
 from sqlite_utils import Database
 
 from evo_kernel.errors import PopulationError, PopulationLocked
-from evo_kernel.types import Purpose, Source
+from evo_kernel.types import CaseKind, PairedComparison, Purpose, Rival, Source, Status
 from populations.lock import owner
 from populations.migrations import migrations
 from populations.population import open_population
@@ -283,3 +283,43 @@ def test_an_old_file_with_measurements_is_read_and_gets_the_clocks_columns(tmp_p
             with open_it(path, environment=MEASURED) as population:
                 population.tell(population.plant(Source("# later\ndef run(x): ...")), told)
     assert found[-1].measurements == told.measurements
+
+
+def test_comparisons_come_back_as_they_were_told(tmp_path):
+    path = tmp_path / "p.db"
+    found = (
+        PairedComparison("large", CaseKind.SEARCH, Rival.FIRST, "ab" * 32, 1.7, 1.6999, 1.7001, 40, "faster", 1.9),
+        PairedComparison("huge", CaseKind.CONFIRM, Rival.FIRST, "cd" * 32, 0.1 + 0.2, 0.25, 0.35, 100, "slower"),
+        PairedComparison("huge", CaseKind.CONFIRM, Rival.CHAMPION, "ab" * 32, 1.0, 1.0, 1.0, 0, "the same plan"),
+    )
+    with open_it(path) as population:
+        search(population, 3, random.Random(5))
+        ticket = population.recorded(population.best().candidate)
+        verdict = replace(passed(ticket.proposal.source, random.Random(5)), purpose=Purpose.CONFIRM, comparisons=found)
+        population.tell(ticket, verdict)
+        assert population.champion().candidate == ticket.candidate
+        refuted = replace(verdict, status=Status.REFUTED, reason="not faster", score=None)
+        population.tell(ticket, refuted)
+        assert population.champion() is None
+        digest = population.digest()
+    with PopulationReader(path) as reader:
+        told = [one for one in reader.candidate(ticket.candidate).evaluations if one.purpose is Purpose.CONFIRM]
+        assert told == [verdict, refuted] and told[0].comparisons == found
+        assert reader.champion() is None and reader.best().candidate != ticket.candidate
+    with open_it(path) as population:
+        assert population.digest() == digest
+
+
+def test_a_file_from_before_comparisons_is_read_and_gets_their_table(tmp_path):
+    path = tmp_path / "old.db"
+    with open_it(path) as population:
+        search(population, 3, random.Random(5))
+    with Database(path) as database:
+        database.table("comparisons").drop()
+        database.execute("DELETE FROM _sqlite_migrations WHERE name = '0004_comparisons'")
+        database.conn.commit()
+    with PopulationReader(path) as reader:
+        assert reader.candidate(1).evaluations[0].comparisons == ()
+    with open_it(path) as population:
+        assert population.best().evaluation.comparisons == ()
+        assert population._store.database.table("comparisons").exists()

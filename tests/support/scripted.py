@@ -104,12 +104,16 @@ class ScriptedJudge:
     wait_s: float = 0.0
     environment: Environment = ENVIRONMENT
     asked: list[tuple[str, Purpose]] = field(default_factory=list)
+    against: list[Source | None] = field(default_factory=list)  # of each that was asked
     closed: threading.Event = field(default_factory=threading.Event)
     _numbers: itertools.count = field(default_factory=itertools.count)
 
-    def evaluate(self, source: Source, purpose: Purpose, anew: bool = False) -> Evaluation:
+    def evaluate(
+        self, source: Source, purpose: Purpose, anew: bool = False, against: Source | None = None
+    ) -> Evaluation:
         del anew
         self.asked.append((source.sha256, purpose))
+        self.against.append(against)
         number = next(self._numbers)
         if self.wait_s:
             time.sleep(self.wait_s)

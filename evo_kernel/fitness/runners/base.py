@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -117,6 +118,11 @@ class Runner(Protocol):
         checked: bool = True,
     ) -> Paired | Checked:
         """Whether the challenger is faster, by samples taken side by side; the same plan twice is an A/A test."""
+        ...
+
+    def fresh(self) -> AbstractContextManager[Runner]:
+        """A runner that has served nobody, for the calling thread alone: a new process, empty caches, and on a GPU a
+        new context. Nothing else runs on that GPU meanwhile, so prepare what takes long before."""
         ...
 
     def baselines(self, case: Case) -> Mapping[str, float]:

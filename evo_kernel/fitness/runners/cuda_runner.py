@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -47,7 +47,7 @@ class CudaRunner:
         self._task, self._gpu, self._deadline_s = task, gpu, deadline_s
         module = "evo_kernel.fitness.runners.cuda_worker"
         self._command = tuple(command) or (sys.executable, "-P", "-m", module, str(task.path))
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # whoever has the runner to itself makes its requests under it
         self._process: WorkerProcess | None = None
         self._spare: WorkerProcess | None = None
         self._log = open_log()
@@ -142,6 +142,14 @@ class CudaRunner:
         verdict = Verdict(found.pop("verdict"))
         first_us, second_us = answer["median_us"]
         return Paired(Comparison(verdict, **found), first_us, second_us, answer["state"])
+
+    @contextlib.contextmanager
+    def fresh(self) -> Iterator[CudaRunner]:
+        with self._lock:
+            if self._process is not None and self._process.served:
+                self._end()
+            self._ensure_started()
+            yield self
 
     def baselines(self, case: Case) -> Mapping[str, float]:
         found: dict[str, float] = {}
@@ -245,9 +253,13 @@ class CudaRunner:
         return WorkerProcess(self._command, self._gpu, self._log)
 
     def _drop(self) -> None:
+        """A process that a fault has cost."""
+        self.respawns += self._process is not None
+        self._end()
+
+    def _end(self) -> None:
         process, self._process = self._process, None
         if process is not None:
-            self.respawns += 1
             with contextlib.suppress(OSError):
                 process.kill()
 

@@ -8,6 +8,7 @@ references are. A child never sees a reference.
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import math
 import os
@@ -126,6 +127,11 @@ class InterpreterRunner:
     def exam(self, exam: Exam) -> Examined:
         return exam_one_by_one(self, exam)
 
+    @contextlib.contextmanager
+    def fresh(self) -> Iterator[InterpreterRunner]:
+        """Itself: every request is a child of its own, and what is kept between them no plan can reach."""
+        yield self
+
     def pair(
         self,
         incumbent: CompiledPlan,
@@ -135,10 +141,10 @@ class InterpreterRunner:
         settings: PairSettings | None = None,
         checked: bool = True,
     ) -> Paired | Checked:
-        """Modeled times are exact: one is enough of each."""
+        """Modeled times are exact: one is enough of each. Only the challenger is looked at: it is the one in doubt."""
         times = []
         for plan in (incumbent, challenger):
-            found = self.measure(plan, case, seed, checked)
+            found = self.measure(plan, case, seed, checked and plan is challenger)
             if isinstance(found, Checked):
                 return found
             times.append(found.median_us)
@@ -290,7 +296,7 @@ class InterpreterRunner:
         if answer is not None and "fault" in answer:
             fault = answer["fault"]
             status = Status(fault["status"]) if fault["status"] in set(Status) else Status.RUNTIME_ERROR
-            status = Status.RUNTIME_ERROR if status in (Status.PASSED, Status.INFRA_ERROR) else status
+            status = Status.RUNTIME_ERROR if status in (Status.PASSED, Status.INFRA_ERROR, Status.REFUTED) else status
             return Checked(status, str(fault["reason"])[:2000])
         last = detail.strip().splitlines()[-1] if detail.strip() else outcome
         status, text = _STATUS.get(outcome, (Status.RUNTIME_ERROR, "it ended in the interpreter: {last}"))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -75,6 +76,18 @@ class RunnerPool:
         checked: bool = True,
     ) -> Paired | Checked:
         return self._on_a_free_one(lambda r: r.pair(incumbent, challenger, case, seed, settings, checked))
+
+    @contextlib.contextmanager
+    def fresh(self) -> Iterator[Runner]:
+        runner, failed = self._take(), False
+        try:
+            with runner.fresh() as renewed:
+                yield renewed
+        except InfraError:
+            failed = True
+            raise
+        finally:
+            self._give(runner, failed)
 
     def baselines(self, case: Case) -> Mapping[str, float]:
         return self._on_a_free_one(lambda runner: runner.baselines(case))

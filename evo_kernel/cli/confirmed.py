@@ -1,0 +1,61 @@
+"""How much of a claimed gain survived its confirmation: told wherever a champion is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from evo_kernel.types import CaseKind, Evaluation, Gain, PairedComparison, Rival
+
+
+def survival_line(confirmation: Evaluation | None) -> str:
+    """One sentence on the gain over the first kernel; empty where nothing was compared."""
+    found = confirmation.gain_over(Rival.FIRST, CaseKind.SEARCH) if confirmation is not None else None
+    if confirmation is None or found is None:
+        return ""
+    over = f"over the first kernel, {_how(confirmation)}: {found}"
+    if confirmation.survived is None or confirmation.claimed is None:
+        return f"gain {over}"
+    return f"{confirmation.survived:.0%} of the claimed gain survived: {confirmation.claimed:.3f}x claimed; {over}"
+
+
+def confirmed_lines(confirmation: Evaluation | None) -> list[str]:
+    """For people: the verdict, what survived, and every comparison."""
+    if confirmation is None:
+        return []
+    lines = ["confirmed" if confirmation.passed else f"not confirmed, {confirmation.status}: {confirmation.reason}"]
+    if line := survival_line(confirmation):
+        lines.append(line)
+    width = max((len(one.case) for one in confirmation.comparisons), default=0)
+    for one in confirmation.comparisons:
+        gain = Gain(one.ratio, one.low, one.high)
+        claim = f", {one.claimed:.3f}x claimed" if one.claimed is not None else ""
+        pairs = f", {one.pairs} pairs" if one.pairs else ""
+        lines.append(f"  {one.case:<{width}}  {one.kind}, to the {one.against}: {gain} {one.verdict}{pairs}{claim}")
+    return lines
+
+
+def confirmed_data(confirmation: Evaluation | None) -> dict[str, Any] | None:
+    """For scripts; None where nothing was confirmed or refuted."""
+    if confirmation is None:
+        return None
+    gain = confirmation.gain_over(Rival.FIRST, CaseKind.SEARCH)
+    return {
+        "status": str(confirmation.status),
+        "reason": confirmation.reason,
+        "claimed": confirmation.claimed,
+        "found": {"ratio": gain.ratio, "low": gain.low, "high": gain.high} if gain is not None else None,
+        "survived": confirmation.survived,
+        "comparisons": comparisons_data(confirmation.comparisons),
+    }
+
+
+def comparisons_data(comparisons: tuple[PairedComparison, ...]) -> list[dict[str, Any]]:
+    return [
+        {"case": one.case, "kind": str(one.kind), "against": str(one.against), "plan": one.plan, "ratio": one.ratio,
+         "low": one.low, "high": one.high, "pairs": one.pairs, "verdict": one.verdict, "claimed": one.claimed}
+        for one in comparisons
+    ]  # fmt: skip
+
+
+def _how(confirmation: Evaluation) -> str:
+    return "by fresh pairs" if confirmation.environment.kind == "measured" else "modeled"
