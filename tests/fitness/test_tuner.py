@@ -186,13 +186,14 @@ def test_what_the_prefilter_leaves_out_is_never_timed_but_told_to_the_tuner(race
             tuner, "tell", lambda s, setting, cost: (told.update({setting: cost}), tell(s, setting, cost))
         )
         evaluation = judge.evaluate(source, Purpose.SCORE)
-        champion = judge.evaluate(source, Purpose.CONFIRM)
+        asked_of_it = judge._tuning.prefilter.asked
+        again = judge.evaluate(source, Purpose.SCORE, anew=True)
     assert asked == [(usual.task, "on", 90)] and sampler.started and sampler.closed
     assert {warps for _, warps in runner.timed} == {1, 2, 4}  # 4 is the source's own: always timed
     assert evaluation.knobs == (("NUM_WARPS", 2),)
     assert set(told) == {(("NUM_WARPS", n),) for n in (1, 2, 8, 16)}
     assert told[(("NUM_WARPS", 8),)] < math.log(80.0)  # as much faster than the own one as the model says
-    assert champion.passed
+    assert again.passed and judge._tuning.prefilter.asked == asked_of_it > 0  # an elite's re-measurement is not asked
 
 
 def test_no_prefilter_where_times_are_modeled(raced, monkeypatch):
