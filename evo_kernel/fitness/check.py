@@ -109,14 +109,7 @@ def _fault(got: torch.Tensor, wanted: Expected, tolerance: Tolerance) -> tuple[s
         return "", 0.0
     if not honest.is_floating_point():
         return _integer_fault(got, wanted)
-    unwritten = _poisoned(got) & ~honest.isnan()
-    if unwritten.any():
-        return (
-            f"has {int(unwritten.sum())} of {got.numel()} elements that were never written, or that come from memory "
-            f"nothing wrote; the first at {_first(unwritten)}",
-            math.inf,
-        )
-    return _float_fault(got.double(), wanted, tolerance)
+    return _float_fault(got, wanted, tolerance)
 
 
 def _integer_fault(got: torch.Tensor, wanted: Expected) -> tuple[str, float]:
@@ -132,18 +125,28 @@ def _integer_fault(got: torch.Tensor, wanted: Expected) -> tuple[str, float]:
 
 
 def _float_fault(got: torch.Tensor, wanted: Expected, tolerance: Tolerance) -> tuple[str, float]:
+    """Everything is asked of the device at once: waiting for each answer would cost more than finding it."""
     truth, compared = wanted.truth, wanted.compared
-    special = compared & ~truth.isfinite()
-    odd = special & ~((got == truth) | (got.isnan() & truth.isnan())) | (compared & truth.isfinite() & ~got.isfinite())
-    if odd.any():
+    unwritten = _poisoned(got) & ~wanted.honest.isnan()
+    got, finite = got.double(), truth.isfinite()
+    same = torch.where(finite, got.isfinite(), (got == truth) | (got.isnan() & truth.isnan()))
+    odd = compared & ~same
+    error = torch.where(compared & finite, (got - truth).abs(), 0.0)
+    asked = [unwritten.any().double(), odd.any().double(), error.norm(), error.max()]
+    any_unwritten, any_odd, frobenius, largest = torch.stack(asked).tolist()
+    if any_unwritten:
+        return (
+            f"has {int(unwritten.sum())} of {got.numel()} elements that were never written, or that come from memory "
+            f"nothing wrote; the first at {_first(unwritten)}",
+            math.inf,
+        )
+    if any_odd:
         where = _first(odd)
         return (
             f"is {got[where].item()} at {where} where the reference is {truth[where].item():.6g}; {int(odd.sum())} of "
             f"{got.numel()} elements are like that",
             math.inf,
         )
-    error = torch.where(compared & truth.isfinite(), (got - truth).abs(), torch.zeros_like(truth))
-    frobenius, largest = float(error.norm()), float(error.max())
     bounds = (
         max(tolerance.relative_multiple * wanted.frobenius, tolerance.absolute * math.sqrt(error.numel())),
         max(tolerance.max_multiple * wanted.largest, tolerance.absolute),

@@ -17,10 +17,12 @@ from evo_kernel.errors import InfraError, UserError
 from evo_kernel.fitness.ceilings import Ceilings
 from evo_kernel.fitness.compiling.compiler import Compiler
 from evo_kernel.fitness.confirming import Confirming
+from evo_kernel.fitness.counters import CountPart
 from evo_kernel.fitness.grading import Grader
 from evo_kernel.fitness.plan import CompiledPlan
 from evo_kernel.fitness.prefilter import Mode, prefilter_for
-from evo_kernel.fitness.profile import KernelProfile, alone, cost_of, profile
+from evo_kernel.fitness.profile import CaseProfile
+from evo_kernel.fitness.profiler import Profiler
 from evo_kernel.fitness.record.cases import record_case
 from evo_kernel.fitness.record.recorder import Fault, Recorder, Recording
 from evo_kernel.fitness.references import fresh_seed
@@ -118,22 +120,28 @@ class PlanJudge:
         """Recorded plans by case: what export and --save-plan write."""
         return {case: plan for (case, _), plan in self._grader.record(source, kinds, [knobs]).plans.items()}
 
-    def profile(self, source: Source, knobs: Knobs, kinds: Sequence[CaseKind]) -> Mapping[str, list[KernelProfile]]:
-        """What each launch does with the GPU, by case. Each is timed alone. Raises UserError with a source's fault."""
-        target, found, seed = target_for(self._runner.arch), {}, fresh_seed()
-        for case in (case for kind in kinds for case in self._grader.cases(kind)):
+    def profile(
+        self,
+        source: Source,
+        knobs: Knobs,
+        kinds: Sequence[CaseKind],
+        counters: bool | None = None,
+        case_name: str | None = None,
+    ) -> Mapping[str, CaseProfile]:
+        """What each launch does with the GPU, by case (or of one); see fitness/profiler.py. Each is timed alone.
+
+        Raises UserError with a source's fault.
+        """
+        parts = []
+        for case in (case for kind in kinds for case in self._grader.cases(kind) if case_name in (None, case.name)):
             recording = self._recorder.record(source, (record_case(self._task, case),), [knobs])
             plan = recording.plans[(case.name, knobs)]
             if isinstance(plan, Fault):
                 raise UserError(f"{plan.status} on {case.name}: {plan.reason}")
-            costs = []
-            for position in range(len(plan.plan.launches)):
-                timed = self._runner.measure(alone(plan, position), case, seed, False)
-                if isinstance(timed, Checked):
-                    raise UserError(f"launch {position} of {case.name}, {timed.status}: {timed.reason}")
-                costs.append(cost_of(timed, target, self.environment.kind))
-            found[case.name] = profile(plan, costs, target)
-        return found
+            parts.append(CountPart(plan, case, fresh_seed()))
+        measured = self.environment.kind == "measured"
+        profiler = Profiler(self._task, self._runner, self.ceilings, measured, self._settings.deadline_s)
+        return profiler.profile(parts, counters)
 
     # --- one evaluation ---------------------------------------------------------------------------------------------
 

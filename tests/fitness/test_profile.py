@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from evo_kernel.fitness.ceilings import Ceilings
 from evo_kernel.fitness.compiling.compiler import Compiler
 from evo_kernel.fitness.plan import CompiledPlan
-from evo_kernel.fitness.profile import LaunchCost, alone, as_text, profile
+from evo_kernel.fitness.profile import CaseProfile, LaunchCost, alone, costs_of, profile
 from evo_kernel.fitness.targets import H200
-from tests.fitness.handmade import matmul_plan
+from tests.fitness.handmade import matmul_plan, traffic_of
+from tests.fitness.test_counters import RAW
 
+CEILINGS = Ceilings.of_target(H200)
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -31,19 +34,36 @@ def twice():
 
 
 def test_each_launch_has_its_share_and_its_rates(twice):
-    costs = [LaunchCost(30.0, bytes=42.6e6, flops=2 * 512**3), LaunchCost(10.0)]
-    first, second = profile(twice, costs, H200)
+    costs = [LaunchCost(30.0, bytes=42.6e6, flops={"fp16": 2 * 512**3}), LaunchCost(10.0)]
+    first, second = profile(twice, costs, H200, CEILINGS)
     assert (first.share, second.share) == (0.75, 0.25)
     assert first.gb_per_s == pytest.approx(1420.0) and first.bandwidth_share == pytest.approx(1 / 3)
     assert first.tflop_per_s == pytest.approx(8.948, rel=1e-3)
-    assert second.gb_per_s is second.tflop_per_s is None
+    assert first.light_share == pytest.approx(1 / 3)
+    assert second.gb_per_s is second.tflop_per_s is second.light_share is None and second.bound_by == "unknown"
     assert (first.tensor_core, first.data_path, first.num_warps) == ("wgmma", "cp.async", 8)
     assert first.waves == 16 / (first.blocks_per_sm * 132)
     assert first.limiter in ("registers", "shared memory") and 0 < first.occupancy <= 1
     assert 0 < sum(first.mix.values()) <= 1
-    text = as_text([first, second], "measured (a GPU)")
-    assert text.startswith("times are measured (a GPU)")
+    text = CaseProfile((first, second), ("a note",)).as_text("measured (a GPU)")
+    assert text.startswith("times are measured (a GPU); bytes and tl.dot are counted in sampled programs")
+    assert text.splitlines()[1] == "a note"
     assert "33% of a copy" in text and "wgmma tensor cores" in text and f"{first.registers} registers" in text
+
+
+def test_a_measured_launch_has_counted_bytes_and_hardware_counters(twice):
+    one = alone(twice, 0)
+    (cost,) = costs_of(one, [40.0], traffic_of(one.plan), [RAW], H200)
+    assert sum(cost.flops.values()) == pytest.approx(2 * 512**3)
+    assert 3 * 512 * 512 <= cost.bytes / 2 <= 4.5 * 512 * 512  # fp16 inputs once each, and the output
+    (found,) = profile(one, [cost], H200, CEILINGS)
+    assert found.light_share == pytest.approx(max(cost.bytes / 4.26e12, 2 * 512**3 / 789e12) / 40e-6)
+    assert (found.bound_by, found.evidence) == ("memory", "device memory at 71% of peak")
+    (line,) = [x for x in CaseProfile((found,)).as_text("x").splitlines() if "occupancy" in x]
+    assert "achieved" not in line, "it was not counted"
+    bare = costs_of(one, [40.0], None, [{}], H200)
+    assert bare == [LaunchCost(40.0)]
+    assert "not measured" not in CaseProfile(tuple(profile(one, bare, H200, CEILINGS))).as_text("x")
 
 
 def test_a_launch_alone_is_one_node_and_another_kernel(twice):
@@ -62,8 +82,16 @@ def test_the_command():
     done = command(seed, "--task", "softmax", "--case", "m16384-n1000", "--device", "cpu", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    (kernel,) = found["cases"].pop("m16384-n1000")
+    case = found["cases"].pop("m16384-n1000")
+    (kernel,) = case["kernels"]
+    assert not case["notes"] and kernel["bound_by"] in ("memory", "issue") and 0.2 < kernel["light_share"] < 1
     assert found["environment"]["kind"] == "modeled" and not found["cases"]
     assert kernel["share"] == 1.0 and kernel["us"] > 10 and kernel["terms"]["dram"] > 1
     missing = command("none.py", "--task", "softmax")
     assert missing.returncode == 2 and "none.py" in missing.stderr and "Traceback" not in missing.stderr
+
+
+def test_counters_that_are_asked_for_and_cannot_be_had_are_a_sentence():
+    seed = "evo_kernel/tasks/builtin/softmax/seed.py"
+    done = command(seed, "--task", "softmax", "--case", "m16384-n1000", "--device", "cpu", "--counters")
+    assert done.returncode == 0 and "\nno hardware counters: there is no GPU here\n" in done.stdout

@@ -162,8 +162,12 @@ def event_clock():
 
 @part
 def metronome():
-    beat = Metronome(device)
-    return [beat.tick() for _ in range(41)][::20]
+    beat, drifts = Metronome(device), []
+    for _ in range(41):
+        drifts.append(beat.tick())
+        device.wipe(), device.release()  # what the beat copies must not be freed memory
+        other = torch.full((1 << 28,), 7, dtype=torch.uint8, device="cuda")
+    return [*drifts[::20], 0.0 if bool((other == 7).all()) else 1.0]
 
 @part
 def out_of_capture():

@@ -82,13 +82,11 @@ def _values(path: Path, fields: dict[str, str]) -> dict:
         raise ValueError(f"{path.name}: where is {values['where']!r}; choose from {', '.join(sorted(PLACES))}")
     if path.parent.name == "cheats":
         words = {word.strip() for word in fields.get("ends", "").split(",")}
-        if words == {HONEST}:
-            if not values["twin"] and not values["rival"]:
-                raise ValueError(f"{path.name}: what ends honest names a file: `same plan as` or `no faster than`")
-        else:
-            values["ends"] = frozenset(Status(word) for word in words)
-            if not values["ends"] <= ENDINGS:
-                raise ValueError(f"{path.name}: a cheat ends in {', '.join(sorted(ENDINGS))}, or honest")
+        values["ends"] = frozenset(Status(word) for word in words - {HONEST})
+        if HONEST in words and not values["twin"] and not values["rival"]:
+            raise ValueError(f"{path.name}: what ends honest names a file: `same plan as` or `no faster than`")
+        if not values["ends"] <= ENDINGS:
+            raise ValueError(f"{path.name}: a cheat ends in {', '.join(sorted(ENDINGS))}, or honest")
         if not values["rows"]:
             raise ValueError(f"{path.name}: a cheat names its row of the catalogue")
     return values

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import torch
@@ -44,13 +44,13 @@ class Court:
         self._waiting: dict[tuple[str, float], list[Entry]] = {}
         for entry in selected:
             self._waiting.setdefault((entry.task, entry.deadline_s), []).append(entry)
-        self._found: dict[str, Outcome] = {}
+        self._found: dict[str, Future[Outcome]] = {}
 
     def outcome(self, entry: Entry) -> Outcome:
         """What became of a file. Judges all waiting files of its task on the first call."""
         if entry.name not in self._found:
             self._judge(entry.task, self._waiting.pop((entry.task, entry.deadline_s)), entry.deadline_s)
-        return self._found[entry.name]
+        return self._found[entry.name].result()
 
     def _judge(self, task: str, files: list[Entry], deadline_s: float) -> None:
         settings = JudgeSettings(tune_plans=0, deadline_s=deadline_s)
@@ -58,8 +58,7 @@ class Court:
             open_judge(load_task(task), device=device(), settings=settings) as judge,
             ThreadPoolExecutor(os.cpu_count() or 1) as pool,
         ):
-            outcomes = pool.map(lambda entry: _outcome(judge, entry), files)
-            self._found.update(zip([entry.name for entry in files], outcomes, strict=True))
+            self._found |= {entry.name: pool.submit(_outcome, judge, entry) for entry in files}
 
 
 def _outcome(judge: PlanJudge, entry: Entry) -> Outcome:

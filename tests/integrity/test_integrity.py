@@ -38,11 +38,12 @@ def test_no_cheat_is_scored(court, entry: Entry):
     outcome = court.outcome(entry)
     evaluation = outcome.evaluation
     print(f"{entry.name}: {evaluation.status}: {evaluation.reason}")
-    if entry.twin:  # the cheat has no place in a plan: what is scored is, launch for launch, an honest kernel
+    honest = evaluation.status not in entry.ends
+    if entry.twin and honest:  # it has no place in a plan: what is scored is, launch for launch, an honest kernel
         assert evaluation.status is Status.PASSED, evaluation.reason
         assert outcome.hashes and outcome.hashes == outcome.twins
         return
-    if entry.rival:  # it is right, and gains nothing by the cheat
+    if entry.rival and honest:  # it is right, and gains nothing by the cheat
         assert evaluation.status is Status.PASSED, evaluation.reason
         assert evaluation.score is not None and outcome.rival is not None
         assert evaluation.score <= NO_GAIN * outcome.rival, (evaluation.score, outcome.rival)

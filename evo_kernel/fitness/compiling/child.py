@@ -1,6 +1,6 @@
 """The compiler's child: kernel text in, cubin out. It sees no candidate module, only self-contained kernel text.
 
-Request: {"arch", "kernel"}. Answer: {"metadata", "cubin"} or {"fault"}.
+Request: {"arch", "kernels"}: several are of one text. Answer: {"answers": [{"metadata", "cubin"} or {"fault"}, ...]}.
 """
 
 from __future__ import annotations
@@ -36,8 +36,11 @@ def warm_up() -> None:
 
 
 def handle(request: dict[str, Any], folder: str) -> dict[str, Any]:
-    """Compile one kernel; what it does wrong is an answer."""
-    kernel, arch = request["kernel"], request["arch"]
+    """Compile kernels; what one does wrong is its answer."""
+    return {"answers": [_compile(kernel, request["arch"], folder) for kernel in request["kernels"]]}
+
+
+def _compile(kernel: dict[str, Any], arch: int, folder: str) -> dict[str, Any]:
     try:
         if kernel["language"] == "cuda":
             return _compile_cuda(kernel, arch, folder)

@@ -12,7 +12,7 @@ import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -35,8 +35,10 @@ class Compiler:
         self._arch = arch
         self._deadline_s = deadline_s
         self._zygote = Zygote("compile")
-        self._pool = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="compile")
+        self._cores = os.cpu_count() or 1
+        self._pool = ThreadPoolExecutor(self._cores, thread_name_prefix="compile")
         self._lock = threading.Lock()
+        self._waiting = 0  # kernels that are being compiled, or will be
         self._cache: OrderedDict[str, Binary | str] = OrderedDict()
 
     def start(self) -> None:
@@ -62,16 +64,43 @@ class Compiler:
         faults = {k.key: text_fault(k) for k in kernels}
         clean = [k for k in kernels if not faults[k.key]]
         results: dict[str, Binary | str] = {key: fault for key, fault in faults.items() if fault}
-        results |= dict(zip([k.key for k in clean], self._pool.map(self._compile_one, clean), strict=True))
+        with self._lock:
+            self._waiting += len(clean)
+            batches = list(_batches(clean, max(1, self._cores - self._waiting + len(clean))))
+        try:
+            for made in self._pool.map(self._compile_batch, batches):
+                results |= made
+        finally:
+            with self._lock:
+                self._waiting -= len(clean)
         return [results[k.key] for k in kernels]
 
-    def _compile_one(self, kernel: Kernel) -> Binary | str:
-        """A child a kernel: they compile side by side, and one that breaks its child breaks no other."""
-        limits = Limits(deadline_s=self._deadline_s, may_fork=True)
-        result = self._zygote.run({"arch": self._arch, "kernel": kernel.model_dump(mode="json")}, limits)
-        if result.answer is None:
-            return f"kernel {kernel.name}: the compiler ended with {result.outcome}"
-        return _binary(kernel, result.answer)
+    def _compile_batch(self, kernels: Sequence[Kernel]) -> dict[str, Binary | str]:
+        """By key. What breaks the child of several is tried alone, so that one breaks no other."""
+        limits = Limits(deadline_s=self._deadline_s * len(kernels), may_fork=True)
+        request = {"arch": self._arch, "kernels": [kernel.model_dump(mode="json") for kernel in kernels]}
+        result = self._zygote.run(request, limits)
+        answers = result.answer.get("answers") if result.answer is not None else None
+        if isinstance(answers, list) and len(answers) == len(kernels):
+            return {k.key: _binary(k, answer) for k, answer in zip(kernels, answers, strict=True)}
+        if len(kernels) > 1:
+            return {key: made for kernel in kernels for key, made in self._compile_batch([kernel]).items()}
+        return {kernels[0].key: f"kernel {kernels[0].name}: the compiler ended with {result.outcome}"}
+
+
+def _batches(kernels: Sequence[Kernel], free_cores: int) -> Iterator[Sequence[Kernel]]:
+    """What one child compiles: kernels of one text, as many at a time as leave no free core idle.
+
+    Of one text only: jitted text may run at compile time, and must not see the compilation of other text, whose binary
+    is kept for everybody. A child costs about as much as half a small kernel.
+    """
+    by_text: dict[str, list[Kernel]] = {}
+    for kernel in kernels:
+        by_text.setdefault(kernel.text if kernel.language != "cuda" else kernel.key, []).append(kernel)
+    size = -(-len(kernels) // free_cores)
+    for same in by_text.values():
+        for first in range(0, len(same), size):
+            yield same[first : first + size]
 
 
 def text_fault(kernel: Kernel) -> str:

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from evo_kernel.fitness.counters import Counted, CountPart
 from evo_kernel.fitness.pairing import Comparison, PairSettings
 from evo_kernel.fitness.plan import CompiledPlan
 from evo_kernel.tasks.task import Case
@@ -136,6 +137,10 @@ class Runner(Protocol):
 
     def ceilings(self) -> Mapping[str, float]:
         """What this GPU can do at most, as `Ceilings.as_data`; empty where there is none. Measured once."""
+        ...
+
+    def counters(self, parts: Sequence[CountPart]) -> Counted:
+        """Hardware counters of the launches of plans; nothing else runs on that GPU meanwhile."""
         ...
 
     @property

@@ -31,7 +31,13 @@ class Buffers(Protocol):
 
     def poison(self, plan: CompiledPlan) -> None: ...
 
-    def broken_canary(self) -> int | None: ...
+    def canaries_whole(self) -> torch.Tensor:
+        """Whether nothing was written beside a buffer, as a tensor that nobody has waited for."""
+        ...
+
+    def broken_canary(self) -> int | None:
+        """Index of a buffer beside which something wrote; None when all bands are whole."""
+        ...
 
 
 class Launches(Protocol):

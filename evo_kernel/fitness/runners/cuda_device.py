@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from evo_kernel.fitness.runners.nvml import GpuState, Nvml
 from evo_kernel.fitness.timing import TIMING
 
 _WIPE_BYTE = 0xFF
+_STATE_S = 0.1
 
 
 class CudaDevice:
@@ -34,6 +36,7 @@ class CudaDevice:
         self._side = torch.cuda.Stream()
         self._events: list[torch.cuda.Event] = []
         self._used = 0
+        self._state, self._state_at = GpuState(), float("-inf")
         self._nvml = Nvml(str(getattr(properties, "uuid", "")))
         with contextlib.suppress(CudaFault):  # not every GPU has a persisting part of the L2
             ok(driver.cuCtxSetLimit(driver.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 0))
@@ -46,6 +49,8 @@ class CudaDevice:
 
     def capture(self, work: Callable[[], Any], rehearse: bool = False) -> Replay:
         """A graph of `work`; `rehearse`: run it once before, since libraries set themselves up on a first call.
+
+        What `work` refers to lives as long as the graph, which knows its memory by address only.
 
         Not `torch.cuda.graph`: that hands all cached memory back to the driver on every capture, which costs more
         than checking a kernel does.
@@ -62,7 +67,7 @@ class CudaDevice:
                     graph.capture_end()
                 raise
             graph.capture_end()
-        return graph.replay
+        return partial(_replay, graph, work)
 
     @contextlib.contextmanager
     def _aside(self) -> Iterator[None]:
@@ -125,4 +130,12 @@ class CudaDevice:
         return torch.cuda.get_device_properties(0).total_memory
 
     def state(self) -> GpuState:
-        return self._nvml.read()
+        """As of the last tenth of a second: clocks and power are averages over longer, and asking takes its time."""
+        if self.now() - self._state_at > _STATE_S:
+            self._state, self._state_at = self._nvml.read(), self.now()
+        return self._state
+
+
+def _replay(graph: torch.cuda.CUDAGraph, work: Callable[[], Any]) -> None:
+    del work  # held, not called
+    graph.replay()

@@ -28,6 +28,9 @@ class Arena:
         self._starts, total = starts, total + CANARY_BYTES
         self._memory = torch.empty(total, dtype=torch.uint8, device="cuda")
         self._memory.fill_(CANARY)
+        ends = [0, *(start + size for start, size in zip(starts, self._sizes, strict=True))]
+        self._bands = [self._memory[end:start] for end, start in zip(ends, [*starts, total], strict=True)]
+        """What lies before, between and behind the buffers."""
 
     def bytes_of(self, buffer: int) -> torch.Tensor:
         start = self._starts[buffer]
@@ -45,14 +48,12 @@ class Arena:
             if buffer.kind == "scratch":
                 self.bytes_of(index).fill_(POISON)
 
+    def canaries_whole(self) -> torch.Tensor:
+        return (torch.cat(self._bands) == CANARY).all()
+
     def broken_canary(self) -> int | None:
-        """Index of a buffer beside which something wrote; None when all bands are whole."""
-        edge = 0
-        for index, (start, size) in enumerate(zip(self._starts, self._sizes, strict=True)):
-            if not bool((self._memory[edge:start] == CANARY).all()):
-                return max(0, index - 1)
-            edge = start + size
-        return None if bool((self._memory[edge:] == CANARY).all()) else len(self._sizes) - 1
+        whole = [bool((band == CANARY).all()) for band in self._bands]
+        return None if all(whole) else max(0, whole.index(False) - 1)
 
 
 def _typed(data: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -22,18 +22,20 @@ import triton
 
 from evo_kernel.errors import InfraError
 from evo_kernel.fitness.baselines import baseline_names, deadline_of
+from evo_kernel.fitness.counters import Counted, CountPart
 from evo_kernel.fitness.features import plan_features, torch_details
 from evo_kernel.fitness.pairing import PAIRING, Comparison, PairSettings, Verdict
 from evo_kernel.fitness.plan import CompiledPlan
-from evo_kernel.fitness.runners import wire
+from evo_kernel.fitness.runners import ncu, wire
 from evo_kernel.fitness.runners.base import Checked, CheckPart, Exam, Examined, Paired, Round, TimePart
-from evo_kernel.fitness.runners.process import Lost, WorkerProcess, open_log
+from evo_kernel.fitness.runners.process import Lost, WorkerProcess, open_log, worker_env
 from evo_kernel.fitness.targets import target_for
 from evo_kernel.fitness.timing import JUDGE_VERSION, summarise
 from evo_kernel.tasks.task import Case, Task
 from evo_kernel.types import Environment, Measurement, Status
 
 _STATE = ("clock_mhz", "power_w")  # what a Measurement names; the rest of the card's state is a detail
+_NCU_S = 30.0  # for ncu and the process that it looks at to start
 _TRIES = 4  # processes that one request may lose to others before the machine is held to be at fault
 
 
@@ -172,6 +174,11 @@ class CudaRunner:
                 raise InfraError(f"the ceilings of this GPU cannot be measured: {answer['reason']}")
             self._ceilings = answer["ceilings"]
         return dict(self._ceilings)
+
+    def counters(self, parts: Sequence[CountPart]) -> Counted:
+        """See runners/ncu.py. The worker waits: two processes on one GPU would disturb each other's figures."""
+        with self._lock:
+            return ncu.count(self._task, parts, worker_env(self._gpu), _NCU_S + self._deadline_s)
 
     def close(self) -> None:
         self._closed = True

@@ -23,6 +23,7 @@ import triton
 from evo_kernel.fitness import check, looked, regimes
 from evo_kernel.fitness.confined.guards import Limits
 from evo_kernel.fitness.confined.zygote import Zygote
+from evo_kernel.fitness.counters import Counted, CountPart
 from evo_kernel.fitness.features import plan_features, torch_details
 from evo_kernel.fitness.interpretable import interpreter_gap
 from evo_kernel.fitness.interpreting import TOO_LATE
@@ -123,6 +124,9 @@ class InterpreterRunner:
     def ceilings(self) -> Mapping[str, float]:
         """None: the table of targets stands in."""
         return {}
+
+    def counters(self, parts: Sequence[CountPart]) -> Counted:
+        return Counted(why="no hardware counters: there is no GPU here")
 
     def exam(self, exam: Exam) -> Examined:
         return exam_one_by_one(self, exam)

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from evo_kernel.errors import InfraError, UserError
+from evo_kernel.fitness.counters import Counted, CountPart
 from evo_kernel.fitness.pairing import PairSettings
 from evo_kernel.fitness.plan import CompiledPlan
 from evo_kernel.fitness.runners.base import Checked, Exam, Examined, Paired, Round, Runner
@@ -94,6 +95,9 @@ class RunnerPool:
 
     def ceilings(self) -> Mapping[str, float]:
         return self._on_a_free_one(lambda runner: runner.ceilings())
+
+    def counters(self, parts: Sequence[CountPart]) -> Counted:
+        return self._on_a_free_one(lambda runner: runner.counters(parts))
 
     def close(self) -> None:
         self._closed = True

@@ -118,17 +118,17 @@ class Referee:
 
     def undisturbed(self, plan: CompiledPlan, arenas: Sequence[Buffers], inputs: Sequence[tuple[Input, ...]]) -> None:
         """No canary is broken and no input has changed. Raises Refused."""
-        for arena in arenas:
-            if (buffer := arena.broken_canary()) is not None:
-                raise Refused(Status.WRONG, f"a kernel writes outside a buffer (near buffer {buffer} of the plan)")
-        same: list[torch.Tensor] = []
-        places: list[int] = []
+        same = [arena.canaries_whole() for arena in arenas]
+        places: list[int | None] = [None] * len(same)
         for arena, values in zip(arenas, inputs, strict=True):
             for position, (view, value) in enumerate(zip(plan.plan.inputs, values, strict=True)):
                 if view is not None and isinstance(value, torch.Tensor):
                     same.append(_equal(arena.tensor(view), value))
                     places.append(position)
         changed = [place for place, equal in zip(places, _together(same), strict=True) if not equal]
+        if None in changed:
+            buffer = next((found for arena in arenas if (found := arena.broken_canary()) is not None), 0)
+            raise Refused(Status.WRONG, f"a kernel writes outside a buffer (near buffer {buffer} of the plan)")
         if changed:
             raise Refused(Status.WRONG, f"the kernel changes its input {changed[0]}")
 
@@ -158,7 +158,8 @@ class Referee:
             self.dirty = False
 
     def with_launcher(self, plans: Plans, part: Answer, work: Callable[..., Answer]) -> Answer:
-        plan = plans(part["plan"])
+        with self.phase("read"):
+            plan = plans(part["plan"])
         with self.launcher(plan) as launcher:
             return work(plan, launcher, part)
 
@@ -170,7 +171,7 @@ class Referee:
             yield launcher
             self.device.synchronize()
         finally:
-            with contextlib.suppress(*self.device.broken):  # a lost context has nothing to unload
+            with self.phase("unload"), contextlib.suppress(*self.device.broken):  # a lost context has nothing to unload
                 launcher.close()
 
     @contextlib.contextmanager
@@ -184,14 +185,17 @@ class Referee:
 
 def fill(arena: Buffers, plan: CompiledPlan, inputs: Sequence[Input]) -> None:
     """Copy inputs into the arena where the plan has them. Raises PlanError."""
-    if len(inputs) != len(plan.plan.inputs):
-        raise PlanError(f"the plan takes {len(plan.plan.inputs)} inputs, the task gives {len(inputs)}")
+    if misfit := plan.plan.misfit([_spec(value) for value in inputs]):
+        raise PlanError(misfit)
     for view, value in zip(plan.plan.inputs, inputs, strict=True):
         if view is not None and isinstance(value, torch.Tensor):
-            target = arena.tensor(view)
-            if target.shape != value.shape or target.dtype != value.dtype:
-                raise PlanError(f"the plan takes {target.dtype} {tuple(target.shape)} where the task gives another")
-            target.copy_(value)
+            arena.tensor(view).copy_(value)
+
+
+def _spec(value: Input) -> tuple[str, tuple[int, ...], tuple[int, ...]] | None:
+    if not isinstance(value, torch.Tensor):
+        return None
+    return str(value.dtype).removeprefix("torch."), tuple(value.shape), value.stride()
 
 
 def _equal(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

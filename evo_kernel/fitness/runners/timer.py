@@ -33,15 +33,18 @@ class Timer:
     def time(self, plan: CompiledPlan, launcher: Launches, part: Answer) -> Answer:
         """Samples in µs over rotating inputs with a cold L2; with `check`, a timed launch's outputs are checked."""
         case, seed = self._referee.task.case(part["case"]), int(part["seed"])
-        count = self.sets(plan_bytes(plan))
+        with self._referee.phase("sets"):
+            count = self.sets(plan_bytes(plan))
         with self._referee.arenas.lent(plan, count) as arenas:
-            drawn = [self._loaded(plan, arena, case, seed + n) for n, arena in enumerate(arenas)]
+            with self._referee.phase("fill"):
+                drawn = [self._loaded(plan, arena, case, seed + n) for n, arena in enumerate(arenas)]
             with self._referee.phase("capture"):
                 replays = self._captured(launcher, arenas)
             with self._referee.phase("time"):
                 poison = partial(_poison, plan, arenas)
                 sampled = sample(self._referee.device, replays, self.settings, part.get("against_us"), poison)
-            state = self._referee.device.state()
+            with self._referee.phase("state"):
+                state = self._referee.device.state()
             with self._referee.phase("compare"):
                 used = min(len(sampled.samples_us), count)
                 self._referee.undisturbed(plan, arenas[:used], drawn[:used])

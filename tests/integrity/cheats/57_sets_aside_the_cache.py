@@ -1,7 +1,7 @@
 """Reserves the L2 for itself through the CUDA runtime, to outlive the flush between samples.
 
 row: 57
-ends: honest
+ends: honest, build_error
 same plan as: softmax_one_pass
 """
 

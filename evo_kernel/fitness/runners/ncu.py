@@ -1,0 +1,186 @@
+"""Nsight Compute as a child: found, asked about one small trusted replay (counted.py), killed when it is late.
+
+The card's settings stay as they are (`--clock-control none`), nothing but our launches is profiled
+(`--profile-from-start off`; the child turns it on around each), no graphs, and caches are flushed before every pass as
+the judge's clock does it (`--cache-control all`). What comes back is text of ncu's, bounded and parsed in counters.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from evo_kernel.fitness.counters import METRICS, Counted, CountedKernel, CountPart, medians, read_csv, unknown_metrics
+from evo_kernel.fitness.plan import save_plan_file
+from evo_kernel.tasks.task import Task
+
+MOST_LAUNCHES = 16  # of a plan, from its first: each is run again for every pass of the counters
+ROUNDS = 3  # of which a counter's median is taken: clocks are free to move
+_ATTEMPTS = 4  # each leaves out the metrics that the last one did not know
+_OUTPUT_BYTES = 8 << 20
+_KEPT_CHARACTERS = 6000
+_GRACE_S = 5.0
+_PLACES = ("/usr/local/cuda/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu", "/usr/local/cuda-*/bin/ncu")
+_SENTENCES = {
+    "ERR_NVGPUCTRPERM": (
+        "this user may not read the GPU's performance counters (ERR_NVGPUCTRPERM): an administrator can allow it "
+        "(NVreg_RestrictProfilingToAdminUsers=0, or the SYS_ADMIN capability for a container)"
+    ),
+    "LibraryNotLoaded": "Nsight Compute could not load the driver's profiling library (LibraryNotLoaded)",
+    "driver resource was unavailable": (
+        "another tool holds the GPU's counters (often DCGM: `dcgmi profmgr --pause` frees them)"
+    ),
+}
+
+
+def find_ncu() -> str | None:
+    """The newest `ncu` of the usual places, the PATH first."""
+    if found := shutil.which("ncu"):
+        return found
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    places = [*([f"{home}/bin/ncu"] if home else []), *(p for place in _PLACES for p in sorted(glob.glob(place))[::-1])]
+    return next((place for place in places if os.access(place, os.X_OK)), None)
+
+
+def count(
+    task: Task, parts: Sequence[CountPart], env: Mapping[str, str], deadline_s: float, ncu: str | None = None
+) -> Counted:
+    """Counters of every part's launches, in one run of ncu; `env` names the GPU. Never raises for what ncu does."""
+    ncu = ncu or find_ncu()
+    if ncu is None:
+        return _none("`ncu` is neither on the PATH nor where CUDA usually is")
+    end = time.monotonic() + deadline_s
+    with tempfile.TemporaryDirectory(prefix="evo-kernel-ncu-") as folder:
+        request = _request(task, parts, Path(folder), deadline_s)
+        metrics, said, code = list(METRICS), "", 0
+        for _ in range(_ATTEMPTS):
+            said, code = run_bounded(command(ncu, metrics, request), env, end - time.monotonic())
+            if code is None:
+                return _none(f"ncu was not done after {deadline_s:g} s", said)
+            if kernels := read_csv(said):
+                return _by_launch(parts, kernels, said)
+            unknown = unknown_metrics(said, metrics)
+            metrics = [name for name in metrics if name not in unknown]
+            if not unknown or not metrics:
+                break
+            if known := _known_metrics(ncu, env, end - time.monotonic()):
+                metrics = [name for name in metrics if name.split(".")[0] in known]
+        return _none(reason(said, code), said)
+
+
+def _none(why: str, said: str = "") -> Counted:
+    return Counted(why=f"no Nsight Compute counters: {why}", said=said[-_KEPT_CHARACTERS:])
+
+
+def command(ncu: str, metrics: Sequence[str], request: Path) -> list[str]:
+    """The whole command line."""
+    return [
+        ncu, "--csv", "--print-units", "base", "--clock-control", "none", "--cache-control", "all",
+        "--replay-mode", "kernel", "--target-processes", "application-only", "--profile-from-start", "off",
+        "--metrics", ",".join(metrics), sys.executable, "-P", "-m", "evo_kernel.fitness.runners.counted", str(request),
+    ]  # fmt: skip
+
+
+def _request(task: Task, parts: Sequence[CountPart], folder: Path, deadline_s: float) -> Path:
+    told = []
+    for number, part in enumerate(parts):
+        plan = folder / f"{number}.plan"
+        save_plan_file(part.plan, plan)
+        told.append({"plan": str(plan), "case": part.case.name, "seed": part.seed, "launches": _wanted(part)})
+    path = folder / "request.json"
+    path.write_text(
+        json.dumps({"task": str(task.path.absolute()), "parts": told, "rounds": ROUNDS, "deadline_s": deadline_s})
+    )
+    return path
+
+
+def _wanted(part: CountPart) -> int:
+    return min(len(part.plan.plan.launches), MOST_LAUNCHES)
+
+
+def _by_launch(parts: Sequence[CountPart], kernels: Sequence[CountedKernel], said: str) -> Counted:
+    """Launches are profiled part by part, round by round, in order: that is how they are told apart."""
+    wanted = sum(_wanted(part) * ROUNDS for part in parts)
+    if len(kernels) != wanted:
+        return _none(f"{len(kernels)} of {wanted} launches were counted; {reason(said, 0)}", said)
+    if not any(kernel.values for kernel in kernels):
+        return _none(f"ncu names them and gives no numbers; {reason(said, 0)}", said)
+    found, start = [], 0
+    for part in parts:
+        width = _wanted(part)
+        mine = kernels[start : start + width * ROUNDS]
+        found.append({launch: medians(mine[launch::width]) for launch in range(width)})
+        start += width * ROUNDS
+    return Counted(tuple(found))
+
+
+def reason(said: str, code: int | None) -> str:
+    """Why ncu gave no counters: a sentence for the usual causes, else its own last error."""
+    for sign, sentence in _SENTENCES.items():
+        if sign in said:
+            return sentence
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    ours = [line for line in lines if not line.startswith(("==", '"'))][-1:]  # of the replay: how its fault ends
+    for level in ("==ERROR== ", "==WARNING== "):
+        if told := [line.removeprefix(level) for line in lines if line.startswith(level)]:
+            return f"ncu says: {'; '.join([told[0], *ours])[:400]}"
+    return f"ncu ended with code {code} and said last: {(lines or ['nothing'])[-1][:300]}"
+
+
+def _known_metrics(ncu: str, env: Mapping[str, str], deadline_s: float) -> set[str]:
+    """Base names that this ncu knows for the GPU; empty where it does not say."""
+    said, code = run_bounded([ncu, "--query-metrics"], env, deadline_s)
+    known = {line.split()[0] for line in said.splitlines() if "__" in line.split(" ", 1)[0]}
+    asked = {name.split(".")[0] for name in METRICS}
+    return known if code == 0 and 2 * len(known & asked) > len(asked) else set()
+
+
+def run_bounded(command: Sequence[str], env: Mapping[str, str], deadline_s: float) -> tuple[str, int | None]:
+    """What a command printed on either stream, at most so much, and its exit status; None when it was late.
+
+    It gets a process group of its own, which is killed and reaped in every case.
+    """
+    if deadline_s <= 0:
+        return "", None
+    try:
+        process = subprocess.Popen(
+            list(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            env={**env, "LC_ALL": "C.UTF-8"}, start_new_session=True,
+        )  # fmt: skip
+    except OSError as error:
+        return f"==ERROR== {command[0]} does not start: {error.strerror}", 127
+    assert process.stdout is not None
+    data, end, late = bytearray(), time.monotonic() + deadline_s, False
+    try:
+        while True:
+            left = end - time.monotonic()
+            if left <= 0 or not select.select([process.stdout], [], [], left)[0]:
+                late = True
+                break
+            chunk = os.read(process.stdout.fileno(), 1 << 16)
+            if not chunk:
+                break
+            data += chunk
+            if len(data) > _OUTPUT_BYTES:
+                data += b"\n==ERROR== more output than is read\n"
+                break
+        if not late:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(min(_GRACE_S, max(0.0, end - time.monotonic())))
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+    return data.decode(errors="replace"), None if late else process.returncode
