@@ -48,7 +48,7 @@ def variants(task: Task, count: int, seed: int = 0, structures: int = 48) -> lis
     """Up to `count` distinct sources: walks of the rewriter from the seed, each in many knob settings."""
     assert task.seed is not None
     rng = np.random.default_rng(seed)
-    shapes = _structures(task, structures, rng)
+    shapes = walks(task, structures, rng)
     made: dict[str, Source] = {task.seed.text: task.seed}
     for _ in range(20 * count):
         if len(made) >= count:
@@ -63,7 +63,8 @@ def variants(task: Task, count: int, seed: int = 0, structures: int = 48) -> lis
     return list(made.values())
 
 
-def _structures(task: Task, count: int, rng: np.random.Generator) -> list[Source]:
+def walks(task: Task, count: int, rng: np.random.Generator) -> list[Source]:
+    """The seed and what walks of the rewriter from it make, up to `count`."""
     assert task.seed is not None
     coder, card = RewriteCoder(), task.card()
     found = [task.seed]

@@ -78,6 +78,11 @@ class JudgeConfig(_Section):
         default=1.5, description="tune only what is within this factor of the best time"
     )
     unconfined: bool = Field(default=False, description="go on where candidate code cannot be confined at all")
+    prefilter: Literal["auto", "on", "off"] = Field(
+        default="auto",
+        description="on a GPU, leave out knob settings that the time model puts far behind: where it has earned that, "
+        "always, or never",
+    )
 
 
 class Config(_Section):

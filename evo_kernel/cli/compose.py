@@ -75,6 +75,7 @@ def judge_settings(config: Config) -> JudgeSettings:
         tune_within=judge.tune_within,
         seed=config.seed,
         unconfined=judge.unconfined,
+        prefilter=judge.prefilter,
     )
 
 

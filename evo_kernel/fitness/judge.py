@@ -20,6 +20,7 @@ from evo_kernel.fitness.confirming import Confirming
 from evo_kernel.fitness.counters import CountPart
 from evo_kernel.fitness.grading import Grader
 from evo_kernel.fitness.plan import CompiledPlan
+from evo_kernel.fitness.prefilter import Mode, prefilter_for
 from evo_kernel.fitness.profile import CaseProfile
 from evo_kernel.fitness.profiler import Profiler
 from evo_kernel.fitness.record.cases import record_case
@@ -44,6 +45,7 @@ class JudgeSettings:
     tune_within: float = 1.5  # tune only what is within this factor of the best time seen
     seed: int = 0  # of the tuner; correctness draws are secret
     unconfined: bool = False  # go on where the recorder cannot be confined at all
+    prefilter: Mode = "auto"  # see fitness/prefilter.py
 
 
 class PlanJudge:
@@ -75,6 +77,13 @@ class PlanJudge:
         table = Ceilings.of_target(target_for(self._runner.arch))
         known = KnownCeilings(self._runner.ceilings, table)
         self.yardsticks.start(known, self.environment.kind == "measured")
+        if self.environment.kind == "measured":
+            settings = self._settings
+            self._tuning.prefilter = prefilter_for(
+                self._task, settings.prefilter, self._runner.arch, settings.deadline_s
+            )
+            if self._tuning.prefilter is not None:
+                self._tuning.prefilter.start()
 
     @property
     def ceilings(self) -> Ceilings:
@@ -90,6 +99,8 @@ class PlanJudge:
         self._recorder.close()
         self._compiler.close()
         self._runner.close()
+        if self._tuning.prefilter is not None:
+            self._tuning.prefilter.close()
 
     def __enter__(self) -> PlanJudge:
         return self

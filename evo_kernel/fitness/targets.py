@@ -69,7 +69,7 @@ H200 = Target(
     l2_bytes=60 << 20,  # measured
     memory_bytes=139 << 30, clock_mhz=1980.0,
     copy_bytes_per_s=4.26e12,  # measured; datasheet 4.8e12
-    l2_bytes_per_s=9.0e12,  # not published; fitted: a matmul of 4096 cubed in tiles of 128 x 128 takes about 250 us
+    l2_bytes_per_s=9.0e12,  # not published; an estimate that the model scales, see model.Constants
     fp32_flops=67e12, fp64_flops=34e12,
     bf16_flops=789e12,  # measured on a vendor matmul; datasheet 989e12
     tf32_flops=395e12,  # half of the measured bf16 rate; datasheet 495e12

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Sequence
 
 from evo_kernel.fitness.grading import Grader
 from evo_kernel.fitness.knobs import find_knobs
+from evo_kernel.fitness.prefilter import Prefilter, Sieve
 from evo_kernel.fitness.record.recorder import Fault, Recording
 from evo_kernel.fitness.runners.base import Checked
 from evo_kernel.fitness.tuner import Tuner
@@ -24,6 +26,7 @@ class Tuning:
         """`plans`, `within`: see JudgeSettings."""
         self._grader, self._plans, self._within = grader, plans, within
         self._tuner = Tuner(seed)
+        self.prefilter: Prefilter | None = None  # on a GPU, where the task has earned one
         self._lock = threading.Lock()
         self._best_log_us = math.inf
 
@@ -34,10 +37,18 @@ class Tuning:
             worth = best_log <= self._best_log_us + math.log(self._within)
         knobs = find_knobs(work.source, dict(recording.configs)) if worth else ()
         ranked: list[tuple[float, Knobs, list[Measurement], Recording]] = []
+        sieve = self._sieve(recording)
         for batch in self._tuner.batches(work.source, knobs, self._plans):
             tried = self._grader.record(work.source, (CaseKind.SEARCH,), batch)
+            behind = sieve.behind(tried, batch) if sieve else {}
             for setting in batch:
+                if setting in behind:  # the tuner is told what the model thinks of it
+                    self._tuner.tell(work.source, setting, best_log + behind[setting])
+                    continue
+                began, busy = time.monotonic(), work.runner.busy_s
                 found, cost = self._race(work, tried, setting, min([own, *(r[2] for r in ranked)], key=mean_log))
+                if self.prefilter:
+                    self.prefilter.waited(time.monotonic() - began - (work.runner.busy_s - busy))
                 self._tuner.tell(work.source, setting, cost)
                 if found and cost is not None and cost < best_log:
                     ranked.append((cost, setting, found, tried))
@@ -51,6 +62,11 @@ class Tuning:
                 return setting, found
         self._note_best(best_log)
         return (), own
+
+    def _sieve(self, recording: Recording) -> Sieve | None:
+        case = self._grader.cases(CaseKind.SEARCH)[0]
+        own = recording.plans[(case.name, ())]
+        return None if self.prefilter is None or isinstance(own, Fault) else Sieve(self.prefilter, case, own)
 
     def _race(
         self, work: Work, tried: Recording, setting: Knobs, best: Sequence[Measurement]
