@@ -142,6 +142,8 @@ class PlanJudge:
         recording = self._grader.record(work.source, (CaseKind.CHECK, CaseKind.CONFIRM, CaseKind.SEARCH))
         opponents = self._confirming.opponents(champion)
         claimed = self._confirming.claims(recording, opponents)  # before anything is measured again
+        for case in self._grader.cases(CaseKind.CONFIRM):
+            self._yardsticks.baselines_of(self._runner, case)
         with self._runner.fresh() as work.runner:
             measured = self._graded(work, recording, (CaseKind.CONFIRM,))
             if isinstance(measured, Checked):

@@ -39,15 +39,20 @@ class Yardsticks:
 
     def hold(self, runner: Runner, case: Case, found: Measurement) -> Measurement | Checked:
         """A measurement with what it is held against; rejected when it is faster than light."""
-        baselines_us = self._baselines_of(runner, case, found)
+        baselines_us = self.baselines_of(runner, case, found)
         floor_us = self._limits.floor_us(self._task.flops(case), self._task.bytes(case))
         if self._measured and found.median_us * 1.25 < floor_us:
             reason = f"faster than light on {case.name}: {found.median_us:.2f} µs is less than its bytes and flops take"
             return Checked(Status.REJECTED, reason)
         return replace(found, light_share=self._light_share(case, found), baselines_us=baselines_us)
 
-    def _baselines_of(self, runner: Runner, case: Case, found: Measurement) -> Mapping[str, float]:
-        """The task's baselines where they can be timed, else the first kernel."""
+    def baselines_of(self, runner: Runner, case: Case, found: Measurement | None = None) -> Mapping[str, float]:
+        """The task's baselines where they can be timed, else the first kernel. `found`: what is held against them.
+
+        Whoever has a runner to itself asks before: another thread may time them meanwhile, and wait for that runner.
+        """
+        if (known := self._baselines.get(case.name)) is not None:
+            return known
         with self._lock:  # many threads may ask first: they are timed once
             known = self._baselines.get(case.name)
             if known is None:
@@ -55,13 +60,13 @@ class Yardsticks:
                 self._baselines[case.name] = known
         return known
 
-    def _first_kernel_us(self, runner: Runner, case: Case, found: Measurement) -> float:
-        """Time of the first kernel on a case; `found` is what is being held against it, often itself."""
+    def _first_kernel_us(self, runner: Runner, case: Case, found: Measurement | None) -> float:
+        """Time of the first kernel on a case; `found`, which is held against it, is often itself."""
         source = first_kernel(self._task)
         plan = self._recorder.record(source, (record_case(self._task, case),), [()]).plans[(case.name, ())]
         if isinstance(plan, Fault):
             raise InfraError(f"the task's first kernel does not record: {plan.reason}")
-        if found.plan == plan.hash:
+        if found is not None and found.plan == plan.hash:
             return found.median_us
         first = runner.measure(plan, case, 0)
         if isinstance(first, Checked):
