@@ -98,6 +98,8 @@ class KnownCeilings:
     @property
     def now(self) -> Ceilings:
         """What shares of the speed of light refer to. Raises InfraError where they cannot be measured."""
+        if (known := self._known) is not None:
+            return known
         with self._lock:
             if self._known is None:
                 self._known = Ceilings.from_data(self._measure()) or self._table

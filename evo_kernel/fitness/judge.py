@@ -162,6 +162,7 @@ class PlanJudge:
         recording = self._grader.record(work.source, (CaseKind.CHECK, CaseKind.CONFIRM, CaseKind.SEARCH))
         opponents = self._confirming.opponents(champion)
         claimed = self._confirming.claims(recording, opponents)  # before anything is measured again
+        self.yardsticks.prepare(self._runner, self._grader.cases(CaseKind.CONFIRM))
         with self._runner.fresh() as work.runner:
             measured = self._graded(work, recording, (CaseKind.CONFIRM,))
             if isinstance(measured, Checked):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from evo_kernel.errors import InfraError
@@ -39,15 +39,26 @@ class Yardsticks:
 
     def hold(self, runner: Runner, case: Case, found: Measurement) -> Measurement | Checked:
         """A measurement with what it is held against; rejected when it is faster than light."""
-        baselines_us = self._baselines_of(runner, case, found)
+        baselines_us = self.baselines_of(runner, case, found)
         floor_us = self.ceilings.limits.floor_us(self._task.flops(case), self._task.bytes(case))
         if self._measured and found.median_us * 1.25 < floor_us:
             reason = f"faster than light on {case.name}: {found.median_us:.2f} µs is less than its bytes and flops take"
             return Checked(Status.REJECTED, reason)
         return replace(found, light_share=self._light_share(case, found), baselines_us=baselines_us)
 
-    def _baselines_of(self, runner: Runner, case: Case, found: Measurement) -> Mapping[str, float]:
-        """The task's baselines where they can be timed, else the first kernel."""
+    def prepare(self, runner: Runner, cases: Iterable[Case]) -> None:
+        """Measure what is not known yet, so that `hold` finds it and waits for nobody.
+
+        For whoever is about to have a runner to itself: another thread may be measuring it, and wait for that runner.
+        """
+        _ = self.ceilings.now
+        for case in cases:
+            self.baselines_of(runner, case)
+
+    def baselines_of(self, runner: Runner, case: Case, found: Measurement | None = None) -> Mapping[str, float]:
+        """The task's baselines where they can be timed, else the first kernel. `found`: what is held against them."""
+        if (known := self._baselines.get(case.name)) is not None:
+            return known
         with self._lock:  # many threads may ask first: they are timed once
             known = self._baselines.get(case.name)
             if known is None:
@@ -56,13 +67,13 @@ class Yardsticks:
                 self.on_baselines(case.name, known, faults_of(case, runner.baseline_faults))
         return known
 
-    def _first_kernel_us(self, runner: Runner, case: Case, found: Measurement) -> float:
-        """Time of the first kernel on a case; `found` is what is being held against it, often itself."""
+    def _first_kernel_us(self, runner: Runner, case: Case, found: Measurement | None) -> float:
+        """Time of the first kernel on a case; `found`, which is held against it, is often itself."""
         source = first_kernel(self._task)
         plan = self._recorder.record(source, (record_case(self._task, case),), [()]).plans[(case.name, ())]
         if isinstance(plan, Fault):
             raise InfraError(f"the task's first kernel does not record: {plan.reason}")
-        if found.plan == plan.hash:
+        if found is not None and found.plan == plan.hash:
             return found.median_us
         first = runner.measure(plan, case, 0)
         if isinstance(first, Checked):

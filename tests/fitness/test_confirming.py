@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -76,7 +77,7 @@ def test_a_champion_is_compared_by_a_process_that_served_nobody(task, judged):
     before, runner.served[:] = runner.info["pid"], []
     found = judge.evaluate(variant(task, 25, 512), Purpose.CONFIRM, against=variant(task, 40, 128))
     assert found.passed, found.reason
-    pids = {pid for _, pid in runner.served}
+    pids = {pid for command, pid in runner.served if command != "baseline"}
     assert len(pids) == 1 and before not in pids and runner.respawns == 0
     assert [command for command, _ in runner.served].count("pair") == 3
     met = by_rival(found)
@@ -167,3 +168,15 @@ def test_an_interval_that_holds_one_is_no_gain():
     assert replace(evaluation, comparisons=(close, clear)).refutation == ""
     older = replace(close, kind=CaseKind.CONFIRM, against=Rival.CHAMPION)
     assert replace(evaluation, comparisons=(clear, older)).refutation == ""  # not shown to be slower
+
+
+def test_others_go_on_beside_a_confirmation(task):
+    """A thread that times baselines waits for the runner; the confirmation that has it waits for nobody."""
+    runner = Runner(task)
+    settings = JudgeSettings(tune_plans=0, deadline_s=DEADLINE_S)
+    with PlanJudge(task, runner, settings) as judge, ThreadPoolExecutor() as pool:
+        judge.start()
+        sources = [variant(task, us, 512) for us in (25, 30, 35)]
+        asked = [(sources[0], Purpose.CONFIRM), *((source, Purpose.SCORE) for source in sources)]
+        found = [pool.submit(judge.evaluate, *one) for one in asked]
+        assert all(one.result(timeout=60).passed for one in found)
