@@ -1,7 +1,7 @@
 """Calibration of the time model: measure many plans, fit the model's constants to them, say how well it ranks.
 
     python -m benchmarks.calibrate collect --tasks softmax,rmsnorm --seconds 240 --out measured.jsonl
-    python -m benchmarks.calibrate pack measured.jsonl --out benchmarks/calibration/h200.jsonl.gz
+    python -m benchmarks.calibrate pack measured.jsonl.gz --out benchmarks/calibration/h200.jsonl.gz
     python -m benchmarks.calibrate fit benchmarks/calibration/h200.jsonl.gz
 
 `collect` takes --seconds a task. It may be called again with the same file: it goes on with what is not in it. Several
@@ -48,10 +48,9 @@ def main(arguments: list[str] | None = None) -> None:
         "--threads", type=int, default=3 * len(os.sched_getaffinity(0)) // 2 + 2, help="variants in flight"
     )
     one.add_argument("--seed", type=int, default=0)
-    two = commands.add_parser("pack", help="one small file of several")
-    two.add_argument("files", type=Path, nargs="+")
+    two = commands.add_parser("pack", help="one file of several packed ones")
+    two.add_argument("files", type=Path, nargs="+", help="what `collect` left packed, on one kind of device")
     two.add_argument("--out", type=Path, required=True)
-    two.add_argument("--device", default="NVIDIA H200", help="what the rows were measured on")
     three = commands.add_parser("fit", help="fit the constants, and say how well the model ranks before and after")
     three.add_argument("files", type=Path, nargs="*", default=[samples.SHIPPED])
     three.add_argument("--processes", type=int, default=2)
@@ -145,8 +144,11 @@ def print_tally(name: str, tally: Tally) -> None:
 
 
 def pack(chosen: argparse.Namespace) -> None:
+    origins = [samples.about(path) for path in chosen.files]
+    if len({(one["device"], one["torch"], one["triton"]) for one in origins}) > 1:
+        sys.exit("the files come from different devices or versions: their times do not compare")
     found = samples.read(chosen.files)
-    samples.pack(found, chosen.out, origin(chosen.device))
+    samples.pack(found, chosen.out, origins[0] | {"command": "; ".join(one["command"] for one in origins)})
     print(f"{len(found)} rows, {chosen.out.stat().st_size} bytes")
 
 

@@ -9,6 +9,8 @@ import base64
 import importlib.util
 import os
 import sys
+from functools import cache
+from types import ModuleType
 from typing import Any
 
 import triton
@@ -83,16 +85,22 @@ def _compile_cuda(kernel: dict[str, Any], arch: int, folder: str) -> dict[str, A
 
 
 def _function(kernel: dict[str, Any], folder: str) -> Any:
+    return getattr(_module(kernel["text"], folder), kernel["name"])
+
+
+@cache
+def _module(text: str, folder: str) -> ModuleType:
+    """Specialisations of one text share its module, so that it is read and hashed once."""
     name = "carried_kernel"
     path = os.path.join(folder, f"{name}.py")
     with open(path, "w", encoding="utf-8") as file:
-        file.write(kernel["text"])
+        file.write(text)
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
-    return getattr(module, kernel["name"])
+    return module
 
 
 def _constant(value: Any) -> Any:

@@ -9,6 +9,7 @@ prints goes anywhere. A child that outlives its deadline is killed with its whol
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -65,6 +66,8 @@ def _prepare(role: str) -> str:
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
     importlib.import_module(module).warm_up()
+    gc.collect()
+    gc.freeze()  # a child's collector would touch, and so copy, every page of what was loaded here
     return module
 
 
