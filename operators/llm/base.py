@@ -1,0 +1,86 @@
+"""What operators say to a language model, and what they hear: the protocol that every model behind the door implements.
+
+A conversation is a list of messages, the stable part first. Nothing here knows a provider.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from evo_kernel.errors import EvoKernelError
+from evo_kernel.types import Call
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """What a model wants done. `arguments` is the text it wrote: JSON if it kept to the schema."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True)
+class Message:
+    """One turn. `stable`: all up to and including this message is the same in the next call too, and may be cached."""
+
+    role: Role
+    content: str
+    tool_calls: tuple[ToolCall, ...] = ()  # of the assistant
+    tool_call_id: str = ""  # of a tool's answer
+    stable: bool = False
+
+
+@dataclass(frozen=True)
+class Tool:
+    """What a model may call. `parameters` is a JSON schema of an object."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer and what it cost."""
+
+    message: Message
+    call: Call
+    finish: str = "stop"  # "stop" | "tool_calls" | "length": cut off | "refused"
+
+
+class ModelFailed(EvoKernelError):
+    """No answer could be had, or none may be asked for; `calls` are what was spent on trying.
+
+    `kind`: "budget" (the worst case of the call does not fit), "down" (the endpoint, for now), "refused" (a content
+    filter), "too long" (the prompt does not fit even when shrunk), "invalid" (credentials, model name, arguments).
+    """
+
+    def __init__(self, reason: str, kind: str, calls: tuple[Call, ...] = ()) -> None:
+        super().__init__(reason)
+        self.reason, self.kind, self.calls = reason, kind, calls
+
+
+class Model(Protocol):
+    """A language model, or several as one. Thread-safe."""
+
+    name: str
+
+    def complete(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Tool] = (),
+        schema: Mapping[str, Any] | None = None,
+        max_tokens: int | None = None,
+    ) -> Reply:
+        """The next turn. Raises ModelFailed.
+
+        `schema`: the answer is to be one JSON object that fits it; where a provider cannot be held to that, the door
+        asks for it in words and checks it, so that what returns is valid JSON by the schema or ModelFailed.
+        """
+        ...
