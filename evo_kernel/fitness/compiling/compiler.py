@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import base64
-import os
 import re
 import threading
 from collections import OrderedDict
@@ -21,6 +20,7 @@ from pydantic import ValidationError
 from evo_kernel.fitness import machine_code
 from evo_kernel.fitness.confined.guards import Limits
 from evo_kernel.fitness.confined.zygote import Zygote
+from evo_kernel.fitness.gpus import usable_cores
 from evo_kernel.fitness.pipeline import COMPILING, Stages
 from evo_kernel.fitness.plan import MAX_SHARED, Binary, Kernel
 from evo_kernel.syntax import parse_module
@@ -36,7 +36,7 @@ class Compiler:
         self._arch, self._stages = arch, stages or Stages()
         self._deadline_s = deadline_s
         self._zygote = Zygote("compile")
-        self._cores = os.cpu_count() or 1
+        self._cores = usable_cores()
         self._pool = ThreadPoolExecutor(self._cores, thread_name_prefix="compile")
         self._lock = threading.Lock()
         self._waiting = 0  # kernels that are being compiled, or will be
