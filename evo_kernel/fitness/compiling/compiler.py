@@ -74,21 +74,23 @@ class Compiler:
         try:
             for made in self._pool.map(self._compile_batch, batches):
                 results |= made
+            left = [[kernel] for kernel in clean if kernel.key not in results]
+            for made in self._pool.map(self._compile_batch, left):
+                results |= made
         finally:
             with self._lock:
                 self._waiting -= len(clean)
         return [results[k.key] for k in kernels]
 
     def _compile_batch(self, kernels: Sequence[Kernel]) -> dict[str, Binary | str]:
-        """By key. What breaks the child of several, or takes it too long, is tried alone: one costs no other."""
-        limits = Limits(deadline_s=self._deadline_s, may_fork=True)
+        """By key: of several, those that their child had time for; of one, a binary or why there is none."""
         request = {"arch": self._arch, "kernels": [kernel.model_dump(mode="json") for kernel in kernels]}
-        result = self._zygote.run(request, limits)
+        result = self._zygote.run(request, Limits(deadline_s=self._deadline_s, may_fork=True))
         answers = result.answer.get("answers") if result.answer is not None else None
-        if isinstance(answers, list) and len(answers) == len(kernels):
-            return {k.key: _binary(k, answer) for k, answer in zip(kernels, answers, strict=True)}
-        if len(kernels) > 1:
-            return {key: made for kernel in kernels for key, made in self._compile_batch([kernel]).items()}
+        if isinstance(answers, list) and 1 <= len(answers) <= len(kernels):
+            return {k.key: _binary(k, answer) for k, answer in zip(kernels, answers, strict=False)}
+        if len(kernels) > 1:  # one of them broke the child: each is tried alone
+            return {}
         return {kernels[0].key: f"kernel {kernels[0].name}: the compiler ended with {result.outcome}"}
 
 
@@ -96,7 +98,7 @@ def _batches(kernels: Sequence[Kernel], free_cores: int) -> Iterator[Sequence[Ke
     """What one child compiles: kernels of one text, as many at a time as leave no free core idle.
 
     Of one text only: jitted text may run at compile time, and must not see the compilation of other text, whose binary
-    is kept for everybody. A child costs about as much as half a small kernel.
+    is kept for everybody. A child costs about as much as a third of a small kernel.
     """
     by_text: dict[str, list[Kernel]] = {}
     for kernel in kernels:
