@@ -39,7 +39,9 @@ DOC_TOKENS = 700
 NAMES_CHARS = 2400
 
 _HIDDEN = re.compile(r",? ?_(?:semantic|builder|generator|func|ip|loc)(?::[^,)]*)?(?:=[^,)]*)?(?=[,)])")
-_FOREIGN = re.compile(r"^(?:torch|numpy|typing|builtins|functools|dataclasses|enum|os|sys|contextlib|abc|collections)\b")
+_FOREIGN = re.compile(
+    r"^(?:torch|numpy|typing|builtins|functools|dataclasses|enum|os|sys|contextlib|abc|collections)\b"
+)
 # Marks of reStructuredText that say nothing to a reader of plain text.
 _MARKUP = re.compile(r":(?:code|py:func|func|class|attr|math|obj):`([^`]*)`")
 
@@ -106,7 +108,9 @@ def _libdevice(release: str) -> Iterator[ApiEntry]:
     except ImportError:
         return
     calls = [f"{name}{_signature(thing)}" for name, thing in _public(module)]
-    text = f"`from {LIBDEVICE.rpartition('.')[0]} import libdevice`, in {release.replace('-', ' ')}: {', '.join(calls)}."
+    text = (
+        f"`from {LIBDEVICE.rpartition('.')[0]} import libdevice`, in {release.replace('-', ' ')}: {', '.join(calls)}."
+    )
     yield ApiEntry(("libdevice",), Passage(f"{release}/{LIBDEVICE}", "libdevice: all functions", text), listing=True)
 
 

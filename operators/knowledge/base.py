@@ -100,7 +100,9 @@ class KnowledgeBase:
 
     def _gather(self) -> Iterator[tuple[Passage, float, tuple[str, ...]]]:
         """(passage, weight, the API names that it describes) of everything."""
-        for passage in self._read(NOTES, "evo-kernel"):  # a note's lead says where its facts come from: seldom the answer
+        for passage in self._read(
+            NOTES, "evo-kernel"
+        ):  # a note's lead says where its facts come from: seldom the answer
             yield passage, 1.0 if " › " in passage.title else LISTING_WEIGHT, ()
         for folder, label in zip(self._folders, _labels(self._folders), strict=True):
             yield from ((passage, 1.0, ()) for passage in self._read(folder, label))
