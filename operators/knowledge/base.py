@@ -1,8 +1,8 @@
 """The knowledge base: full-text search over notes, with sources.
 
 What is in it: the notes that ship with the project, what the installed Triton offers (`api.py`), and Markdown or text
-files in folders that the user names. Ranking is SQLite FTS5's bm25 (Robertson and Zaragoza, "The Probabilistic Relevance
-Framework", 2009) over words and identifiers. The index lives in memory: building it takes a fraction of a second.
+files in folders that the user names. Ranking is SQLite FTS5's bm25 (Robertson and Zaragoza, "The Probabilistic
+Relevance Framework", 2009) over words and identifiers. The index lives in memory: building it takes half a second.
 """
 
 from __future__ import annotations
@@ -24,19 +24,21 @@ MAX_FILE_BYTES = 2_000_000  # a larger file is a log or data, not a note
 MAX_FOLDER_BYTES = 64_000_000
 QUERY_WORDS = 48  # the first so many different ones count
 
-TITLE_WEIGHT = 3.0  # a word in the headings counts as much as three in the text
+HEADING_WEIGHT, ABOVE_WEIGHT = 4.0, 1.5  # a word in a section's heading, in those above it; in its text 1.0
 API_WEIGHT = 0.5  # a note explains, an API passage only states ...
 LISTING_WEIGHT = 0.25  # ... and a list of names says even less ...
 NAMED_WEIGHT = 2.0  # ... but it comes first where its own name is asked for
 
 _WORD = re.compile(r"[^\W_][\w]*(?:\.\w+)*", re.UNICODE)
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-_STOP = frozenset(
-    "a about all am an and any are as at be been but by can could did do does for from get had has have how i if in "
-    "into is it its me more much my no not of on one or our should so some such than that the their them then there "
-    "these they this those to too use used using want was we were what when where which while who why will with would "
-    "you your make need best good way kernel kernels triton".split()
-)
+# Words that say nothing about what is asked for, and those that every passage here is about.
+_COMMON = """
+a about all am an and any are as at be been but by can could did do does for from get had has have how i if in into is it
+its me more much my no not of on one or our should so some such than that the their them then there these they this those
+to too use used using want was we were what when where which while who why will with would you your
+make need best good way kernel kernels triton
+"""
+_STOP = frozenset(_COMMON.split())
 
 
 class KnowledgeBase:
@@ -89,9 +91,10 @@ class KnowledgeBase:
             index.executescript(_SCHEMA)
             for passage, weight, names in self._gather():
                 self._passages.append(passage)
-                title, text = f"{passage.title} {_stem(passage.source)}", passage.text
-                row = (len(self._passages), " ".join(tokens(title)), " ".join(tokens(text)))
-                index.execute("INSERT INTO passages(rowid, title, text) VALUES (?, ?, ?)", row)
+                above, _, heading = passage.title.rpartition(" › ")
+                parts = (heading, f"{above} {_stem(passage.source)}", passage.text)
+                row = (len(self._passages), *(" ".join(tokens(part)) for part in parts))
+                index.execute("INSERT INTO passages(rowid, heading, above, text) VALUES (?, ?, ?, ?)", row)
                 index.execute("INSERT INTO ranks VALUES (?, ?)", (row[0], weight))
                 index.executemany("INSERT INTO names VALUES (?, ?)", {(name.lower(), row[0]) for name in names})
             index.execute("INSERT INTO passages(passages) VALUES ('optimize')")
@@ -138,17 +141,18 @@ class KnowledgeBase:
             yield from passages_of(text, name)
 
 
-# Title and text are indexed as the words that `tokens` found; porter takes endings off (coalesced, coalescing). The texts
-# themselves stay in Python: the index holds no copy. What is asked for by its very name comes first.
+# Indexed are the words that `tokens` found; porter takes endings off (coalesced, coalescing). The texts themselves stay
+# in Python: the index holds no copy. What is asked for by its very name comes first.
 _SCHEMA = """
-CREATE VIRTUAL TABLE passages USING fts5(title, text, content='', tokenize="porter unicode61 tokenchars '._'");
+CREATE VIRTUAL TABLE passages USING fts5(heading, above, text, content='', tokenize="porter unicode61 tokenchars '._'");
 CREATE TABLE ranks(passage INTEGER PRIMARY KEY, weight REAL NOT NULL);
 CREATE TABLE names(name TEXT, passage INTEGER, PRIMARY KEY (name, passage)) WITHOUT ROWID;
 """
 _SEARCH = f"""
 WITH named AS (SELECT passage FROM names WHERE name IN (SELECT value FROM json_each(?2)))
 SELECT passage FROM passages JOIN ranks ON passage = passages.rowid WHERE passages MATCH ?1
-ORDER BY bm25(passages, {TITLE_WEIGHT}, 1.0) * iif(passage IN named, {NAMED_WEIGHT}, weight), passage LIMIT ?3"""
+ORDER BY bm25(passages, {HEADING_WEIGHT}, {ABOVE_WEIGHT}, 1.0) * iif(passage IN named, {NAMED_WEIGHT}, weight), passage
+LIMIT ?3"""
 
 
 def tokens(text: str) -> Iterator[str]:
@@ -196,4 +200,4 @@ def _files(folder: Path) -> Iterator[Path]:
 
 def _stem(source: str) -> str:
     """The file's own name: notes are named after what they are about."""
-    return source.split("#")[0].rsplit("/", 1)[-1].rsplit(".", 1)[0]
+    return source.split("#", maxsplit=1)[0].rsplit("/", 1)[-1].rsplit(".", 1)[0]
