@@ -33,9 +33,9 @@ _WORD = re.compile(r"[^\W_][\w]*(?:\.\w+)*", re.UNICODE)
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 # Words that say nothing about what is asked for, and those that every passage here is about.
 _COMMON = """
-a about all am an and any are as at be been but by can could did do does for from get had has have how i if in into is it
-its me more much my no not of on one or our should so some such than that the their them then there these they this those
-to too use used using want was we were what when where which while who why will with would you your
+a about all am an and any are as at be been but by can could did do does for from get had has have how i if in into is
+it its me more much my no not of on one or our should so some such than that the their them then there these they this
+those to too use used using want was we were what when where which while who why will with would you your
 make need best good way kernel kernels triton
 """
 _STOP = frozenset(_COMMON.split())
@@ -62,7 +62,8 @@ class KnowledgeBase:
         Any text is a query; identifiers (`tl.dot`, `num_stages`) are found as a whole and by their parts. What does not
         fit into the budget is cut between paragraphs, or left out. Empty when nothing matches.
         """
-        words = list(dict.fromkeys(w for w in tokens(query) if w not in _STOP))[:QUERY_WORDS]
+        asked = list(dict.fromkeys(tokens(query)))
+        words = ([word for word in asked if word not in _STOP] or asked)[:QUERY_WORDS]
         if not words or k < 1:
             return ()
         match = " OR ".join(f'"{word}"' for word in words)  # words hold letters, digits, `_` and `.` only
@@ -88,7 +89,13 @@ class KnowledgeBase:
         if self._index is None:
             self._passages, self._skipped = [], []
             index = sqlite3.connect(":memory:", check_same_thread=False)
-            index.executescript(_SCHEMA)
+            try:
+                index.executescript(_SCHEMA)
+            except sqlite3.OperationalError as error:
+                raise UserError(
+                    f"the knowledge base needs SQLite with FTS5; the SQLite {sqlite3.sqlite_version} of this Python says: "
+                    f"{error}. Use a Python build that has it (python.org, conda, uv and the distributions' do)."
+                ) from error
             for passage, weight, names in self._gather():
                 self._passages.append(passage)
                 above, _, heading = passage.title.rpartition(" › ")

@@ -50,13 +50,18 @@ EXAMPLES = [Example(f.name, m["how"] or "", m["code"]) for f in FILES for m in E
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory) -> dict[str, tuple[str, str]]:
-    """Kernel → (PTX, reason why there is none)."""
+def folder(tmp_path_factory) -> Path:
+    """A folder with one file an example."""
     folder = tmp_path_factory.mktemp("notes")
     for example in EXAMPLES:
         (folder / f"{example.name}.py").write_text(example.code)
     (folder / "jobs.json").write_text(json.dumps([example.job() for example in EXAMPLES]))
-    child = Path(__file__).with_name("compile_notes.py")
+    return folder
+
+
+def answers_of(script: str, folder: Path):
+    """What a child process prints: compiling and interpreting need settings of their own before Triton is imported."""
+    child = Path(__file__).with_name(script)
     env = os.environ | {"TRITON_CACHE_DIR": str(folder / "cache")}
     done = subprocess.run(
         [sys.executable, "-P", str(child), str(folder)],
@@ -67,7 +72,13 @@ def answers(tmp_path_factory) -> dict[str, tuple[str, str]]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return dict(zip((e.name for e in EXAMPLES), map(tuple, json.loads(done.stdout)), strict=True))
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def compiled(folder) -> dict[str, tuple[str, str]]:
+    """Kernel → (PTX, reason why there is none)."""
+    return dict(zip((e.name for e in EXAMPLES), map(tuple, answers_of("compile_notes.py", folder)), strict=True))
 
 
 def test_there_are_examples_and_each_says_how_it_compiles():
@@ -79,10 +90,23 @@ def test_there_are_examples_and_each_says_how_it_compiles():
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
-def test_example_compiles_and_shows_its_signs(example, answers):
-    ptx, reason = answers[example.name]
+def test_example_compiles_and_shows_its_signs(example, compiled):
+    ptx, reason = compiled[example.name]
     assert not reason, f"{example.file}: {reason}"
     assert not [sign for sign in example.signs if sign not in ptx], example.file
+
+
+def test_examples_compute_what_they_say(folder):
+    errors = answers_of("run_notes.py", folder)
+    assert set(errors) == {example.name for example in EXAMPLES if " gluon" not in example.how}
+    limits = {
+        "mirror_tiles": 0.0,
+        "tile_contrast": 2e-3,
+        "stacked_gram": 8e-3,
+        "shrink_rows": 8e-3,
+    }  # the type's rounding
+    for name, error in errors.items():
+        assert isinstance(error, float) and error <= limits.get(name, 2e-6), (name, error)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
