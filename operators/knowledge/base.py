@@ -93,8 +93,8 @@ class KnowledgeBase:
                 index.executescript(_SCHEMA)
             except sqlite3.OperationalError as error:
                 raise UserError(
-                    f"the knowledge base needs SQLite with FTS5; the SQLite {sqlite3.sqlite_version} of this Python says: "
-                    f"{error}. Use a Python build that has it (python.org, conda, uv and the distributions' do)."
+                    f"the knowledge base needs SQLite with FTS5; this Python's {sqlite3.sqlite_version} says: {error}. "
+                    "Use a Python build that has it (python.org, conda, uv and the distributions' do)."
                 ) from error
             for passage, weight, names in self._gather():
                 self._passages.append(passage)
