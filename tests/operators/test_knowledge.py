@@ -60,6 +60,9 @@ QUESTIONS = {
     "sum over all elements to one scalar deterministically": "rows.md#reducing-everything-to-one-number",
     "softmax over short rows several rows per program": "rows.md#several-rows-a-program",
     "type of variable changes in loop compile error": "pitfalls.md",
+    "what should I try first for a row kernel like softmax": "where_to_start.md#order-of-changes-by-kind-of-kernel",
+    "output is NaN in some rows, how to repair": "where_to_start.md#repairing-a-broken-kernel",
+    "CUDA C++ register array local memory": "cuda_cpp.md#registers-and-local-memory",
     "gluon warp specialization producer consumer registers": "gluon.md#warp-roles",
 }
 
