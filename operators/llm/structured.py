@@ -58,9 +58,10 @@ def read(text: str, schema: Mapping[str, Any]) -> str:
 
 def problem(value: Any, schema: Mapping[str, Any]) -> str:
     """Why a value does not fit, most telling reason first; empty when it does."""
-    import jsonschema  # a tenth of a second
+    from jsonschema import Draft202012Validator  # a tenth of a second
+    from jsonschema.exceptions import best_match
 
-    error = jsonschema.exceptions.best_match(jsonschema.Draft202012Validator(schema).iter_errors(value))
+    error = best_match(Draft202012Validator(schema).iter_errors(value))
     if error is None:
         return ""
     return f"at {error.json_path}: {error.message[:300]}"

@@ -190,19 +190,22 @@ def _fault(error: Exception, litellm: Any) -> Fault:
     reason = redact(f"{type(error).__name__}: {error}")[:1000]
     if isinstance(error, litellm.ContextWindowExceededError) or (status in {400, 413, 422} and OVERFLOW.search(reason)):
         return Fault("overflow", reason)
-    if isinstance(error, litellm.ContentPolicyViolationError):
+    if isinstance(error, litellm.ContentPolicyViolationError) or (status in {400, 403, 422} and _filtered(error)):
         return Fault("refused", reason)
+    causes = _causes(error)
+    unreached = bool(causes & {"ConnectError", "ConnectTimeout", "ClientConnectorError", "ConnectionRefusedError"})
     if isinstance(error, litellm.Timeout):
-        return Fault("timeout", reason, billed=True)
+        return Fault("timeout", reason, billed=not unreached)
+    if "insufficient_quota" in str(getattr(error, "body", "")):
+        return Fault("invalid", reason)  # comes as a 429, but no wait helps
     if isinstance(error, litellm.RateLimitError) or status == 429:
         return Fault("busy", reason, _retry_after(error))
-    if isinstance(error, litellm.APIConnectionError):
-        # A connection that was never made costs nothing; one that broke may have.
-        return Fault("broken", reason, billed="Connect" not in reason.replace("APIConnectionError", ""))
-    if status in {400, 401, 403, 404, 405, 413, 422}:
+    if status in {400, 401, 402, 403, 404, 405, 413, 422}:
         return Fault("invalid", reason)
-    # Of 5xx only those with a status of the endpoint's own are free for sure; litellm maps resets and bad JSON there.
-    return Fault("broken", reason, _retry_after(error), billed=not _answered_with_error(error))
+    # litellm makes a 500 of connections that broke and of answers that are no JSON. What the endpoint itself
+    # answered with an error is free, and so is what never reached it.
+    said_so = "HTTPStatusError" in causes or getattr(error, "litellm_response_headers", None) is not None
+    return Fault("broken", reason, _retry_after(error), billed=not said_so and not unreached)
 
 
 def _status(error: Exception) -> int:
@@ -212,9 +215,18 @@ def _status(error: Exception) -> int:
         return 0
 
 
-def _answered_with_error(error: Exception) -> bool:
-    response = getattr(error, "response", None)
-    return getattr(response, "status_code", 0) >= 500 and bool(getattr(response, "headers", None))
+def _filtered(error: Exception) -> bool:
+    body = getattr(error, "body", None)
+    return isinstance(body, Mapping) and str(body.get("code")).startswith(("content_policy", "content_filter"))
+
+
+def _causes(error: BaseException | None) -> set[str]:
+    """Names of the exceptions that led to this one: litellm keeps them, and wraps them beyond telling apart."""
+    names: set[str] = set()
+    while error is not None and len(names) < 20:
+        names.add(type(error).__name__)
+        error = error.__cause__ or error.__context__
+    return names
 
 
 def _retry_after(error: Exception) -> float | None:

@@ -53,6 +53,12 @@ def test_a_price_that_nobody_knows_is_none_not_nothing():
         assert model.complete(ASK).call.dollars is None
 
 
+def test_a_server_that_keeps_no_count_is_charged_at_most():
+    with served([Answer("hello", tokens=(0, 0, 0))], price=Price(1e-6, 1e-6)) as (_, model):
+        call = model.complete(ASK).call
+    assert call.tokens_in >= 30 and call.tokens_out == 5 and call.dollars
+
+
 def test_tool_calls_go_both_ways():
     wrong = Answer(None, tool_calls=(("evaluate", '{"source": '), ("no_such_tool", "{}")))
     with served([wrong, Answer("done")]) as (server, model):
@@ -153,9 +159,9 @@ def test_nobody_there():
     assert all(call.tokens_in == 0 for call in failure_.calls)  # no connection, no bill
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404])
-def test_what_will_not_pass_is_not_tried_again(status):
-    with served([failure(status, "no such thing")]) as (server, model):
+@pytest.mark.parametrize(("status", "code"), [(400, ""), (401, ""), (403, ""), (404, ""), (429, "insufficient_quota")])
+def test_what_will_not_pass_is_not_tried_again(status, code):
+    with served([failure(status, "no such thing", code)]) as (server, model):
         failure_ = failed(model)
     assert failure_.kind == "invalid" and len(server.requests) == 1 and len(failure_.calls) == 1
 
@@ -193,7 +199,7 @@ def test_an_outgrown_context_is_shortened_from_the_middle():
     fits = lambda request, _: Answer("ok") if len(json.dumps(request)) < 2500 else overflow(100_000)  # noqa: E731
     with served(fits) as (server, model):
         reply = model.complete(messages)
-    sent = [one["content"] for one in server.requests[-1]["messages"]]
+    sent = [one.get("content") for one in server.requests[-1]["messages"]]
     assert reply.message.content == "ok" and reply.earlier
     assert sent[:2] == [one.content for one in ASK] and sent[2] == MARK and sent[-1] == "and now?"
     assert any("turn 9" in (text or "") for text in sent) and not any("turn 0" in (text or "") for text in sent)
