@@ -1,6 +1,6 @@
-"""Attempts at the door to models: the share of the ideal throughput that 64 at once reach, and memory over 2,000 calls.
+"""Attempts at the door to models: the share of the ideal throughput that 64 at once reach, and memory over 2,048 calls.
 
-    python -m benchmarks.agents_throughput [--attempts 64] [--calls 2000] [--delay 1.0]
+    python -m benchmarks.agents_throughput [--attempts 64] [--calls 2048] [--delay 1.0]
 
 A local server, in a process of its own, answers each call after --delay seconds. Ideal: calls ÷ attempts × delay. Each
 call carries a prompt of --prompt bytes, as agents' do, and its row is packed for the database. The process has to hold
@@ -31,7 +31,7 @@ TARGET = 0.95
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--attempts", type=int, default=64, help="at once")
-    options.add_argument("--calls", type=int, default=2000)
+    options.add_argument("--calls", type=int, default=2048)
     options.add_argument("--delay", type=float, default=1.0, help="seconds until the server answers")
     options.add_argument("--prompt", type=int, default=20_000, help="bytes")
     options.add_argument("--json", type=Path, help="write the figures there too")
@@ -43,15 +43,10 @@ def main() -> None:
             figures = measured(server.stdout.readline().strip(), chosen)
         finally:
             server.terminate()
-    print(
-        f"{'attempts':>8}{'calls':>7}{'wall s':>9}{'ideal s':>9}{'share':>8}{'CPU ms/call':>13}{'p99 s':>7}{'RSS MB':>16}"
-    )
-    print(
-        "{attempts:>8}{calls:>7}{wall_s:>9.2f}{ideal_s:>9.2f}{share:>8.1%}{cpu_ms:>13.2f}{p99_s:>7.2f}".format(
-            **figures
-        )
-        + "{:>9.1f} →{:>5.1f}".format(*figures["rss_mb"])
-    )
+    titles = ("attempts", "calls", "wall s", "ideal s", "share", "CPU ms/call", "p99 s", "RSS MB")
+    print("{:>8}{:>7}{:>9}{:>9}{:>8}{:>13}{:>7}{:>17}".format(*titles))
+    row = "{attempts:>8}{calls:>7}{wall_s:>9.2f}{ideal_s:>9.2f}{share:>8.1%}{cpu_ms:>13.2f}{p99_s:>7.2f}"
+    print(row.format(**figures) + "{:>9.1f} → {:>5.1f}".format(*figures["rss_mb"]))
     print(f"share of the ideal: {'reached' if figures['share'] >= TARGET else 'MISSED'} (at least {TARGET:.0%})")
     if chosen.json:
         chosen.json.write_text(json.dumps(figures, indent=1) + "\n")

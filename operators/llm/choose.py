@@ -1,4 +1,4 @@
-"""From what a user names to a model: `provider/name`, `scripted`, `scripted:FILE`, `replay:FILE`, or several of these."""
+"""From what a user names to a model: `provider/name`, `scripted`, `scripted:FILE`, `replay:FILE`, or several."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ class Conversation:
     def _send(self, request: Mapping[str, Any]) -> Answer:
         timeout_s = max(0.1, min(self.patience.try_s, self.ends - time.monotonic()))
         try:
-            answer = self.line.wire.send(request, timeout_s)
+            answer = self.line.wire.send(request, timeout_s, self.line.stop)
         except Fault:
             raise
         except BaseException:
@@ -189,6 +189,8 @@ class Conversation:
             endpoint.failed()
         elif fault.kind == "busy":
             endpoint.busy(fault.retry_after_s or 0.0)
+        elif fault.kind == "stopped":
+            endpoint.gave_up()
         else:
             endpoint.worked()
 
@@ -218,6 +220,8 @@ class Conversation:
         name, key = self.line.name, self.line.key_env or "its provider's variable"
         if fault.kind == "overflow":
             self._shorten(fault)
+        elif fault.kind == "stopped":
+            self._give_up("down", fault.reason)
         elif fault.kind == "refused":
             self._give_up("refused", f"{name}: {fault.reason}")
         elif fault.kind == "invalid":

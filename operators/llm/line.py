@@ -71,7 +71,7 @@ class Line:
         """The name by which litellm finds the provider: a server of one's own speaks OpenAI's protocol."""
         if self.base_url is None or self.name.startswith(("openai/", "hosted_vllm/", "anthropic/")):
             return self.name
-        return f"openai/{self.name}"
+        return f"hosted_vllm/{self.name}"
 
     def credentials(self) -> dict[str, Any]:
         if self.key_env is not None:

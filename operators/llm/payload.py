@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from operators.llm.base import Message, Tool
-from operators.llm.redaction import redact
+from operators.llm.redaction import redactor
 from operators.llm.structured import strict
 
 MARKS = 4  # the most cache marks that a provider takes
@@ -18,7 +18,8 @@ def messages_payload(messages: Sequence[Message], cache_marks: bool) -> list[dic
     """`cache_marks`: the first stable message and the last ones carry the providers' mark for prompt caches."""
     stable = [i for i, message in enumerate(messages) if message.stable] if cache_marks else []
     marked = {*stable[:1], *stable[-(MARKS - 1) :]}
-    return [_message(message, i in marked) for i, message in enumerate(messages)]
+    clean = redactor()
+    return [_message(message, i in marked, clean) for i, message in enumerate(messages)]
 
 
 def tools_payload(tools: Sequence[Tool]) -> list[dict[str, Any]]:
@@ -40,8 +41,8 @@ def schema_payload(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": held}
 
 
-def _message(message: Message, marked: bool) -> dict[str, Any]:
-    content: Any = redact(message.content)
+def _message(message: Message, marked: bool, clean: Callable[[str], str]) -> dict[str, Any]:
+    content: Any = clean(message.content)
     if marked and content:
         content = [{"type": "text", "text": content, "cache_control": dict(MARK)}]
     payload: dict[str, Any] = {"role": message.role, "content": content}
@@ -66,4 +67,4 @@ def _arguments(text: str) -> str:
         fine = isinstance(json.loads(text), dict)
     except (json.JSONDecodeError, RecursionError):
         fine = False
-    return redact(text if fine else json.dumps({"unreadable": text}))
+    return text if fine else json.dumps({"unreadable": text})

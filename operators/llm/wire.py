@@ -7,6 +7,7 @@ there can a call be cancelled for good when its time is up, however slowly the e
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import email.utils
 import json
@@ -23,6 +24,7 @@ from operators.llm.base import ToolCall
 from operators.llm.purse import Price
 from operators.llm.redaction import redact
 
+LOOK_S = 0.5  # how often a waiting thread looks whether it is to stop
 _import_lock = threading.Lock()
 
 
@@ -44,7 +46,7 @@ class Fault(Exception):
     """One try that brought no answer.
 
     `kind`: "busy" (429) | "broken" (5xx, resets, no connection, no JSON) | "timeout" | "overflow" | "refused" |
-    "invalid". `billed`: an answer may have been under way when it was lost, and be charged for.
+    "invalid" | "stopped". `billed`: an answer may have been under way when it was lost, and be charged for.
     """
 
     def __init__(self, kind: str, reason: str, retry_after_s: float | None = None, billed: bool = False) -> None:
@@ -67,8 +69,8 @@ class Wire(Protocol):
 
     def facts(self, model: str, local: bool) -> Facts: ...
 
-    def send(self, request: Mapping[str, Any], timeout_s: float) -> Answer:
-        """Raises Fault. Never takes much longer than `timeout_s` seconds."""
+    def send(self, request: Mapping[str, Any], timeout_s: float, stop: threading.Event) -> Answer:
+        """Raises Fault. Never takes much longer than `timeout_s` seconds, nor goes on when `stop` is set."""
         ...
 
 
@@ -77,6 +79,7 @@ def load_litellm() -> Any:
     with _import_lock:
         os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
         os.environ["LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS"] = "True"
+        os.environ.setdefault("LITELLM_MODE", "PRODUCTION")  # else it reads a .env file of the working folder
         import litellm
 
         litellm.suppress_debug_info = True
@@ -108,10 +111,13 @@ class LiteLLMWire:
             longest_output=info.get("max_output_tokens"),
         )
 
-    def send(self, request: Mapping[str, Any], timeout_s: float) -> Answer:
+    def send(self, request: Mapping[str, Any], timeout_s: float, stop: threading.Event) -> Answer:
         litellm = load_litellm()
         future = asyncio.run_coroutine_threadsafe(self._ask(litellm, request, timeout_s), self._running())
         try:
+            while not concurrent.futures.wait((future,), LOOK_S).done:
+                if stop.is_set():
+                    raise Fault("stopped", "the run was stopped", billed=True)
             return future.result()
         except Fault:
             raise
@@ -128,7 +134,7 @@ class LiteLLMWire:
                 raw = await litellm.acompletion(**request, timeout=timeout_s, max_retries=0, num_retries=0)
         except TimeoutError:
             raise Fault("timeout", f"no complete answer within {timeout_s:.1f} s", billed=True) from None
-        return _answer(raw, litellm, request["model"])
+        return _answer(raw)
 
     def _running(self) -> asyncio.AbstractEventLoop:
         with self._lock:
@@ -149,7 +155,7 @@ def _price(info: Mapping[str, Any]) -> Price | None:
     return Price(read, max([write, *writes]), info.get("cache_read_input_token_cost"), max([read, *reads]))
 
 
-def _answer(raw: Any, litellm: Any, model: str) -> Answer:
+def _answer(raw: Any) -> Answer:
     if not getattr(raw, "choices", None):
         raise Fault("broken", "the endpoint answered without choices", billed=True)
     choice, usage = raw.choices[0], getattr(raw, "usage", None)
@@ -160,9 +166,7 @@ def _answer(raw: Any, litellm: Any, model: str) -> Answer:
     )
     details = getattr(usage, "prompt_tokens_details", None)
     refusal = getattr(message, "refusal", None) or (message.provider_specific_fields or {}).get("refusal") or ""
-    dollars = None
-    with contextlib.suppress(Exception):  # raises for models whose price it does not know
-        dollars = litellm.completion_cost(completion_response=raw, model=model)
+    dollars = (getattr(raw, "_hidden_params", None) or {}).get("response_cost")  # None where it knows no price
     return Answer(
         text=_text(message.content),
         tool_calls=calls,
@@ -182,6 +186,7 @@ def _text(value: Any) -> str:
 
 
 OVERFLOW = re.compile(r"context.{0,10}(length|limit|window|size)|prompt is too long|too many tokens", re.IGNORECASE)
+FILTERED = re.compile(r"['\"]?code['\"]?:\s*['\"]content_(policy|filter)")
 
 
 def _fault(error: Exception, litellm: Any) -> Fault:
@@ -196,7 +201,7 @@ def _fault(error: Exception, litellm: Any) -> Fault:
     unreached = bool(causes & {"ConnectError", "ConnectTimeout", "ClientConnectorError", "ConnectionRefusedError"})
     if isinstance(error, litellm.Timeout):
         return Fault("timeout", reason, billed=not unreached)
-    if "insufficient_quota" in str(getattr(error, "body", "")):
+    if "insufficient_quota" in f"{error} {getattr(error, 'body', '')}":
         return Fault("invalid", reason)  # comes as a 429, but no wait helps
     if isinstance(error, litellm.RateLimitError) or status == 429:
         return Fault("busy", reason, _retry_after(error))
@@ -216,8 +221,7 @@ def _status(error: Exception) -> int:
 
 
 def _filtered(error: Exception) -> bool:
-    body = getattr(error, "body", None)
-    return isinstance(body, Mapping) and str(body.get("code")).startswith(("content_policy", "content_filter"))
+    return bool(FILTERED.search(f"{error} {getattr(error, 'body', '')}"))
 
 
 def _causes(error: BaseException | None) -> set[str]:

@@ -291,6 +291,8 @@ def test_redaction_knows_names_and_shapes():
     environ = {"A_API_KEY": "abcdefgh1", "HOME": "somewhere-long", "B_TOKEN": "short"}
     text = "abcdefgh1 somewhere-long short Bearer abc.def-ghi sk-abcdefghijklmnop"
     assert redact(text, environ) == "[A_API_KEY] somewhere-long short Bearer [key] [key]"
+    code = "sk_offset_of_this_block, hf_row = task-independent-of-all-else"
+    assert redact(code, environ) == code
 
 
 def test_which_schemas_are_strict():
