@@ -129,7 +129,7 @@ def _blocks(lines: Sequence[str]) -> tuple[tuple[Block, ...], list[str]]:
     if search is not None:
         missing = DIVIDE if replace is None else REPLACE
         raise MalformedAnswer(
-            f"block {len(found) + 1} has no `{missing}`: the answer ends in the middle of it. Send this block again, whole"
+            f"block {len(found) + 1} has no `{missing}`: the answer ends inside it. Send this block again, whole"
         )
     return tuple(found), outside
 
@@ -146,7 +146,7 @@ def _is_rule(line: str) -> bool:
 def _checked(search: list[str], replace: list[str], number: int) -> Block:
     if not any(line.strip() for line in search):
         raise MalformedAnswer(
-            f"block {number} has nothing between `{SEARCH}` and `{DIVIDE}`; put the lines there that stand before the place"
+            f"block {number} has nothing between `{SEARCH}` and `{DIVIDE}`; put the lines there that stand by the place"
         )
     if [line.rstrip() for line in search] == [line.rstrip() for line in replace]:
         raise MalformedAnswer(f"block {number} replaces lines by themselves; leave it out, or write the change")
@@ -195,7 +195,7 @@ def _nearest(lines: Sequence[str], wanted: Sequence[str]) -> str:
         (SequenceMatcher(None, "\n".join(lines[at : at + size]), goal, autojunk=False).ratio(), at) for at in best
     ]
     ratio, at = max(scored, key=lambda pair: (pair[0], -pair[1]))
-    if ratio < 0.4:
+    if ratio < 0.5:
         return " Nothing there is like them: copy the lines to replace from the source as it stands."
     shown = "\n".join(lines[max(at - 1, 0) : at + size + 1])
     return f" The nearest are at line {at + 1}:\n```\n{shown}\n```\nCopy them exactly, indentation included."
@@ -224,14 +224,14 @@ def _whole_file(lines: Sequence[str]) -> tuple[str, list[str]]:
     for language, _body in fenced:
         if language not in FILE_LANGUAGES:
             raise MalformedAnswer(
-                f"a fence says {language!r}; the file goes into one ```python fence, changes into blocks"
+                f"a fence says {language!r}; a file goes into one ```python fence, changes into blocks"
             )
     files = [body for _language, body in fenced if _is_file(body)]
     if len(files) > 1:
         raise MalformedAnswer(f"{len(files)} fences hold a `def run(`; send one whole file")
     if not files:
         raise MalformedAnswer(
-            "no fence holds a top-level `def run(`, so this is no whole file; send all of it, or use search/replace blocks"
+            "no fence holds a top-level `def run(`, so this is no whole file; send all of it, or use blocks"
         )
     if len(fenced) > 1:
         raise MalformedAnswer("there are other fences beside the whole file; send the file alone, in one fence")

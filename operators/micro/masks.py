@@ -1,7 +1,7 @@
 """Where a strategy may apply, by syntax alone: what a coder that writes code itself can be asked for.
 
-The rewriter offers what its preconditions prove; these masks ask only whether there is anything for the strategy to work
-on (a loop, a contraction, two launches), kernel by kernel. What they offer can still be a bad idea: the judge says.
+The rewriter offers what its preconditions prove; these masks ask only whether there is anything for the strategy to
+work on (a loop, a contraction, two launches), kernel by kernel. What they offer can still be a bad idea: the judge says.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DESCRIPTORS = ("tl.make_tensor_descriptor", "tl.make_block_ptr")
 
 
 def applicable(source: Source, task: TaskCard) -> tuple[Strategy, ...]:
-    """Every strategy of the catalogue at every kernel whose mask lets it through; nothing where the source is no module.
+    """Every strategy of the catalogue at every kernel whose mask lets it through; nothing in what is no module.
 
     Sources with no Triton kernel to read (Gluon, CUDA) are offered each strategy once, for the whole source.
     """

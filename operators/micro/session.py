@@ -83,6 +83,7 @@ class Session:
     def work(self) -> Coded:
         """The last good source. Raises OperatorFailed when nothing came of it, with what it cost."""
         edits = failures = 0
+        worst: _Fault | None = None  # the last one that says more than that an answer did not fit
         pending: _Fault | None = None  # what the present edit last failed by
         while True:
             started = time.monotonic()
@@ -98,9 +99,10 @@ class Session:
                 self._take(reply)
             except _Fault as found:
                 failures += 1
+                worst = found if worst is None or found.fault is not Fault.FORMAT else worst
                 self._note(action, ROLLED_BACK, f"{found.fault}: {found.reason}", started)
                 if failures > self._limits.repairs or found.fault is Fault.MACHINE:
-                    return self._ended(f"{found.fault}: {found.reason} (the last of {len(self._calls)} answers)")
+                    return self._ended(f"{worst.fault}: {worst.reason} (after {len(self._calls)} answers)")
                 self._say(reply, self._request(found))
                 pending = found
                 continue
@@ -166,8 +168,14 @@ class Session:
         return answer
 
     def _edit(self, answer: Answer) -> None:
-        """Blocks that fit are in even when others are not: only those are asked for again."""
+        """Blocks that fit are in even when others are not: only those are asked for again.
+
+        A repair may also be written against the last good source, as if the failed edit had never been.
+        """
         edited = apply(answer, self._source.text)
+        if edited.misfits and self._source != self._good:
+            anew = apply(answer, self._good.text)
+            edited = edited if anew.misfits else anew
         before, self._source = self._source, Source(edited.text, self._source.language)
         if edited.misfits:
             raise _Fault(Fault.FORMAT, feedback(edited))

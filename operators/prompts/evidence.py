@@ -11,7 +11,7 @@ from operators.prompts.parts import rows, tokens
 NEAR = 0.8  # share of the speed of light from which little is left to gain
 _CASES = ("| case | time µs | speed-up | of light | launches | bottleneck |", "| --- | --- | --- | --- | --- | --- |")
 _KERNELS = (
-    "| kernel | share | grid | warps | stages | registers | spilled B | shared B | tensor cores | data path | schedule |",
+    "| kernel | share | grid | warps | stages | registers | spilled B | shared B | mma | data path | schedule |",
     "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
 )
 
