@@ -26,6 +26,7 @@ class Fault(enum.StrEnum):
 
 _LAUNCH = (
     "out of resource", "out of shared memory", "shared memory", "too many resources", "out of memory", "more memory",
+    "out of gpu memory",
     "grid", "num_warps", "registers per", "launch", "cooperative", "cluster",
 )  # fmt: skip
 _MEMORY = (
