@@ -101,7 +101,9 @@ def interpreted(path):
 
 def main(how, folder):
     torch.set_num_threads(1)
-    torch.cuda.get_device_properties = lambda device: type("P", (), {"multi_processor_count": 132 if how == "compile" else 2})
+    torch.cuda.get_device_properties = lambda device: type(
+        "P", (), {"multi_processor_count": 132 if how == "compile" else 2}
+    )
     found = {}
     for path in sorted(Path(folder).glob("*.py")):
         try:
