@@ -144,6 +144,9 @@ def print_tally(name: str, tally: Tally) -> None:
 
 
 def pack(chosen: argparse.Namespace) -> None:
+    for path in chosen.files:
+        if path.suffix != ".gz":
+            sys.exit(f"{path} is not packed and does not say where it was measured: give {path.name}.gz, beside it")
     origins = [samples.about(path) for path in chosen.files]
     if len({(one["device"], one["torch"], one["triton"]) for one in origins}) > 1:
         sys.exit("the files come from different devices or versions: their times do not compare")

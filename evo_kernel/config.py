@@ -85,6 +85,14 @@ class JudgeConfig(_Section):
     )
 
 
+class KnowledgeConfig(_Section):
+    """What agents can look up."""
+
+    folders: tuple[Path, ...] = Field(
+        default=(), description="folders of Markdown or text files that are searched beside the shipped notes"
+    )
+
+
 class Config(_Section):
     """One run."""
 
@@ -107,6 +115,7 @@ class Config(_Section):
     search: PopulationConfig = Field(default=PopulationConfig(), description="the memory of the search")
     operators: OperatorsConfig = Field(default=OperatorsConfig(), description="the variation operators")
     judge: JudgeConfig = Field(default=JudgeConfig(), description="the judge")
+    knowledge: KnowledgeConfig = Field(default=KnowledgeConfig(), description="what agents can look up")
 
 
 def load_config(path: Path | None, overrides: Sequence[str] = ()) -> Config:

@@ -23,6 +23,7 @@ COMMANDS = {
     "replay": ("evo_kernel.cli.verifying", "replay"),
     "profile": ("evo_kernel.cli.profiling", "profile"),
     "tasks": ("evo_kernel.cli.tasks", "tasks"),
+    "knowledge": ("evo_kernel.cli.knowledge", "knowledge"),
     "doctor": ("evo_kernel.cli.doctor", "doctor"),
 }
 SUMMARIES = {
@@ -36,6 +37,7 @@ SUMMARIES = {
     "replay": "Check and time a plan file without running its author's code.",
     "profile": "What each kernel of a file does with the GPU, as a table.",
     "tasks": "List, show, check and make tasks.",
+    "knowledge": "Search what agents can look up: notes, the installed Triton, your own folders.",
     "doctor": "What this machine can do, and what to mend.",
 }
 

@@ -5,7 +5,8 @@ An honest kernel's error on these very inputs is estimated as the largest of
                  task's precision allows tf32),
     sensitivity  how far the float64 reference moves when every floating-point input moves by `perturbation` units of
                  rounding: what any backward-stable algorithm may cost (Higham, Accuracy and Stability of Numerical
-                 Algorithms, 2nd ed., section 1.5), so that exp2 in place of exp is not an error, and
+                 Algorithms, 2nd ed., section 1.5), so that exp2 in place of exp is not an error; in several
+                 patterns of signs where outputs are few, and
     floor        one rounding of the output, and the growth of a sum's error with the square root of its length
                  (ibid., section 4.2: the statistical estimate), so that a reference that is exact by luck binds nobody.
 A candidate passes when its Frobenius error is at most `relative_multiple` times, and its largest error at most
@@ -39,6 +40,8 @@ class Recipe:
     growth: float = 0.25  # of a sum's relative error, in roundings, per square root of its length
     cancellation: float = 0.5  # roundings of the result with all inputs positive: what cancels in the true result
     rounding: float = 1.0  # roundings of the output in its own dtype
+    patterns: int = 12  # of signs, in which inputs are moved where there are fewer outputs than
+    many_outputs: int = 64
 
 
 RECIPE = Recipe()
@@ -67,10 +70,10 @@ def expect(task: Task, inputs: Sequence[Input], recipe: Recipe = RECIPE) -> tupl
     others = [own]
     if task.tolerance.precision == "tf32":
         others.append(task.outputs(*(_as_tf32(value) for value in inputs)))
-    moved = task.outputs(*(_moved(value, recipe.perturbation) for value in inputs))
+    moved = _moved_outputs(task, inputs, own, recipe)
     positive = task.outputs(*(_positive(value) for value in inputs))
     length = max((max(v.shape, default=1) for v in inputs if isinstance(v, torch.Tensor)), default=1)
-    made = zip(truth, own, zip(*others, strict=True), moved, positive, strict=True)
+    made = zip(truth, own, zip(*others, *moved, strict=True), positive, strict=True)
     return tuple(_expected(*parts, length=length, recipe=recipe) for parts in made)
 
 
@@ -167,8 +170,8 @@ def _ratio(error: float, bound: float) -> float:
 
 
 def _expected(
-    truth: torch.Tensor, own: torch.Tensor, others: tuple[torch.Tensor, ...], moved: torch.Tensor,
-    positive: torch.Tensor, *, length: int, recipe: Recipe,
+    truth: torch.Tensor, own: torch.Tensor, others: tuple[torch.Tensor, ...], positive: torch.Tensor,
+    *, length: int, recipe: Recipe,
 ) -> Expected:  # fmt: skip
     if truth.shape != own.shape:
         raise TaskError("the reference returns another shape in float64 than in its own dtype")
@@ -180,7 +183,7 @@ def _expected(
     rounding = torch.finfo(own.dtype).eps / 2
     inner = min(rounding, torch.finfo(torch.float32).eps / 2)
     growth = recipe.growth * math.sqrt(length)
-    errors = [_measures(other.double() - truth, compared) for other in (*others, moved)]
+    errors = [_measures(other.double() - truth, compared) for other in others]
     size, uncancelled = _measures(truth, compared), _measures(positive.double(), compared)
     underflow = _underflow(own.dtype)
     floors = [
@@ -213,12 +216,28 @@ def _copied(value: Input) -> Input:
     return value.clone() if isinstance(value, torch.Tensor) else value
 
 
-def _moved(value: Input, units: float) -> Input:
+def _moved_outputs(
+    task: Task, inputs: Sequence[Input], own: Sequence[torch.Tensor], recipe: Recipe
+) -> list[tuple[torch.Tensor, ...]]:
+    """The reference in float64 on inputs that are moved by rounding, in one or more patterns of signs.
+
+    In one pattern the terms of an output move apart or together by chance, and together they may cancel: log(sum of
+    exp(x)) - x[i] does not move when both of two elements go up. The largest over many outputs does not care; where
+    there are few, more patterns are tried.
+    """
+    few = min((part.numel() for part in own), default=0) < recipe.many_outputs
+    return [
+        task.outputs(*(_moved(value, recipe.perturbation, pattern) for value in inputs))
+        for pattern in range(recipe.patterns if few else 1)
+    ]
+
+
+def _moved(value: Input, units: float, pattern: int) -> Input:
     """A float64 copy, every element moved by `units` roundings of float32 up or down, in a fixed pattern."""
     if not isinstance(value, torch.Tensor) or not value.is_floating_point():
         return value
     unit = torch.finfo(torch.float64 if value.dtype == torch.float64 else torch.float32).eps / 2
-    generator = torch.Generator("cpu").manual_seed(20240229)
+    generator = torch.Generator("cpu").manual_seed(20240229 + pattern)
     signs = torch.randint(0, 2, value.shape, generator=generator, dtype=torch.int8).to(value.device)
     return value.double() * (1.0 + unit * units * (2.0 * signs - 1.0))
 

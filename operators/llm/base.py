@@ -46,18 +46,27 @@ class Tool:
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer and what it cost."""
+    """An answer and what it cost: `call` is the try that brought it, `earlier` the tries before it, oldest first.
+
+    Whoever keeps rows keeps `calls`: a try that failed may have cost money too.
+    """
 
     message: Message
     call: Call
     finish: str = "stop"  # "stop" | "tool_calls" | "length": cut off | "refused"
+    earlier: tuple[Call, ...] = ()
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        return (*self.earlier, self.call)
 
 
 class ModelFailed(EvoKernelError):
     """No answer could be had, or none may be asked for; `calls` are what was spent on trying.
 
     `kind`: "budget" (the worst case of the call does not fit), "down" (the endpoint, for now), "refused" (a content
-    filter), "too long" (the prompt does not fit even when shrunk), "invalid" (credentials, model name, arguments).
+    filter), "too long" (the prompt does not fit even when shrunk), "invalid" (credentials, model name, arguments),
+    "malformed" (after a repair there is still no answer that fits the schema).
     """
 
     def __init__(self, reason: str, kind: str, calls: tuple[Call, ...] = ()) -> None:

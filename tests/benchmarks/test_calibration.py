@@ -37,6 +37,43 @@ def test_packing_is_reproducible(tmp_path):
     assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
 
 
+def _origin(task: str, **other: str) -> dict[str, str]:
+    one = {"device": "a GPU", "torch": "2", "triton": "3", "date": "2026-11-21", "command": f"collect --tasks {task}"}
+    return one | other
+
+
+def test_packed_files_of_one_device_become_one(tmp_path, capsys):
+    made = made_up.samples(6, CONSTANTS)
+    parts = [tmp_path / "rows.gz", tmp_path / "others.gz"]
+    samples.pack([one for one in made if one.task == "rows"], parts[0], _origin("rows"))
+    samples.pack(made, parts[1], _origin("rows,tiles,sums"))
+    whole = tmp_path / "whole.gz"
+    main(["pack", *map(str, parts), "--out", str(whole)])
+    assert f"{len(made)} rows" in capsys.readouterr().out  # what both hold, once
+    assert {one.key for one in samples.read([whole])} == {one.key for one in made}
+    assert samples.about(whole) == _origin("rows") | {
+        "command": "collect --tasks rows; collect --tasks rows,tiles,sums"
+    }
+
+
+@pytest.mark.parametrize("other", [{"device": "another GPU"}, {"torch": "2.1"}, {"triton": "3.1"}])
+def test_times_of_different_machines_are_not_packed_together(tmp_path, other):
+    made = made_up.samples(3, CONSTANTS)
+    parts, whole = [tmp_path / "here.gz", tmp_path / "there.gz"], tmp_path / "whole.gz"
+    samples.pack(made[:4], parts[0], _origin("rows"))
+    samples.pack(made[4:], parts[1], _origin("rows", **other))
+    with pytest.raises(SystemExit, match="different devices or versions"):
+        main(["pack", *map(str, parts), "--out", str(whole)])
+    assert not whole.exists()
+
+
+def test_what_is_not_packed_has_no_origin_to_compare(tmp_path):
+    raw = tmp_path / "rows.jsonl"
+    raw.write_text("".join(samples.as_line(one) + "\n" for one in made_up.samples(3, CONSTANTS)))
+    with pytest.raises(SystemExit, match=r"rows\.jsonl is not packed"):
+        main(["pack", str(raw), "--out", str(tmp_path / "whole.gz")])
+
+
 def test_rank_correlation_with_and_without_ties():
     rng = np.random.default_rng(0)
     values = rng.integers(0, 20, 200).astype(float)

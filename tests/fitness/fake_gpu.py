@@ -86,6 +86,9 @@ class FakeArena:
             if buffer.kind == "scratch":
                 self.memory[index].fill_(0xFF)
 
+    def mend_canaries(self) -> None:
+        self.canary = None
+
     def canaries_whole(self) -> torch.Tensor:
         return torch.tensor(self.canary is None)
 

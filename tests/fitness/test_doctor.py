@@ -90,6 +90,7 @@ def test_the_profiler_is_a_wish_not_a_need(tmp_path, monkeypatch):
     assert doctor._profiler().ok
 
 
+@pytest.mark.parametrize(("text", "most"), [("100000 100000\n", 1), ("max 100000\n", None), ("nonsense", None)])
 def test_cores_are_those_that_may_be_used(tmp_path, text, most):
     limit = tmp_path / "cpu.max"
     limit.write_text(text)

@@ -34,7 +34,7 @@ def test_three_passes_are_slower_than_one(softmax):
 
 def test_a_good_matmul_and_a_naive_one(matmul):
     good = modeled_time(*matmul, H200).total_us
-    assert 170 < good < 350
+    assert 200 < good < 400  # about 210 on an H200: modeled too slow on the best tiles (docs/model.md)
     assert us(matmul_plan(4096, 4096, 4096, (32, 32, 32))) > 3 * good
 
 
@@ -69,7 +69,7 @@ def test_spills_and_lost_occupancy_cost(matmul):
         assert modeled_time(worse, traffic, H200).total_us >= base
     slow = {**binary.instructions, "wgmma": 0, "in_loop.wgmma": 0, "mma": 64}
     worse = compiled.model_copy(update={"binaries": (binary.model_copy(update={"instructions": slow}),)})
-    assert modeled_time(worse, traffic, H200).total_us > base
+    assert modeled_time(worse, traffic, H200).total_us > base  # mma.sync is slower than wgmma
 
 
 def test_every_launch_and_every_fill_costs(softmax):

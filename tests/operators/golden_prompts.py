@@ -29,7 +29,7 @@ from operators.macro.llm_policy import LlmPolicy
 from operators.micro.llm_coder import LlmCoder
 from operators.micro.masks import applicable
 from operators.prompts.writer import Prompts
-from tests.operators.support_llm import FakeModel, Judged, block
+from tests.operators.support_model import FakeModel, Judged, block
 from tests.operators.support_search import kernel, plan, seed_of
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -11,7 +11,7 @@ from operators.micro.session import Limits, Opening, Session
 from tests.operators.answers.malformed import MALFORMED
 from tests.operators.answers.source import BOTH, FUSED, SCALE, SOURCE
 from tests.operators.answers.well_formed import WELL_FORMED
-from tests.operators.support_llm import FakeModel, Judged, block
+from tests.operators.support_model import FakeModel, Judged, block
 
 COMPILE = ("not valid Python", "no top-level `def run")
 

@@ -24,7 +24,7 @@ from operators.mtmc import MtmcOperator
 from operators.prompts.parts import Budgets
 from operators.prompts.writer import Prompts
 from tests.operators.answers.source import BOTH, CALL, FUSED, SCALE, SOURCE
-from tests.operators.support_llm import FakeModel, Judged, block, choice, reply
+from tests.operators.support_model import FakeModel, Judged, block, choice, reply
 from tests.operators.support_search import TASK, brief, broken, no_probe, relative, seed_of
 
 PARENT = relative(1, Source(SOURCE))

@@ -16,7 +16,7 @@ from operators.macro.policies import Policy, UniformPolicy
 from operators.micro.masks import applicable
 from operators.prompts.parts import tokens
 from tests.operators.answers.source import SOURCE
-from tests.operators.support_llm import FakeModel, choice, reply
+from tests.operators.support_model import FakeModel, choice, reply
 from tests.operators.support_search import TASK, brief, credit, relative
 
 PARENT = relative(1, Source(SOURCE))

@@ -217,3 +217,18 @@ def test_a_row_without_masks_is_not_split_again():
     dropped = REWRITES["drop-masks"].offers(module, task.card())[0]
     bare = KernelModule.parse(REWRITES["drop-masks"].apply(module, dropped))
     assert not REWRITES["multi-pass-row"].offers(bare, task.card())
+
+
+def test_one_pass_tells_the_masks_of_its_own_block():
+    """1536 is divided by 512 and not by the 2048 that hold a whole row."""
+    bare = first(SOFTMAX, "softmax", "drop-masks")
+    assert "EVEN_N_COLS=n % BLOCK == 0" in bare
+    launch = first(bare, "softmax", "one-pass-row").partition("if n <= 32768:")[2]
+    whole, _, fallback = launch.partition("else:")
+    assert "EVEN_N_COLS=n % triton.next_power_of_2(n) == 0" in whole
+    assert "EVEN_N_COLS=n % BLOCK == 0" in fallback
+
+
+def test_one_pass_refuses_a_constexpr_made_of_the_block_that_it_does_not_know():
+    bare = first(SOFTMAX, "softmax", "drop-masks")
+    assert not offers(bare.replace("n % BLOCK == 0", "n // BLOCK"), "softmax", "one-pass-row")

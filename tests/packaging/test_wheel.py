@@ -39,6 +39,11 @@ def test_three_names_and_the_configurations(installed):
     assert shipped == {path.name for path in (ROOT / "configs").iterdir()}
 
 
+def test_the_notes_are_in_it(installed, tmp_path):
+    done = run(installed, tmp_path, str(installed), "knowledge", "online", "softmax", "--no-api", "--k", "1")
+    assert done.returncode == 0 and "evo-kernel/attention.md#online-softmax" in done.stdout, done.stderr
+
+
 def test_a_decoy_in_the_working_folder_is_not_imported(installed, tmp_path):
     (tmp_path / "operators").mkdir()
     (tmp_path / "operators" / "__init__.py").write_text("raise SystemExit('the decoy was imported')\n")

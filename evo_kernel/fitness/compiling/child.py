@@ -1,6 +1,7 @@
 """The compiler's child: kernel text in, cubin out. It sees no candidate module, only self-contained kernel text.
 
-Request: {"arch", "kernels"}: several are of one text. Answer: {"answers": [{"metadata", "cubin"} or {"fault"}, ...]}.
+Request: {"arch", "kernels"}: several are of one text. Answer: {"answers": [{"metadata", "cubin"} or {"fault"}, ...]},
+at least one, and the first of them only where they take long.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import base64
 import importlib.util
 import os
 import sys
+import time
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -20,6 +22,8 @@ from triton.compiler import compile as triton_compile
 
 from evo_kernel.fitness.confined.guards import landlock
 
+SHARED_S = 0.5
+"""After so many seconds a child takes up no further kernel."""
 _METADATA = (
     "name", "shared", "num_warps", "num_ctas", "global_scratch_size", "global_scratch_align", "profile_scratch_size",
     "profile_scratch_align", "launch_cooperative_grid", "launch_pdl", "tensordesc_meta", "num_stages",
@@ -38,8 +42,13 @@ def warm_up() -> None:
 
 
 def handle(request: dict[str, Any], folder: str) -> dict[str, Any]:
-    """Compile kernels; what one does wrong is its answer."""
-    return {"answers": [_compile(kernel, request["arch"], folder) for kernel in request["kernels"]]}
+    """Compile kernels, as many as are quick; what one does wrong is its answer. Slow ones get a child each."""
+    began, answers = time.monotonic(), []
+    for kernel in request["kernels"]:
+        answers.append(_compile(kernel, request["arch"], folder))
+        if time.monotonic() - began > SHARED_S:
+            break
+    return {"answers": answers}
 
 
 def _compile(kernel: dict[str, Any], arch: int, folder: str) -> dict[str, Any]:

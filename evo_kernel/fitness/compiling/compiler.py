@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import base64
-import os
 import re
 import threading
 from collections import OrderedDict
@@ -21,6 +20,7 @@ from pydantic import ValidationError
 from evo_kernel.fitness import machine_code
 from evo_kernel.fitness.confined.guards import Limits
 from evo_kernel.fitness.confined.zygote import Zygote
+from evo_kernel.fitness.gpus import usable_cores
 from evo_kernel.fitness.pipeline import COMPILING, Stages
 from evo_kernel.fitness.plan import MAX_SHARED, Binary, Kernel
 from evo_kernel.syntax import parse_module
@@ -36,7 +36,7 @@ class Compiler:
         self._arch, self._stages = arch, stages or Stages()
         self._deadline_s = deadline_s
         self._zygote = Zygote("compile")
-        self._cores = os.cpu_count() or 1
+        self._cores = usable_cores()
         self._pool = ThreadPoolExecutor(self._cores, thread_name_prefix="compile")
         self._lock = threading.Lock()
         self._waiting = 0  # kernels that are being compiled, or will be
@@ -74,21 +74,23 @@ class Compiler:
         try:
             for made in self._pool.map(self._compile_batch, batches):
                 results |= made
+            left = [[kernel] for kernel in clean if kernel.key not in results]
+            for made in self._pool.map(self._compile_batch, left):
+                results |= made
         finally:
             with self._lock:
                 self._waiting -= len(clean)
         return [results[k.key] for k in kernels]
 
     def _compile_batch(self, kernels: Sequence[Kernel]) -> dict[str, Binary | str]:
-        """By key. What breaks the child of several, or takes it too long, is tried alone: one costs no other."""
-        limits = Limits(deadline_s=self._deadline_s, may_fork=True)
+        """By key: of several, those that their child had time for; of one, a binary or why there is none."""
         request = {"arch": self._arch, "kernels": [kernel.model_dump(mode="json") for kernel in kernels]}
-        result = self._zygote.run(request, limits)
+        result = self._zygote.run(request, Limits(deadline_s=self._deadline_s, may_fork=True))
         answers = result.answer.get("answers") if result.answer is not None else None
-        if isinstance(answers, list) and len(answers) == len(kernels):
-            return {k.key: _binary(k, answer) for k, answer in zip(kernels, answers, strict=True)}
-        if len(kernels) > 1:
-            return {key: made for kernel in kernels for key, made in self._compile_batch([kernel]).items()}
+        if isinstance(answers, list) and 1 <= len(answers) <= len(kernels):
+            return {k.key: _binary(k, answer) for k, answer in zip(kernels, answers, strict=False)}
+        if len(kernels) > 1:  # one of them broke the child: each is tried alone
+            return {}
         return {kernels[0].key: f"kernel {kernels[0].name}: the compiler ended with {result.outcome}"}
 
 
@@ -96,7 +98,7 @@ def _batches(kernels: Sequence[Kernel], free_cores: int) -> Iterator[Sequence[Ke
     """What one child compiles: kernels of one text, as many at a time as leave no free core idle.
 
     Of one text only: jitted text may run at compile time, and must not see the compilation of other text, whose binary
-    is kept for everybody. A child costs about as much as half a small kernel.
+    is kept for everybody. A child costs about as much as a third of a small kernel.
     """
     by_text: dict[str, list[Kernel]] = {}
     for kernel in kernels:

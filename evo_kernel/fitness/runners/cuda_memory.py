@@ -48,6 +48,10 @@ class Arena:
             if buffer.kind == "scratch":
                 self.bytes_of(index).fill_(POISON)
 
+    def mend_canaries(self) -> None:
+        for band in self._bands:
+            band.fill_(CANARY)
+
     def canaries_whole(self) -> torch.Tensor:
         return (torch.cat(self._bands) == CANARY).all()
 

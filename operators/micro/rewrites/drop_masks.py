@@ -57,13 +57,17 @@ class DropMasks:
             edits.append(module.replace(bound.node, f"(({spell(bound.node)}) | {flags[key]})"))
         edits.append(module.add_parameters(kernel, ", ".join(f"{flag}: tl.constexpr" for flag in flags.values())))
         for launch in module.launches_of(kernel.name):
-            told = [f"{flag}={_condition(launch, *key)}" for key, flag in flags.items()]
+            told = [f"{flag}={_told(launch, *key)}" for key, flag in flags.items()]
             edits.append(module.add_arguments(launch.call, ", ".join(told)))
         return module.edited(edits)
 
 
-def _condition(launch: Launch, size: str, block: str, whole: bool) -> str:
-    size_text, block_text = spell(launch.arguments[size]), spell(launch.arguments[block])
+def _told(launch: Launch, size: str, block: str, whole: bool) -> str:
+    return condition(spell(launch.arguments[size]), spell(launch.arguments[block]), whole)
+
+
+def condition(size_text: str, block_text: str, whole: bool) -> str:
+    """What `run` tells of two expressions: whether the block divides the size or, where it is `whole`, fits into it."""
     if whole:
         return f"{size_text} >= {block_text}"
     return f"({size_text}) % {block_text} == 0" if not size_text.isidentifier() else f"{size_text} % {block_text} == 0"

@@ -10,6 +10,7 @@ from operators.micro.edits import Edit
 from operators.micro.hosts import launches_for, live_kernels
 from operators.micro.module import Kernel, KernelModule, Launch, copy_of, spell
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
+from operators.micro.rewrites.drop_masks import condition
 from operators.micro.rewrites.rows import Numbering, Passes, at_zero, loads_apart, only_shapes, passes_of
 
 LIMIT = 32768  # elements of a row: 256 a thread at 4 warps, 32 at 32 warps
@@ -50,7 +51,7 @@ def _passes(module: KernelModule, kernel: Kernel) -> Passes | None:
     for launch in launches:
         if passes.stop not in launch.arguments or passes.block not in launch.arguments:
             return None
-        if any(_is_fallback(guard, launch, passes) for guard in launch.guards):
+        if any(_is_fallback(guard, launch, passes) for guard in launch.guards) or _is_bound_elsewhere(launch, passes):
             return None
     return passes
 
@@ -73,18 +74,44 @@ def _worthwhile(module: KernelModule, task: TaskCard, passes: Passes) -> bool:
 def _launch_edit(module: KernelModule, launch: Launch, passes: Passes, name: str) -> Edit:
     call = copy_of(launch.call)
     assert isinstance(call.func, ast.Subscript)
-    size = parse_expression(f"triton.next_power_of_2({spell(launch.arguments[passes.stop])})")
-    position = [p.name for p in passes.kernel.parameters].index(passes.block)
-    if position < len(call.args):
-        call.args[position] = size
-    else:
-        next(k for k in call.keywords if k.arg == passes.block).value = size
+    size = spell(launch.arguments[passes.stop])
+    block, whole = spell(launch.arguments[passes.block]), f"triton.next_power_of_2({size})"
+    told = {condition(size, block, False): condition(size, whole, False)}
+    told |= {condition(size, block, True): condition(size, whole, True)}
+    new = {p.name: told[text] for p in passes.kernel.parameters if (text := _spelled(launch, p.name)) in told}
+    _bind(passes.kernel, call, {passes.block: whole, **new})
     grid = spell(call.func.slice)
     bare = spell(ast.Call(ast.Name("", ast.Load()), call.args, call.keywords))
-    new = f"{name}[{grid if grid.startswith('(') else f'({grid})'}]{bare}"
+    text = f"if {_test(launch, passes)}:\n    {name}[{grid if grid.startswith('(') else f'({grid})'}]{bare}\nelse:\n"
     old = module.source_of(launch.statement)
-    text = f"if {_test(launch, passes)}:\n    {new}\nelse:\n"
     return module.replace(launch.statement, text + _indent(old, launch.statement.col_offset))
+
+
+def _spelled(launch: Launch, parameter: str) -> str:
+    return spell(launch.arguments[parameter]) if parameter in launch.arguments else ""
+
+
+def _bind(kernel: Kernel, call: ast.Call, values: dict[str, str]) -> None:
+    """Passes other values for some parameters of a call of a kernel."""
+    for position, parameter in enumerate(kernel.parameters):
+        if parameter.name not in values:
+            continue
+        value = parse_expression(values[parameter.name])
+        if position < len(call.args):
+            call.args[position] = value
+        else:
+            next(k for k in call.keywords if k.arg == parameter.name).value = value
+
+
+def _is_bound_elsewhere(launch: Launch, passes: Passes) -> bool:
+    """Whether another constexpr is made of the block's size, in a way other than `drop-masks` writes it."""
+    size, block = _spelled(launch, passes.stop), launch.arguments[passes.block]
+    known = {condition(size, spell(block), whole) for whole in (False, True)}
+    for name in set(passes.kernel.constexprs) & set(launch.arguments) - {passes.block}:
+        parts = {spell(part) for part in ast.walk(launch.arguments[name]) if isinstance(part, ast.expr)}
+        if spell(block) in parts and _spelled(launch, name) not in known and not isinstance(block, ast.Constant):
+            return True
+    return False
 
 
 def _indent(text: str, column: int) -> str:

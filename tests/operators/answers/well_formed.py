@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.operators.answers.source import BOTH, CALL, FUSED, SCALE, SHIFT, SOURCE
-from tests.operators.support_llm import block
+from tests.operators.support_model import block
 
 ONE = block(SCALE, BOTH)
 ONE_DONE = SOURCE.replace(SCALE, BOTH)

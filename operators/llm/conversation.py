@@ -1,0 +1,259 @@
+"""What one question to a model takes: tries, waits, shortening and a correction, until there is an answer."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NoReturn
+
+from evo_kernel.types import Call
+from operators.llm import structured
+from operators.llm.base import Message, ModelFailed, Reply, Tool
+from operators.llm.line import Line
+from operators.llm.payload import messages_payload, schema_payload, tools_payload
+from operators.llm.redaction import redact
+from operators.llm.shrink import size
+from operators.llm.transcript import message_data, pack, request_data
+from operators.llm.wire import Answer, Facts, Fault
+
+FINISHES = {"function_call": "tool_calls", "content_filter": "refused", "max_tokens": "length"}
+DECLINED = re.compile(
+    r"\s*(I['’]m sorry,? (but )?|Sorry,? (but )?|I apologi[sz]e,? but )?(I (can(no|['’])t|am unable to|['’]m unable to|"
+    r"won['’]t|must decline)|as an AI( language)? model)",
+    re.IGNORECASE,
+)
+JITTER = random.SystemRandom()  # waits are no part of what a run repeats
+LONGEST_REFUSAL = 600  # characters; a longer answer has something to say
+LIMIT = re.compile(r"maximum context length is (\d+)", re.IGNORECASE)
+
+
+class Conversation:
+    """One `complete`: what it has tried so far, and what it may still do. Used by one thread."""
+
+    def __init__(
+        self,
+        line: Line,
+        messages: tuple[Message, ...],
+        tools: tuple[Tool, ...],
+        schema: Mapping[str, Any] | None,
+        max_tokens: int,
+    ) -> None:
+        self.line, self.messages, self.tools, self.schema = line, messages, tools, schema
+        self.max_tokens, self.patience = max_tokens, line.patience
+        self.ends = time.monotonic() + self.patience.deadline_s
+        self.calls: list[Call] = []
+        self.failures = self.shrinks = 0
+        self.correction: tuple[Message, ...] = ()
+
+    def reply(self) -> Reply:
+        while True:
+            try:
+                answer, call = self._try()
+            except Fault as fault:
+                self._cope(fault)
+                continue
+            reply = self._hand_over(answer, call)
+            if reply is not None:
+                return reply
+
+    def _hand_over(self, answer: Answer, call: Call) -> Reply | None:
+        """The reply, or None when it has to be asked for again."""
+        finish = FINISHES.get(answer.finish, answer.finish)
+        finish = "tool_calls" if answer.tool_calls else finish if finish in {"length", "refused"} else "stop"
+        text = answer.text or answer.refusal
+        declined = len(text) < LONGEST_REFUSAL and "```" not in text and DECLINED.match(text)
+        if finish == "stop" and (answer.refusal or declined):
+            finish = "refused"
+        if finish == "stop" and not text.strip():
+            self.calls.append(replace(call, error="an empty answer"))
+            self._wait(Fault("empty", "an empty answer"))
+            return None
+        if self.schema is not None and finish != "tool_calls":
+            checked = self._checked(text, finish, call)
+            if checked is None:
+                return None
+            text = checked
+        message = Message("assistant", text, answer.tool_calls)
+        return Reply(message, call, finish, tuple(self.calls))
+
+    def _checked(self, text: str, finish: str, call: Call) -> str | None:
+        """The JSON in an answer; None when a correction is to be asked for."""
+        assert self.schema is not None
+        try:
+            return structured.read(text, self.schema)
+        except structured.Malformed as malformed:
+            if finish == "refused":
+                self.calls.append(replace(call, error="refused"))
+                self._give_up("refused", f"{self.line.name} declined to answer: {text[:200]}")
+            wrong = f"{malformed}; it was cut off at {self.max_tokens} tokens" if finish == "length" else str(malformed)
+        self.calls.append(replace(call, error=f"malformed: {wrong}"))
+        if self.correction:
+            self._give_up("malformed", f"{self.line.name} was asked twice for JSON by a schema: {wrong}")
+        self.correction = structured.repair(text, wrong)
+        return None
+
+    def _try(self) -> tuple[Answer, Call]:
+        """One request. Raises Fault, after its row was added; returns the row of a success."""
+        line, facts = self.line, self.line.facts()
+        credentials = line.credentials()
+        messages, request = self._request(facts)
+        weight = size(messages) + len(repr(request.get("tools", ""))) + len(repr(request.get("response_format", "")))
+        tokens_in = line.bound.tokens(weight, len(messages))
+        worst = facts.price.worst(tokens_in, self.max_tokens) if facts.price else None
+        tokens = tokens_in + self.max_tokens
+        self._reserve(worst, tokens)
+        began, spent = time.monotonic(), (0.0, 0)
+        try:
+            self._admit()
+            began, spent = time.monotonic(), (worst or 0.0, tokens)  # should anything unforeseen end it
+            answer = self._send(request | credentials)
+            line.bound.learn(weight, len(messages), answer.tokens_in)
+            if not answer.tokens_in and not answer.tokens_out:  # it keeps no count: what it can have been at most
+                size_out = len(answer.text) + sum(len(call.arguments) for call in answer.tool_calls)
+                answer = replace(answer, tokens_in=tokens_in, tokens_out=min(size_out, self.max_tokens))
+            call = self._row(messages, began, facts, answer)
+            spent = (call.dollars or 0.0, call.tokens_in + call.tokens_out)
+            return answer, call
+        except Fault as fault:
+            self._tell_endpoint(fault)
+            # What may have been billed counts as billed: a budget must hold against the provider's books, not ours.
+            cost = Call(line.name, tokens_in, self.max_tokens, dollars=worst) if fault.billed else Call(line.name)
+            spent = (cost.dollars or 0.0, cost.tokens_in + cost.tokens_out)
+            self.calls.append(
+                replace(
+                    cost,
+                    wall_s=time.monotonic() - began,
+                    error=redact(f"{fault.kind}: {fault.reason}"),
+                    messages=pack(self._kept(messages), None),
+                )
+            )
+            raise
+        finally:
+            line.purse.settle(worst, tokens, *spent)
+
+    def _send(self, request: Mapping[str, Any]) -> Answer:
+        timeout_s = max(0.1, min(self.patience.try_s, self.ends - time.monotonic()))
+        try:
+            answer = self.line.wire.send(request, timeout_s, self.line.stop)
+        except Fault:
+            raise
+        except BaseException:
+            self.line.endpoint.gave_up()
+            raise
+        self.line.endpoint.worked()
+        return answer
+
+    def _request(self, facts: Facts) -> tuple[tuple[Message, ...], dict[str, Any]]:
+        messages, request = self.messages, dict[str, Any](self.line.extra)
+        held = self.schema is not None and facts.structured
+        if self.schema is not None and held:
+            request["response_format"] = schema_payload(self.schema)
+        elif self.schema is not None:
+            messages = structured.in_words(messages, self.schema)
+        messages = (*messages, *self.correction)
+        if self.tools:
+            request["tools"] = tools_payload(self.tools)
+        if self.line.temperature is not None:
+            request["temperature"] = self.line.temperature
+        request |= {
+            "model": self.line.served(),
+            "max_tokens": self.max_tokens,
+            "messages": messages_payload(messages, facts.cache_marks),
+        }
+        return messages, request
+
+    def _reserve(self, worst: float | None, tokens: int) -> None:
+        if self.line.stop.is_set():
+            self._give_up("down", "the run was stopped")
+        if not self.line.purse.reserve(worst, tokens, max(0.0, self.ends - time.monotonic())):
+            cost = "a price that is not known (set dollars per token)" if worst is None else f"at most ${worst:.4f}"
+            self._give_up("budget", f"this call of {self.line.name}, {tokens} tokens, {cost}, is beyond the budget")
+
+    def _admit(self) -> None:
+        """Wait while the endpoint wants quiet, give up while its circuit is open."""
+        endpoint = self.line.endpoint
+        quiet_s = endpoint.quiet_s()
+        if quiet_s and time.monotonic() + quiet_s > self.ends:
+            self._give_up("down", f"{endpoint.name} asks to be left alone for {quiet_s:.0f} s more")
+        if quiet_s and self.line.stop.wait(quiet_s + JITTER.uniform(0, min(1.0, quiet_s))):
+            self._give_up("down", "the run was stopped")
+        if closed_s := endpoint.admit():
+            self._give_up("down", f"{endpoint.name} failed many times in a row: asked again in {closed_s:.0f} s")
+
+    def _tell_endpoint(self, fault: Fault) -> None:
+        endpoint = self.line.endpoint
+        if fault.kind in {"broken", "timeout"}:
+            endpoint.failed()
+        elif fault.kind == "busy":
+            endpoint.busy(fault.retry_after_s or 0.0)
+        elif fault.kind == "stopped":
+            endpoint.gave_up()
+        else:
+            endpoint.worked()
+
+    def _row(self, messages: tuple[Message, ...], began: float, facts: Facts, answer: Answer) -> Call:
+        dollars = answer.dollars
+        if self.line.price is not None or (dollars is None and facts.price is not None):
+            assert facts.price is not None
+            dollars = facts.price.dollars(answer.tokens_in, answer.tokens_out, answer.tokens_cached)
+        elif self.line.base_url is not None:
+            dollars = None  # whatever litellm takes for the price of that name elsewhere
+        said = message_data(Message("assistant", answer.text or answer.refusal, answer.tool_calls))
+        return Call(
+            model=self.line.name,
+            tokens_in=answer.tokens_in,
+            tokens_out=answer.tokens_out,
+            tokens_cached=answer.tokens_cached,
+            dollars=dollars,
+            wall_s=time.monotonic() - began,
+            messages=pack(self._kept(messages), said | {"finish": answer.finish}),
+        )
+
+    def _kept(self, messages: tuple[Message, ...]) -> dict[str, Any]:
+        return request_data(messages, self.tools, self.schema, self.max_tokens)
+
+    def _cope(self, fault: Fault) -> None:
+        """Do what a fault asks for, so that trying again makes sense; else raises ModelFailed."""
+        name, key = self.line.name, self.line.key_env or "its provider's variable"
+        if fault.kind == "overflow":
+            self._shorten(fault)
+        elif fault.kind == "stopped":
+            self._give_up("down", fault.reason)
+        elif fault.kind == "refused":
+            self._give_up("refused", f"{name}: {fault.reason}")
+        elif fault.kind == "invalid":
+            if self.schema is not None and self.line.facts().structured and "response_format" in fault.reason:
+                self.line.words_only()
+                return
+            self._give_up("invalid", f"{name}: {fault.reason}. Check the model's name, its base URL, the key ({key})")
+        else:
+            self._wait(fault)
+
+    def _shorten(self, fault: Fault) -> None:
+        stated = LIMIT.search(fault.reason)
+        if stated and self.max_tokens > int(stated[1]) // 2:
+            self.max_tokens = max(1, int(stated[1]) // 4)  # the room asked for the answer left none for the prompt
+            return
+        shorter = self.line.shrinker(self.messages) if self.shrinks < self.patience.shrinks else None
+        if shorter is None or size(shorter) >= size(self.messages):
+            self._give_up("too long", f"{self.line.name}: the prompt fits in no form: {fault.reason[:300]}")
+        self.shrinks += 1
+        self.messages = tuple(shorter)
+
+    def _wait(self, fault: Fault) -> None:
+        self.failures += 1
+        left_s = self.ends - time.monotonic()
+        most = min(self.patience.first_wait_s * 2 ** min(self.failures - 1, 16), self.patience.longest_wait_s)
+        wait_s = (fault.retry_after_s or 0.0) + JITTER.uniform(0.0, most)
+        # A busy endpoint is waited for until the deadline: it works, only not for us yet.
+        if wait_s >= left_s or (fault.kind != "busy" and self.failures >= self.patience.tries):
+            tries = f"after {self.failures} failed tries, the last one {fault.kind}"
+            self._give_up("down", f"{self.line.name}, {tries}: {fault.reason}")
+        if self.line.stop.wait(wait_s):
+            self._give_up("down", "the run was stopped")
+
+    def _give_up(self, kind: str, reason: str) -> NoReturn:
+        raise ModelFailed(redact(reason), kind, tuple(self.calls)) from None

@@ -1,0 +1,180 @@
+"""A model that is a script: for dry runs, demonstrations and tests of the whole path, with no network and no cost."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evo_kernel.errors import UserError
+from evo_kernel.types import Call
+from operators.llm.base import Message, ModelFailed, Reply, Tool, ToolCall
+from operators.llm.structured import problem
+from operators.llm.transcript import message_data, pack, request_data
+
+NAME = "scripted"
+BYTES_A_TOKEN = 4
+CODE = re.compile(r"```(?:python)?\s*\n(.*?)```", re.DOTALL)
+WARPS = re.compile(r"(num_warps\s*=\s*)(\d+)")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a script is asked; `number` counts the model's calls from 0."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[Tool, ...]
+    schema: Mapping[str, Any] | None
+    number: int
+
+    @property
+    def last(self) -> str:
+        return self.messages[-1].content
+
+
+Script = Callable[[Asked], str | Message]
+"""The answer's text, or the message as a whole. May raise ModelFailed."""
+
+
+class ScriptedModel:
+    """Answers by a script. Thread-safe if the script is. Counts tokens as bytes ÷ 4, at no cost."""
+
+    def __init__(self, script: Script | None = None, name: str = NAME) -> None:
+        self.name, self._script = name, script or first_offer
+        self._lock, self._asked = threading.Lock(), 0
+
+    @classmethod
+    def from_file(cls, path: Path, name: str = NAME) -> ScriptedModel:
+        """Each line of the JSONL file is an answer, `{"content": "…"}` or `{"tool_calls": [{"name", "arguments"}]}`.
+
+        A line with `match` (a regular expression) answers only where the last message matches, again and again; the
+        others are served in order, each once. Of several that match, the first line wins.
+        """
+        return cls(_Lines(path), name)
+
+    def complete(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Tool] = (),
+        schema: Mapping[str, Any] | None = None,
+        max_tokens: int | None = None,
+    ) -> Reply:
+        with self._lock:
+            number, self._asked = self._asked, self._asked + 1
+        said = self._script(Asked(tuple(messages), tuple(tools), schema, number))
+        message = said if isinstance(said, Message) else Message("assistant", said)
+        request = request_data(messages, tools, schema, max_tokens)
+        call = Call(
+            model=self.name,
+            tokens_in=sum(len(one.content) for one in messages) // BYTES_A_TOKEN,
+            tokens_out=len(message.content) // BYTES_A_TOKEN,
+            dollars=0.0,
+            messages=pack(request, message_data(message)),
+        )
+        if schema is not None and not message.tool_calls:
+            wrong = _problem(message.content, schema)
+            if wrong:
+                raise ModelFailed(f"the script's answer does not fit the schema: {wrong}", "malformed", (call,))
+        return Reply(message, call, "tool_calls" if message.tool_calls else "stop")
+
+
+def first_offer(asked: Asked) -> str:
+    """The built-in script: of choices, the first one; of code, the last module shown, with another number of warps.
+
+    So a policy picks the first offer, a coder makes the same small edit every time, and an agent with tools ends its
+    conversation at once.
+    """
+    if asked.schema is not None:
+        return json.dumps(smallest(asked.schema))
+    blocks = [block for message in asked.messages for block in CODE.findall(message.content) if "def " in block]
+    if not blocks:
+        return "Nothing to do."
+    code = blocks[-1]
+    edited = WARPS.sub(lambda found: f"{found[1]}{4 if found[2] == '8' else 8}", code, count=1)
+    return f"```python\n{edited if edited != code else code.rstrip() + chr(10) + '# as it was' + chr(10)}```"
+
+
+def smallest(schema: Mapping[str, Any], root: Mapping[str, Any] | None = None) -> Any:
+    """A value that fits a schema: first of an enumeration, least number, shortest text, required properties only."""
+    root = schema if root is None else root
+    if "$ref" in schema:
+        target: Any = root
+        for part in str(schema["$ref"]).removeprefix("#/").split("/"):
+            target = target[part]
+        return smallest(target, root)
+    for key in ("const", "default"):
+        if key in schema:
+            return schema[key]
+    for key in ("enum", "examples"):
+        if schema.get(key):
+            return schema[key][0]
+    for key in ("anyOf", "oneOf", "allOf"):
+        if schema.get(key):
+            return smallest(schema[key][0], root)
+    kind = schema.get("type", "object" if "properties" in schema else "string")
+    kind = kind[0] if isinstance(kind, list) else kind
+    if kind == "object":
+        properties = schema.get("properties", {})
+        return {name: smallest(properties.get(name, {}), root) for name in schema.get("required", ())}
+    if kind == "array":
+        return [smallest(schema.get("items", {}), root) for _ in range(schema.get("minItems", 0))]
+    if kind in {"integer", "number"}:
+        return schema.get("minimum", 0)
+    if kind == "string":
+        return "scripted".ljust(schema.get("minLength", 0), ".")[: schema.get("maxLength")]
+    return False if kind == "boolean" else None
+
+
+class _Lines:
+    """The script in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._lock = path, threading.Lock()
+        self._always: list[tuple[re.Pattern[str], Message]] = []
+        self._once: list[Message] = []
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+            for i, line in enumerate(lines):
+                if line.strip():
+                    self._take(json.loads(line), i)
+        except OSError as error:
+            raise UserError(f"{path}: the script of the model cannot be read: {error.strerror}.") from None
+        except (ValueError, KeyError, TypeError, AttributeError, re.error) as error:
+            raise UserError(f'{path}: each line must be JSON such as {{"content": "…"}}: {error!r}.') from None
+        self._next = 0
+
+    def __call__(self, asked: Asked) -> Message:
+        for pattern, message in self._always:
+            if pattern.search(asked.last):
+                return message
+        with self._lock:
+            at, self._next = self._next, self._next + 1
+        if at < len(self._once):
+            return self._once[at]
+        raise ModelFailed(f"{self._path}: the script holds no more answers. Add a line with a `match`.", "down")
+
+    def _take(self, data: Mapping[str, Any], line: int) -> None:
+        message = Message("assistant", data.get("content", ""), tuple(_tool_calls(data.get("tool_calls", ()), line)))
+        if "match" in data:
+            self._always.append((re.compile(data["match"], re.DOTALL), message))
+        else:
+            self._once.append(message)
+
+
+def _tool_calls(given: Iterable[Mapping[str, Any]], line: int) -> Iterable[ToolCall]:
+    for i, call in enumerate(given):
+        arguments = call.get("arguments", {})
+        text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+        yield ToolCall(call.get("id", f"call_{line}_{i}"), call["name"], text)
+
+
+def _problem(text: str, schema: Mapping[str, Any]) -> str:
+    try:
+        return problem(json.loads(text), schema)
+    except json.JSONDecodeError as error:
+        return f"it is no JSON: {error}"

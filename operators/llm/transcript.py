@@ -1,0 +1,83 @@
+"""A request and what came of it as text: compressed for a row, canonical for a hash, plain JSON for a recording."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from evo_kernel.types import Call
+from operators.llm.base import Message, Reply, Tool, ToolCall
+from operators.llm.redaction import redact
+
+
+def message_data(message: Message) -> dict[str, Any]:
+    """As JSON; what is at its default is left out."""
+    data: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        data["tool_calls"] = [asdict(call) for call in message.tool_calls]
+    if message.tool_call_id:
+        data["tool_call_id"] = message.tool_call_id
+    if message.stable:
+        data["stable"] = True
+    return data
+
+
+def message_from(data: Mapping[str, Any]) -> Message:
+    calls = tuple(ToolCall(**call) for call in data.get("tool_calls", ()))
+    return Message(data["role"], data["content"], calls, data.get("tool_call_id", ""), data.get("stable", False))
+
+
+def request_data(
+    messages: Sequence[Message],
+    tools: Sequence[Tool] = (),
+    schema: Mapping[str, Any] | None = None,
+    max_tokens: int | None = None,
+) -> dict[str, Any]:
+    data: dict[str, Any] = {"messages": [message_data(message) for message in messages]}
+    if tools:
+        data["tools"] = [asdict(tool) for tool in tools]
+    if schema is not None:
+        data["schema"] = schema
+    if max_tokens is not None:
+        data["max_tokens"] = max_tokens
+    return data
+
+
+def reply_data(reply: Reply) -> dict[str, Any]:
+    return {
+        "message": message_data(reply.message),
+        "finish": reply.finish,
+        "call": asdict(reply.call),
+        "earlier": [asdict(call) for call in reply.earlier],
+    }
+
+
+def reply_from(data: Mapping[str, Any]) -> Reply:
+    earlier = tuple(Call(**call) for call in data.get("earlier", ()))
+    return Reply(message_from(data["message"]), Call(**data["call"]), data["finish"], earlier)
+
+
+def canonical(data: Any) -> str:
+    """The same text for the same content, whatever the order of keys."""
+    return json.dumps(data, sort_keys=True, separators=(",", ":"))
+
+
+def digest(model: str, request: Mapping[str, Any]) -> str:
+    """What a request is found by: sha256 of the model's name and the request."""
+    return hashlib.sha256(canonical([model, request]).encode()).hexdigest()
+
+
+def pack(request: Mapping[str, Any], reply: Mapping[str, Any] | None) -> str:
+    """For Call.messages: JSON with `request` and `reply`, without secrets, zlib, base64."""
+    text = redact(json.dumps({"request": request, "reply": reply}, ensure_ascii=False))
+    return base64.b64encode(zlib.compress(text.encode("utf-8", "replace"), 6)).decode()
+
+
+def unpack(packed: str) -> dict[str, Any]:
+    """What `pack` packed; empty for an empty text."""
+    return json.loads(zlib.decompress(base64.b64decode(packed))) if packed else {}

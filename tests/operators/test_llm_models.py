@@ -1,0 +1,306 @@
+"""Models that are made of others, of recordings and of scripts; and the parts of the door that need no server."""
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from evo_kernel.errors import UserError
+from evo_kernel.types import Call
+from operators.llm.base import Message, Model, ModelFailed, Reply, Tool
+from operators.llm.endpoint import Endpoint
+from operators.llm.ensemble import Ensemble
+from operators.llm.payload import messages_payload
+from operators.llm.purse import Allowance, TokenBound
+from operators.llm.recording import NotRecorded, Recorder, Replayer
+from operators.llm.redaction import redact
+from operators.llm.scripted import ScriptedModel, smallest
+from operators.llm.shrink import MARK, drop_oldest, size
+from operators.llm.structured import problem, strict
+from operators.llm.transcript import reply_data
+from tests.operators.support_llm import ASK, WIRE, served
+from tests.support.chat_server import Answer, busy
+
+TOOLS = (Tool("read", "Read.", {"type": "object"}),)
+
+
+def ask(text):
+    return [ASK[0], Message("user", text)]
+
+
+class Fake:
+    """A member: answers with its name, at its price, or fails."""
+
+    def __init__(self, name, dollars=0.01, kind=""):
+        self.name, self.dollars, self.kind, self.asked = name, dollars, kind, 0
+
+    def complete(self, messages, *, tools=(), schema=None, max_tokens=None):
+        self.asked += 1
+        call = Call(self.name, dollars=self.dollars)
+        if self.kind:
+            raise ModelFailed(f"{self.name} is {self.kind}", self.kind, (call,))
+        return Reply(Message("assistant", self.name), call)
+
+
+# --- recording
+
+
+def test_a_recorded_run_is_replayed_byte_for_byte_from_many_threads(tmp_path):
+    path = tmp_path / "traffic.jsonl"
+    script = lambda request, n: busy(0.0) if n % 7 == 3 else Answer(f"{request['messages'][-1]['content']} ☃ {n}")  # noqa: E731
+    questions = [f"q{i % 10}" for i in range(40)]
+    with served(script) as (_, model), ThreadPoolExecutor(8) as pool:
+        recorder = Recorder(model, path)
+        live = list(pool.map(lambda text: (text, recorder.complete(ask(text), tools=TOOLS)), questions))
+        recorder.close()
+    replayer = Replayer(path)
+    with ThreadPoolExecutor(8) as pool:
+        again = list(pool.map(lambda text: (text, replayer.complete(ask(text), tools=TOOLS)), questions[::-1]))
+    texts = lambda replies: sorted(json.dumps([text, reply_data(reply)]) for text, reply in replies)  # noqa: E731
+    assert texts(live) == texts(again) and replayer.left == 0
+    in_order = [[row["reply"]["message"]["content"] for row in map(json.loads, path.open()) if "reply" in row
+                 and row["request"]["messages"][-1]["content"] == "q3"]]  # fmt: skip
+    second = Replayer(path)
+    assert [second.complete(ask("q3"), tools=TOOLS).message.content for _ in range(4)] == in_order[0]
+
+
+def test_failures_are_recorded_too(tmp_path):
+    recorder = Recorder(Fake("m", kind="refused"), tmp_path / "r.jsonl")
+    with pytest.raises(ModelFailed):
+        recorder.complete(ASK)
+    with pytest.raises(ModelFailed) as caught:
+        Replayer(tmp_path / "r.jsonl").complete(ASK)
+    assert caught.value.kind == "refused" and caught.value.calls == (Call("m", dollars=0.01),)
+
+
+@pytest.mark.parametrize("how", [{"messages": ask("else")}, {"tools": TOOLS}, {"schema": {}}, {"max_tokens": 5}, {}])
+def test_what_was_not_asked_then_is_an_error_now(tmp_path, how):
+    recorder = Recorder(Fake("m"), tmp_path / "r.jsonl")
+    recorder.complete(ASK)
+    replayer = Replayer(tmp_path / "r.jsonl")
+    if not how:
+        replayer.complete(ASK)  # and once more is once too often
+    with pytest.raises(NotRecorded, match="recorded run"):
+        replayer.complete(how.pop("messages", ASK), **how)
+
+
+def test_a_line_cut_off_by_a_kill_is_passed_over_and_recording_goes_on(tmp_path):
+    path = tmp_path / "r.jsonl"
+    Recorder(Fake("m"), path).complete(ASK)
+    with path.open("a") as file:
+        file.write('{"model": "m", "dig')
+    Recorder(Fake("m"), path).complete(ask("two"))
+    assert Replayer(path).left == 2
+
+
+def test_recordings_hold_no_secrets_and_still_replay(tmp_path, monkeypatch):
+    monkeypatch.setenv("SOME_TOKEN", "hidden-hidden-1")
+    recorder = Recorder(Fake("m"), tmp_path / "r.jsonl")
+    recorder.complete(ask("use hidden-hidden-1"))
+    assert "hidden-hidden-1" not in (tmp_path / "r.jsonl").read_text()
+    Replayer(tmp_path / "r.jsonl").complete(ask("use hidden-hidden-1"))
+
+
+def test_what_is_no_recording_says_so(tmp_path):
+    (tmp_path / "x").write_text("hello\n")
+    with pytest.raises(UserError, match="no recording"):
+        Replayer(tmp_path / "x")
+
+
+# --- scripts
+
+
+def test_the_built_in_script_picks_the_first_offer_and_edits_a_little():
+    model = ScriptedModel()
+    assert isinstance(model, object) and model.name == "scripted"
+    schema = {"type": "object", "properties": {"choice": {"type": "integer", "minimum": 0}}, "required": ["choice"]}
+    assert json.loads(model.complete(ASK, schema=schema).message.content) == {"choice": 0}
+    code = "def run(x):\n    k[(1,)](x, num_warps=4)\n"
+    assert "num_warps=8" in model.complete(ask(f"```python\n{code}```")).message.content
+    assert model.complete(ASK, tools=TOOLS).finish == "stop"
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"enum": ["x", "y"]},
+        {"type": "array", "items": {"type": "boolean"}, "minItems": 2},
+        {"$defs": {"a": {"type": "string", "minLength": 12}}, "$ref": "#/$defs/a"},
+        {"anyOf": [{"type": "null"}, {"type": "string"}]},
+        {"type": ["integer", "null"], "minimum": 3},
+    ],
+)
+def test_the_smallest_value_fits(schema):
+    assert problem(smallest(schema), schema) == ""
+
+
+def test_a_script_in_a_file(tmp_path):
+    lines = [
+        {"content": "one"},
+        {"match": "verdict", "content": "thanks"},
+        {"tool_calls": [{"name": "read", "arguments": {"path": "x"}}]},
+    ]
+    (tmp_path / "s.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    model = ScriptedModel.from_file(tmp_path / "s.jsonl")
+    said = [model.complete(ask(text)) for text in ("hi", "the verdict is in", "go on")]
+    assert [one.message.content for one in said] == ["one", "thanks", ""]
+    assert said[2].finish == "tool_calls" and json.loads(said[2].message.tool_calls[0].arguments) == {"path": "x"}
+    with pytest.raises(ModelFailed, match="no more answers"):
+        model.complete(ASK)
+    (tmp_path / "bad").write_text('{"content": }')
+    with pytest.raises(UserError, match="each line must be JSON"):
+        ScriptedModel.from_file(tmp_path / "bad")
+
+
+# --- ensembles
+
+
+def shares(ensemble, count=300):
+    names = [ensemble.complete(ask(str(i))).message.content for i in range(count)]
+    return {name: names.count(name) / count for name in names}
+
+
+def test_gain_per_dollar_decides_not_gain():
+    members = [Fake("dear", 0.20), Fake("cheap", 0.01)]
+    ensemble = Ensemble(members, np.random.default_rng(1))
+    for _ in range(60):
+        ensemble.learn([Call("dear", dollars=0.20)], 0.30)
+        ensemble.learn([Call("cheap", dollars=0.01)], 0.15)
+    assert shares(ensemble)["cheap"] > 0.8
+    useless = Ensemble(members, np.random.default_rng(1))
+    for _ in range(60):
+        useless.learn([Call("dear", dollars=0.20)], 0.30)
+        useless.learn([Call("cheap", dollars=0.0)], 0.0)
+    assert shares(useless)["dear"] > 0.8
+
+
+def test_before_anything_is_known_all_are_asked():
+    assert min(shares(Ensemble([Fake("a"), Fake("b"), Fake("c")], np.random.default_rng(2))).values()) > 0.2
+
+
+def test_a_conversation_stays_with_who_spoke():
+    ensemble = Ensemble([Fake("a"), Fake("b"), Fake("c")], np.random.default_rng(3))
+    for i in range(20):
+        messages = ask(f"start {i}")
+        first = ensemble.complete(messages).message
+        messages += [first, Message("user", "go on")]
+        second = ensemble.complete(messages).message
+        assert second == first
+        assert ensemble.complete([*messages, second, Message("user", "and on")]).message == first
+
+
+@pytest.mark.parametrize("kind", ["down", "too long", "refused", "budget", "invalid"])
+def test_another_member_answers_for_one_that_cannot(kind):
+    ill = Fake("ill", kind=kind)
+    ensemble = Ensemble([ill, Fake("well")], np.random.default_rng(4))
+    replies = [ensemble.complete(ask(str(i))) for i in range(30)]
+    assert {reply.message.content for reply in replies} == {"well"}
+    assert sum(len(reply.earlier) for reply in replies) == ill.asked > 0  # what it cost is not lost
+    if kind == "invalid":
+        assert ill.asked == 1
+
+
+def test_when_no_member_can_all_reasons_are_told():
+    ensemble = Ensemble([Fake("a", kind="too long"), Fake("b", kind="down")], np.random.default_rng(5))
+    with pytest.raises(ModelFailed, match=r"(?s)(?=.*a is too long)(?=.*b is down)") as caught:
+        ensemble.complete(ASK)
+    assert caught.value.kind == "down" and len(caught.value.calls) == 2
+
+
+def test_an_ensemble_learns_and_answers_in_many_threads():
+    ensemble = Ensemble([Fake("a"), Fake("b")], np.random.default_rng(6))
+
+    def work(i):
+        ensemble.learn(ensemble.complete(ask(str(i))).calls, float("nan") if i % 9 == 0 else 0.1)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(400)))
+    assert sum(shares(ensemble, 50).values()) == pytest.approx(1.0)
+
+
+# --- parts
+
+
+def test_marks_lie_on_stable_messages_and_are_never_too_many():
+    messages = [Message("system", "s", stable=True), *(Message("user", str(i), stable=True) for i in range(6))]
+    payload = messages_payload([*messages, Message("user", "tail")], cache_marks=True)
+    marked = [i for i, one in enumerate(payload) if isinstance(one["content"], list)]
+    assert marked == [0, 4, 5, 6]
+    assert not any(isinstance(one["content"], list) for one in messages_payload(messages, cache_marks=False))
+
+
+def test_litellm_s_own_table_prices_a_known_model_offline():
+    facts = WIRE.facts("anthropic/claude-sonnet-4-5", local=False)
+    assert facts.price and facts.price.worst(1000, 0) >= facts.price.dollars(1000, 0) > 0
+    assert facts.structured and facts.cache_marks
+    assert WIRE.facts("nobody/knows-this", local=False).price is None
+
+
+def test_a_tool_s_answer_is_never_parted_from_its_call():
+    messages = list(ASK)
+    for i in range(8):
+        call = Fake("x").complete(()).message
+        messages += [call, Message("tool", "y" * 300, tool_call_id=str(i)), Message("tool", "z", tool_call_id=f"{i}b")]
+    while (shorter := drop_oldest(messages)) is not None:
+        assert size(shorter) < size(messages)
+        assert list(shorter[:2]) == list(ASK) and shorter[2].content == MARK and shorter[-1] == messages[-1]
+        roles = [message.role for message in shorter]
+        assert all(roles[i - 1] in {"assistant", "tool"} for i, role in enumerate(roles) if role == "tool")
+        assert sum(message.content == MARK for message in shorter) == 1
+        messages = list(shorter)
+    assert len(messages) < 10
+
+
+def test_a_prompt_s_bound_is_its_bytes_until_more_is_known():
+    bound = TokenBound()
+    assert bound.tokens(10_000, 2) >= 10_000
+    for _ in range(TokenBound.ENOUGH):
+        bound.learn(10_000, 2, 3_000)
+    assert 3_000 <= bound.tokens(10_000, 2) < 5_000
+
+
+def test_an_allowance_waits_for_what_others_set_aside():
+    purse = Allowance(dollars=1.0, tokens=100)
+    assert purse.reserve(0.8, 10) and not purse.reserve(0.8, 10)
+    threading.Timer(0.1, purse.settle, (0.8, 10, 0.1, 5)).start()
+    assert purse.reserve(0.8, 10, wait_s=5.0)
+    assert not purse.reserve(1.2, 1, wait_s=60.0)  # hopeless: not waited for
+    assert not purse.reserve(0.0, 96) and not purse.reserve(None, 1)
+
+
+def test_an_endpoint_lets_one_probe_through():
+    now = [0.0]
+    endpoint = Endpoint("e", threshold=2, rest_s=10, clock=lambda: now[0])
+    endpoint.failed()
+    assert endpoint.admit() == 0
+    endpoint.failed()
+    assert endpoint.admit() == 10
+    now[0] = 11
+    assert endpoint.admit() == 0 and endpoint.admit() > 0
+    endpoint.failed()
+    assert endpoint.admit() == 20  # twice as long
+    now[0] = 32
+    assert endpoint.admit() == 0
+    endpoint.worked()
+    assert endpoint.admit() == endpoint.admit() == 0
+
+
+def test_redaction_knows_names_and_shapes():
+    environ = {"A_API_KEY": "abcdefgh1", "HOME": "somewhere-long", "B_TOKEN": "short"}
+    text = "abcdefgh1 somewhere-long short Bearer abc.def-ghi sk-abcdefghijklmnop"
+    assert redact(text, environ) == "[A_API_KEY] somewhere-long short Bearer [key] [key]"
+    code = "sk_offset_of_this_block, hf_row = task-independent-of-all-else"
+    assert redact(code, environ) == code
+
+
+def test_which_schemas_are_strict():
+    closed = {"type": "object", "properties": {"a": {}}, "required": ["a"], "additionalProperties": False}
+    assert strict(closed) and not strict({**closed, "required": []})
+    assert not strict({"type": "array", "items": {"type": "object", "properties": {}}})
+
+
+def test_all_of_them_are_models():
+    models: list[Model] = [ScriptedModel(), Ensemble([ScriptedModel()], np.random.default_rng(0))]
+    assert all(model.complete(ASK).calls for model in models)
