@@ -28,11 +28,15 @@ More takes the compiler long, since all of it is unrolled, and then spills."""
 _DEFAULT_WARPS = 4
 
 
-def too_large(setting: Knobs) -> bool:
-    """Whether several tile sizes of one setting are large together; one large row block alone is fine."""
-    tiles = sorted((v for name, v in setting if not any(w in name for w in _NOT_TILES)), reverse=True)
-    if len(tiles) < 2:
+def too_large(setting: Knobs, fixed: Sequence[int] = ()) -> bool:
+    """Whether several tile sizes of one setting are large together; one large row block alone is fine.
+
+    `fixed`: tile sizes that no knob sets, such as the width of an attention head.
+    """
+    chosen = [v for name, v in setting if not any(w in name for w in _NOT_TILES)]
+    if len(chosen) < 2:
         return False
+    tiles = sorted([*chosen, *fixed], reverse=True)
     threads = 32 * max((v for name, v in setting if "WARPS" in name), default=_DEFAULT_WARPS)
     tile = tiles[0] * tiles[1]
     return tile > MAX_TILE or tile > MAX_TILE_A_THREAD * threads or math.prod(tiles[:3]) > MAX_WORK
@@ -47,9 +51,11 @@ class Tuner:
         self._lock = threading.Lock()
         self._open: dict[tuple[str, Knobs], tuple[optuna.Study, optuna.Trial]] = {}
 
-    def batches(self, source: Source, knobs: Sequence[Knob], count: int) -> Iterator[list[Knobs]]:
+    def batches(
+        self, source: Source, knobs: Sequence[Knob], count: int, fixed: Sequence[int] = ()
+    ) -> Iterator[list[Knobs]]:
         """Up to `count` distinct settings other than the source's own, BATCH at a time, so that they compile side by
-        side. `tell` each of a batch before the next is taken."""
+        side. `tell` each of a batch before the next is taken. `fixed`: see too_large."""
         if not knobs or count <= 0:
             return
         seed = (self._seed + int(source.sha256[:8], 16)) % (1 << 31)
@@ -65,19 +71,21 @@ class Tuner:
             batch: list[Knobs] = []
             while len(batch) < BATCH and len(seen) <= count and tries < 4 * count:
                 tries += 1
-                setting = self._draw(study, source, knobs, seen)
+                setting = self._draw(study, source, knobs, seen, fixed)
                 if setting is not None:
                     batch.append(tuple((n, v) for n, v in setting if dict(own)[n] != v))
             if not batch:
                 return
             yield batch
 
-    def _draw(self, study: optuna.Study, source: Source, knobs: Sequence[Knob], seen: set[Knobs]) -> Knobs | None:
+    def _draw(
+        self, study: optuna.Study, source: Source, knobs: Sequence[Knob], seen: set[Knobs], fixed: Sequence[int]
+    ) -> Knobs | None:
         """One more setting, or None when what was drawn is known or too large."""
         trial = study.ask()
         drawn = {knob.name: trial.suggest_categorical(knob.name, knob.choices) for knob in knobs}
         setting = tuple(sorted((name, int(value)) for name, value in drawn.items()))
-        if setting in seen or too_large(setting):
+        if setting in seen or too_large(setting, fixed):
             study.tell(trial, state=optuna.trial.TrialState.PRUNED)
             return None
         seen.add(setting)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from evo_kernel.fitness.grading import Grader
-from evo_kernel.fitness.knobs import find_knobs
+from evo_kernel.fitness.knobs import Knob, find_knobs
 from evo_kernel.fitness.plan import CompiledPlan
 from evo_kernel.fitness.prefilter import Prefilter, Sieve
 from evo_kernel.fitness.record.recorder import Fault, Recording
@@ -21,6 +22,7 @@ from evo_kernel.types import CaseKind, Knobs, Measurement, PlanVerdict, Status
 
 RACE_LOG = math.log(1.25)  # a setting so far behind the best on the cases so far is not timed on the others
 
+FIXED_TILE = 256
 PATIENCE_S = 10.0
 """A setting that compiles longer is dropped: others of the dozen are as likely to be good, and wait for the cores."""
 
@@ -58,7 +60,7 @@ class Tuning:
         knobs = find_knobs(work.source, dict(recording.configs)) if worth else ()
         arrived: list[_Entrant] = []
         sieve = self._sieve(recording)
-        for batch in self._tuner.batches(work.source, knobs, self._plans):
+        for batch in self._tuner.batches(work.source, knobs, self._plans, _fixed_tiles(recording, knobs)):
             arrived += self._race(work, batch, [own, *(one.found for one in arrived)], sieve)
         for one in sorted(arrived, key=lambda one: one.cost):
             if one.cost >= best_log:
@@ -132,3 +134,17 @@ class Tuning:
     def _note_best(self, log_us: float) -> None:
         with self._lock:
             self._best_log_us = min(self._best_log_us, log_us)
+
+
+def _fixed_tiles(recording: Recording, knobs: Sequence[Knob]) -> list[int]:
+    """The largest power of two that a kernel takes as a constant and no knob sets, if there is one.
+
+    It may be no tile size (a number of heads); larger ones than FIXED_TILE rarely are, and are left out.
+    """
+    largest = 0
+    for plan in (plan for plan in recording.plans.values() if isinstance(plan, CompiledPlan)):
+        for kernel in plan.plan.kernels:
+            values = Counter(v for _, v in kernel.constants if isinstance(v, int) and not isinstance(v, bool))
+            fixed = values - Counter(knob.value for knob in knobs)
+            largest = max([largest, *(v for v in fixed if 16 <= v <= FIXED_TILE and not v & (v - 1))])
+    return [largest] if largest else []

@@ -83,6 +83,12 @@ def test_what_is_too_large(setting, large):
     assert too_large(setting) is large
 
 
+def test_a_tile_size_that_no_knob_sets_counts():
+    narrow = (("BLOCK_M", 256), ("BLOCK_N", 16), ("NUM_WARPS", 1))
+    assert not too_large(narrow) and too_large(narrow, (128,))
+    assert not too_large((("BLOCK", 65536),), (128,))
+
+
 class ScriptedRunner:
     """Everything is right; a plan's time follows from its warps alone."""
 
