@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from evo_kernel.types import Evaluation, Proposal, Purpose
+from evo_kernel.types import Call, Evaluation, Proposal, Purpose
 from populations.encoding import loads
 
 
@@ -44,10 +44,14 @@ class Tally:
     tokens: int = 0
     calls: int = 0
 
-    def spend(self, proposal: Proposal) -> None:
+    def spend(self, proposal: Proposal, calls: Sequence[Call]) -> None:
+        """`calls`: those of the proposal's that were not counted when they were made."""
         if proposal.probes:
             self.charge(Purpose.PROBE, proposal.probes)
-        for call in proposal.calls:
+        self.call(calls)
+
+    def call(self, calls: Sequence[Call]) -> None:
+        for call in calls:
             self.calls += 1
             self.tokens += call.tokens_in + call.tokens_out
             self.dollars += call.dollars or 0.0

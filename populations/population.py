@@ -19,6 +19,7 @@ import numpy as np
 from evo_kernel.errors import PopulationError
 from evo_kernel.types import (
     Brief,
+    Call,
     Credit,
     Environment,
     Evaluation,
@@ -47,7 +48,9 @@ from populations.writing import (
     claimed_strategy,
     intern_environment,
     summarise,
+    unwritten,
     write_baselines,
+    write_calls,
     write_ceilings,
     write_evaluation,
     write_event,
@@ -183,9 +186,10 @@ class LineagePopulation:
             with self._store.write():
                 strategy = self._store.intern_strategy(proposal.strategy)
                 source = self._write_candidate(brief.attempt, proposal, parent, brief.island, generation)
+                calls = unwritten(self._store.connection, brief.attempt, proposal.calls)
                 write_proposal(self._store, brief.attempt, proposal, parents)
             candidate = lineage.add(brief.attempt, source, strategy or 0, parent, brief.island, generation)
-            self._tally.spend(proposal)
+            self._tally.spend(proposal, calls)
             return Recorded(candidate, brief, proposal)
 
     def tell(self, recorded: Recorded, evaluation: Evaluation, witnessed: bool = False) -> Sequence[Credit]:
@@ -230,11 +234,24 @@ class LineagePopulation:
                 spent = (proposal.probes, proposal.wall_s) if proposal else (0, 0.0)
                 values = (brief.attempt, operator, reason, brief.parent.candidate, rowid, *spent, time.time())
                 connection.execute("INSERT INTO failures VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+                calls = unwritten(connection, brief.attempt, proposal.calls) if proposal else []
                 if proposal:
                     write_proposal(self._store, brief.attempt, proposal)
             self._tally.failures += 1
             if proposal:
-                self._tally.spend(proposal)
+                self._tally.spend(proposal, calls)
+
+    def spend(self, attempt: int, calls: Sequence[Call]) -> None:
+        """Calls of an attempt that is under way, durable at once: what a killed process had spent stays counted.
+
+        They come home with the proposal again, and are known by then.
+        """
+        if not calls:
+            return
+        with self._store.lock:
+            with self._store.write() as connection:
+                write_calls(connection, attempt, calls)
+            self._tally.call(calls)
 
     # ---- what is known --------------------------------------------------------------------------------------------
 
@@ -312,6 +329,20 @@ class LineagePopulation:
                 calls=tally.calls,
                 best_score=None if math.isnan(score) else score,
             )
+
+    def calls(self, limit: int = 10_000) -> Iterable[tuple[int, bool, str, float | None]]:
+        """(attempt, whether no candidate came of it, model, dollars) of the latest calls, oldest first."""
+        sql = (
+            "SELECT attempt, NOT EXISTS (SELECT 1 FROM candidates c WHERE c.attempt = calls.attempt), model, dollars"
+            " FROM calls ORDER BY attempt DESC, position DESC LIMIT ?"
+        )
+        return [(row[0], bool(row[1]), row[2], row[3]) for row in reversed(self._store.rows(sql, (limit,)))]
+
+    def latest(self, count: int) -> Sequence[Relative]:
+        """The youngest candidates, youngest first."""
+        with self._store.lock:
+            last = len(self._state.lineage)
+            return [self._library.relative(candidate) for candidate in range(last, max(0, last - count), -1)]
 
     def digest(self) -> str:
         """sha256 of the search state: a replay of the file has the same."""
