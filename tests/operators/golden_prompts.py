@@ -125,8 +125,9 @@ def conversations() -> dict[str, tuple[Message, ...]]:
 
 def repair(brief: Brief, shared: Prompts) -> tuple[Message, ...]:
     """A whole conversation: a block that does not fit, one that is wrong, one that passes."""
-    from operators.micro.coder import Job
     import numpy as np
+
+    from operators.micro.coder import Job
 
     wrong = block("    row = tl.program_id(0)", "    row = tl.program_id(1)")
     right = block("    row = tl.program_id(1)", "    row = tl.program_id(0).to(tl.int64)")

@@ -33,6 +33,11 @@ ONE, TWO = block(SCALE, BOTH), block(CALL, "")
 UNFUSED = (Status.WRONG, "the output is off by 9x what is allowed: at (0,) it is 2 where the reference is 1")
 
 
+def half(text):
+    """The first block alone is wrong: both kernels run, and one does the work of both."""
+    return UNFUSED if BOTH in text and CALL in text else None
+
+
 def job(probe, strategy=FUSE, parent=PARENT, **more) -> Job:
     return Job(parent.source, strategy, brief(parent, **more), probe, np.random.default_rng(0))
 
@@ -54,7 +59,6 @@ def test_one_answer_one_probe_one_step():
 
 
 def test_a_fault_is_answered_with_its_category_and_repaired():
-    half = lambda text: UNFUSED if BOTH in text and CALL in text else None
     model, probe = FakeModel(ONE, TWO), Judged(half)
     coded = LlmCoder(model).carry_out(job(probe))
     assert coded.text == FUSED and coded.probes == 2
@@ -66,7 +70,6 @@ def test_a_fault_is_answered_with_its_category_and_repaired():
 
 
 def test_a_repair_may_start_from_the_last_good_source():
-    half = lambda text: UNFUSED if BOTH in text and CALL in text else None
     coded = LlmCoder(FakeModel(ONE, ONE + TWO)).carry_out(job(Judged(half)))
     assert coded.text == FUSED
 
@@ -74,14 +77,17 @@ def test_a_repair_may_start_from_the_last_good_source():
 def test_repairs_are_limited_and_what_they_cost_is_told():
     probe = Judged(lambda text: UNFUSED)
     blocks = [block("BLOCK = 256" if n == 0 else f"BLOCK = {n}", f"BLOCK = {n + 1}") for n in range(9)]
-    with pytest.raises(OperatorFailed, match="^calculation: .*after 3 answers") as caught:
+    with pytest.raises(OperatorFailed, match=r"^calculation: .*after 3 answers") as caught:
         LlmCoder(FakeModel(*blocks), limits=Limits(repairs=2)).carry_out(job(probe))
     assert len(caught.value.calls) == len(caught.value.steps) == len(probe.seen) == 3
     assert {step.outcome for step in caught.value.steps} == {"rolled back"}
 
 
 def test_a_step_that_passed_survives_a_later_one_that_fails():
-    fused = lambda text: UNFUSED if CALL not in text else None
+
+    def fused(text):
+        return UNFUSED if CALL not in text else None
+
     model = FakeModel(ONE + "CONTINUE\n", TWO)
     coded = LlmCoder(model, limits=Limits(repairs=1)).carry_out(job(Judged(fused)))
     assert coded.text == SOURCE.replace(SCALE, BOTH) and coded.probed
@@ -96,7 +102,7 @@ def test_edits_are_limited():
 
 def test_the_same_failing_source_is_probed_once():
     probe = Judged(lambda text: UNFUSED)
-    with pytest.raises(OperatorFailed, match="^calculation") as caught:
+    with pytest.raises(OperatorFailed, match=r"^calculation") as caught:
         LlmCoder(FakeModel(ONE)).carry_out(job(probe))
     assert len(probe.seen) == 1 and "failed before" in caught.value.steps[1].detail
 
@@ -138,7 +144,7 @@ def test_a_conversation_that_is_too_long_starts_again_from_the_source_as_it_stan
 
 def test_a_machine_fault_is_not_repaired():
     model = FakeModel(ONE)
-    with pytest.raises(OperatorFailed, match="^machine: "):
+    with pytest.raises(OperatorFailed, match=r"^machine: "):
         LlmCoder(model).carry_out(job(Judged(lambda text: (Status.INFRA_ERROR, "the disk is full"))))
     assert len(model.asked) == 1
 
@@ -243,7 +249,8 @@ def test_the_whole_way_macro_and_micro_with_every_call_counted():
 
 def test_a_strategy_of_the_models_own_reaches_the_coder():
     wish = {"name": "half-and-half", "family": "memory", "description": "Split the row in two.", "region": ""}
-    macro, micro = FakeModel(choice(0, proposal=wish)), FakeModel(ONE + TWO)
+    new = len(applicable(PARENT.source, TASK)) + 1
+    macro, micro = FakeModel(choice(new, proposal=wish)), FakeModel(ONE + TWO)
     proposal = MtmcOperator(LlmPolicy(macro), LlmCoder(micro)).propose(brief(PARENT), Judged())
     own = proposed("half-and-half", "memory", "Split the row in two.")
     assert proposal.strategy == own and proposal.decisions[0].offered[-1] == own

@@ -65,7 +65,11 @@ def test_what_is_left_out_is_said():
 
 
 def test_budgets_of_zero_leave_parts_out():
-    none = Prompts(Budgets(evidence=0, inspirations=0, tried=0, profile=0, knowledge=0), Library(), lambda r: "table")
+    none = Prompts(
+        Budgets(evidence=0, inspirations=0, tried=0, profile=0, knowledge=0),
+        knowledge=Library(),
+        profile=lambda r: "table",
+    )
     text = user(none.situation(sample(), sample().parent.source, query="rows")).content
     assert text.startswith("## Evidence of the parent") or text.startswith("## Source of the parent")
     for gone in ("41.5", "Relatives", "Tried", "Profile", "Passages"):
@@ -103,9 +107,9 @@ def test_passages_are_whole_or_left_out():
         def search(self, query, k=4):
             return [dataclasses.replace(note, text=note.text * 40) for note in super().search(query, k)]
 
-    text = user(Prompts(Budgets(knowledge=1000), One()).situation(sample(), Source("x"), query="q")).content
+    text = user(Prompts(Budgets(knowledge=1000), knowledge=One()).situation(sample(), Source("x"), query="q")).content
     assert "Row kernels (notes/rows.md)" in text and "Hopper" not in text
-    text = user(Prompts(Budgets(knowledge=100), One()).situation(sample(), Source("x"), query="q")).content
+    text = user(Prompts(Budgets(knowledge=100), knowledge=One()).situation(sample(), Source("x"), query="q")).content
     assert "Row kernels" in text and "more left out]" in text
 
 
