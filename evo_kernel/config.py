@@ -58,7 +58,9 @@ class OperatorsConfig(_Section):
 
     mtmc: _Weight = Field(default=1.0, description="weight of macro thinking with the offline rewriter")
     crossover: _Weight = Field(default=0.15, description="weight of replaying another lineage's strategies")
-    llm_mtmc: _Weight = Field(default=3.0, description="weight of macro thinking and micro coding by a model, given one")
+    llm_mtmc: _Weight = Field(
+        default=3.0, description="weight of macro thinking and micro coding by a model, given one"
+    )
     llm_crossover: _Weight = Field(default=0.45, description="weight of merging two kernels by a model, given one")
     use: tuple[str, ...] = Field(
         default=(),
@@ -136,19 +138,27 @@ class AgentsConfig(_Section):
     """How operators with a language model work. Switches are there to be switched off: what does each part earn?"""
 
     policy: str = Field(
-        default="llm", description="who picks strategies: llm, mixed (llm and bandit), bandit, uniform, an installed one"
+        default="llm",
+        description="who picks strategies: llm, mixed (llm and bandit), bandit, uniform, an installed one",
     )
     coder: Literal["combined", "llm", "rewriter"] = Field(
-        default="combined", description="who carries them out: the rewriter where it can and else the model, or one alone"
+        default="combined",
+        description="who carries them out: the rewriter where it can and else the model, or one alone",
     )
     hierarchy: bool = Field(default=True, description="first what to change, then how; off: faster, in one go")
-    memory: bool = Field(default=True, description="prompts tell what was tried and what relatives did")
+    evidence: bool = Field(default=True, description="prompts tell the parent's times, resources and bottleneck")
+    memory: bool = Field(default=True, description="prompts tell what was tried, and what has paid")
     knowledge: bool = Field(default=True, description="prompts hold passages from the knowledge base")
-    guides: bool = Field(default=True, description="a strategy comes with a worked example")
+    guide: bool = Field(default=True, description="a strategy comes with a worked example")
+    category: bool = Field(default=True, description="repair requests name the kind of fault")
     supervisor: bool = Field(default=True, description="a stalled agent is given new directions (avo)")
     edits: _Count = Field(default=4, description="edits of one attempt that may build on each other")
-    repairs: Annotated[int, Field(ge=0)] = Field(default=3, description="failed answers of one attempt that are answered")
+    repairs: Annotated[int, Field(ge=0)] = Field(
+        default=3, description="failed answers of one attempt that are answered"
+    )
     answer_tokens: _Count = Field(default=8192, description="of one answer of a coder, at most")
+    lessons: tuple[Path, ...] = Field(default=(), description="what other runs learnt (agents.keep_lessons), told too")
+    keep_lessons: Path | None = Field(default=None, description="write what strategies earned here to this file")
     when_money_is_out: Literal["go on", "end"] = Field(
         default="go on",
         description="go on with operators that need no model until another limit is reached, or end the run",

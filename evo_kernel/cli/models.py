@@ -8,13 +8,13 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import numpy as np
 
 from evo_kernel.budget import Ledger
+from evo_kernel.cli.traffic import Traffic
 from evo_kernel.config import Config, ModelConfig
 from evo_kernel.errors import ConfigError, OperatorFailed
 from evo_kernel.types import Brief, Call, Credit, Evaluation, Operator, Probe, Proposal
@@ -31,14 +31,6 @@ from operators.llm.wire import LiteLLMWire, unready
 REMEMBERED = 10_000  # attempts whose calls wait for their credit
 WRONG = 3  # answers in a row that say the question itself is wrong, before no more are asked
 MILLION = 1e6
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """Where what is said to models goes to, or comes from."""
-
-    record: Path | None = None
-    replay: Path | None = None
 
 
 class Spending(Protocol):
@@ -132,8 +124,8 @@ def _one(
     if config.budget.dollars is not None and model.price is None:
         raise ConfigError(
             f"the price of {one.name} is not known, so the budget of {config.budget.dollars:g} dollars cannot be held. "
-            f"Say it in dollars a million tokens (--set models.{key}.price_in=… --set models.{key}.price_out=…, 0 where "
-            "it costs nothing), or set a budget in tokens or hours instead."
+            f"Say it in dollars a million tokens (--set models.{key}.price_in=… --set models.{key}.price_out=…, 0 if "
+            "it is free), or set a budget in tokens or hours instead."
         )
     return model
 
@@ -146,6 +138,13 @@ def price_of(one: ModelConfig) -> Price | None:
     return Price(0.0, 0.0) if one.base_url is not None and _near(one.base_url) else None
 
 
+def known_price(one: ModelConfig) -> Price | None:
+    """As configured, else as litellm's own table has it."""
+    if one.name.partition(":")[0] in ("scripted", "replay"):
+        return Price(0.0, 0.0)
+    return price_of(one) or LiteLLMModel(one.name, one.base_url).price
+
+
 def _near(url: str) -> bool:
     host = urlsplit(url).hostname or ""
     try:
@@ -155,11 +154,23 @@ def _near(url: str) -> bool:
     return address.is_loopback or address.is_private
 
 
+class Doorman(Protocol):
+    """Says whether a model is worth asking now."""
+
+    def wait(self) -> None:
+        """Until one may be, or the run is over."""
+        ...
+
+    def shut(self) -> str:
+        """Why none is; empty when one is."""
+        ...
+
+
 class Gate:
     """Whether a model is worth asking now. Thread-safe.
 
-    Shut for good when the money is out, or when every question is turned down as invalid; for a while, when all endpoints
-    are down. `tell` hears of each once.
+    Shut for good when the money is out, or when every question is turned down as invalid; for a while, when all
+    endpoints are down. `tell` hears of each once.
     """
 
     def __init__(self, opened: Opened, ledger: Ledger, tell: Callable[[str], None]) -> None:
@@ -193,7 +204,9 @@ class Gate:
             self._was_down = down
         if news:
             names = ", ".join(endpoint.name for endpoint in self._endpoints)
-            self._tell(f"models do not answer ({names}); they are asked again later" if down else "models are asked again")
+            self._tell(
+                f"models do not answer ({names}); they are asked again later" if down else "models are asked again"
+            )
         return "models do not answer for now" if down else ""
 
     def rest_s(self) -> float:
@@ -212,7 +225,7 @@ class NeedsModel:
     `patient`: where there are no others, it waits instead for an endpoint that is down.
     """
 
-    def __init__(self, operator: Operator, gate: Gate, patient: bool) -> None:
+    def __init__(self, operator: Operator, gate: Doorman, patient: bool) -> None:
         self.name = operator.name
         self._operator, self._gate, self._patient = operator, gate, patient
 

@@ -49,8 +49,8 @@ class Ensemble:
     of them to any; one that continues stays with the member that spoke last. Where a member cannot answer (down, too
     long, refused, beyond the budget), the next best is asked; one that is invalid is not asked again.
 
-    `weights`: by member, relative, 1 where not given: how that share FLOOR is divided. A member of weight 0 is asked only
-    where no other can answer.
+    `weights`: by member, relative, 1 where not given: how that share FLOOR is divided. A member of weight 0 is asked
+    only where no other can answer.
 
     `overhead`: dollars that an attempt costs besides its model (GPU time, mostly). Without it a free model that never
     gains anything would be worth any number of attempts.
@@ -130,7 +130,7 @@ class Ensemble:
             draws = {name: self._records[name].sample(typical, self._rng) for name in names}
             order = sorted(names, key=lambda name: -draws[name])
             if self._rng.random() < FLOOR:
-                # By weight, without replacement: the least of exponential waiting times (Efraimidis and Spirakis, 2006).
+                # By weight, without replacement, as exponential waiting times (Efraimidis and Spirakis, 2006).
                 waits = {name: self._rng.exponential() / max(self._weights[name], 1e-12) for name in names}
                 order = sorted(names, key=lambda name: waits[name])
             order.sort(key=lambda name: self._weights[name] == 0)
