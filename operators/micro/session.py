@@ -225,8 +225,10 @@ def _syntax_fault(text: str) -> str:
     try:
         tree = parse_module(text)
     except SyntaxError as error:
-        return f"not valid Python: {error.msg} at line {error.lineno}\n{_around(text, error.lineno or 1)}"
-    except (ValueError, RecursionError, MemoryError) as error:
+        if error.lineno is None:
+            return f"not valid Python: {error.msg}"
+        return f"not valid Python: {error.msg} at line {error.lineno}\n{_around(text, error.lineno)}"
+    except (ValueError, RecursionError) as error:
         return f"not valid Python: {error}"
     if not any(getattr(node, "name", "") == "run" for node in tree.body):
         return "the module has no top-level `def run(...)`; keep it"
