@@ -311,7 +311,8 @@ def test_a_replay_of_another_run_says_so(tmp_path: Path) -> None:
         config = config_for(server.url, budget={"evaluations": 4})
         search(tmp_path / "a.db", config, traffic=Traffic(record=recording))
     with pytest.raises(UserError, match="Replay with the configuration, seed, task and version"):
-        search(tmp_path / "b.db", config.model_copy(update={"seed": 6}), traffic=Traffic(replay=recording))
+        longer = config_for(server.url, budget={"evaluations": 9})
+        search(tmp_path / "b.db", longer, traffic=Traffic(replay=recording))
 
 
 # ---- controls, switches, ensembles ----------------------------------------------------------------------------------
