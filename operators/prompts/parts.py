@@ -33,7 +33,6 @@ class Budgets:
     knowledge: int = 1500  # whole passages go, the least fitting first
     guide: int = 1800  # lines go from the end
     offers: int = 2500  # none may go: summaries do, last offers first
-    fault: int = 1200  # the middle of a long message goes
 
     def __post_init__(self) -> None:
         low = [item.name for item in fields(self) if getattr(self, item.name) < 0]

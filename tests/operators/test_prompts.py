@@ -2,16 +2,19 @@
 
 import dataclasses
 import json
+import re
+from pathlib import Path
 
 import pytest
 
-from evo_kernel.types import Source, Status, Tried
+from evo_kernel.types import Operator, Source, Status, Tried
 from operators.llm_crossover import LlmCrossover
 from operators.macro.catalogue import proposed
 from operators.macro.features import MacroState
 from operators.macro.llm_policy import LlmPolicy
 from operators.macro.memory import Memory
 from operators.micro.llm_coder import LlmCoder
+from operators.micro.session import Limits
 from operators.prompts.evidence import evidence
 from operators.prompts.parts import Budgets, Switches, first_lines, rows, tokens, without_middle
 from operators.prompts.relatives import chosen, relatives_text, shown
@@ -211,3 +214,26 @@ def test_where_first_kernels_come_from_is_told_once_a_run():
     assert "online-row" in hint and "may use: tf32" in hint
     shared = Prompts(hint=hint)
     assert hint in shared.system(CARD, H200, "coder").content and shared.system(CARD, H200, "coder").stable
+
+
+DOCS = Path(__file__).resolve().parents[2] / "docs/agents.md"
+
+
+def test_the_documented_construction_works():
+    code = DOCS.read_text().split("```python\n")[1].split("```")[0]
+    built = {"model": FakeModel("")}
+    exec(code, built)
+    assert isinstance(built["operator"], Operator) and isinstance(built["crossover"], Operator)
+    system, user = LlmPolicy(built["model"], built["prompts"]).messages(
+        MacroState(CARD, sample().parent, sample().parent.source, brief=sample()), (ONLINE,)
+    )
+    assert system.stable and "## Passages from the knowledge base" in user.content
+
+
+def test_the_documented_budgets_are_those_of_the_code():
+    table = dict(re.findall(r"\(`(\w+)`\) \|[^|]*\| (\d+) \|", DOCS.read_text()))
+    assert {name: int(tokens) for name, tokens in table.items()} == {
+        name: value for name, value in dataclasses.asdict(Budgets()).items()
+    }
+    assert f"| {Limits().fault_tokens} |" in DOCS.read_text()
+    assert all(f"| `{switch.name}` |" in DOCS.read_text() for switch in dataclasses.fields(Switches))
