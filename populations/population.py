@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -33,6 +34,7 @@ from evo_kernel.types import (
 )
 from populations.counters import Counters, Tally, read_tally, read_wall_s
 from populations.crediting import OTHER, name_credits
+from populations.diary import Diary, open_attempts
 from populations.encoding import dumps
 from populations.fetching import BASELINE_FAULT, fetch_ceilings, fetch_verdicts
 from populations.inspiring import inspirations
@@ -44,6 +46,7 @@ from populations.settings import PopulationSettings
 from populations.state import SearchState
 from populations.store import Store
 from populations.tickets import Tickets
+from populations.versions import Order, VersionRow, versions
 from populations.writing import (
     claimed_strategy,
     intern_environment,
@@ -130,6 +133,8 @@ class LineagePopulation:
         self._tickets = Tickets(store, self._state, self._library, task, environment)
         self._exhausted: set[int] = set()  # parents with nothing left to try; a later session may try more
         self._attempts = last_id(store.connection, "attempts")
+        self._resumable = deque(open_attempts(store.connection))
+        self.diary = Diary(store, self._tally)
 
     def __enter__(self) -> LineagePopulation:
         return self
@@ -157,8 +162,13 @@ class LineagePopulation:
             return Recorded(candidate, self._tickets.root(attempt, candidate, self.seed), proposal)
 
     def ask(self) -> Brief:
-        """Select a parent and inspirations, open an attempt. Raises PopulationError while nothing is planted."""
+        """Select a parent and inspirations, open an attempt. Raises PopulationError while nothing is planted.
+
+        Before anything new: the conversations that an earlier session left in the middle.
+        """
         with self._store.lock:
+            if self._resumable:
+                return self._tickets.brief(*self._resumable.popleft(), self.seed)
             attempt = self._attempts + 1
             rng = np.random.default_rng([self.seed, attempt])
             archives = self._board.islands.archives
@@ -343,6 +353,13 @@ class LineagePopulation:
         with self._store.lock:
             last = len(self._state.lineage)
             return [self._library.relative(candidate) for candidate in range(last, max(0, last - count), -1)]
+
+    def versions(self, limit: int, order: Order = "newest", of: int | None = None) -> Sequence[VersionRow]:
+        """Judged candidates with their standing here; `path`: from the root to `of` (the best), oldest first."""
+        with self._store.lock:
+            if of is not None:
+                self._check(of)
+            return versions(self._store, self._state.lineage, self._board, self._library, limit, order, of)
 
     def digest(self) -> str:
         """sha256 of the search state: a replay of the file has the same."""

@@ -102,8 +102,8 @@ def unwritten(connection: sqlite3.Connection, attempt: int, calls: Sequence[Call
 def _written_calls(connection: sqlite3.Connection, attempt: int) -> dict[tuple[Any, ...], list[tuple[int, str]]]:
     """(position, error) of an attempt's rows, by what a call is known by."""
     sql = (
-        "SELECT position, IFNULL(error, ''), model, tokens_in, tokens_out, tokens_cached, wall_s,"
-        " IFNULL(length(messages), 0) FROM calls WHERE attempt = ? ORDER BY position"
+        "SELECT position, IFNULL(error, ''), model, tokens_in, tokens_out, tokens_cached, wall_s FROM calls"
+        " WHERE attempt = ? ORDER BY position"
     )
     found: dict[tuple[Any, ...], list[tuple[int, str]]] = {}
     for position, error, *key in connection.execute(sql, (attempt,)):
@@ -112,7 +112,8 @@ def _written_calls(connection: sqlite3.Connection, attempt: int) -> dict[tuple[A
 
 
 def _call_key(call: Call) -> tuple[Any, ...]:
-    return (call.model, call.tokens_in, call.tokens_out, call.tokens_cached, call.wall_s, len(call.messages))
+    """Not by its messages: whoever makes thousands of calls in an attempt does not hold on to them."""
+    return (call.model, call.tokens_in, call.tokens_out, call.tokens_cached, call.wall_s)
 
 
 def claimed_strategy(proposal: Proposal) -> Strategy | None:
