@@ -62,6 +62,7 @@ class OperatorsConfig(_Section):
         default=3.0, description="weight of macro thinking and micro coding by a model, given one"
     )
     llm_crossover: _Weight = Field(default=0.45, description="weight of merging two kernels by a model, given one")
+    avo: _Weight = Field(default=0.0, description="weight of an agent that is the whole operator (docs/avo.md)")
     use: tuple[str, ...] = Field(
         default=(),
         description="these operators alone, each at the same weight, instead of the mix: mtmc, crossover, llm-mtmc, "
@@ -156,6 +157,8 @@ class AgentsConfig(_Section):
     repairs: Annotated[int, Field(ge=0)] = Field(
         default=3, description="failed answers of one attempt that are answered"
     )
+    turns: _Count = Field(default=120, description="answers of one attempt of an agent (avo)")
+    attempt_hours: _Seconds = Field(default=3.0, description="that one attempt of an agent may work (avo)")
     answer_tokens: _Count = Field(default=8192, description="of one answer of a coder, at most")
     lessons: tuple[Path, ...] = Field(default=(), description="what other runs learnt (agents.keep_lessons), told too")
     keep_lessons: Path | None = Field(default=None, description="write what strategies earned here to this file")

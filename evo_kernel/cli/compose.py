@@ -141,7 +141,7 @@ def search(
 ) -> Summary:
     """Run the loop with signals: the first finishes what is in flight, a second stops now."""
     settings, stop, population = EngineSettings(width=config.width), threading.Event(), parts.population
-    with operating(config, population, ledger, observer.trouble, apply_knobs, traffic, stop) as operator:
+    with operating(config, population, parts.judge, ledger, observer.trouble, apply_knobs, traffic, stop) as operator:
         thinking = Thinking(operator, parts.judge.stages)
         engine = Engine(population, thinking, parts.judge, ledger, settings, observer, apply_knobs)
         parts.judge.yardsticks.on_baselines = kept_baselines(population, observer.trouble)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 
+from evo_kernel.cli import operating
 from evo_kernel.cli.compose import judge_settings
 from evo_kernel.cli.operating import WITH_MODEL, weights_of, with_models
 from evo_kernel.cli.traffic import Traffic
@@ -18,11 +20,11 @@ from evo_kernel.errors import OperatorFailed
 from evo_kernel.fitness.judge import open_judge
 from evo_kernel.tasks.first import first_kernel
 from evo_kernel.tasks.task import Task
-from evo_kernel.types import Brief, Evaluation, Purpose, Relative
+from evo_kernel.types import Brief, Evaluation, Operator, Purpose, Relative
 
 CALL_S = 30.0  # what a call is taken to last
 ANSWER_TOKENS = {"policy": 300, "coder": 2000}  # what an answer is taken to hold; a choice is short, code is not
-CODER_CALLS = 2  # an edit and, half of the time, more
+CALLS = {"avo": 30}  # an attempt of an agent; else an edit and, half of the time, more
 
 
 def dry_run(config: Config, task: Task, path: Path, traffic: Traffic) -> None:
@@ -72,23 +74,37 @@ def _models(config: Config, brief: Brief, evaluation: Evaluation, traffic: Traff
 
 def first_prompts(config: Config, brief: Brief, evaluation: Evaluation) -> dict[str, list[Sequence[Any]]]:
     """By operator: the messages of the first questions that it would ask about the first kernel. Asks nobody."""
-    from evo_kernel.cli.operating import Outfit, build_operator, hint_of, limits_of, prompts_of
-
     found: dict[str, list[Sequence[Any]]] = {}
-    prompts = prompts_of(config, hint_of(config, brief.task))
-    for name in weights_of(config, True):
-        if name not in WITH_MODEL:
-            continue
-        agents = config.agents.model_copy(update={"coder": "llm"})  # a rewriter would answer in place of the model
-        alone = config.operators.model_copy(update={"use": (name,)})
+    with tempfile.TemporaryDirectory() as folder:
         peek = _Peek()
-        outfit = Outfit(peek, prompts, limits_of(config), _OnlyFirst(brief.parent), _Open(), False)
-        operator = build_operator(config.model_copy(update={"operators": alone, "agents": agents}), outfit)
-        with contextlib.suppress(OperatorFailed):
-            operator.propose(brief, lambda source: evaluation)
-        if peek.asked:
-            found[name] = peek.asked
+        outfit = _outfit(config, brief, peek, Path(folder))
+        for name in weights_of(config, True):
+            if name not in WITH_MODEL:
+                continue
+            agents = config.agents.model_copy(update={"coder": "llm"})  # a rewriter would answer in place of the model
+            alone = config.operators.model_copy(update={"use": (name,)})
+            changed = config.model_copy(update={"operators": alone, "agents": agents})
+            with contextlib.suppress(OperatorFailed):
+                operating.build_operator(changed, outfit).propose(brief, lambda source: evaluation)
+            if peek.asked:
+                found[name] = peek.asked
+            peek.asked = []
     return found
+
+
+def _outfit(config: Config, brief: Brief, peek: _Peek, folder: Path) -> operating.Outfit:
+    from operators.avo.operator import AvoOperator
+    from operators.avo.protocols import Forgetful
+    from operators.workbench.protocols import Rooms
+
+    knowledge, lineage = operating.knowledge_of(config), _OnlyFirst(brief.parent)
+    prompts = operating.prompts_of(config, knowledge, operating.hint_of(config, brief.task))
+
+    def agent(model: Any) -> Operator:
+        rooms = Rooms(cast("Any", _NoBench()), knowledge=knowledge)
+        return AvoOperator(model, rooms, Forgetful(), folder, operating.agent_settings(config))
+
+    return operating.Outfit(peek, prompts, operating.limits_of(config), lineage, _Open(), False, agent)
 
 
 def cost_lines(config: Config, prompts: Mapping[str, Sequence[Sequence[Any]]], prices: Mapping[str, Any]) -> list[str]:
@@ -100,7 +116,7 @@ def cost_lines(config: Config, prompts: Mapping[str, Sequence[Sequence[Any]]], p
         share = weights[name] / total
         for messages in asked:
             policy = len(asked) > 1 and messages is asked[0]
-            times = 1 if policy else CODER_CALLS
+            times = 1 if policy else CALLS.get(name, 2)
             calls += share * times
             tokens_in += share * times * _tokens(messages)
             tokens_out += share * times * ANSWER_TOKENS["policy" if policy else "coder"]
@@ -139,6 +155,13 @@ class _Peek:
         del how
         self.asked.append(tuple(messages))
         raise ModelFailed("a dry run asks nobody", "budget")
+
+
+class _NoBench:
+    """A judge that a dry run does not ask."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise OperatorFailed(f"a dry run does not {name}")
 
 
 class _Open:

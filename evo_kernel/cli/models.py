@@ -17,7 +17,7 @@ from evo_kernel.budget import Ledger
 from evo_kernel.cli.traffic import Traffic
 from evo_kernel.config import Config, ModelConfig
 from evo_kernel.errors import ConfigError, OperatorFailed
-from evo_kernel.types import Brief, Call, Credit, Evaluation, Operator, Probe, Proposal
+from evo_kernel.types import Brief, Call, Credit, Evaluation, Operator, Probe, Proposal, Resumes
 from operators.llm.base import Message, Model, ModelFailed, Reply, Tool
 from operators.llm.choose import open_model
 from operators.llm.door import LiteLLMModel, Patience, Price
@@ -233,8 +233,13 @@ class NeedsModel:
         if self._patient:
             self._gate.wait()
         if reason := self._gate.shut():
-            raise OperatorFailed(reason, operator=self.name)
+            # A conversation that was begun waits for a session that can go on with it.
+            raise OperatorFailed(reason, operator=self.name, paused=self.holds(brief))
         return self._operator.propose(brief, probe)
+
+    def holds(self, brief: Brief) -> bool:
+        """See evo_kernel.types.Resumes."""
+        return isinstance(self._operator, Resumes) and self._operator.holds(brief)
 
     def witnessed(self, proposal: Proposal, parent: Evaluation | None, child: Evaluation) -> bool:
         return self._operator.witnessed(proposal, parent, child)
@@ -337,8 +342,9 @@ class AtDesk:
         with self._desk.at(brief.attempt):
             try:
                 return self._operator.propose(brief, probe)
-            except OperatorFailed:
-                self._desk.earned(brief.attempt, 0.0)
+            except OperatorFailed as failure:
+                if not failure.paused:
+                    self._desk.earned(brief.attempt, 0.0)
                 raise
 
     def witnessed(self, proposal: Proposal, parent: Evaluation | None, child: Evaluation) -> bool:

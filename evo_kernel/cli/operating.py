@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from evo_kernel import plugins
 from evo_kernel.budget import Ledger
@@ -23,30 +25,17 @@ from operators.mtmc import MtmcOperator
 
 if TYPE_CHECKING:
     from evo_kernel.cli.models import Doorman
+    from evo_kernel.cli.workbench import ProfilingJudge
+    from operators.avo.settings import AvoSettings
     from operators.controls import Lineage
+    from operators.knowledge.base import KnowledgeBase
     from operators.llm.base import Model
     from operators.micro.session import Limits
     from operators.prompts.writer import Prompts
+    from populations.population import LineagePopulation
 
-OFFLINE = ("mtmc", "crossover")
 WITH_MODEL = ("llm-mtmc", "llm-crossover", "avo", "best-of-n", "sequential", "session")
 POLICIES: Mapping[str, Callable[[], Policy]] = {"bandit": BanditPolicy, "uniform": UniformPolicy}
-
-
-class Kept(Protocol):
-    """A population as operators with a model need it."""
-
-    task: TaskCard
-
-    def best(self) -> Relative | None: ...
-
-    def relative(self, candidate: int) -> Relative: ...
-
-    def latest(self, count: int) -> Sequence[Relative]: ...
-
-    def spend(self, attempt: int, calls: Sequence[Any]) -> None: ...
-
-    def calls(self) -> Sequence[tuple[int, bool, str, float | None]]: ...
 
 
 def with_models(config: Config, traffic: Traffic | None = None) -> bool:
@@ -62,7 +51,7 @@ def weights_of(config: Config, models: bool) -> dict[str, float]:
     else:
         weights = {"mtmc": settings.mtmc, "crossover": settings.crossover, **settings.installed}
         if models:
-            weights |= {"llm-mtmc": settings.llm_mtmc, "llm-crossover": settings.llm_crossover}
+            weights |= {"llm-mtmc": settings.llm_mtmc, "llm-crossover": settings.llm_crossover, "avo": settings.avo}
     weights = {name: weight for name, weight in weights.items() if weight > 0}
     lacking = [name for name in weights if name in WITH_MODEL]
     if lacking and not models:
@@ -95,13 +84,14 @@ class Outfit:
     lineage: Lineage
     gate: Doorman
     patient: bool
+    agent: Callable[[Model], Operator]  # makes the agent that is a whole operator
 
 
 @dataclass(frozen=True)
 class AsScored:
     """The candidates of a population with the knobs that they were scored with written in."""
 
-    population: Kept
+    population: LineagePopulation
     apply_knobs: Callable[[Source, Any], Source]
 
     def first(self) -> Relative:
@@ -153,7 +143,7 @@ def _with_model(name: str, config: Config, outfit: Outfit, rewriter: RewriteCode
     elif name == "llm-crossover":
         found = LlmCrossover(outfit.model, outfit.prompts, outfit.limits)
     elif name == "avo":
-        found = _avo(config, outfit)
+        found = outfit.agent(outfit.model)
     else:
         kinds = (controls.BestOfN, controls.Sequential, controls.LongSession)
         kind = next(kind for kind in kinds if kind.name == name)
@@ -181,14 +171,29 @@ def _llm_mtmc(config: Config, outfit: Outfit, rewriter: RewriteCoder) -> MtmcOpe
     return MtmcOperator(policy, coder, max_steps=config.operators.max_steps, name="llm-mtmc")
 
 
-def _avo(config: Config, outfit: Outfit) -> Operator:
-    del config, outfit
-    raise ConfigError("avo is not part of this installation yet: use llm-mtmc, or another of operators.use.")
+def agent_settings(config: Config) -> AvoSettings:
+    from operators.avo.settings import AttemptLimits, AvoSettings
+
+    agents = config.agents
+    return AvoSettings(
+        limits=AttemptLimits(
+            turns=agents.turns, seconds=3600.0 * agents.attempt_hours, max_tokens=agents.answer_tokens
+        ),
+        memory=agents.memory,
+        supervisor=agents.supervisor,
+        knowledge=agents.knowledge,
+    )
 
 
-def prompts_of(config: Config, hint: str = "") -> Prompts:
-    """What all prompts of a run share. Raises UserError for folders and files that are not there."""
+def knowledge_of(config: Config) -> KnowledgeBase | None:
+    """What can be looked up. Raises UserError for a folder that is not there."""
     from operators.knowledge.base import KnowledgeBase
+
+    return KnowledgeBase(config.knowledge.folders) if config.agents.knowledge else None
+
+
+def prompts_of(config: Config, knowledge: KnowledgeBase | None, hint: str = "") -> Prompts:
+    """What all prompts of a run share. Raises UserError for files that are not there."""
     from operators.macro.memory import Memory, read_lessons
     from operators.prompts.parts import Switches
     from operators.prompts.writer import Prompts
@@ -203,8 +208,7 @@ def prompts_of(config: Config, hint: str = "") -> Prompts:
         category=agents.category,
     )
     lessons = [lesson for path in agents.lessons for lesson in read_lessons(path)]
-    base = KnowledgeBase(config.knowledge.folders) if agents.knowledge else None
-    return Prompts(switches=switches, knowledge=base, memory=Memory(lessons), hint=hint)
+    return Prompts(switches=switches, knowledge=knowledge, memory=Memory(lessons), hint=hint)
 
 
 def limits_of(config: Config) -> Limits:
@@ -229,7 +233,8 @@ def hint_of(config: Config, task: TaskCard) -> str:
 @contextlib.contextmanager
 def operating(
     config: Config,
-    population: Kept,
+    population: LineagePopulation,
+    judge: ProfilingJudge,
     ledger: Ledger,
     tell: Callable[[str], None],
     apply_knobs: Callable[[Source, Any], Source],
@@ -240,15 +245,25 @@ def operating(
     if not with_models(config, traffic):
         yield build_operator(config)
         return
-    from evo_kernel.cli import models
+    from evo_kernel.cli import models, workbench
+    from operators.avo.operator import AvoOperator
 
-    purse, stop = models.LedgerPurse(ledger), stop or threading.Event()
-    prompts = prompts_of(config, hint_of(config, population.task))
-    with models.opened(config, traffic or Traffic(), purse, stop) as opened:
+    purse, stop, knowledge = models.LedgerPurse(ledger), stop or threading.Event(), knowledge_of(config)
+    prompts = prompts_of(config, knowledge, hint_of(config, population.task))
+    with contextlib.ExitStack() as stack:
+        opened = stack.enter_context(models.opened(config, traffic or Traffic(), purse, stop))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="evo-kernel-agents-")))
         gate, desk = models.Gate(opened, ledger, tell), models.Desk(population, opened.ensemble)
         patient = all(name in WITH_MODEL for name in weights_of(config, True))
         model = models.KeptModel(opened.model, desk, gate)
-        outfit = Outfit(model, prompts, limits_of(config), AsScored(population, apply_knobs), gate, patient)
+        rooms = workbench.rooms_of(population, judge, knowledge, ledger.charge)
+
+        def agent(model: Model) -> Operator:
+            settings = agent_settings(config)
+            return AvoOperator(model, rooms, population.diary, folder, settings, stopping=ledger.ending)
+
+        lineage, limits = AsScored(population, apply_knobs), limits_of(config)
+        outfit = Outfit(model, prompts, limits, lineage, gate, patient, agent)
         yield models.AtDesk(build_operator(config, outfit), desk)
     if config.agents.keep_lessons is not None:
         from operators.macro.memory import write_lessons

@@ -46,9 +46,7 @@ class Walker(ScriptedOperator):
 
         from evo_kernel.types import Source
 
-        given = super().propose(
-            replace(brief, parent=replace(brief.parent, source=Source("time_us = 90.0\n"))), probe
-        )
+        given = super().propose(replace(brief, parent=replace(brief.parent, source=Source("time_us = 90.0\n"))), probe)
         return replace(given, source=Source(kernel_of(90.0 + brief.attempt / 100)))
 
 
@@ -338,16 +336,45 @@ def test_a_control_is_an_operator_like_any_other(tmp_path: Path, name: str) -> N
         assert len(prompts[-1]) <= 2 + 24 + 1
 
 
+def test_an_agent_is_an_operator_that_a_later_session_goes_on_with(tmp_path: Path) -> None:
+    """The first session ends by its tokens in the middle of a conversation; the second takes it up."""
+    file = tmp_path / "a.db"
+    says = [
+        ("read_file", {"path": "kernel.py"}),
+        ("write_file", {"path": "kernel.py", "text": kernel_of(80.0)}),
+        ("submit", {"idea": "try tiles", "strategy": "tile-2d", "family": "tiling"}),
+    ]
+
+    def answer(request, number):
+        done = sum(message["role"] == "assistant" for message in request["messages"])
+        name, arguments = says[done] if done < len(says) else ("give_up", {"reason": "there is nothing left"})
+        return Answer("", ((name, json.dumps(arguments)),), tokens=(3000, 100, 2000))
+
+    avo = {"use": ["avo"]}
+    with ChatServer(answer) as server:
+        for tokens in (60_000, 400_000):
+            budget = {"tokens": tokens, "evaluations": 8}
+            search(file, config_for(server.url, operators=avo, agents={"knowledge": False}, budget=budget))
+    assert rows(file, "SELECT COUNT(*) FROM runs")[0][0] == 2
+    with PopulationReader(file) as reader:
+        (use,) = reader.operators()
+        (model,) = reader.models()
+        status = reader.status()
+    assert use.candidates >= 1 and use.best_score == pytest.approx(100 / 80)
+    assert model.calls == len(server.requests)
+    assert status.tokens <= 400_000
+
+
 def test_two_models_are_an_ensemble_that_learns(tmp_path: Path) -> None:
     """One answers with faster kernels, the other with what does not pass; both cost the same."""
 
     def answer(request, number):
-        return faster(request, number) if request["model"] == "good" else Answer("```python\ndef run(x):\n    pass\n```")
+        return (
+            faster(request, number) if request["model"] == "good" else Answer("```python\ndef run(x):\n    pass\n```")
+        )
 
     with ChatServer(answer) as server:
-        both = {
-            name: {"name": name, "base_url": server.url, "price_in": 1, "price_out": 1} for name in ("good", "bad")
-        }
+        both = {name: {"name": name, "base_url": server.url, "price_in": 1, "price_out": 1} for name in ("good", "bad")}
         search(tmp_path / "a.db", config_for(None, models=both, budget={"evaluations": 300}, agents=FLAT))
     used = [model for (model,) in rows(tmp_path / "a.db", "SELECT model FROM calls ORDER BY attempt, position")]
     late = used[len(used) // 2 :]
@@ -365,7 +392,10 @@ FLAT = {"hierarchy": False, "knowledge": False, "repairs": 0}
     [
         ({"name": "anthropic/claude-3-5-haiku-latest"}, "ANTHROPIC_API_KEY"),
         ({"name": "no-such-thing"}, "Write provider/name"),
-        ({"name": "far", "base_url": "https://models.example.com/v1"}, r"price of far is not known.*models\.main\.price"),
+        (
+            {"name": "far", "base_url": "https://models.example.com/v1"},
+            r"price of far is not known.*models\.main\.price",
+        ),
     ],
 )
 def test_what_cannot_work_is_said_before_anything_is_done(

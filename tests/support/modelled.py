@@ -1,6 +1,6 @@
 """A search by operators with a model, around the real engine, population, ledger and door; only the judge is made up.
 
-    python -m tests.support.modelled FILE --url URL        a process to be killed
+python -m tests.support.modelled FILE --url URL        a process to be killed
 """
 
 from __future__ import annotations
@@ -106,10 +106,14 @@ def search(
     with opened(file, config) as population:
         population.plant(FIRST)
         ledger = compose.ledger_of(config, population, traffic)
-        with operating(config, population, ledger, heard.trouble, lambda source, _: source, traffic, stop) as operator:
+        with operating(config, population, judge, ledger, heard.trouble, _as_is, traffic, stop) as operator:
             settings = EngineSettings(width=config.width, remeasured=0.0, barren=20)
             ended = Engine(population, operator, judge, ledger, settings, heard).run()
     return Ended(ended, heard.lines, judge)
+
+
+def _as_is(source: Source, knobs: object) -> Source:
+    return source
 
 
 def opened(file: Path, config: Config) -> LineagePopulation:
