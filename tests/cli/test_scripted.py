@@ -26,7 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory):
 
 @pytest.fixture(scope="module")
 def searched(folder: Path):
-    budget = ["--set", "budget.evaluations=5", "--set", "operators.use=['llm-mtmc']", "--set", "agents.coder=llm"]
+    budget = ["--set", "budget.tokens=20000", "--set", "operators.use=['llm-mtmc']", "--set", "agents.coder=llm"]
     return evo("run", f"{NAME}.py", "--model", "scripted", "--record", "said.jsonl", "--json", *budget, *QUICK)
 
 
@@ -53,13 +53,13 @@ def test_the_ledger_and_the_tree_tell_of_it(searched, folder: Path) -> None:
 
 def test_a_resume_goes_on_with_the_model_that_it_had(searched) -> None:
     before = told(evo("status", f"{NAME}.db", "--json"))["models"][0]["calls"]
-    ended = evo("resume", f"{NAME}.db", "--set", "budget.evaluations=8", "--json")
+    ended = evo("resume", f"{NAME}.db", "--set", "budget.tokens=40000", "--json")
     assert ended.exit_code == 0, ended.output
     assert told(ended)["models"][0]["calls"] > before
 
 
 def test_its_recording_replays(searched, folder: Path) -> None:
-    same = ["--set", "budget.evaluations=5", "--set", "operators.use=['llm-mtmc']", "--set", "agents.coder=llm"]
+    same = ["--set", "budget.tokens=20000", "--set", "operators.use=['llm-mtmc']", "--set", "agents.coder=llm"]
     again = evo("run", f"{NAME}.py", "--population", "again.db", "--replay", "said.jsonl", "--json", *same, *QUICK)
     assert again.exit_code == 0, again.output
     first, second = told(searched), told(again)
