@@ -37,6 +37,7 @@ from populations.crediting import OTHER, name_credits
 from populations.diary import Diary, open_attempts
 from populations.encoding import dumps
 from populations.fetching import BASELINE_FAULT, fetch_ceilings, fetch_verdicts
+from populations.findings import fetch_findings, write_findings
 from populations.inspiring import inspirations
 from populations.library import Library
 from populations.replay import replay
@@ -320,6 +321,15 @@ class LineagePopulation:
         """All that is known about plans in one environment, oldest first: a plan seen before costs nothing."""
         with self._store.reader() as connection:
             yield from fetch_verdicts(connection, environment_key)
+            yield from fetch_findings(connection, environment_key)
+
+    def found_out(self, verdicts: Sequence[PlanVerdict]) -> None:
+        """What an agent's evaluation, which belongs to no candidate, found out about plans here."""
+        if verdicts:
+            with self._store.lock:
+                environment = self._environment_id(self.environment)
+                with self._store.write() as connection:
+                    write_findings(connection, environment, verdicts)
 
     def counters(self) -> Counters:
         """What was done and spent over all sessions."""

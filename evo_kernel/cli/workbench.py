@@ -84,6 +84,7 @@ class JudgeBench:
     ) -> Evaluation:
         evaluation = self.judge.evaluate(source, purpose, anew, against)
         self.charge(Spent.of(None, evaluation))
+        self.population.found_out(evaluation.verdicts)
         return evaluation
 
 

@@ -25,7 +25,7 @@ from operators.workbench.bench import Outcome, Workbench
 from operators.workbench.judging import KERNEL
 from operators.workbench.tool import Submission, Told, WorkTool, schema
 
-OPENING, ANSWER, RESULT, WORD, SUMMARY, TROUBLE = "opening", "answer", "result", "word", "summary", "trouble"
+OPENING, ANSWER, RESULT, SUMMARY, TROUBLE = "opening", "answer", "result", "summary", "trouble"
 TRIED = 48  # evaluations of this attempt that are remembered, the latest
 LONGER = 2  # times that a prompt which is too long for the model is made shorter
 SUM_UP = (
@@ -158,9 +158,7 @@ class Attempt:
         wall_s = sum(call.wall_s for call in reply.calls)
         data = {"message": message_data(message), "finish": reply.finish, "wall_s": wall_s}
         self._keep(ANSWER, data, reply.calls)
-        self._took(message, wall_s)
-        if not message.tool_calls:  # with calls, their results come next: no word of ours may stand between
-            self._word(CUT_OFF if reply.finish == "length" else NUDGE.format(kernel=KERNEL))
+        self._took(message, reply.finish, wall_s)
 
     def _carry_out(self, call: ToolCall) -> None:
         self._check_stop()
@@ -174,10 +172,6 @@ class Attempt:
         data = {"id": call.id, "outcome": outcome.as_data()}
         self._keep(RESULT, data, (), outcome.charged, outcome.gpu_s)
         self._brought(call, outcome)
-
-    def _word(self, text: str) -> None:
-        self._keep(WORD, {"text": text})
-        self._talk.say(text)
 
     def _compact(self) -> None:
         count = self._talk.due()
@@ -241,19 +235,19 @@ class Attempt:
                 self._talk = Conversation([message_from(one) for one in data["messages"]], self._settings.context)
                 self._workbench.workspace.restore(data["files"])
             case "answer":
-                self._took(message_from(data["message"]), data["wall_s"])
+                self._took(message_from(data["message"]), data["finish"], data["wall_s"])
             case "result":
                 call = next(one for one in self._now.pending if one.id == data["id"])
                 outcome = Outcome.from_data(data["outcome"])
                 self._workbench.restore(outcome)
                 self._brought(call, outcome)
-            case "word":
-                self._talk.say(data["text"])
             case "summary":
                 self._talk.sum_up(data["count"], data["text"])
 
-    def _took(self, message: Message, wall_s: float) -> None:
+    def _took(self, message: Message, finish: str, wall_s: float) -> None:
         self._talk.answer(message)
+        if not message.tool_calls:  # with calls, their results come next: no word of ours may stand between
+            self._talk.say(CUT_OFF if finish == "length" else NUDGE.format(kernel=KERNEL))
         self._now.pending = list(message.tool_calls)
         self._now.done = 0
         self._spent.turns += 1
@@ -269,7 +263,8 @@ class Attempt:
         self._now.gave_up = facts.get("gave_up", self._now.gave_up)
         if facts.get("purpose") == "score" and facts.get("evaluation"):
             refused = facts.get("refused", "")
-            tried = Tried(facts["idea"], facts["status"], facts["fault"], facts["plan"], facts["score"], refused)
+            told = (facts["status"], facts["fault"], facts["plan"], facts["score"])
+            tried = Tried(facts["idea"], *told, refused, facts.get("gain"))
             self._now.tried.pop(facts["evaluation"], None)
             self._now.tried[facts["evaluation"]] = tried
             if len(self._now.tried) > TRIED:

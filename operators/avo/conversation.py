@@ -31,6 +31,19 @@ class Turn:
 
     messages: list[Message]
     lines: list[str] = field(default_factory=list)
+    bytes: int = 0
+
+    def __post_init__(self) -> None:
+        self.bytes = size(self.messages)
+
+    def add(self, message: Message) -> None:
+        self.messages.append(message)
+        self.bytes += size((message,))
+
+    def cut(self, cap: int) -> None:
+        """Its texts to so many characters."""
+        self.messages = [_cut(message, cap) for message in self.messages]
+        self.bytes = size(self.messages)
 
 
 class Conversation:
@@ -39,6 +52,7 @@ class Conversation:
     def __init__(self, opening: Sequence[Message], limits: ContextLimits) -> None:
         self._limits = limits
         self._opening = tuple(opening)
+        self._opening_bytes = size(self._opening)
         self._summary = ""
         self._turns: list[Turn] = []
 
@@ -49,7 +63,8 @@ class Conversation:
 
     @property
     def bytes(self) -> int:
-        return size(self.messages())
+        summary = len(SUMMARY.encode()) + 1 + len(self._summary.encode()) if self._summary else 0
+        return self._opening_bytes + summary + sum(turn.bytes for turn in self._turns)
 
     def answer(self, message: Message) -> None:
         """A new turn begins with the model's answer."""
@@ -60,7 +75,7 @@ class Conversation:
     def result(self, call: ToolCall, text: str, failed: bool) -> None:
         """What a tool call of the latest answer brought."""
         turn = self._turns[-1]
-        turn.messages.append(Message("tool", text, tool_call_id=call.id))
+        turn.add(Message("tool", text, tool_call_id=call.id))
         turn.lines.append(_line(call, text, failed))
         self.hold()
 
@@ -68,7 +83,7 @@ class Conversation:
         """A word of ours after the latest turn."""
         if not self._turns:
             self._turns.append(Turn([]))
-        self._turns[-1].messages.append(Message("user", text))
+        self._turns[-1].add(Message("user", text))
         self.hold()
 
     # ---- compaction -----------------------------------------------------------------------------------------------
@@ -102,7 +117,7 @@ class Conversation:
             for turn in self._turns:
                 if self.bytes <= self._limits.bytes:
                     return
-                turn.messages = [_cut(message, cap) for message in turn.messages]
+                turn.cut(cap)
         while self.bytes > self._limits.bytes and len(self._turns) > 1:
             self._turns.pop(0)
 

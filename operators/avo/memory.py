@@ -32,10 +32,11 @@ class Tried:
     plan: str = ""
     score: float | None = None
     refused: str = ""  # why the gate turned it down
+    gain: float | None = None  # over the version to beat
 
     @property
     def failed(self) -> bool:
-        return self.status != "passed" or bool(self.refused)
+        return self.status != "passed" or bool(self.refused) or (self.gain is not None and self.gain <= 1.0)
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Record:
 
     def as_data(self) -> dict[str, Any]:
         tried = [
-            [one.idea[:120], one.status, one.fault, one.plan, one.score, one.refused[:160]]
+            [one.idea[:120], one.status, one.fault, one.plan, one.score, one.refused[:160], one.gain]
             for one in self.tried[-TRIED:]
         ]
         return {
@@ -108,7 +109,7 @@ class Memory:
         self._review: Review | None = None
         self._ideas, self._plans = _Counts(IDEAS), _Counts(IDEAS)
         self._since_commit = self._since_review = 0
-        self._last_commit = 0.0
+        self._last_commit: float | None = None
         self._first: float | None = None
         for attempt, kind, data, at in store.memories(ATTEMPTS * 4):
             if kind == ATTEMPT:
@@ -146,11 +147,11 @@ class Memory:
         with self._lock:
             return self._review
 
-    def barren(self) -> tuple[int, float]:
+    def barren(self) -> tuple[int, float | None]:
         """(attempts without a commit, Unix time from which the hours count) since the last commit or review."""
         with self._lock:
-            reviewed = self._review.at if self._review else 0.0
-            since = max(self._last_commit, reviewed) or (self._first if self._first is not None else 0.0)
+            known = [self._first, self._last_commit, self._review.at if self._review else None]
+            since = max((at for at in known if at is not None), default=None)
             return min(self._since_commit, self._since_review), since
 
     def repeated(self, times: int) -> list[str]:
@@ -168,7 +169,9 @@ class Memory:
                     same = one.failed and ((plan and one.plan == plan) or same_idea(one.idea) == same_idea(idea))
                     if same:
                         what = "The same kernel" if plan and one.plan == plan else "The same idea"
-                        said = one.refused or f"{one.status} {one.fault}".strip()
+                        said = one.refused or (
+                            "no gain" if one.status == "passed" else f"{one.status} {one.fault}".strip()
+                        )
                         return f"{what} failed in attempt {record.attempt} already ({one.idea}): {said}"
         return ""
 

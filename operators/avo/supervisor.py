@@ -64,8 +64,8 @@ class Supervisor:
         attempts, since = memory.barren()
         if attempts >= self._limits.attempts:
             return f"no commit in {attempts} attempts", []
-        hours = (now - since) / 3600
-        if self._limits.hours is not None and attempts and since and hours >= self._limits.hours:
+        hours = (now - since) / 3600 if since is not None else 0.0
+        if self._limits.hours is not None and attempts and hours >= self._limits.hours:
             return f"no commit in {hours:.1f} hours", []
         return "", []
 

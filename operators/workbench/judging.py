@@ -47,14 +47,18 @@ class Used:
     citable: OrderedDict[str, Evidence] = field(default_factory=OrderedDict)
     latest: OrderedDict[tuple[str, str], tuple[str, Evaluation]] = field(default_factory=OrderedDict)
     refused: dict[str, str] = field(default_factory=dict)  # sha256 that the gate refused -> why
+    named: OrderedDict[str, str] = field(default_factory=OrderedDict)  # sha256 that was evaluated -> its evaluation
 
     def remember(self, facts: Mapping[str, Any]) -> None:
         """An evaluation's facts, new or of an earlier session."""
         if "evaluation" in facts:
             name = facts["evaluation"]
             self.citable[name] = Evidence(name, facts["samples"], facts["status"], facts["score"])
-            if len(self.citable) > CITABLE:
-                self.citable.popitem(last=False)
+            if facts["purpose"] == "score":
+                self.named[facts["source"]] = name
+            for kept in (self.citable, self.named):
+                if len(kept) > CITABLE:
+                    kept.popitem(last=False)
         if "refused" in facts:
             self.refused[facts["source"]] = facts["refused"]
 
@@ -188,15 +192,16 @@ class Judging:
     # ---- within ---------------------------------------------------------------------------------------------------
 
     def _evaluated(self, source: Source, idea: str) -> tuple[Evaluation, Told]:
-        name = self._count("evaluate", self._allowed.evaluations)
+        # What an earlier session evaluated keeps its name; the judge knows what is left of it.
+        name = self.used.named.get(source.sha256) or self._count("evaluate", self._allowed.evaluations)
         evaluation = self._bench.evaluate(source)
-        said = told(evaluation, name)
+        said, facts = told(evaluation, name), facts_of(evaluation, name, idea)
         if evaluation.status is not Status.INFRA_ERROR:  # the machine's failure says nothing about the text
             self.used.keep("score", name, evaluation)
         if evaluation.passed:
             verdict = self._bench.against_best(source, evaluation)
             said += f"\ngate: {'would pass' if verdict.passed else 'would refuse'}. {verdict.reason}"
-        facts = facts_of(evaluation, name, idea)
+            facts["gain"] = verdict.gain.ratio if verdict.gain else None
         return evaluation, Told(f"{said}\n{self.left()}", facts, _plain(evaluation.charged), evaluation.gpu_s)
 
     def _source(self, arguments: Mapping[str, Any]) -> Source:

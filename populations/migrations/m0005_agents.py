@@ -18,6 +18,18 @@ TURNS: dict[str, Any] = {
 }
 MEMORIES: dict[str, Any] = {"id": int, "attempt": int, "kind": str, "data": str, "at": float}
 
+FINDINGS: dict[str, Any] = {  # what agents' evaluations found out about plans
+    "id": int,
+    "environment": int,
+    "case_name": str,
+    "plan": str,
+    "status": str,
+    "reason": str,
+    "check_result": str,
+    "measurement": str,
+    "at": float,
+}
+
 
 def apply(database: Database) -> None:
     links = [("attempt", "attempts", "id")]
@@ -25,6 +37,12 @@ def apply(database: Database) -> None:
     database.table("turns").create_index(["at"])
     database.table("memories").create(MEMORIES, pk="id", foreign_keys=links, not_null=set(MEMORIES))
     database.table("memories").create_index(["attempt", "kind"], unique=True)
+    database.table("findings").create(
+        FINDINGS,
+        pk="id",
+        foreign_keys=[("environment", "environments", "id")],
+        not_null=set(FINDINGS) - {"check_result", "measurement"},
+    )
     notes = database.table("notes")
     notes.add_column("evidence", str)  # JSON list; NULL: a note of no agent
     notes.add_column("refutes", int)  # the older note that this one says does not hold

@@ -60,7 +60,7 @@ def test_an_attempt_ends_at_its_commit(tmp_path):
     assert proposal.source == Source(kernel(80.0)) and proposal.operator == "avo"
     assert (proposal.strategy.name, proposal.strategy.family) == ("split-k", "tiling")
     assert [(step.action, step.outcome) for step in proposal.steps] == [
-        ("more stages", "kept"), ("try split-k", "kept"),
+        ("more stages", "rolled back"), ("try split-k", "kept"),
     ]  # fmt: skip
     assert len(proposal.calls) == len(WAY) and not any(call.messages for call in proposal.calls)
     assert store.charged == {"score": 3, "probe": 1, "confirm": 2}
@@ -251,7 +251,8 @@ def told(store: Turns) -> list[tuple[str, str]]:
     found = []
     for kind, text in store.kept[7]:
         data = json.loads(text)
-        data.get("outcome", {}).pop("wall_s", None)
+        for name in ("wall_s", "charged", "gpu_s"):  # an evaluation whose verdict died with its process is made again
+            data.get("outcome", {}).pop(name, None)
         found.append((kind, json.dumps(data, sort_keys=True)))
     return found
 
@@ -261,7 +262,7 @@ def by_place(asked):
     return WAY[sum(message.role == "assistant" for message in asked.messages)]
 
 
-WHOLE = 25
+WHOLE = 22
 """Turns of the way, counted by the test."""
 
 
@@ -289,6 +290,7 @@ def test_an_attempt_goes_on_from_every_turn(tmp_path, at, before):
     assert found.source == wanted.source and found.strategy == wanted.strategy
     assert [step.action for step in found.steps] == [step.action for step in wanted.steps]
     assert told(store) == told(whole), "nothing is asked or done twice that was stored"
+    assert all(store.charged[purpose] >= count for purpose, count in whole.charged.items())
     assert store.spent(7) == whole.spent(7)
 
 
@@ -305,10 +307,12 @@ def test_limits_count_what_earlier_sessions_spent(tmp_path):
 # ---- bounds ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_model", [False, True])
 def test_the_prompt_stays_bounded_over_thousands_of_turns(tmp_path, by_model):
     limits = ContextLimits(bytes=40_000, keep_turns=6, summary_bytes=4000, by_model=by_model)
-    chosen = AvoSettings(limits=AttemptLimits(turns=2000, seconds=None), context=limits, allowed=Allowed(5))
+    turns = 400 if by_model else 2000
+    chosen = AvoSettings(limits=AttemptLimits(turns=turns, seconds=None), context=limits, allowed=Allowed(5))
     largest, answers = 0, 0
 
     def answer(asked):
@@ -323,7 +327,7 @@ def test_the_prompt_stays_bounded_over_thousands_of_turns(tmp_path, by_model):
 
     store = Turns()
     found = failure(operator(tmp_path, answer, store, chosen))
-    assert "limit of 2000 answers" in found.reason
+    assert f"limit of {turns} answers" in found.reason
     room = 30_000 if by_model else 0  # the request for a summary goes on top
     assert largest <= 40_000 + room
     assert sum(kind == "summary" for kind, _ in store.kept[7]) > 20

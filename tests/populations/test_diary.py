@@ -1,0 +1,162 @@
+"""Turns, memories, founded notes, findings and the list of versions, in the real file."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from sqlite_utils import Database
+
+from evo_kernel.types import Call, Proposal, Purpose, Source
+from populations.gate import GateSettings, stands, surely_better
+from populations.population import open_population
+from populations.reading import PopulationReader
+from tests.populations.samples import CARD, MEASURED, MODELED, STRATEGIES, TASK, failed, passed
+
+
+def open_it(path, environment=MODELED):
+    return open_population(path, task=CARD, task_identity=TASK, environment=environment, seed=3)
+
+
+@pytest.fixture
+def population(tmp_path):
+    with open_it(tmp_path / "p.db") as found:
+        found.tell(found.plant(Source("seed")), passed(Source("seed"), random.Random(1), log_us=4.0))
+        yield found
+
+
+def call(number: int) -> Call:
+    return Call("m", 100 + number, 10, 0, 0.5, float(number), "", "messages")
+
+
+def test_turns_come_back_and_their_cost_is_counted_once(tmp_path):
+    path = tmp_path / "p.db"
+    with open_it(path) as population:
+        population.plant(Source("seed"))
+        brief = population.ask()
+        diary = population.diary
+        diary.append(brief.attempt, "opening", {"text": "é"}, [call(1)])
+        diary.append(brief.attempt, "answer", {"n": 1}, [call(2), call(2)])  # the same cost twice is two calls
+        diary.append(brief.attempt, "result", {"n": 2}, (), {"score": 3}, 1.5)
+        population.spend(brief.attempt, [call(3)])  # whoever makes calls may have written them already
+        diary.append(brief.attempt, "answer", {"n": 3}, [call(3)])
+        live = population.counters()
+        assert (live.calls, live.dollars, live.evaluations, live.gpu_s) == (4, 2.0, {"score": 3}, 1.5)
+        assert diary.spent(brief.attempt) == (2.0, 448)
+    with open_it(path) as population:  # the attempt is open: it is the first to be asked for
+        again = population.counters()
+        assert replace(again, wall_s=0.0) == replace(live, wall_s=0.0)
+        assert [kind for kind, _ in population.diary.turns(1)] == []
+        brief = population.ask()
+        assert brief.attempt == 2 and population.counters().attempts == live.attempts
+        turns = list(population.diary.turns(brief.attempt))
+        assert turns == [("opening", {"text": "é"}), ("answer", {"n": 1}), ("result", {"n": 2}), ("answer", {"n": 3})]
+        mine = tuple(replace(one, messages="") for one in (call(4),))
+        population.diary.append(brief.attempt, "answer", {}, [call(4)])
+        population.record(brief, Proposal(Source("child"), "avo", STRATEGIES[0], calls=mine))
+        assert population.counters().calls == 5
+        assert population.ask().attempt == 3, "what has ended is not asked for again"
+    with open_it(path) as population:
+        assert population.counters().calls == 5 and population.ask().attempt == 4
+    with PopulationReader(path) as reader:
+        assert reader.status().evaluations == {"score": 3}
+
+
+def test_an_old_file_is_read_and_gets_its_tables(tmp_path):
+    path = tmp_path / "p.db"
+    with open_it(path) as population:
+        population.plant(Source("seed"))
+    with Database(path) as database:
+        for table in ("turns", "memories", "findings"):
+            database.table(table).drop()
+        for column in ("evidence", "refutes"):
+            database.execute(f"ALTER TABLE notes DROP COLUMN {column}")
+        database.execute("DELETE FROM _sqlite_migrations WHERE name = '0005_agents'")
+        database.conn.commit()
+    with PopulationReader(path) as reader:
+        assert reader.status().evaluations == {}
+    with open_it(path) as population:
+        assert population.diary.memories(5) == [] and population.diary.notes(5) == []
+
+
+def test_memories_are_kept_once_an_attempt_and_kind(population):
+    attempt = population.ask().attempt
+    population.diary.remember(attempt, "attempt", {"n": 1})
+    population.diary.remember(attempt, "attempt", {"n": 2})
+    population.diary.remember(attempt, "review", {"n": 3})
+    assert [row[:3] for row in population.diary.memories(5)] == [
+        (attempt, "attempt", {"n": 1}), (attempt, "review", {"n": 3}),
+    ]  # fmt: skip
+
+
+def test_only_founded_notes_come_back(population):
+    diary, cited = population.diary, [{"evaluation": "C1", "samples": 9, "status": "passed", "score": 1.0}]
+    population.note("always use 32 warps", "somebody")
+    first = diary.add_note("split-k helps at small m", "avo", None, cited)
+    diary.add_note("nothing cited", "avo", None, [])
+    second = diary.add_note("persistent kernels help", "avo", None, cited)
+    assert [note.number for note in diary.notes(9)] == [second, first]
+    assert [note.number for note in diary.notes(9, "does SPLIT-K pay?")] == [first]
+    diary.add_note("not at large k", "avo", None, cited, first)
+    assert diary.note(first).refuted == "not at large k" and len(diary.notes(9)) == 2
+    assert diary.note(99) is None
+
+
+def test_findings_are_verdicts_of_a_later_session(tmp_path):
+    verdict = passed(Source("x"), random.Random(4), MEASURED)
+    wrong = replace(verdict.verdicts[0], plan="w", status=failed(Source("y")).status, reason="wrong", measurement=None)
+    with open_it(tmp_path / "p.db", MEASURED) as population:
+        population.found_out((*verdict.verdicts, wrong))
+        assert tuple(population.verdicts(MEASURED.key)) == (*verdict.verdicts, wrong)
+        assert not tuple(population.verdicts(MODELED.key))
+
+
+def test_versions_by_best_newest_and_path(population):
+    for number, log_us in enumerate((3.0, 5.0, 3.5), start=2):
+        brief = population.ask()
+        source = Source(f"child {number}")
+        ticket = population.record(brief, Proposal(source, "avo", STRATEGIES[0], parents=(("parent", 1),)))
+        population.tell(ticket, passed(source, random.Random(number), log_us=log_us))
+    assert [one.number for one in population.versions(9, "best")] == [2, 4, 1, 3]
+    assert [one.number for one in population.versions(2, "newest")] == [4, 3]
+    first, second = population.versions(9, "path", 4)
+    assert (first.number, second.number, second.parent) == (1, 4, 1)
+    assert second.log_gain == pytest.approx(0.5) and second.strategy == "online-softmax"
+    assert [one.number for one in population.versions(9, "path")] == [1, 2]
+
+
+# ---- the gate --------------------------------------------------------------------------------------------------------
+
+
+def scored(log_us, spread=0.0, environment=MEASURED, slow_case=0.0, seed=None):
+    """`spread`: of the intervals; `slow_case`: log by which the first case is slower."""
+    found = passed(Source(f"k{log_us}{seed}"), random.Random(seed or log_us), environment, log_us)
+    measured = []
+    for number, one in enumerate(found.measurements):
+        median = one.median_us * (2.718281828**slow_case if number == 0 else 1.0)
+        low, high = median * (1 - spread), median * (1 + spread)
+        measured.append(replace(one, median_us=median, low_us=low, high_us=high))
+    return replace(found, measurements=tuple(measured))
+
+
+def test_the_gate_wants_a_sure_gain_and_no_regression():
+    settings, older = GateSettings(regress=0.05), scored(4.0)
+    assert surely_better(scored(3.9), older, settings).passed
+    assert "not sure" in surely_better(scored(3.995), older, settings).reason, "within the drift of a GPU"
+    assert surely_better(scored(3.995, environment=MODELED), scored(4.0, environment=MODELED), settings).passed
+    assert "not sure" in surely_better(scored(3.95, 0.2), scored(4.0, 0.2), settings).reason
+    slower = surely_better(scored(3.8, slow_case=0.3), older, settings)
+    assert not slower.passed and "large is 10.5 % slower" in slower.reason and slower.gain.ratio > 1.0
+    assert surely_better(scored(3.8, slow_case=0.3), older, GateSettings(regress=0.2)).passed
+    assert "same kernel" in surely_better(older, older, settings).reason
+    assert not surely_better(failed(Source("x")), older, settings).passed
+    assert surely_better(scored(9.0), None, settings).passed, "what is correct passes where there is nothing to beat"
+
+
+def test_a_confirmation_gives_no_hidden_case_away():
+    settings = GateSettings()
+    wrong = replace(failed(Source("x")), purpose=Purpose.CONFIRM, reason="wrong on confirm_secret_shape")
+    said = stands(wrong, settings)
+    assert not said.passed and "secret" not in said.reason
+    assert stands(replace(scored(3.0), purpose=Purpose.CONFIRM), settings).passed
