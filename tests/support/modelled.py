@@ -9,7 +9,7 @@ import argparse
 import re
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from evo_kernel.config import Config, config_from
 from evo_kernel.engine import Engine, EngineSettings, Summary
 from evo_kernel.types import Evaluation, Purpose, Source, Status
 from populations.population import LineagePopulation, open_population
-from tests.support.chat_server import Answer
+from tests.support.chat_server import Answer, ChatServer
 from tests.support.scripted import CARD, ENVIRONMENT, TASK, Notebook, scored
 
 FIRST = Source("import triton\n\nBLOCK = 128\n\n\ndef run(x):\n    return x  # time_us = 100.0\n")
@@ -129,9 +129,14 @@ def opened(file: Path, config: Config) -> LineagePopulation:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--url", required=True)
+    parser.add_argument("file", type=Path, nargs="?")
+    parser.add_argument("--url")
+    parser.add_argument("--serve", type=float, metavar="SECONDS", help="answer, so late, until it is ended")
     options = parser.parse_args()
+    if options.serve is not None:
+        with ChatServer(lambda *asked: replace(faster(*asked), delay_s=options.serve), remember=False) as server:
+            print(server.url, flush=True)
+            threading.Event().wait()
     print("ready", flush=True)
     search(options.file, config_for(options.url, width=4, budget={"hours": 1}))
 
