@@ -121,7 +121,7 @@ def judged(
             answer = (kind, None, str(error)[:500])
         found.setdefault(source.text, []).append(answer)
 
-    with PlanJudge(task, runner, JudgeSettings(tune_plans=0, deadline_s=20.0)) as judge:
+    with PlanJudge(task, runner, JudgeSettings(tune_plans=0)) as judge:
         judge.start()
         judge.evaluate(work[0][1], Purpose.SCORE)
         began = time.monotonic()

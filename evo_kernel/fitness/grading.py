@@ -54,6 +54,10 @@ class Grader:
         cases = {case.name: case for kind in kinds for case in self.cases(kind)}
         return self._recorder.record(source, tuple(record_case(self._task, case) for case in cases.values()), settings)
 
+    def record_case(self, source: Source, case: Case, settings: Sequence[Knobs], patience_s: float) -> Recording:
+        """Plans of a source on one case; what compiles longer than `patience_s` is given up."""
+        return self._recorder.record(source, (record_case(self._task, case),), settings, patience_s)
+
     def ask_ahead(self, work: Work, recording: Recording, timed: Sequence[CaseKind]) -> None:
         """Ask the runner for all that is not known of the source's own setting in one request."""
         checks: list[CheckPart] = []
@@ -155,12 +159,11 @@ class Grader:
             self.keep(work, PlanVerdict(case.name, plan.hash, Status.PASSED, "", None, found))
         return found
 
-    def right_when_timed(self, work: Work, recording: Recording, knobs: Knobs) -> bool:
-        """Whether a tuned setting is right on every search case too, at full size."""
-        for case in self.cases(CaseKind.SEARCH):
-            plan = recording.plans[(case.name, knobs)]
+    def right_when_timed(self, work: Work, plans: Sequence[tuple[Case, CompiledPlan]]) -> bool:
+        """Whether plans of a tuned setting are right at full size too."""
+        for case, plan in plans:
             rounds: list[Round] = [(self._seeds.seed(case.name, "timed"), "nominal")]
-            if isinstance(plan, Fault) or not work.runner.check(plan, case, rounds).passed:
+            if not work.runner.check(plan, case, rounds).passed:
                 return False
         return True
 

@@ -22,8 +22,9 @@ BATCH = 4  # settings drawn before any of them is told; the first batch is drawn
 MAX_TILE, MAX_WORK = 128 * 256, 128 * 256 * 64
 """Elements of the two, and of the three, largest tile sizes together. Beyond them the accumulators of a program do not
 fit into the registers of an SM, and the compiler spends minutes on what then spills."""
-MAX_TILE_A_THREAD = 256
-"""Elements of the two largest tile sizes together a thread: a thread has 255 registers."""
+MAX_TILE_A_THREAD = 128
+"""Elements of the two largest tile sizes together a thread, which has 255 registers: half of them for an accumulator.
+More takes the compiler long, since all of it is unrolled, and then spills."""
 _DEFAULT_WARPS = 4
 
 

@@ -6,17 +6,37 @@ import math
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from evo_kernel.fitness.grading import Grader
 from evo_kernel.fitness.knobs import find_knobs
+from evo_kernel.fitness.plan import CompiledPlan
 from evo_kernel.fitness.prefilter import Prefilter, Sieve
 from evo_kernel.fitness.record.recorder import Fault, Recording
 from evo_kernel.fitness.runners.base import Checked
 from evo_kernel.fitness.tuner import Tuner
 from evo_kernel.fitness.work import Work, mean_log
+from evo_kernel.tasks.task import Case
 from evo_kernel.types import CaseKind, Knobs, Measurement, PlanVerdict, Status
 
 RACE_LOG = math.log(1.25)  # a setting so far behind the best on the cases so far is not timed on the others
+
+PATIENCE_S = 10.0
+"""A setting that compiles longer is dropped: others of the dozen are as likely to be good, and wait for the cores."""
+
+
+@dataclass
+class _Entrant:
+    """A setting in the race, with what it has behind it."""
+
+    setting: Knobs
+    found: list[Measurement] = field(default_factory=list)
+    plans: list[tuple[Case, CompiledPlan]] = field(default_factory=list)
+
+    @property
+    def cost(self) -> float:
+        """Mean log µs over the cases so far."""
+        return mean_log(self.found)
 
 
 class Tuning:
@@ -36,30 +56,20 @@ class Tuning:
         with self._lock:
             worth = best_log <= self._best_log_us + math.log(self._within)
         knobs = find_knobs(work.source, dict(recording.configs)) if worth else ()
-        ranked: list[tuple[float, Knobs, list[Measurement], Recording]] = []
+        arrived: list[_Entrant] = []
         sieve = self._sieve(recording)
         for batch in self._tuner.batches(work.source, knobs, self._plans):
-            tried = self._grader.record(work.source, (CaseKind.SEARCH,), batch)
-            behind = sieve.behind(tried, batch) if sieve else {}
-            for setting in batch:
-                if setting in behind:  # the tuner is told what the model thinks of it
-                    self._tuner.tell(work.source, setting, best_log + behind[setting])
-                    continue
-                began, busy = time.monotonic(), work.runner.busy_s
-                found, cost = self._race(work, tried, setting, min([own, *(r[2] for r in ranked)], key=mean_log))
-                if self.prefilter:
-                    self.prefilter.waited(time.monotonic() - began - (work.runner.busy_s - busy))
-                self._tuner.tell(work.source, setting, cost)
-                if found and cost is not None and cost < best_log:
-                    ranked.append((cost, setting, found, tried))
-        for cost, setting, found, tried in sorted(ranked, key=lambda item: item[0]):
-            checks = self._grader.record(work.source, (CaseKind.CHECK,), [setting])
-            right = self._grader.check_setting(work, checks, setting).passed
-            if right and self._grader.right_when_timed(work, tried, setting):
-                self._note_best(cost)
-                for m in found:
+            arrived += self._race(work, batch, [own, *(one.found for one in arrived)], sieve)
+        for one in sorted(arrived, key=lambda one: one.cost):
+            if one.cost >= best_log:
+                break
+            checks = self._grader.record(work.source, (CaseKind.CHECK,), [one.setting])
+            right = self._grader.check_setting(work, checks, one.setting).passed
+            if right and self._grader.right_when_timed(work, one.plans):
+                self._note_best(one.cost)
+                for m in one.found:
                     self._grader.keep(work, PlanVerdict(m.case, m.plan, Status.PASSED, "", None, m))
-                return setting, found
+                return one.setting, one.found
         self._note_best(best_log)
         return (), own
 
@@ -69,26 +79,55 @@ class Tuning:
         return None if self.prefilter is None or isinstance(own, Fault) else Sieve(self.prefilter, case, own)
 
     def _race(
-        self, work: Work, tried: Recording, setting: Knobs, best: Sequence[Measurement]
-    ) -> tuple[list[Measurement] | None, float | None]:
-        """A setting's measurements and its cost (mean log µs), case by case until it is clearly behind the best so far.
+        self, work: Work, batch: Sequence[Knobs], others: list[list[Measurement]], sieve: Sieve | None
+    ) -> list[_Entrant]:
+        """The settings that keep up over all search cases; what falls behind on one is not even compiled for the next.
 
-        Measurements are None for one that fell behind, whose cost is extrapolated; cost is None for one that failed.
+        `others`: measurements of settings that have arrived, the source's own first. The tuner is told of each setting:
+        the cost of one that fell behind is extrapolated, one that failed has none.
         """
-        found: list[Measurement] = []
-        for number, case in enumerate(self._grader.cases(CaseKind.SEARCH), start=1):
-            plan = tried.plans[(case.name, setting)]
-            if isinstance(plan, Fault):
-                return None, None
-            work.plans.append((case.name, setting, plan.hash))
-            measured = self._grader.measured(work, plan, case, checked=False, against_us=best[number - 1].median_us)
-            if isinstance(measured, Checked):
-                return None, None
-            found.append(measured)
-            behind = mean_log(found) - mean_log(best[:number])
-            if number < len(best) and behind > RACE_LOG:
-                return None, mean_log(best) + behind
-        return found, mean_log(found)
+        racing, best_log = [_Entrant(setting) for setting in batch], min(mean_log(found) for found in others)
+        cases = self._grader.cases(CaseKind.SEARCH)
+        for number, case in enumerate(cases, start=1):
+            if not racing:
+                break
+            settings = [one.setting for one in racing]
+            recording = self._grader.record_case(work.source, case, settings, PATIENCE_S)
+            costs: dict[Knobs, float | None] = {}
+            if sieve and number == 1:  # the tuner is told what the model thinks of it
+                costs |= {
+                    setting: mean_log(others[0]) + log for setting, log in sieve.behind(recording, settings).items()
+                }
+            leader = min(others, key=lambda found: mean_log(found[:number]))[:number]
+            for one in [one for one in racing if one.setting not in costs]:
+                if not self._timed(work, one, case, recording.plans[(case.name, one.setting)], leader[-1].median_us):
+                    costs[one.setting] = None
+                    continue
+                behind = one.cost - mean_log(leader)
+                leader = one.found[:] if behind < 0 else leader
+                if number < len(cases) and behind > RACE_LOG:
+                    costs[one.setting] = best_log + behind
+            for setting, cost in costs.items():
+                self._tuner.tell(work.source, setting, cost)
+            racing = [one for one in racing if one.setting not in costs]
+        for one in racing:
+            self._tuner.tell(work.source, one.setting, one.cost)
+        return racing
+
+    def _timed(self, work: Work, one: _Entrant, case: Case, plan: CompiledPlan | Fault, against_us: float) -> bool:
+        """Measure a setting on one more case; False when it cannot be."""
+        if isinstance(plan, Fault):
+            return False
+        work.plans.append((case.name, one.setting, plan.hash))
+        began, busy = time.monotonic(), work.runner.busy_s
+        measured = self._grader.measured(work, plan, case, checked=False, against_us=against_us)
+        if self.prefilter:
+            self.prefilter.waited(time.monotonic() - began - (work.runner.busy_s - busy))
+        if isinstance(measured, Checked):
+            return False
+        one.found.append(measured)
+        one.plans.append((case, plan))
+        return True
 
     def _note_best(self, log_us: float) -> None:
         with self._lock:

@@ -25,3 +25,11 @@ def test_too_much_shared_memory_is_a_sentence_with_both_numbers(compiler):
     assert isinstance(small, Binary) and small.shared_bytes < 232448
     assert isinstance(told, str)
     assert "bytes of shared memory" in told and "232448" in told and "fewer stages" in told
+
+
+def test_what_is_given_up_for_want_of_patience_may_be_compiled_later(compiler):
+    kernel = matmul_plan(256, 256, 256, (64, 64, 32), num_warps=4).kernels[0]
+    (told,) = compiler.compile([kernel], patience_s=0.02)
+    assert isinstance(told, str) and "takes over 0.02 s to compile" in told
+    (made,) = compiler.compile([kernel])
+    assert isinstance(made, Binary)

@@ -75,6 +75,7 @@ def test_failures_do_not_stop_it_and_a_small_space_ends():
         ((("BLOCK_M", 256), ("BLOCK_N", 256), ("NUM_WARPS", 16)), True),
         ((("BLOCK_M", 256), ("BLOCK_N", 64), ("NUM_WARPS", 1)), True),  # 512 elements a thread
         ((("BLOCK_M", 256), ("BLOCK_N", 64)), False),  # at Triton's own 4 warps
+        ((("BLOCK_M", 256), ("BLOCK_N", 128)), True),
         ((("BLOCK_K", 256), ("BLOCK_M", 128), ("BLOCK_N", 256), ("NUM_WARPS", 8)), True),
     ],
 )

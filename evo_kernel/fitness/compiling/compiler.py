@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import ast
 import base64
+import math
 import re
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 from typing import Any
 
 from pydantic import ValidationError
@@ -49,22 +51,25 @@ class Compiler:
         self._zygote.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def compile(self, kernels: Sequence[Kernel]) -> list[Binary | str]:
-        """One binary a kernel, or the reason why there is none, in order. Raises InfraError only."""
+    def compile(self, kernels: Sequence[Kernel], patience_s: float = math.inf) -> list[Binary | str]:
+        """One binary a kernel, or the reason why there is none, in order. Raises InfraError only.
+
+        What takes longer than `patience_s` is given up, and may be tried again; after the deadline it never is.
+        """
         with self._lock:
             known = {k.key: self._cache[k.key] for k in kernels if k.key in self._cache}
         missing = {k.key: k for k in kernels if k.key not in known}
         made = {}
         if missing:
             with self._stages.at(COMPILING):
-                made = dict(zip(missing, self._compile(list(missing.values())), strict=True))
+                made = dict(zip(missing, self._compile(list(missing.values()), patience_s), strict=True))
         with self._lock:
-            self._cache.update(made)
+            self._cache |= {key: one for key, one in made.items() if not isinstance(one, _GivenUp)}
             while len(self._cache) > CACHE_ENTRIES:
                 self._cache.popitem(last=False)
         return [known.get(k.key) or made[k.key] for k in kernels]
 
-    def _compile(self, kernels: list[Kernel]) -> list[Binary | str]:
+    def _compile(self, kernels: list[Kernel], patience_s: float) -> list[Binary | str]:
         faults = {k.key: text_fault(k) for k in kernels}
         clean = [k for k in kernels if not faults[k.key]]
         results: dict[str, Binary | str] = {key: fault for key, fault in faults.items() if fault}
@@ -72,26 +77,34 @@ class Compiler:
             self._waiting += len(clean)
             batches = list(_batches(clean, max(1, self._cores - self._waiting + len(clean))))
         try:
-            for made in self._pool.map(self._compile_batch, batches):
+            for made in self._pool.map(self._compile_batch, batches, repeat(patience_s)):
                 results |= made
             left = [[kernel] for kernel in clean if kernel.key not in results]
-            for made in self._pool.map(self._compile_batch, left):
+            for made in self._pool.map(self._compile_batch, left, repeat(patience_s)):
                 results |= made
         finally:
             with self._lock:
                 self._waiting -= len(clean)
         return [results[k.key] for k in kernels]
 
-    def _compile_batch(self, kernels: Sequence[Kernel]) -> dict[str, Binary | str]:
+    def _compile_batch(self, kernels: Sequence[Kernel], patience_s: float) -> dict[str, Binary | str]:
         """By key: of several, those that their child had time for; of one, a binary or why there is none."""
         request = {"arch": self._arch, "kernels": [kernel.model_dump(mode="json") for kernel in kernels]}
-        result = self._zygote.run(request, Limits(deadline_s=self._deadline_s, may_fork=True))
+        result = self._zygote.run(request, Limits(deadline_s=min(self._deadline_s, patience_s), may_fork=True))
         answers = result.answer.get("answers") if result.answer is not None else None
         if isinstance(answers, list) and 1 <= len(answers) <= len(kernels):
             return {k.key: _binary(k, answer) for k, answer in zip(kernels, answers, strict=False)}
         if len(kernels) > 1:  # one of them broke the child: each is tried alone
             return {}
+        if result.outcome == "timeout" and patience_s < self._deadline_s:
+            return {kernels[0].key: _GivenUp(f"kernel {kernels[0].name} takes over {patience_s:g} s to compile")}
         return {kernels[0].key: f"kernel {kernels[0].name}: the compiler ended with {result.outcome}"}
+
+
+class _GivenUp(str):
+    """A reason that holds for this caller only."""
+
+    __slots__ = ()
 
 
 def _batches(kernels: Sequence[Kernel], free_cores: int) -> Iterator[Sequence[Kernel]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -74,12 +75,23 @@ class Recorder:
     def close(self) -> None:
         self._zygote.close()
 
-    def record(self, source: Source, cases: Sequence[RecordCase], settings: Sequence[Knobs]) -> Recording:
-        """Plans of `source` for every case and knob setting, compiled. Raises InfraError only."""
-        with self._stages.at(RECORDING):
-            return self._record(source, cases, settings)
+    def record(
+        self,
+        source: Source,
+        cases: Sequence[RecordCase],
+        settings: Sequence[Knobs],
+        patience_s: float = math.inf,
+    ) -> Recording:
+        """Plans of `source` for every case and knob setting, compiled. Raises InfraError only.
 
-    def _record(self, source: Source, cases: Sequence[RecordCase], settings: Sequence[Knobs]) -> Recording:
+        `patience_s`: a kernel that compiles longer is given up, within the deadline.
+        """
+        with self._stages.at(RECORDING):
+            return self._record(source, cases, settings, patience_s)
+
+    def _record(
+        self, source: Source, cases: Sequence[RecordCase], settings: Sequence[Knobs], patience_s: float
+    ) -> Recording:
         if (fault := static_fault(source)) is not None:
             return Recording({(case.name, knobs): fault for knobs in settings for case in cases})
         answer = self._answer(source, cases, settings)
@@ -95,7 +107,7 @@ class Recorder:
             return Recording({(case.name, knobs): forged for knobs in settings for case in cases})
         missing = Fault(Status.REJECTED, "the recording lacks this case")
         wanted = {(c.name, k): self._fitting(drafts.get((c.name, k), missing), c) for k in settings for c in cases}
-        return Recording(self._compile(wanted), configs)
+        return Recording(self._compile(wanted, patience_s), configs)
 
     def _fitting(self, draft: Plan | Fault, case: RecordCase) -> Plan | Fault:
         """The draft, if it is for this very case and target: a forged one may be for another."""
@@ -153,10 +165,10 @@ class Recorder:
         return None
 
     def _compile(
-        self, drafts: Mapping[tuple[str, Knobs], Plan | Fault]
+        self, drafts: Mapping[tuple[str, Knobs], Plan | Fault], patience_s: float
     ) -> dict[tuple[str, Knobs], CompiledPlan | Fault]:
         kernels = {k.key: k for draft in drafts.values() if isinstance(draft, Plan) for k in draft.kernels}
-        binaries = dict(zip(kernels, self._compiler.compile(list(kernels.values())), strict=True))
+        binaries = dict(zip(kernels, self._compiler.compile(list(kernels.values()), patience_s), strict=True))
         plans: dict[tuple[str, Knobs], CompiledPlan | Fault] = {}
         for place, draft in drafts.items():
             if isinstance(draft, Fault):

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from evo_kernel.budget import Budget, Ledger
+from evo_kernel.cli.workbench import rooms_of
+from evo_kernel.engine import Engine, EngineSettings
+from operators.avo.operator import AvoOperator
+from operators.mix import MixOperator
+from populations.population import open_population
+from tests.operators.workbench.fakes import PARENT
 from tests.support.agent_kills import kill_often
-from tests.support.agent_run import search
+from tests.support.agent_run import Log, LoggedJudge, LoggedModel, search
+from tests.support.scripted import CARD, ENVIRONMENT, TASK, ScriptedOperator
 
 KILLS = 5  # benchmarks/agent_kill.py does it fifty times
 
@@ -21,3 +29,38 @@ def test_an_agent_commits_through_the_real_gate(tmp_path):
     lines = (tmp_path / "log.txt").read_text().splitlines()
     assert counters.charged == sum(line != "call" for line in lines), "each evaluation is counted once"
     assert counters.calls == lines.count("call")
+
+
+def test_a_run_that_ends_sets_its_conversation_aside(tmp_path):
+    """No failure is recorded, and the next session finishes the attempt, in a mix as well."""
+    log = Log(tmp_path / "log.txt")
+    with opened(tmp_path) as population:
+        left = iter([False] * 6 + [True] * 99)
+        judge, ledger = LoggedJudge(log, 0.0), Ledger(Budget())
+        agent = AvoOperator(
+            LoggedModel(log, 0.0), rooms_of(population, judge, None, ledger.charge), population.diary,
+            tmp_path / "rooms", stopping=lambda: next(left),
+        )  # fmt: skip
+        engine = Engine(population, agent, judge, ledger, EngineSettings(barren=1, infra_wait_s=0.0))
+        engine._attempt()
+        assert not engine._failures and not population.counters().failures
+        turns = len(list(population.diary.turns(2)))
+        assert turns > 3
+    with opened(tmp_path) as population:
+        brief = population.ask()
+        assert brief.attempt == 2
+        agent = AvoOperator(
+            LoggedModel(log, 0.0),
+            rooms_of(population, judge, None, ledger.charge),
+            population.diary,
+            tmp_path / "rooms",
+        )
+        mix = MixOperator([ScriptedOperator(), agent], {"scripted": 1.0, "avo": 0.0})
+        proposal = mix.propose(brief, judge.evaluate)
+        assert proposal.operator == "avo" and len(list(population.diary.turns(2))) > turns
+
+
+def opened(folder):
+    found = open_population(folder / "p.db", task=CARD, task_identity=TASK, environment=ENVIRONMENT, seed=3)
+    found.plant(PARENT)
+    return found
