@@ -2,8 +2,8 @@
 
     python -m benchmarks.agents_memory [--attempts 2000] [--width 64] [--delay 1.0]
 
-The engine, population, ledger, door, policy and coder are real; a local server in a process of its own answers each call
-after --delay seconds, and the judge is made up (it takes no time). An attempt is one call. Ideal: attempts ÷ width × delay.
+The engine, population, ledger, door and coder are real; a local server in a process of its own answers each call after
+--delay seconds, and the judge is made up (it takes no time). An attempt is one call. Ideal: attempts ÷ width × delay.
 Memory has to hold between the first quarter of the attempts and the last; what a population of that many candidates
 keeps in memory is part of it, and is printed beside it.
 """

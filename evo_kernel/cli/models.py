@@ -66,20 +66,20 @@ class LedgerPurse:
 @contextlib.contextmanager
 def opened(config: Config, traffic: Traffic, purse: Purse, stop: threading.Event) -> Iterator[Opened]:
     """The configured models as one, or a recording of them. Raises UserError for what cannot work."""
-    found = Opened(Replayer(traffic.replay)) if traffic.replay else _open(config, purse, stop)
-    if traffic.record is None:
+    with contextlib.ExitStack() as stack:
+        wire = LiteLLMWire()
+        stack.callback(wire.close)
+        found = Opened(Replayer(traffic.replay)) if traffic.replay else _open(config, purse, stop, wire)
+        if traffic.record is not None:
+            recorder = Recorder(found.model, traffic.record)
+            stack.callback(recorder.close)
+            found = replace(found, model=recorder)
         yield found
-        return
-    recorder = Recorder(found.model, traffic.record)
-    try:
-        yield replace(found, model=recorder)
-    finally:
-        recorder.close()
 
 
-def _open(config: Config, purse: Purse, stop: threading.Event) -> Opened:
+def _open(config: Config, purse: Purse, stop: threading.Event, wire: LiteLLMWire) -> Opened:
     rng = np.random.default_rng([config.seed, 2])  # apart from the draws of the search
-    wire, endpoints = LiteLLMWire(), dict[str, Endpoint]()
+    endpoints = dict[str, Endpoint]()
     members = {key: _one(key, one, config, wire, endpoints, purse, stop) for key, one in config.models.items()}
     names = [member.name for member in members.values()]
     if len(set(names)) != len(names):
