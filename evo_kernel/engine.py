@@ -256,7 +256,7 @@ class Engine:
         finally:
             with self._told:
                 self._judging -= 1
-                if cost != Spent():
+                if _found_out(cost):
                     self._barren = 0
                 self._told.notify_all()
         return cost
@@ -359,12 +359,13 @@ class Engine:
             self.stop(f"the machine failed {self._infra} evaluations in a row: {evaluation.reason}", "machine")
 
     def _count_barren(self, cost: Spent) -> None:
-        """An attempt that cost nothing brought nothing new: it failed, or its plans were all known already.
+        """An attempt that had nothing judged brought nothing new: it failed, or its plans were all known already. What
+        was said to a model on the way is no news: one that always answers the same would keep a run going for ever.
 
         While others are being judged there may soon be new parents: a few more tries, then wait for their verdicts.
         """
         with self._told:
-            self._barren = 0 if cost != Spent() else self._barren + 1
+            self._barren = 0 if _found_out(cost) else self._barren + 1
             if self._judging:
                 if self._barren >= PATIENCE:
                     self._barren = PATIENCE  # what comes of the others is not known yet
@@ -387,6 +388,11 @@ class _Probe:
         evaluation = self._judge.evaluate(source, Purpose.PROBE)
         self.spent += Spent.of(None, evaluation)
         return evaluation
+
+
+def _found_out(cost: Spent) -> bool:
+    """Whether something new was judged."""
+    return cost.evaluations > 0 or cost.gpu_seconds > 0
 
 
 def _costs_of(failure: OperatorFailed, brief: Brief, operator: str) -> Proposal:

@@ -89,6 +89,20 @@ def load_litellm() -> Any:
         return litellm
 
 
+def unready(model: str) -> str:
+    """Why litellm could not ask a provider's model, in a sentence; empty where it could try."""
+    litellm = load_litellm()
+    try:
+        litellm.get_llm_provider(model)
+    except Exception:  # noqa: BLE001 (litellm raises what it likes for a name that it cannot place)
+        return (
+            f"litellm knows no provider of a model {model!r}. Write provider/name, for example openai/{model} or "
+            f"ollama/{model}, or give the address of a server of your own (--base-url)."
+        )
+    missing = litellm.validate_environment(model).get("missing_keys") or ()
+    return f"{model} needs {' and '.join(missing)} in the environment. Put the key there." if missing else ""
+
+
 class LiteLLMWire:
     """The real one."""
 
@@ -136,12 +150,29 @@ class LiteLLMWire:
             raise Fault("timeout", f"no complete answer within {timeout_s:.1f} s", billed=True) from None
         return _answer(raw)
 
+    def close(self) -> None:
+        """End the loop and what litellm left in it, which would complain when the process ends. May be used again."""
+        with self._lock:
+            loop, self._loop = self._loop, None
+        if loop is not None:
+            with contextlib.suppress(concurrent.futures.TimeoutError):
+                asyncio.run_coroutine_threadsafe(_cancel_others(), loop).result(timeout=2.0)
+            loop.call_soon_threadsafe(loop.stop)
+
     def _running(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 threading.Thread(target=self._loop.run_forever, name="model-calls", daemon=True).start()
             return self._loop
+
+
+async def _cancel_others() -> None:
+    """Cancel every other task of this loop, and let them end."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 def _price(info: Mapping[str, Any]) -> Price | None:
