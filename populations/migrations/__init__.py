@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from sqlite_utils import Database, Migrations
 
-from populations.migrations import m0001_lineage, m0002_lookups, m0003_clock, m0004_comparisons
+from populations.migrations import m0001_lineage, m0002_lookups, m0003_clock, m0004_comparisons, m0007_tickets
 
 migrations = Migrations("populations")
 migrations(name="0001_lineage")(m0001_lineage.apply)
 migrations(name="0002_lookups")(m0002_lookups.apply)
 migrations(name="0003_clock")(m0003_clock.apply)
 migrations(name="0004_comparisons")(m0004_comparisons.apply)
+migrations(name="0007_tickets")(m0007_tickets.apply)
 
 
 def migrate(database: Database) -> None:
