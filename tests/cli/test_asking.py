@@ -117,7 +117,7 @@ def test_giving_up_is_kept() -> None:
 def test_a_ticket_expires() -> None:
     attempt = told(evo("ask", FILE, "--expires", 1e-7))["attempt"]
     time.sleep(0.01)
-    with pytest.raises(PopulationError, match="has expired. Ask for a new one"):
+    with pytest.raises(PopulationError, match=r"has expired. Ask for a new one"):
         evo("tell", FILE, "-", "--attempt", attempt, stdin="def run(x, y): return x\n")
     assert attempt not in [one["attempt"] for one in told(evo("ask", FILE, "--open"))]
     assert told(evo("status", FILE, "--json"))["abandoned"] >= 1
@@ -131,7 +131,7 @@ def test_mistakes_say_what_to_do() -> None:
         evo("tell", FILE, "--attempt", attempt)
     with pytest.raises(UserError, match="standard input is empty"):
         evo("tell", FILE, "-", "--attempt", attempt, stdin="")
-    with pytest.raises(UserError, match="cannot read missing.py"):
+    with pytest.raises(UserError, match=r"cannot read missing.py"):
         evo("tell", FILE, "missing.py", "--attempt", attempt)
     lock = OwnerLock(Path(FILE))
     try:
