@@ -3,6 +3,10 @@
 Attempts in flight reserve what an attempt has cost on average so far, so that 32 of them at once pass a limit by no
 more than what they themselves turn out to cost. What earlier sessions of a population spent is where the ledger
 begins, so that nothing is counted twice after a resume.
+
+Money is held more closely where calls of models are booked one by one (`by_call`): a call sets its worst case aside
+before it is made, so that no number of calls in flight passes a limit in dollars or tokens, and an attempt need not
+reserve any. What an attempt's calls were booked at is not booked again when the attempt is settled.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from evo_kernel.types import Evaluation, Proposal
 
@@ -52,18 +56,34 @@ class Spent:
 
 
 NAMES = tuple(field.name for field in fields(Spent))
+MONEY = ("dollars", "tokens")
 
 
 class Ledger:
-    """What was spent against what may be. Thread-safe. `reserve` and `settle` come in pairs."""
+    """What was spent against what may be. Thread-safe. `reserve` and `settle` come in pairs, in one thread, and so do
+    `set_aside` and `book` within them.
+
+    `by_call`: calls of models are booked as they are made. `ends_with_money`: whether a run is over when its dollars or
+    tokens are; else they only keep calls from being made, and the run ends by another limit.
+    """
 
     def __init__(
-        self, budget: Budget, before: Spent | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        budget: Budget,
+        before: Spent | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        by_call: bool = False,
+        ends_with_money: bool = True,
     ) -> None:
         self._budget, self._before, self._now = budget, before or Spent(), Spent()
         self._clock, self._began = clock, clock()
         self._open = self._settled = 0
         self._closed = False
+        self._by_call, self._ends_with_money = by_call, ends_with_money
+        self._aside_dollars, self._aside_tokens, self._calls = 0.0, 0, 0  # of calls in flight
+        self._refused = ""
+        self._booked = threading.local()  # what this thread's attempt has had booked by its calls
         self._changed = threading.Condition()
 
     def reserve(self) -> str:
@@ -75,17 +95,66 @@ class Ledger:
             while not (reached := self._reached()):
                 if self._fits():
                     self._open += 1
+                    self._booked.cost = Spent()
                     return ""
                 self._changed.wait(timeout=1.0)  # hours pass without anybody settling
             return reached
 
     def settle(self, cost: Spent) -> None:
-        """End an attempt: its reservation becomes what it really cost."""
+        """End an attempt: its reservation becomes what it really cost, less what its calls were booked at."""
+        booked = getattr(self._booked, "cost", Spent())
+        left = {name: max(0, getattr(cost, name) - getattr(booked, name)) for name in MONEY}
+        self._booked.cost = Spent()
         with self._changed:
             self._open -= 1
             self._settled += 1
+            self._now += replace(cost, **left)
+            self._changed.notify_all()
+
+    def set_aside(self, dollars: float | None, tokens: int, wait_s: float = 0.0) -> bool:
+        """Keep a call's worst case; False when it does not fit. `dollars` None: its price is not known.
+
+        Waits up to `wait_s` seconds while only other calls in flight stand in the way. A limit in dollars refuses a
+        call whose price is not known.
+        """
+        until = time.monotonic() + wait_s
+        with self._changed:
+            while not self._affords(dollars, tokens, self._aside_dollars, self._aside_tokens):
+                hopeless = not self._calls or not self._affords(dollars, tokens, 0.0, 0)
+                if hopeless or not self._changed.wait(max(0.0, until - time.monotonic())):
+                    return False
+            self._calls += 1
+            self._aside_dollars += dollars or 0.0
+            self._aside_tokens += tokens
+            return True
+
+    def book(self, dollars: float | None, tokens: int, spent_dollars: float | None, spent_tokens: int) -> None:
+        """What was set aside for a call (the first two, as then) becomes what the call cost."""
+        cost = Spent(dollars=spent_dollars or 0.0, tokens=spent_tokens)
+        self._booked.cost = getattr(self._booked, "cost", Spent()) + cost
+        with self._changed:
+            self._calls -= 1
+            self._aside_dollars = self._aside_dollars - (dollars or 0.0) if self._calls else 0.0
+            self._aside_tokens -= tokens
             self._now += cost
             self._changed.notify_all()
+
+    def out_of_money(self, reason: str) -> None:
+        """A call was refused because its worst case does not fit any more."""
+        with self._changed:
+            self._refused = self._refused or reason
+            self._changed.notify_all()
+
+    def ending(self, wait_s: float = 0.0) -> bool:
+        """Whether the run is over, or has become so within `wait_s` seconds."""
+        until = time.monotonic() + wait_s
+        with self._changed:
+            while not self._reached():
+                left = until - time.monotonic()
+                if left <= 0:
+                    return False
+                self._changed.wait(min(left, 1.0))  # hours pass without a sign
+            return True
 
     def charge(self, cost: Spent) -> None:
         """Book what no attempt reserved: a first kernel, a pending candidate, a confirmation."""
@@ -118,9 +187,17 @@ class Ledger:
         total = self._total()
         for name in NAMES:
             limit = getattr(self._budget, name)
+            if name in MONEY and not self._ends_with_money:
+                continue
             if limit is not None and getattr(total, name) >= limit:
                 return f"the budget of {limit:g} {name.replace('_', ' ')} is spent"
-        return ""
+        return self._refused if self._ends_with_money else ""
+
+    def _affords(self, dollars: float | None, tokens: int, aside_dollars: float, aside_tokens: int) -> bool:
+        total, limit = self._total(), self._budget
+        if limit.dollars is not None and (dollars is None or total.dollars + aside_dollars + dollars > limit.dollars):
+            return False
+        return limit.tokens is None or total.tokens + aside_tokens + tokens <= limit.tokens
 
     def _fits(self) -> bool:
         """Whether one more attempt of average cost fits beside those in flight."""
@@ -130,6 +207,8 @@ class Ledger:
         for name in NAMES:
             limit = getattr(self._budget, name)
             if limit is None or name == "hours":  # hours pass once, however many attempts share them
+                continue
+            if name in MONEY and self._by_call:  # every call asks for itself
                 continue
             typical = getattr(self._now, name) / self._settled if self._settled else 0.0
             expected = max(1.0, typical) if name == "evaluations" else typical

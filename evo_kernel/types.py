@@ -364,13 +364,17 @@ class Strategy:
 
 @dataclass(frozen=True)
 class Decision:
-    """What a policy was offered, with what probability it chose, and what it chose."""
+    """What a policy was offered, with what probability it chose, and what it chose.
+
+    `calls`: what deciding cost, on its way to the attempt that it is charged to; never stored with the decision.
+    """
 
     policy: str
     offered: tuple[Strategy, ...]
     probabilities: tuple[float, ...]  # propensities, sum 1
     chosen: int  # index into offered
     context: tuple[float, ...] = ()  # features that the policy saw
+    calls: tuple[Call, ...] = ()
 
 
 @dataclass(frozen=True)

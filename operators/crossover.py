@@ -40,7 +40,7 @@ class CrossoverOperator:
             failed = other.evaluation is not None and not other.evaluation.passed
             if failed or other.candidate == brief.parent.candidate or not missing:
                 continue
-            walk = Walk(brief, self._coder, rng, None)
+            walk = Walk(brief, self._coder, rng, probe)
             self._replay(walk, brief, missing, rng)
             if walk.kept:
                 roles = (("parent", brief.parent.candidate), ("inspiration", other.candidate))

@@ -1,9 +1,10 @@
 """Macro thinking, micro coding: a policy decides what to change, a coder changes it.
 
 By default one step a proposal, and no probe: the judge looks anyway, and a lineage of single steps tells a policy most.
-With `max_steps` above 1 the number of steps is drawn (each further one with probability 1/2), the policy may choose
-`stop` from the second on, and the proposal claims its *first* strategy; the rest is in its decisions and steps (see
-`micro.steps.kept_strategies`). Credit then goes to the first, for all of them: it is what made the others possible.
+A coder that works with a language model probes its own edits, and a policy that asks one spends calls; both end in the
+proposal. With `max_steps` above 1 the number of steps is drawn (each further one with probability 1/2), the policy may
+choose `stop` from the second on, and the proposal claims its *first* strategy; the rest is in its decisions and steps
+(see `micro.steps.kept_strategies`). Credit then goes to the first, for all of them: it is what made the others possible.
 """
 
 from __future__ import annotations
@@ -22,19 +23,23 @@ TRIES = 4  # strategies that may fail in the coder's hands before the attempt is
 
 
 class MtmcOperator:
-    """`probe=True`: every step must pass the judge's cheap probe, or is rolled back. Thread-safe."""
+    """`probe=True`: every step must pass the judge's cheap probe, or is rolled back. Thread-safe.
 
-    name = "mtmc"
+    `name`: two of these in one mix, say one with a model and one without, need two names.
+    """
 
-    def __init__(self, policy: Policy, coder: Coder, max_steps: int = 1, probe: bool = False) -> None:
+    def __init__(
+        self, policy: Policy, coder: Coder, max_steps: int = 1, probe: bool = False, name: str = "mtmc"
+    ) -> None:
         if max_steps < 1:
             raise ValueError(f"max_steps must be at least 1, not {max_steps}")
+        self.name = name
         self._policy, self._coder = policy, coder
         self._max_steps, self._probe = max_steps, probe
 
     def propose(self, brief: Brief, probe: Probe) -> Proposal:
         rng = np.random.default_rng(brief.seed)
-        walk = Walk(brief, self._coder, rng, probe if self._probe else None)
+        walk = Walk(brief, self._coder, rng, probe, check=self._probe)
         wanted = min(int(rng.geometric(1.0 - GO_ON)), self._max_steps)
         tries = 0
         while len(walk.kept) < wanted and tries < TRIES:
@@ -58,12 +63,14 @@ class MtmcOperator:
         """Whether a step was kept; None when there is nothing to do, or the policy stops."""
         offered = walk.offers()
         if not walk.kept:  # an exact repeat would make the same child again; after another step it would not
-            offered = untried(offered, brief.tried)
+            offered = untried(offered, brief.tried, self._coder.tries)
         if not offered:
             return None
         if walk.kept:
             offered = (*offered, catalogue.STOP)
-        state = MacroState(brief.task, brief.parent, walk.source, brief.tried, len(walk.kept))
+        state = MacroState(
+            brief.task, brief.parent, walk.source, brief.tried, len(walk.kept), brief, self._coder.free, walk.trail()
+        )
         decision = self._policy.choose(state, offered, rng)
         if decision.offered[decision.chosen] == catalogue.STOP:
             walk.stop(decision)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from evo_kernel.types import Evaluation, Proposal, Purpose
+from evo_kernel.types import Call, Evaluation, Proposal, Purpose
 from populations.encoding import loads
 
 
@@ -44,10 +44,14 @@ class Tally:
     tokens: int = 0
     calls: int = 0
 
-    def spend(self, proposal: Proposal) -> None:
+    def spend(self, proposal: Proposal, calls: Sequence[Call]) -> None:
+        """`calls`: those of the proposal's that were not counted when they were made."""
         if proposal.probes:
             self.charge(Purpose.PROBE, proposal.probes)
-        for call in proposal.calls:
+        self.call(calls)
+
+    def call(self, calls: Sequence[Call]) -> None:
+        for call in calls:
             self.calls += 1
             self.tokens += call.tokens_in + call.tokens_out
             self.dollars += call.dollars or 0.0
@@ -55,6 +59,12 @@ class Tally:
     def judge(self, evaluation: Evaluation) -> None:
         self.gpu_s += evaluation.gpu_s
         for purpose, count in evaluation.charged.items():
+            self.charge(purpose, count)
+
+    def work(self, charged: Mapping[str, int], gpu_s: float) -> None:
+        """Evaluations that an agent asked for in the middle of an attempt."""
+        self.gpu_s += gpu_s
+        for purpose, count in charged.items():
             self.charge(purpose, count)
 
     def charge(self, purpose: str, count: int) -> None:
@@ -78,6 +88,10 @@ def read_tally(connection: sqlite3.Connection) -> Tally:
             tally.charge(purpose, count * times)
     for (gpu_s,) in connection.execute("SELECT gpu_s FROM evaluations WHERE gpu_s != 0 ORDER BY id"):
         tally.gpu_s += gpu_s
+    if has_turns(connection):
+        sql = "SELECT charged, gpu_s FROM turns WHERE charged != '{}' OR gpu_s != 0 ORDER BY attempt, position"
+        for charged, gpu_s in connection.execute(sql):
+            tally.work(loads(charged), gpu_s)
     sql = "SELECT dollars, tokens_in + tokens_out FROM calls ORDER BY attempt, position"
     for dollars, tokens in connection.execute(sql):
         tally.calls += 1
@@ -86,15 +100,21 @@ def read_tally(connection: sqlite3.Connection) -> Tally:
     return tally
 
 
+def has_turns(connection: sqlite3.Connection) -> bool:
+    """False of an old file that is only read: it has not been migrated."""
+    return connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'turns'").fetchone() is not None
+
+
 def read_wall_s(connection: sqlite3.Connection) -> float:
     """Seconds from each session's start to the last thing it left behind, summed."""
     runs = connection.execute("SELECT id, at, after_attempt, after_evaluation FROM runs ORDER BY id").fetchall()
     ends = [(attempt, evaluation) for _, _, attempt, evaluation in runs[1:]] + [
         (2**62, 2**62)
     ]  # one more than runs in a new file, and then unused
-    total = 0.0
-    for (run, began, after_attempt, after_evaluation), (until_attempt, until_evaluation) in zip(
-        runs, ends, strict=False
+    total, turns = 0.0, has_turns(connection)
+    starts = [began for _, began, _, _ in runs[1:]] + [float("inf")]
+    for (run, began, after_attempt, after_evaluation), (until_attempt, until_evaluation), next_began in zip(
+        runs, ends, starts, strict=False
     ):
         last = [began]
         for table, after, until in (
@@ -103,6 +123,9 @@ def read_wall_s(connection: sqlite3.Connection) -> float:
         ):
             sql = f"SELECT at FROM {table} WHERE id > ? AND id <= ? ORDER BY id DESC LIMIT 1"
             last.extend(at for (at,) in connection.execute(sql, (after, until)))
+        if turns:
+            sql = "SELECT MAX(at) FROM turns WHERE at >= ? AND at < ?"
+            last.extend(at for (at,) in connection.execute(sql, (began, next_began)) if at)
         last.extend(at for (at,) in connection.execute("SELECT MAX(at) FROM events WHERE run = ?", (run,)) if at)
         total += max(last) - began
     return total

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from evo_kernel.types import (
@@ -159,7 +160,18 @@ def fetch_calls(connection: sqlite3.Connection, attempt: int) -> tuple[Call, ...
         "SELECT model, tokens_in, tokens_out, tokens_cached, dollars, wall_s, error, messages FROM calls"
         " WHERE attempt = ? ORDER BY position"
     )
-    return tuple(Call(*row) for row in connection.execute(sql, (attempt,)))
+    calls = [Call(*row) for row in connection.execute(sql, (attempt,))]
+    for position, error in _remarks(connection, attempt) if calls else ():
+        calls[position] = replace(calls[position], error=error)
+    return tuple(calls)
+
+
+def _remarks(connection: sqlite3.Connection, attempt: int) -> list[tuple[int, str]]:
+    """(position, error) of calls whose answer was found wrong later; none of an old file that is only read."""
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'call_remarks'").fetchone():
+        return []
+    sql = "SELECT position, error FROM call_remarks WHERE attempt = ?"
+    return connection.execute(sql, (attempt,)).fetchall()
 
 
 def fetch_parents(connection: sqlite3.Connection, attempt: int) -> tuple[tuple[str, int], ...]:

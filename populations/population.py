@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -19,6 +20,7 @@ import numpy as np
 from evo_kernel.errors import PopulationError
 from evo_kernel.types import (
     Brief,
+    Call,
     Credit,
     Environment,
     Evaluation,
@@ -32,6 +34,7 @@ from evo_kernel.types import (
 )
 from populations.counters import Counters, Tally, read_tally, read_wall_s
 from populations.crediting import OTHER, name_credits
+from populations.diary import Diary, open_attempts
 from populations.encoding import dumps
 from populations.fetching import BASELINE_FAULT, fetch_ceilings, fetch_verdicts
 from populations.handed import HandedOut, fetch_ticket, hand_out
@@ -44,11 +47,14 @@ from populations.settings import PopulationSettings
 from populations.state import SearchState
 from populations.store import Store
 from populations.tickets import Tickets
+from populations.versions import Order, VersionRow, versions
 from populations.writing import (
     claimed_strategy,
     intern_environment,
     summarise,
+    unwritten,
     write_baselines,
+    write_calls,
     write_ceilings,
     write_evaluation,
     write_event,
@@ -128,6 +134,8 @@ class LineagePopulation:
         self._tickets = Tickets(store, self._state, self._library, task, environment)
         self._exhausted: set[int] = set()  # parents with nothing left to try; a later session may try more
         self._attempts = last_id(store.connection, "attempts")
+        self._resumable = deque(open_attempts(store.connection))
+        self.diary = Diary(store, self._tally)
 
     def __enter__(self) -> LineagePopulation:
         return self
@@ -158,9 +166,12 @@ class LineagePopulation:
         """Select a parent and inspirations, open an attempt. Raises PopulationError while nothing is planted.
 
         `holder`: somebody outside, whose ticket stays good when this process ends (populations/handed.py), until
-        `expires_at` (Unix time) if given. An attempt of nobody outside is abandoned when its session ends.
+        `expires_at` (Unix time) if given. For nobody outside, before anything new: the conversations that an earlier
+        session left in the middle.
         """
         with self._store.lock:
+            if self._resumable and holder is None:
+                return self._tickets.brief(*self._resumable.popleft(), self.seed)
             attempt = self._attempts + 1
             rng = np.random.default_rng([self.seed, attempt])
             archives = self._board.islands.archives
@@ -197,9 +208,10 @@ class LineagePopulation:
             with self._store.write():
                 strategy = self._store.intern_strategy(proposal.strategy)
                 source = self._write_candidate(brief.attempt, proposal, parent, brief.island, generation)
+                calls = unwritten(self._store.connection, brief.attempt, proposal.calls)
                 write_proposal(self._store, brief.attempt, proposal, parents)
             candidate = lineage.add(brief.attempt, source, strategy or 0, parent, brief.island, generation)
-            self._tally.spend(proposal)
+            self._tally.spend(proposal, calls)
             return Recorded(candidate, brief, proposal)
 
     def tell(self, recorded: Recorded, evaluation: Evaluation, witnessed: bool = False) -> Sequence[Credit]:
@@ -244,11 +256,24 @@ class LineagePopulation:
                 spent = (proposal.probes, proposal.wall_s) if proposal else (0, 0.0)
                 values = (brief.attempt, operator, reason, brief.parent.candidate, rowid, *spent, time.time())
                 connection.execute("INSERT INTO failures VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+                calls = unwritten(connection, brief.attempt, proposal.calls) if proposal else []
                 if proposal:
                     write_proposal(self._store, brief.attempt, proposal)
             self._tally.failures += 1
             if proposal:
-                self._tally.spend(proposal)
+                self._tally.spend(proposal, calls)
+
+    def spend(self, attempt: int, calls: Sequence[Call]) -> None:
+        """Calls of an attempt that is under way, durable at once: what a killed process had spent stays counted.
+
+        They come home with the proposal again, and are known by then.
+        """
+        if not calls:
+            return
+        with self._store.lock:
+            with self._store.write() as connection:
+                write_calls(connection, attempt, calls)
+            self._tally.call(calls)
 
     # ---- what is known --------------------------------------------------------------------------------------------
 
@@ -326,6 +351,27 @@ class LineagePopulation:
                 calls=tally.calls,
                 best_score=None if math.isnan(score) else score,
             )
+
+    def calls(self, limit: int = 10_000) -> Iterable[tuple[int, bool, str, float | None]]:
+        """(attempt, whether no candidate came of it, model, dollars) of the latest calls, oldest first."""
+        sql = (
+            "SELECT attempt, NOT EXISTS (SELECT 1 FROM candidates c WHERE c.attempt = calls.attempt), model, dollars"
+            " FROM calls ORDER BY attempt DESC, position DESC LIMIT ?"
+        )
+        return [(row[0], bool(row[1]), row[2], row[3]) for row in reversed(self._store.rows(sql, (limit,)))]
+
+    def latest(self, count: int) -> Sequence[Relative]:
+        """The youngest candidates, youngest first."""
+        with self._store.lock:
+            last = len(self._state.lineage)
+            return [self._library.relative(candidate) for candidate in range(last, max(0, last - count), -1)]
+
+    def versions(self, limit: int, order: Order = "newest", of: int | None = None) -> Sequence[VersionRow]:
+        """Judged candidates with their standing here; `path`: from the root to `of` (the best), oldest first."""
+        with self._store.lock:
+            if of is not None:
+                self._check(of)
+            return versions(self._store, self._state.lineage, self._board, self._library, limit, order, of)
 
     def digest(self) -> str:
         """sha256 of the search state: a replay of the file has the same."""

@@ -8,7 +8,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from evo_kernel.types import Environment, Evaluation, Measurement, PairedComparison, PlanVerdict, Proposal, Strategy
+from evo_kernel.types import (
+    Call,
+    Environment,
+    Evaluation,
+    Measurement,
+    PairedComparison,
+    PlanVerdict,
+    Proposal,
+    Strategy,
+)
 from populations.archive import DRIFT
 from populations.encoding import digest, dumps, encode_check, encode_features, encode_knobs, plan_key
 from populations.islands import Placement
@@ -48,14 +57,63 @@ def write_proposal(store: Store, attempt: int, proposal: Proposal, parents: Sequ
         "INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?)",
         ((attempt, n, step.action, step.outcome, step.detail, step.wall_s) for n, step in enumerate(proposal.steps)),
     )
-    connection.executemany(
-        "INSERT INTO calls VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        ((attempt, n, *asdict(call).values()) for n, call in enumerate(proposal.calls)),
-    )
+    write_new_calls(connection, attempt, proposal.calls)
     connection.executemany(
         "INSERT INTO parents VALUES (?, ?, ?, ?)",
         ((attempt, n, candidate, role) for n, (role, candidate) in enumerate(parents)),
     )
+
+
+def write_calls(connection: sqlite3.Connection, attempt: int, calls: Sequence[Call]) -> None:
+    """More calls of an attempt, after those that it has."""
+    sql = "SELECT IFNULL(MAX(position) + 1, 0) FROM calls WHERE attempt = ?"
+    first = connection.execute(sql, (attempt,)).fetchone()[0]
+    connection.executemany(
+        "INSERT INTO calls VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        ((attempt, first + n, *asdict(call).values()) for n, call in enumerate(calls)),
+    )
+
+
+def write_new_calls(connection: sqlite3.Connection, attempt: int, calls: Sequence[Call]) -> None:
+    """Those of a finished attempt's calls that were not written as they were made.
+
+    What its operator found wrong with an answer only after that is kept as a remark.
+    """
+    remarks, new = [], []
+    written = _written_calls(connection, attempt)
+    for call in calls:
+        found = written.get(_call_key(call))
+        if not found:
+            new.append(call)
+            continue
+        position, error = found.pop(0)
+        if call.error != error:
+            remarks.append((attempt, position, call.error))
+    connection.executemany("INSERT OR IGNORE INTO call_remarks VALUES (?, ?, ?)", remarks)
+    write_calls(connection, attempt, new)
+
+
+def unwritten(connection: sqlite3.Connection, attempt: int, calls: Sequence[Call]) -> list[Call]:
+    """Those of the calls that have no row yet."""
+    written = _written_calls(connection, attempt)
+    return [call for call in calls if not (found := written.get(_call_key(call))) or not found.pop(0)]
+
+
+def _written_calls(connection: sqlite3.Connection, attempt: int) -> dict[tuple[Any, ...], list[tuple[int, str]]]:
+    """(position, error) of an attempt's rows, by what a call is known by."""
+    sql = (
+        "SELECT position, IFNULL(error, ''), model, tokens_in, tokens_out, tokens_cached, wall_s FROM calls"
+        " WHERE attempt = ? ORDER BY position"
+    )
+    found: dict[tuple[Any, ...], list[tuple[int, str]]] = {}
+    for position, error, *key in connection.execute(sql, (attempt,)):
+        found.setdefault(tuple(key), []).append((position, error))
+    return found
+
+
+def _call_key(call: Call) -> tuple[Any, ...]:
+    """Not by its messages: whoever makes thousands of calls in an attempt does not hold on to them."""
+    return (call.model, call.tokens_in, call.tokens_out, call.tokens_cached, call.wall_s)
 
 
 def claimed_strategy(proposal: Proposal) -> Strategy | None:

@@ -11,6 +11,7 @@ instruction counts (a larger tile repeats loads and stores alike). Where nothing
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ from operators.macro import signs
 FAMILIES = ("tiling", "fusion", "pipeline", "reordering", "memory", "launch", "algorithm", "repair")
 OTHER = "other"
 """What an edit without a witness counts as; also the place of names that the catalogue does not know."""
+
+MAX_DESCRIPTION = 240  # characters
+_NAME = re.compile(r"(?=.{2,40}$)[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 Witness = Callable[[PlanFeatures, PlanFeatures], bool]
 
@@ -125,6 +129,27 @@ _SPECS = (
 
 CATALOGUE: Mapping[str, StrategySpec] = MappingProxyType({spec.name: spec for spec in _SPECS})
 STOP = Strategy("stop", CATALOGUE["stop"].family)
+DESCRIPTION = "description"
+"""The parameter in which a strategy outside the catalogue says in words what it does."""
+
+
+def proposed(name: str, family: str, description: str, region: str = "") -> Strategy:
+    """A strategy that a policy made up: stored like any other, known by its name and its words.
+
+    Raises ValueError when the name is the catalogue's or no short lower-case word, or the family is unknown.
+    """
+    if not _NAME.fullmatch(name) or name in CATALOGUE or name == OTHER:
+        raise ValueError(f"a new strategy needs a new name in lower case with hyphens, at most 40 long, not {name!r}")
+    words = " ".join(description.split())
+    if family not in FAMILIES or not words:
+        raise ValueError(f"a new strategy needs a description and one of the families {', '.join(FAMILIES)}")
+    return Strategy(name, family, " ".join(region.split())[:80], ((DESCRIPTION, words[:MAX_DESCRIPTION]),))
+
+
+def description(strategy: Strategy) -> str:
+    """What it does, in words: the catalogue's, or its own; its name where there are none."""
+    spec = CATALOGUE.get(strategy.name)
+    return spec.summary if spec else str(dict(strategy.parameters).get(DESCRIPTION, strategy.name))
 
 
 def witnessed(strategy: Strategy | None, parent: Evaluation | None, child: Evaluation) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evo_kernel.types import CaseKind, Evaluation, PlanFeatures, Relative, Source, Strategy, TaskCard, Tried
+from evo_kernel.types import Brief, CaseKind, Evaluation, PlanFeatures, Relative, Source, Strategy, TaskCard, Tried
 from operators.macro.catalogue import CATALOGUE, FAMILIES
 from operators.macro.signs import LOADS, MULTIPROCESSORS, STORES, count
 
@@ -57,6 +57,9 @@ class MacroState:
     source: Source
     tried: tuple[Tried, ...] = ()
     steps: int = 0  # kept in this attempt already
+    brief: Brief | None = None  # the whole ticket, for policies that read more than numbers
+    free: bool = False  # whether a strategy that nobody offered could be carried out
+    trail: tuple[tuple[Strategy, str], ...] = ()  # tried in this attempt, with outcomes, oldest first
 
 
 def context(state: MacroState) -> tuple[float, ...]:

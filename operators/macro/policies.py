@@ -6,6 +6,7 @@ that one policy's log can judge another. All randomness comes from the generator
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Protocol, runtime_checkable
 
@@ -51,7 +52,10 @@ def draw(
     return Decision(policy, offered, tuple(float(chance) for chance in chances), chosen, seen)
 
 
-def untried(offered: Iterable[Strategy], tried: Iterable[Tried]) -> tuple[Strategy, ...]:
-    """The offers that were not yet tried on this parent, whatever came of it: rewriting is deterministic."""
-    known = {entry.strategy.key for entry in tried}
-    return tuple(strategy for strategy in offered if strategy.key not in known)
+def untried(offered: Iterable[Strategy], tried: Iterable[Tried], tries: int = 1) -> tuple[Strategy, ...]:
+    """The offers that were tried fewer than `tries` times on this parent, whatever came of it.
+
+    Rewriting is deterministic, so once is enough; a language model may do better the second time.
+    """
+    known = Counter(entry.strategy.key for entry in tried)
+    return tuple(strategy for strategy in offered if known[strategy.key] < tries)

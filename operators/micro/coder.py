@@ -5,33 +5,69 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from evo_kernel.errors import OperatorFailed
-from evo_kernel.types import Source, Strategy, TaskCard
+from evo_kernel.types import Brief, Call, Probe, Source, Step, Strategy, TaskCard
 from operators.micro.module import KernelModule, SourceError
 from operators.micro.rewrites import REWRITES, Rewrite, RewriteFailed
 
 PARSED = 512  # sources kept parsed: parents return, and a few kilobytes each is cheap
 
 
+@dataclass(frozen=True)
+class Job:
+    """One strategy to carry out, and what a coder may need for it.
+
+    `source`: as it stands after the steps so far; the parent, its evidence and its relatives are in the brief.
+    `rng`: for coders that draw; the attempt's own.
+    """
+
+    source: Source
+    strategy: Strategy
+    brief: Brief
+    probe: Probe
+    rng: np.random.Generator = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class Coded:
+    """What came of a job, and what it cost. `probed`: this very text passed the probe."""
+
+    text: str
+    steps: tuple[Step, ...] = ()
+    calls: tuple[Call, ...] = ()
+    probes: int = 0
+    probed: bool = False
+
+
 @runtime_checkable
 class Coder(Protocol):
-    """Micro coding. Thread-safe."""
+    """Micro coding. Thread-safe.
+
+    `free`: whether it can carry out strategies that it did not offer, described in words (`catalogue.described`).
+    `tries`: how often one strategy is worth trying on one parent; 1 where the result is always the same.
+    """
+
+    free: bool
+    tries: int
 
     def offer(self, source: Source, task: TaskCard) -> tuple[Strategy, ...]:
         """Every strategy, with its region, that it could carry out on this source; empty when there is none."""
         ...
 
-    def implement(self, source: Source, strategy: Strategy, task: TaskCard, rng: np.random.Generator) -> str:
-        """The text with the strategy carried out. Raises OperatorFailed with the reason."""
+    def carry_out(self, job: Job) -> Coded:
+        """The text with the strategy carried out. Raises OperatorFailed with the reason, and with what it cost."""
         ...
 
 
 class RewriteCoder:
     """The offline rewriter as a coder: what no rewrite's preconditions allow is not offered."""
+
+    free, tries = False, 1
 
     def __init__(self, rewrites: Mapping[str, Rewrite] = REWRITES, parsed: int = PARSED) -> None:
         self._rewrites = rewrites
@@ -57,7 +93,12 @@ class RewriteCoder:
                 self._offers.popitem(last=False)
         return found
 
+    def carry_out(self, job: Job) -> Coded:
+        return Coded(self.implement(job.source, job.strategy, job.brief.task, job.rng))
+
     def implement(self, source: Source, strategy: Strategy, task: TaskCard, rng: np.random.Generator) -> str:
+        """The text with the strategy carried out; rewriting is deterministic. Raises OperatorFailed."""
+        del task, rng
         rewrite = self._rewrites.get(strategy.name)
         if rewrite is None:
             raise OperatorFailed(f"no rewrite is called {strategy.name!r}; there are {', '.join(self._rewrites)}")

@@ -1,19 +1,21 @@
 """Micro coding in steps: each is kept, or rolled back to the last good source.
 
-A walk writes down one Decision and one Step for each thing that it tries, in the same order, so that what happened can
-be read from a proposal alone: see `kept_strategies`.
+A walk writes down one Decision for each thing that it tries, and one Step of that name with its outcome, in the same
+order, so that what happened can be read from a proposal alone: see `kept_strategies`. The edits of which a coder made
+that step stand before it.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Iterable
 
 import numpy as np
 
 from evo_kernel.errors import OperatorFailed
-from evo_kernel.types import Brief, Decision, Probe, Proposal, Source, Step, Strategy
-from operators.micro.coder import Coder
+from evo_kernel.types import Brief, Call, Decision, Probe, Proposal, Source, Step, Strategy
+from operators.micro.coder import Coded, Coder, Job
 
 KEPT, ROLLED_BACK = "kept", "rolled back"
 
@@ -21,13 +23,18 @@ KEPT, ROLLED_BACK = "kept", "rolled back"
 class Walk:
     """From the parent's source, step by step. One attempt, one thread."""
 
-    def __init__(self, brief: Brief, coder: Coder, rng: np.random.Generator, probe: Probe | None) -> None:
-        """`probe` judges each step when given; without it a step is kept as soon as it could be carried out."""
+    def __init__(self, brief: Brief, coder: Coder, rng: np.random.Generator, probe: Probe, check: bool = False) -> None:
+        """`check`: every step must pass the probe; without it a step is kept as soon as it could be carried out.
+
+        A coder may probe of its own accord, and what it has probed is not probed again.
+        """
         self.source: Source = brief.parent.source
         self.kept: list[Strategy] = []
-        self._brief, self._coder, self._rng, self._probe = brief, coder, rng, probe
+        self._brief, self._coder, self._rng, self._probe, self._check = brief, coder, rng, probe, check
         self._decisions: list[Decision] = []
         self._steps: list[Step] = []
+        self._outcomes: list[str] = []  # one a decision
+        self._calls: list[Call] = []
         self._probes = 0
         self._failed: set[str] = set()  # keys that failed on the source as it stands
         self._known = {relative.source.sha256: relative.candidate for relative in (*brief.inspirations, brief.parent)}
@@ -41,6 +48,7 @@ class Walk:
     def take(self, decision: Decision) -> bool:
         """Carry out what was chosen. False when it was rolled back."""
         started = time.monotonic()
+        self._calls.extend(decision.calls)
         strategy = decision.offered[decision.chosen]
         source, reason = self._carry_out(strategy)
         if source is None:
@@ -53,8 +61,14 @@ class Walk:
         self._note(decision, Step(strategy.key, outcome, reason, time.monotonic() - started))
         return source is not None
 
+    def trail(self) -> tuple[tuple[Strategy, str], ...]:
+        """(strategy, outcome) of what this walk has tried so far, oldest first."""
+        chosen = [decision.offered[decision.chosen] for decision in self._decisions]
+        return tuple(zip(chosen, self._outcomes, strict=True))
+
     def stop(self, decision: Decision) -> None:
         """Write down that the policy chose to end here."""
+        self._calls.extend(decision.calls)
         self._note(decision, Step(decision.offered[decision.chosen].key, KEPT))
 
     def proposal(self, operator: str, parents: Iterable[tuple[str, int]] = ()) -> Proposal:
@@ -66,28 +80,44 @@ class Walk:
             parents=tuple(parents),
             decisions=tuple(self._decisions),
             steps=tuple(self._steps),
+            calls=tuple(self._calls),
             probes=self._probes,
             wall_s=time.monotonic() - self._started,
         )
 
     def failure(self, operator: str, reason: str) -> OperatorFailed:
         """The exception to raise when nothing was kept, with what it cost."""
-        return OperatorFailed(reason, operator=operator, decisions=tuple(self._decisions), steps=tuple(self._steps))
+        return OperatorFailed(
+            reason,
+            operator=operator,
+            decisions=tuple(self._decisions),
+            steps=tuple(self._steps),
+            calls=tuple(self._calls),
+        )
 
     def _note(self, decision: Decision, step: Step) -> None:
-        self._decisions.append(decision)
+        self._decisions.append(dataclasses.replace(decision, calls=()))
         self._steps.append(step)
+        self._outcomes.append(f"{step.outcome}: {step.detail}" if step.detail else step.outcome)
 
     def _carry_out(self, strategy: Strategy) -> tuple[Source | None, str]:
         """The new source, or None and the reason."""
         try:
-            text = self._coder.implement(self.source, strategy, self._brief.task, self._rng)
+            coded = self._coder.carry_out(Job(self.source, strategy, self._brief, self._probe, self._rng))
         except OperatorFailed as failure:
+            self._steps.extend(failure.steps)
+            self._calls.extend(failure.calls)
             return None, failure.reason
-        source = Source(text, self.source.language)
+        self._steps.extend(coded.steps)
+        self._calls.extend(coded.calls)
+        self._probes += coded.probes
+        return self._accepted(coded)
+
+    def _accepted(self, coded: Coded) -> tuple[Source | None, str]:
+        source = Source(coded.text, self.source.language)
         if source.sha256 in self._known:
             return None, f"that is candidate {self._known[source.sha256]} again"
-        if self._probe is not None:
+        if self._check and not coded.probed:
             self._probes += 1
             evaluation = self._probe(source)
             if not evaluation.passed:
@@ -97,11 +127,12 @@ class Walk:
 
 def kept_strategies(proposal: Proposal) -> tuple[Strategy, ...]:
     """Every strategy that is in the proposal's source, oldest first."""
-    if len(proposal.decisions) != len(proposal.steps):
+    chosen = [decision.offered[decision.chosen] for decision in proposal.decisions]
+    kept, at = [], 0
+    for step in proposal.steps:
+        if at < len(chosen) and step.action == chosen[at].key:
+            kept += [chosen[at]] if step.outcome == KEPT and chosen[at].name != "stop" else []
+            at += 1
+    if at < len(chosen) or not chosen:  # not written by a walk
         return (proposal.strategy,) if proposal.strategy else ()
-    chosen = (
-        decision.offered[decision.chosen]
-        for decision, step in zip(proposal.decisions, proposal.steps, strict=True)
-        if step.outcome == KEPT
-    )
-    return tuple(strategy for strategy in chosen if strategy.name != "stop")
+    return tuple(kept)

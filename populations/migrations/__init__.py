@@ -9,13 +9,23 @@ from __future__ import annotations
 
 from sqlite_utils import Database, Migrations
 
-from populations.migrations import m0001_lineage, m0002_lookups, m0003_clock, m0004_comparisons, m0007_tickets
+from populations.migrations import (
+    m0001_lineage,
+    m0002_lookups,
+    m0003_clock,
+    m0004_comparisons,
+    m0005_agents,
+    m0006_remarks,
+    m0007_tickets,
+)
 
 migrations = Migrations("populations")
 migrations(name="0001_lineage")(m0001_lineage.apply)
 migrations(name="0002_lookups")(m0002_lookups.apply)
 migrations(name="0003_clock")(m0003_clock.apply)
 migrations(name="0004_comparisons")(m0004_comparisons.apply)
+migrations(name="0005_agents")(m0005_agents.apply)
+migrations(name="0006_remarks")(m0006_remarks.apply)
 migrations(name="0007_tickets")(m0007_tickets.apply)
 
 

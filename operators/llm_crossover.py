@@ -1,0 +1,101 @@
+"""Crossover by a language model: two kernels with their evidence, what is orthogonal merged into one.
+
+Unlike `crossover.py`, which replays strategies by name, this reads both sources. A is the brief's parent, B the
+inspiration with the best score among those with a strategy that A lacks. The edits are a coder's: probed and repaired
+one by one (`micro/session.py`). The claimed strategy is the first that B has and A lacks: its witness is looked
+for in the child against A.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+from evo_kernel.errors import OperatorFailed
+from evo_kernel.types import Brief, Credit, Decision, Evaluation, Probe, Proposal, Relative, Source, Step, Strategy
+from operators.crossover import lacking
+from operators.llm.base import Model
+from operators.macro import catalogue
+from operators.micro.llm_coder import known
+from operators.micro.session import Limits, Opening, Session
+from operators.micro.steps import KEPT
+from operators.prompts.evidence import evidence, strategy_line
+from operators.prompts.parts import Part
+from operators.prompts.relatives import shown
+from operators.prompts.writer import Prompts, user
+
+ROLES = ("answer", "crossover")
+
+
+class LlmCrossover:
+    """Fails at no cost when no inspiration has passed and holds a strategy that the parent lacks. Thread-safe."""
+
+    name = "llm-crossover"
+
+    def __init__(self, model: Model, prompts: Prompts | None = None, limits: Limits | None = None) -> None:
+        self._model, self._prompts, self._limits = model, prompts or Prompts(), limits or Limits()
+
+    def propose(self, brief: Brief, probe: Probe) -> Proposal:
+        started = time.monotonic()
+        other, missing = self._other(brief)
+        source, claimed = brief.parent.source, missing[0]
+        chances = (1.0, *(0.0 for _ in missing[1:]))
+        decisions = (Decision(self.name, tuple(missing), chances, 0),)
+        session = Session(
+            self._model, lambda text: self.opening(brief, text, other), source, probe, self._limits, known(brief)
+        )
+        try:
+            coded = session.work()
+        except OperatorFailed as failure:
+            failure.operator, failure.decisions = self.name, decisions
+            raise
+        took = time.monotonic() - started
+        return Proposal(
+            source=Source(coded.text, source.language),
+            operator=self.name,
+            strategy=claimed,
+            parents=(("parent", brief.parent.candidate), ("inspiration", other.candidate)),
+            decisions=decisions,
+            steps=(*coded.steps, Step(claimed.key, KEPT, "", took)),
+            calls=coded.calls,
+            probes=coded.probes,
+            wall_s=took,
+        )
+
+    def witnessed(self, proposal: Proposal, parent: Evaluation | None, child: Evaluation) -> bool:
+        return catalogue.witnessed(proposal.strategy, parent, child)
+
+    def learn(self, credit: Credit) -> None:
+        """Nothing to learn: the choice was the other lineage's."""
+
+    def opening(self, brief: Brief, source: Source, other: Relative) -> Opening:
+        """The prompt: the situation of A, then B whole with its evidence."""
+        prompts = self._prompts
+        missing = "\n".join(f"- {strategy_line(s)}" for s in lacking(other.strategies, brief.parent.strategies))
+        others = tuple(relative for relative in brief.inspirations if relative.candidate != other.candidate)
+        alone = dataclasses.replace(brief, inspirations=others)  # B is shown whole below
+        parts = [
+            *prompts.situation(alone, source, query=brief.task.name),
+            Part(f"Evidence of B (candidate {other.candidate})", evidence(other.evaluation, prompts.budgets.evidence)),
+            Part("Strategies of B that A (the parent) lacks", missing),
+            Part("Source of B", f"```python\n{shown(other.source.text, prompts.budgets.source)[0].rstrip()}\n```"),
+        ]
+        messages = (prompts.system(brief.task, brief.environment, *ROLES), user(parts))
+        return Opening(messages, shown(source.text, prompts.budgets.source)[1])
+
+    def _other(self, brief: Brief) -> tuple[Relative, list[Strategy]]:
+        """B, and what it has that A lacks."""
+        found = [
+            (relative, missing)
+            for relative in brief.inspirations
+            if relative.candidate != brief.parent.candidate and relative.evaluation and relative.evaluation.passed
+            if (missing := lacking(relative.strategies, brief.parent.strategies))
+        ]
+        if not found:
+            reason = "no inspiration that passed has a strategy that this parent lacks"
+            raise OperatorFailed(reason, operator=self.name, exhausted=True)
+        return max(found, key=lambda pair: (_score(pair[0]), pair[0].candidate))
+
+
+def _score(relative: Relative) -> float:
+    return (relative.evaluation.score if relative.evaluation else None) or 0.0

@@ -1,0 +1,154 @@
+"""Puts prompts together from a brief: one system message that stays the same, one user message that does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Protocol
+
+from evo_kernel.types import Brief, CaseCard, CaseKind, Environment, Relative, Source, TaskCard
+from operators.llm.base import Message
+from operators.prompts.evidence import evidence, strategy_line, tried_line
+from operators.prompts.parts import Budgets, Part, first_lines, joined, rows, tokens, without_middle
+from operators.prompts.relatives import chosen, relatives_text, shown
+
+_FOLDER = Path(__file__).parent
+
+
+class Passage(Protocol):
+    """A piece of a document, and where it stands."""
+
+    @property
+    def source(self) -> str: ...
+    @property
+    def title(self) -> str: ...
+    @property
+    def text(self) -> str: ...
+
+
+class Knowledge(Protocol):
+    """Documents that can be searched. Thread-safe."""
+
+    def search(self, query: str, k: int = 4) -> Sequence[Passage]:
+        """The best passages, best first."""
+        ...
+
+
+Profile = Callable[[Relative], str]
+"""The profile table of a candidate, or an empty text where there is none. Called once a prompt."""
+
+
+class Prompts:
+    """What all prompts of a run share. Thread-safe when `knowledge` and `profile` are.
+
+    `inspirations`: relatives shown at most; `passages`: of the knowledge base, at most.
+    """
+
+    def __init__(
+        self,
+        budgets: Budgets | None = None,
+        knowledge: Knowledge | None = None,
+        profile: Profile | None = None,
+        inspirations: int = 3,
+        passages: int = 4,
+    ) -> None:
+        self.budgets = budgets or Budgets()
+        self._knowledge, self._profile = knowledge, profile
+        self._inspirations, self._passages = inspirations, passages
+
+    def system(self, task: TaskCard, environment: Environment, *roles: str) -> Message:
+        """The stable prefix: rules, API notes, hardware and task are the same for every role; the role comes last."""
+        budgets = self.budgets
+        parts = [
+            Part("Triton notes", first_lines(document("api"), budgets.api)),
+            Part("Hardware and environment", first_lines(_hardware(environment), budgets.hardware)),
+            Part("Task", task_text(task, budgets.task)),
+            *(Part("Your part", document(role)) for role in roles),
+        ]
+        return Message("system", f"{document('rules').strip()}\n\n{joined(parts)}", stable=True)
+
+    def situation(self, brief: Brief, source: Source, keep: Collection[str] = (), query: str = "") -> list[Part]:
+        """The volatile tail: the parent with its evidence, relatives, what was tried, profile, passages.
+
+        `source`: as it stands, which is the parent's before the first step. `keep`: functions that must be whole.
+        """
+        budgets, parent = self.budgets, brief.parent
+        relatives = chosen(brief.inspirations, parent, self._inspirations)
+        tried = [tried_line(entry) for entry in brief.tried]  # youngest first
+        return [
+            Part(f"Evidence of the parent (candidate {parent.candidate})", self._evidence(parent)),
+            Part("Profile of the parent", self._profiled(parent)),
+            Part("Relatives", relatives_text(relatives, parent, budgets.inspirations)),
+            Part("Tried on this parent, youngest first", rows((), tried, budgets.tried)),
+            Part("Passages from the knowledge base", self._found(query)),
+            source_part(source, budgets.source, keep, parent.source == source),
+        ]
+
+    def _evidence(self, parent: Relative) -> str:
+        path = ", ".join(strategy_line(s) for s in parent.strategies[-8:])
+        said = evidence(parent.evaluation, self.budgets.evidence)
+        return f"{said}\n\nStrategies on its path, oldest first: {path}" if path else said
+
+    def _profiled(self, parent: Relative) -> str:
+        return first_lines(self._profile(parent), self.budgets.profile) if self._profile else ""
+
+    def _found(self, query: str) -> str:
+        """Whole passages, best first, as many as fit; the first is cut if even it does not."""
+        if self._knowledge is None or not query or self.budgets.knowledge <= 0:
+            return ""
+        texts: list[str] = []
+        for passage in self._knowledge.search(query, self._passages):
+            text = f"### {passage.title} ({passage.source})\n{passage.text.strip()}"
+            if tokens("\n\n".join([*texts, text])) > self.budgets.knowledge:
+                break
+            texts.append(text)
+        else:
+            return "\n\n".join(texts)
+        return "\n\n".join(texts) or first_lines(text, self.budgets.knowledge)
+
+
+def user(parts: Sequence[Part]) -> Message:
+    return Message("user", joined(parts))
+
+
+@cache
+def document(name: str) -> str:
+    """The text of one of the documents in this folder."""
+    return (_FOLDER / f"{name}.md").read_text(encoding="utf-8")
+
+
+def source_part(source: Source, budget: int, keep: Collection[str], is_parent: bool) -> Part:
+    text, whole = shown(source.text, budget, keep)
+    title = "Source of the parent" if is_parent else "Source as it stands after the steps so far"
+    note = "" if whole else "\nParts are not shown: change only what is, with blocks; a whole file would lose them."
+    return Part(title, f"```python\n{text.rstrip()}\n```{note}")
+
+
+def task_text(task: TaskCard, budget: int) -> str:
+    """Contract, cases (search cases first) and reference, which gives way first."""
+    atomics = "may differ in the last bits (atomics are allowed)" if task.atomics else "must agree bit by bit"
+    contract = (
+        f"{task.name}: {task.description or 'see the reference.'}\n"
+        f"Allowed in `run`: {task.allow}. fp32 contractions may use: {task.precision}. Two runs {atomics}."
+    )
+    search_first = sorted(task.cases, key=lambda case: case.kind is not CaseKind.SEARCH)
+    cases = rows(("Cases (hidden ones of other sizes are judged too):",), [_case(c) for c in search_first], budget // 4)
+    left = budget - tokens(contract) - tokens(cases) - 8
+    reference = without_middle(task.reference.strip(), left)
+    code = f"```python\n{reference}\n```" if reference else ""
+    return "\n\n".join(part for part in (contract, cases, code) if part) if budget > 0 else ""
+
+
+def _case(case: CaseCard) -> str:
+    sizes = ", ".join(f"{name}={value}" for name, value in case.sizes.items())
+    inputs = "; ".join(f"{dtype} {list(shape)} strides {list(strides)}" for dtype, shape, strides in case.inputs)
+    return f"- {case.kind} {case.name}: {sizes} -> {inputs}"
+
+
+def _hardware(environment: Environment) -> str:
+    device = environment.device
+    hopper = any(word in device for word in ("sm_90", "H200", "H100", "GH200"))
+    kind = "measured on it" if environment.kind == "measured" else "modeled from the compiled code; no GPU is here"
+    versions = f"Device: {device}; times are {kind}. torch {environment.torch}, triton {environment.triton}."
+    return f"{versions}\n{document('sm_90')}" if hopper else versions

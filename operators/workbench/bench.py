@@ -1,0 +1,162 @@
+"""All tools of one attempt behind one call. What an agent does wrong comes back as text, never as an exception."""
+
+from __future__ import annotations
+
+import difflib
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from evo_kernel.errors import InfraError
+from evo_kernel.types import Brief, Source
+from operators.workbench.files import file_tools
+from operators.workbench.judging import KERNEL, Allowed, Judging
+from operators.workbench.looking import knowledge_tools, lineage_tools
+from operators.workbench.notebook import Notes
+from operators.workbench.protocols import Bench, Knowledge, Lineage, Notebook
+from operators.workbench.tool import Submission, ToolFailed, WorkTool, bounded, checked
+from operators.workbench.workspace import Workspace
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one call. All but `text` and `wall_s` is what a resumed attempt needs to stand where it stood."""
+
+    text: str
+    failed: bool = False
+    counts: Mapping[str, int] = field(default_factory=dict)  # calls made by then, by tool
+    changes: Mapping[str, str | None] = field(default_factory=dict)  # files written; None: removed
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    charged: Mapping[str, int] = field(default_factory=dict)  # evaluations by purpose
+    gpu_s: float = 0.0
+    submission: Submission | None = None
+    wall_s: float = 0.0
+
+    def as_data(self) -> dict[str, Any]:
+        """Plain JSON; what is at its default is left out."""
+        data = asdict(self)
+        return {name: value for name, value in data.items() if value or name == "text"}
+
+    @staticmethod
+    def from_data(data: Mapping[str, Any]) -> Outcome:
+        given = dict(data)
+        submission = given.pop("submission", None)
+        if submission is not None:
+            submission = Submission(**{**submission, "parents": tuple(submission["parents"])})
+        return Outcome(**given, submission=submission)
+
+
+@dataclass(frozen=True)
+class Rooms:
+    """What a workbench stands on. None leaves the tools out that need it (ablations)."""
+
+    bench: Bench
+    lineage: Lineage | None = None
+    knowledge: Knowledge | None = None
+    notebook: Notebook | None = None
+
+
+class Workbench:
+    """The tools of one attempt. Thread-safe: calls are carried out one after the other."""
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        rooms: Rooms,
+        brief: Brief,
+        author: str,
+        allowed: Allowed | None = None,
+    ) -> None:
+        """`author`: the operator at work, named by its notes."""
+        self.workspace, self._lock = workspace, threading.Lock()
+        self._judging = Judging(
+            workspace, rooms.bench, rooms.lineage, brief.attempt, brief.parent.source.language,
+            brief.parent.source, allowed or Allowed(),
+        )  # fmt: skip
+        tools = [*file_tools(workspace), *self._judging.tools()]
+        if rooms.lineage is not None:
+            tools += lineage_tools(workspace, rooms.lineage)
+        if rooms.knowledge is not None:
+            tools += knowledge_tools(rooms.knowledge)
+        if rooms.notebook is not None:
+            tools += Notes(rooms.notebook, self._judging.used, rooms.lineage, brief.attempt, author).tools()
+        self.tools: Mapping[str, WorkTool] = {tool.name: tool for tool in tools}
+        self.submission: Submission | None = None  # what passed the gate: the attempt is over
+
+    def call(self, name: str, arguments: str | Mapping[str, Any]) -> Outcome:
+        """Carry a call out. Raises only what is a bug of ours."""
+        began = time.monotonic()
+        with self._lock:
+            try:
+                tool = self._tool(name)
+                given = checked(tool, arguments)
+                if self.submission is not None:
+                    raise ToolFailed("a version is committed: the attempt is over, nothing more can be done in it")
+                told = tool.run(given)
+            except ToolFailed as failure:
+                return self._outcome(bounded(f"Failed: {failure}"), began, failed=True)
+            except InfraError as error:
+                text = f"Failed: the machine failed, not your kernel ({error}). Try again, or do something else first."
+                return self._outcome(bounded(text), began, failed=True)
+            self._judging.used.remember(told.facts)
+            self.submission = told.submission
+            return self._outcome(
+                bounded(told.text), began, facts=told.facts, charged=told.charged, gpu_s=told.gpu_s,
+                submission=told.submission,
+            )  # fmt: skip
+
+    def restore(self, outcome: Outcome) -> None:
+        """Stand where an earlier session stood after this outcome; called in the order of the calls."""
+        with self._lock:
+            self.workspace.restore(outcome.changes)
+            self._judging.used.counts.update(outcome.counts)
+            self._judging.used.remember(outcome.facts)
+            self.submission = outcome.submission or self.submission
+
+    def left(self) -> str:
+        """What of the attempt's budget is left, in a line."""
+        with self._lock:
+            return self._judging.left()
+
+    def _tool(self, name: str) -> WorkTool:
+        found = self.tools.get(name)
+        if found is None:
+            near = difflib.get_close_matches(name, self.tools, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ToolFailed(f"there is no tool {name[:60]!r}{hint} There are: {', '.join(self.tools)}")
+        return found
+
+    def _outcome(self, text: str, began: float, **rest: Any) -> Outcome:
+        changes = self.workspace.take_changes()
+        counts = dict(self._judging.used.counts)
+        return Outcome(text, counts=counts, changes=changes, wall_s=time.monotonic() - began, **rest)
+
+
+def task_files(brief: Brief) -> dict[str, str]:
+    """What an agent may read of its task: never the confirm cases."""
+    task = brief.task
+    cases = "\n".join(
+        f"- {case.name} ({case.kind}): {', '.join(f'{name}={value}' for name, value in case.sizes.items())}"
+        + "".join(f"\n  input {dtype} {list(shape)} strides {list(strides)}" for dtype, shape, strides in case.inputs)
+        for case in task.cases
+        if case.kind != "confirm"
+    )
+    allow = (
+        "only kernels of your own do arithmetic; torch may allocate, view and fill"
+        if task.allow == "kernels"
+        else "torch operations may be mixed with kernels of your own"
+    )
+    text = (
+        f"# {task.name}\n{task.description}\n\n"
+        f"- allowed: {allow}\n- fp32 contractions: {task.precision}\n"
+        f"- two runs {'may differ in the last bits' if task.atomics else 'must be equal, bit by bit'}\n\n"
+        f"## Cases\n{cases}\n"
+    )
+    return {"task/task.md": text, "task/reference.py": task.reference}
+
+
+def start_files(source: Source) -> dict[str, str]:
+    """What a workspace begins with: the brief's parent, to be changed."""
+    return {KERNEL: source.text}

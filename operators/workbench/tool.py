@@ -1,0 +1,108 @@
+"""What a tool is, how its arguments are checked, and what a call leaves behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from operators.llm import base
+from operators.llm.structured import problem
+
+MAX_OUTPUT = 16_000
+"""Characters that one answer of a tool holds at most."""
+MAX_ARGUMENTS = 1_000_000  # characters of the JSON text
+
+
+class ToolFailed(Exception):
+    """A call that could not be carried out. The message says what was wrong and what to do instead."""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A source that passed the gate, and what its author says of it."""
+
+    text: str
+    language: str
+    idea: str
+    strategy: str
+    family: str
+    parents: tuple[int, ...] = ()  # versions whose ideas are in it, beside the brief's parent
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a tool's function gives back: the text, and what is to be remembered of it."""
+
+    text: str
+    facts: Mapping[str, Any] = field(default_factory=dict)  # plain JSON
+    charged: Mapping[str, int] = field(default_factory=dict)  # evaluations by purpose
+    gpu_s: float = 0.0
+    submission: Submission | None = None
+
+
+@dataclass(frozen=True)
+class WorkTool:
+    """A tool. `run` takes arguments that fit the schema, and returns within seconds unless it says `slow`."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]  # JSON schema of an object
+    run: Callable[[Mapping[str, Any]], Told]
+    slow: bool = False  # waits for the judge
+
+    def for_model(self) -> base.Tool:
+        """As a model is offered it."""
+        return base.Tool(self.name, self.description, self.parameters)
+
+
+def schema(required: tuple[str, ...] = (), **properties: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON schema of an object with these properties and no others."""
+    return {
+        "type": "object",
+        "properties": {name: dict(one) for name, one in properties.items()},
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+def checked(tool: WorkTool, arguments: str | Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments as data that fits the tool's schema. Raises ToolFailed."""
+    given: Any = arguments
+    if isinstance(arguments, str):
+        if len(arguments) > MAX_ARGUMENTS:
+            raise ToolFailed(f"the arguments of {tool.name} are longer than {MAX_ARGUMENTS} characters; send less")
+        try:
+            given = json.loads(arguments or "{}")
+        except (ValueError, RecursionError) as error:
+            raise ToolFailed(f"the arguments of {tool.name} are no JSON ({error}); {usage(tool)}") from None
+    if not isinstance(given, Mapping):
+        raise ToolFailed(f"the arguments of {tool.name} must be one JSON object; {usage(tool)}")
+    given = {name: value for name, value in given.items() if value is not None}
+    unknown = sorted(given.keys() - tool.parameters["properties"].keys())
+    if unknown:
+        raise ToolFailed(f"{tool.name} takes no {', '.join(map(repr, unknown))}; {usage(tool)}")
+    wrong = problem(given, tool.parameters)
+    if wrong:
+        raise ToolFailed(f"the arguments of {tool.name} do not fit: {wrong}; {usage(tool)}")
+    return given
+
+
+def usage(tool: WorkTool) -> str:
+    """How to call it, in a line."""
+    needed = set(tool.parameters["required"])
+    parts = []
+    for name, one in tool.parameters["properties"].items():
+        kind = "|".join(map(str, one["enum"])) if "enum" in one else one.get("type", "value")
+        parts.append(f"{name}: {kind}" + ("" if name in needed else " (optional)"))
+    return f"it takes {{{', '.join(parts)}}}"
+
+
+def bounded(text: str, limit: int = MAX_OUTPUT) -> str:
+    """The text, its middle left out where it is too long."""
+    if len(text) <= limit:
+        return text
+    said = f"\n[… {len(text) - limit} characters and more were left out here; ask for a part …]\n"
+    room = max(limit - len(said), 0)
+    return text[: room * 2 // 3] + said + text[len(text) - room // 3 :]

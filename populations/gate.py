@@ -1,0 +1,100 @@
+"""The commit gate: is a kernel surely faster than the version to beat, and slower by too much on no case?
+
+**Gain.** Over the search cases that both were timed on, r_i = log(older_i ÷ new_i), with standard deviation
+s_i = hypot of both intervals' (log high − log low) / (2 · 1.96). The gain is the mean of the r_i (log of the geometric
+mean), with variance Σ s_i² / k² + 2 · DRIFT² (the drift between evaluations; none where times are modeled). It is sure
+where mean − 1.645 · deviation is above zero: one-sided, 95 %.
+
+**Regressions.** No r_i may be below −log(1 + regress).
+
+The same rule is asked twice: of the evaluation that the kernel is submitted with, and of one that is made for the
+purpose, because the best of many measured once looks faster than it is.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from evo_kernel.types import CaseKind, Evaluation, Gain, Measurement, Rival
+from populations.archive import DRIFT, SURE_DEVIATIONS
+
+Z95 = 1.96
+
+
+@dataclass(frozen=True)
+class GateSettings:
+    """`regress`: by how much a case may become slower (0.05: 5 %). `confirm`: whether hidden cases are asked too."""
+
+    regress: float = 0.05
+    confirm: bool = True
+
+    def __post_init__(self) -> None:
+        if self.regress < 0:
+            raise ValueError(f"regress must not be negative, not {self.regress}: 0.05 lets a case become 5 % slower")
+
+
+@dataclass(frozen=True)
+class Passage:
+    """What the gate says. `reason` may be shown to agents: it names search cases only."""
+
+    passed: bool
+    reason: str
+    gain: Gain | None = None
+
+
+def surely_better(new: Evaluation, older: Evaluation | None, settings: GateSettings) -> Passage:
+    """By the measurements of two scores. Without an older one, what is correct passes."""
+    if not new.passed:
+        return Passage(False, f"It is not correct: {new.status}.")
+    if older is None or not older.passed:
+        return Passage(True, "There is no correct version to beat.")
+    before = {one.case: one for one in older.measurements}
+    met = [(one, before[one.case]) for one in new.measurements if one.case in before]
+    if not met:
+        return Passage(False, "It was timed on no case that the version to beat was timed on.")
+    if all(one.plan == other.plan for one, other in met):
+        return Passage(False, "It is the same kernel as the version to beat: every plan is equal.", Gain(1.0, 1.0, 1.0))
+    ratios = [_ratio(one, other) for one, other in met]
+    gain = _gain(ratios, timed=any(one.n for pair in met for one in pair))
+    slower = [
+        f"{one.case} is {(math.exp(-ratio) - 1) * 100:.1f} % slower"
+        for (one, _), (ratio, _) in zip(met, ratios, strict=True)
+        if ratio < -math.log1p(settings.regress)
+    ]
+    if gain.low <= 1.0:
+        return Passage(False, f"Its gain over the version to beat is not sure: {gain}.", gain)
+    if slower:
+        limit = f"{settings.regress:.0%} is allowed"
+        return Passage(False, f"Its gain is {gain}, but {', '.join(slower[:4])}; {limit}.", gain)
+    return Passage(True, f"Its gain over the version to beat is {gain}.", gain)
+
+
+def stands(confirmation: Evaluation, settings: GateSettings) -> Passage:
+    """By a confirmation on hidden cases, side by side with the version to beat. The reason gives no case away."""
+    if not confirmation.passed:
+        return Passage(False, f"On shapes that are not shown here it does not stand: {confirmation.status}. Check "
+                              "masks, strides and sizes that are no multiple of a block.")  # fmt: skip
+    if confirmation.refutation:
+        return Passage(False, "Timed side by side with the version to beat on fresh inputs, its gain does not hold.")
+    hidden = [one for one in confirmation.comparisons if one.against is Rival.CHAMPION and one.kind is CaseKind.CONFIRM]
+    if any(one.high < 1.0 / (1.0 + settings.regress) for one in hidden):
+        return Passage(False, "On a shape that is not shown here it is slower than allowed.")
+    return Passage(True, "It stands on shapes that are not shown here.")
+
+
+def _ratio(new: Measurement, older: Measurement) -> tuple[float, float]:
+    """(log of older ÷ new, its standard deviation)."""
+    return math.log(older.median_us / new.median_us), math.hypot(_deviation(new), _deviation(older))
+
+
+def _deviation(one: Measurement) -> float:
+    return (math.log(one.high_us) - math.log(one.low_us)) / (2.0 * Z95)
+
+
+def _gain(ratios: list[tuple[float, float]], timed: bool) -> Gain:
+    count = len(ratios)
+    mean = math.fsum(ratio for ratio, _ in ratios) / count
+    variance = math.fsum(deviation**2 for _, deviation in ratios) / count**2 + (2.0 * DRIFT**2 if timed else 0.0)
+    margin = SURE_DEVIATIONS * math.sqrt(variance)
+    return Gain(math.exp(mean), math.exp(mean - margin), math.exp(mean + margin))
