@@ -26,6 +26,7 @@ COMMANDS = {
     "knowledge": ("evo_kernel.cli.knowledge", "knowledge"),
     "ask": ("evo_kernel.cli.asking", "ask"),
     "tell": ("evo_kernel.cli.asking", "tell"),
+    "mcp": ("evo_kernel.cli.mcp", "mcp"),
     "doctor": ("evo_kernel.cli.doctor", "doctor"),
 }
 SUMMARIES = {
@@ -42,6 +43,7 @@ SUMMARIES = {
     "knowledge": "Search what agents can look up: notes, the installed Triton, your own folders.",
     "ask": "Ask a population for an attempt: a brief as JSON.",
     "tell": "Hand in a kernel for an attempt, and get its verdict.",
+    "mcp": "Serve the workbench to coding agents over MCP.",
     "doctor": "What this machine can do, and what to mend.",
 }
 
