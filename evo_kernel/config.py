@@ -93,6 +93,21 @@ class KnowledgeConfig(_Section):
     )
 
 
+class ExternalConfig(_Section):
+    """Command-line coding agents as an operator (docs/external.md)."""
+
+    command: str | None = Field(default=None, description="what /bin/sh runs in an attempt's workspace")
+    name: str = Field(default="external", description="whose kernels they are, in the lineage")
+    minutes: Annotated[float, Field(gt=0)] = Field(default=30.0, description="that one attempt may take")
+    evaluations: _Count = Field(default=40, description="evaluations that one attempt may ask for")
+    submits: _Count = Field(default=12, description="submissions that one attempt may make")
+    pass_env: tuple[str, ...] = Field(default=(), description="environment variables that the agent is given, by name")
+    folder: Path | None = Field(
+        default=None, description="where workspaces and logs lie; POPULATION.agents if left out"
+    )
+    keep: bool = Field(default=False, description="keep the workspaces of attempts that are over")
+
+
 class Config(_Section):
     """One run."""
 
@@ -115,6 +130,7 @@ class Config(_Section):
     search: PopulationConfig = Field(default=PopulationConfig(), description="the memory of the search")
     operators: OperatorsConfig = Field(default=OperatorsConfig(), description="the variation operators")
     judge: JudgeConfig = Field(default=JudgeConfig(), description="the judge")
+    external: ExternalConfig = Field(default=ExternalConfig(), description="command-line coding agents")
     knowledge: KnowledgeConfig = Field(default=KnowledgeConfig(), description="what agents can look up")
 
 

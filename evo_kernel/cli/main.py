@@ -27,6 +27,7 @@ COMMANDS = {
     "ask": ("evo_kernel.cli.asking", "ask"),
     "tell": ("evo_kernel.cli.asking", "tell"),
     "mcp": ("evo_kernel.cli.mcp", "mcp"),
+    "agent": ("evo_kernel.cli.agent", "agent"),
     "doctor": ("evo_kernel.cli.doctor", "doctor"),
 }
 SUMMARIES = {
@@ -44,6 +45,7 @@ SUMMARIES = {
     "ask": "Ask a population for an attempt: a brief as JSON.",
     "tell": "Hand in a kernel for an attempt, and get its verdict.",
     "mcp": "Serve the workbench to coding agents over MCP.",
+    "agent": "Let any command-line coding agent work on a population.",
     "doctor": "What this machine can do, and what to mend.",
 }
 

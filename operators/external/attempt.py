@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from evo_kernel.types import Brief, Call, Proposal, Source, Step, Strategy
@@ -63,6 +64,22 @@ class Attempt:
     def submission(self) -> Submission | None:
         """What passed the gate; with it the attempt is over."""
         return self.bench.submission
+
+    def settle(self) -> None:
+        """Wait for a call that is under way."""
+        with self._lock:
+            pass
+
+    def over_for(self, seconds: float) -> Callable[[], bool]:
+        """Tells whether the attempt has been over for so long."""
+        since: list[float] = []
+
+        def over() -> bool:
+            if self.submission is not None and not since:
+                since.append(time.monotonic())
+            return bool(since) and time.monotonic() - since[0] >= seconds
+
+        return over
 
     @property
     def steps(self) -> tuple[Step, ...]:
