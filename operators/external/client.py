@@ -11,6 +11,7 @@ import json
 import os
 import socket
 import sys
+from typing import NoReturn
 
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 EXAMPLES = {
@@ -36,11 +37,18 @@ def main() -> int:
         print(f"the attempt is over, or nobody answers ({error}): there is nothing more to do here", file=sys.stderr)
         return 3
     print(answer["text"])
-    return 1 if answer.get("failed") else 0
+    return 1 if answer.get("failed") or (tool == "submit" and not answer.get("committed")) else 0
+
+
+class Parser(argparse.ArgumentParser):
+    """Says how it is done right, where it was done wrong."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"./{os.path.basename(sys.argv[1])}: {message}\n{self.epilog}\n")
 
 
 def parsed(name: str, words: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog=f"./{name}", epilog=f"example: {EXAMPLES[name]}")
+    parser = Parser(prog=f"./{name}", epilog=f"example: {EXAMPLES[name]}")
     if name in ("probe", "evaluate", "profile", "submit"):
         parser.add_argument("file", nargs="?", default=os.path.join(HERE, "kernel.py"), help="kernel.py if left out")
     if name in ("evaluate", "submit"):

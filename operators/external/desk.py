@@ -71,7 +71,7 @@ class Desk:
                 said = self._asked(connection)
                 if said is not None:
                     outcome = self._answer(*said)
-                    _say(connection, outcome.text, outcome.failed)
+                    _say(connection, outcome.text, outcome.failed, outcome.submission is not None)
             finally:
                 self._room.release()
 
@@ -92,5 +92,6 @@ class Desk:
         return None
 
 
-def _say(connection: socket.socket, text: str, failed: bool) -> None:
-    connection.sendall(json.dumps({"text": text, "failed": failed}).encode() + b"\n")
+def _say(connection: socket.socket, text: str, failed: bool, committed: bool = False) -> None:
+    answer = {"text": text, "failed": failed, "committed": committed}
+    connection.sendall(json.dumps(answer).encode() + b"\n")

@@ -36,8 +36,8 @@ faster than the best version known. There are {minutes:g} minutes, and {limits}.
    on. If it is committed, your work is done: stop.
 
 Run these commands in this folder, one at a time; each waits for its answer (up to a minute or two) and prints it. The
-exit code is 0 when the command was carried out, also where the kernel is wrong; 1 when it was not (the text says why);
-3 when the attempt is over. `./COMMAND --help` shows every option.
+exit code is 0 when the command was carried out, also where a kernel is wrong (for `./submit`: when it was committed), 1
+when not (the text says why), 2 for wrong options, 3 when the attempt is over. `./COMMAND --help` shows every option.
 
 | command | what it does |
 | --- | --- |

@@ -34,12 +34,16 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: _told.append(number))
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # of a terminal: our starter hears it too, and decides
+    own, null = os.dup(2), os.open(os.devnull, os.O_RDWR)
+
+    def begin() -> None:  # before the command can do anything, killing us included
+        os.write(own, json.dumps({"pid": os.getpid()}).encode() + b"\n")
+        _modest()
+
     child = subprocess.Popen(
         ["/bin/sh", "-c", command], cwd=folder, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT,
-        start_new_session=True, preexec_fn=_modest,  # noqa: PLW1509 - there is one thread here
+        start_new_session=True, preexec_fn=begin,  # noqa: PLW1509 - there is one thread here
     )  # fmt: skip
-    own, null = os.dup(2), os.open(os.devnull, os.O_RDWR)
-    os.write(own, json.dumps({"pid": child.pid}).encode() + b"\n")
     os.dup2(null, 1)  # the agent's output ends with the agent
     ended = _watch(child, time.monotonic() + deadline_s)
     if ended != "exited":

@@ -68,16 +68,22 @@ def run(
         except subprocess.TimeoutExpired:
             keeper.kill()
         hearing.join(LATE_S)
+        found = _heard(said)
         reading.join(LATE_S)
         tail = output.close()
+    return Ended(found["ended"], found["code"], found["left"], tail, time.monotonic() - began)
+
+
+def _heard(said: list[bytes]) -> dict[str, Any]:
+    """What the keeper found. Where it was killed, by the agent or by the machine, the command's group is ended here."""
     found: dict[str, Any] = {"ended": "lost", "code": None, "left": 0}
-    with contextlib.suppress(ValueError):  # the keeper was killed, by the agent or by the machine
+    with contextlib.suppress(ValueError):
         for line in said:
             found |= json.loads(line)
     if found["ended"] == "lost" and "pid" in found:
         with contextlib.suppress(OSError):
             os.killpg(found["pid"], signal.SIGKILL)
-    return Ended(found["ended"], found["code"], found["left"], tail, time.monotonic() - began)
+    return found
 
 
 def environment_for(folder: Path, pass_env: Mapping[str, str]) -> dict[str, str]:
