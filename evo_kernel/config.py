@@ -7,13 +7,16 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from evo_kernel.errors import ConfigError
 
 _Count = Annotated[int, Field(ge=1)]
 _Weight = Annotated[float, Field(ge=0)]
+_Dollars = Annotated[float, Field(ge=0)]
+_Seconds = Annotated[float, Field(gt=0)]
 
 
 class _Section(BaseModel):
@@ -55,12 +58,22 @@ class OperatorsConfig(_Section):
 
     mtmc: _Weight = Field(default=1.0, description="weight of macro thinking with the offline rewriter")
     crossover: _Weight = Field(default=0.15, description="weight of replaying another lineage's strategies")
+    llm_mtmc: _Weight = Field(
+        default=3.0, description="weight of macro thinking and micro coding by a model, given one"
+    )
+    llm_crossover: _Weight = Field(default=0.45, description="weight of merging two kernels by a model, given one")
+    avo: _Weight = Field(default=0.0, description="weight of an agent that is the whole operator (docs/avo.md)")
+    use: tuple[str, ...] = Field(
+        default=(),
+        description="these operators alone, each at the same weight, instead of the mix: mtmc, crossover, llm-mtmc, "
+        "llm-crossover, avo, best-of-n, sequential, session, or installed ones",
+    )
     installed: Mapping[str, _Weight] = Field(
         default={}, description="weights of operators that other packages offer (evo_kernel.operators), by name"
     )
     policy: str = Field(
         default="bandit",
-        description="how macro thinking picks a strategy: uniform, bandit, or the name of an installed one",
+        description="how offline macro thinking picks a strategy: uniform, bandit, or the name of an installed one",
     )
     max_steps: _Count = Field(default=1, description="strategies in one proposal, at most")
 
@@ -82,6 +95,76 @@ class JudgeConfig(_Section):
         default="auto",
         description="on a GPU, leave out knob settings that the time model puts far behind: where it has earned that, "
         "always, or never",
+    )
+
+
+class ModelConfig(_Section):
+    """One language model. Several are an ensemble: which of them answers is learnt from gain per dollar."""
+
+    name: str = Field(description="provider/model as litellm spells it, a name that your server knows, or `scripted`")
+    base_url: str | None = Field(default=None, description="a server that speaks the chat-completions protocol")
+    api_key_env: str | None = Field(default=None, description="the environment variable that holds the key")
+    price_in: _Dollars | None = Field(default=None, description="dollars a million prompt tokens, if litellm has none")
+    price_out: _Dollars | None = Field(default=None, description="dollars a million answered tokens")
+    price_cached: _Dollars | None = Field(default=None, description="dollars a million prompt tokens from the cache")
+    weight: _Weight = Field(default=1.0, description="share of the draws that are not by gain per dollar")
+    max_tokens: _Count = Field(default=16384, description="of one answer, at most")
+    temperature: Annotated[float, Field(ge=0)] | None = Field(default=None, description="the provider's if left out")
+    structured: bool | None = Field(default=None, description="takes a JSON schema; by litellm's table if left out")
+    cache_marks: bool | None = Field(default=None, description="takes cache marks; by litellm's table if left out")
+    try_s: _Seconds = Field(default=300.0, description="of one request")
+    deadline_s: _Seconds = Field(default=900.0, description="of one question, with all its tries and waits")
+
+    @field_validator("base_url")
+    @classmethod
+    def _plain(cls, url: str | None) -> str | None:
+        """An address is stored with the run; a key is not."""
+        if url is None:
+            return None
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"{url} is no address: write it like http://localhost:8000/v1")
+        if parts.username or parts.password or parts.query:
+            raise ValueError("an address is stored with the run, so keep keys out of it: name a variable (api_key_env)")
+        return url
+
+    @model_validator(mode="after")
+    def _both_prices(self) -> ModelConfig:
+        if (self.price_in is None) != (self.price_out is None):
+            raise ValueError("price_in and price_out go together (dollars a million tokens)")
+        return self
+
+
+class AgentsConfig(_Section):
+    """How operators with a language model work. Switches are there to be switched off: what does each part earn?"""
+
+    policy: str = Field(
+        default="llm",
+        description="who picks strategies: llm, mixed (llm and bandit), bandit, uniform, an installed one",
+    )
+    coder: Literal["combined", "llm", "rewriter"] = Field(
+        default="combined",
+        description="who carries them out: the rewriter where it can and else the model, or one alone",
+    )
+    hierarchy: bool = Field(default=True, description="first what to change, then how; off: faster, in one go")
+    evidence: bool = Field(default=True, description="prompts tell the parent's times, resources and bottleneck")
+    memory: bool = Field(default=True, description="prompts tell what was tried, and what has paid")
+    knowledge: bool = Field(default=True, description="prompts hold passages from the knowledge base")
+    guide: bool = Field(default=True, description="a strategy comes with a worked example")
+    category: bool = Field(default=True, description="repair requests name the kind of fault")
+    supervisor: bool = Field(default=True, description="a stalled agent is given new directions (avo)")
+    edits: _Count = Field(default=4, description="edits of one attempt that may build on each other")
+    repairs: Annotated[int, Field(ge=0)] = Field(
+        default=3, description="failed answers of one attempt that are answered"
+    )
+    turns: _Count = Field(default=120, description="answers of one attempt of an agent (avo)")
+    attempt_hours: _Seconds = Field(default=3.0, description="that one attempt of an agent may work (avo)")
+    answer_tokens: _Count = Field(default=8192, description="of one answer of a coder, at most")
+    lessons: tuple[Path, ...] = Field(default=(), description="what other runs learnt (agents.keep_lessons), told too")
+    keep_lessons: Path | None = Field(default=None, description="write what strategies earned here to this file")
+    when_money_is_out: Literal["go on", "end"] = Field(
+        default="go on",
+        description="go on with operators that need no model until another limit is reached, or end the run",
     )
 
 
@@ -129,6 +212,10 @@ class Config(_Section):
     budget: BudgetConfig = Field(default=BudgetConfig(), description="when the run ends")
     search: PopulationConfig = Field(default=PopulationConfig(), description="the memory of the search")
     operators: OperatorsConfig = Field(default=OperatorsConfig(), description="the variation operators")
+    models: Mapping[str, ModelConfig] = Field(
+        default={}, description="language models by a name of yours: [models.main] name = ..."
+    )
+    agents: AgentsConfig = Field(default=AgentsConfig(), description="operators with a language model")
     judge: JudgeConfig = Field(default=JudgeConfig(), description="the judge")
     external: ExternalConfig = Field(default=ExternalConfig(), description="command-line coding agents")
     knowledge: KnowledgeConfig = Field(default=KnowledgeConfig(), description="what agents can look up")
@@ -165,6 +252,8 @@ def _keys(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, Any
     for name, field in section.model_fields.items():
         if isinstance(field.default, BaseModel):
             yield from _keys(type(field.default), f"{prefix}{name}.")
+        elif name == "models":
+            yield from _keys(ModelConfig, "models.NAME.")
         else:
             yield prefix + name, field.description or "", field.default
 

@@ -246,7 +246,10 @@ class Engine:
             failed = None
         proposal = replace(proposal, probes=probe.spent.evaluations, wall_s=time.monotonic() - began)
         cost = probe.spent + Spent.of(proposal)
-        if failed is not None:
+        if failed is not None and failed.paused:  # nothing to record: what it has cost is with its turns
+            with self._lock:
+                self._observer.operator_failed(brief, failed)
+        elif failed is not None:
             self._population.fail(brief, proposal.operator, failed.reason, proposal, failed.exhausted)
             with self._lock:
                 self._failures[failed.reason] += 1

@@ -69,6 +69,7 @@ class OperatorFailed(EvoKernelError):
     """An operator could not make a proposal; carries what it had cost by then.
 
     `exhausted`: there is nothing left that it could try on this parent, as far as it can see now.
+    `paused`: it did not fail: the attempt stays open, and a later session goes on with it.
     """
 
     def __init__(
@@ -80,9 +81,11 @@ class OperatorFailed(EvoKernelError):
         steps: tuple[Step, ...] = (),
         calls: tuple[Call, ...] = (),
         exhausted: bool = False,
+        paused: bool = False,
     ) -> None:
         super().__init__(reason)
         self.reason, self.operator, self.exhausted = reason, operator, exhausted
+        self.paused = paused
         self.decisions, self.steps, self.calls = decisions, steps, calls
 
 

@@ -8,15 +8,22 @@ import threading
 # CPython 3.11 counts the depth of a conversion in one place for all threads: a thread switch in the middle of one (a gc
 # callback suffices) raises `SystemError: AST constructor recursion depth mismatch` (gh-106905).
 _parsing = threading.Lock()
+_TOO_MUCH = "too deeply nested, or too long a line of words, for Python's parser"
 
 
 def parse_module(text: str) -> ast.Module:
     """The tree of a module's text. Thread-safe. Raises SyntaxError, and ValueError on NUL bytes."""
-    with _parsing:
-        return ast.parse(text)
+    try:
+        with _parsing:
+            return ast.parse(text)
+    except MemoryError:  # how CPython 3.11's parser says that its own stack is full: a fault of the text
+        raise SyntaxError(_TOO_MUCH) from None
 
 
 def parse_expression(text: str) -> ast.expr:
     """The tree of one expression. Thread-safe. Raises as `parse_module` does."""
-    with _parsing:
-        return ast.parse(text, mode="eval").body
+    try:
+        with _parsing:
+            return ast.parse(text, mode="eval").body
+    except MemoryError:
+        raise SyntaxError(_TOO_MUCH) from None

@@ -502,6 +502,15 @@ class Operator(Protocol):
         ...
 
 
+@runtime_checkable
+class Resumes(Protocol):
+    """An operator whose attempts outlive a session."""
+
+    def holds(self, brief: Brief) -> bool:
+        """Whether it has begun this attempt, and can go on with it."""
+        ...
+
+
 class Judge(Protocol):
     """Scores sources of one task. Thread-safe."""
 

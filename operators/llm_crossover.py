@@ -1,5 +1,8 @@
 """Crossover by a language model: two kernels with their evidence, what is orthogonal merged into one.
 
+    LlmCrossover(model)                                  all defaults
+    LlmCrossover(model, Prompts(...), Limits(repairs=2))
+
 Unlike `crossover.py`, which replays strategies by name, this reads both sources. A is the brief's parent, B the
 inspiration with the best score among those with a strategy that A lacks. The edits are a coder's: probed and repaired
 one by one (`micro/session.py`). The claimed strategy is the first that B has and A lacks: its witness is looked
@@ -20,9 +23,9 @@ from operators.micro.llm_coder import known
 from operators.micro.session import Limits, Opening, Session
 from operators.micro.steps import KEPT
 from operators.prompts.evidence import evidence, strategy_line
-from operators.prompts.parts import Part
+from operators.prompts.parts import Part, rows, without_middle
 from operators.prompts.relatives import shown
-from operators.prompts.writer import Prompts, user
+from operators.prompts.writer import Prompts, looked_up, user
 
 ROLES = ("answer", "crossover")
 
@@ -42,7 +45,13 @@ class LlmCrossover:
         chances = (1.0, *(0.0 for _ in missing[1:]))
         decisions = (Decision(self.name, tuple(missing), chances, 0),)
         session = Session(
-            self._model, lambda text: self.opening(brief, text, other), source, probe, self._limits, known(brief)
+            self._model,
+            lambda text: self.opening(brief, text, other),
+            source,
+            probe,
+            self._limits,
+            known(brief),
+            self._prompts.switches.category,
         )
         try:
             coded = session.work()
@@ -69,16 +78,17 @@ class LlmCrossover:
         """Nothing to learn: the choice was the other lineage's."""
 
     def opening(self, brief: Brief, source: Source, other: Relative) -> Opening:
-        """The prompt: the situation of A, then B whole with its evidence."""
-        prompts = self._prompts
-        missing = "\n".join(f"- {strategy_line(s)}" for s in lacking(other.strategies, brief.parent.strategies))
+        """The prompt: B whole with its evidence, then the situation of A."""
+        prompts, budgets = self._prompts, self._prompts.budgets
+        missing = [f"- {strategy_line(s)}" for s in lacking(other.strategies, brief.parent.strategies)]
+        evidence_of_b = evidence(other.evaluation, budgets.evidence if prompts.switches.evidence else 0)
         others = tuple(relative for relative in brief.inspirations if relative.candidate != other.candidate)
         alone = dataclasses.replace(brief, inspirations=others)  # B is shown whole below
         parts = [
-            *prompts.situation(alone, source, query=brief.task.name),
-            Part(f"Evidence of B (candidate {other.candidate})", evidence(other.evaluation, prompts.budgets.evidence)),
-            Part("Strategies of B that A (the parent) lacks", missing),
-            Part("Source of B", f"```python\n{shown(other.source.text, prompts.budgets.source)[0].rstrip()}\n```"),
+            Part(f"Source of B (candidate {other.candidate})", f"```python\n{_cut(other, budgets.source)}\n```"),
+            Part("Evidence of B", evidence_of_b),
+            Part("Strategies of B that A (the parent) lacks", rows((), missing, budgets.tried)),
+            *prompts.situation(alone, source, query=looked_up(brief)),
         ]
         messages = (prompts.system(brief.task, brief.environment, *ROLES), user(parts))
         return Opening(messages, shown(source.text, prompts.budgets.source)[1])
@@ -95,6 +105,11 @@ class LlmCrossover:
             reason = "no inspiration that passed has a strategy that this parent lacks"
             raise OperatorFailed(reason, operator=self.name, exhausted=True)
         return max(found, key=lambda pair: (_score(pair[0]), pair[0].candidate))
+
+
+def _cut(relative: Relative, budget: int) -> str:
+    """Its source within the budget; the middle goes where smaller functions are not enough: it is read, not edited."""
+    return without_middle(shown(relative.source.text, budget)[0].rstrip(), budget)
 
 
 def _score(relative: Relative) -> float:

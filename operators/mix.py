@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from evo_kernel.errors import OperatorFailed
-from evo_kernel.types import Brief, Credit, Evaluation, Operator, Probe, Proposal
+from evo_kernel.types import Brief, Credit, Evaluation, Operator, Probe, Proposal, Resumes
 
 FORGET = 0.99  # weight of an operator's older credits, per credit
 FLOOR = 0.2  # share of attempts that go by the weights even when the mix adapts
@@ -65,6 +65,9 @@ class MixOperator:
         # A stream of its own: the drawn operator starts from brief.seed too, and must not see the same numbers.
         rng = np.random.default_rng(brief.seed).spawn(1)[0]
         left = [name for name, weight in self._weights.items() if weight > 0]
+        for operator in self._operators.values():  # an attempt that one of them has begun in an earlier session
+            if isinstance(operator, Resumes) and operator.holds(brief):
+                return operator.propose(brief, probe)
         reasons, exhausted = [], True
         while True:
             name = self._draw(left, rng)

@@ -352,7 +352,7 @@ class LineagePopulation:
                 best_score=None if math.isnan(score) else score,
             )
 
-    def calls(self, limit: int = 10_000) -> Iterable[tuple[int, bool, str, float | None]]:
+    def calls(self, limit: int = 10_000) -> Sequence[tuple[int, bool, str, float | None]]:
         """(attempt, whether no candidate came of it, model, dollars) of the latest calls, oldest first."""
         sql = (
             "SELECT attempt, NOT EXISTS (SELECT 1 FROM candidates c WHERE c.attempt = calls.attempt), model, dollars"

@@ -79,6 +79,37 @@ class CandidateView:
 
 
 @dataclass(frozen=True)
+class ModelUse:
+    """What was asked of one language model, over all sessions; tries that failed are calls too."""
+
+    model: str
+    calls: int
+    tokens_in: int
+    tokens_out: int
+    tokens_cached: int  # of tokens_in, read from the provider's cache
+    dollars: float  # of calls whose price is known
+    unpriced: int  # calls whose price is not
+    errors: int  # calls that brought no usable answer
+    wall_s: float  # summed over calls, which overlap
+
+    @property
+    def cached_share(self) -> float:
+        return self.tokens_cached / self.tokens_in if self.tokens_in else 0.0
+
+
+@dataclass(frozen=True)
+class OperatorUse:
+    """What came of one operator's attempts."""
+
+    operator: str
+    attempts: int  # those that ended
+    candidates: int
+    passed: int  # in the environment shown
+    dollars: float
+    best_score: float | None
+
+
+@dataclass(frozen=True)
 class Best:
     """The fastest candidate of an environment."""
 
@@ -118,12 +149,16 @@ class Status:
     ceilings: Mapping[str, float]  # of this environment's machine, by name with unit; empty where none were measured
     baselines: Mapping[str, Mapping[str, float]]  # µs by case and name
     baseline_faults: Mapping[str, Mapping[str, str]]  # why a baseline has no time, by case and name
+    models: tuple[ModelUse, ...] = ()  # language models, those that were asked most first
+    operators: tuple[OperatorUse, ...] = ()  # by name
 
     def as_data(self) -> dict[str, Any]:
         data = asdict(self)
         data["environment"] = None
         if self.environment is not None:
             data["environment"] = {**asdict(self.environment), "label": self.environment.label}
+        for one, use in zip(data["models"], self.models, strict=True):
+            one["cached_share"] = use.cached_share
         data["writer"] = {"pid": self.writer[0], "host": self.writer[1]} if self.writer else None
         if self.pipeline is not None:
             data["pipeline"]["age_s"] = self.pipeline.age_s(time.time())
@@ -222,7 +257,35 @@ class PopulationReader:
             ceilings=self.ceilings(),
             baselines=self.baselines(),
             baseline_faults=self.baseline_faults(),
+            models=self.models(),
+            operators=self.operators(),
         )
+
+    def models(self) -> tuple[ModelUse, ...]:
+        """What was asked of language models, those asked most first."""
+        remarked = self._one("SELECT COUNT(*) FROM sqlite_master WHERE name = 'call_remarks'")
+        joined = "LEFT JOIN call_remarks r ON r.attempt = c.attempt AND r.position = c.position" if remarked else ""
+        error = "COALESCE(r.error, c.error, '')" if remarked else "IFNULL(c.error, '')"
+        sql = (
+            "SELECT model, COUNT(*), SUM(tokens_in), SUM(tokens_out), SUM(tokens_cached), IFNULL(SUM(dollars), 0.0),"
+            f" SUM(dollars IS NULL), SUM({error} != ''), SUM(wall_s) FROM calls c {joined}"
+            " GROUP BY model ORDER BY COUNT(*) DESC, model"
+        )
+        return tuple(ModelUse(*row) for row in self.connection.execute(sql))
+
+    def operators(self) -> tuple[OperatorUse, ...]:
+        """What came of each operator's attempts; planted kernels are nobody's."""
+        sql = f"""
+        WITH ended AS (
+            SELECT c.attempt, c.operator, c.id AS candidate FROM candidates c WHERE c.parent IS NOT NULL
+            UNION ALL SELECT f.attempt, f.operator, NULL FROM failures f
+        ), paid AS (SELECT attempt, SUM(dollars) AS dollars FROM calls GROUP BY attempt)
+        SELECT operator, COUNT(*), COUNT(ended.candidate), SUM(IFNULL(s.status = 'passed', 0)),
+            IFNULL(SUM(dollars), 0.0), MAX(s.score)
+        FROM ended LEFT JOIN ({STANDINGS}) s ON s.candidate = ended.candidate LEFT JOIN paid USING (attempt)
+        GROUP BY operator ORDER BY operator
+        """
+        return tuple(OperatorUse(*row) for row in self.connection.execute(sql, (self.environment_row,)))
 
     def pipeline(self) -> PipelineState | None:
         """What the process that writes the file said last of what it is doing; None while nobody writes it."""

@@ -38,3 +38,11 @@ def test_threads_parse_at_once(switching):
     for thread in threads:
         thread.join()
     assert raised == []
+
+
+@pytest.mark.parametrize("text", ["flood " * 50_000, "x = " + "(" * 3000 + ")" * 3000])
+def test_text_that_is_too_much_for_the_parser_is_a_syntax_error(text):
+    with pytest.raises(SyntaxError):
+        syntax.parse_module(text)
+    with pytest.raises(SyntaxError):
+        syntax.parse_expression(text.removeprefix("x = "))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Any
 
 from evo_kernel import plugins
 from evo_kernel.budget import Budget, Ledger, Spent
+from evo_kernel.cli.operating import money_ends, operating, with_models
+from evo_kernel.cli.traffic import Traffic
 from evo_kernel.cli.watching import Thinking, announced, keep_ceilings, kept_baselines
 from evo_kernel.config import Config, config_from
 from evo_kernel.engine import Engine, EngineSettings, Observer, Summary
@@ -21,13 +24,7 @@ from evo_kernel.fitness.knobs import apply_knobs
 from evo_kernel.tasks.first import first_kernel
 from evo_kernel.tasks.loading import BUILTIN, builtin_names, load
 from evo_kernel.tasks.task import Task
-from evo_kernel.types import Environment, Judge, Operator, PlanVerdict, Relative, Source
-from operators.crossover import CrossoverOperator
-from operators.macro.bandit import BanditPolicy
-from operators.macro.policies import UniformPolicy
-from operators.micro.coder import RewriteCoder
-from operators.mix import MixOperator
-from operators.mtmc import MtmcOperator
+from evo_kernel.types import Environment, Judge, PlanVerdict, Relative, Source
 from populations.counters import Counters
 from populations.population import LineagePopulation, open_population
 from populations.reading import PopulationReader
@@ -79,19 +76,6 @@ def judge_settings(config: Config) -> JudgeSettings:
     )
 
 
-def build_operator(config: Config) -> Operator:
-    """The mix of the offline operators and of those that other packages offer. Raises UserError."""
-    coder = RewriteCoder()
-    settings = config.operators
-    policies = {"bandit": BanditPolicy, "uniform": UniformPolicy}
-    policy = policies.get(settings.policy) or plugins.factory(plugins.POLICIES, settings.policy)
-    mtmc = MtmcOperator(policy(), coder, max_steps=settings.max_steps)
-    installed = [plugins.factory(plugins.OPERATORS, name)() for name in settings.installed]
-    weights = {"mtmc": settings.mtmc, "crossover": settings.crossover}
-    weights |= {operator.name: weight for operator, weight in zip(installed, settings.installed.values(), strict=True)}
-    return MixOperator([mtmc, CrossoverOperator(coder), *installed], weights)
-
-
 @contextlib.contextmanager
 def prepared(config: Config, task: Task, path: Path, create: bool | None) -> Iterator[Prepared]:
     """Open judge and population for a run; plants the first kernel, and those that a new population starts from."""
@@ -141,19 +125,28 @@ def _verdicts(population: LineagePopulation, environment: Environment) -> Iterat
     yield from population.verdicts(environment.key)
 
 
-def ledger_of(config: Config, population: LineagePopulation) -> Ledger:
+def ledger_of(config: Config, population: LineagePopulation, traffic: Traffic | None = None) -> Ledger:
     """The run's ledger, with what earlier sessions of the population have spent."""
-    return Ledger(Budget(**config.budget.model_dump()), _spent(population.counters()))
+    models = with_models(config, traffic)
+    return Ledger(
+        Budget(**config.budget.model_dump()),
+        _spent(population.counters()),
+        by_call=models,
+        ends_with_money=money_ends(config, models),
+    )
 
 
-def search(config: Config, parts: Prepared, observer: Observer, ledger: Ledger) -> Summary:
+def search(
+    config: Config, parts: Prepared, observer: Observer, ledger: Ledger, traffic: Traffic | None = None
+) -> Summary:
     """Run the loop with signals: the first finishes what is in flight, a second stops now."""
-    settings = EngineSettings(width=config.width)
-    operator = Thinking(build_operator(config), parts.judge.stages)
-    engine = Engine(parts.population, operator, parts.judge, ledger, settings, observer, apply_knobs)
-    parts.judge.yardsticks.on_baselines = kept_baselines(parts.population, observer.trouble)
-    with announced(parts.population, parts.judge.stages), watched(engine, parts.judge):
-        return engine.run()
+    settings, stop, population = EngineSettings(width=config.width), threading.Event(), parts.population
+    with operating(config, population, parts.judge, ledger, observer.trouble, apply_knobs, traffic, stop) as operator:
+        thinking = Thinking(operator, parts.judge.stages)
+        engine = Engine(population, thinking, parts.judge, ledger, settings, observer, apply_knobs)
+        parts.judge.yardsticks.on_baselines = kept_baselines(population, observer.trouble)
+        with announced(population, parts.judge.stages), watched(engine, parts.judge, stop):
+            return engine.run()
 
 
 def _spent(counters: Counters) -> Spent:
@@ -167,8 +160,11 @@ def _spent(counters: Counters) -> Spent:
 
 
 @contextlib.contextmanager
-def watched(engine: Engine, judge: Judge) -> Iterator[None]:
-    """The first SIGINT or SIGTERM finishes what is in flight, the second ends every child and returns at once."""
+def watched(engine: Engine, judge: Judge, stop: threading.Event | None = None) -> Iterator[None]:
+    """The first SIGINT or SIGTERM finishes what is in flight, the second ends every child and returns at once.
+
+    `stop` is set by the second: calls of models end.
+    """
     seen: list[int] = []
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -179,6 +175,8 @@ def watched(engine: Engine, judge: Judge) -> Iterator[None]:
             engine.stop(f"stopped by {name}")
         else:
             engine.abort(f"stopped by {name}")
+            if stop is not None:
+                stop.set()
             judge.close()
 
     previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}

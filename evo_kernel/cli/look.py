@@ -52,7 +52,36 @@ def _counts(found: Any, label: str) -> list[tuple[str, str]]:
         ("evaluations", charged or "none"),
         ("cost", f"{found.wall_s / 60:.1f} min over {found.sessions} session(s), {found.gpu_s:.1f} s of GPU, "
                  f"${found.dollars:.2f}, {found.tokens} tokens"),
+        *operator_lines(found.operators),
+        *model_lines(found.models),
     ]  # fmt: skip
+
+
+def operator_lines(operators: Sequence[Any]) -> list[tuple[str, str]]:
+    """What came of each operator's attempts."""
+    return [
+        (
+            "operator",
+            f"{one.operator}: {one.attempts} attempts, {one.candidates} candidates, {one.passed} passed"
+            + (f", best {one.best_score:.3f}" if one.best_score is not None else "")
+            + (f", ${one.dollars:.2f}" if one.dollars else ""),
+        )
+        for one in operators
+    ]
+
+
+def model_lines(models: Sequence[Any]) -> list[tuple[str, str]]:
+    """What each language model was asked, and what that cost."""
+    return [
+        (
+            "model",
+            f"{one.model}: {one.calls} calls, {one.tokens_in} tokens in ({one.cached_share:.0%} cached), "
+            f"{one.tokens_out} out, ${one.dollars:.4f}"
+            + (f" and {one.unpriced} calls of unknown price" if one.unpriced else "")
+            + f", {one.errors} errors",
+        )
+        for one in models
+    ]
 
 
 def _machine(found: Any) -> list[tuple[str, str]]:

@@ -5,16 +5,37 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.text import Text
 
-from evo_kernel.config import Config, load_config
+from evo_kernel.config import Config, config_from, load_config
 from evo_kernel.errors import ConfigError
 
+if TYPE_CHECKING:
+    from evo_kernel.cli.traffic import Traffic
+
 _GPUS = click.option("--gpus", metavar="N|all", help="GPUs of this machine that judge side by side; 1 if left out.")
+_FILE = click.Path(path_type=Path, dir_okay=False)
+_MODELS = (
+    click.option(
+        "--model", "models", multiple=True, metavar="PROVIDER/NAME",
+        help="A language model, as litellm spells it; repeatable. `scripted` needs no network.",
+    ),
+    click.option("--base-url", metavar="URL", help="Ask the models at this server; it speaks chat completions."),
+    click.option("--api-key-env", metavar="NAME", help="The environment variable that holds the server's key."),
+    click.option("--record", type=_FILE, metavar="FILE", help="Append all that is said to models, and their answers."),
+    click.option("--replay", type=_FILE, metavar="FILE", help="Answer from such a recording; nothing is asked."),
+)  # fmt: skip
+
+
+def _with_models(command: Callable[..., None]) -> Callable[..., None]:
+    for option in reversed(_MODELS):
+        command = option(command)
+    return command
 
 
 @click.command()
@@ -36,7 +57,8 @@ _GPUS = click.option("--gpus", metavar="N|all", help="GPUs of this machine that 
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override one configuration key; repeatable."
 )
 @click.option("--unconfined", is_flag=True, help="Go on where candidate code cannot be confined at all.")
-@click.option("--dry-run", is_flag=True, help="Show what would be done; judge the first kernel; search nothing.")
+@_with_models
+@click.option("--dry-run", is_flag=True, help="Show what would be done, prompts too; judge the first kernel; no more.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
 def run(
     task: str | None,
@@ -47,24 +69,35 @@ def run(
     gpus: str | None,
     overrides: tuple[str, ...],
     unconfined: bool,
+    models: tuple[str, ...],
+    base_url: str | None,
+    api_key_env: str | None,
+    record: Path | None,
+    replay: Path | None,
     dry_run: bool,
     as_json: bool,
 ) -> None:
     """Search for a faster kernel for TASK: a built-in name (`evo-kernel tasks list`) or the path of a task file.
 
-    The default configuration is configs/quickstart.toml: offline operators, three minutes. The population file keeps
-    everything; `evo-kernel resume` goes on with it.
+    The default configuration is configs/quickstart.toml: offline operators, three minutes. With a --model it is
+    configs/agents.toml: an hour, five dollars, the offline operators mixed in. The population file keeps everything;
+    `evo-kernel resume` goes on with it.
 
     \b
     evo-kernel run softmax
     evo-kernel run my_op.py --set budget.hours=1 --set operators.policy=uniform
     evo-kernel run my_op.py --population longer.db --start-from my_op.db
+    evo-kernel run my_op.py --model anthropic/NAME --set budget.dollars=2
+    evo-kernel run my_op.py --model NAME --base-url http://localhost:8000/v1
 
     Exit codes: 0 a kernel passed; 1 none did; 2 a mistake that you can mend; 3 the machine failed; 130 interrupted
     (what was found is kept, and `resume` goes on).
     """
     extra = [f"judge.unconfined={str(unconfined).lower()}"] if unconfined else []
-    config = load_config(config_file or Path("configs/quickstart.toml"), [*overrides, *extra])
+    shipped = Path("configs/agents.toml" if models or replay else "configs/quickstart.toml")
+    config = load_config(config_file or shipped, [*overrides, *extra])
+    config = _asking(config, models, base_url, api_key_env)
+    traffic = _traffic(record, replay)
     named = {"task": task, "population": population, "start_from": start_from, "device": device, "gpus": gpus}
     config = config.model_copy(update={key: value for key, value in named.items() if value is not None})
     from evo_kernel.cli import compose
@@ -73,13 +106,15 @@ def run(
     path = compose.population_path(config, loaded)
     config = config.model_copy(update={"task": compose.lasting_name(loaded), "population": path})
     if dry_run:
-        _dry_run(config, loaded, path)
+        from evo_kernel.cli.dry import dry_run as show_what_would_be_done
+
+        show_what_would_be_done(config, loaded, path, traffic)
         return
     if path.exists():
         raise ConfigError(
             f"{path} exists already: go on with `evo-kernel resume {path}`, or name another --population."
         )
-    _search(config, loaded, path, create=True, as_json=as_json)
+    _search(config, loaded, path, create=True, as_json=as_json, traffic=traffic)
 
 
 @click.command()
@@ -91,8 +126,20 @@ def run(
 @click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override one configuration key; repeatable."
 )
+@_with_models
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
-def resume(population: Path, device: str | None, gpus: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
+def resume(
+    population: Path,
+    device: str | None,
+    gpus: str | None,
+    overrides: tuple[str, ...],
+    models: tuple[str, ...],
+    base_url: str | None,
+    api_key_env: str | None,
+    record: Path | None,
+    replay: Path | None,
+    as_json: bool,
+) -> None:
     """Go on with POPULATION under the configuration that it was started with.
 
     What was spent counts: raise a budget to search on.
@@ -110,10 +157,36 @@ def resume(population: Path, device: str | None, gpus: str | None, overrides: tu
     if overrides or named:
         merged = load_config(None, overrides).model_dump(exclude_unset=True)
         config = compose.config_with(config, {**merged, **named})
-    _search(config, compose.task_of(config), population, create=False, as_json=as_json)
+    config, traffic = _asking(config, models, base_url, api_key_env), _traffic(record, replay)
+    _search(config, compose.task_of(config), population, create=False, as_json=as_json, traffic=traffic)
 
 
-def _search(config: Config, task: Any, path: Path, *, create: bool, as_json: bool) -> None:
+def _asking(config: Config, models: tuple[str, ...], base_url: str | None, api_key_env: str | None) -> Config:
+    """The configuration with these models in place of its own. Raises ConfigError."""
+    if not models:
+        if base_url or api_key_env:
+            raise ConfigError("--base-url and --api-key-env say where a --model is: name one, or use [models.main].")
+        return config
+    where = {"base_url": base_url, "api_key_env": api_key_env}
+    configured = {one.name: one.model_dump() for one in config.models.values()}
+    named = {
+        name: {**configured.get(name, {"name": name}), **{key: value for key, value in where.items() if value}}
+        for name in models
+    }
+    return config_from({**config.model_dump(mode="json"), "models": named}, "--model")
+
+
+def _traffic(record: Path | None, replay: Path | None) -> Traffic:
+    from evo_kernel.cli.traffic import Traffic
+
+    if record is not None and record == replay:
+        raise ConfigError(f"{record} cannot be recorded to while it is replayed: name another file to --record.")
+    if replay is not None and not replay.is_file():
+        raise ConfigError(f"there is no recording {replay}; make one with --record.")
+    return Traffic(record, replay)
+
+
+def _search(config: Config, task: Any, path: Path, *, create: bool, as_json: bool, traffic: Traffic) -> None:
     from evo_kernel.cli import compose, summary
     from evo_kernel.cli.printing import open_console
     from evo_kernel.observe.live import Progress
@@ -129,10 +202,10 @@ def _search(config: Config, task: Any, path: Path, *, create: bool, as_json: boo
         head = f"task {task.name} · {path} · scores are {environment.label}{side_by_side}"
         console.print(Text(head), soft_wrap=True)
         console.print(Text(summary.scale_line(environment)), soft_wrap=True)
-        ledger = compose.ledger_of(config, parts.population)
+        ledger = compose.ledger_of(config, parts.population, traffic)
         best, state = parts.population.best(), parts.judge.stages.state
         with Progress(console, environment, ledger.left, best, state) as progress:
-            ended = compose.search(config, parts, progress, ledger)
+            ended = compose.search(config, parts, progress, ledger, traffic)
         cut_off = max(progress.in_flight, len(parts.population.pending())) if ended.cause == "interrupted" else 0
         if as_json:
             click.echo(json.dumps(summary.as_data(parts, ended, path) | {"cut_off": cut_off}))
@@ -157,28 +230,3 @@ def _warnings(task: Any) -> list[str]:
     from evo_kernel.tasks.probe import probe
 
     return [*task.notes, *(finding.sentence for finding in probe(task))]
-
-
-def _dry_run(config: Config, task: Any, path: Path) -> None:
-    from evo_kernel.fitness.judge import open_judge
-    from evo_kernel.tasks.first import first_kernel
-    from evo_kernel.types import Purpose
-
-    first = first_kernel(task)
-    click.echo(f"task        {task.name} ({task.path})")
-    click.echo(f"population  {path}{' (exists: this would be a resume)' if path.exists() else ''}")
-    click.echo(f"budget      {_listed(config.budget.model_dump(exclude_none=True)) or 'no limit'}")
-    weights = config.operators
-    mix = {"mtmc": weights.mtmc, "crossover": weights.crossover, **weights.installed}
-    click.echo(f"operators   {', '.join(f'{name} at weight {weight:g}' for name, weight in mix.items())}")
-    click.echo(f"policy      {weights.policy}, at most {weights.max_steps} step(s) a proposal")
-    from evo_kernel.cli.compose import judge_settings
-
-    with open_judge(task, device=config.device, settings=judge_settings(config), gpus=config.gpus) as judge:
-        evaluation = judge.evaluate(first, Purpose.PROBE)
-        click.echo(f"judge       {judge.environment.label}, {judge.environment.confinement}")
-    click.echo(f"first kernel {evaluation.status}: {evaluation.reason or 'right on every check case'}")
-
-
-def _listed(limits: dict[str, Any]) -> str:
-    return ", ".join(f"{value:g} {name.replace('_', ' ')}" for name, value in limits.items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ def as_data(parts: Prepared, ended: Summary, path: Path) -> dict[str, Any]:
     """One object for scripts."""
     best = best_of(parts.population)
     counters = parts.population.counters()
+    models, operators = _uses(path)
     return {
         "population": str(path),
         "task": parts.task.name,
@@ -38,6 +40,8 @@ def as_data(parts: Prepared, ended: Summary, path: Path) -> dict[str, Any]:
         "confirmation": confirmed_data(_confirmation(path, best)),
         "confirmed": parts.population.champion() is not None,
         "baseline_faults": _baseline_faults(path),
+        "models": models,
+        "operators": operators,
         "gpu_busy": list(parts.judge.stages.state().busy_session),
         "score_is": scale_line(parts.judge.environment).removeprefix("score: "),
     }
@@ -101,6 +105,7 @@ def show(
 ) -> None:
     """The last word of a run on a terminal."""
     _show_counts(console, parts, ended, cut_off)
+    _show_models(console, path)
     best = best_of(parts.population)
     if best is None or best.evaluation is None:
         console.print(f"no candidate passed; `evo-kernel tree {path} --all` lists what became of each", highlight=False)
@@ -147,6 +152,26 @@ def _show_best(console: Console, parts: Prepared, path: Path, best: Relative, ev
         console.print(Text(line), soft_wrap=True)
     if evaluation.knobs:
         console.print(Text("knobs: " + ", ".join(f"{name}={value}" for name, value in evaluation.knobs)))
+
+
+def _uses(path: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """What models were asked, and what came of operators."""
+    from populations.reading import PopulationReader
+
+    with PopulationReader(path) as reader:
+        models = [asdict(one) | {"cached_share": one.cached_share} for one in reader.models()]
+        return models, [asdict(one) for one in reader.operators()]
+
+
+def _show_models(console: Console, path: Path) -> None:
+    from evo_kernel.cli.look import model_lines, operator_lines
+    from populations.reading import PopulationReader
+
+    with PopulationReader(path) as reader:
+        models, operators = reader.models(), reader.operators()
+    if models:
+        for name, line in [*operator_lines(operators), *model_lines(models)]:
+            console.print(Text(f"{name} {line}"), soft_wrap=True)
 
 
 def _confirmation(path: Path, best: Relative | None) -> Evaluation | None:

@@ -11,9 +11,9 @@ from evo_kernel.budget import Spent
 from evo_kernel.errors import PopulationError
 from evo_kernel.fitness.knobs import apply_knobs
 from evo_kernel.types import Brief, CaseKind, Environment, Evaluation, Knobs, Purpose, Relative, Source
-from operators.workbench.bench import Rooms, Workbench, start_files, task_files
+from operators.workbench.bench import Workbench, start_files, task_files
 from operators.workbench.judging import Allowed
-from operators.workbench.protocols import Evidence, GateVerdict, Knowledge, Note, Order, Version
+from operators.workbench.protocols import Evidence, GateVerdict, Knowledge, Note, Order, Rooms, Version
 from operators.workbench.workspace import Workspace
 from populations.diary import StoredNote
 from populations.gate import GateSettings, Passage, stands, surely_better

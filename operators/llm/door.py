@@ -70,6 +70,11 @@ class LiteLLMModel:
             stop=stop or threading.Event(),
         )
 
+    @property
+    def price(self) -> Price | None:
+        """Dollars a token; None where neither the caller nor litellm knows. Imports litellm."""
+        return self._line.facts().price
+
     def complete(
         self,
         messages: Sequence[Message],

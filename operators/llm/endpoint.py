@@ -41,6 +41,14 @@ class Endpoint:
                 return 0.0
             return max(left, 0.1)
 
+    def resting_s(self) -> float:
+        """Seconds for which nobody is let through; 0 when somebody would be. Unlike `admit`, changes nothing."""
+        with self._lock:
+            left = self._open_until - self._clock()
+            if not self._is_open or (left <= 0 and not self._probing):
+                return 0.0
+            return max(left, 0.1)
+
     def quiet_s(self) -> float:
         """Seconds for which the endpoint asked to be left alone."""
         with self._lock:

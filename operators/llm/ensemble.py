@@ -49,12 +49,20 @@ class Ensemble:
     of them to any; one that continues stays with the member that spoke last. Where a member cannot answer (down, too
     long, refused, beyond the budget), the next best is asked; one that is invalid is not asked again.
 
+    `weights`: by member, relative, 1 where not given: how that share FLOOR is divided. A member of weight 0 is asked
+    only where no other can answer.
+
     `overhead`: dollars that an attempt costs besides its model (GPU time, mostly). Without it a free model that never
     gains anything would be worth any number of attempts.
     """
 
     def __init__(
-        self, members: Sequence[Model], rng: np.random.Generator, overhead: float = 0.01, name: str = "ensemble"
+        self,
+        members: Sequence[Model],
+        rng: np.random.Generator,
+        overhead: float = 0.01,
+        name: str = "ensemble",
+        weights: Mapping[str, float] | None = None,
     ) -> None:
         self.name = name
         self._members = {member.name: member for member in members}
@@ -63,6 +71,7 @@ class Ensemble:
         if overhead <= 0:
             raise ValueError(f"overhead must be above zero dollars, not {overhead}")
         self._rng, self._overhead = rng, overhead
+        self._weights = {name: float((weights or {}).get(name, 1.0)) for name in self._members}
         self._records = {name: _Record() for name in self._members}
         self._invalid: set[str] = set()
         self._speakers: OrderedDict[str, str] = OrderedDict()
@@ -121,7 +130,10 @@ class Ensemble:
             draws = {name: self._records[name].sample(typical, self._rng) for name in names}
             order = sorted(names, key=lambda name: -draws[name])
             if self._rng.random() < FLOOR:
-                order = [names[i] for i in self._rng.permutation(len(names))]
+                # By weight, without replacement, as exponential waiting times (Efraimidis and Spirakis, 2006).
+                waits = {name: self._rng.exponential() / max(self._weights[name], 1e-12) for name in names}
+                order = sorted(names, key=lambda name: waits[name])
+            order.sort(key=lambda name: self._weights[name] == 0)
             last = max((i for i, message in enumerate(messages) if message.role == "assistant"), default=-1)
             speaker = self._speakers.get(_digest(messages[: last + 1])) if last >= 0 else None
         return sorted(order, key=lambda name: name != speaker)

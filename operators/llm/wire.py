@@ -89,6 +89,20 @@ def load_litellm() -> Any:
         return litellm
 
 
+def unready(model: str) -> str:
+    """Why litellm could not ask a provider's model, in a sentence; empty where it could try."""
+    litellm = load_litellm()
+    try:
+        litellm.get_llm_provider(model)
+    except Exception:  # noqa: BLE001 (litellm raises what it likes for a name that it cannot place)
+        return (
+            f"litellm knows no provider of a model {model!r}. Write provider/name, for example openai/{model} or "
+            f"ollama/{model}, or give the address of a server of your own (--base-url)."
+        )
+    missing = litellm.validate_environment(model).get("missing_keys") or ()
+    return f"{model} needs {' and '.join(missing)} in the environment. Put the key there." if missing else ""
+
+
 class LiteLLMWire:
     """The real one."""
 

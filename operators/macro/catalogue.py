@@ -138,12 +138,20 @@ def proposed(name: str, family: str, description: str, region: str = "") -> Stra
 
     Raises ValueError when the name is the catalogue's or no short lower-case word, or the family is unknown.
     """
-    if not _NAME.fullmatch(name) or name in CATALOGUE or name == OTHER:
+    if not _NAME.fullmatch(name) or name in (*CATALOGUE, OTHER, UNGUIDED.name):
         raise ValueError(f"a new strategy needs a new name in lower case with hyphens, at most 40 long, not {name!r}")
     words = " ".join(description.split())
     if family not in FAMILIES or not words:
         raise ValueError(f"a new strategy needs a description and one of the families {', '.join(FAMILIES)}")
     return Strategy(name, family, " ".join(region.split())[:80], ((DESCRIPTION, words[:MAX_DESCRIPTION]),))
+
+
+UNGUIDED = Strategy(
+    "as-you-see-fit",
+    "algorithm",
+    parameters=((DESCRIPTION, "whatever makes the kernel faster: the one who writes it chooses"),),
+)
+"""The only offer where there is no hierarchy: who writes the code also decides what to change."""
 
 
 def description(strategy: Strategy) -> str:

@@ -1,8 +1,11 @@
 """The policy that is a language model: it reads the evidence and picks an offer by its number.
 
+    LlmPolicy(model)                                     all defaults
+    LlmPolicy(model, Prompts(...), BanditPolicy())       what it reads; who decides when the model cannot
+
 The answer is one JSON object by a schema, never free text. Where the coder takes free strategies the model may propose
-one of its own instead; it is appended to the offers, stored like any other, and offered again on other parents of the
-run once something came of it (`learn`).
+one of its own instead (the number after the last offer); it is appended to the offers, stored like any other, and
+offered again on other parents of the run once something came of it (`Prompts.memory`).
 
 Propensities: the chosen offer gets the confidence that the model states, held between an even chance and 1, and the
 others share the rest evenly. That is what it says, not a frequency: a log of it can be read, and weighed with care.
@@ -13,35 +16,23 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from evo_kernel.types import Brief, Call, Credit, Decision, Strategy
+from evo_kernel.types import Call, Credit, Decision, Strategy
 from operators.llm.base import Message, Model, ModelFailed
-from operators.macro.catalogue import CATALOGUE, FAMILIES, description, proposed
+from operators.macro.catalogue import FAMILIES, description, proposed
 from operators.macro.features import MacroState, context
 from operators.macro.policies import Policy, UniformPolicy
-from operators.prompts.evidence import bottleneck, strategy_line
-from operators.prompts.parts import Part, rows, tokens
-from operators.prompts.writer import Prompts, user
+from operators.prompts.evidence import strategy_line
+from operators.prompts.parts import Part, one_line, rows, tokens
+from operators.prompts.writer import Prompts, looked_up, user
 
 MAX_PROPOSED = 12  # of the run's own strategies, offered again; those that paid best
 ANSWER_TOKENS = 2048  # room to think for models that do so in the answer
-NEW = 0  # the number that stands for a strategy of the model's own
-
-
-@dataclass
-class _Paid:
-    """What came of a strategy: attempts, those witnessed, and the sum of their log gains."""
-
-    strategy: Strategy
-    times: int = 0
-    witnessed: int = 0
-    log_gain: float = 0.0
+OUTCOME = 100  # tokens of what came of a step of this attempt
 
 
 class LlmPolicy:
@@ -55,12 +46,12 @@ class LlmPolicy:
     def __init__(self, model: Model, prompts: Prompts | None = None, fallback: Policy | None = None) -> None:
         self._model, self._prompts = model, prompts or Prompts()
         self._fallback = fallback or UniformPolicy()
-        self._lock = threading.Lock()
-        self._paid: dict[str, _Paid] = {}
 
     def choose(self, state: MacroState, offered: tuple[Strategy, ...], rng: np.random.Generator) -> Decision:
         if state.brief is None:
             return self._fallback.choose(state, offered, rng)
+        if len(offered) == 1 and not state.free:
+            return Decision(self.name, offered, (1.0,), 0, context(state))  # nothing to ask
         if state.free:
             offered = (*offered, *self._own(state, offered))
         try:
@@ -72,34 +63,28 @@ class LlmPolicy:
             chosen, confidence = read_answer(reply.message.content, offered, state.free)
         except ValueError as error:
             call = dataclasses.replace(reply.call, error=reply.call.error or f"unusable choice: {error}")
-            return self._instead(state, offered, rng, (call,))
+            return self._instead(state, offered, rng, (*reply.earlier, call))
         if chosen not in offered:
             offered = (*offered, chosen)
         at = offered.index(chosen)
         chances = stated(confidence, len(offered), at)
-        return Decision(self.name, offered, chances, at, context(state), (reply.call,))
+        return Decision(self.name, offered, chances, at, context(state), reply.calls)
 
     def learn(self, credit: Credit) -> None:
         self._fallback.learn(credit)
-        if credit.decision is None or credit.depth != 0 or not math.isfinite(credit.log_gain):
-            return
-        strategy = credit.decision.offered[credit.decision.chosen]
-        with self._lock:
-            paid = self._paid.setdefault(strategy.name, _Paid(strategy))
-            paid.times += 1
-            paid.witnessed += credit.witnessed
-            paid.log_gain += credit.log_gain
+        self._prompts.memory.learn(credit)
 
     def messages(self, state: MacroState, offered: Sequence[Strategy]) -> tuple[Message, ...]:
         """The prompt of a choice; `state.brief` is given."""
         prompts, brief = self._prompts, state.brief
         assert brief is not None
-        tried = [f"- {strategy_line(strategy)}: {outcome}" for strategy, outcome in state.trail]
+        budgets, memory = prompts.budgets, prompts.switches.memory
+        trail = [f"- {strategy_line(s)}: {one_line(outcome, OUTCOME)}" for s, outcome in reversed(state.trail)]
         parts = [
-            *prompts.situation(brief, state.source, query=_query(brief)),
-            Part("What has paid in this run", self._earned(prompts.budgets.paid)),
-            Part("This attempt so far", "\n".join(tried)),
-            Part("Choose one", offers_text(offered, prompts.budgets.offers, state.free)),
+            *prompts.situation(brief, state.source, query=looked_up(brief)),
+            *(prompts.remembered(brief.task) if memory else ()),
+            Part("This attempt so far, youngest first", rows((), trail, budgets.trail)),
+            Part("Choose one", offers_text(offered, budgets.offers, state.free)),
         ]
         return prompts.system(brief.task, brief.environment, "macro"), user(parts)
 
@@ -110,36 +95,23 @@ class LlmPolicy:
 
     def _own(self, state: MacroState, offered: Sequence[Strategy]) -> list[Strategy]:
         """Strategies that were proposed in this run, without those offered or tried here."""
-        with self._lock:
-            own = [paid for name, paid in self._paid.items() if name not in CATALOGUE]
-        best = sorted(own, key=lambda paid: -paid.log_gain / paid.times)[:MAX_PROPOSED]
         known = {s.key for s in offered} | {entry.strategy.key for entry in state.tried}
         known |= {strategy.key for strategy, _outcome in state.trail}
-        return [paid.strategy for paid in best if paid.strategy.key not in known]
-
-    def _earned(self, budget: int) -> str:
-        with self._lock:
-            paid = sorted(self._paid.values(), key=lambda one: -abs(one.log_gain / one.times))
-            lines = [
-                f"- {one.strategy.name}: {one.times} times, seen in the plan {one.witnessed} times, "
-                f"{(math.exp(one.log_gain / one.times) - 1) * 100:+.1f} % speed on average"
-                for one in paid
-            ]
-        return rows((), lines, budget)
+        return [strategy for strategy in self._prompts.memory.own(MAX_PROPOSED) if strategy.key not in known]
 
 
 def answer_schema(count: int, free: bool) -> Mapping[str, Any]:
     """The JSON schema of an answer; every field is required, as strict providers want it."""
-    low = NEW if free else 1
+    last = count + 1 if free else count
     properties: dict[str, Any] = {
         "why": {"type": "string", "description": "what holds the kernel back, and why this helps; two sentences"},
-        "choice": {"type": "integer", "minimum": low, "maximum": count, "description": "the number of the offer"},
+        "choice": {"type": "integer", "minimum": 1, "maximum": last, "description": "the number of the offer"},
         "confidence": {"type": "number", "minimum": 0, "maximum": 1, "description": "that it is the best of these"},
     }
     if free:
         properties["proposal"] = {
             "anyOf": [{"type": "null"}, _PROPOSAL],
-            "description": f"null, or, with choice {NEW}, a strategy of your own",
+            "description": f"null, or, with choice {last}, a strategy of your own",
         }
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
@@ -170,10 +142,10 @@ def read_answer(text: str, offered: Sequence[Strategy], free: bool) -> tuple[Str
         raise ValueError(f"choice is {choice!r}, not a number of an offer")
     if not isinstance(confidence, int | float) or isinstance(confidence, bool) or not math.isfinite(confidence):
         confidence = 1.0  # the choice stands; that it cannot weigh it is no reason to lose it
-    if choice == NEW and free:
+    if choice == len(offered) + 1 and free:
         wish = answer.get("proposal")
         if not isinstance(wish, dict):
-            raise ValueError(f"choice {NEW} needs a proposal")
+            raise ValueError(f"choice {choice} needs a proposal")
         parts = [wish.get(name, "") for name in ("name", "family", "description", "region")]
         if not all(isinstance(part, str) for part in parts):
             raise ValueError("every field of a proposal is a text")
@@ -197,8 +169,8 @@ def offers_text(offered: Sequence[Strategy], budget: int, free: bool) -> str:
     short = [f"{number}. {strategy_line(_bare(strategy))}" for number, strategy in enumerate(offered, start=1)]
     full = [f"{line}: {description(strategy)}" for line, strategy in zip(short, offered, strict=True)]
     if free:
-        head = f"{NEW}. a strategy of your own, where none of these is the right one (fill in `proposal`)"
-        short, full = [head, *short], [head, *full]
+        last = f"{len(offered) + 1}. a strategy of your own, where none of these is the right one (fill in `proposal`)"
+        short, full = [*short, last], [*full, last]
     said = len(full)
     while said and tokens("\n".join([*full[:said], *short[said:]])) > budget:
         said -= 1
@@ -209,10 +181,3 @@ def _bare(strategy: Strategy) -> Strategy:
     """Without the words that say what it does."""
     kept = tuple(pair for pair in strategy.parameters if pair[1] != description(strategy))
     return dataclasses.replace(strategy, parameters=kept)
-
-
-def _query(brief: Brief) -> str:
-    """What to look up: the task, and what holds its slowest case back."""
-    measured = brief.parent.evaluation.measurements if brief.parent.evaluation else ()
-    slowest = max(measured, key=lambda m: m.median_us, default=None)
-    return f"{brief.task.name} {bottleneck(slowest) if slowest else ''}".strip()

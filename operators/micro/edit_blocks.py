@@ -18,6 +18,9 @@ SEARCH, DIVIDE, REPLACE = "<<<<<<< SEARCH", "=======", ">>>>>>> REPLACE"
 CONTINUE = "CONTINUE"
 """A line of its own after the code: this was one step, and there is more to do once it has passed."""
 
+COMPARED_LINES, COMPARED_WIDTH = 12, 160
+"""Of a block that does not fit, so much is compared with the source: time grows with the square of both."""
+
 FILE_LANGUAGES = ("", "python", "py", "python3")
 _FENCE = re.compile(r"^\s{0,3}(`{3,}|~{3,})\s*([^`\s]*)\s*$")
 _MARKER = re.compile(r"^(<{5,}|={5,}|>{5,})(\s|$)")
@@ -180,24 +183,27 @@ def _replaced(text: str, block: Block) -> tuple[str | None, str]:
 
 def _nearest(lines: Sequence[str], wanted: Sequence[str]) -> str:
     """The lines that look most like what was searched for, numbered, to copy from."""
-    size = len(wanted)
+    size = min(len(wanted), COMPARED_LINES)
     windows = range(max(len(lines) - size + 1, 1))
-    goal = "\n".join(wanted)
+    exact, lines = lines, [line[:COMPARED_WIDTH] for line in lines]
+    goal = "\n".join(line[:COMPARED_WIDTH] for line in wanted[:size])
     matcher = SequenceMatcher(autojunk=False, b=goal)
 
     def likeness(at: int) -> float:
         matcher.set_seq1("\n".join(lines[at : at + size]))
         return matcher.quick_ratio()
 
-    # quick_ratio is an upper bound: the exact ratio is taken of the ten best only.
-    best = sorted(windows, key=likeness, reverse=True)[:10]
+    # quick_ratio is an upper bound: the exact ratio is taken of the five best only.
+    best = sorted(windows, key=likeness, reverse=True)[:5]
     scored = [
         (SequenceMatcher(None, "\n".join(lines[at : at + size]), goal, autojunk=False).ratio(), at) for at in best
     ]
     ratio, at = max(scored, key=lambda pair: (pair[0], -pair[1]))
     if ratio < 0.5:
         return " Nothing there is like them: copy the lines to replace from the source as it stands."
-    shown = "\n".join(lines[max(at - 1, 0) : at + size + 1])
+    if size < len(wanted):  # of a long block, show where it first differs
+        at += next((n for n, (one, two) in enumerate(zip(exact[at:], wanted, strict=False)) if one != two), 0)
+    shown = "\n".join(exact[max(at - 1, 0) : at + size + 1])
     return f" The nearest are at line {at + 1}:\n```\n{shown}\n```\nCopy them exactly, indentation included."
 
 

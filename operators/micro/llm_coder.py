@@ -1,4 +1,12 @@
-"""The coder that is a language model: any strategy that can be put into words, edit by edit, each one probed."""
+"""The coder that is a language model: any strategy that can be put into words, edit by edit, each one probed.
+
+    LlmCoder(model)                                                     all defaults
+    LlmCoder(model, Prompts(...), Limits(repairs=2), tries=2)           what it reads, how often it may repair
+    CombinedCoder(RewriteCoder(), LlmCoder(model))                      exact and free where that applies
+    MtmcOperator(LlmPolicy(model, prompts), LlmCoder(model, prompts), max_steps=2, name="mtmc-llm")
+
+With `Switches(hierarchy=False)` it offers one strategy, to do as it sees fit: the control without macro thinking.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +23,12 @@ from operators.micro.rewrites.base import kernels_of
 from operators.micro.session import Limits, Opening, Session
 from operators.prompts.parts import Part, first_lines
 from operators.prompts.relatives import shown
-from operators.prompts.writer import Prompts, user
+from operators.prompts.writer import Prompts, looked_up, user
 
-CODER = ("answer", "coder")
-"""The documents that tell a model what a coder does."""
+CODER, ALONE = ("answer", "coder"), ("answer", "alone")
+"""The documents that tell a model what a coder does: with a strategy, and with none."""
+
+AGAIN = 1 << 30  # tries where the only offer is to do as one sees fit: no reason to do so once only
 
 
 class LlmCoder:
@@ -26,8 +36,6 @@ class LlmCoder:
 
     `guides`: strategy name → how it is done; an empty mapping leaves them out.
     """
-
-    free = True
 
     def __init__(
         self,
@@ -37,12 +45,13 @@ class LlmCoder:
         tries: int = 2,
         guides: Mapping[str, str] | None = None,
     ) -> None:
-        self.tries = tries
         self._model, self._prompts, self._limits = model, prompts or Prompts(), limits or Limits()
         self._guides = shipped_guides() if guides is None else guides
+        self.free = self._prompts.switches.hierarchy
+        self.tries = tries if self.free else AGAIN
 
     def offer(self, source: Source, task: TaskCard) -> tuple[Strategy, ...]:
-        return applicable(source, task)
+        return applicable(source, task) if self._prompts.switches.hierarchy else (catalogue.UNGUIDED,)
 
     def carry_out(self, job: Job) -> Coded:
         session = Session(
@@ -52,17 +61,23 @@ class LlmCoder:
             job.probe,
             self._limits,
             known(job.brief),
+            self._prompts.switches.category,
         )
         return session.work()
 
     def opening(self, brief: Brief, source: Source, strategy: Strategy) -> Opening:
         """The prompt for one strategy on the source as it stands."""
         prompts, keep = self._prompts, kernels_of(strategy)
+        if not prompts.switches.hierarchy:
+            memory = prompts.remembered(brief.task) if prompts.switches.memory else []
+            parts = [*memory, *prompts.situation(brief, source, query=looked_up(brief))]
+            messages = (prompts.system(brief.task, brief.environment, *ALONE), user(parts))
+            return Opening(messages, shown(source.text, prompts.budgets.source)[1])
         described = catalogue.description(strategy)
-        guide = first_lines(self._guides.get(strategy.name, ""), prompts.budgets.guide)
+        guide = self._guides.get(strategy.name, "") if prompts.switches.guide else ""
         parts = [
+            Part("Guide to the strategy", first_lines(guide, prompts.budgets.guide)),
             *prompts.situation(brief, source, keep, f"{strategy.name} {described} {brief.task.name}"),
-            Part("Guide to the strategy", guide),
             Part("The strategy to carry out", strategy_text(strategy, described)),
         ]
         messages = (prompts.system(brief.task, brief.environment, *CODER), user(parts))

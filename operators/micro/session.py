@@ -67,10 +67,11 @@ class Session:
         probe: Probe,
         limits: Limits | None = None,
         known: Mapping[str, int] | None = None,
+        category: bool = True,
     ) -> None:
-        """`known`: sha256 → candidate, of sources that are no news."""
+        """`known`: sha256 → candidate, of sources that are no news. `category`: whether repair requests name it."""
         self._model, self._opening, self._probe = model, opening, probe
-        self._limits, self._known = limits or Limits(), dict(known or {})
+        self._limits, self._known, self._category = limits or Limits(), dict(known or {}), category
         self._start = self._good = self._source = source
         self._opened = opening(source)
         self._messages: list[Message] = list(self._opened.messages)
@@ -126,7 +127,7 @@ class Session:
             self._opened = self._opening(self._source)
             self._messages = [*self._opened.messages, last]
             reply = self._model.complete(tuple(self._messages), max_tokens=self._limits.max_tokens)
-        self._calls.append(reply.call)
+        self._calls.extend(reply.calls)
         if reply.finish == "refused":
             raise ModelFailed("it declines to answer", "refused")
         return reply
@@ -196,6 +197,8 @@ class Session:
             if self._source != self._good
             else "The source is as it was before this edit."
         )
+        if not self._category:
+            return f"Failed.\n{reason}\n\n{stands}"
         return f"Failed ({found.fault}).\n{reason}\n\n{ADVICE[found.fault]} {stands}"
 
     def _say(self, reply: Reply, text: str) -> None:
@@ -222,8 +225,10 @@ def _syntax_fault(text: str) -> str:
     try:
         tree = parse_module(text)
     except SyntaxError as error:
-        return f"not valid Python: {error.msg} at line {error.lineno}\n{_around(text, error.lineno or 1)}"
-    except (ValueError, RecursionError, MemoryError) as error:
+        if error.lineno is None:
+            return f"not valid Python: {error.msg}"
+        return f"not valid Python: {error.msg} at line {error.lineno}\n{_around(text, error.lineno)}"
+    except (ValueError, RecursionError) as error:
         return f"not valid Python: {error}"
     if not any(getattr(node, "name", "") == "run" for node in tree.body):
         return "the module has no top-level `def run(...)`; keep it"

@@ -6,8 +6,9 @@ import math
 
 from evo_kernel.types import Evaluation, KernelFeatures, Measurement, PlanFeatures, Strategy, Tried
 from operators.macro.signs import MULTIPROCESSORS
-from operators.prompts.parts import rows, tokens
+from operators.prompts.parts import one_line, rows, tokens
 
+REASON = 120  # tokens of why something failed, or of knobs, in a line
 NEAR = 0.8  # share of the speed of light from which little is left to gain
 _CASES = ("| case | time µs | speed-up | of light | launches | bottleneck |", "| --- | --- | --- | --- | --- | --- |")
 _KERNELS = (
@@ -36,12 +37,12 @@ def verdict(evaluation: Evaluation | None) -> str:
     if evaluation is None:
         return "Not judged yet."
     if not evaluation.passed:
-        return f"{evaluation.status}: {evaluation.reason}"
+        return f"{evaluation.status}: {one_line(evaluation.reason, REASON)}"
     where = evaluation.environment.label
     if evaluation.score is None:
         return f"Correct; not timed ({where})."
     knobs = ", ".join(f"{name}={value}" for name, value in evaluation.knobs)
-    tuned = f" The tuner has set {knobs}." if knobs else ""
+    tuned = f" The tuner has set {one_line(knobs, REASON)}." if knobs else ""
     return f"Correct; score {evaluation.score:.3f} (geometric mean of baseline ÷ kernel), {where}.{tuned}"
 
 
@@ -61,7 +62,8 @@ TERMS = ("dram", "l2", "tensor", "issue", "atomics", "exposed", "tail", "launch"
 
 def strategy_line(strategy: Strategy) -> str:
     tail = ", ".join(f"{name}={value}" for name, value in strategy.parameters)
-    return " ".join(part for part in (strategy.name, f"at {strategy.region}" if strategy.region else "", tail) if part)
+    line = " ".join(part for part in (strategy.name, f"at {strategy.region}" if strategy.region else "", tail) if part)
+    return one_line(line, REASON)
 
 
 def tried_line(entry: Tried) -> str:

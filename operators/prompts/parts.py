@@ -26,16 +26,35 @@ class Budgets:
     inspirations: int = 4000  # shared evenly; the middle of a difference goes
     tried: int = 700  # the oldest go first
     paid: int = 400  # strategies that moved least go first
+    lessons: int = 400  # of the least similar tasks go first
+    trail: int = 400  # the oldest go first
+    hint: int = 800  # the middle of the difference between the two tasks goes
     profile: int = 800  # lines go from the end
     knowledge: int = 1500  # whole passages go, the least fitting first
     guide: int = 1800  # lines go from the end
     offers: int = 2500  # none may go: summaries do, last offers first
-    fault: int = 1200  # the middle of a long message goes
 
     def __post_init__(self) -> None:
         low = [item.name for item in fields(self) if getattr(self, item.name) < 0]
         if low:
             raise ValueError(f"a budget of tokens must not be negative: {', '.join(low)}; 0 leaves a part out")
+
+
+@dataclass(frozen=True)
+class Switches:
+    """What can be left out to see what it is worth. All are on but in an ablation.
+
+    `hierarchy`: one chooses, another writes; without it the writer is told to choose, too. `evidence`: times, resources
+    and profile of the parent. `memory`: what was tried and what has paid. `category`: the kind of fault, and what to
+    look at, in a repair request. Placebo evidence is no switch: hand over a brief with another's evaluation.
+    """
+
+    hierarchy: bool = True
+    evidence: bool = True
+    guide: bool = True
+    knowledge: bool = True
+    memory: bool = True
+    category: bool = True
 
 
 @dataclass(frozen=True)
@@ -59,6 +78,15 @@ def first_lines(text: str, budget: int) -> str:
     lines = text.split("\n")
     kept = _fitting(lines, budget - tokens(_left_out(len(lines))))
     return "\n".join([*lines[:kept], _left_out(len(lines) - kept)])
+
+
+def one_line(text: str, budget: int) -> str:
+    """The text in one line, its end left out where it does not fit."""
+    line = " ".join(text.split())
+    if tokens(line) <= budget:
+        return line
+    room = max(budget * BYTES_A_TOKEN - 4, 0)
+    return line.encode()[:room].decode(errors="ignore") + "…" if room else ""
 
 
 def without_middle(text: str, budget: int) -> str:

@@ -1,4 +1,11 @@
-"""Puts prompts together from a brief: one system message that stays the same, one user message that does not."""
+"""Puts prompts together from a brief: one system message that stays the same, one user message that does not.
+
+    Prompts()                                            all defaults
+    Prompts(Budgets(source=16_000), Switches(), knowledge=KnowledgeBase(), profile=table_of, memory=Memory(lessons),
+            hint=transfer_hint(other_card, champion, card))
+
+One object is shared by the operators of a run: the memory in it learns from every credit (`LlmPolicy.learn`).
+"""
 
 from __future__ import annotations
 
@@ -9,8 +16,9 @@ from typing import Protocol
 
 from evo_kernel.types import Brief, CaseCard, CaseKind, Environment, Relative, Source, TaskCard
 from operators.llm.base import Message
-from operators.prompts.evidence import evidence, strategy_line, tried_line
-from operators.prompts.parts import Budgets, Part, first_lines, joined, rows, tokens, without_middle
+from operators.macro.memory import Memory
+from operators.prompts.evidence import bottleneck, evidence, strategy_line, tried_line
+from operators.prompts.parts import Budgets, Part, Switches, first_lines, joined, one_line, rows, tokens, without_middle
 from operators.prompts.relatives import chosen, relatives_text, shown
 
 _FOLDER = Path(__file__).parent
@@ -42,18 +50,24 @@ Profile = Callable[[Relative], str]
 class Prompts:
     """What all prompts of a run share. Thread-safe when `knowledge` and `profile` are.
 
-    `inspirations`: relatives shown at most; `passages`: of the knowledge base, at most.
+    `hint`: where the first kernels come from, if from another task. `inspirations`: relatives shown at most;
+    `passages`: of the knowledge base, at most.
     """
 
     def __init__(
         self,
         budgets: Budgets | None = None,
+        switches: Switches | None = None,
+        *,
         knowledge: Knowledge | None = None,
         profile: Profile | None = None,
+        memory: Memory | None = None,
+        hint: str = "",
         inspirations: int = 3,
         passages: int = 4,
     ) -> None:
-        self.budgets = budgets or Budgets()
+        self.budgets, self.switches = budgets or Budgets(), switches or Switches()
+        self.memory, self._hint = memory or Memory(), hint
         self._knowledge, self._profile = knowledge, profile
         self._inspirations, self._passages = inspirations, passages
 
@@ -64,6 +78,7 @@ class Prompts:
             Part("Triton notes", first_lines(document("api"), budgets.api)),
             Part("Hardware and environment", first_lines(_hardware(environment), budgets.hardware)),
             Part("Task", task_text(task, budgets.task)),
+            Part("Where the first kernels come from", without_middle(self._hint, budgets.hint)),
             *(Part("Your part", document(role)) for role in roles),
         ]
         return Message("system", f"{document('rules').strip()}\n\n{joined(parts)}", stable=True)
@@ -73,16 +88,26 @@ class Prompts:
 
         `source`: as it stands, which is the parent's before the first step. `keep`: functions that must be whole.
         """
-        budgets, parent = self.budgets, brief.parent
+        budgets, switches, parent = self.budgets, self.switches, brief.parent
         relatives = chosen(brief.inspirations, parent, self._inspirations)
         tried = [tried_line(entry) for entry in brief.tried]  # youngest first
-        return [
+        known = [
             Part(f"Evidence of the parent (candidate {parent.candidate})", self._evidence(parent)),
             Part("Profile of the parent", self._profiled(parent)),
+        ]
+        return [
+            *(known if switches.evidence else ()),
             Part("Relatives", relatives_text(relatives, parent, budgets.inspirations)),
-            Part("Tried on this parent, youngest first", rows((), tried, budgets.tried)),
+            Part("Tried on this parent, youngest first", rows((), tried, budgets.tried if switches.memory else 0)),
             Part("Passages from the knowledge base", self._found(query)),
             source_part(source, budgets.source, keep, parent.source == source),
+        ]
+
+    def remembered(self, task: TaskCard) -> list[Part]:
+        """What has paid: in this population, and elsewhere on tasks like this one."""
+        return [
+            Part("What has paid in this population", rows((), self.memory.paid(), self.budgets.paid)),
+            Part("What has paid on similar tasks", rows((), self.memory.told(task), self.budgets.lessons)),
         ]
 
     def _evidence(self, parent: Relative) -> str:
@@ -95,7 +120,7 @@ class Prompts:
 
     def _found(self, query: str) -> str:
         """Whole passages, best first, as many as fit; the first is cut if even it does not."""
-        if self._knowledge is None or not query or self.budgets.knowledge <= 0:
+        if self._knowledge is None or not self.switches.knowledge or not query or self.budgets.knowledge <= 0:
             return ""
         texts: list[str] = []
         for passage in self._knowledge.search(query, self._passages):
@@ -110,6 +135,13 @@ class Prompts:
 
 def user(parts: Sequence[Part]) -> Message:
     return Message("user", joined(parts))
+
+
+def looked_up(brief: Brief) -> str:
+    """What to look up: the task, and what holds its slowest case back."""
+    measured = brief.parent.evaluation.measurements if brief.parent.evaluation else ()
+    slowest = max(measured, key=lambda m: m.median_us, default=None)
+    return f"{brief.task.name} {bottleneck(slowest) if slowest else ''}".strip()
 
 
 @cache
@@ -127,17 +159,19 @@ def source_part(source: Source, budget: int, keep: Collection[str], is_parent: b
 
 def task_text(task: TaskCard, budget: int) -> str:
     """Contract, cases (search cases first) and reference, which gives way first."""
-    atomics = "may differ in the last bits (atomics are allowed)" if task.atomics else "must agree bit by bit"
-    contract = (
-        f"{task.name}: {task.description or 'see the reference.'}\n"
-        f"Allowed in `run`: {task.allow}. fp32 contractions may use: {task.precision}. Two runs {atomics}."
-    )
+    said = one_line(task.description, budget // 4) if task.description else "see the reference."
+    contract = f"{task.name}: {said}\n{contract_text(task)}"
     search_first = sorted(task.cases, key=lambda case: case.kind is not CaseKind.SEARCH)
     cases = rows(("Cases (hidden ones of other sizes are judged too):",), [_case(c) for c in search_first], budget // 4)
     left = budget - tokens(contract) - tokens(cases) - 8
     reference = without_middle(task.reference.strip(), left)
     code = f"```python\n{reference}\n```" if reference else ""
     return "\n\n".join(part for part in (contract, cases, code) if part) if budget > 0 else ""
+
+
+def contract_text(task: TaskCard) -> str:
+    atomics = "may differ in the last bits (atomics are allowed)" if task.atomics else "must agree bit by bit"
+    return f"Allowed in `run`: {task.allow}. fp32 contractions may use: {task.precision}. Two runs {atomics}."
 
 
 def _case(case: CaseCard) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from operators.workbench.files import file_tools
 from operators.workbench.judging import KERNEL, Allowed, Judging
 from operators.workbench.looking import knowledge_tools, lineage_tools
 from operators.workbench.notebook import Notes
-from operators.workbench.protocols import Bench, Knowledge, Lineage, Notebook
+from operators.workbench.protocols import Rooms
 from operators.workbench.tool import Submission, ToolFailed, WorkTool, bounded, checked
 from operators.workbench.workspace import Workspace
 
@@ -48,16 +48,6 @@ class Outcome:
         return Outcome(**given, submission=submission)
 
 
-@dataclass(frozen=True)
-class Rooms:
-    """What a workbench stands on. None leaves the tools out that need it (ablations)."""
-
-    bench: Bench
-    lineage: Lineage | None = None
-    knowledge: Knowledge | None = None
-    notebook: Notebook | None = None
-
-
 class Workbench:
     """The tools of one attempt. Thread-safe: calls are carried out one after the other."""
 
@@ -68,14 +58,15 @@ class Workbench:
         brief: Brief,
         author: str,
         allowed: Allowed | None = None,
+        extra: Sequence[WorkTool] = (),
     ) -> None:
-        """`author`: the operator at work, named by its notes."""
-        self.workspace, self._lock = workspace, threading.Lock()
+        """`author`: the operator at work, named by its notes. `extra`: tools of whoever drives the agent."""
+        self.workspace, self.brief, self._lock = workspace, brief, threading.Lock()
         self._judging = Judging(
             workspace, rooms.bench, rooms.lineage, brief.attempt, brief.parent.source.language,
             brief.parent.source, allowed or Allowed(),
         )  # fmt: skip
-        tools = [*file_tools(workspace), *self._judging.tools()]
+        tools = [*file_tools(workspace), *self._judging.tools(), *extra]
         if rooms.lineage is not None:
             tools += lineage_tools(workspace, rooms.lineage)
         if rooms.knowledge is not None:

@@ -127,3 +127,13 @@ class Notebook(Protocol):
         ...
 
     def note(self, number: int) -> Note | None: ...
+
+
+@dataclass(frozen=True)
+class Rooms:
+    """What a workbench stands on. None leaves the tools out that need it (ablations)."""
+
+    bench: Bench
+    lineage: Lineage | None = None
+    knowledge: Knowledge | None = None
+    notebook: Notebook | None = None

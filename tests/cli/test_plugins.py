@@ -40,7 +40,7 @@ def offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_operators_and_policies_join_the_mix(offered: Path) -> None:
-    from evo_kernel.cli.compose import build_operator
+    from evo_kernel.cli.operating import build_operator
 
     mix = build_operator(load_config(None, ["operators.installed.scripted=2.0", "operators.policy=mine"]))
     assert isinstance(mix._operators["scripted"], ScriptedOperator)  # type: ignore[attr-defined]

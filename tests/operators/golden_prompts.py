@@ -10,6 +10,7 @@ from evo_kernel.types import (
     Brief,
     CaseCard,
     CaseKind,
+    Decision,
     Environment,
     Evaluation,
     Measurement,
@@ -23,14 +24,17 @@ from evo_kernel.types import (
 )
 from operators.llm.base import Message
 from operators.llm_crossover import LlmCrossover
-from operators.macro.catalogue import STOP, proposed
+from operators.macro.catalogue import STOP, UNGUIDED, proposed
 from operators.macro.features import MacroState
 from operators.macro.llm_policy import LlmPolicy
+from operators.macro.memory import Lesson, Memory, traits
 from operators.micro.llm_coder import LlmCoder
 from operators.micro.masks import applicable
+from operators.prompts.parts import Switches
+from operators.prompts.transfer import transfer_hint
 from operators.prompts.writer import Prompts
 from tests.operators.support_model import FakeModel, Judged, block
-from tests.operators.support_search import kernel, plan, seed_of
+from tests.operators.support_search import credit, kernel, plan, seed_of
 
 GOLDEN = Path(__file__).parent / "golden"
 H200 = Environment("measured", "NVIDIA H200", "570.1", "2.11.0", "3.6.0", True, 1, "none")
@@ -101,8 +105,26 @@ def sample() -> Brief:
     return Brief(40, CARD, parent, (better, failure, parent), tried, 0, (1, 40), H200)
 
 
-def prompts() -> Prompts:
-    return Prompts(knowledge=Library(), profile=lambda relative: "softmax_kernel  41.5 us  bound by memory (72 %)")
+ELSEWHERE = Lesson("log_softmax", traits(CARD), "one-pass-row", 9, 7, 1.8)
+
+
+def prompts(switches: Switches | None = None) -> Prompts:
+    memory = Memory([ELSEWHERE])
+    memory.learn(credit(Decision("uniform", (HOIST,), (1.0,), 0), 0.025))
+    return Prompts(
+        switches=switches,
+        knowledge=Library(),
+        profile=lambda relative: "softmax_kernel  41.5 us  bound by memory (72 %)",
+        memory=memory,
+    )
+
+
+def from_another_task() -> str:
+    """The hint of a run that starts from the kernels of a softmax with a temperature."""
+    other = dataclasses.replace(
+        CARD, name="soft", precision="tf32", reference=CARD.reference.replace("(x, ", "(x / 2, ")
+    )
+    return transfer_hint(other, sample().inspirations[0], CARD)
 
 
 def conversations() -> dict[str, tuple[Message, ...]]:
@@ -112,7 +134,11 @@ def conversations() -> dict[str, tuple[Message, ...]]:
     offered = (*applicable(brief.parent.source, CARD), own, STOP)
     state = MacroState(CARD, brief.parent, brief.parent.source, brief.tried, 1, brief, True, ((ONLINE, "kept"),))
     coder = LlmCoder(FakeModel(""), shared)
+    hinted = Prompts(hint=from_another_task())
+    alone = LlmCoder(FakeModel(""), prompts(Switches(hierarchy=False)))
     return {
+        "prompt_transfer.txt": (hinted.system(CARD, H200, "macro"),),
+        "prompt_coder_no_hierarchy.txt": alone.opening(brief, brief.parent.source, UNGUIDED).messages,
         "prompt_macro.txt": LlmPolicy(FakeModel(""), shared).messages(state, offered),
         "prompt_coder.txt": coder.opening(brief, brief.parent.source, ONLINE).messages,
         "prompt_coder_free.txt": coder.opening(brief, brief.parent.source, own).messages,
@@ -125,8 +151,9 @@ def conversations() -> dict[str, tuple[Message, ...]]:
 
 def repair(brief: Brief, shared: Prompts) -> tuple[Message, ...]:
     """A whole conversation: a block that does not fit, one that is wrong, one that passes."""
-    from operators.micro.coder import Job
     import numpy as np
+
+    from operators.micro.coder import Job
 
     wrong = block("    row = tl.program_id(0)", "    row = tl.program_id(1)")
     right = block("    row = tl.program_id(1)", "    row = tl.program_id(0).to(tl.int64)")

@@ -66,7 +66,7 @@ def _gain(x, centre, gain):
 
 
 CHECKS = {  # shapes, dtype, reference in float64
-    "fuse-consumer": ([(37, 53), (53,), (53,)], F32, lambda x, c, g: _gain(x, c, g)),
+    "fuse-consumer": ([(37, 53), (53,), (53,)], F32, _gain),
     "fuse-producer": ([(9, 700), (9, 700)], F32, lambda x, w: (x * (w * w + 0.5)).sum(1) / (w * w + 0.5).sum(1)),
     "one-pass-row": ([(7, 133)], F32, _stretch),
     "online-row": ([(3, 4999)], F32, _entropy),
@@ -80,6 +80,10 @@ CHECKS = {  # shapes, dtype, reference in float64
     "exp2": ([(150,), (150,)], F32, _smooth),
     "input-precision": ([(70, 90), (65, 90)], F32, lambda s, m: s @ m.T),
     "causal-skip": ([(300, 32), (300, 32), (300, 32)], F32, lambda a, b, c: torch.tril(a @ b.T) @ c),
+    "hoist": ([(7, 1500), (7,)], F32, lambda x, g: x.abs().sum(1) * g / (1 + g * g)),
+    "cache-hints": ([(9, 700), (700,), (700,)], F32, lambda x, t, w: (w * (x - t) ** 2).sum(1)),
+    "multi-pass-row": ([(5, 5001)], F32, lambda x: (x - x.mean(1, keepdim=True)).abs().mean(1)),
+    "accumulate-type": ([(5, 5001)], F16, lambda x: (x * x).sum(1)),
     "rows-per-program": ([(37, 45), (45,)], F32, lambda x, w: x - ((x * w).sum(1) / w.sum())[:, None]),
 }
 

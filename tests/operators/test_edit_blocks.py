@@ -1,5 +1,7 @@
 """The corpus of answers: the well-formed all apply, the malformed all end in a repair request with the right category."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -62,6 +64,14 @@ def test_a_misfit_shows_the_nearest_lines_and_what_is_in():
     told = feedback(edited)
     assert "y = torch.empty_like(x)" in told and "Already in, do not send again: block 1." in told
     assert BOTH in edited.text
+
+
+def test_a_misfit_of_a_large_file_is_answered_in_time():
+    large = "\n".join(f"    y{n} = tl.load(x_ptr + {n} * stride + cols, mask=mask, other=0.0)" for n in range(2000))
+    started = time.monotonic()
+    edited = apply(parse(block(large.replace("y1000 =", "z1000 ="), "    pass") + block("q" * 300_000, "")), large)
+    assert len(edited.misfits) == 2 and "The nearest are at line 1001:" in edited.misfits[0][1]
+    assert time.monotonic() - started < 20
 
 
 @given(st.text(alphabet="<>=` \nSEARCHREPLACEdef run(x):python~#.", max_size=200))

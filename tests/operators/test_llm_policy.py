@@ -21,6 +21,7 @@ from tests.operators.support_search import TASK, brief, credit, relative
 
 PARENT = relative(1, Source(SOURCE))
 OFFERED = (*applicable(PARENT.source, TASK), STOP)
+NEW = len(OFFERED) + 1  # the number that stands for a strategy of the model's own
 WISH = {"name": "half-and-half", "family": "memory", "description": "Split the row in two.", "region": "kernel a"}
 
 
@@ -53,7 +54,7 @@ def test_it_may_stop_where_that_is_offered():
     "answer",
     [
         "", "I choose 2", "[]", "2", '{"choice": "2"}', '{"choice": true}', '{"choice": 1.5}', "{}", '{"choice": null}',
-        choice(0), choice(-1), choice(10_000), choice(0, proposal=WISH),
+        choice(0), choice(-1), choice(10_000), choice(NEW, proposal=WISH),
     ],
 )  # fmt: skip
 def test_what_cannot_be_used_goes_to_the_fallback_with_its_cost(answer):
@@ -78,11 +79,11 @@ def test_a_model_that_fails_leaves_the_choice_to_the_fallback(kind):
 )  # fmt: skip
 def test_a_proposal_must_be_one(wish):
     with pytest.raises(ValueError):
-        read_answer(choice(0, proposal=wish), OFFERED, free=True)
+        read_answer(choice(NEW, proposal=wish), OFFERED, free=True)
 
 
 def test_a_proposal_is_offered_again_once_something_came_of_it():
-    policy = LlmPolicy(FakeModel(choice(0, proposal=WISH), choice(1)))
+    policy = LlmPolicy(FakeModel(choice(NEW, proposal=WISH), choice(1)))
     own = proposed(**WISH)
     decision = policy.choose(state(free=True), OFFERED, rng())
     assert decision.offered == (*OFFERED, own) and decision.chosen == len(OFFERED)
@@ -91,7 +92,7 @@ def test_a_proposal_is_offered_again_once_something_came_of_it():
     assert own not in policy.choose(state(), OFFERED, rng()).offered, "a coder that is not free cannot do it"
     tried = dataclasses.replace(state(free=True), tried=(Tried(own, None, None),))
     assert own not in policy.choose(tried, OFFERED, rng()).offered
-    assert "half-and-half: 1 times, seen in the plan 0 times, +22.1 %" in policy.messages(state(), OFFERED)[1].content
+    assert "half-and-half: once, seen in the plan 0 times, +22.1 %" in policy.messages(state(), OFFERED)[1].content
 
 
 def test_learning_is_replay_and_reaches_the_fallback():
@@ -107,7 +108,7 @@ def test_learning_is_replay_and_reaches_the_fallback():
             policy.learn(one)
         assert seen == credits
         texts.append(policy.messages(state(), OFFERED))
-    assert texts[0] == texts[1] and ": 1 times" in texts[0][1].content
+    assert texts[0] == texts[1] and ": once, seen" in texts[0][1].content
 
 
 def test_this_attempt_is_told():
@@ -127,7 +128,7 @@ def test_stated_confidences_are_held():
 def test_offers_are_all_there_however_small_the_budget():
     full, short = offers_text(OFFERED, 10_000, True), offers_text(OFFERED, 1, True)
     assert len(full.splitlines()) == len(short.splitlines()) == len(OFFERED) + 1 and tokens(short) < tokens(full)
-    assert all(line.startswith(f"{n}. ") for n, line in enumerate(short.splitlines()))
+    assert all(line.startswith(f"{n}. ") for n, line in enumerate(short.splitlines(), start=1))
 
 
 def test_a_state_without_a_brief_is_the_fallbacks():

@@ -2,15 +2,38 @@
 
 import dataclasses
 import json
+import re
+from pathlib import Path
 
 import pytest
 
-from evo_kernel.types import Source
+from evo_kernel.types import Operator, Source, Status, Tried
+from operators.llm_crossover import LlmCrossover
+from operators.macro.catalogue import proposed
+from operators.macro.features import MacroState
+from operators.macro.llm_policy import LlmPolicy
+from operators.macro.memory import Memory
+from operators.micro.llm_coder import LlmCoder
+from operators.micro.session import Limits
 from operators.prompts.evidence import evidence
-from operators.prompts.parts import Budgets, first_lines, rows, tokens, without_middle
+from operators.prompts.parts import Budgets, Switches, first_lines, rows, tokens, without_middle
 from operators.prompts.relatives import chosen, relatives_text, shown
+from operators.prompts.transfer import transfer_hint
 from operators.prompts.writer import Prompts, document, task_text, user
-from tests.operators.golden_prompts import CARD, GOLDEN, H200, Library, conversations, prompts, sample, text_of
+from tests.operators.golden_prompts import (
+    CARD,
+    ELSEWHERE,
+    GOLDEN,
+    H200,
+    ONLINE,
+    Library,
+    conversations,
+    from_another_task,
+    prompts,
+    sample,
+    text_of,
+)
+from tests.operators.support_model import FakeModel
 from tests.operators.support_search import relative, seed_of
 
 CONVERSATIONS = conversations()
@@ -65,7 +88,11 @@ def test_what_is_left_out_is_said():
 
 
 def test_budgets_of_zero_leave_parts_out():
-    none = Prompts(Budgets(evidence=0, inspirations=0, tried=0, profile=0, knowledge=0), Library(), lambda r: "table")
+    none = Prompts(
+        Budgets(evidence=0, inspirations=0, tried=0, profile=0, knowledge=0),
+        knowledge=Library(),
+        profile=lambda r: "table",
+    )
     text = user(none.situation(sample(), sample().parent.source, query="rows")).content
     assert text.startswith("## Evidence of the parent") or text.startswith("## Source of the parent")
     for gone in ("41.5", "Relatives", "Tried", "Profile", "Passages"):
@@ -103,12 +130,110 @@ def test_passages_are_whole_or_left_out():
         def search(self, query, k=4):
             return [dataclasses.replace(note, text=note.text * 40) for note in super().search(query, k)]
 
-    text = user(Prompts(Budgets(knowledge=1000), One()).situation(sample(), Source("x"), query="q")).content
+    text = user(Prompts(Budgets(knowledge=1000), knowledge=One()).situation(sample(), Source("x"), query="q")).content
     assert "Row kernels (notes/rows.md)" in text and "Hopper" not in text
-    text = user(Prompts(Budgets(knowledge=100), One()).situation(sample(), Source("x"), query="q")).content
+    text = user(Prompts(Budgets(knowledge=100), knowledge=One()).situation(sample(), Source("x"), query="q")).content
     assert "Row kernels" in text and "more left out]" in text
 
 
 def test_no_secret_place_of_the_host_is_in_a_prompt(monkeypatch):
     monkeypatch.setenv("SECRET_KEY", "sk-very-secret")
     assert "sk-very-secret" not in json.dumps([text_of(m) for m in conversations().values()])
+
+
+def flooded():
+    """A brief in which everything that others write is endless."""
+    brief, flood = sample(), "flood " * 50_000
+    wrong = dataclasses.replace(brief.inspirations[1].evaluation, reason=flood)
+    better = dataclasses.replace(brief.inspirations[0], source=Source("\n".join([flood] * 9)))
+    failure = dataclasses.replace(brief.inspirations[1], evaluation=wrong)
+    many = tuple(Tried(proposed(f"way-{n}", "memory", flood), Status.WRONG, None) for n in range(900))
+    card = dataclasses.replace(CARD, description=flood, reference=flood, cases=CARD.cases * 500)
+    return dataclasses.replace(brief, task=card, inspirations=(better, failure), tried=many), flood
+
+
+def test_no_part_outgrows_its_budget_whatever_others_write():
+    brief, flood = flooded()
+
+    class Floods(Library):
+        def search(self, query, k=4):
+            return [dataclasses.replace(note, text="\n".join([flood] * 9)) for note in super().search(query, k)]
+
+    memory = Memory([dataclasses.replace(ELSEWHERE, task=f"t{n}") for n in range(900)])
+    shared = Prompts(knowledge=Floods(), profile=lambda r: flood, memory=memory, hint=flood)
+    state = MacroState(brief.task, brief.parent, brief.parent.source, trail=((ONLINE, flood),) * 900, brief=brief)
+    offered = tuple(proposed(f"new-{n}", "memory", flood) for n in range(40))
+    macro = LlmPolicy(FakeModel(""), shared).messages(state, offered)
+    coder = LlmCoder(FakeModel(""), shared).opening(brief, brief.parent.source, ONLINE).messages
+    crossover = LlmCrossover(FakeModel(""), shared).opening(brief, brief.parent.source, brief.inspirations[0]).messages
+    budgets, heads = Budgets(), 100
+    limits = {
+        "Task": budgets.task, "Where the first kernels": budgets.hint, "Evidence": budgets.evidence,
+        "Profile": budgets.profile, "Relatives": budgets.inspirations, "Tried": budgets.tried,
+        "Passages": budgets.knowledge, "Source": budgets.source, "What has paid in": budgets.paid,
+        "What has paid on": budgets.lessons, "This attempt": budgets.trail, "Choose": budgets.offers,
+        "Strategies of B": budgets.tried, "Guide": budgets.guide, "The strategy": 200, "Triton": budgets.api,
+        "Hardware": budgets.hardware, "Your part": 600,
+    }  # fmt: skip
+    for messages in (macro, coder, crossover):
+        parts = "\n".join(message.content for message in messages).split("\n## ")[1:]
+        for part in parts:
+            (limit,) = [limit for title, limit in limits.items() if part.startswith(title)]
+            assert tokens(part) <= limit + heads, part[:80]
+        assert len(parts) >= 9
+    endless = dataclasses.replace(brief.inspirations[1].evaluation, reason=flood)
+    assert tokens(evidence(endless, 1000)) <= 150
+
+
+@pytest.mark.parametrize("off", ["evidence", "guide", "knowledge", "memory"])
+def test_a_switch_takes_its_parts_out_and_no_others(off):
+    titles = {
+        "evidence": {"Evidence of the parent (candidate 12)", "Profile of the parent"},
+        "guide": {"Guide to the strategy"},
+        "knowledge": {"Passages from the knowledge base"},
+        "memory": {
+            "Tried on this parent, youngest first", "What has paid in this population", "What has paid on similar tasks",
+        },
+    }[off]  # fmt: skip
+    brief = sample()
+    state = MacroState(CARD, brief.parent, brief.parent.source, brief.tried, 0, brief)
+
+    def seen(shared):
+        macro = LlmPolicy(FakeModel(""), shared).messages(state, (ONLINE,))
+        coder = LlmCoder(FakeModel(""), shared).opening(brief, brief.parent.source, ONLINE).messages
+        lines = "\n".join(message.content for message in (*macro, *coder)).split("\n")
+        return {line.removeprefix("## ") for line in lines if line.startswith("## ")}
+
+    assert seen(prompts()) - seen(prompts(Switches(**{off: False}))) == titles
+
+
+def test_where_first_kernels_come_from_is_told_once_a_run():
+    assert transfer_hint(CARD, sample().parent, dataclasses.replace(CARD, name="again")) == ""
+    hint = from_another_task()
+    assert "another task, soft," in hint and "-    return torch.softmax(x / 2, dim=-1)" in hint
+    assert "online-row" in hint and "may use: tf32" in hint
+    shared = Prompts(hint=hint)
+    assert hint in shared.system(CARD, H200, "coder").content and shared.system(CARD, H200, "coder").stable
+
+
+DOCS = Path(__file__).resolve().parents[2] / "docs/agents.md"
+
+
+def test_the_documented_construction_works():
+    code = DOCS.read_text().split("```python\n")[1].split("```")[0]
+    built = {"model": FakeModel("")}
+    exec(code, built)
+    assert isinstance(built["operator"], Operator) and isinstance(built["crossover"], Operator)
+    system, user = LlmPolicy(built["model"], built["prompts"]).messages(
+        MacroState(CARD, sample().parent, sample().parent.source, brief=sample()), (ONLINE,)
+    )
+    assert system.stable and "## Passages from the knowledge base" in user.content
+
+
+def test_the_documented_budgets_are_those_of_the_code():
+    table = dict(re.findall(r"\(`(\w+)`\) \|[^|]*\| (\d+) \|", DOCS.read_text()))
+    assert {name: int(tokens) for name, tokens in table.items()} == {
+        name: value for name, value in dataclasses.asdict(Budgets()).items()
+    }
+    assert f"| {Limits().fault_tokens} |" in DOCS.read_text()
+    assert all(f"| `{switch.name}` |" in DOCS.read_text() for switch in dataclasses.fields(Switches))

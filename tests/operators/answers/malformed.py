@@ -103,6 +103,8 @@ MALFORMED: list[tuple[str, str, str]] = [
     ("run is gone", block("def run(x):", "def launch(x):"), "no top-level `def run"),
     ("python 2", block("    n = x.numel()", "    n = x.numel()\n    print n"), "not valid Python"),
     ("a file that does not parse", "```python\ndef run(x):\n    return (x\n```", "not valid Python"),
+    ("a file of one endless line", "```python\ndef run(x):\n    " + "flood " * 50_000 + "\n```", "not valid Python"),
+    ("a file nested too deeply", "```python\ndef run(x):\n    return " + "(" * 3000 + "x" + ")" * 3000 + "\n```", "not valid Python"),
     ("the same file", f"```python\n{SOURCE}```", "changes nothing"),
     ("back and forth", ONE + block(BOTH, SCALE), "changes nothing"),
 ]  # fmt: skip

@@ -8,8 +8,9 @@ import threading
 
 import pytest
 
-from operators.workbench.bench import Outcome, Rooms, Workbench, start_files, task_files
+from operators.workbench.bench import Outcome, Workbench, start_files, task_files
 from operators.workbench.judging import Allowed
+from operators.workbench.protocols import Rooms
 from operators.workbench.tool import MAX_OUTPUT
 from operators.workbench.workspace import MAX_FILES, Workspace
 from tests.operators.workbench.fakes import PARENT, FakeBench, FakeKnowledge, FakeLineage, FakeNotebook, brief, kernel
@@ -136,7 +137,6 @@ def test_links_are_not_followed(work, tmp_path):
     for path in ("link.txt", "out/secret.txt", "pipe"):
         assert "secret\n" not in refused(work, "read_file", path=path)
     assert "link.txt" not in said(work, "list_files") and "pipe" not in said(work, "list_files")
-    assert "the secret" not in said(work, "search_files", text="the secret", path="kernel.py")
     assert said(work, "search_files", text="= the secret").startswith("no line")
     said(work, "write_file", path="link.txt", text="mine\n")  # replaces the link, not what it names
     assert secret.read_text() == "time_us = the secret\n"
@@ -170,7 +170,7 @@ def test_evaluate_tells_times_and_the_gate_and_counts(work, bench):
     work.call("write_file", {"path": "kernel.py", "text": kernel(80.0)})
     outcome = work.call("evaluate", {"idea": "fewer loads"})
     assert "E7.1" in outcome.text and "80.00" in outcome.text and "gate: would pass" in outcome.text
-    assert "samples a case, at least: 45" in outcome.text and "left: 39 evaluate" in outcome.text
+    assert "samples a case, at least: 45" in outcome.text and "left: 39 evaluations" in outcome.text
     assert outcome.charged == {"score": 1} and outcome.gpu_s == 0.5
     again = work.call("evaluate", {"idea": "the same"})
     assert "known" in again.text and not again.charged and len(bench.asked) == 1
@@ -255,7 +255,7 @@ def test_notes_must_be_founded(work, rooms):
     assert "unfounded" in refused(work, "note", text=text, evidence=cited)
     said(work, "evaluate", idea="as it is")
     assert "45 samples a case, not 90" in refused(work, "note", text=text, evidence=[cited[0] | {"samples": 90}])
-    assert "should be non-empty" in refused(work, "note", text=text, evidence=[]) or True
+    assert "evidence" in refused(work, "note", text=text, evidence=[])
     said(work, "note", text=text, evidence=[*cited, {"evaluation": "C2", "samples": 45}])
     assert "E7.1: passed 1.000, n=45" in said(work, "notes")
     assert "unfounded" in refused(work, "note", text=text, evidence=[{"evaluation": "C99x", "samples": 1}])

@@ -1,0 +1,271 @@
+"""From a configuration to operators: the offline mix, operators with a language model, controls, and installed ones."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evo_kernel import plugins
+from evo_kernel.budget import Ledger
+from evo_kernel.cli.traffic import Traffic
+from evo_kernel.config import Config
+from evo_kernel.errors import ConfigError
+from evo_kernel.types import Operator, Relative, Source, TaskCard
+from operators.crossover import CrossoverOperator
+from operators.macro.bandit import BanditPolicy
+from operators.macro.policies import Policy, UniformPolicy
+from operators.micro.coder import RewriteCoder
+from operators.mix import MixOperator
+from operators.mtmc import MtmcOperator
+
+if TYPE_CHECKING:
+    from evo_kernel.cli.models import Doorman
+    from evo_kernel.cli.workbench import ProfilingJudge
+    from operators.avo.settings import AvoSettings
+    from operators.controls import Lineage
+    from operators.knowledge.base import KnowledgeBase
+    from operators.llm.base import Model
+    from operators.micro.session import Limits
+    from operators.prompts.writer import Prompts
+    from populations.population import LineagePopulation
+
+WITH_MODEL = ("llm-mtmc", "llm-crossover", "avo", "best-of-n", "sequential", "session")
+POLICIES: Mapping[str, Callable[[], Policy]] = {"bandit": BanditPolicy, "uniform": UniformPolicy}
+
+
+def with_models(config: Config, traffic: Traffic | None = None) -> bool:
+    """Whether a run asks language models, or a recording of them."""
+    return bool(config.models) or bool(traffic is not None and traffic.replay)
+
+
+def weights_of(config: Config, models: bool) -> dict[str, float]:
+    """Operator → weight in the mix, those above zero. Raises ConfigError."""
+    settings = config.operators
+    if settings.use:
+        weights = dict.fromkeys(settings.use, 1.0)
+    else:
+        weights = {"mtmc": settings.mtmc, "crossover": settings.crossover, **settings.installed}
+        if models:
+            weights |= {"llm-mtmc": settings.llm_mtmc, "llm-crossover": settings.llm_crossover, "avo": settings.avo}
+    weights = {name: weight for name, weight in weights.items() if weight > 0}
+    lacking = [name for name in weights if name in WITH_MODEL]
+    if lacking and not models:
+        raise ConfigError(
+            f"{', '.join(lacking)} ask a language model, and none is named: --model PROVIDER/NAME, or [models.main] in "
+            "the configuration (docs/models.md)."
+        )
+    if not weights:
+        raise ConfigError("every operator has weight 0: give one of them more, or name some in operators.use.")
+    return weights
+
+
+def money_ends(config: Config, models: bool) -> bool:
+    """Whether a run is over when its dollars or tokens are: where nothing else would go on, or ever end."""
+    if not models:
+        return True
+    offline = any(name not in WITH_MODEL for name in weights_of(config, models))
+    budget = config.budget
+    others = (budget.evaluations, budget.hours, budget.gpu_seconds)
+    return config.agents.when_money_is_out == "end" or not offline or all(limit is None for limit in others)
+
+
+@dataclass(frozen=True)
+class Outfit:
+    """What operators with a model are made of. `patient`: nothing but them is in the mix."""
+
+    model: Model
+    prompts: Prompts
+    limits: Limits
+    lineage: Lineage
+    gate: Doorman
+    patient: bool
+    agent: Callable[[Model], Operator]  # makes the agent that is a whole operator
+
+
+@dataclass(frozen=True)
+class AsScored:
+    """The candidates of a population with the knobs that they were scored with written in."""
+
+    population: LineagePopulation
+    apply_knobs: Callable[[Source, Any], Source]
+
+    def first(self) -> Relative:
+        return self._scored(self.population.relative(1))
+
+    def best(self) -> Relative | None:
+        found = self.population.best()
+        return self._scored(found) if found else None
+
+    def latest(self, count: int) -> Sequence[Relative]:
+        return [self._scored(one) for one in self.population.latest(count)]
+
+    def _scored(self, relative: Relative) -> Relative:
+        knobs = relative.evaluation.knobs if relative.evaluation is not None else ()
+        return replace(relative, source=self.apply_knobs(relative.source, knobs)) if knobs else relative
+
+
+def build_operator(config: Config, outfit: Outfit | None = None) -> MixOperator:
+    """The mix that the configuration asks for. Raises UserError."""
+    rewriter = RewriteCoder()
+    weights = weights_of(config, outfit is not None)
+    made: list[Operator] = []
+    for name in weights:
+        if name == "mtmc":
+            policy = policy_of(config.operators.policy)
+            made.append(MtmcOperator(policy, rewriter, max_steps=config.operators.max_steps))
+        elif name == "crossover":
+            made.append(CrossoverOperator(rewriter))
+        elif name in WITH_MODEL:
+            assert outfit is not None
+            made.append(_with_model(name, config, outfit, rewriter))
+        else:
+            made.append(plugins.factory(plugins.OPERATORS, name)())
+    return MixOperator(made, {one.name: weight for one, weight in zip(made, weights.values(), strict=True)})
+
+
+def policy_of(name: str) -> Policy:
+    made = POLICIES.get(name) or plugins.factory(plugins.POLICIES, name)
+    return made()
+
+
+def _with_model(name: str, config: Config, outfit: Outfit, rewriter: RewriteCoder) -> Operator:
+    from evo_kernel.cli.models import NeedsModel
+    from operators import controls
+    from operators.llm_crossover import LlmCrossover
+
+    if name == "llm-mtmc":
+        found: Operator = _llm_mtmc(config, outfit, rewriter)
+    elif name == "llm-crossover":
+        found = LlmCrossover(outfit.model, outfit.prompts, outfit.limits)
+    elif name == "avo":
+        found = outfit.agent(outfit.model)
+    else:
+        kinds = (controls.BestOfN, controls.Sequential, controls.LongSession)
+        kind = next(kind for kind in kinds if kind.name == name)
+        found = kind(outfit.model, outfit.lineage, outfit.prompts, outfit.limits)
+    return NeedsModel(found, outfit.gate, outfit.patient)
+
+
+def _llm_mtmc(config: Config, outfit: Outfit, rewriter: RewriteCoder) -> MtmcOperator:
+    from operators.macro.llm_policy import LlmPolicy
+    from operators.macro.mixed import MixedPolicy
+    from operators.micro.llm_coder import CombinedCoder, LlmCoder
+
+    agents, model, prompts = config.agents, outfit.model, outfit.prompts
+    llm = LlmCoder(model, prompts, outfit.limits)
+    coder = {"llm": llm, "rewriter": rewriter, "combined": CombinedCoder(rewriter, llm)}[agents.coder]
+    if not agents.hierarchy:
+        coder = llm
+    policy: Policy
+    if agents.policy == "llm":
+        policy = LlmPolicy(model, prompts, BanditPolicy())
+    elif agents.policy == "mixed":
+        policy = MixedPolicy([(LlmPolicy(model, prompts, BanditPolicy()), 1.0), (BanditPolicy(), 1.0)])
+    else:
+        policy = policy_of(agents.policy)
+    return MtmcOperator(policy, coder, max_steps=config.operators.max_steps, name="llm-mtmc")
+
+
+def agent_settings(config: Config) -> AvoSettings:
+    from operators.avo.settings import AttemptLimits, AvoSettings
+
+    agents = config.agents
+    return AvoSettings(
+        limits=AttemptLimits(
+            turns=agents.turns, seconds=3600.0 * agents.attempt_hours, max_tokens=agents.answer_tokens
+        ),
+        memory=agents.memory,
+        supervisor=agents.supervisor,
+        knowledge=agents.knowledge,
+    )
+
+
+def knowledge_of(config: Config) -> KnowledgeBase | None:
+    """What can be looked up. Raises UserError for a folder that is not there."""
+    from operators.knowledge.base import KnowledgeBase
+
+    return KnowledgeBase(config.knowledge.folders) if config.agents.knowledge else None
+
+
+def prompts_of(config: Config, knowledge: KnowledgeBase | None, hint: str = "") -> Prompts:
+    """What all prompts of a run share. Raises UserError for files that are not there."""
+    from operators.macro.memory import Memory, read_lessons
+    from operators.prompts.parts import Switches
+    from operators.prompts.writer import Prompts
+
+    agents = config.agents
+    switches = Switches(
+        hierarchy=agents.hierarchy,
+        evidence=agents.evidence,
+        guide=agents.guide,
+        knowledge=agents.knowledge,
+        memory=agents.memory,
+        category=agents.category,
+    )
+    lessons = [lesson for path in agents.lessons for lesson in read_lessons(path)]
+    return Prompts(switches=switches, knowledge=knowledge, memory=Memory(lessons), hint=hint)
+
+
+def limits_of(config: Config) -> Limits:
+    from operators.micro.session import Limits
+
+    agents = config.agents
+    return Limits(edits=agents.edits, repairs=agents.repairs, max_tokens=agents.answer_tokens)
+
+
+def hint_of(config: Config, task: TaskCard) -> str:
+    """What prompts say of the population that this one started from; empty where it started from none."""
+    if config.start_from is None or not config.start_from.is_file():
+        return ""
+    from operators.prompts.transfer import transfer_hint
+    from populations.reading import PopulationReader
+
+    with PopulationReader(config.start_from) as reader:
+        leaders = reader.leaders(1)
+        return transfer_hint(reader.task, reader.relative(leaders[0]), task) if leaders else ""
+
+
+@contextlib.contextmanager
+def operating(
+    config: Config,
+    population: LineagePopulation,
+    judge: ProfilingJudge,
+    ledger: Ledger,
+    tell: Callable[[str], None],
+    apply_knobs: Callable[[Source, Any], Source],
+    traffic: Traffic | None = None,
+    stop: threading.Event | None = None,
+) -> Iterator[Operator]:
+    """The operator of a run, its models open. `stop` ends calls in flight; `tell` hears of money and endpoints."""
+    if not with_models(config, traffic):
+        yield build_operator(config)
+        return
+    from evo_kernel.cli import models, workbench
+    from operators.avo.operator import AvoOperator
+
+    purse, stop, knowledge = models.LedgerPurse(ledger), stop or threading.Event(), knowledge_of(config)
+    prompts = prompts_of(config, knowledge, hint_of(config, population.task))
+    with contextlib.ExitStack() as stack:
+        opened = stack.enter_context(models.opened(config, traffic or Traffic(), purse, stop))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="evo-kernel-agents-")))
+        gate, desk = models.Gate(opened, ledger, tell), models.Desk(population, opened.ensemble)
+        patient = all(name in WITH_MODEL for name in weights_of(config, True))
+        model = models.KeptModel(opened.model, desk, gate)
+        rooms = workbench.rooms_of(population, judge, knowledge, ledger.charge)
+
+        def agent(model: Model) -> Operator:
+            settings = agent_settings(config)
+            return AvoOperator(model, rooms, population.diary, folder, settings, stopping=ledger.ending)
+
+        lineage, limits = AsScored(population, apply_knobs), limits_of(config)
+        outfit = Outfit(model, prompts, limits, lineage, gate, patient, agent)
+        yield models.AtDesk(build_operator(config, outfit), desk)
+    if config.agents.keep_lessons is not None:
+        from operators.macro.memory import write_lessons
+
+        write_lessons(config.agents.keep_lessons, prompts.memory.lessons(population.task))

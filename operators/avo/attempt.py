@@ -1,0 +1,353 @@
+"""One attempt: a conversation over the workbench, from a brief to a commit or a limit.
+
+Every turn is in the store before the next one is asked for: the opening, each answer of the model, the result of each
+tool call, each summary. An attempt that finds turns of its own in the store takes them for its past: the same prompt,
+the same files, the same budget spent; the first thing that is missing is done next.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from evo_kernel.types import Call, Step
+from operators.avo.conversation import MOST_CALLS, Conversation, fitted, message_from
+from operators.avo.memory import Memory, Tried
+from operators.avo.prompting import NUDGE
+from operators.avo.protocols import TurnStore
+from operators.avo.settings import AvoSettings
+from operators.llm.base import Message, Model, ModelFailed, Reply, ToolCall
+from operators.llm.transcript import message_data
+from operators.workbench.bench import Outcome, Workbench
+from operators.workbench.judging import KERNEL
+from operators.workbench.tool import Submission, Told, WorkTool, schema
+
+OPENING, ANSWER, RESULT, WORD, SUMMARY, TROUBLE = "opening", "answer", "result", "word", "summary", "trouble"
+TRIED = 48  # evaluations of this attempt that are remembered, the latest
+LONGER = 2  # times that a prompt which is too long for the model is made shorter
+SUM_UP = (
+    "Your conversation has grown long. Sum up what you need to go on: what you tried and the numbers it gave (name the "
+    "evaluations), what you found out, what is in your files, what you were about to do. Call no tool; at most 600 "
+    "words."
+)
+
+CUT_OFF = "Your answer was cut off at its limit. Write shorter ones: one file or a few edits at a time."
+
+
+class Paused(Exception):
+    """The attempt stands still and may be gone on with in a later session."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How an attempt ended. `calls`: of this session."""
+
+    why: str
+    submission: Submission | None
+    gain: float | None
+    tried: tuple[Tried, ...]
+    steps: tuple[Step, ...]
+    calls: tuple[Call, ...]
+
+
+def give_up() -> WorkTool:
+    """The tool by which an agent ends its attempt."""
+
+    def run(arguments: Mapping[str, Any]) -> Told:
+        return Told("the attempt is over", {"gave_up": arguments["reason"]})
+
+    return WorkTool(
+        "give_up", "End this attempt without a commit, when you have nothing left to try.",
+        schema(("reason",), reason={"type": "string", "minLength": 3, "maxLength": 300}), run,
+    )  # fmt: skip
+
+
+@dataclass
+class _Spent:
+    """Over all sessions of the attempt."""
+
+    turns: int = 0
+    seconds: float = 0.0
+    dollars: float = 0.0
+    tokens: int = 0
+    idle: int = 0  # answers in a row without a tool call
+
+
+@dataclass
+class _Now:
+    """Where the conversation stands between two turns."""
+
+    pending: list[ToolCall] = field(default_factory=list)  # of the latest answer, not carried out yet
+    done: int = 0  # calls of the latest answer that were carried out
+    gave_up: str = ""
+    gain: float | None = None
+    tried: OrderedDict[str, Tried] = field(default_factory=OrderedDict)  # by evaluation
+
+
+class Attempt:
+    """One attempt, one thread, `run` once. `stopping`: whether the run is ending, asked before everything slow."""
+
+    def __init__(
+        self,
+        model: Model,
+        workbench: Workbench,
+        store: TurnStore,
+        settings: AvoSettings,
+        memory: Memory | None,
+        stopping: Callable[[], bool] = lambda: False,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._model, self._workbench, self._store = model, workbench, store
+        self._settings, self._memory = settings, memory
+        self._stopping, self._sleep = stopping, sleep
+        self._number = workbench.brief.attempt
+        self._tools = tuple(tool.for_model() for tool in workbench.tools.values())
+        self._talk = Conversation((), settings.context)
+        self._spent, self._now = _Spent(), _Now()
+        self._calls: list[Call] = []
+
+    # ---- the attempt as a whole -----------------------------------------------------------------------------------
+
+    def open(self, messages: Sequence[Message], calls: Sequence[Call] = ()) -> None:
+        """Begin anew. `calls`: what preparing the opening has cost."""
+        said = fitted(messages, self._settings.context)
+        files = {KERNEL: self._workbench.workspace.read(KERNEL)}
+        self._keep(OPENING, {"messages": [message_data(one) for one in said], "files": files}, calls)
+        self._talk = Conversation(said, self._settings.context)
+
+    def resume(self) -> bool:
+        """Stand where the stored turns end; False where there are none."""
+        found = False
+        for kind, data in self._store.turns(self._number):
+            found = True
+            self._replay(kind, data)
+        if found:
+            self._spent.dollars, self._spent.tokens = self._store.spent(self._number)
+        return found
+
+    def run(self) -> Ended:
+        """Until a commit or a limit. Raises Paused where the attempt is to be gone on with later."""
+        while True:
+            if self._now.pending and not self._over():
+                self._carry_out(self._now.pending[0])
+                continue
+            if why := self._over() or self._limit():
+                return self._ended(why)
+            self._compact()
+            reply = self._ask()
+            if reply is None:
+                return self._ended("the model does not answer: it declines, or the prompt is too long for it")
+            self._hear(reply)
+
+    def cost(self) -> tuple[Call, ...]:
+        """The calls of this session so far."""
+        return tuple(self._calls)
+
+    @property
+    def answers(self) -> int:
+        """That the model has given so far, in all sessions."""
+        return self._spent.turns
+
+    # ---- turns ----------------------------------------------------------------------------------------------------
+
+    def _hear(self, reply: Reply) -> None:
+        message = replace(reply.message, tool_calls=reply.message.tool_calls[:MOST_CALLS])
+        wall_s = sum(call.wall_s for call in reply.calls)
+        data = {"message": message_data(message), "finish": reply.finish, "wall_s": wall_s}
+        self._keep(ANSWER, data, reply.calls)
+        self._took(message, wall_s)
+        if not message.tool_calls:  # with calls, their results come next: no word of ours may stand between
+            self._word(CUT_OFF if reply.finish == "length" else NUDGE.format(kernel=KERNEL))
+
+    def _carry_out(self, call: ToolCall) -> None:
+        self._check_stop()
+        if self._now.done >= self._settings.limits.calls_a_turn:
+            most = self._settings.limits.calls_a_turn
+            outcome = Outcome(f"Failed: one answer may make {most} calls; make this one in the next.", failed=True)
+        else:
+            outcome = self._workbench.call(call.name, call.arguments)
+            if warning := self._warning(outcome):
+                outcome = replace(outcome, text=f"{outcome.text}\nNote: {warning}")
+        data = {"id": call.id, "outcome": outcome.as_data()}
+        self._keep(RESULT, data, (), outcome.charged, outcome.gpu_s)
+        self._brought(call, outcome)
+
+    def _word(self, text: str) -> None:
+        self._keep(WORD, {"text": text})
+        self._talk.say(text)
+
+    def _compact(self) -> None:
+        count = self._talk.due()
+        if not count:
+            return
+        summary, calls = self._talk.by_rule(count), ()
+        if self._settings.context.by_model:
+            self._check_stop()
+            request = (*self._talk.messages(), Message("user", SUM_UP))
+            try:
+                reply = self._model.complete(request, tools=self._tools, max_tokens=self._settings.limits.max_tokens)
+                calls = reply.calls
+                said = reply.message.content.strip()
+                summary = f"{said}\n{self._evidence()}" if said and reply.finish == "stop" else summary
+            except ModelFailed as failure:  # the rule's summary does
+                calls = failure.calls
+        self._keep(SUMMARY, {"count": count, "text": summary}, calls)
+        self._talk.sum_up(count, summary)
+
+    def _ask(self) -> Reply | None:
+        """The next answer; None where there will be none. Raises Paused."""
+        waits = longer = 0
+        while True:
+            self._check_stop()
+            try:
+                reply = self._model.complete(
+                    self._talk.messages(), tools=self._tools, max_tokens=self._settings.limits.max_tokens
+                )
+            except ModelFailed as failure:
+                self._keep(TROUBLE, {"kind": failure.kind, "reason": failure.reason[:500]}, failure.calls)
+                if failure.kind == "down" and waits < self._settings.limits.down_waits:
+                    waits += 1
+                    self._wait(self._settings.limits.down_wait_s)
+                elif failure.kind == "too long" and longer < LONGER and self._shorter():
+                    longer += 1
+                elif failure.kind in ("down", "budget"):
+                    raise Paused(failure.reason) from None
+                else:
+                    return None
+                continue
+            if reply.finish == "refused":
+                self._keep(TROUBLE, {"kind": "refused", "reason": reply.message.content[:500]}, reply.calls)
+                return None
+            return reply
+
+    def _shorter(self) -> bool:
+        """Sum up half of the turns that are left; False where there is nothing to sum up."""
+        count = self._talk.count // 2
+        if not count:
+            return False
+        summary = self._talk.by_rule(count)
+        self._keep(SUMMARY, {"count": count, "text": summary})
+        self._talk.sum_up(count, summary)
+        return True
+
+    # ---- what a turn changes, new or replayed ---------------------------------------------------------------------
+
+    def _replay(self, kind: str, data: Mapping[str, Any]) -> None:
+        match kind:
+            case "opening":
+                self._talk = Conversation([message_from(one) for one in data["messages"]], self._settings.context)
+                self._workbench.workspace.restore(data["files"])
+            case "answer":
+                self._took(message_from(data["message"]), data["wall_s"])
+            case "result":
+                call = next(one for one in self._now.pending if one.id == data["id"])
+                outcome = Outcome.from_data(data["outcome"])
+                self._workbench.restore(outcome)
+                self._brought(call, outcome)
+            case "word":
+                self._talk.say(data["text"])
+            case "summary":
+                self._talk.sum_up(data["count"], data["text"])
+
+    def _took(self, message: Message, wall_s: float) -> None:
+        self._talk.answer(message)
+        self._now.pending = list(message.tool_calls)
+        self._now.done = 0
+        self._spent.turns += 1
+        self._spent.seconds += wall_s
+        self._spent.idle = 0 if message.tool_calls else self._spent.idle + 1
+
+    def _brought(self, call: ToolCall, outcome: Outcome) -> None:
+        self._now.pending.remove(call)
+        self._now.done += 1
+        self._spent.seconds += outcome.wall_s
+        self._talk.result(call, outcome.text, outcome.failed)
+        facts = outcome.facts
+        self._now.gave_up = facts.get("gave_up", self._now.gave_up)
+        if facts.get("purpose") == "score" and facts.get("evaluation"):
+            refused = facts.get("refused", "")
+            tried = Tried(facts["idea"], facts["status"], facts["fault"], facts["plan"], facts["score"], refused)
+            self._now.tried.pop(facts["evaluation"], None)
+            self._now.tried[facts["evaluation"]] = tried
+            if len(self._now.tried) > TRIED:
+                self._now.tried.popitem(last=False)
+        if outcome.submission is not None:
+            self._now.gain = facts.get("gain")
+
+    # ---- limits ---------------------------------------------------------------------------------------------------
+
+    def _over(self) -> str:
+        """Why nothing more is to be done; empty while there is."""
+        if self._workbench.submission is not None:
+            return "committed"
+        return f"gave up: {self._now.gave_up}" if self._now.gave_up else ""
+
+    def _limit(self) -> str:
+        limits, spent = self._settings.limits, self._spent
+        if spent.turns >= limits.turns:
+            return f"the limit of {limits.turns} answers"
+        if spent.idle >= limits.idle:
+            return f"{spent.idle} answers in a row called no tool"
+        if limits.seconds is not None and spent.seconds >= limits.seconds:
+            return f"the limit of {limits.seconds:g} seconds"
+        if limits.dollars is not None and spent.dollars >= limits.dollars:
+            return f"the limit of {limits.dollars:g} dollars"
+        if limits.tokens is not None and spent.tokens >= limits.tokens:
+            return f"the limit of {limits.tokens} tokens"
+        return ""
+
+    def _check_stop(self) -> None:
+        if self._stopping():
+            raise Paused("the run is ending")
+
+    def _wait(self, seconds: float) -> None:
+        """In slices, so that a run which ends is not waited for."""
+        while seconds > 0:
+            self._check_stop()
+            self._sleep(min(seconds, 1.0))
+            seconds -= 1.0
+
+    # ---- within ---------------------------------------------------------------------------------------------------
+
+    def _keep(
+        self,
+        kind: str,
+        data: Mapping[str, Any],
+        calls: Sequence[Call] = (),
+        charged: Mapping[str, int] | None = None,
+        gpu_s: float = 0.0,
+    ) -> None:
+        """Store a turn and count what it cost. Its calls' messages are let go of where the store has them."""
+        self._store.append(self._number, kind, data, calls, charged, gpu_s)
+        self._calls += [replace(call, messages="") for call in calls] if self._store.keeps_calls else calls
+        self._spent.dollars += sum(call.dollars or 0.0 for call in calls)
+        self._spent.tokens += sum(call.tokens_in + call.tokens_out for call in calls)
+
+    def _warning(self, outcome: Outcome) -> str:
+        """Where what was just evaluated is known under another name."""
+        facts = outcome.facts
+        if facts.get("purpose") != "score" or outcome.submission is not None:
+            return ""
+        plan = facts.get("plan", "")
+        for name, one in self._now.tried.items():
+            if plan and one.plan == plan and name != facts["evaluation"]:
+                return f"by its launch plans this is the same kernel as {name} ({one.idea})"
+        return self._memory.warning(facts["idea"], plan) if self._memory is not None else ""
+
+    def _evidence(self) -> str:
+        """What no summary may lose: the evaluations with their numbers."""
+        return "\n".join(f"- {name}: {_told(one)}" for name, one in self._now.tried.items())
+
+    def _ended(self, why: str) -> Ended:
+        tried = tuple(self._now.tried.values())
+        steps = tuple(Step(one.idea, "rolled back" if one.failed else "kept", _told(one)) for one in tried)
+        return Ended(why, self._workbench.submission, self._now.gain, tried, steps, self.cost())
+
+
+def _told(one: Tried) -> str:
+    score = f", score {one.score:.3f}" if one.score is not None else ""
+    refused = f", refused: {one.refused}" if one.refused else ""
+    return f"{one.idea}: {one.status} {one.fault}".rstrip() + score + refused

@@ -1,0 +1,224 @@
+"""What earlier attempts of a run tried and what came of it: bounded, shared by all attempts, rebuilt after a restart.
+
+Failures stay here: they are in no lineage. A failed idea is known by its name (spelling aside) and by its plans' hash,
+since the same kernel may be written in many ways.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import Counter, OrderedDict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from operators.avo.protocols import TurnStore
+
+ATTEMPTS = 200  # that are remembered in full
+IDEAS = 2000  # failed ideas, and plans, that are counted
+TRIED = 24  # evaluations of an attempt that its record holds, the latest
+SHOWN_BYTES = 9000
+_WORDS = re.compile(r"[a-z0-9]+")
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One evaluation of an attempt."""
+
+    idea: str
+    status: str
+    fault: str = ""
+    plan: str = ""
+    score: float | None = None
+    refused: str = ""  # why the gate turned it down
+
+    @property
+    def failed(self) -> bool:
+        return self.status != "passed" or bool(self.refused)
+
+
+@dataclass(frozen=True)
+class Record:
+    """An attempt that has ended."""
+
+    attempt: int
+    parent: int
+    ended: str  # a sentence
+    committed: bool
+    strategy: str = ""
+    gain: float | None = None  # over the version to beat, as the gate found it
+    tried: tuple[Tried, ...] = ()
+    at: float = 0.0  # Unix time
+
+    def as_data(self) -> dict[str, Any]:
+        tried = [
+            [one.idea[:120], one.status, one.fault, one.plan, one.score, one.refused[:160]]
+            for one in self.tried[-TRIED:]
+        ]
+        return {
+            "parent": self.parent, "ended": self.ended[:300], "committed": self.committed, "strategy": self.strategy,
+            "gain": self.gain, "tried": tried,
+        }  # fmt: skip
+
+    @staticmethod
+    def from_data(attempt: int, data: Mapping[str, Any], at: float) -> Record:
+        tried = tuple(Tried(*one) for one in data["tried"])
+        return Record(
+            attempt, data["parent"], data["ended"], data["committed"], data["strategy"], data["gain"], tried, at
+        )
+
+
+@dataclass(frozen=True)
+class Review:
+    """What the supervisor said after an attempt, and which directions it gave."""
+
+    attempt: int  # the attempt that was about to begin
+    why: str
+    directions: tuple[str, ...]
+    repeated: tuple[str, ...] = ()  # ideas and plans whose repetition it was about
+    at: float = 0.0
+
+    def as_data(self) -> dict[str, Any]:
+        return {"why": self.why, "directions": list(self.directions), "repeated": list(self.repeated)}
+
+
+ATTEMPT, REVIEW = "attempt", "review"
+
+
+@dataclass
+class _Counts:
+    """Latest-used counts, at most so many."""
+
+    most: int
+    counts: OrderedDict[str, int] = field(default_factory=OrderedDict)
+
+    def add(self, key: str) -> None:
+        self.counts[key] = self.counts.pop(key, 0) + 1
+        if len(self.counts) > self.most:
+            self.counts.popitem(last=False)
+
+
+class Memory:
+    """Thread-safe. `store` keeps it; what it held is read at once."""
+
+    def __init__(self, store: TurnStore) -> None:
+        self._store, self._lock = store, threading.Lock()
+        self._records: deque[Record] = deque(maxlen=ATTEMPTS)
+        self._review: Review | None = None
+        self._ideas, self._plans = _Counts(IDEAS), _Counts(IDEAS)
+        self._since_commit = self._since_review = 0
+        self._last_commit = 0.0
+        self._first: float | None = None
+        for attempt, kind, data, at in store.memories(ATTEMPTS * 4):
+            if kind == ATTEMPT:
+                self._take(Record.from_data(attempt, data, at))
+            elif kind == REVIEW:
+                said = Review(attempt, data["why"], tuple(data["directions"]), tuple(data["repeated"]), at)
+                self._take_review(said)
+
+    def begin(self, now: float) -> None:
+        """An attempt starts at this Unix time: the first one starts the clock of the supervisor."""
+        with self._lock:
+            self._first = now if self._first is None else self._first
+
+    def end(self, record: Record) -> None:
+        """Keep what came of an attempt: in the file first."""
+        self._store.remember(record.attempt, ATTEMPT, record.as_data())
+        with self._lock:
+            if all(one.attempt != record.attempt for one in self._records):
+                self._take(record)
+
+    def reviewed(self, review: Review) -> None:
+        self._store.remember(review.attempt, REVIEW, review.as_data())
+        with self._lock:
+            self._take_review(review)
+
+    # ---- what is known --------------------------------------------------------------------------------------------
+
+    def records(self) -> Sequence[Record]:
+        """The latest, oldest first."""
+        with self._lock:
+            return tuple(self._records)
+
+    def review(self) -> Review | None:
+        """The directions that hold: none once something was committed since."""
+        with self._lock:
+            return self._review
+
+    def barren(self) -> tuple[int, float]:
+        """(attempts without a commit, Unix time from which the hours count) since the last commit or review."""
+        with self._lock:
+            reviewed = self._review.at if self._review else 0.0
+            since = max(self._last_commit, reviewed) or (self._first if self._first is not None else 0.0)
+            return min(self._since_commit, self._since_review), since
+
+    def repeated(self, times: int) -> list[str]:
+        """Ideas and plans that failed so often since the last review, most often first."""
+        with self._lock:
+            found = Counter({f"idea {key}": n for key, n in self._ideas.counts.items() if n >= times})
+            found.update({f"plan {key}": n for key, n in self._plans.counts.items() if n >= times})
+            return [key for key, _ in found.most_common(8)]
+
+    def warning(self, idea: str, plan: str) -> str:
+        """A sentence where this has failed before in other attempts; empty where it has not."""
+        with self._lock:
+            for record in reversed(self._records):
+                for one in reversed(record.tried):
+                    same = one.failed and ((plan and one.plan == plan) or same_idea(one.idea) == same_idea(idea))
+                    if same:
+                        what = "The same kernel" if plan and one.plan == plan else "The same idea"
+                        said = one.refused or f"{one.status} {one.fault}".strip()
+                        return f"{what} failed in attempt {record.attempt} already ({one.idea}): {said}"
+        return ""
+
+    def text(self) -> str:
+        """For a prompt: the latest attempts, newest last, within bounds."""
+        lines: list[str] = []
+        left = SHOWN_BYTES
+        for record in reversed(self.records()):
+            block = _told(record)
+            left -= len(block.encode()) + 1
+            if left < 0:
+                break
+            lines.append(block)
+        return "\n".join(reversed(lines))
+
+    # ---- within ---------------------------------------------------------------------------------------------------
+
+    def _take(self, record: Record) -> None:
+        self._records.append(record)
+        self._first = record.at if self._first is None else self._first
+        if record.committed:
+            self._since_commit = self._since_review = 0
+            self._last_commit, self._review = record.at, None
+            self._ideas.counts.clear()
+            self._plans.counts.clear()
+            return
+        self._since_commit += 1
+        self._since_review += 1
+        for key in {same_idea(one.idea) for one in record.tried if one.failed}:
+            self._ideas.add(key)
+        for plan in {one.plan for one in record.tried if one.failed and one.plan}:
+            self._plans.add(plan)
+
+    def _take_review(self, review: Review) -> None:
+        self._review, self._since_review = review, 0
+        self._ideas.counts.clear()
+        self._plans.counts.clear()
+
+
+def same_idea(text: str) -> str:
+    """Words in any order, numbers left out: "Split K by 8" and "split-k by 4" are one."""
+    return " ".join(sorted({word for word in _WORDS.findall(text.lower()) if not word.isdigit()}))[:120]
+
+
+def _told(record: Record) -> str:
+    fate = f"committed {record.strategy}" + (f", gain {record.gain:.3f}x" if record.gain else "")
+    head = f"- attempt {record.attempt} from C{record.parent}: {fate if record.committed else record.ended}"
+    tried = []
+    for one in record.tried[-6:]:
+        score = f" {one.score:.3f}" if one.score is not None else f" {one.fault}"
+        why = f" ({one.refused[:80]})" if one.refused else ""
+        tried.append(f"{one.idea[:80]} [{one.status}{score}{why}]")
+    return head + (f"\n  tried: {'; '.join(tried)}" if tried else "")

@@ -1,0 +1,83 @@
+"""Where an agent's turns and memories are kept; populations.diary is one. With them an attempt survives a kill."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from evo_kernel.types import Call
+
+
+class TurnStore(Protocol):
+    """Durable before `append` and `remember` return. Thread-safe. Data is plain JSON.
+
+    `keeps_calls`: whether calls of appended turns are booked by it, so that they need not come home with a proposal's
+    messages in memory.
+    """
+
+    keeps_calls: bool
+
+    def append(
+        self,
+        attempt: int,
+        kind: str,
+        data: Mapping[str, Any],
+        calls: Sequence[Call] = (),
+        charged: Mapping[str, int] | None = None,
+        gpu_s: float = 0.0,
+    ) -> None:
+        """The next turn of an attempt, with what was spent since the one before."""
+        ...
+
+    def turns(self, attempt: int) -> Iterable[tuple[str, Mapping[str, Any]]]:
+        """(kind, data) in their order."""
+        ...
+
+    def spent(self, attempt: int) -> tuple[float, int]:
+        """(dollars, tokens) of all calls of an attempt."""
+        ...
+
+    def remember(self, attempt: int, kind: str, data: Mapping[str, Any]) -> None:
+        """One memory of a kind an attempt: a second one is passed over."""
+        ...
+
+    def memories(self, limit: int) -> Sequence[tuple[int, str, Mapping[str, Any], float]]:
+        """(attempt, kind, data, Unix time) of the latest, oldest first."""
+        ...
+
+
+class Forgetful:
+    """A store for a run that is not to be resumed: turns are dropped, memories live as long as the process."""
+
+    keeps_calls = False
+
+    def __init__(self, most: int = 1000) -> None:
+        self._memories: dict[tuple[int, str], tuple[Mapping[str, Any], float]] = {}
+        self._most = most
+
+    def append(
+        self,
+        attempt: int,
+        kind: str,
+        data: Mapping[str, Any],
+        calls: Sequence[Call] = (),
+        charged: Mapping[str, int] | None = None,
+        gpu_s: float = 0.0,
+    ) -> None:
+        pass
+
+    def turns(self, attempt: int) -> Iterable[tuple[str, Mapping[str, Any]]]:
+        return ()
+
+    def spent(self, attempt: int) -> tuple[float, int]:
+        return 0.0, 0
+
+    def remember(self, attempt: int, kind: str, data: Mapping[str, Any]) -> None:
+        self._memories.setdefault((attempt, kind), (data, time.time()))
+        while len(self._memories) > self._most:
+            self._memories.pop(next(iter(self._memories)), None)
+
+    def memories(self, limit: int) -> Sequence[tuple[int, str, Mapping[str, Any], float]]:
+        found = [(attempt, kind, data, at) for (attempt, kind), (data, at) in self._memories.items()]
+        return found[-limit:]

@@ -1,0 +1,70 @@
+"""How an agent works: its limits an attempt, what it remembers, and what is left out (ablations)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from operators.workbench.judging import Allowed
+
+
+@dataclass(frozen=True)
+class AttemptLimits:
+    """What ends an attempt without a commit. None: no limit. All sessions of an attempt count together."""
+
+    turns: int = 120  # answers of the model
+    seconds: float | None = 3 * 3600.0  # of work: answers and tools, not the time between two sessions
+    dollars: float | None = None
+    tokens: int | None = None
+    idle: int = 3  # answers in a row that call no tool
+    calls_a_turn: int = 12  # tool calls of one answer that are carried out; of more it is told
+    max_tokens: int = 8192  # of one answer
+    down_waits: int = 10  # times that a model which is down is waited for, before the attempt is set aside
+    down_wait_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        if min(self.turns, self.idle, self.calls_a_turn, self.max_tokens) < 1 or self.down_waits < 0:
+            raise ValueError(f"turns, idle, calls_a_turn and max_tokens must be at least 1: {self}")
+
+
+@dataclass(frozen=True)
+class ContextLimits:
+    """`bytes`: hard bound of a prompt's text. `keep_turns`: the latest turns, which stay when older ones are summed up.
+
+    `by_model`: whether the summary is asked of the model (one more call); else it is made by rule.
+    """
+
+    bytes: int = 240_000
+    keep_turns: int = 8
+    summary_bytes: int = 16_000
+    by_model: bool = False
+
+    def __post_init__(self) -> None:
+        if self.bytes < 40_000 or self.keep_turns < 1 or not 1000 <= self.summary_bytes <= self.bytes // 4:
+            raise ValueError(
+                "context needs at least 40000 bytes and 1 turn to keep, and a summary of 1000 bytes to a quarter of "
+                f"it: {self}"
+            )
+
+
+@dataclass(frozen=True)
+class SupervisorLimits:
+    """When the trajectory is reviewed. A review starts both counts anew, and so does a commit."""
+
+    attempts: int = 6  # in a row without a commit
+    hours: float | None = 3.0  # without a commit
+    repeats: int = 3  # times that the same idea or the same kernel has failed
+    directions: int = 4  # asked for
+
+
+@dataclass(frozen=True)
+class AvoSettings:
+    """All settings. `memory`, `supervisor`, `knowledge`, `lineage`: False leaves it out, to find out what it earns."""
+
+    limits: AttemptLimits = field(default_factory=AttemptLimits)
+    allowed: Allowed = field(default_factory=Allowed)
+    context: ContextLimits = field(default_factory=ContextLimits)
+    supervision: SupervisorLimits = field(default_factory=SupervisorLimits)
+    memory: bool = True
+    supervisor: bool = True
+    knowledge: bool = True
+    lineage: bool = True

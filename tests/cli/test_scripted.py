@@ -1,0 +1,106 @@
+"""The whole path with the packaged scripted model: run, resume, tree, show, status, a recording; real judge, no GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from evo_kernel.errors import UserError
+from tests.cli.test_end_to_end import NAME, TASK, evo, told
+from tests.support.chat_server import Answer, ChatServer
+
+QUICK = ["--device", "cpu", "--set", "judge.tune_plans=0", "--set", "width=1", "--set", "agents.repairs=0"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def folder(tmp_path_factory: pytest.TempPathFactory):
+    before, made = os.getcwd(), tmp_path_factory.mktemp("scripted")
+    (made / f"{NAME}.py").write_text(TASK)
+    os.chdir(made)
+    yield made
+    os.chdir(before)
+
+
+@pytest.fixture(scope="module")
+def searched(folder: Path):
+    budget = ["--set", "budget.evaluations=5", "--set", "operators.use=['llm-mtmc']", "--set", "agents.coder=llm"]
+    return evo("run", f"{NAME}.py", "--model", "scripted", "--record", "said.jsonl", "--json", *budget, *QUICK)
+
+
+def test_a_search_with_a_scripted_model(searched) -> None:
+    assert searched.exit_code == 0, searched.output
+    found = told(searched)
+    (model,) = found["models"]
+    (operator,) = found["operators"]
+    assert model["model"] == "scripted" and model["calls"] >= 2 and model["tokens_in"] > 1000
+    assert model["dollars"] == 0 and 0 <= model["cached_share"] <= 1
+    assert operator["operator"] == "llm-mtmc" and operator["candidates"] >= 1
+
+
+def test_the_ledger_and_the_tree_tell_of_it(searched, folder: Path) -> None:
+    status = told(evo("status", f"{NAME}.db", "--json"))
+    assert status["tokens"] == sum(one["tokens_in"] + one["tokens_out"] for one in status["models"])
+    text = evo("status", f"{NAME}.db").output
+    assert "model        scripted: " in text and "% cached)" in text and "operator     llm-mtmc: " in text
+    tree = evo("tree", f"{NAME}.db", "--all").output
+    assert "lineage, scores modeled" in tree and tree.count("\n") >= 3
+    shown = told(evo("show", f"{NAME}.db", str(status["candidates"]), "--json"))
+    assert shown["operator"] == "llm-mtmc" and shown["steps"]
+
+
+def test_a_resume_goes_on_with_the_model_that_it_had(searched) -> None:
+    before = told(evo("status", f"{NAME}.db", "--json"))["models"][0]["calls"]
+    ended = evo("resume", f"{NAME}.db", "--set", "budget.evaluations=8", "--json")
+    assert ended.exit_code == 0, ended.output
+    assert told(ended)["models"][0]["calls"] > before
+
+
+def test_its_recording_replays(searched, folder: Path) -> None:
+    same = ["--set", "budget.evaluations=5", "--set", "operators.use=['llm-mtmc']", "--set", "agents.coder=llm"]
+    again = evo("run", f"{NAME}.py", "--population", "again.db", "--replay", "said.jsonl", "--json", *same, *QUICK)
+    assert again.exit_code == 0, again.output
+    first, second = told(searched), told(again)
+    for name in ("attempts", "candidates", "statuses"):
+        assert first[name] == second[name]
+    assert second["models"][0]["calls"] == first["models"][0]["calls"]
+
+
+def test_a_dry_run_prints_the_first_prompts_and_asks_nobody(folder: Path) -> None:
+    with ChatServer([Answer("")]) as server:
+        ended = evo(
+            "run", f"{NAME}.py", "--model", "my-model", "--base-url", server.url, "--dry-run", *QUICK,
+            "--set", "models.x.name=unused", "--set", "operators.avo=1",
+        )  # fmt: skip
+        assert not server.requests
+    assert ended.exit_code == 0, ended.output
+    for said in (
+        f"model       my-model at {server.url}",
+        "llm-mtmc at weight 3",
+        "=== prompt 1 of llm-mtmc: about ",
+        "=== prompt 2 of llm-mtmc: about ",
+        "=== prompt 1 of avo: about ",
+        "cached where the provider does",
+        "def reference(x, y):",  # the task
+        "## Choose one",
+        "## Passages from the knowledge base",
+        "an hour     about ",
+        "my-model: about $0.00 an hour",
+    ):
+        assert said in ended.output, said
+    assert not Path("my-model.db").exists()
+
+
+def test_mistakes_with_models(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(UserError, match="openai/gpt-4o needs OPENAI_API_KEY in the environment"):
+        evo("run", f"{NAME}.py", "--model", "openai/gpt-4o", "--dry-run", *QUICK)
+    with pytest.raises(UserError, match="name one"):
+        evo("run", f"{NAME}.py", "--base-url", "http://localhost:1/v1")
+    with pytest.raises(UserError, match="there is no recording"):
+        evo("run", f"{NAME}.py", "--replay", "none.jsonl")
+    Path("no.jsonl").write_text(json.dumps({"format": "other"}))
+    with pytest.raises(UserError, match="no recording of model traffic"):
+        evo("run", f"{NAME}.py", "--population", "no.db", "--replay", "no.jsonl", *QUICK)

@@ -1,0 +1,140 @@
+"""A search by operators with a model, around the real engine, population, ledger and door; only the judge is made up.
+
+python -m tests.support.modelled FILE --url URL        a process to be killed
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from evo_kernel.cli import compose
+from evo_kernel.cli.operating import operating
+from evo_kernel.cli.traffic import Traffic
+from evo_kernel.config import Config, config_from
+from evo_kernel.engine import Engine, EngineSettings, Summary
+from evo_kernel.types import Evaluation, Purpose, Source, Status
+from populations.population import LineagePopulation, open_population
+from tests.support.chat_server import Answer
+from tests.support.scripted import CARD, ENVIRONMENT, TASK, Notebook, scored
+
+FIRST = Source("import triton\n\nBLOCK = 128\n\n\ndef run(x):\n    return x  # time_us = 100.0\n")
+TIME = re.compile(r"time_us = ([\d.]+)")
+
+
+@dataclass
+class CommentJudge:
+    """A kernel takes as long as its comment says; one without is wrong."""
+
+    environment = ENVIRONMENT
+    charge: bool = True  # whether a verdict is charged
+    asked: list[tuple[str, Purpose]] = field(default_factory=list)
+    before: Any = None  # called with (source, purpose)
+
+    def evaluate(
+        self, source: Source, purpose: Purpose, anew: bool = False, against: Source | None = None
+    ) -> Evaluation:
+        del anew, against
+        if self.before is not None:
+            self.before(source, purpose)
+        self.asked.append((source.sha256, purpose))
+        charged = {str(purpose): 1} if self.charge else {}
+        found = TIME.search(source.text)
+        if found is None:
+            reason = "no element is right"
+            return Evaluation(source.sha256, TASK, purpose, ENVIRONMENT, Status.WRONG, reason, charged=charged)
+        told = scored(Source(f"time_us = {found[1]}\n# {source.sha256}"), purpose, charged)
+        return Evaluation(
+            source.sha256,
+            TASK,
+            purpose,
+            ENVIRONMENT,
+            Status.PASSED,
+            score=told.score,
+            measurements=told.measurements,
+            plans=told.plans,
+            checks=told.checks,
+            charged=charged,
+        )
+
+    def close(self) -> None: ...
+
+
+def kernel_of(time_us: float, note: str = "") -> str:
+    return f"import triton\n\nBLOCK = 128\n\n\ndef run(x):\n    return x  # time_us = {time_us} {note}\n"
+
+
+def faster(request: Mapping[str, Any], number: int) -> Answer:
+    """What a model answers: a choice where it is asked for JSON, else a whole file that is a little faster."""
+    del request
+    return Answer(f"```python\n{kernel_of(100.0 - 50.0 * number / (number + 20))}```", tokens=(3000, 500, 1000))
+
+
+def config_for(url: str | None, **changes: Any) -> Config:
+    """One model at `url` that costs 10 and 30 dollars a million tokens, no offline operators."""
+    model = {"name": "local", "base_url": url, "price_in": 10, "price_out": 30, "price_cached": 1}
+    data: dict[str, Any] = {
+        "seed": 5,
+        "width": 1,
+        "models": {"main": model} if url else {},
+        "operators": {"use": ["llm-mtmc"]},
+        "agents": {"hierarchy": False, "knowledge": False},
+    }
+    return config_from(data | changes, "test")
+
+
+@dataclass
+class Ended:
+    summary: Summary
+    heard: list[str]
+    judge: CommentJudge
+
+
+def search(
+    file: Path,
+    config: Config,
+    judge: CommentJudge | None = None,
+    traffic: Traffic | None = None,
+    stop: threading.Event | None = None,
+) -> Ended:
+    judge, heard = judge or CommentJudge(), Notebook()
+    with opened(file, config) as population:
+        population.plant(FIRST)
+        ledger = compose.ledger_of(config, population, traffic)
+        with operating(config, population, judge, ledger, heard.trouble, _as_is, traffic, stop) as operator:
+            settings = EngineSettings(width=config.width, remeasured=0.0, barren=20)
+            ended = Engine(population, operator, judge, ledger, settings, heard).run()
+    return Ended(ended, heard.lines, judge)
+
+
+def _as_is(source: Source, knobs: object) -> Source:
+    return source
+
+
+def opened(file: Path, config: Config) -> LineagePopulation:
+    return open_population(
+        file,
+        task=CARD,
+        task_identity=TASK,
+        environment=ENVIRONMENT,
+        seed=config.seed,
+        run=config.model_dump(mode="json"),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--url", required=True)
+    options = parser.parse_args()
+    print("ready", flush=True)
+    search(options.file, config_for(options.url, width=4, budget={"hours": 1}))
+
+
+if __name__ == "__main__":
+    main()
