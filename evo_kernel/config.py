@@ -66,7 +66,7 @@ class OperatorsConfig(_Section):
     use: tuple[str, ...] = Field(
         default=(),
         description="these operators alone, each at the same weight, instead of the mix: mtmc, crossover, llm-mtmc, "
-        "llm-crossover, avo, best-of-n, sequential, session, or installed ones",
+        "llm-crossover, avo, best-of-n, sequential, session, external (docs/external.md), or installed ones",
     )
     installed: Mapping[str, _Weight] = Field(
         default={}, description="weights of operators that other packages offer (evo_kernel.operators), by name"
