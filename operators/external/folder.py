@@ -10,7 +10,7 @@ import sys
 from importlib.resources import files
 from pathlib import Path
 
-from evo_kernel.types import Brief
+from evo_kernel.types import Brief, Relative
 from operators.external.brief import brief_text, limits_text
 from operators.workbench.judging import Allowed
 from operators.workbench.protocols import Knowledge, Lineage
@@ -23,9 +23,11 @@ DESK = "desk"
 
 README = """# Make this GPU kernel faster
 
-`kernel.py` in this folder is a GPU kernel that is correct. Write a faster one, and hand it in with `./submit`.
-Only what you submit counts, and only once it is committed: correct on every case, hidden ones included, and surely
-faster than the best version known. There are {minutes:g} minutes, and {limits}.
+`kernel.py` in this folder is a GPU kernel that is correct: {start}. Write a faster one, and hand it in with
+`./submit`. Only what you submit counts, and only once it is committed: correct on every case, hidden ones included, and
+surely faster than the version to beat, {beat}.
+
+You have {minutes:g} minutes, and {limits}.
 
 ## How to work
 1. Read this file, `task/task.md`, `task/reference.py` and `kernel.py`.
@@ -51,6 +53,9 @@ when not (the text says why), 2 for wrong options, 3 when the attempt is over. `
 | `./notes [WORDS]`, `./note TEXT --evidence E1.2:0` | findings of earlier attempts; leave one for later ones |
 | `./tool NAME '{{JSON}}'` | any tool of the workbench: {tools} |
 
+A note cites what it rests on: the name of an evaluation or version (`E4.1`, `C2`) and, behind a colon, the number that
+its answer calls "samples a case" (0 where times are modeled).
+
 There may be no GPU here, and no torch: do not run the kernel yourself, ask `./probe`. Do not look for the judge or the
 inputs: sources that do anything but compute are refused.
 
@@ -72,7 +77,10 @@ def furnish(
     shutil.copyfile(Path(__file__).with_name("client.py"), own / "client.py")
     for name in COMMANDS:
         _executable(folder / name, f'exec {shlex.quote(sys.executable)} -I "$here/{OWN}/client.py" {name} "$@"')
-    text = README.format(minutes=minutes, limits=limits_text(allowed), tools=", ".join(tools))
+    text = README.format(
+        minutes=minutes, limits=limits_text(allowed), tools=", ".join(tools), start=_scored(brief.parent),
+        beat=_scored(lineage.best() if lineage is not None else None, "the best one known"),
+    )  # fmt: skip
     (folder / "README.md").write_text(text + brief_text(brief, knowledge), encoding="utf-8")
     if lineage is not None:
         _write_lineage(folder / "versions", lineage)
@@ -92,6 +100,13 @@ def _write_lineage(folder: Path, lineage: Lineage) -> None:
         (folder / f"C{one.number}.py").write_text(lineage.version(one.number).source.text, encoding="utf-8")
         lines.append(f"- {version_line(one)}")
     (folder / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _scored(version: Relative | None, unknown: str = "not judged yet") -> str:
+    if version is None:
+        return unknown
+    score = version.evaluation.score if version.evaluation is not None else None
+    return f"version C{version.candidate}, " + (f"score {score:.3f}" if score is not None else "not scored")
 
 
 def _executable(path: Path, line: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from evo_kernel.errors import InfraError, OperatorFailed
 from evo_kernel.types import Brief, Credit, Evaluation, Probe, Proposal
-from operators.external.attempt import Attempt, Diary
+from operators.external.attempt import TOOL, Attempt, Diary
 from operators.external.desk import Desk
 from operators.external.folder import furnish
 from operators.external.running import Ended, environment_for, run
@@ -77,6 +77,10 @@ class ExternalOperator:
             return attempt.proposal()
         assert ended is not None
         raise OperatorFailed(self._why(ended, attempt), operator=self.name, steps=attempt.steps)
+
+    def holds(self, brief: Brief) -> bool:
+        """Whether this attempt was begun here: its evaluations were made in this operator's name."""
+        return next((kind for kind, _ in self._diary.turns(brief.attempt)), None) == TOOL
 
     def witnessed(self, proposal: Proposal, parent: Evaluation | None, child: Evaluation) -> bool:
         return catalogue.witnessed(proposal.strategy, parent, child)

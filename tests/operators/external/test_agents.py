@@ -164,7 +164,8 @@ def test_the_readme_is_enough(setting: Setting, tmp_path: Path) -> None:
     bench = open_workbench(tmp_path / "w", rooms, brief, "external", Allowed(evaluations=7))
     furnish(tmp_path / "w", brief, tuple(bench.tools), Allowed(evaluations=7), 12.5, rooms.lineage, rooms.knowledge)
     text = (tmp_path / "w" / "README.md").read_text()
-    assert "There are 12.5 minutes, and at most 7 evaluations" in text
+    assert "You have 12.5 minutes, and at most 7 evaluations" in text
+    assert "version C1, score 1.000" in text and "surely faster than the version to beat, version C1" in text
     for name in (*COMMANDS, *bench.tools):
         assert name in text
     for name in COMMANDS:
