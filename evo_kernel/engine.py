@@ -89,6 +89,7 @@ class EngineSettings:
     """How the loop runs, and when it gives up."""
 
     width: int = 1  # attempts in flight
+    attempts: int | None = None  # so many end the run; None: no limit
     barren: int = 200  # so many attempts in a row that cost nothing end the run: there is nothing new left to try
     infra_retries: int = 2  # further tries of an evaluation that the machine failed, beyond the judge's own
     infra_wait_s: float = 2.0  # before each of them
@@ -134,7 +135,7 @@ class Engine:
         self._apply_knobs = apply_knobs or (lambda source, knobs: source)
         self._lock = threading.RLock()  # guards the counts below; verdicts and lessons are taken in one order
         self._told = threading.Condition(self._lock)  # something was told: there may be new parents
-        self._attempts = self._barren = self._infra = self._judging = self._remeasured = 0
+        self._begun = self._attempts = self._barren = self._infra = self._judging = self._remeasured = 0
         self._measuring: set[int] = set()  # candidates that are being measured again
         self._statuses: Counter[str] = Counter()
         self._failures: Counter[str] = Counter()
@@ -205,6 +206,8 @@ class Engine:
 
     def _attempts_until_stopped(self) -> None:
         while not self._stopped.is_set():
+            if not self._may_begin():
+                return
             reached = self._ledger.reserve()
             if reached:
                 self.stop(reached, "budget")
@@ -214,6 +217,18 @@ class Engine:
                 cost = self._remeasure() + self._attempt()
             finally:
                 self._ledger.settle(cost)
+
+    def _may_begin(self) -> bool:
+        """Take one of the attempts that this run may make; the last one taken ends it."""
+        limit = self._settings.attempts
+        if limit is None:
+            return True
+        with self._lock:
+            if self._begun >= limit:
+                self.stop(f"{limit} attempt{'s' * (limit != 1)} made", "budget")
+                return False
+            self._begun += 1
+            return True
 
     # ---- one attempt -----------------------------------------------------------------------------------------------
 

@@ -151,6 +151,7 @@ def open_attempts(connection: sqlite3.Connection) -> list[tuple[int, int, int, l
     sql = (
         "SELECT a.id, a.parent, a.island, a.inspirations FROM attempts a WHERE a.parent IS NOT NULL"
         " AND a.id IN (SELECT attempt FROM turns WHERE position = 0)"
+        " AND a.id NOT IN (SELECT attempt FROM tickets)"  # its holder goes on with it
         " AND NOT EXISTS (SELECT 1 FROM candidates c WHERE c.attempt = a.id)"
         " AND NOT EXISTS (SELECT 1 FROM failures f WHERE f.attempt = a.id) ORDER BY a.id"
     )

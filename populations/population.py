@@ -38,6 +38,7 @@ from populations.diary import Diary, open_attempts
 from populations.encoding import dumps
 from populations.fetching import BASELINE_FAULT, fetch_ceilings, fetch_verdicts
 from populations.findings import fetch_findings, write_findings
+from populations.handed import HandedOut, fetch_ticket, hand_out
 from populations.inspiring import inspirations
 from populations.library import Library
 from populations.replay import replay
@@ -162,13 +163,15 @@ class LineagePopulation:
             self._attempts = attempt
             return Recorded(candidate, self._tickets.root(attempt, candidate, self.seed), proposal)
 
-    def ask(self) -> Brief:
+    def ask(self, holder: str | None = None, expires_at: float | None = None) -> Brief:
         """Select a parent and inspirations, open an attempt. Raises PopulationError while nothing is planted.
 
-        Before anything new: the conversations that an earlier session left in the middle.
+        `holder`: somebody outside, whose ticket stays good when this process ends (populations/handed.py), until
+        `expires_at` (Unix time) if given. For nobody outside, before anything new: the conversations that an earlier
+        session left in the middle.
         """
         with self._store.lock:
-            if self._resumable:
+            if self._resumable and holder is None:
                 return self._tickets.brief(*self._resumable.popleft(), self.seed)
             attempt = self._attempts + 1
             rng = np.random.default_rng([self.seed, attempt])
@@ -177,11 +180,20 @@ class LineagePopulation:
             island = settled[int(rng.integers(len(settled)))]
             parent, selector = self._select(island, rng)
             chosen = inspirations(self._state.lineage, self._board, parent, island, rng)
-            with self._store.write():
+            with self._store.write() as connection:
                 self._write_attempt(parent, island, selector, chosen)
+                if holder is not None:
+                    hand_out(connection, attempt, holder, expires_at)
             self._attempts = attempt
             self._tally.attempts += 1
             return self._tickets.brief(attempt, parent, island, chosen, self.seed)
+
+    def ticket(self, attempt: int) -> tuple[Brief, HandedOut]:
+        """An attempt that is in somebody's hands, as it was handed out (what was tried since is in it too), and what
+        became of it. Raises PopulationError when it was not handed out."""
+        with self._store.lock:
+            handed = fetch_ticket(self._store.connection, attempt)
+            return self._tickets.opened(attempt), handed
 
     def record(self, brief: Brief, proposal: Proposal) -> Recorded:
         """Make the proposal durable as a candidate, before anything judges it."""

@@ -30,6 +30,7 @@ from populations.fetching import (
     fetch_proposal,
     fetch_strategy,
 )
+from populations.handed import HandedOut, fetch_ticket, open_tickets
 from populations.lock import announced, owner
 
 if TYPE_CHECKING:
@@ -131,6 +132,7 @@ class Status:
     attempts: int
     open_attempts: int  # under way, while a writer lives
     abandoned: int  # opened by a session that ended before they did
+    handed_out: int  # in the hands of somebody outside, and good
     failures: int  # attempts that ended without a candidate
     candidates: int
     pending: int  # candidates without a verdict
@@ -219,8 +221,11 @@ class PopulationReader:
             " AND NOT EXISTS (SELECT 1 FROM failures f WHERE f.attempt = a.id)"
         )
         open_attempts, unended = 0, self._one(unfinished)
+        handed_out = {ticket.attempt for ticket in open_tickets(connection)}
         if writer is not None:
-            open_attempts = self._one(f"{unfinished} AND a.run = (SELECT MAX(id) FROM runs)")
+            under_way = "SELECT a.id" + unfinished.removeprefix("SELECT COUNT(*)")
+            rows = connection.execute(f"{under_way} AND a.run = (SELECT MAX(id) FROM runs)")
+            open_attempts = len({attempt for (attempt,) in rows} - handed_out)
         verdicts = dict(
             connection.execute(
                 f"SELECT status, COUNT(*) FROM ({STANDINGS}) GROUP BY status ORDER BY status", (self.environment_row,)
@@ -234,7 +239,8 @@ class PopulationReader:
             sessions=self._one("SELECT COUNT(*) FROM runs"),
             attempts=tally.attempts,
             open_attempts=open_attempts,
-            abandoned=unended - open_attempts,
+            abandoned=unended - open_attempts - len(handed_out),
+            handed_out=len(handed_out),
             failures=tally.failures,
             candidates=self._one("SELECT COUNT(*) FROM candidates"),
             pending=len(self.pending()),
@@ -301,6 +307,14 @@ class PopulationReader:
     def baseline_faults(self) -> dict[str, dict[str, str]]:
         """Why a baseline has no time in the environment shown, by case and name; hidden cases stay hidden."""
         return self._shown(fetch_baseline_faults(self.connection, self.environment_row))
+
+    def tickets(self) -> list[HandedOut]:
+        """Attempts in the hands of somebody outside that may still be told, oldest first."""
+        return open_tickets(self.connection)
+
+    def ticket(self, attempt: int) -> HandedOut:
+        """Raises PopulationError when this attempt was not handed out."""
+        return fetch_ticket(self.connection, attempt)
 
     def pending(self) -> list[int]:
         """Candidates that nothing but infra_error was said about, in any environment."""

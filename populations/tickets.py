@@ -42,11 +42,15 @@ class Tickets:
 
     def recorded(self, candidate: int) -> Recorded:
         """The ticket of a candidate that is durable, as it was handed out (what was tried since is in it too)."""
-        connection, lineage = self.store.connection, self.state.lineage
-        proposal = fetch_proposal(connection, candidate)
-        attempt = lineage.attempt[candidate]
+        proposal = fetch_proposal(self.store.connection, candidate)
+        attempt = self.state.lineage.attempt[candidate]
+        return Recorded(candidate, self.opened(attempt, candidate), proposal)
+
+    def opened(self, attempt: int, root: int = 0) -> Brief:
+        """An attempt's ticket, rebuilt; `root`: the candidate that was planted with it, if it was a plant."""
         sql = "SELECT a.parent, a.island, a.inspirations, r.seed FROM attempts a JOIN runs r ON r.id = a.run"
-        parent, island, chosen, seed = connection.execute(f"{sql} WHERE a.id = ?", (attempt,)).fetchone()
+        row = self.store.connection.execute(f"{sql} WHERE a.id = ?", (attempt,)).fetchone()
+        parent, island, chosen, seed = row
         if parent is None:
-            return Recorded(candidate, self.root(attempt, candidate, seed), proposal)
-        return Recorded(candidate, self.brief(attempt, parent, island, loads(chosen), seed), proposal)
+            return self.root(attempt, root, seed)
+        return self.brief(attempt, parent, island, loads(chosen), seed)

@@ -47,7 +47,7 @@ def _counts(found: Any, label: str) -> list[tuple[str, str]]:
         ("champion", _standing(found.champion, label)),
         *_survived(found.champion),
         ("attempts", f"{found.attempts}; {found.open_attempts} open, {found.failures} without a proposal, "
-                     f"{found.abandoned} abandoned"),
+                     f"{found.abandoned} abandoned" + f", {found.handed_out} handed out" * bool(found.handed_out)),
         ("candidates", f"{found.candidates}; {verdicts or 'none judged'}; {found.pending} pending"),
         ("evaluations", charged or "none"),
         ("cost", f"{found.wall_s / 60:.1f} min over {found.sessions} session(s), {found.gpu_s:.1f} s of GPU, "

@@ -24,6 +24,10 @@ COMMANDS = {
     "profile": ("evo_kernel.cli.profiling", "profile"),
     "tasks": ("evo_kernel.cli.tasks", "tasks"),
     "knowledge": ("evo_kernel.cli.knowledge", "knowledge"),
+    "ask": ("evo_kernel.cli.asking", "ask"),
+    "tell": ("evo_kernel.cli.asking", "tell"),
+    "mcp": ("evo_kernel.cli.mcp", "mcp"),
+    "agent": ("evo_kernel.cli.agent", "agent"),
     "doctor": ("evo_kernel.cli.doctor", "doctor"),
 }
 SUMMARIES = {
@@ -38,6 +42,10 @@ SUMMARIES = {
     "profile": "What each kernel of a file does with the GPU, as a table.",
     "tasks": "List, show, check and make tasks.",
     "knowledge": "Search what agents can look up: notes, the installed Triton, your own folders.",
+    "ask": "Ask a population for an attempt: a brief as JSON.",
+    "tell": "Hand in a kernel for an attempt, and get its verdict.",
+    "mcp": "Serve the workbench to coding agents over MCP.",
+    "agent": "Let any command-line coding agent work on a population.",
     "doctor": "What this machine can do, and what to mend.",
 }
 

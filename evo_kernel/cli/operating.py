@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from operators.prompts.writer import Prompts
     from populations.population import LineagePopulation
 
+EXTERNAL = "external"  # a command-line coding agent, see cli/external.py
 WITH_MODEL = ("llm-mtmc", "llm-crossover", "avo", "best-of-n", "sequential", "session")
 POLICIES: Mapping[str, Callable[[], Policy]] = {"bandit": BanditPolicy, "uniform": UniformPolicy}
 
@@ -109,8 +110,10 @@ class AsScored:
         return replace(relative, source=self.apply_knobs(relative.source, knobs)) if knobs else relative
 
 
-def build_operator(config: Config, outfit: Outfit | None = None) -> MixOperator:
-    """The mix that the configuration asks for. Raises UserError."""
+def build_operator(
+    config: Config, outfit: Outfit | None = None, outside: Callable[[], Operator] | None = None
+) -> MixOperator:
+    """The mix that the configuration asks for. `outside`: makes the operator `external`. Raises UserError."""
     rewriter = RewriteCoder()
     weights = weights_of(config, outfit is not None)
     made: list[Operator] = []
@@ -123,6 +126,8 @@ def build_operator(config: Config, outfit: Outfit | None = None) -> MixOperator:
         elif name in WITH_MODEL:
             assert outfit is not None
             made.append(_with_model(name, config, outfit, rewriter))
+        elif name == EXTERNAL and outside is not None:
+            made.append(outside())
         else:
             made.append(plugins.factory(plugins.OPERATORS, name)())
     return MixOperator(made, {one.name: weight for one, weight in zip(made, weights.values(), strict=True)})
@@ -242,8 +247,14 @@ def operating(
     stop: threading.Event | None = None,
 ) -> Iterator[Operator]:
     """The operator of a run, its models open. `stop` ends calls in flight; `tell` hears of money and endpoints."""
+
+    def outside() -> Operator:
+        from evo_kernel.cli.external import external_operator
+
+        return external_operator(config, population, judge, knowledge_of(config), ledger.charge)
+
     if not with_models(config, traffic):
-        yield build_operator(config)
+        yield build_operator(config, outside=outside)
         return
     from evo_kernel.cli import models, workbench
     from operators.avo.operator import AvoOperator
@@ -264,7 +275,7 @@ def operating(
 
         lineage, limits = AsScored(population, apply_knobs), limits_of(config)
         outfit = Outfit(model, prompts, limits, lineage, gate, patient, agent)
-        yield models.AtDesk(build_operator(config, outfit), desk)
+        yield models.AtDesk(build_operator(config, outfit, outside), desk)
     if config.agents.keep_lessons is not None:
         from operators.macro.memory import write_lessons
 

@@ -56,7 +56,7 @@ def verify(
     if as_json:
         click.echo(json.dumps(evaluation_data(evaluation)))
     else:
-        _show(evaluation)
+        show_evaluation(evaluation)
     if not evaluation.passed:
         sys.exit(1)
 
@@ -148,7 +148,8 @@ def _save_plans(judge: Any, source: Any, knobs: Any, folder: Path) -> None:
             click.echo(f"wrote {path}", err=True)
 
 
-def _show(evaluation: Any) -> None:
+def show_evaluation(evaluation: Any) -> None:
+    """A verdict for people: status, checks, score and times."""
     from rich.text import Text
 
     from evo_kernel.cli.confirmed import comparison_lines

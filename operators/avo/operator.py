@@ -9,7 +9,7 @@ from pathlib import Path
 
 from evo_kernel.errors import OperatorFailed
 from evo_kernel.types import Brief, Call, Credit, Evaluation, Probe, Proposal, Source, Strategy
-from operators.avo.attempt import Attempt, Ended, Paused, give_up
+from operators.avo.attempt import OPENING, Attempt, Ended, Paused, give_up
 from operators.avo.memory import Memory, Record
 from operators.avo.prompting import opening
 from operators.avo.protocols import TurnStore
@@ -81,7 +81,8 @@ class AvoOperator:
 
     def holds(self, brief: Brief) -> bool:
         """Whether this attempt was begun here and can be gone on with."""
-        return next(iter(self._store.turns(brief.attempt)), None) is not None
+        first = next(iter(self._store.turns(brief.attempt)), None)
+        return first is not None and first[0] == OPENING
 
     def witnessed(self, proposal: Proposal, parent: Evaluation | None, child: Evaluation) -> bool:
         """By the catalogue's sign for a strategy that it knows; of any other, whether the kernel is another one."""

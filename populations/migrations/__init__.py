@@ -16,6 +16,7 @@ from populations.migrations import (
     m0004_comparisons,
     m0005_agents,
     m0006_remarks,
+    m0007_tickets,
 )
 
 migrations = Migrations("populations")
@@ -25,6 +26,7 @@ migrations(name="0003_clock")(m0003_clock.apply)
 migrations(name="0004_comparisons")(m0004_comparisons.apply)
 migrations(name="0005_agents")(m0005_agents.apply)
 migrations(name="0006_remarks")(m0006_remarks.apply)
+migrations(name="0007_tickets")(m0007_tickets.apply)
 
 
 def migrate(database: Database) -> None:

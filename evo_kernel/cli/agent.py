@@ -1,0 +1,101 @@
+"""`agent`: any command-line coding agent as the operator of a search."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+@click.command()
+@click.argument("population", type=click.Path(path_type=Path))
+@click.option("--command", required=True, help="What /bin/sh runs in the workspace of each attempt.")
+@click.option("--attempts", default=1, show_default=True, type=click.IntRange(1), help="Attempts, in all.")
+@click.option("--minutes", default=30.0, show_default=True, type=click.FloatRange(0, min_open=True),
+              help="Of one attempt: then the agent and all that it started are ended.")  # fmt: skip
+@click.option("--evaluations", default=40, show_default=True, type=click.IntRange(1), help="Of one attempt, at most.")
+@click.option("--submits", default=12, show_default=True, type=click.IntRange(1), help="Of one attempt, at most.")
+@click.option("--width", default=1, show_default=True, type=click.IntRange(1), help="Agents side by side.")
+@click.option("--pass-env", multiple=True, metavar="NAME", help="Give the agent this variable too; repeatable.")
+@click.option("--as", "name", default="external", show_default=True, help="Whose kernels they are, in the lineage.")
+@click.option("--folder", type=click.Path(path_type=Path), help="Workspaces and logs; POPULATION.agents if left out.")
+@click.option("--keep", is_flag=True, help="Keep the workspaces.")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), help="Judge elsewhere than the run did.")
+@click.option("--wait", "wait_s", default=10.0, show_default=True, type=click.FloatRange(0),
+              help="Seconds to wait while another process writes the population.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
+def agent(
+    population: Path,
+    command: str,
+    attempts: int,
+    wait_s: float,
+    device: str | None,
+    as_json: bool,
+    width: int,
+    **external: Any,
+) -> None:
+    """Let a coding agent work on POPULATION: COMMAND runs once an attempt, in a workspace made for it.
+
+    The workspace holds a README.md that is all the agent needs, kernel.py (the kernel to beat), the task, earlier
+    versions, notes, and commands: ./probe, ./evaluate, ./profile, ./submit and others. What the agent submits passes
+    the commit gate or not; a commit becomes a candidate and ends the attempt. The agent has a clean environment and a
+    home folder of its own: --pass-env names what it needs beyond (a key; HOME, if its login lies there). Its output is
+    kept in POPULATION.agents/attempt-N.log.
+
+    \b
+    evo-kernel agent softmax.db --command 'my-agent --yes "$(cat README.md)"' --pass-env MY_AGENT_KEY --attempts 5
+    evo-kernel agent softmax.db --command 'sh' --minutes 60 --keep      # or work in the folder yourself
+
+    Exit codes: as of `run`.
+    """
+    from evo_kernel.budget import Budget, Ledger
+    from evo_kernel.cli import compose, outside, summary
+    from evo_kernel.cli.external import settings_of
+    from evo_kernel.cli.printing import open_console
+    from evo_kernel.observe.live import Progress
+
+    changes = {"command": command, **{key: value for key, value in external.items() if value is not None}}
+    stored = outside.last_config(population, {"device": device})
+    config = compose.config_with(stored, {"external": changes, "width": width})
+    settings_of(config)  # what is wrong with it is said before a judge is started
+    console = open_console(stderr=as_json)
+    with outside.judged(population, stored, wait_s, lambda line: click.echo(line, err=True)) as parts:
+        console.print(f"{parts.task.name} · {population} · {parts.judge.environment.label}", highlight=False)
+        ledger = Ledger(Budget())  # the run's limits are for runs; what is spent here counts towards them later
+        with Progress(
+            console, parts.judge.environment, ledger.left, parts.population.best(), parts.judge.stages.state
+        ) as progress:
+            ended = _search(config, parts, progress, ledger, attempts)
+        if as_json:
+            told = {"made": ended.attempts, "failures": dict(ended.failures)}
+            click.echo(json.dumps(summary.as_data(parts, ended, population) | told))
+        else:
+            summary.show(console, parts, ended, population, "", 0)
+    if progress.in_flight:  # threads were cut off: torch aborts the process when it unwinds beside them
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(summary.exit_code(ended))  # the agents' keepers end their agents when we are gone
+    sys.exit(summary.exit_code(ended))
+
+
+def _search(config: Any, parts: Any, progress: Any, ledger: Any, attempts: int) -> Any:
+    """The engine's loop with the agent as its only operator; its limits are this command's, not the run's."""
+    from evo_kernel.cli import compose
+    from evo_kernel.cli.external import external_operator
+    from evo_kernel.cli.watching import Thinking
+    from evo_kernel.engine import Engine, EngineSettings
+    from evo_kernel.fitness.knobs import apply_knobs
+    from operators.knowledge.base import KnowledgeBase
+
+    knowledge = KnowledgeBase(config.knowledge.folders)
+    operator = external_operator(config, parts.population, parts.judge, knowledge, ledger.charge)
+    engine = Engine(
+        parts.population, Thinking(operator, parts.judge.stages), parts.judge, ledger,
+        EngineSettings(width=config.width, attempts=attempts), progress, apply_knobs,
+    )  # fmt: skip
+    with compose.watched(engine, parts.judge):
+        return engine.run()

@@ -1,0 +1,110 @@
+"""One attempt of an agent that is not ours: every tool call is durable, with what it cost, before its answer."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from evo_kernel.types import Brief, Call, Proposal, Source, Step, Strategy
+from operators.workbench.bench import Outcome, Workbench
+from operators.workbench.tool import Submission
+
+TOOL = "external tool"
+"""Kind of a turn in the diary."""
+LONGEST = 2000  # characters of a call's arguments that are kept
+
+
+class Diary(Protocol):
+    """Where turns are kept. See populations.diary."""
+
+    def append(
+        self,
+        attempt: int,
+        kind: str,
+        data: Mapping[str, Any],
+        calls: Sequence[Call] = (),
+        charged: Mapping[str, int] | None = None,
+        gpu_s: float = 0.0,
+    ) -> None: ...
+
+    def turns(self, attempt: int) -> Iterator[tuple[str, dict[str, Any]]]: ...
+
+
+class Attempt:
+    """Thread-safe: calls are carried out one after the other, in whatever thread they come."""
+
+    def __init__(self, brief: Brief, bench: Workbench, diary: Diary, operator: str) -> None:
+        """Stands where an earlier process left the attempt, if there was one."""
+        self.brief, self.bench = brief, bench
+        self._diary, self._operator = diary, operator
+        self._lock = threading.Lock()
+        self._steps: list[Step] = []
+        for kind, data in diary.turns(brief.attempt):
+            if kind == TOOL:
+                outcome = Outcome.from_data(data["outcome"])
+                bench.restore(outcome)
+                self._note(data["tool"], outcome)
+
+    def call(self, tool: str, arguments: str | Mapping[str, Any]) -> Outcome:
+        """What came of it; never raises for what an agent does."""
+        with self._lock:
+            outcome = self.bench.call(tool, arguments)
+            given = arguments if isinstance(arguments, str) else json.dumps(dict(arguments), default=str)
+            data = {"tool": tool[:100], "arguments": given[:LONGEST], "outcome": outcome.as_data()}
+            self._diary.append(
+                self.brief.attempt, TOOL, data, charged=dict(outcome.charged), gpu_s=outcome.gpu_s
+            )  # fmt: skip
+            self._note(tool, outcome)
+            return outcome
+
+    @property
+    def submission(self) -> Submission | None:
+        """What passed the gate; with it the attempt is over."""
+        return self.bench.submission
+
+    def settle(self) -> None:
+        """Wait for a call that is under way."""
+        with self._lock:
+            pass
+
+    def over_for(self, seconds: float) -> Callable[[], bool]:
+        """Tells whether the attempt has been over for so long."""
+        since: list[float] = []
+
+        def over() -> bool:
+            if self.submission is not None and not since:
+                since.append(time.monotonic())
+            return bool(since) and time.monotonic() - since[0] >= seconds
+
+        return over
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """Every evaluation, probe and submission, in their order."""
+        return tuple(self._steps)
+
+    def proposal(self) -> Proposal:
+        """What was submitted. Its evaluations are booked already, turn by turn."""
+        found = self.submission
+        if found is None:
+            raise ValueError(f"attempt {self.brief.attempt} has no submission")
+        parents = [("parent", self.brief.parent.candidate), *(("inspiration", number) for number in found.parents)]
+        return Proposal(
+            source=Source(found.text, found.language),
+            operator=self._operator,
+            strategy=Strategy(found.strategy, found.family),
+            parents=tuple(parents) if found.parents else (),
+            steps=self.steps,
+        )
+
+    def _note(self, tool: str, outcome: Outcome) -> None:
+        facts = outcome.facts
+        if "evaluation" not in facts:
+            return
+        kept = facts["status"] == "passed" and "refused" not in facts
+        action = f"{tool} {facts['evaluation']}" + (f": {facts['idea']}" if facts.get("idea") else "")
+        detail = facts.get("refused") or facts.get("reason", "")
+        self._steps.append(Step(action, "kept" if kept else "rolled back", str(detail)[:300], outcome.wall_s))

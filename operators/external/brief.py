@@ -1,0 +1,28 @@
+"""What an agent is told at the start, in one text: the same in a folder's README and over MCP."""
+
+from __future__ import annotations
+
+from evo_kernel.types import Brief
+from operators.prompts.parts import joined
+from operators.prompts.writer import Knowledge, Prompts
+from operators.workbench.judging import Allowed
+
+
+def brief_text(brief: Brief, knowledge: Knowledge | None = None) -> str:
+    """Rules, hardware, task, then the parent with its evidence, relatives, what was tried, passages."""
+    prompts = Prompts(knowledge=knowledge)
+    source = brief.parent.source
+    prefix = prompts.system(brief.task, brief.environment).content
+    return f"{prefix}\n\n{joined(prompts.situation(brief, source, query=_query(brief)))}\n"
+
+
+def limits_text(allowed: Allowed) -> str:
+    """What an attempt may ask for, in a line."""
+    return (
+        f"at most {allowed.evaluations} evaluations, {allowed.probes} probes, {allowed.profiles} profiles and "
+        f"{allowed.submits} submissions in this attempt"
+    )
+
+
+def _query(brief: Brief) -> str:
+    return f"{brief.task.name} {brief.task.description}"

@@ -1,0 +1,114 @@
+"""What lies in an agent's folder beside the workbench's own files: a README that is enough alone, the lineage, notes,
+and commands."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from importlib.resources import files
+from pathlib import Path
+
+from evo_kernel.types import Brief, Relative
+from operators.external.brief import brief_text, limits_text
+from operators.workbench.judging import Allowed
+from operators.workbench.protocols import Knowledge, Lineage
+from operators.workbench.told import version_line
+
+COMMANDS = ("probe", "evaluate", "profile", "submit", "lineage", "show", "knowledge", "notes", "note", "tool")
+VERSIONS = 12  # of the lineage as files
+OWN = ".evo"
+DESK = "desk"
+
+README = """# Make this GPU kernel faster
+
+`kernel.py` in this folder is a GPU kernel that is correct: {start}. Write a faster one, and hand it in with
+`./submit`. Only what you submit counts, and only once it is committed: correct on every case, hidden ones included, and
+surely faster than the version to beat, {beat}.
+
+You have {minutes:g} minutes, and {limits}.
+
+## How to work
+1. Read this file, `task/task.md`, `task/reference.py` and `kernel.py`.
+2. Change `kernel.py` (or write another file in this folder).
+3. `./probe kernel.py` compiles it and checks it on small inputs: seconds. Repair what it says.
+4. `./evaluate kernel.py --idea "what this tries"` also tunes and times it, and says what the gate would say.
+5. `./submit kernel.py --strategy SHORT-NAME --idea "what this does"` hands it in. If it is refused you are told why: go
+   on. If it is committed, your work is done: stop.
+
+Run these commands in this folder, one at a time; each waits for its answer (up to a minute or two) and prints it. The
+exit code is 0 when the command was carried out, also where a kernel is wrong (for `./submit`: when it was committed), 1
+when not (the text says why), 2 for wrong options, 3 when the attempt is over. `./COMMAND --help` shows every option.
+
+| command | what it does |
+| --- | --- |
+| `./probe [FILE]` | compile, and check on small inputs |
+| `./evaluate [FILE] --idea TEXT` | check on every case, tune, time; what the gate would say |
+| `./profile [FILE] [--case NAME]` | what each launch does with the GPU: what bounds it, registers, instructions |
+| `./submit [FILE] --strategy NAME --idea TEXT` | hand it in |
+| `./lineage [--order best\\|newest\\|path]` | earlier versions, their scores and gains |
+| `./show N [--to FILE]` | version N: verdict and source; `versions/` holds the best ones as files |
+| `./knowledge WORDS` | search notes on kernels and the API of the installed Triton; `docs/` holds the notes |
+| `./notes [WORDS]`, `./note TEXT --evidence E1.2:0` | findings of earlier attempts; leave one for later ones |
+| `./tool NAME '{{JSON}}'` | any tool of the workbench: {tools} |
+
+A note cites what it rests on: the name of an evaluation or version (`E4.1`, `C2`) and, behind a colon, the number that
+its answer calls "samples a case" (0 where times are modeled).
+
+There may be no GPU here, and no torch: do not run the kernel yourself, ask `./probe`. Do not look for the judge or the
+inputs: sources that do anything but compute are refused.
+
+"""
+
+
+def furnish(
+    folder: Path,
+    brief: Brief,
+    tools: tuple[str, ...],
+    allowed: Allowed,
+    minutes: float,
+    lineage: Lineage | None,
+    knowledge: Knowledge | None,
+) -> Path:
+    """Write it all; the path at which the desk is to answer."""
+    own = folder / OWN
+    own.mkdir(mode=0o700, exist_ok=True)
+    shutil.copyfile(Path(__file__).with_name("client.py"), own / "client.py")
+    for name in COMMANDS:
+        _executable(folder / name, f'exec {shlex.quote(sys.executable)} -I "$here/{OWN}/client.py" {name} "$@"')
+    text = README.format(
+        minutes=minutes, limits=limits_text(allowed), tools=", ".join(tools), start=_scored(brief.parent),
+        beat=_scored(lineage.best() if lineage is not None else None, "the best one known"),
+    )  # fmt: skip
+    (folder / "README.md").write_text(text + brief_text(brief, knowledge), encoding="utf-8")
+    if lineage is not None:
+        _write_lineage(folder / "versions", lineage)
+    if knowledge is not None:
+        notes = folder / "docs"
+        notes.mkdir(exist_ok=True)
+        for note in files("operators.knowledge").joinpath("notes").iterdir():
+            (notes / note.name).write_text(note.read_text(encoding="utf-8"), encoding="utf-8")
+    return own / DESK
+
+
+def _write_lineage(folder: Path, lineage: Lineage) -> None:
+    folder.mkdir(exist_ok=True)
+    best = lineage.versions(VERSIONS, "best")
+    lines = ["# The best versions; each is a file here. A score is baseline ÷ kernel: larger is faster.", ""]
+    for one in best:
+        (folder / f"C{one.number}.py").write_text(lineage.version(one.number).source.text, encoding="utf-8")
+        lines.append(f"- {version_line(one)}")
+    (folder / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _scored(version: Relative | None, unknown: str = "not judged yet") -> str:
+    if version is None:
+        return unknown
+    score = version.evaluation.score if version.evaluation is not None else None
+    return f"version C{version.candidate}, " + (f"score {score:.3f}" if score is not None else "not scored")
+
+
+def _executable(path: Path, line: str) -> None:
+    path.write_text(f'#!/bin/sh\nhere=$(cd "$(dirname "$0")" && pwd) || exit 3\n{line}\n', encoding="utf-8")
+    os.chmod(path, 0o755)

@@ -1,0 +1,117 @@
+"""Any command-line coding agent as a variation operator."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from evo_kernel.errors import InfraError, OperatorFailed
+from evo_kernel.types import Brief, Credit, Evaluation, Probe, Proposal
+from operators.external.attempt import TOOL, Attempt, Diary
+from operators.external.desk import Desk
+from operators.external.folder import furnish
+from operators.external.running import Ended, environment_for, run
+from operators.macro import catalogue
+from operators.workbench.bench import Rooms, Workbench
+from operators.workbench.judging import Allowed
+
+OpenBench = Callable[[Path, Brief, str, Allowed], Workbench]
+"""(folder, brief, author, allowed) → a workbench in that folder."""
+
+
+@dataclass(frozen=True)
+class ExternalSettings:
+    """`command`: run by /bin/sh in the workspace. `environment`: what it is given beyond a clean one."""
+
+    command: str
+    minutes: float = 30.0  # of one attempt
+    allowed: Allowed = field(default_factory=Allowed)
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold secrets
+    settle_s: float = 20.0  # that it may go on after a commit
+    log_bytes: int = 4 * 2**20  # of its output that are kept
+    keep: bool = False  # the workspace, when the attempt is over
+
+    def __post_init__(self) -> None:
+        if not self.command.strip():
+            raise ValueError("an external agent needs a command, such as 'my-agent --prompt-file README.md'")
+        if not (math.isfinite(self.minutes) and self.minutes > 0):
+            raise ValueError(f"an attempt needs some minutes, not {self.minutes}")
+
+
+class ExternalOperator:
+    """Thread-safe: every attempt has a folder, a desk and processes of its own. `folder`: below it they lie."""
+
+    def __init__(
+        self,
+        settings: ExternalSettings,
+        folder: Path,
+        open_bench: OpenBench,
+        rooms: Rooms,
+        diary: Diary,
+        name: str = "external",
+    ) -> None:
+        self.name = name
+        self._settings, self._folder, self._open_bench = settings, folder, open_bench
+        self._rooms, self._diary = rooms, diary
+
+    def propose(self, brief: Brief, probe: Probe) -> Proposal:
+        """Let the agent work until it has committed, ended, or used its time up. Raises OperatorFailed, InfraError."""
+        del probe  # the workbench has the judge
+        workspace = (self._folder / f"attempt-{brief.attempt}").absolute()
+        try:
+            workspace.parent.mkdir(parents=True, exist_ok=True)
+            bench = self._open_bench(workspace, brief, self.name, self._settings.allowed)
+            attempt = Attempt(brief, bench, self._diary, self.name)
+            ended = self._run(attempt, workspace) if attempt.submission is None else None
+            attempt.settle()  # a call under way when it was ended is carried to its end, and counts
+        except OSError as error:
+            raise InfraError(f"the workspace {workspace} cannot be used: {error}") from error
+        finally:
+            if not self._settings.keep:
+                shutil.rmtree(workspace, ignore_errors=True)
+        if attempt.submission is not None:
+            return attempt.proposal()
+        assert ended is not None
+        raise OperatorFailed(self._why(ended, attempt), operator=self.name, steps=attempt.steps)
+
+    def holds(self, brief: Brief) -> bool:
+        """Whether this attempt was begun here: its evaluations were made in this operator's name."""
+        return next((kind for kind, _ in self._diary.turns(brief.attempt)), None) == TOOL
+
+    def witnessed(self, proposal: Proposal, parent: Evaluation | None, child: Evaluation) -> bool:
+        return catalogue.witnessed(proposal.strategy, parent, child)
+
+    def learn(self, credit: Credit) -> None:
+        """An agent from outside learns from the lineage that it is shown."""
+        del credit
+
+    def _run(self, attempt: Attempt, workspace: Path) -> Ended:
+        settings, brief = self._settings, attempt.brief
+        place = furnish(
+            workspace, brief, tuple(attempt.bench.tools), settings.allowed, settings.minutes, self._rooms.lineage,
+            self._rooms.knowledge,
+        )  # fmt: skip
+        log = self._folder / f"attempt-{brief.attempt}.log"
+        with Desk(place, attempt.call):
+            return run(
+                settings.command, workspace, log, environment_for(workspace, settings.environment),
+                settings.minutes * 60, attempt.over_for(settings.settle_s), settings.log_bytes,
+            )  # fmt: skip
+
+    def _why(self, ended: Ended, attempt: Attempt) -> str:
+        """In a sentence, with what it last said."""
+        how = {
+            "exited": f"the agent ended (exit code {ended.code})",
+            "deadline": f"the agent was ended after {self._settings.minutes:g} minutes",
+            "stopped": "the agent was stopped",
+            "lost": "the agent was lost",
+        }[ended.how]
+        tries = len(attempt.steps)
+        said = ""
+        with contextlib.suppress(IndexError):
+            said = f"; it last said: {ended.log_tail.splitlines()[-1].strip()[:200]}"
+        return f"{how} with nothing committed, {tries} evaluation{'s' * (tries != 1)} made{said}"

@@ -1,0 +1,150 @@
+"""`ask` and `tell`: the loop by hand, each command in a process's worth of state of its own; real judge, no GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from evo_kernel.cli.main import cli
+from evo_kernel.errors import PopulationError, PopulationLocked, UserError
+from populations.lock import OwnerLock
+from populations.reading import PopulationReader
+
+TASK = '''"""A difference of two rows, squashed."""
+
+import torch
+
+CASES = {"check": [{"m": 3, "n": 129}], "search": [{"m": 256, "n": 1000}], "confirm": [{"m": 5, "n": 67}]}
+
+
+def inputs(case, generator, device):
+    draw = {"generator": generator, "device": device}
+    return torch.randn(case["m"], case["n"], **draw), torch.randn(case["m"], case["n"], **draw)
+
+
+def reference(x, y):
+    return torch.tanh(x - 2.0 * y)
+'''
+FILE = "squash.db"
+
+
+def evo(*arguments: object, stdin: str | None = None) -> Result:
+    ended = CliRunner().invoke(cli, [str(word) for word in arguments], input=stdin)
+    if ended.exception is not None and not isinstance(ended.exception, SystemExit):
+        raise ended.exception
+    return ended
+
+
+def told(ended: Result) -> dict:
+    assert ended.stdout.count("\n") == 1, ended.stdout
+    return json.loads(ended.stdout)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def folder(tmp_path_factory: pytest.TempPathFactory):
+    """A working folder with a population of one judged kernel."""
+    before, made = os.getcwd(), tmp_path_factory.mktemp("outside")
+    (made / "squash.py").write_text(TASK)
+    os.chdir(made)
+    cheap = ["--set", "budget.evaluations=0", "--set", "judge.tune_plans=0"]
+    ended = evo("run", "squash.py", "--device", "cpu", "--json", *cheap)
+    assert ended.exit_code == 0, ended.output
+    yield made
+    os.chdir(before)
+
+
+def test_a_brief_says_all_that_is_needed() -> None:
+    brief = told(evo("ask", FILE))
+    assert "torch.tanh(x - 2.0 * y)" in brief["task"]["reference"] and brief["environment"] == "modeled (sm_90)"
+    assert {case["kind"] for case in brief["task"]["cases"]} == {"check", "search"}  # hidden ones stay hidden
+    assert "67" not in json.dumps(brief["task"])
+    assert "def run(" in brief["parent"]["source"]
+    (case,) = brief["parent"]["evaluation"]["cases"]
+    assert case["us"] > 0 and case["features"]["kernels"][0]["registers"] > 0
+    assert brief["strategies"] and all(one["key"] and one["does"] for one in brief["strategies"])
+    assert f"tell {FILE} --attempt {brief['attempt']}" in brief["tell"]
+
+
+def test_a_ticket_outlives_processes_and_is_told_once(tmp_path: Path) -> None:
+    brief = told(evo("ask", FILE, "--as", "someone"))
+    other = told(evo("ask", FILE))
+    assert other["attempt"] != brief["attempt"]
+    (found,) = [one for one in told(evo("ask", FILE, "--open")) if one["attempt"] == brief["attempt"]]
+    assert (found["holder"], found["state"], found["expires_at"]) == ("someone", "open", None)
+    again = told(evo("ask", FILE, "--attempt", brief["attempt"]))
+    assert again["parent"] == brief["parent"] and again["attempt"] == brief["attempt"]
+    status = told(evo("status", FILE, "--json"))
+    assert status["handed_out"] >= 2 and status["abandoned"] == 0 and status["open_attempts"] == 0
+    mine = tmp_path / "mine.py"
+    mine.write_text(brief["parent"]["source"] + "\n# touched\n")
+    verdict = told(evo("tell", FILE, mine, "--attempt", brief["attempt"], "--strategy", "my own idea", "--json"))
+    assert verdict["status"] == "passed" and verdict["score"] == pytest.approx(verdict["parent_score"])
+    assert (verdict["witnessed"], verdict["is_best"]) == (False, False)  # the same plan as its parent's
+    once_more = told(evo("tell", FILE, mine, "--attempt", brief["attempt"], "--json"))
+    assert once_more["candidate"] == verdict["candidate"] and once_more["score"] == verdict["score"]
+    with PopulationReader(FILE) as reader:
+        view = reader.candidate(verdict["candidate"])
+    assert len(view.evaluations) == 1 and view.attempt == brief["attempt"] and view.proposal.operator == "external"
+    assert view.proposal.strategy is not None and view.proposal.strategy.name == "my own idea"
+    with pytest.raises(PopulationError, match=f"show {FILE} {verdict['candidate']}"):
+        evo("tell", FILE, "-", "--attempt", brief["attempt"], stdin="def run(x, y): return x\n")
+
+
+def test_a_broken_kernel_is_a_verdict() -> None:
+    attempt = told(evo("ask", FILE))["attempt"]
+    ended = evo("tell", FILE, "-", "--attempt", attempt, "--json", stdin="def run(x, y):\n    return x\n")
+    assert ended.exit_code == 1
+    verdict = told(ended)
+    assert verdict["status"] in ("wrong", "rejected") and verdict["reason"] and verdict["log_gain"] is None
+
+
+def test_giving_up_is_kept() -> None:
+    attempt = told(evo("ask", FILE))["attempt"]
+    assert "given up" in evo("tell", FILE, "--attempt", attempt, "--fail", "no idea").output
+    with PopulationReader(FILE) as reader:
+        assert reader.failures(1)[0]["reason"] == "no idea"
+    with pytest.raises(PopulationError, match=r"given up \(no idea\). Ask for another"):
+        evo("tell", FILE, "-", "--attempt", attempt, stdin="def run(x, y): return x\n")
+    with pytest.raises(PopulationError, match="given up"):
+        evo("tell", FILE, "--attempt", attempt, "--fail", "twice")
+
+
+def test_a_ticket_expires() -> None:
+    attempt = told(evo("ask", FILE, "--expires", 1e-7))["attempt"]
+    time.sleep(0.01)
+    with pytest.raises(PopulationError, match=r"has expired. Ask for a new one"):
+        evo("tell", FILE, "-", "--attempt", attempt, stdin="def run(x, y): return x\n")
+    assert attempt not in [one["attempt"] for one in told(evo("ask", FILE, "--open"))]
+    assert told(evo("status", FILE, "--json"))["abandoned"] >= 1
+
+
+def test_mistakes_say_what_to_do() -> None:
+    attempt = told(evo("ask", FILE))["attempt"]
+    with pytest.raises(PopulationError, match=r"not handed out by `evo-kernel ask`. Open tickets: .*\d"):
+        evo("tell", FILE, "-", "--attempt", 999, stdin="def run(x): return x\n")
+    with pytest.raises(UserError, match="either a FILE"):
+        evo("tell", FILE, "--attempt", attempt)
+    with pytest.raises(UserError, match="standard input is empty"):
+        evo("tell", FILE, "-", "--attempt", attempt, stdin="")
+    with pytest.raises(UserError, match=r"cannot read missing.py"):
+        evo("tell", FILE, "missing.py", "--attempt", attempt)
+    lock = OwnerLock(Path(FILE))
+    try:
+        with pytest.raises(PopulationLocked, match="is in use by process"):
+            evo("ask", FILE, "--wait", 0)
+        with pytest.raises(PopulationLocked, match="is in use by process"):
+            evo("tell", FILE, "-", "--attempt", attempt, "--wait", 0.3, stdin="def run(x): return x\n")
+    finally:
+        lock.release()
+
+
+def test_a_resume_leaves_tickets_open() -> None:
+    attempt = told(evo("ask", FILE))["attempt"]
+    ended = evo("resume", FILE, "--json")
+    assert ended.exit_code == 0, ended.output
+    assert attempt in [one["attempt"] for one in told(evo("ask", FILE, "--open"))]

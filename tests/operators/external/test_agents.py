@@ -1,0 +1,297 @@
+"""Agents that are not ours: real processes in real folders over a real population; only the judge is scripted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from evo_kernel.budget import Budget, Ledger
+from evo_kernel.cli.workbench import open_workbench, rooms_of
+from evo_kernel.engine import Engine, EngineSettings
+from evo_kernel.errors import OperatorFailed
+from evo_kernel.types import Proposal, Purpose, Source
+from operators.external.attempt import Attempt
+from operators.external.folder import COMMANDS, furnish
+from operators.external.operator import ExternalOperator, ExternalSettings
+from operators.knowledge.base import KnowledgeBase
+from operators.workbench.judging import Allowed
+from populations.population import LineagePopulation, open_population
+from populations.reading import PopulationReader
+from tests.support.scripted import CARD, ENVIRONMENT, TASK, ScriptedJudge, scored
+
+ROOT = Path(__file__).resolve().parents[3]
+FIRST = Source("time_us = 100.0\n\n\ndef run(x):\n    return x\n")
+FASTER = "sed -i 's/100.0/50.0/' kernel.py"
+SUBMIT = './submit --strategy shave --idea "half the time"'
+
+
+class Judge(ScriptedJudge):
+    def profile(self, source: Source, *rest: object) -> dict:
+        return {}
+
+
+@dataclass
+class Setting:
+    """An operator over a population of one kernel."""
+
+    population: LineagePopulation
+    folder: Path
+
+    def operator(self, command: str, **settings: object) -> ExternalOperator:
+        rooms = rooms_of(self.population, Judge(), KnowledgeBase(api=False), lambda spent: None)
+        chosen = ExternalSettings(command, **{"minutes": 0.5, "settle_s": 0.3} | settings)  # type: ignore[arg-type]
+        return ExternalOperator(
+            chosen, self.folder, lambda *given: open_workbench(given[0], rooms, *given[1:]), rooms,
+            self.population.diary,
+        )  # fmt: skip
+
+    def propose(self, command: str, **settings: object) -> Proposal:
+        return self.operator(command, **settings).propose(self.population.ask(), lambda source: None)
+
+    def failure(self, command: str, **settings: object) -> str:
+        with pytest.raises(OperatorFailed) as caught:
+            self.propose(command, **settings)
+        assert caught.value.operator == "external"
+        return caught.value.reason
+
+    def log(self) -> str:
+        (log,) = self.folder.glob("*.log")
+        return log.read_text()
+
+
+def planted(path: Path) -> LineagePopulation:
+    population = open_population(path, task=CARD, task_identity=TASK, environment=ENVIRONMENT, seed=1)
+    recorded = population.plant(FIRST)
+    if population.best() is None:
+        population.tell(recorded, scored(FIRST, Purpose.SCORE))
+    return population
+
+
+@pytest.fixture
+def setting(tmp_path: Path) -> Iterator[Setting]:
+    with planted(tmp_path / "p.db") as population:
+        yield Setting(population, tmp_path / "p.db.agents")
+
+
+def processes(marker: str) -> list[int]:
+    found = []
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            words = Path(f"/proc/{name}/cmdline").read_bytes()
+            state = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if marker.encode() in words and state != "Z" and int(name) != os.getpid():
+            found.append(int(name))
+    return found
+
+
+def gone(marker: str, within_s: float = 10.0) -> bool:
+    until = time.monotonic() + within_s
+    while processes(marker) and time.monotonic() < until:
+        time.sleep(0.05)
+    return not processes(marker)
+
+
+# ---- what is meant to happen ----------------------------------------------------------------------------------------
+
+
+def test_what_an_agent_submits_becomes_a_proposal(setting: Setting) -> None:
+    proposal = setting.propose(f'{FASTER}; ./probe; ./evaluate --idea "half"; {SUBMIT}; echo committed $?')
+    assert proposal.source.text == FIRST.text.replace("100.0", "50.0") and proposal.operator == "external"
+    assert proposal.strategy is not None and (proposal.strategy.name, proposal.probes) == ("shave", 0)
+    assert [step.action.split(":")[0].split()[0] for step in proposal.steps] == ["probe", "evaluate", "submit"]
+    assert {step.outcome for step in proposal.steps} == {"kept"}
+    assert "committed 0" in setting.log() and "gate: would pass" in setting.log()
+    assert [path.name for path in setting.folder.iterdir()] == ["attempt-2.log"]  # the workspace is gone
+    spent = setting.population.counters().evaluations
+    assert spent["probe"] == 1 and spent["score"] >= 2 and spent["confirm"] == 1  # booked, though not told yet
+
+
+def test_the_engine_takes_it_like_any_operator(setting: Setting) -> None:
+    # Each attempt beats its own parent: the time is halved whatever it was.
+    command = f"""python3 - <<'END'
+text = open("kernel.py").read()
+old = text.split("=")[1].split()[0]
+open("kernel.py", "w").write(text.replace(old, str(float(old) / 2)))
+END
+{SUBMIT}"""
+    engine = Engine(
+        setting.population, setting.operator(command), Judge(), Ledger(Budget()), EngineSettings(attempts=3)
+    )
+    ended = engine.run()
+    assert (ended.attempts, ended.why, ended.cause) == (3, "3 attempts made", "budget")
+    best = setting.population.best()
+    assert best is not None and best.evaluation is not None and best.evaluation.score > 1.9
+    with PopulationReader(setting.population.path) as reader:
+        assert reader.candidate(best.candidate).proposal.operator == "external"
+
+
+def test_a_refused_submission_is_told_why_and_the_agent_goes_on(setting: Setting) -> None:
+    reason = setting.failure(f"sed -i s/100.0/120.0/ kernel.py; {SUBMIT}; echo $?; ./submit ../kernel.py --strategy a")
+    assert reason.startswith("the agent ended (exit code 2) with nothing committed, 1 evaluation made")
+    log = setting.log()
+    assert "Not committed. Its gain over the version to beat is not sure" in log and "\n1\n" in log
+    assert "the following arguments are required: --idea" in log and "example: ./submit" in log
+
+
+def test_evaluations_are_limited(setting: Setting) -> None:
+    command = "for n in 91 92 93; do sed -i \"s/= .*/= $n.0/\" kernel.py; ./evaluate --idea 'again'; done"
+    setting.failure(command, allowed=Allowed(evaluations=2))
+    assert "the attempt's 2 calls of evaluate are used up" in setting.log()
+
+
+def test_the_environment_is_a_clean_one(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_OF_OURS", "very-secret")
+    setting.failure("env; cat", environment={"AGENT_KEY": "given"})
+    log = setting.log()
+    assert "very-secret" not in log and "AGENT_KEY=given" in log
+    assert f"HOME={setting.folder}/attempt-2/.home" in log and os.environ["HOME"] + "\n" not in log
+
+
+def test_the_readme_is_enough(setting: Setting, tmp_path: Path) -> None:
+    rooms = rooms_of(setting.population, Judge(), KnowledgeBase(api=False), lambda spent: None)
+    brief = setting.population.ask()
+    bench = open_workbench(tmp_path / "w", rooms, brief, "external", Allowed(evaluations=7))
+    furnish(tmp_path / "w", brief, tuple(bench.tools), Allowed(evaluations=7), 12.5, rooms.lineage, rooms.knowledge)
+    text = (tmp_path / "w" / "README.md").read_text()
+    assert "You have 12.5 minutes, and at most 7 evaluations" in text
+    assert "version C1, score 1.000" in text and "surely faster than the version to beat, version C1" in text
+    for name in (*COMMANDS, *bench.tools):
+        assert name in text
+    for name in COMMANDS:
+        assert f"./{name} " in text
+        helped = subprocess.run(
+            [tmp_path / "w" / name, "--help"], check=False, capture_output=True, text=True, timeout=20
+        )
+        assert helped.returncode == 0 and f"example: ./{name}" in helped.stdout
+    assert (tmp_path / "w" / "versions" / "C1.py").read_text() == FIRST.text
+    for word in ("kernel.py", "task/task.md", "task/reference.py", "versions", "docs"):
+        assert word in text and (tmp_path / "w" / word).exists()
+    asked = subprocess.run([tmp_path / "w" / "probe"], check=False, capture_output=True, text=True, timeout=20)
+    assert asked.returncode == 3 and "the attempt is over, or nobody answers" in asked.stderr
+
+
+# ---- what is not --------------------------------------------------------------------------------------------------
+
+
+def test_an_agent_that_submits_nothing(setting: Setting) -> None:
+    reason = setting.failure("echo I give up")
+    assert reason == (
+        "the agent ended (exit code 0) with nothing committed, 0 evaluations made; it last said: I give up"
+    )
+    assert "exit code 127" in setting.failure("no-such-agent --now")
+
+
+def test_an_agent_past_its_deadline(setting: Setting) -> None:
+    began = time.monotonic()
+    reason = setting.failure("trap '' TERM; echo busy; sleep 7771", minutes=0.5 / 60)
+    assert reason.startswith("the agent was ended after 0.00833333 minutes with nothing committed")
+    assert time.monotonic() - began < 15 and gone("7771")
+
+
+def test_nothing_that_an_agent_started_survives_it(setting: Setting) -> None:
+    daemon = "import os,time\\nif os.fork(): os._exit(0)\\nos.setsid()\\nif os.fork(): os._exit(0)\\ntime.sleep(7772)"
+    command = f"setsid sleep 7772 & (sleep 7772 &) ; python3 -c \"$(printf '{daemon}')\"; sleep 0.3"
+    setting.failure(command)
+    assert gone("7772", 1.0)
+
+
+def test_a_fork_bomb_ends(setting: Setting) -> None:
+    setting.failure("n=0; while [ $n -lt 150 ]; do sleep 7773 & n=$((n+1)); done; sleep 7773", minutes=1 / 60)
+    assert gone("7773", 1.0)
+
+
+def test_output_is_bounded(setting: Setting) -> None:
+    began = time.monotonic()
+    setting.failure("echo first; head -c 60000000 /dev/zero | tr '\\0' 'x'; echo; echo last", log_bytes=100_000)
+    log = setting.log()
+    assert log.startswith("first") and log.endswith("last\n") and "bytes left out" in log
+    assert len(log) < 101_000 and time.monotonic() - began < 20
+
+
+def test_an_agent_that_kills_its_keeper(setting: Setting) -> None:
+    began = time.monotonic()
+    reason = setting.failure("sleep 7774 & kill -9 $PPID; sleep 7774", minutes=10)
+    assert reason.startswith("the agent was lost") and time.monotonic() - began < 60
+    assert gone("7774", 5.0)
+
+
+def test_noise_at_the_desk_holds_up_nobody(setting: Setting) -> None:
+    noise = textwrap.dedent(
+        """
+        import os, socket, time
+        os.chdir(".evo")
+        def say(data, wait=True):
+            one = socket.socket(socket.AF_UNIX); one.connect("desk"); one.sendall(data)
+            if wait: print(one.makefile().readline().strip())
+            return one
+        silent = [say(b"", False) for _ in range(3)]
+        say(b"no json\\n"); say(b'{"tool": 1}\\n'); say(b'{"tool": "probe", "arguments": 3}\\n'); say(b"[" * 100000 + b"\\n")
+        try: say(b"x" * 600000 + b"\\n")
+        except OSError as error: print("hung up")
+        say(b'{"tool": "no_such", "arguments": {}}\\n'); say(b'{"tool": "evaluate", "arguments": "nonsense"}\\n')
+        say(b'{"tool": "evaluate", "arguments": {"idea": "gone at once"}}\\n', False).close()
+        """
+    )
+    (setting.folder).mkdir()
+    (setting.folder / "noise.py").write_text(noise)
+    proposal = setting.propose(f"python3 ../noise.py; {FASTER}; {SUBMIT}")
+    log = setting.log()
+    assert proposal.source.text != FIRST.text
+    assert log.count("a request is") >= 4 and "there is no tool 'no_such'" in log and "are no JSON" in log
+
+
+def test_a_workspace_cannot_lead_out(setting: Setting, tmp_path: Path) -> None:
+    (tmp_path / "secret.py").write_text("# very-secret\ndef run(x): return x\n")
+    command = f'ln -s {tmp_path}/secret.py link.py; ./submit link.py --strategy aaa --idea bbb; ./tool read_file \'{{"path": "link.py"}}\''
+    setting.failure(command)
+    assert "very-secret" not in setting.log() and "links and folders are not followed" in setting.log()
+
+
+def test_a_killed_run_takes_its_agents_with_it_and_counts_what_was_spent(tmp_path: Path) -> None:
+    script = f"""
+from pathlib import Path
+from tests.operators.external.test_agents import Setting, planted
+population = planted(Path({str(tmp_path)!r}) / "p.db")
+setting = Setting(population, Path({str(tmp_path)!r}) / "agents")
+setting.propose("sed -i s/100.0/90.0/ kernel.py; ./evaluate --idea 'some gain'; echo up > ../up; sleep 7775", minutes=5)
+"""
+    child = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT)
+    until = time.monotonic() + 60
+    while not (tmp_path / "agents" / "up").exists():
+        assert child.poll() is None and time.monotonic() < until
+        time.sleep(0.05)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    assert gone("7775")
+    with planted(tmp_path / "p.db") as population:
+        assert population.counters().evaluations["score"] == 2  # the seed's and the agent's
+        brief = population.ask()
+        assert brief.attempt == 2  # the attempt goes on
+        rooms = rooms_of(population, Judge(), None, lambda spent: None)
+        bench = open_workbench(tmp_path / "w", rooms, brief, "external", Allowed(evaluations=4))
+        attempt = Attempt(brief, bench, population.diary, "external")
+        assert "left: 3 evaluations" in bench.left() and len(attempt.steps) == 1
+
+
+def test_a_long_path_still_has_a_desk(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 100) / ("e" * 100)
+    deep.mkdir(parents=True)
+    with planted(deep / "p.db") as population:
+        assert Setting(population, deep / "agents").propose(f"{FASTER}; {SUBMIT}").operator == "external"
+
+
+def test_a_command_is_needed() -> None:
+    with pytest.raises(ValueError, match="needs a command"):
+        ExternalSettings("  ")
+    assert "very-secret" not in repr(ExternalSettings("sh", environment={"KEY": "very-secret"}))
