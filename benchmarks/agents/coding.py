@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from benchmarks.agents.measuring import EVERY_KERNEL, paired
-from benchmarks.agents.notebook import Counted, Notebook, Row
+from benchmarks.agents.notebook import NOBODY, Counted, Notebook, Row
 from benchmarks.agents.problems import Planted
 from benchmarks.agents.regret import Action, Situation
 from benchmarks.agents.thinking import brief_of, prompts_of
@@ -184,7 +184,7 @@ def _outcome(here: Here, pair: Pair, child: Source) -> Row:
 
 def unanswered(reason: str) -> bool:
     """Whether nobody answered: no fault of the model's, the item is asked again in a later session."""
-    return reason.startswith(tuple(f"the model failed ({kind})" for kind in ("budget", "down", "invalid")))
+    return reason.startswith(tuple(f"the model failed ({kind})" for kind in NOBODY))
 
 
 def _applied(steps: Sequence[Step]) -> bool:

@@ -16,6 +16,9 @@ from evo_kernel.types import Call
 from operators.llm.base import Message, Model, ModelFailed, Reply, Tool
 
 MOST_CALLS = 300
+NOBODY = ("budget", "down", "invalid")
+"""Kinds of failure in which no model had a say: what was asked is asked again in a later session."""
+DOWN = 3  # times in a row that an endpoint may be down before the bench gives up
 Row = dict[str, Any]
 
 
@@ -72,7 +75,7 @@ class Counted:
         """`limit`: calls of this part, earlier sessions' included; no more than the notebook has left for all."""
         self.name = model.name
         self._model, self._notebook, self._part = model, notebook, part
-        self._lock = threading.Lock()
+        self._lock, self._down = threading.Lock(), 0
         spent = sum(row["calls"] for row in notebook.calls(part))
         self._left = max(0, min(limit - spent, notebook.left))
 
@@ -97,23 +100,57 @@ class Counted:
             reply = self._model.complete(messages, tools=tools, schema=schema, max_tokens=max_tokens)
         except ModelFailed as failure:
             self._note(failure.calls, failure.kind)
+            self._give_up(failure)
             raise
+        self._down = 0
         self._note(reply.calls, "")
         return reply
 
+    def _give_up(self, failure: ModelFailed) -> None:
+        """Raises UserError where asking on is of no use: a wrong key or name, an endpoint that is down for long."""
+        self._down = self._down + 1 if failure.kind == "down" else 0
+        if failure.kind == "invalid" or self._down >= DOWN:
+            raise UserError(
+                f"{self.name} does not answer: {failure.reason}. Mend that; the bench goes on where it was."
+            )
+
     def _note(self, calls: Sequence[Call], failed: str) -> None:
-        """One row for what was asked once; a second try of the door's, or its repair of an answer, counts as well."""
+        """One row for what was asked once. A second try of the door's, or its repair of an answer, counts as well;
+        what nobody answered does not."""
+        cost = 0 if failed in NOBODY else max(1, len(calls))
         with self._lock:
-            self._left -= max(0, len(calls) - 1)
+            self._left -= cost - 1
         dollars = [call.dollars for call in calls if call.dollars is not None]
         self._notebook.write(
             {
-                "kind": "call", "part": self._part, "failed": failed, "calls": max(1, len(calls)),
+                "kind": "call", "part": self._part, "failed": failed, "calls": cost,
                 "tokens_in": sum(call.tokens_in for call in calls),
                 "tokens_out": sum(call.tokens_out for call in calls),
                 "dollars": sum(dollars) if dollars else None, "wall_s": sum(call.wall_s for call in calls),
             }
         )  # fmt: skip
+
+
+class Ear:
+    """A model that remembers how it last failed, for one who asks and is told only what came instead."""
+
+    def __init__(self, model: Model) -> None:
+        self.name, self._model = model.name, model
+        self.failed = ""
+
+    def complete(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Tool] = (),
+        schema: Mapping[str, Any] | None = None,
+        max_tokens: int | None = None,
+    ) -> Reply:
+        try:
+            return self._model.complete(messages, tools=tools, schema=schema, max_tokens=max_tokens)
+        except ModelFailed as failure:
+            self.failed = failure.kind
+            raise
 
 
 def _parsed(text: str) -> Row | None:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from benchmarks.agents.notebook import Counted, Notebook
+from benchmarks.agents.notebook import NOBODY, Counted, Ear, Notebook
 from benchmarks.agents.regret import Situation
 from evo_kernel.types import Brief, Relative
 from operators.llm.base import Model
@@ -71,12 +71,13 @@ def _one(one: Situation, other: Situation, variant: str, model: Counted, noteboo
     if not model.left:
         return
     evidence = one if variant == OWN else other
-    policy = LlmPolicy(model, prompts_of(evidence))
+    ear = Ear(model)
+    policy = LlmPolicy(ear, prompts_of(evidence))
     brief = brief_of(one, evidence)
     state = dataclasses.replace(one.state(brief=brief), parent=brief.parent)
     decision = policy.choose(state, one.offered, np.random.default_rng(brief.seed))
-    if not decision.calls:
-        return  # nobody answered, or the calls were used up: asked again in a later session
+    if ear.failed in NOBODY:
+        return  # asked again in a later session
     chosen = one.actions[decision.chosen]
     by_model = decision.policy == LlmPolicy.name
     values = one.values

@@ -14,7 +14,7 @@ from benchmarks.agents import __main__ as bench
 from benchmarks.agents import coding, planting, problems, regret, thinking, truth
 from benchmarks.agents.arms import ARMS, ArmLimits, Asked, command
 from benchmarks.agents.collect import Deal
-from benchmarks.agents.notebook import MOST_CALLS, Counted, Notebook
+from benchmarks.agents.notebook import DOWN, MOST_CALLS, Counted, Notebook
 from benchmarks.agents.prepare import categories_by_task, shared_out
 from evo_kernel.errors import UserError
 from evo_kernel.syntax import parse_module
@@ -138,7 +138,7 @@ def test_a_bandit_learns_from_its_choices(found):
     gains = {True: (2.0, 2.0, 2.0), False: (0.5, 0.5, 0.5)}
     actions = tuple(replace(a, gain=gains[a.strategy.name == best], witnessed=True) for a in one.actions)
     many = [replace(one, actions=actions, id=str(n)) for n in range(60)]
-    assert np.mean(regret.bandit(many, orders=4)) < 0.6 * np.mean([regret.uniform(each) for each in many])
+    assert np.mean(regret.bandit(many, orders=2)) < 0.6 * np.mean([regret.uniform(each) for each in many])
 
 
 def test_intervals_hold_the_mean_and_shrink():
@@ -220,11 +220,30 @@ def test_the_calls_are_never_passed_and_a_later_session_goes_on(tmp_path):
         assert len(server.requests) == 4
 
 
-def test_a_server_that_is_down_spoils_no_item(tmp_path):
+def test_a_server_that_refuses_spoils_no_item_and_uses_up_no_call(tmp_path):
     out = tmp_path / "bench.jsonl"
-    with ChatServer([failure(401, "no such key")]) as server:
+    with ChatServer([failure(401, "no such key")]) as server, pytest.raises(SystemExit, match="does not answer"):
         _run(server, out, "--parts", "macro", "--calls", "4")
     assert not _rows(out, "item")
+    with ChatServer(_second) as server:
+        _run(server, out, "--parts", "macro", "--calls", "4")
+    assert len(_rows(out, "item")) == 4
+
+
+def test_a_server_that_is_gone_ends_the_bench(tmp_path):
+    class Gone:
+        name = "gone"
+
+        def complete(self, messages, *, tools=(), schema=None, max_tokens=None) -> Reply:
+            raise ModelFailed("no connection", "down")
+
+    counted = Counted(Gone(), Notebook(tmp_path / "o.jsonl", ABOUT), "macro", 100)
+    for _ in range(DOWN - 1):
+        with pytest.raises(ModelFailed):
+            counted.complete([Message("user", "?")])
+    with pytest.raises(UserError, match="no connection"):
+        counted.complete([Message("user", "?")])
+    assert counted.left == 100
 
 
 def test_micro_and_repair_are_judged_here(tmp_path, made, found, capsys):
@@ -246,7 +265,7 @@ def test_micro_and_repair_are_judged_here(tmp_path, made, found, capsys):
 
     out = tmp_path / "bench.jsonl"
     with ChatServer(answer) as server:
-        _run(server, out, "--parts", "micro,repair", "--calls", "12", "--width", "2")
+        _run(server, out, "--parts", "micro,repair", "--calls", "12", "--width", "1")
     rows = _rows(out, "item")
     micro = [row for row in rows if row["part"] == "micro"]
     assert {row["variant"] for row in micro} == set(coding.VARIANTS)
@@ -284,7 +303,7 @@ def test_three_hundred_calls_are_the_most(tmp_path):
         name = "free"
 
         def complete(self, messages, *, tools=(), schema=None, max_tokens=None) -> Reply:
-            raise ModelFailed("down", "down")
+            raise ModelFailed("no JSON", "malformed")
 
     counted = Counted(Free(), Notebook(tmp_path / "o.jsonl", ABOUT, most=10_000), "macro", 10_000)
     for _ in range(MOST_CALLS + 5):
