@@ -81,14 +81,18 @@ def command(task: str, operators: tuple[str, ...], path: Path, asked: Asked, lim
 
 
 def _search(words: list[str], path: Path, most: int) -> str:
-    """Run it; interrupt it when its calls are used up. Why it ended."""
+    """Run it; interrupt it when its calls are used up, by what its file counts. Why it ended."""
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    interrupted = False
+    interrupted = 0
     while process.poll() is None:
-        time.sleep(1.0)
-        if not interrupted and _calls(path) >= most - WIDTH:
-            process.send_signal(signal.SIGINT)  # what is in flight ends, and is counted
-            interrupted = True
+        time.sleep(0.2)
+        made = _calls(path)
+        if interrupted == 0 and made >= most - WIDTH:
+            process.send_signal(signal.SIGINT)  # start nothing new; what is in flight ends, and is counted
+            interrupted = 1
+        elif interrupted == 1 and made >= most:
+            process.send_signal(signal.SIGINT)  # a conversation that goes on and on is cut off
+            interrupted = 2
     said = process.stderr.read() if process.stderr else ""
     if not path.exists() or (process.returncode not in (0, 1, 130) and not interrupted):
         raise RuntimeError(f"{' '.join(words)}\nended with {process.returncode}:\n{said[-3000:]}")
