@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench test-gpu clean
+.PHONY: help demo test lint bench bench-agents test-gpu clean
 
 help: ## What can be made here
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -27,6 +27,11 @@ lint: $(READY) ## ruff, pyright and the import contracts
 
 bench: $(READY) ## Print the tables behind the figures in docs/benchmarks.md
 	$(BIN)/python -m benchmarks.all
+
+# With no MODEL: the policies that need none. ARGS: more options of `python -m benchmarks.agents`.
+bench-agents: $(READY) ## Are the agents any good? BASE_URL=... MODEL=... N=300; without MODEL the policies that need none
+	$(BIN)/python -m benchmarks.agents $(if $(MODEL),--model '$(MODEL)' --calls $(or $(N),300),--no-model) \
+		$(if $(BASE_URL),--base-url '$(BASE_URL)') $(ARGS)
 
 test-gpu: ## Run tests/gpu/ with the current python, on a machine with an NVIDIA GPU
 	$(PYTHON) -m pytest tests/gpu

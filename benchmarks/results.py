@@ -37,8 +37,8 @@ def of_population(reader: PopulationReader) -> list[str]:
     if standing is None or status.environment is None:
         return [*lines, "Nothing passed."]
     view, first = reader.candidate(standing.candidate), reader.candidate(1)
-    found, before = view.evaluation, first.evaluation
-    if found is None or before is None:
+    found, before = view.evaluation, next((e for e in first.evaluations if e.purpose == "score"), None)
+    if found is None or before is None:  # later evaluations of the first kernel have tuned knobs written in
         return [*lines, "Nothing was measured."]
     judged = sum(status.evaluations.values())
     score = f"{found.score:.3f}" if found.score is not None else "none"

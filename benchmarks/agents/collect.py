@@ -24,8 +24,10 @@ from typing import Any
 
 from benchmarks.agents import truth
 from benchmarks.agents.problems import SHIPPED, Parent, Planted, Problems, load
+from evo_kernel.fitness.gpus import usable_cores
 
 ENDING_S = 15.0  # of --seconds: closing, packing, the summary
+OPENINGS = 4  # of a judge that may fail, before a process gives up
 COSTS = {"attention": 3.0, "linear_gelu": 3.0, "matmul": 3.0, "cross_entropy": 1.5}
 """About how much longer a parent of these tasks takes than one of the others: shares the time out."""
 
@@ -123,10 +125,10 @@ def collect(chosen: argparse.Namespace, problems: Problems, began: float) -> Non
     served: list[threading.Thread] = []
     processes = []
     gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(chosen.gpus)))).split(",")
-    cores = sorted(os.sched_getaffinity(0))
+    cores, each = sorted(os.sched_getaffinity(0)), max(1, usable_cores() // chosen.gpus)
     for number in range(chosen.gpus):
         mine, theirs = context.Pipe()
-        own = cores[number * len(cores) // chosen.gpus : (number + 1) * len(cores) // chosen.gpus]
+        own = cores[number * len(cores) // chosen.gpus :][:each]
         threads = chosen.threads or 3 * len(own) // 2 + 2
         gpu = gpus[number] if number < len(gpus) else str(number)
         process = context.Process(
@@ -188,7 +190,7 @@ def work(
     want = Want(device, tune_plans, threads)
     threading.Thread(target=_ring, args=(over, end), daemon=True).start()
     bench: Bench | None = None
-    since = time.monotonic()
+    since, failures = time.monotonic(), 0
     try:
         while True:
             now = time.monotonic()
@@ -201,8 +203,15 @@ def work(
             if bench is None or bench.name != name:
                 if bench is not None:
                     _leave(bench, pipe, end)
-                began = time.monotonic()
-                bench = Bench(name, want, write, over)
+                bench, began = None, time.monotonic()
+                try:
+                    bench = Bench(name, want, write, over)
+                except Exception:  # noqa: BLE001 (another task may open; what was dealt is left for a later call)
+                    failures += 1
+                    pipe.send({"said": f"{name} does not open on GPU {gpu}\n{traceback.format_exc()}"})
+                    if failures == OPENINGS:
+                        break
+                    continue
                 write({"kind": "environment", "environment": bench.environment})
                 pipe.send({"said": f"{name} on GPU {gpu}, open after {time.monotonic() - began:.1f} s"})
             for one in planted:

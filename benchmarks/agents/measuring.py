@@ -42,6 +42,10 @@ OPENING = 8  # jobs that a parent counts as until its actions are submitted
 EVERY_KERNEL = 1e9  # tune_within: slow kernels are tuned too, since parent and child must be treated alike
 
 
+Plans = Mapping[str, CompiledPlan | Fault]
+"""By case."""
+
+
 @dataclass(frozen=True)
 class Want:
     """How to measure."""
@@ -60,7 +64,7 @@ class Beside:
     parent: Parent
     source: Source  # with its knobs written in
     evaluation: Evaluation
-    plans: Mapping[str, CompiledPlan | Fault]
+    plans: Plans
 
 
 class Bench:
@@ -219,27 +223,10 @@ class Bench:
             "pairs": self._paired(beside.plans, tuned), "modeled": self._modeled(own),
         }  # fmt: skip
 
-    def _paired(
-        self, first: Mapping[str, CompiledPlan | Fault], second: Mapping[str, CompiledPlan | Fault], same: bool = False
-    ) -> dict[str, list[Any]]:
-        """By case: ratio first ÷ second, its interval, pairs, verdict; 1 for the same plan, unless it is `same`."""
-        found: dict[str, list[Any]] = {}
-        for case in self._task.cases_of(CaseKind.SEARCH):
-            before, after = first.get(case.name), second.get(case.name)
-            if not isinstance(before, CompiledPlan) or not isinstance(after, CompiledPlan):
-                continue
-            if before.hash == after.hash and not same:
-                found[case.name] = [1.0, 1.0, 1.0, 0, "the same plan"]
-                continue
-            paired = self._judge._runner.pair(before, after, case, fresh_seed(), PAIRS, checked=False)
-            if isinstance(paired, Checked):
-                found[case.name] = [None, None, None, 0, f"{paired.status}: {paired.reason}"[:200]]
-                continue
-            said = paired.comparison
-            found[case.name] = [said.ratio, said.low, said.high, said.pairs, str(said.verdict)]
-        return found
+    def _paired(self, first: Plans, second: Plans, same: bool = False) -> dict[str, list[Any]]:
+        return paired(self._judge, self._task, first, second, same)
 
-    def _modeled(self, plans: Mapping[str, CompiledPlan | Fault]) -> dict[str, float | None]:
+    def _modeled(self, plans: Plans) -> dict[str, float | None]:
         """Modeled µs by case; None where it cannot be modeled."""
         found: dict[str, float | None] = {}
         for case in self._task.cases_of(CaseKind.SEARCH):
@@ -248,6 +235,25 @@ class Bench:
                 made = self._sampler.measure(plan, case, 17, checked=False)
                 found[case.name] = None if isinstance(made, Checked) else made.median_us
         return found
+
+
+def paired(judge: PlanJudge, task: Task, first: Plans, second: Plans, same: bool = False) -> dict[str, list[Any]]:
+    """By case: ratio first ÷ second, its interval, pairs, verdict; 1 for the same plan, unless it is `same`."""
+    found: dict[str, list[Any]] = {}
+    for case in task.cases_of(CaseKind.SEARCH):
+        before, after = first.get(case.name), second.get(case.name)
+        if not isinstance(before, CompiledPlan) or not isinstance(after, CompiledPlan):
+            continue
+        if before.hash == after.hash and not same:
+            found[case.name] = [1.0, 1.0, 1.0, 0, "the same plan"]
+            continue
+        timed = judge._runner.pair(before, after, case, fresh_seed(), PAIRS, checked=False)
+        if isinstance(timed, Checked):
+            found[case.name] = [None, None, None, 0, f"{timed.status}: {timed.reason}"[:200]]
+            continue
+        said = timed.comparison
+        found[case.name] = [said.ratio, said.low, said.high, said.pairs, str(said.verdict)]
+    return found
 
 
 class _Countdown:

@@ -18,19 +18,17 @@ Change = Callable[[ast.AST], bool]
 
 def variants(text: str, category: str) -> Iterator[tuple[str, str]]:
     """(mutation, text) of every fault of a category that can be planted here, in a fixed order."""
+    nodes = list(ast.walk(parse_module(text)))
     for name, change in MUTATIONS[category].items():
-        for number in range(len(list(ast.walk(parse_module(text))))):
-            changed = _changed(text, number, change)
-            if changed is not None:
-                yield name, changed
+        for number, node in enumerate(nodes):
+            if change(copy.deepcopy(node)):
+                yield name, _changed(text, number, change)
 
 
-def _changed(text: str, number: int, change: Change) -> str | None:
+def _changed(text: str, number: int, change: Change) -> str:
     """The text with the change made at its node of that number; comments go, as in any unparsed text."""
     tree = parse_module(text)
-    node = list(ast.walk(tree))[number]
-    if not change(node):
-        return None
+    change(list(ast.walk(tree))[number])
     return ast.unparse(ast.fix_missing_locations(tree)) + "\n"
 
 

@@ -17,7 +17,7 @@ from benchmarks.agents import truth
 from benchmarks.agents.problems import Problems, strategy_of
 from evo_kernel.fitness.knobs import apply_knobs
 from evo_kernel.tasks.loading import load
-from evo_kernel.types import Credit, Decision, Evaluation, Relative, Source, Strategy, TaskCard
+from evo_kernel.types import Credit, Decision, Relative, Source, Strategy, TaskCard
 from operators.macro.bandit import BanditPolicy
 from operators.macro.features import MacroState, context
 
@@ -217,9 +217,3 @@ def print_no_model(found: Sequence[Situation]) -> None:
         regrets = mean_of(regrets_of(found))
         left = regrets.value / best.value if best.value > 0 else 0.0
         print(f"{name:<18}{regrets!s:>44}{left:>18.0%}", flush=True)
-
-
-def evaluation_like(one: Situation, other: Situation) -> Evaluation | None:
-    """Another's evaluation, as if it were this parent's: the placebo."""
-    del one
-    return other.parent.evaluation
