@@ -14,6 +14,7 @@ import time
 import traceback
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,7 @@ def judged(
     """Evaluations by source text: (kind, evaluation, error of ours)."""
     runner = CudaRunner(task, 0, chosen.deadline)
     found: dict[str, list[tuple[str, Evaluation | None, str]]] = {}
+    done, began = count(1), time.monotonic()
 
     def one(item: tuple[str, Source]) -> None:
         kind, source = item
@@ -120,6 +122,8 @@ def judged(
         except EvoKernelError as error:
             answer = (kind, None, str(error)[:500])
         found.setdefault(source.text, []).append(answer)
+        if next(done) % 50 == 0:  # a run that is cut off has said how far it came
+            print(f"{time.monotonic() - began:7.1f} s: {answer[0]}, {runner.respawns} respawns", flush=True)
 
     with PlanJudge(task, runner, JudgeSettings(tune_plans=0)) as judge:
         judge.start()
