@@ -20,7 +20,7 @@ demo: $(READY) ## Search softmax and matmul with the embedded default (3 minutes
 	$(BIN)/python -P benchmarks/demo.py
 
 test: $(READY) ## Run the tests (no GPU needed)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=worksteal
 
 lint: $(READY) ## ruff, pyright and the import contracts
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright && $(BIN)/lint-imports

@@ -81,11 +81,16 @@ def test_the_same_process_is_refused_too(tmp_path):
 
 def test_a_forked_child_does_not_keep_the_file(tmp_path):
     """An orphan that outlives a killed writer must not lock everyone out."""
+    born, told = os.pipe()
     with open_it(tmp_path / "p.db"):
         child = os.fork()
         if child == 0:
+            os.write(told, b"!")
             signal.pause()
             os._exit(0)
+        os.read(born, 1)
+        os.close(born)
+        os.close(told)
     try:
         with open_it(tmp_path / "p.db") as opened:
             os.kill(child, 0)  # the orphan lives, and yet the file opens
