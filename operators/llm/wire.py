@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
 
 from operators.llm.base import ToolCall
@@ -25,6 +26,7 @@ from operators.llm.purse import Price
 from operators.llm.redaction import redact
 
 LOOK_S = 0.5  # how often a waiting thread looks whether it is to stop
+OURS = "evo-kernel"  # the source of entries that this process added to litellm's table
 _import_lock = threading.Lock()
 
 
@@ -77,16 +79,21 @@ class Wire(Protocol):
 def load_litellm() -> Any:
     """litellm with its remote look-ups off, silent, and with nobody called back."""
     with _import_lock:
-        os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
-        os.environ["LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS"] = "True"
-        os.environ.setdefault("LITELLM_MODE", "PRODUCTION")  # else it reads a .env file of the working folder
-        import litellm
+        return _prepared()
 
-        litellm.suppress_debug_info = True
-        litellm.drop_params = True
-        for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)  # every failure is a row; logs may quote requests
-        return litellm
+
+@cache
+def _prepared() -> Any:
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+    os.environ["LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS"] = "True"
+    os.environ.setdefault("LITELLM_MODE", "PRODUCTION")  # else it reads a .env file of the working folder
+    import litellm
+
+    litellm.suppress_debug_info = True
+    litellm.drop_params = True
+    for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # every failure is a row; logs may quote requests
+    return litellm
 
 
 def unready(model: str) -> str:
@@ -117,6 +124,10 @@ class LiteLLMWire:
             info: Mapping[str, Any] = litellm.get_model_info(model)
         except Exception:  # noqa: BLE001 (litellm raises plain exceptions for models that are not in its table)
             info = {}
+            if local:
+                _introduce(litellm, model)
+        if litellm.model_cost.get(model, {}).get("source") == OURS:
+            info = {}
         marks = "claude" in model.lower() and not local
         return Facts(
             price=None if local else _price(info),
@@ -142,6 +153,7 @@ class LiteLLMWire:
 
     @staticmethod
     async def _ask(litellm: Any, request: Mapping[str, Any], timeout_s: float) -> Answer:
+        _unheard()
         # max_retries: the OpenAI client would otherwise retry by itself, unseen.
         try:
             async with asyncio.timeout(timeout_s):
@@ -165,6 +177,20 @@ class LiteLLMWire:
                 self._loop = asyncio.new_event_loop()
                 threading.Thread(target=self._loop.run_forever, name="model-calls", daemon=True).start()
             return self._loop
+
+
+def _introduce(litellm: Any, model: str) -> None:
+    """Put the model of a user's own server into litellm's table: it prices every answer, and looks for a name that it
+    does not know in a dozen ways each time, a fifth of what an answer costs. What it finds is not used."""
+    litellm.register_model({model: {"litellm_provider": model.partition("/")[0], "mode": "chat", "source": OURS}})
+
+
+def _unheard() -> None:
+    """In this task litellm writes no log entries: nobody listens, and they are a fifth of what an answer costs."""
+    with contextlib.suppress(ImportError):  # a switch inside of litellm: where it is gone, all is right, but slower
+        from litellm._internal_context import is_internal_call
+
+        is_internal_call.set(True)
 
 
 async def _cancel_others() -> None:

@@ -36,7 +36,7 @@ class Outcome:
 
     def as_data(self) -> dict[str, Any]:
         """Plain JSON; what is at its default is left out."""
-        data = asdict(self)
+        data = vars(self) | {"submission": asdict(self.submission) if self.submission is not None else None}
         return {name: value for name, value in data.items() if value or name == "text"}
 
     @staticmethod
