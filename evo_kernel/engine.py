@@ -136,6 +136,7 @@ class Engine:
         self._lock = threading.RLock()  # guards the counts below; verdicts and lessons are taken in one order
         self._told = threading.Condition(self._lock)  # something was told: there may be new parents
         self._begun = self._attempts = self._barren = self._infra = self._judging = self._remeasured = 0
+        self._under_way = 0  # attempts between their brief and their verdict
         self._measuring: set[int] = set()  # candidates that are being measured again
         self._statuses: Counter[str] = Counter()
         self._failures: Counter[str] = Counter()
@@ -233,6 +234,19 @@ class Engine:
     # ---- one attempt -----------------------------------------------------------------------------------------------
 
     def _attempt(self) -> Spent:
+        with self._told:
+            self._under_way += 1
+        try:
+            cost = self._made_and_judged()
+        finally:
+            with self._told:
+                self._under_way -= 1
+                if not self._under_way:  # those who wait for a verdict are not to be woken by others' failures
+                    self._told.notify_all()
+        self._count_barren(cost)
+        return cost
+
+    def _made_and_judged(self) -> Spent:
         brief = self._tuned(self._population.ask())
         with self._lock:
             self._attempts += 1
@@ -258,7 +272,6 @@ class Engine:
             with self._lock:
                 self._observer.proposed(brief, proposal)
             cost += self._judge_while_others_wait(self._population.record(brief, proposal))
-        self._count_barren(cost)
         return cost
 
     def _judge_while_others_wait(self, recorded: Recorded) -> Spent:
@@ -378,6 +391,7 @@ class Engine:
         was said to a model on the way is no news: one that always answers the same would keep a run going for ever.
 
         While others are being judged there may soon be new parents: a few more tries, then wait for their verdicts.
+        Where enough attempts were barren, those still under way have the last word, however long a model thinks.
         """
         with self._told:
             self._barren = 0 if _found_out(cost) else self._barren + 1
@@ -386,6 +400,8 @@ class Engine:
                     self._barren = PATIENCE  # what comes of the others is not known yet
                     self._told.wait(1.0)
                 return
+            while self._barren >= self._settings.barren and self._under_way and not self._stopped.is_set():
+                self._told.wait(1.0)
             if self._barren < self._settings.barren:
                 return
             common = self._failures.most_common(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -256,9 +257,13 @@ def test_a_bug_stops_every_thread_and_is_raised(population, width: int) -> None:
         if brief.attempt > 5:
             raise ZeroDivisionError("ours")
 
+    earlier = set(threading.enumerate())
     with pytest.raises(ZeroDivisionError, match="ours"):
         search(population, ScriptedOperator(before=before), settings=replace(QUICK, width=width))
-    assert threading.active_count() < 10
+    until = time.monotonic() + 10  # `stop` closes the ledger in a thread of its own, which nobody waits for
+    while (left := set(threading.enumerate()) - earlier) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not left
 
 
 def test_many_in_flight_hardly_overshoot(population) -> None:
@@ -331,6 +336,33 @@ def test_a_search_waits_for_verdicts_under_way_before_it_calls_itself_barren(pop
     ended = search(population, OneChildEach(), judge, Budget(evaluations=8), EngineSettings(width=8, barren=30))
     assert (ended.cause, ended.statuses) == ("budget", {"passed": 8})
     assert ended.attempts < 8 * (8 + 30)  # they wait; they do not spin
+
+
+class OneThinks(ScriptedOperator):
+    """One attempt thinks for long; the others have nothing to try, and fail at once. What it found has one child."""
+
+    def __init__(self, useful: bool) -> None:
+        super().__init__()
+        self.useful, self._lock, self._thinking = useful, threading.Lock(), False
+
+    def propose(self, brief: Brief, probe: Probe) -> Proposal:
+        with self._lock:
+            first, self._thinking = not self._thinking, True
+        if not first:
+            raise OperatorFailed("everything was tried", operator=self.name)
+        time.sleep(0.5)
+        if not self.useful:
+            raise OperatorFailed("it came to nothing", operator=self.name)
+        return super().propose(brief, probe)
+
+
+@pytest.mark.parametrize("useful", [True, False])
+def test_the_attempt_that_still_thinks_has_the_last_word(population, useful: bool) -> None:
+    """A model takes a minute where operators without one fail in a millisecond."""
+    ended = search(population, OneThinks(useful), settings=EngineSettings(width=4, barren=20))
+    assert ended.cause == "barren" and ended.statuses == {"passed": 1 + useful}
+    rounds = 1 + useful  # what it found is news: the count begins again
+    assert 20 * rounds <= ended.attempts <= (20 + 4) * rounds, "they wait for it, and do not spin meanwhile"
 
 
 MEASURED = replace(ENVIRONMENT, kind="measured", device="a GPU")
