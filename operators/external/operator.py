@@ -71,7 +71,7 @@ class ExternalOperator:
             ended = self._run(attempt, workspace) if attempt.submission is None else None
             attempt.settle()  # a call under way when it was ended is carried to its end, and counts
         except OSError as error:
-            raise InfraError(f"the workspace {workspace} cannot be used: {error}") from error
+            raise InfraError(f"the workspace {workspace} cannot be used: {error}") from error  # fails this attempt
         finally:
             if not self._settings.keep:
                 shutil.rmtree(workspace, ignore_errors=True)

@@ -251,6 +251,39 @@ def test_a_broken_machine_stops_the_run_and_scores_nothing(population) -> None:
     assert population.counters().charged == 4
 
 
+def test_a_machine_that_fails_an_operator_at_work_costs_the_attempt_and_not_the_run(population) -> None:
+    """A full disk under a workspace, a judge that is lost in a probe."""
+
+    def before(brief: Brief, probe: Probe) -> None:
+        if brief.attempt % 3 == 0:
+            raise InfraError("no space left on device")
+        probe(brief.parent.source)
+
+    def answer(source: Source, purpose: Purpose, number: int) -> Evaluation:
+        if purpose is Purpose.PROBE and number % 7 == 0:
+            raise InfraError("the child was lost")
+        return scored(source, purpose)
+
+    notebook = Notebook()
+    ended = search(population, ScriptedOperator(before=before), ScriptedJudge(answer), notebook=notebook)
+    assert ended.cause == "budget" and not population.pending()
+    assert {"the machine failed: no space left on device", "the machine failed: the child was lost"} == set(
+        ended.failures
+    )
+    told = [line for line in notebook.lines if line.startswith("failed")]
+    assert len(told) == sum(ended.failures.values()) >= 4
+    assert population.counters().charged >= 20  # probes of failed attempts, too
+
+
+def test_a_machine_that_fails_every_attempt_ends_the_run(population) -> None:
+    def before(brief: Brief, probe: Probe) -> None:
+        raise InfraError("no space left on device")
+
+    ended = search(population, ScriptedOperator(before=before))
+    assert (ended.cause, ended.attempts) == ("machine", EngineSettings().infra_stop)
+    assert "3 times in a row: the machine failed: no space left on device" in ended.why
+
+
 @pytest.mark.parametrize("width", [1, 4])
 def test_a_bug_stops_every_thread_and_is_raised(population, width: int) -> None:
     def before(brief: Brief, probe: Probe) -> None:
