@@ -59,6 +59,21 @@ def lasting_name(task: Task) -> str:
     return task.name if task.path.is_relative_to(BUILTIN) else str(task.path)
 
 
+def lasting(config: Config) -> Config:
+    """With paths that a resume finds from any working folder: of what is read and written beside the population."""
+    agents, knowledge = config.agents, config.knowledge
+    lessons, keep = tuple(path.absolute() for path in agents.lessons), agents.keep_lessons
+    kept = {"lessons": lessons, "keep_lessons": keep.absolute() if keep is not None else None}
+    folders = tuple(path.absolute() for path in knowledge.folders)
+    return config.model_copy(
+        update={
+            "start_from": config.start_from.absolute() if config.start_from is not None else None,
+            "agents": agents.model_copy(update=kept),
+            "knowledge": knowledge.model_copy(update={"folders": folders}),
+        }
+    )
+
+
 def population_path(config: Config, task: Task) -> Path:
     """TASK.db in the working folder, unless the configuration says otherwise."""
     return config.population or Path(f"{task.name}.db")

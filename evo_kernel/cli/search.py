@@ -104,7 +104,7 @@ def run(
 
     loaded = compose.task_of(config)
     path = compose.population_path(config, loaded)
-    config = config.model_copy(update={"task": compose.lasting_name(loaded), "population": path})
+    config = compose.lasting(config).model_copy(update={"task": compose.lasting_name(loaded), "population": path})
     if dry_run:
         from evo_kernel.cli.dry import dry_run as show_what_would_be_done
 
@@ -187,10 +187,11 @@ def _traffic(record: Path | None, replay: Path | None) -> Traffic:
 
 
 def _search(config: Config, task: Any, path: Path, *, create: bool, as_json: bool, traffic: Traffic) -> None:
-    from evo_kernel.cli import compose, summary
+    from evo_kernel.cli import compose, prompting, summary
     from evo_kernel.cli.printing import open_console
     from evo_kernel.observe.live import Progress
 
+    prompting.memory_of(config)  # lessons that cannot be read or written are told of before there is a population
     console = open_console(stderr=as_json)
     notes = _warnings(task) if create else []  # told once: a resume is about the same task
     with compose.prepared(config, task, path, create) as parts:

@@ -70,6 +70,7 @@ def furnish(
     minutes: float,
     lineage: Lineage | None,
     knowledge: Knowledge | None,
+    elsewhere: str = "",
 ) -> Path:
     """Write it all; the path at which the desk is to answer."""
     own = folder / OWN
@@ -81,7 +82,7 @@ def furnish(
         minutes=minutes, limits=limits_text(allowed), tools=", ".join(tools), start=_scored(brief.parent),
         beat=_scored(lineage.best() if lineage is not None else None, "the best one known"),
     )  # fmt: skip
-    (folder / "README.md").write_text(text + brief_text(brief, knowledge), encoding="utf-8")
+    (folder / "README.md").write_text(text + brief_text(brief, knowledge, elsewhere), encoding="utf-8")
     if lineage is not None:
         _write_lineage(folder / "versions", lineage)
     if knowledge is not None:

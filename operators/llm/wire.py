@@ -27,6 +27,7 @@ from operators.llm.redaction import redact
 
 LOOK_S = 0.5  # how often a waiting thread looks whether it is to stop
 OURS = "evo-kernel"  # the source of entries that this process added to litellm's table
+CLOSE_S = 2.0  # for calls under way to be cancelled, and again for the loop to end
 _import_lock = threading.Lock()
 
 
@@ -116,6 +117,7 @@ class LiteLLMWire:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
 
     def facts(self, model: str, local: bool) -> Facts:
         """`local`: asked at a base URL of the user's, where a public price does not hold."""
@@ -163,19 +165,26 @@ class LiteLLMWire:
         return _answer(raw)
 
     def close(self) -> None:
-        """End the loop and what litellm left in it, which would complain when the process ends. May be used again."""
+        """End the loop, its threads, and what litellm left in it, which would complain when the process ends. May be
+        used again. Idempotent."""
         with self._lock:
-            loop, self._loop = self._loop, None
-        if loop is not None:
-            with contextlib.suppress(concurrent.futures.TimeoutError):
-                asyncio.run_coroutine_threadsafe(_cancel_others(), loop).result(timeout=2.0)
-            loop.call_soon_threadsafe(loop.stop)
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
+        if loop is None or thread is None:
+            return
+        with contextlib.suppress(concurrent.futures.TimeoutError):
+            asyncio.run_coroutine_threadsafe(_cancel_others(), loop).result(timeout=CLOSE_S)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(CLOSE_S)
+        if not thread.is_alive():
+            loop.close()  # lets go of the threads that looked up names, too
 
     def _running(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._loop.run_forever, name="model-calls", daemon=True).start()
+                self._thread = threading.Thread(target=self._loop.run_forever, name="model-calls", daemon=True)
+                self._thread.start()
             return self._loop
 
 

@@ -50,7 +50,8 @@ Profile = Callable[[Relative], str]
 class Prompts:
     """What all prompts of a run share. Thread-safe when `knowledge` and `profile` are.
 
-    `hint`: where the first kernels come from, if from another task. `inspirations`: relatives shown at most;
+    `hint`: where the first kernels come from, if from another task; `example`: the fastest of them there, which may
+    well be wrong here, so that the population itself shows it to nobody. `inspirations`: relatives shown at most;
     `passages`: of the knowledge base, at most.
     """
 
@@ -63,11 +64,13 @@ class Prompts:
         profile: Profile | None = None,
         memory: Memory | None = None,
         hint: str = "",
+        example: Source | None = None,
         inspirations: int = 3,
         passages: int = 4,
     ) -> None:
         self.budgets, self.switches = budgets or Budgets(), switches or Switches()
-        self.memory, self._hint = memory or Memory(), hint
+        self.memory = memory if memory is not None else Memory()
+        self._hint, self._example = hint, example
         self._knowledge, self._profile = knowledge, profile
         self._inspirations, self._passages = inspirations, passages
 
@@ -78,7 +81,7 @@ class Prompts:
             Part("Triton notes", first_lines(document("api"), budgets.api)),
             Part("Hardware and environment", first_lines(_hardware(environment), budgets.hardware)),
             Part("Task", task_text(task, budgets.task)),
-            Part("Where the first kernels come from", without_middle(self._hint, budgets.hint)),
+            *self._origin(),
             *(Part("Your part", document(role)) for role in roles),
         ]
         return Message("system", f"{document('rules').strip()}\n\n{joined(parts)}", stable=True)
@@ -91,12 +94,14 @@ class Prompts:
         budgets, switches, parent = self.budgets, self.switches, brief.parent
         relatives = chosen(brief.inspirations, parent, self._inspirations)
         tried = [tried_line(entry) for entry in brief.tried]  # youngest first
-        known = [
-            Part(f"Evidence of the parent (candidate {parent.candidate})", self._evidence(parent)),
-            Part("Profile of the parent", self._profiled(parent)),
-        ]
+        known: tuple[Part, ...] = ()
+        if switches.evidence:  # a profile is not made for nothing
+            known = (
+                Part(f"Evidence of the parent (candidate {parent.candidate})", self._evidence(parent)),
+                Part("Profile of the parent", self._profiled(parent)),
+            )
         return [
-            *(known if switches.evidence else ()),
+            *known,
             Part("Relatives", relatives_text(relatives, parent, budgets.inspirations)),
             Part("Tried on this parent, youngest first", rows((), tried, budgets.tried if switches.memory else 0)),
             Part("Passages from the knowledge base", self._found(query)),
@@ -107,8 +112,22 @@ class Prompts:
         """What has paid: in this population, and elsewhere on tasks like this one."""
         return [
             Part("What has paid in this population", rows((), self.memory.paid(), self.budgets.paid)),
-            Part("What has paid on similar tasks", rows((), self.memory.told(task), self.budgets.lessons)),
+            self._lessons(task),
         ]
+
+    def elsewhere(self, task: TaskCard) -> str:
+        """What other populations have to say, for agents that have prompts of their own; empty where nothing."""
+        return joined([*self._origin(), *([self._lessons(task)] if self.switches.memory else ())])
+
+    def _origin(self) -> tuple[Part, ...]:
+        found = (Part("Where the first kernels come from", without_middle(self._hint, self.budgets.hint)),)
+        if self._example is None:
+            return found
+        text = without_middle(shown(self._example.text, self.budgets.example, ())[0].rstrip(), self.budgets.example)
+        return (*found, Part("The fastest kernel of that task", f"```python\n{text}\n```" if text else ""))
+
+    def _lessons(self, task: TaskCard) -> Part:
+        return Part("What has paid on similar tasks", rows((), self.memory.told(task), self.budgets.lessons))
 
     def _evidence(self, parent: Relative) -> str:
         path = ", ".join(strategy_line(s) for s in parent.strategies[-8:])

@@ -13,6 +13,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
+from evo_kernel.errors import InfraError
 from operators.workbench.tool import ToolFailed
 
 MAX_FILE_BYTES = 400_000
@@ -29,6 +30,7 @@ class Workspace:
 
     What stood in the folder before is removed: a workspace begins with `files`, and a resumed one with what its
     conversation left (`restore`). `adopt`: keep what stands there (an external agent's folder, being served).
+    Raises InfraError where the folder cannot be written.
     """
 
     def __init__(
@@ -39,21 +41,31 @@ class Workspace:
         self._changes: dict[str, str | None] = {}
         if not adopt:
             shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True, exist_ok=True)
-        for path, text in self.fixed.items():
-            self._put(path, text)
-        if not adopt:
-            for path, text in files.items():
-                self._put(_clean(path), text)
+        with self._ours():
+            folder.mkdir(parents=True, exist_ok=True)
+            for path, text in self.fixed.items():
+                self._put(path, text)
+            if not adopt:
+                for path, text in files.items():
+                    self._put(_clean(path), text)
 
     def restore(self, changes: Mapping[str, str | None]) -> None:
-        """Apply changes that an earlier session made (None: removed)."""
-        for path, text in changes.items():
-            if text is None:
-                self.remove(path)
-            else:
-                self._put(_clean(path), text)
+        """Apply changes that an earlier session made (None: removed). Raises InfraError."""
+        with self._ours():
+            for path, text in changes.items():
+                if text is None:
+                    self.remove(path)
+                else:
+                    self._put(_clean(path), text)
         self._changes.clear()
+
+    @contextlib.contextmanager
+    def _ours(self) -> Iterator[None]:
+        """What is written here is not the agent's doing: where that fails, the machine has. Raises InfraError."""
+        try:
+            yield
+        except (OSError, ToolFailed) as error:
+            raise InfraError(f"the workspace {self.folder} cannot be used: {error}") from error
 
     def take_changes(self) -> dict[str, str | None]:
         """What was written since the last call of this."""

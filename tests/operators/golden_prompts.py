@@ -134,7 +134,7 @@ def conversations() -> dict[str, tuple[Message, ...]]:
     offered = (*applicable(brief.parent.source, CARD), own, STOP)
     state = MacroState(CARD, brief.parent, brief.parent.source, brief.tried, 1, brief, True, ((ONLINE, "kept"),))
     coder = LlmCoder(FakeModel(""), shared)
-    hinted = Prompts(hint=from_another_task())
+    hinted = Prompts(hint=from_another_task(), example=brief.inspirations[0].source)
     alone = LlmCoder(FakeModel(""), prompts(Switches(hierarchy=False)))
     return {
         "prompt_transfer.txt": (hinted.system(CARD, H200, "macro"),),

@@ -9,7 +9,7 @@ import argparse
 import json
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ from evo_kernel.cli.operating import operating
 from evo_kernel.cli.traffic import Traffic
 from evo_kernel.config import Config, config_from
 from evo_kernel.engine import Engine, EngineSettings, Summary
-from evo_kernel.types import Evaluation, Purpose, Source, Status
+from evo_kernel.errors import UserError
+from evo_kernel.types import CaseKind, Evaluation, Knobs, Purpose, Source, Status
 from populations.population import LineagePopulation, open_population
 from tests.support.chat_server import Answer, ChatServer
 from tests.support.scripted import CARD, ENVIRONMENT, TASK, Notebook, scored
@@ -64,8 +65,10 @@ class CommentJudge:
             charged=charged,
         )
 
-    def profile(self, source: Source, knobs: Any, kinds: Any, counters: Any, case_name: Any) -> Mapping[str, Any]:
-        raise AssertionError("nobody profiles here")
+    def profile(
+        self, source: Source, knobs: Knobs, kinds: Sequence[CaseKind], counters: bool | None, case_name: str | None
+    ) -> Mapping[str, Any]:
+        raise UserError("a made-up kernel has no profile")
 
     def close(self) -> None: ...
 

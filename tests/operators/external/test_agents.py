@@ -26,7 +26,7 @@ from operators.knowledge.base import KnowledgeBase
 from operators.workbench.judging import Allowed
 from populations.population import LineagePopulation, open_population
 from populations.reading import PopulationReader
-from tests.support.scripted import CARD, ENVIRONMENT, TASK, ScriptedJudge, scored
+from tests.support.scripted import CARD, ENVIRONMENT, TASK, Notebook, ScriptedJudge, scored
 
 ROOT = Path(__file__).resolve().parents[3]
 FIRST = Source("time_us = 100.0\n\n\ndef run(x):\n    return x\n")
@@ -217,6 +217,29 @@ def test_output_is_bounded(setting: Setting) -> None:
     log = setting.log()
     assert log.startswith("first") and log.endswith("last\n") and "bytes left out" in log
     assert len(log) < 101_000 and time.monotonic() - began < 20
+
+
+def test_a_log_on_a_full_disk_costs_the_log_alone(setting: Setting) -> None:
+    setting.folder.mkdir(exist_ok=True)
+    (setting.folder / "attempt-2.log").symlink_to("/dev/full")
+    loud = "head -c 9000000 /dev/zero"
+    proposal = setting.propose(f"{loud}; {FASTER}; {SUBMIT}; {loud}")
+    assert "50.0" in proposal.source.text
+
+
+def test_a_workspace_that_cannot_be_made_costs_the_attempt_and_not_the_run(setting: Setting) -> None:
+    setting.folder.mkdir(exist_ok=True)
+    (setting.folder / "attempt-3").symlink_to(
+        "/dev/full/nothing"
+    )  # the second attempt's: as little room as a full disk
+    operator, heard = setting.operator(f"{FASTER}; {SUBMIT}"), Notebook()
+    settings = EngineSettings(attempts=3, infra_wait_s=0.0)
+    ended = Engine(setting.population, operator, Judge(), Ledger(Budget()), settings, heard).run()
+    assert (ended.cause, ended.attempts) == ("budget", 3)
+    (why,) = [reason for reason in ended.failures if "the machine failed" in reason]
+    assert "attempt-3 cannot be used" in why
+    assert [line for line in heard.lines if line.startswith("failed 3: the machine failed")]
+    assert ended.best is not None and ended.best.evaluation is not None and (ended.best.evaluation.score or 0) > 1.9
 
 
 def test_an_agent_that_kills_its_keeper(setting: Setting) -> None:
