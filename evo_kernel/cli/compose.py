@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Iterator, Mapping
@@ -188,6 +189,8 @@ def watched(engine: Engine, judge: Judge, stop: threading.Event | None = None) -
         seen.append(number)
         if len(seen) == 1:
             engine.stop(f"stopped by {name}")
+            # Not by a stream: the handler may have interrupted somebody who writes to it.
+            os.write(2, f"\n{name}: finishing what is under way; once more stops it now\n".encode())
         else:
             engine.abort(f"stopped by {name}")
             if stop is not None:

@@ -115,7 +115,7 @@ class Workbench:
         found = self.tools.get(name)
         if found is None:
             near = difflib.get_close_matches(name, self.tools, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            hint = f"; did you mean {near[0]}?" if near else "."
             raise ToolFailed(f"there is no tool {name[:60]!r}{hint} There are: {', '.join(self.tools)}")
         return found
 

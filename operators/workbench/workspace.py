@@ -7,6 +7,7 @@ a shell puts into the folder cannot point a tool elsewhere, not even between a c
 from __future__ import annotations
 
 import contextlib
+import difflib
 import os
 import shutil
 import stat
@@ -88,11 +89,13 @@ class Workspace:
                 descriptor = os.open(last, _READ, dir_fd=parent)
             except OSError as error:
                 raise ToolFailed(self._missing(name, error)) from None
-            with open(descriptor, "rb") as file:
-                found = os.fstat(descriptor)
-                if not stat.S_ISREG(found.st_mode):
+            try:  # of a folder no file object can be made: look first
+                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                     raise ToolFailed(f"{name} is no file; list_files shows what there is")
-                data = file.read(MAX_FILE_BYTES + 1)
+                with open(descriptor, "rb", closefd=False) as file:
+                    data = file.read(MAX_FILE_BYTES + 1)
+            finally:
+                os.close(descriptor)
         if len(data) > MAX_FILE_BYTES:
             raise ToolFailed(f"{name} is larger than {MAX_FILE_BYTES} bytes, which no tool reads")
         try:
@@ -167,8 +170,10 @@ class Workspace:
 
     def _missing(self, name: str, error: OSError) -> str:
         if isinstance(error, FileNotFoundError):
-            some = ", ".join(path for path, _, _ in self.files()[:12])
-            return f"there is no file {name}; there are: {some or 'none yet'}"
+            paths = [path for path, _, _ in self.files()]
+            near = difflib.get_close_matches(name, paths, 3)
+            hint = f"did you mean {' or '.join(near)}? " if near else ""
+            return f"there is no file {name}; {hint}list_files shows the {len(paths)} that there are"
         return f"{name} cannot be opened ({error.strerror}): links and folders are not followed here"
 
     def _walk(self) -> Iterator[tuple[str, int]]:

@@ -181,6 +181,24 @@ def test_the_readme_is_enough(setting: Setting, tmp_path: Path) -> None:
     assert asked.returncode == 3 and "the attempt is over, or nobody answers" in asked.stderr
 
 
+def test_what_our_side_breaks_is_said_and_the_agent_goes_on(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    real = Attempt.call
+
+    def call(self: Attempt, tool: str, arguments: object) -> object:
+        if tool == "notes":
+            raise OSError("the disk is full")
+        return real(self, tool, arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Attempt, "call", call)
+    setting.failure('mkdir folder; ./probe folder; echo "then $?"; ./notes; echo "then $?"; ./show x; ./lineage')
+    log = setting.log()
+    assert "folder is no file" in log and log.count("then 1\n") == 2
+    assert "notes broke down" in log and "the disk is full" in capfd.readouterr().err
+    assert "'x' is no version: write 3 or C3" in log and "C1 [seed]" in log
+
+
 # ---- what is not --------------------------------------------------------------------------------------------------
 
 
