@@ -27,6 +27,8 @@ import numpy as np
 
 from benchmarks.agents_throughput import TARGET, rss_mb
 from evo_kernel.cli import models
+from operators.llm.base import Message
+from operators.llm.door import LiteLLMModel
 from operators.llm.wire import load_litellm
 from tests.support.modelled import config_for, search
 
@@ -65,7 +67,8 @@ def main() -> None:
 
 
 def measured(url: str, server: int, chosen: argparse.Namespace) -> dict[str, Any]:
-    load_litellm()  # its import is no part of the throughput
+    load_litellm()  # neither its import nor what its first answer loads is part of the throughput
+    LiteLLMModel("warming-up", base_url=url).complete([Message("user", "ready?")])
     watch = Watch()
     changes = {"operators": {"use": [chosen.operator]}, "search": {"open_islands_after": 10**6}}
     config = config_for(url, width=chosen.width, **changes)
@@ -101,13 +104,15 @@ class Watch:
         self._memory, self._lock, self._real = list[float](), threading.Lock(), models.KeptModel.complete
 
     def __enter__(self) -> Watch:
-        def complete(model: models.KeptModel, *given: Any, **named: Any) -> Any:
-            self.asked = self.asked or time.monotonic()
-            reply = self._real(model, *given, **named)
-            with self._lock:
-                self.answered.append(time.monotonic())
-                if len(self.answered) % 16 == 0:
-                    self._memory.append(rss_mb())
+        watch = self
+
+        def complete(self: models.KeptModel, *given: Any, **named: Any) -> Any:
+            watch.asked = watch.asked or time.monotonic()
+            reply = watch._real(self, *given, **named)
+            with watch._lock:
+                watch.answered.append(time.monotonic())
+                if len(watch.answered) % 16 == 0:
+                    watch._memory.append(rss_mb())
             return reply
 
         models.KeptModel.complete = complete
