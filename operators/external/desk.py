@@ -9,8 +9,8 @@ import contextlib
 import json
 import os
 import socket
-import sys
 import threading
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -79,8 +79,8 @@ class Desk:
     def _answered(self, tool: str, arguments: str | Mapping[str, Any]) -> Outcome:
         try:
             return self._answer(tool, arguments)
-        except Exception:  # noqa: BLE001 - a bug of ours: the agent is told, so that it goes on, and whoever runs us sees the trace
-            sys.excepthook(*sys.exc_info())
+        except Exception:  # noqa: BLE001 - a bug of ours: the agent is told, and goes on; whoever runs us sees the trace
+            traceback.print_exc()
             return Outcome(f"Failed: {tool[:60]} broke down, which is not your fault. Try it otherwise.", failed=True)
 
     def _asked(self, connection: socket.socket) -> tuple[str, str | Mapping[str, Any]] | None:
