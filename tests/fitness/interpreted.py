@@ -268,8 +268,8 @@ def check_loop_indices_are_tensors():
     x = draw(64)
     for loop in ("range(1, 4)", "tl.range(1, 4, num_stages=2)", "tl.range(1, 5, step=2)", "tl.range(1, SIZE // 16)"):
         made = elementwise(f"y = x0\n    for i in {loop}:\n        y += x0 * i.to(tl.int64)", [x], torch.empty(64))
-        count = 1 + 3 if "step" in loop else 1 + 2 + 3
-        same(made, x + x * count)
+        count = 1 + (1 + 3 if "step" in loop else 1 + 2 + 3)
+        same(made, x * count, rtol=1e-6, atol=1e-6)
 
 
 def check_programs_run_in_a_drawn_order():
