@@ -17,11 +17,12 @@ from typing import Protocol
 from evo_kernel.types import Brief, CaseCard, CaseKind, Environment, Relative, Source, TaskCard
 from operators.llm.base import Message
 from operators.macro.memory import Memory
-from operators.prompts.evidence import bottleneck, evidence, strategy_line, tried_line
+from operators.prompts.evidence import bottleneck, evidence, strategy_line, tried_line, undescribed
 from operators.prompts.parts import Budgets, Part, Switches, first_lines, joined, one_line, rows, tokens, without_middle
 from operators.prompts.relatives import chosen, relatives_text, shown
 
 _FOLDER = Path(__file__).parent
+_TITLES = {"answer": "How to answer"}
 
 
 class Passage(Protocol):
@@ -82,7 +83,7 @@ class Prompts:
             Part("Hardware and environment", first_lines(_hardware(environment), budgets.hardware)),
             Part("Task", task_text(task, budgets.task)),
             *self._origin(),
-            *(Part("Your part", document(role)) for role in roles),
+            *(Part(_TITLES.get(role, "Your part"), document(role)) for role in roles),
         ]
         return Message("system", f"{document('rules').strip()}\n\n{joined(parts)}", stable=True)
 
@@ -130,7 +131,7 @@ class Prompts:
         return Part("What has paid on similar tasks", rows((), self.memory.told(task), self.budgets.lessons))
 
     def _evidence(self, parent: Relative) -> str:
-        path = ", ".join(strategy_line(s) for s in parent.strategies[-8:])
+        path = ", ".join(strategy_line(undescribed(s)) for s in parent.strategies[-8:])
         said = evidence(parent.evaluation, self.budgets.evidence)
         return f"{said}\n\nStrategies on its path, oldest first: {path}" if path else said
 
@@ -160,7 +161,8 @@ def looked_up(brief: Brief) -> str:
     """What to look up: the task, and what holds its slowest case back."""
     measured = brief.parent.evaluation.measurements if brief.parent.evaluation else ()
     slowest = max(measured, key=lambda m: m.median_us, default=None)
-    return f"{brief.task.name} {bottleneck(slowest) if slowest else ''}".strip()
+    kind = brief.task.description.split(":")[0][:200]  # a bare name says little: "layernorm l2" finds notes on the L2
+    return f"{brief.task.name} {kind} {bottleneck(slowest) if slowest else ''}".strip()
 
 
 @cache
