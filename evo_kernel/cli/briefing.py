@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from evo_kernel.cli.verifying import evaluation_data
+from evo_kernel.cli.verdicts import evaluation_data
 from evo_kernel.fitness.knobs import apply_knobs
 from evo_kernel.types import Brief, Evaluation, Relative, Source, Strategy, TaskCard, Tried
 from operators.macro.catalogue import CATALOGUE, OTHER

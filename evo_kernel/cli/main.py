@@ -15,9 +15,9 @@ from evo_kernel.errors import EvoKernelError, UserError
 COMMANDS = {
     "run": ("evo_kernel.cli.search", "run"),
     "resume": ("evo_kernel.cli.search", "resume"),
-    "status": ("evo_kernel.cli.look", "status"),
-    "show": ("evo_kernel.cli.look", "show"),
-    "tree": ("evo_kernel.cli.look", "tree"),
+    "status": ("evo_kernel.cli.status", "status"),
+    "show": ("evo_kernel.cli.show", "show"),
+    "tree": ("evo_kernel.cli.tree", "tree"),
     "export": ("evo_kernel.cli.exporting", "export"),
     "verify": ("evo_kernel.cli.verifying", "verify"),
     "replay": ("evo_kernel.cli.verifying", "replay"),
