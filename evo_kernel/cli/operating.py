@@ -26,7 +26,7 @@ from operators.mix import MixOperator
 from operators.mtmc import MtmcOperator
 
 if TYPE_CHECKING:
-    from evo_kernel.cli.models import Doorman
+    from evo_kernel.cli.gate import Doorman
     from evo_kernel.cli.workbench import ProfilingJudge
     from operators.avo.settings import AvoSettings
     from operators.controls import Lineage
@@ -140,7 +140,7 @@ def policy_of(name: str) -> Policy:
 
 
 def _with_model(name: str, config: Config, outfit: Outfit, rewriter: RewriteCoder) -> Operator:
-    from evo_kernel.cli.models import NeedsModel
+    from evo_kernel.cli.gate import NeedsModel
     from operators import controls
     from operators.llm_crossover import LlmCrossover
 
@@ -225,15 +225,17 @@ def operating(
             yield Remembers(build_operator(config, outside=outside), memory)
             return
         from evo_kernel.cli import models, workbench
+        from evo_kernel.cli.desk import AtDesk, Desk, KeptModel
+        from evo_kernel.cli.gate import Gate
         from operators.avo.operator import AvoOperator
 
         purse, stop, knowledge = models.LedgerPurse(ledger), stop or threading.Event(), knowledge_of(config)
         prompts = prompts_of(config, task, knowledge, memory, Profiles(judge))
         opened = stack.enter_context(models.opened(config, traffic or Traffic(), purse, stop))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="evo-kernel-agents-")))
-        gate, desk = models.Gate(opened, ledger, tell), models.Desk(population, opened.ensemble)
+        gate, desk = Gate(opened.endpoints, ledger, tell), Desk(population, opened.ensemble)
         patient = all(name in WITH_MODEL for name in weights_of(config, True))
-        model = models.KeptModel(opened.model, desk, gate)
+        model = KeptModel(opened.model, desk, gate)
         rooms = workbench.rooms_of(population, judge, knowledge, ledger.charge)
 
         def agent(model: Model) -> Operator:
@@ -244,4 +246,4 @@ def operating(
 
         lineage, limits = AsScored(population, apply_knobs), limits_of(config)
         outfit = Outfit(model, prompts, limits, lineage, gate, patient, agent)
-        yield Remembers(models.AtDesk(build_operator(config, outfit, outside), desk), memory)
+        yield Remembers(AtDesk(build_operator(config, outfit, outside), desk), memory)
