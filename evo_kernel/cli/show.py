@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from populations.lineage import PathStep
-    from populations.reading import CandidateView, PopulationReader
+    from populations.reading import PopulationReader
+    from populations.views import CandidateView
 
 
 @click.command()

@@ -15,7 +15,7 @@ from evo_kernel.cli.yardsticks import baselines_text, ceilings_line
 from evo_kernel.observe.words import age_text, busy_text, fault_lines, stages_text
 
 if TYPE_CHECKING:
-    from populations.reading import Best, Status
+    from populations.views import Best, Status
 
 
 @click.command()

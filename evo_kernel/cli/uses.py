@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from populations.reading import ModelUse, OperatorUse
+    from populations.views import ModelUse, OperatorUse
 
 
 def operator_lines(operators: Sequence[OperatorUse]) -> list[tuple[str, str]]:
