@@ -310,17 +310,15 @@ class Engine:
             self._remeasured += 1
             self._measuring.add(recorded.candidate)
         relative = self._population.relative(recorded.candidate)
-        knobs = relative.evaluation.knobs if relative.evaluation is not None else ()
         try:
-            return self._judge_and_tell(recorded, Purpose.SCORE, knobs, anew=True)
+            return self._judge_and_tell(recorded, Purpose.SCORE, relative.knobs, anew=True)
         finally:
             with self._lock:
                 self._measuring.discard(recorded.candidate)
 
     def _tuned(self, brief: Brief) -> Brief:
         """The brief with the knobs that its parent was scored with written into the parent's source."""
-        parent = brief.parent
-        return replace(brief, parent=replace(parent, source=self._as_scored(parent)))
+        return replace(brief, parent=brief.parent.as_scored(self._apply_knobs))
 
     def _judge_and_tell(
         self,
@@ -352,11 +350,6 @@ class Engine:
             self._observer.judged(recorded, evaluation, is_best)
         return Spent.of(None, evaluation)
 
-    def _as_scored(self, relative: Relative) -> Source:
-        """A candidate's source with the knobs that it was scored with written in."""
-        knobs = relative.evaluation.knobs if relative.evaluation is not None else ()
-        return self._apply_knobs(relative.source, knobs) if knobs else relative.source
-
     def _evaluate(
         self, source: Source, purpose: Purpose, anew: bool = False, against: Source | None = None
     ) -> Evaluation:
@@ -384,10 +377,9 @@ class Engine:
             best, champion = self._population.best(), self._population.champion()
             if best is None or self._aborted.is_set() or (champion and champion.candidate == best.candidate):
                 return
-            knobs = best.evaluation.knobs if best.evaluation is not None else ()
             recorded = self._population.recorded(best.candidate)
-            against = self._as_scored(champion) if champion is not None else None
-            self._ledger.charge(self._judge_and_tell(recorded, Purpose.CONFIRM, knobs, against=against))
+            against = champion.as_scored(self._apply_knobs).source if champion is not None else None
+            self._ledger.charge(self._judge_and_tell(recorded, Purpose.CONFIRM, best.knobs, against=against))
 
     # ---- when to stop ----------------------------------------------------------------------------------------------
 
