@@ -6,7 +6,7 @@ import contextlib
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,18 +97,14 @@ class AsScored:
     apply_knobs: Callable[[Source, Any], Source]
 
     def first(self) -> Relative:
-        return self._scored(self.population.relative(1))
+        return self.population.relative(1).as_scored(self.apply_knobs)
 
     def best(self) -> Relative | None:
         found = self.population.best()
-        return self._scored(found) if found else None
+        return found.as_scored(self.apply_knobs) if found else None
 
     def latest(self, count: int) -> Sequence[Relative]:
-        return [self._scored(one) for one in self.population.latest(count)]
-
-    def _scored(self, relative: Relative) -> Relative:
-        knobs = relative.evaluation.knobs if relative.evaluation is not None else ()
-        return replace(relative, source=self.apply_knobs(relative.source, knobs)) if knobs else relative
+        return [one.as_scored(self.apply_knobs) for one in self.population.latest(count)]
 
 
 def build_operator(
