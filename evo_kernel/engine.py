@@ -236,6 +236,7 @@ class Engine:
     def _attempt(self) -> Spent:
         with self._told:
             self._under_way += 1
+        apart = self._ledger.charged_apart
         try:
             cost = self._made_and_judged()
         finally:
@@ -243,7 +244,7 @@ class Engine:
                 self._under_way -= 1
                 if not self._under_way:  # those who wait for a verdict are not to be woken by others' failures
                     self._told.notify_all()
-        self._count_barren(cost)
+        self._count_barren(cost + Spent(evaluations=self._ledger.charged_apart - apart))  # agents book their own
         return cost
 
     def _made_and_judged(self) -> Spent:
