@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from evo_kernel.types import Evaluation, Gain, Relative, Source
+from evo_kernel.types import Evaluation, Gain, Knobs, Relative, Source
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,9 @@ class Bench(Protocol):
         """Record and check on small cases."""
         ...
 
-    def profile(self, source: Source, case: str | None) -> str:
-        """A text table of what each launch does with the GPU. Raises UserError with a source's fault."""
+    def profile(self, source: Source, case: str | None, knobs: Knobs = ()) -> str:
+        """A text table of what each launch does with the GPU, under a setting of the knobs; the source's own where
+        that is empty. Raises UserError with a source's fault."""
         ...
 
     def against_best(self, source: Source, evaluation: Evaluation) -> GateVerdict:
