@@ -21,6 +21,7 @@ from evo_kernel.fitness.scratch import Scratch
 from evo_kernel.tasks.first import first_kernel
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import Brief, Evaluation, Operator, Purpose, Relative
+from populations.gate import GateSettings
 
 CALL_S = 30.0  # what a call is taken to last
 ANSWER_TOKENS = {"policy": 300, "coder": 2000}  # what an answer is taken to hold; a choice is short, code is not
@@ -161,6 +162,8 @@ class _Peek:
 
 class _NoBench:
     """A judge that a dry run does not ask."""
+
+    regress = GateSettings().regress
 
     def __getattr__(self, name: str) -> Any:
         raise OperatorFailed(f"a dry run does not {name}")

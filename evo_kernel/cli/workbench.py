@@ -43,6 +43,10 @@ class JudgeBench:
     charge: Callable[[Spent], None]
     settings: GateSettings = field(default_factory=GateSettings)
 
+    @property
+    def regress(self) -> float:
+        return self.settings.regress
+
     def evaluate(self, source: Source) -> Evaluation:
         return self._judged(source, Purpose.SCORE)
 

@@ -95,7 +95,7 @@ class ExternalOperator:
         settings, brief = self._settings, attempt.brief
         place = furnish(
             workspace, brief, tuple(attempt.bench.tools), settings.allowed, settings.minutes, self._rooms.lineage,
-            self._rooms.knowledge, self._elsewhere(brief.task),
+            self._rooms.knowledge, self._elsewhere(brief.task), self._rooms.bench.regress,
         )  # fmt: skip
         log = self._folder / f"attempt-{brief.attempt}.log"
         with Desk(place, attempt.call):

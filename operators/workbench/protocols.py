@@ -23,6 +23,11 @@ class GateVerdict:
 class Bench(Protocol):
     """The judge as an agent at work has it. Thread-safe. What is spent is charged to the run by whoever gives it."""
 
+    @property
+    def regress(self) -> float:
+        """By how much the gate lets a case become slower than the version to beat: 0.05 is 5 %."""
+        ...
+
     def evaluate(self, source: Source) -> Evaluation:
         """Check, tune and score. Raises InfraError when the machine failed beyond retries."""
         ...
