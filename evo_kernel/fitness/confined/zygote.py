@@ -25,6 +25,7 @@ from typing import Any, BinaryIO
 
 from evo_kernel.errors import InfraError
 from evo_kernel.fitness.confined.guards import Limits
+from evo_kernel.fitness.scratch import Scratch
 
 MAX_RESULT_BYTES = 256 << 20
 START_S = 120.0
@@ -51,7 +52,9 @@ class Zygote:
         self._env |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         self._env |= {"TRITON_DISABLE_LINE_INFO": "1", "TRITON_DEFAULT_FP_FUSION": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         self._env |= extra_env or {}
-        self._root = Path(tempfile.mkdtemp(prefix="evo-kernel-"))
+        self._scratch = Scratch(role)
+        self._root = self._scratch.path
+        self._env |= {"TMPDIR": str(self._root)}  # what libraries lay down there goes with it
         self._ids = itertools.count()
         self._lock = threading.Lock()
         self._waiting: dict[int, Future[dict[str, Any]]] = {}
@@ -85,8 +88,12 @@ class Zygote:
     def close(self) -> None:
         """Kill the process and all its children; remove its files. Idempotent."""
         self._closed = True
+        process = self._process
+        if process is not None and process.returncode is None:  # whoever waits for its start holds the lock till then
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
         self._kill()
-        shutil.rmtree(self._root, ignore_errors=True)
+        self._scratch.close()
 
     def _submit(self, folder: str, limits: Limits) -> Future[dict[str, Any]]:
         future: Future[dict[str, Any]] = Future()
