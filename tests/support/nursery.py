@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -34,9 +35,10 @@ class Nurseries:
     def spawn(self, born: zygote.Zygote, control: socket.socket, log: BinaryIO) -> Born:
         """In place of `Zygote._spawn`."""
         env = born._env | {"PYTHONPATH": os.pathsep.join([str(ROOT), *zygote._python_path()])}
+        del env["TMPDIR"]  # its own folder
         with self._lock:
             _, asking = self._nursery(born.role, env)
-            folder = str(born._root).encode()
+            folder = str(born._scratch.path).encode()
             socket.send_fds(asking, [folder], [control.fileno(), log.fileno()])
             return Born(int(asking.recv(64)))
 
@@ -61,6 +63,10 @@ class Born:
 
     def __init__(self, pid: int) -> None:
         self.pid, self._ended = pid, os.pidfd_open(pid)
+
+    @property
+    def returncode(self) -> int | None:
+        return self.poll()
 
     def poll(self) -> int | None:
         return 0 if self._has_ended(0.0) else None
@@ -101,6 +107,7 @@ def _live(folder: str, control: int, log: int, handler: Any) -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.setsid()
         os.chdir(folder)
+        os.environ["TMPDIR"], tempfile.tempdir = folder, None
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.close(log)
