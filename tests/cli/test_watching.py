@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -177,7 +178,7 @@ def test_status_of_another_process_sees_the_stages_while_they_are_true(tmp_path:
         assert " 1 thinking" in plain and "s ago" in plain and "STALE" not in plain
         assert "busy   0% of the last" in plain
         population.announce(replace(stages.state(), at=time.time() - 300))
-        assert "300 s ago; STALE" in evo("status", path).stdout  # alive, and silent: it hangs
+        assert re.search(r"3\d\d s ago; STALE", evo("status", path).stdout)  # alive, and silent: it hangs
     assert json.loads(evo("status", path, "--json").stdout)["pipeline"] is None  # gone with the process
 
 
