@@ -6,8 +6,6 @@ import json
 import math
 import os
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,25 +15,11 @@ from evo_kernel.budget import Budget, Ledger
 from evo_kernel.engine import Engine
 from evo_kernel.types import CaseKind, Evaluation, PairedComparison, Proposal, Purpose, Rival, Source, Strategy
 from populations.population import open_population
+from tests.support.commands import ROOT, child
+from tests.support.commands import evo_process as evo
 from tests.support.scripted import CARD, ENVIRONMENT, FIRST, TASK, ScriptedJudge, ScriptedOperator, scored
 
-ROOT = Path(__file__).resolve().parents[2]
 SLOW = {"torch", "triton", "litellm", "networkx", "libcst", "pydantic", "optuna", "numpy", "sqlite_utils"}
-
-
-Ended = subprocess.CompletedProcess[str]
-
-
-def evo(*arguments: str | Path, cwd: Path = ROOT, env: dict[str, str] | None = None) -> Ended:
-    return child("-m", "evo_kernel.cli.main", *map(str, arguments), cwd=cwd, env=env or {})
-
-
-def child(*arguments: str, cwd: Path = ROOT, env: dict[str, str]) -> Ended:
-    return subprocess.run(
-        [sys.executable, *arguments],
-        check=False, cwd=cwd, capture_output=True, text=True, timeout=120,
-        env=os.environ | {"COLUMNS": "160"} | env,
-    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
