@@ -106,7 +106,8 @@ def tell(
     generate | evo-kernel tell softmax.db --attempt 4 - --json
     evo-kernel tell softmax.db --attempt 4 --fail "no idea"
 
-    Exit codes: 0 it passed; 1 it did not; 2 a mistake that you can mend; 3 the machine failed (tell it again).
+    Exit codes: 0 it passed; 1 it did not; 2 a mistake that you can mend; 3 the machine failed (tell it again); 130
+    interrupted, by Ctrl-C or SIGTERM (tell it again).
     """
     if (file is None) == (reason is None):
         raise UserError("give either a FILE (`-` for standard input) to tell, or --fail REASON to give the attempt up")
@@ -114,7 +115,12 @@ def tell(
         _give_up(population, attempt, operator, reason, wait_s, as_json)
         return
     assert file is not None
-    told = _tell(population, attempt, _read(file), strategy, operator, device, wait_s)
+    source = _read(file)
+    try:
+        told = _tell(population, attempt, source, strategy, operator, device, wait_s)
+    except KeyboardInterrupt:
+        click.echo(f"interrupted: attempt {attempt} is kept, with what was told; tell {file} again", err=True)
+        sys.exit(130)
     if as_json:
         click.echo(json.dumps(told_data(told)))
     else:

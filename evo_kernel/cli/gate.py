@@ -52,8 +52,7 @@ class Gate:
                     news = f"no model can be asked: {failure.reason}"
             self._for_good = self._for_good or news
         if news:
-            if failure is not None and failure.kind == "budget":
-                self._ledger.out_of_money(news)
+            self._ledger.out_of_money(news)  # where nothing but models is asked, the run ends
             self._tell(news)
 
     def shut(self) -> str:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evo_kernel import plugins
 from evo_kernel.budget import Ledger
+from evo_kernel.cli.around import Around
 from evo_kernel.cli.profiles import Profiles
 from evo_kernel.cli.prompting import Remembers, knowledge_of, lessons_kept, memory_of, prompts_of
 from evo_kernel.cli.traffic import Traffic
 from evo_kernel.config import Config
-from evo_kernel.errors import ConfigError
-from evo_kernel.types import Operator, Relative, Source
+from evo_kernel.errors import ConfigError, OperatorFailed
+from evo_kernel.fitness.scratch import Scratch
+from evo_kernel.types import Brief, Operator, Probe, Proposal, Relative, Source
 from operators.crossover import CrossoverOperator
 from operators.macro.bandit import BanditPolicy
 from operators.macro.policies import Policy, UniformPolicy
@@ -206,7 +206,6 @@ def operating(
     stop: threading.Event | None = None,
 ) -> Iterator[Operator]:
     """The operator of a run, its models open. `stop` ends calls in flight; `tell` hears of money and endpoints."""
-
     task, memory = population.task, memory_of(config)
 
     def outside() -> Operator:
@@ -228,7 +227,7 @@ def operating(
         purse, stop, knowledge = models.LedgerPurse(ledger), stop or threading.Event(), knowledge_of(config)
         prompts = prompts_of(config, task, knowledge, memory, Profiles(judge))
         opened = stack.enter_context(models.opened(config, traffic or Traffic(), purse, stop))
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="evo-kernel-agents-")))
+        folder = stack.enter_context(Scratch("agents"))
         gate, desk = Gate(opened.endpoints, ledger, tell), Desk(population, opened.ensemble)
         patient = all(name in WITH_MODEL for name in weights_of(config, True))
         model = KeptModel(opened.model, desk, gate)
@@ -242,4 +241,23 @@ def operating(
 
         lineage, limits = AsScored(population, apply_knobs), limits_of(config)
         outfit = Outfit(model, prompts, limits, lineage, gate, patient, agent)
-        yield Remembers(AtDesk(build_operator(config, outfit, outside), desk), memory)
+        mix = CutOff(build_operator(config, outfit, outside), stop)
+        yield Remembers(AtDesk(mix, desk), memory)
+
+
+class CutOff(Around):
+    """An operator whose calls of models end with the run: what comes of that is no failure of an attempt.
+
+    It stays open, as after a kill: an agent goes on with it in the next session, of any other it is abandoned.
+    """
+
+    def __init__(self, operator: Operator, stop: threading.Event) -> None:
+        super().__init__(operator)
+        self._stop = stop
+
+    def propose(self, brief: Brief, probe: Probe) -> Proposal:
+        try:
+            return super().propose(brief, probe)
+        except OperatorFailed as failure:
+            failure.paused = failure.paused or self._stop.is_set()
+            raise

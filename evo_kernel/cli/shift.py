@@ -56,10 +56,11 @@ class Shift:
 
     def call(self, tool: str, arguments: Mapping[str, Any]) -> Outcome:
         """What a tool answers; where it ends the attempt, what came of that and of the next one stands in the text."""
-        with self._lock:
-            outcome = self.attempt.call(tool, arguments)
-            if self.attempt.submission is None:
-                return outcome
+        attempt = self.attempt
+        outcome = attempt.call(tool, arguments)  # not under our lock: what only reads waits for no judge
+        if outcome.submission is None:
+            return outcome
+        with self._lock:  # an attempt commits once
             return Outcome(f"{outcome.text}\n{self._committed()}", submission=outcome.submission)
 
     def brief(self) -> str:
@@ -73,6 +74,9 @@ class Shift:
         """End the attempt with nothing, and begin another one."""
         with self._lock:
             over = self.number
+            self.attempt.close()
+            if self.attempt.submission is not None:
+                return f"Attempt {over} has just committed a version: there is nothing to give up. Read `brief` again."
             self._parts.population.fail(self.attempt.brief, OPERATOR, reason)
             self._next()
             return f"Attempt {over} is given up. {self._begun()}"

@@ -43,18 +43,22 @@ class JudgeBench:
     charge: Callable[[Spent], None]
     settings: GateSettings = field(default_factory=GateSettings)
 
+    @property
+    def regress(self) -> float:
+        return self.settings.regress
+
     def evaluate(self, source: Source) -> Evaluation:
         return self._judged(source, Purpose.SCORE)
 
     def probe(self, source: Source) -> Evaluation:
         return self._judged(source, Purpose.PROBE)
 
-    def profile(self, source: Source, case: str | None) -> str:
+    def profile(self, source: Source, case: str | None, knobs: Knobs = ()) -> str:
         known = {one.name: one.kind for one in self.population.task.cases if one.kind is not CaseKind.CONFIRM}
         if case is not None and case not in known:
             raise PopulationError(f"there is no case {case!r}; there are {', '.join(known)}")
         kinds = [known[case]] if case is not None else [CaseKind.SEARCH]
-        found = self.judge.profile(source, (), kinds, None, case)
+        found = self.judge.profile(source, knobs, kinds, None, case)
         label = self.judge.environment.label
         return "\n\n".join(f"{name}: {one.as_text(label)}" for name, one in found.items())
 

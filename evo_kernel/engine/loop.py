@@ -165,9 +165,11 @@ class Engine:
     # ---- one attempt -----------------------------------------------------------------------------------------------
 
     def _attempt(self) -> Spent:
+        apart = self._ledger.charged_apart
         with self._news.attempt():
             cost = self._made_and_judged()
-        if barren := self._news.barren(cost):
+        theirs = Spent(evaluations=self._ledger.charged_apart - apart)  # agents book their own
+        if barren := self._news.barren(cost + theirs):
             with self._lock:
                 common = self._failures.most_common(1)
             said = f"; operators said most often: {common[0][0]}" if common else ""

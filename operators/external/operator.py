@@ -69,7 +69,7 @@ class ExternalOperator:
             bench = self._open_bench(workspace, brief, self.name, self._settings.allowed)
             attempt = Attempt(brief, bench, self._diary, self.name)
             ended = self._run(attempt, workspace) if attempt.submission is None else None
-            attempt.settle()  # a call under way when it was ended is carried to its end, and counts
+            attempt.close()  # a call under way when it was ended is carried to its end, and counts
         except OSError as error:
             raise InfraError(f"the workspace {workspace} cannot be used: {error}") from error  # fails this attempt
         finally:
@@ -95,7 +95,7 @@ class ExternalOperator:
         settings, brief = self._settings, attempt.brief
         place = furnish(
             workspace, brief, tuple(attempt.bench.tools), settings.allowed, settings.minutes, self._rooms.lineage,
-            self._rooms.knowledge, self._elsewhere(brief.task),
+            self._rooms.knowledge, self._elsewhere(brief.task), self._rooms.bench.regress,
         )  # fmt: skip
         log = self._folder / f"attempt-{brief.attempt}.log"
         with Desk(place, attempt.call):

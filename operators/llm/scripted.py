@@ -158,7 +158,8 @@ class _Lines:
             at, self._next = self._next, self._next + 1
         if at < len(self._once):
             return self._once[at]
-        raise ModelFailed(f"{self._path}: the script holds no more answers. Add a line with a `match`.", "down")
+        # Not "down": no wait brings another line.
+        raise ModelFailed(f"{self._path}: the script holds no more answers. Add a line with a `match`.", "invalid")
 
     def _take(self, data: Mapping[str, Any], line: int) -> None:
         message = Message("assistant", data.get("content", ""), tuple(_tool_calls(data.get("tool_calls", ()), line)))
