@@ -1,16 +1,18 @@
-"""Commands as a user gives them: in this process, or each in a process of its own."""
+"""Commands as a user gives them: in this process, by their entry point, or each in a process of its own."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner, Result
 
-from evo_kernel.cli.main import cli
+from evo_kernel.cli.main import cli, main
 
 ROOT = Path(__file__).resolve().parents[2]
 Ended = subprocess.CompletedProcess[str]
@@ -42,3 +44,17 @@ def child(*arguments: str, cwd: Path = ROOT, env: dict[str, str]) -> Ended:
         check=False, cwd=cwd, capture_output=True, text=True, timeout=120,
         env=os.environ | {"COLUMNS": "160"} | env,
     )  # fmt: skip
+
+
+def evo_main(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Ended:
+    """One command by its entry point, in this process: mistakes are sentences by then, as a user gets them."""
+    monkeypatch.setattr(sys, "argv", ["evo-kernel", *arguments])
+    terminated, code = signal.getsignal(signal.SIGTERM), 0
+    try:
+        main()
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    finally:
+        signal.signal(signal.SIGTERM, terminated)
+    said = capsys.readouterr()
+    return Ended(arguments, code, said.out, said.err)
