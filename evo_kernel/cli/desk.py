@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+from evo_kernel.cli.around import Around
 from evo_kernel.cli.gate import Gate
 from evo_kernel.errors import OperatorFailed
-from evo_kernel.types import Brief, Call, Credit, Evaluation, Operator, Probe, Proposal
+from evo_kernel.types import Brief, Call, Credit, Operator, Probe, Proposal
 from operators.llm.base import Message, Model, ModelFailed, Reply, Tool
 from operators.llm.ensemble import Ensemble
 from operators.llm.redaction import redactor
@@ -116,26 +117,23 @@ def _cleaned(message: Message, clean: Callable[[str], str]) -> Message:
     return replace(message, content=content, tool_calls=calls)
 
 
-class AtDesk:
+class AtDesk(Around):
     """An operator whose attempts are known to the desk."""
 
     def __init__(self, operator: Operator, desk: Desk) -> None:
-        self.name = operator.name
-        self._operator, self._desk = operator, desk
+        super().__init__(operator)
+        self._desk = desk
 
     def propose(self, brief: Brief, probe: Probe) -> Proposal:
         with self._desk.at(brief.attempt):
             try:
-                return self._operator.propose(brief, probe)
+                return super().propose(brief, probe)
             except OperatorFailed as failure:
                 if not failure.paused:
                     self._desk.earned(brief.attempt, 0.0)
                 raise
 
-    def witnessed(self, proposal: Proposal, parent: Evaluation | None, child: Evaluation) -> bool:
-        return self._operator.witnessed(proposal, parent, child)
-
     def learn(self, credit: Credit) -> None:
         if credit.depth == 0:
             self._desk.earned(credit.attempt, credit.log_gain)
-        self._operator.learn(credit)
+        super().learn(credit)

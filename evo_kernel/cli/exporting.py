@@ -97,7 +97,7 @@ def _champion(view: Any, steps: Any, lineage: Any, session: Any, device: str, co
         "source_sha256": source.sha256,
         "plans_are_the_judged_ones": same_versions,
         "evaluation": evaluation_data(evaluation),
-        "path": [{"candidate": s.candidate, "strategy": s.strategy.key if s.strategy else s.operator,
+        "path": [{"candidate": s.candidate, "strategy": s.action,
                   "log_gain": s.log_gain, "diff": source_diff(texts[i - 1] if i else "", texts[i], None, s.candidate)}
                  for i, s in enumerate(steps)],
         "verify": f"evo-kernel verify {task.name}.py --task task.py --confirm",

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from evo_kernel.budget import Ledger
+from evo_kernel.cli.around import Around
 from evo_kernel.errors import OperatorFailed
-from evo_kernel.types import Brief, Credit, Evaluation, Operator, Probe, Proposal, Resumes
+from evo_kernel.types import Brief, Operator, Probe, Proposal, Resumes
 from operators.llm.base import ModelFailed
 from operators.llm.endpoint import Endpoint
 
@@ -79,15 +80,15 @@ class Gate:
             pass
 
 
-class NeedsModel:
+class NeedsModel(Around):
     """An operator that is no use without a model: fails at no cost where none can be asked, so that others are drawn.
 
     `patient`: where there are no others, it waits instead for an endpoint that is down.
     """
 
     def __init__(self, operator: Operator, gate: Doorman, patient: bool) -> None:
-        self.name = operator.name
-        self._operator, self._gate, self._patient = operator, gate, patient
+        super().__init__(operator)
+        self._gate, self._patient = gate, patient
 
     def propose(self, brief: Brief, probe: Probe) -> Proposal:
         if self._patient:
@@ -95,14 +96,8 @@ class NeedsModel:
         if reason := self._gate.shut():
             # A conversation that was begun waits for a session that can go on with it.
             raise OperatorFailed(reason, operator=self.name, paused=self.holds(brief))
-        return self._operator.propose(brief, probe)
+        return super().propose(brief, probe)
 
     def holds(self, brief: Brief) -> bool:
         """See evo_kernel.types.Resumes."""
         return isinstance(self._operator, Resumes) and self._operator.holds(brief)
-
-    def witnessed(self, proposal: Proposal, parent: Evaluation | None, child: Evaluation) -> bool:
-        return self._operator.witnessed(proposal, parent, child)
-
-    def learn(self, credit: Credit) -> None:
-        self._operator.learn(credit)

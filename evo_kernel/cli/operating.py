@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from evo_kernel import plugins
 from evo_kernel.budget import Ledger
+from evo_kernel.cli.around import Around
 from evo_kernel.cli.profiles import Profiles
 from evo_kernel.cli.prompting import Remembers, knowledge_of, lessons_kept, memory_of, prompts_of
 from evo_kernel.cli.traffic import Traffic
 from evo_kernel.config import Config
 from evo_kernel.errors import ConfigError, OperatorFailed
 from evo_kernel.fitness.scratch import Scratch
-from evo_kernel.types import Brief, Credit, Evaluation, Operator, Probe, Proposal, Relative, Source
+from evo_kernel.types import Brief, Operator, Probe, Proposal, Relative, Source
 from operators.crossover import CrossoverOperator
 from operators.macro.bandit import BanditPolicy
 from operators.macro.policies import Policy, UniformPolicy
@@ -244,25 +245,19 @@ def operating(
         yield Remembers(AtDesk(mix, desk), memory)
 
 
-class CutOff:
+class CutOff(Around):
     """An operator whose calls of models end with the run: what comes of that is no failure of an attempt.
 
     It stays open, as after a kill: an agent goes on with it in the next session, of any other it is abandoned.
     """
 
     def __init__(self, operator: Operator, stop: threading.Event) -> None:
-        self.name = operator.name
-        self._operator, self._stop = operator, stop
+        super().__init__(operator)
+        self._stop = stop
 
     def propose(self, brief: Brief, probe: Probe) -> Proposal:
         try:
-            return self._operator.propose(brief, probe)
+            return super().propose(brief, probe)
         except OperatorFailed as failure:
             failure.paused = failure.paused or self._stop.is_set()
             raise
-
-    def witnessed(self, proposal: Proposal, parent: Evaluation | None, child: Evaluation) -> bool:
-        return self._operator.witnessed(proposal, parent, child)
-
-    def learn(self, credit: Credit) -> None:
-        self._operator.learn(credit)

@@ -131,7 +131,7 @@ def _show(
     say("path:")
     for step in path:
         gain = f"{math.exp(step.log_gain):6.2f}x" if step.log_gain is not None else "      -"
-        say(f"  {gain}  {step.candidate:>5}  {step.strategy.key if step.strategy else step.operator}")
+        say(f"  {gain}  {step.candidate:>5}  {step.action}")
     for text, language in ((diff, "diff"), (view.proposal.source.text, "python")):
         _show_text(console, text, language)
 

@@ -206,5 +206,5 @@ def _path_lines(path: Path, candidate: int) -> list[str]:
     lines = ["path of strategies, gain of each:"]
     for step in steps:
         gain = f"{math.exp(step.log_gain):.2f}x" if step.log_gain is not None else ""
-        lines.append(f"  {gain:>7}  {step.candidate:>5}  {step.strategy.key if step.strategy else step.operator}")
+        lines.append(f"  {gain:>7}  {step.candidate:>5}  {step.action}")
     return lines

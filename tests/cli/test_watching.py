@@ -23,7 +23,8 @@ from populations.lock import SLOT, OwnerLock
 from populations.lock import announced as announcement
 from populations.population import LineagePopulation, open_population
 from populations.reading import PopulationReader
-from tests.cli.test_look import child, evo
+from tests.support.commands import child
+from tests.support.commands import evo_process as evo
 from tests.support.scripted import CARD, ENVIRONMENT, FIRST, TASK, ScriptedOperator, scored
 
 GPU = replace(ENVIRONMENT, kind="measured", device="a simulated GPU")
