@@ -102,7 +102,7 @@ class BestOfN(_Control):
             parent.source,
             probe,
             self._limits,
-            known(alone),
+            known(alone, self._prompts),
             self._prompts.switches.category,
         )
         return self._work(session, parent)
@@ -126,7 +126,7 @@ class Sequential(_Control):
             parent.source,
             probe,
             self._limits,
-            known(alone),
+            known(alone, self._prompts),
             self._prompts.switches.category,
         )
         return self._work(session, parent)
@@ -166,7 +166,7 @@ class LongSession(_Control):
                 parent.source,
                 probe,
                 self._limits,
-                known(alone),
+                known(alone, self._prompts),
                 self._prompts.switches.category,
             )
             try:

@@ -19,9 +19,11 @@ def as_scored(relative: Relative) -> Source:
     return apply_knobs(relative.source, knobs) if knobs else relative.source
 
 
-def with_scored_parent(brief: Brief) -> Brief:
-    """A child that fell back to untuned knobs would look slower than its parent whatever its structure is worth."""
-    return replace(brief, parent=replace(brief.parent, source=as_scored(brief.parent)))
+def as_shown(brief: Brief) -> Brief:
+    """The brief with all sources as they were scored: a child that fell back to untuned knobs would look slower than
+    its parent whatever its structure is worth."""
+    relatives = tuple(replace(one, source=as_scored(one)) for one in brief.inspirations)
+    return replace(brief, parent=replace(brief.parent, source=as_scored(brief.parent)), inspirations=relatives)
 
 
 def brief_data(brief: Brief, offered: Sequence[Strategy]) -> dict[str, Any]:
