@@ -42,6 +42,11 @@ class Lineage(Protocol):
         """The youngest, youngest first."""
         ...
 
+    def spoken(self, operator: str) -> Sequence[Message]:
+        """The conversation that the youngest candidate of this operator came of, its last answer included; empty
+        where there is none."""
+        ...
+
 
 class _Control:
     """What the controls share. Thread-safe."""
@@ -135,8 +140,8 @@ class Sequential(_Control):
 class LongSession(_Control):
     """One conversation. Attempts take turns in it, however many are in flight.
 
-    What is kept of it is bounded: the opening and the last TURNS messages. It is not stored: after a resume it begins
-    again, from the best so far.
+    What is kept of it is bounded: the opening and the last TURNS messages. A later session goes on with the
+    conversation that its youngest candidate came of: attempts that came to nothing since then are not in it.
     """
 
     name = "session"
@@ -153,6 +158,8 @@ class LongSession(_Control):
 
     def propose(self, brief: Brief, probe: Probe) -> Proposal:
         with self._turn:
+            if self._opened is None:
+                self._go_on()
             parent = self._start()
             alone = dataclasses.replace(brief, parent=parent, inspirations=(), tried=())
             ear = _Ear(self._model)
@@ -176,15 +183,28 @@ class LongSession(_Control):
             finally:
                 self._said = _last(ear.heard[len(opened.messages) :] or said)
 
+    def _go_on(self) -> None:
+        """Take up the conversation of an earlier session, if there was one; the next turn shows the source anew."""
+        heard = tuple(self._lineage.spoken(self.name))
+        begins = next((at for at, one in enumerate(heard) if one.role == "assistant"), 0)
+        if begins:
+            self._opened, self._said = Opening(heard[:begins]), _last(heard[begins:])
+
     def _verdicts(self, parent: Relative) -> Message:
         """What came of its last proposal, and what the next edit applies to."""
-        found = next((one for one in self._lineage.latest(SHOWN) if one.source.sha256 == self._proposed), None)
+        found = next((one for one in self._lineage.latest(SHOWN) if self._proposed in _texts(one)), None)
         came = f"Your last kernel (candidate {found.candidate}): {verdict(found.evaluation)}" if found else ""
         best = f"The fastest so far is candidate {parent.candidate}: {verdict(parent.evaluation)}"
         source = f"```python\n{parent.source.text.rstrip()}\n```" if parent.candidate != self._shown else ""
         again = "Its source is the last one that you were shown." if not source else "Its source:"
         ask = "Make it faster still, by another change. Edits apply to that source."
         return Message("user", "\n".join(line for line in (came, best, again, source, ask) if line))
+
+
+def _texts(relative: Relative) -> tuple[str, ...]:
+    """sha256 of its source, and of the text that was judged: without the knobs that were set later."""
+    judged = relative.evaluation.source if relative.evaluation is not None else ""
+    return relative.source.sha256, judged
 
 
 class _Ear:

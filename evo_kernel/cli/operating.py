@@ -29,13 +29,14 @@ if TYPE_CHECKING:
     from evo_kernel.cli.workbench import ProfilingJudge
     from operators.avo.settings import AvoSettings
     from operators.controls import Lineage
-    from operators.llm.base import Model
+    from operators.llm.base import Message, Model
     from operators.micro.session import Limits
     from operators.prompts.writer import Prompts
     from populations.population import LineagePopulation
 
 EXTERNAL = "external"  # a command-line coding agent, see cli/external.py
 WITH_MODEL = ("llm-mtmc", "llm-crossover", "avo", "best-of-n", "sequential", "session")
+SPOKEN = 500  # candidates, the youngest, among which the last word of a conversation is looked for
 POLICIES: Mapping[str, Callable[[], Policy]] = {"bandit": BanditPolicy, "uniform": UniformPolicy}
 
 
@@ -104,6 +105,22 @@ class AsScored:
 
     def latest(self, count: int) -> Sequence[Relative]:
         return [self._scored(one) for one in self.population.latest(count)]
+
+    def spoken(self, operator: str) -> Sequence[Message]:
+        """Of an earlier session, from the rows of its calls."""
+        from operators.llm.transcript import message_from, unpack
+        from populations.reading import PopulationReader
+
+        latest = self.population.latest(1)
+        youngest = latest[0].candidate if latest else 0
+        with PopulationReader(self.population.path) as reader:
+            for number in range(youngest, max(youngest - SPOKEN, 0), -1):
+                proposal = reader.candidate(number).proposal
+                said = [unpack(call.messages) for call in proposal.calls] if proposal.operator == operator else []
+                if answered := [one for one in said if one and one["reply"]]:
+                    last = answered[-1]
+                    return [message_from(one) for one in (*last["request"]["messages"], last["reply"])]
+        return ()
 
     def _scored(self, relative: Relative) -> Relative:
         knobs = relative.evaluation.knobs if relative.evaluation is not None else ()
