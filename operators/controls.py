@@ -166,7 +166,6 @@ class LongSession(_Control):
             opened, said = self._opened or self.opening(alone, parent.source), self._said
             if self._opened is not None:
                 said = (*said, self._verdicts(parent))
-            self._opened, self._shown = opened, parent.candidate
             session = Session(
                 ear,
                 lambda source: dataclasses.replace(opened, messages=(*opened.messages, *said)),
@@ -181,7 +180,9 @@ class LongSession(_Control):
                 self._proposed = proposal.source.sha256
                 return proposal
             finally:
-                self._said = _last(ear.heard[len(opened.messages) :] or said)
+                if ear.heard:  # what a model that is down was not told is told the next time
+                    self._opened, self._shown = opened, parent.candidate
+                    self._said = _last(ear.heard[len(opened.messages) :])
 
     def _go_on(self) -> None:
         """Take up the conversation of an earlier session, if there was one; the next turn shows the source anew."""

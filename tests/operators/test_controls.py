@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 
+from evo_kernel.errors import OperatorFailed
 from evo_kernel.types import Relative, Source
 from operators.controls import LongSession
-from operators.llm.base import Message
+from operators.llm.base import Message, ModelFailed
 from tests.operators.golden_prompts import Past, sample
 from tests.operators.support_model import FakeModel, Judged, block
 
@@ -42,3 +44,14 @@ def test_a_later_session_goes_on_with_the_conversation() -> None:
     past.made = [Relative(41, tuned, 2, 0, dataclasses.replace(verdict, source=proposal.source.sha256))]
     later.propose(brief, passes)
     assert "Your last kernel (candidate 41): Correct; score 1.5" in again.asked[1][-1].content  # though it was tuned
+
+
+def test_what_a_model_that_is_down_was_not_told_is_not_in_the_conversation() -> None:
+    down = ModelFailed("gone", "down")
+    model = FakeModel(down, down, block("BLOCK = 256", "BLOCK = 512"), down, block("BLOCK = 256", "BLOCK = 128"))
+    session = LongSession(model, Past())
+    for _ in range(5):
+        with contextlib.suppress(OperatorFailed):
+            session.propose(sample(), Judged(lambda text: None))
+    roles = [[one.role for one in asked] for asked in model.asked]
+    assert roles == [["system", "user"]] * 3 + [["system", "user", "assistant", "user"]] * 2
