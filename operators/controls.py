@@ -21,7 +21,7 @@ from evo_kernel.types import Brief, Credit, Evaluation, Probe, Proposal, Relativ
 from operators.llm.base import Message, Model, Reply, Tool
 from operators.macro.catalogue import UNGUIDED
 from operators.micro.llm_coder import ALONE, known
-from operators.micro.session import Limits, Opening, Session
+from operators.micro.session import Limits, Opening, Session, quoted
 from operators.prompts.evidence import verdict
 from operators.prompts.parts import Part
 from operators.prompts.relatives import relatives_text, shown
@@ -162,7 +162,7 @@ class LongSession(_Control):
                 self._go_on()
             parent = self._start()
             alone = dataclasses.replace(brief, parent=parent, inspirations=(), tried=())
-            ear = _Ear(self._model)
+            ear = _Ear(self._model, self._limits.max_tokens)
             opened, said = self._opened or self.opening(alone, parent.source), self._said
             if self._opened is not None:
                 said = (*said, self._verdicts(parent))
@@ -211,8 +211,8 @@ def _texts(relative: Relative) -> tuple[str, ...]:
 class _Ear:
     """A model that remembers the last conversation it was asked to continue, its answer included."""
 
-    def __init__(self, model: Model) -> None:
-        self.name, self._model = model.name, model
+    def __init__(self, model: Model, max_tokens: int) -> None:
+        self.name, self._model, self._max_tokens = model.name, model, max_tokens
         self.heard: tuple[Message, ...] = ()
 
     def complete(
@@ -224,7 +224,7 @@ class _Ear:
         max_tokens: int | None = None,
     ) -> Reply:
         reply = self._model.complete(messages, tools=tools, schema=schema, max_tokens=max_tokens)
-        answer = Message("assistant", reply.message.content or "(no text)")
+        answer = Message("assistant", quoted(reply.message.content, self._max_tokens))
         self.heard = (*messages, answer)
         return reply
 
