@@ -150,6 +150,40 @@ def build_operator(
     return MixOperator(made, {one.name: weight for one, weight in zip(made, weights.values(), strict=True)})
 
 
+def check(config: Config, traffic: Traffic | None = None) -> None:
+    """Raises UserError for what cannot be put together: before a judge is started, or a population made that would
+    keep the mistake."""
+    memory_of(config)
+    asked = with_models(config, traffic)
+    weights = weights_of(config, asked)
+    for name in weights:
+        if name == EXTERNAL:
+            _check_external(config, weights)
+        elif name not in ("mtmc", "crossover", *WITH_MODEL):
+            plugins.factory(plugins.OPERATORS, name)
+    if "mtmc" in weights:
+        policy_of(config.operators.policy)
+    if "llm-mtmc" in weights and config.agents.policy not in ("llm", "mixed"):
+        policy_of(config.agents.policy)
+    if asked:
+        from evo_kernel.cli import models
+        from operators.llm.purse import NoLimit
+
+        knowledge_of(config)
+        with models.opened(config, traffic or Traffic(), NoLimit(), threading.Event()):
+            pass
+
+
+def _check_external(config: Config, weights: Mapping[str, float]) -> None:
+    from evo_kernel.cli.external import settings_of
+
+    settings_of(config)
+    if not config.external.name.strip() or config.external.name in weights.keys() - {EXTERNAL}:
+        raise ConfigError(
+            f"external.name is {config.external.name!r}: give the agent a name that no other operator of the mix has"
+        )
+
+
 def policy_of(name: str) -> Policy:
     made = POLICIES.get(name) or plugins.factory(plugins.POLICIES, name)
     return made()
