@@ -54,7 +54,7 @@ def ask(
     evo-kernel tell softmax.db --attempt "$(jq .attempt brief.json)" mine.py
     """
     from evo_kernel.cli import outside
-    from evo_kernel.cli.briefing import brief_data, with_scored_parent
+    from evo_kernel.cli.briefing import as_shown, brief_data
     from populations.reading import PopulationReader
 
     if list_open:
@@ -64,7 +64,7 @@ def ask(
     expires_at = time.time() + expires_h * 3600 if expires_h is not None else None
     with outside.open_as_last(population, wait_s) as opened:
         if attempt is None:
-            brief = with_scored_parent(opened.ask(holder, expires_at))
+            brief = as_shown(opened.ask(holder, expires_at))
         else:
             brief = outside.tickets_brief(opened, attempt)
             expires_at = opened.ticket(attempt)[1].expires_at

@@ -13,9 +13,11 @@ from evo_kernel.types import Brief, Evaluation, Relative, Strategy, TaskCard, Tr
 from operators.macro.catalogue import CATALOGUE, OTHER
 
 
-def with_scored_parent(brief: Brief) -> Brief:
-    """A child that fell back to untuned knobs would look slower than its parent whatever its structure is worth."""
-    return replace(brief, parent=brief.parent.as_scored(apply_knobs))
+def as_shown(brief: Brief) -> Brief:
+    """The brief with all sources as they were scored: a child that fell back to untuned knobs would look slower than
+    its parent whatever its structure is worth."""
+    relatives = tuple(one.as_scored(apply_knobs) for one in brief.inspirations)
+    return replace(brief, parent=brief.parent.as_scored(apply_knobs), inspirations=relatives)
 
 
 def brief_data(brief: Brief, offered: Sequence[Strategy]) -> dict[str, Any]:

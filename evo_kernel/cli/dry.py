@@ -193,6 +193,10 @@ class _OnlyFirst:
     def latest(self, count: int) -> Sequence[Relative]:
         return [self._first][:count]
 
+    def spoken(self, operator: str) -> Sequence[Any]:
+        del operator
+        return ()
+
 
 def _tokens(messages: Sequence[Any]) -> int:
     from operators.prompts.parts import tokens

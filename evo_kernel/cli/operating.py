@@ -30,13 +30,14 @@ if TYPE_CHECKING:
     from evo_kernel.cli.workbench import ProfilingJudge
     from operators.avo.settings import AvoSettings
     from operators.controls import Lineage
-    from operators.llm.base import Model
+    from operators.llm.base import Message, Model
     from operators.micro.session import Limits
     from operators.prompts.writer import Prompts
     from populations.population import LineagePopulation
 
 EXTERNAL = "external"  # a command-line coding agent, see cli/external.py
 WITH_MODEL = ("llm-mtmc", "llm-crossover", "avo", "best-of-n", "sequential", "session")
+SPOKEN = 500  # candidates, the youngest, among which the last word of a conversation is looked for
 POLICIES: Mapping[str, Callable[[], Policy]] = {"bandit": BanditPolicy, "uniform": UniformPolicy}
 
 
@@ -106,6 +107,22 @@ class AsScored:
     def latest(self, count: int) -> Sequence[Relative]:
         return [one.as_scored(self.apply_knobs) for one in self.population.latest(count)]
 
+    def spoken(self, operator: str) -> Sequence[Message]:
+        """Of an earlier session, from the rows of its calls."""
+        from operators.llm.transcript import message_from, unpack
+        from populations.reading import PopulationReader
+
+        latest = self.population.latest(1)
+        youngest = latest[0].candidate if latest else 0
+        with PopulationReader(self.population.path) as reader:
+            for number in range(youngest, max(youngest - SPOKEN, 0), -1):
+                proposal = reader.candidate(number).proposal
+                said = [unpack(call.messages) for call in proposal.calls] if proposal.operator == operator else []
+                if answered := [one for one in said if one and one["reply"]]:
+                    last = answered[-1]
+                    return [message_from(one) for one in (*last["request"]["messages"], last["reply"])]
+        return ()
+
 
 def build_operator(
     config: Config, outfit: Outfit | None = None, outside: Callable[[], Operator] | None = None
@@ -128,6 +145,40 @@ def build_operator(
         else:
             made.append(plugins.factory(plugins.OPERATORS, name)())
     return MixOperator(made, {one.name: weight for one, weight in zip(made, weights.values(), strict=True)})
+
+
+def check(config: Config, traffic: Traffic | None = None) -> None:
+    """Raises UserError for what cannot be put together: before a judge is started, or a population made that would
+    keep the mistake."""
+    memory_of(config)
+    asked = with_models(config, traffic)
+    weights = weights_of(config, asked)
+    for name in weights:
+        if name == EXTERNAL:
+            _check_external(config, weights)
+        elif name not in ("mtmc", "crossover", *WITH_MODEL):
+            plugins.factory(plugins.OPERATORS, name)
+    if "mtmc" in weights:
+        policy_of(config.operators.policy)
+    if "llm-mtmc" in weights and config.agents.policy not in ("llm", "mixed"):
+        policy_of(config.agents.policy)
+    if asked:
+        from evo_kernel.cli import models
+        from operators.llm.purse import NoLimit
+
+        knowledge_of(config)
+        with models.opened(config, traffic or Traffic(), NoLimit(), threading.Event()):
+            pass
+
+
+def _check_external(config: Config, weights: Mapping[str, float]) -> None:
+    from evo_kernel.cli.external import settings_of
+
+    settings_of(config)
+    if not config.external.name.strip() or config.external.name in weights.keys() - {EXTERNAL}:
+        raise ConfigError(
+            f"external.name is {config.external.name!r}: give the agent a name that no other operator of the mix has"
+        )
 
 
 def policy_of(name: str) -> Policy:

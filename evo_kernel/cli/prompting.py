@@ -33,6 +33,7 @@ def prompts_of(
     profile: Profile | None = None,
 ) -> Prompts:
     """What all prompts of a run share. Raises UserError for files that are not there."""
+    from evo_kernel.fitness.knobs import apply_knobs
     from operators.prompts.parts import Switches
     from operators.prompts.writer import Prompts
 
@@ -47,7 +48,10 @@ def prompts_of(
     )
     memory = memory if memory is not None else memory_of(config)
     hint, example = origin_of(config, task)
-    return Prompts(switches=switches, knowledge=knowledge, memory=memory, profile=profile, hint=hint, example=example)
+    return Prompts(
+        switches=switches, knowledge=knowledge, memory=memory, profile=profile, hint=hint, example=example,
+        apply_knobs=apply_knobs,
+    )  # fmt: skip
 
 
 def origin_of(config: Config, task: TaskCard) -> tuple[str, Source | None]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from evo_kernel.cli.briefing import with_scored_parent
+from evo_kernel.cli.briefing import as_shown
 from evo_kernel.cli.compose import Prepared
 from evo_kernel.cli.outside import Told, judge_and_tell
 from evo_kernel.cli.workbench import open_workbench, rooms_of
@@ -88,7 +88,7 @@ class Shift:
         with PopulationReader(population.path) as reader:
             mine = [one.attempt for one in reader.tickets() if one.holder == self._holder]
         brief = population.ticket(mine[0])[0] if mine else population.ask(self._holder)
-        brief = with_scored_parent(brief)
+        brief = as_shown(brief)
         folder = self._folder / f"attempt-{brief.attempt}"
         bench = open_workbench(folder, self._rooms, brief, OPERATOR, self._allowed, adopt=folder.is_dir())
         attempt = Attempt(brief, bench, population.diary, OPERATOR)

@@ -13,6 +13,7 @@ from operators.llm.structured import problem
 MAX_OUTPUT = 16_000
 """Characters that one answer of a tool holds at most."""
 MAX_ARGUMENTS = 1_000_000  # characters of the JSON text
+LARGEST = 2**53  # of whole numbers
 
 
 class ToolFailed(Exception):
@@ -79,10 +80,32 @@ def checked(tool: WorkTool, arguments: str | Mapping[str, Any]) -> Mapping[str, 
             raise ToolFailed(f"the arguments of {tool.name} are no JSON ({error}); {usage(tool)}") from None
     if not isinstance(given, Mapping):
         raise ToolFailed(f"the arguments of {tool.name} must be one JSON object; {usage(tool)}")
-    given = {name: value for name, value in given.items() if value is not None}
+    given = {name: _plain(value) for name, value in given.items() if value is not None}
     if wrong := unfit(tool.name, tool.parameters, given):
         raise ToolFailed(wrong)
     return given
+
+
+def _plain(value: Any) -> Any:
+    """JSON that can be stored and counted with: whole numbers as such, of a size that fits, and text that is text.
+
+    Raises ToolFailed. A schema lets 1.0 through as an integer, numbers of any size, and half of a surrogate pair.
+    """
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise ToolFailed("a text holds half of a surrogate pair (\\ud800 to \\udfff), which is no text") from None
+        return value
+    if isinstance(value, Mapping):
+        return {_plain(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, int) and abs(value) > LARGEST:
+        raise ToolFailed("a number is too large for anything here; write a smaller one")
+    return value
 
 
 def unfit(name: str, parameters: Mapping[str, Any], given: Mapping[str, Any]) -> str:

@@ -192,6 +192,9 @@ class Past:
     def latest(self, count: int) -> list[Relative]:
         return [*self.made, sample().inspirations[1], sample().inspirations[0]][:count]
 
+    def spoken(self, operator: str) -> tuple[Message, ...]:
+        return ()
+
 
 def controls(brief: Brief, shared: Prompts) -> dict[str, tuple[Message, ...]]:
     """The first prompt of each control, and of the long session the one that goes on."""

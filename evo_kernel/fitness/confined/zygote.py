@@ -54,7 +54,6 @@ class Zygote:
         self._env |= extra_env or {}
         self._scratch = Scratch(role)
         self._root = self._scratch.path
-        self._env |= {"TMPDIR": str(self._root)}  # what libraries lay down there goes with it
         self._ids = itertools.count()
         self._lock = threading.Lock()
         self._waiting: dict[int, Future[dict[str, Any]]] = {}
@@ -89,7 +88,7 @@ class Zygote:
         """Kill the process and all its children; remove its files. Idempotent."""
         self._closed = True
         process = self._process
-        if process is not None and process.returncode is None:  # whoever waits for its start holds the lock till then
+        if process is not None and process.poll() is None:  # whoever waits for its start holds the lock till then
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
         self._kill()

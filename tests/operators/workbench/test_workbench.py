@@ -370,3 +370,18 @@ def test_errors_name_the_limits(work):
     assert "idea: string of 3 to 200 characters" in refused(work, "evaluate")
     assert "0 items, at least 1 are needed" in refused(work, "note", text="long enough", evidence=[])
     assert len(refused(work, "list_files", **{"x" * 9000: 1})) < 500
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "expected"),
+    [
+        ("lineage", '{"limit": 1.0}', "C1"),
+        ("read_file", '{"path": "kernel.py", "from_line": 2.0, "lines": 1}', "return x"),
+        ("lineage", '{"of": 99999999999999999999}', "Failed: a number is too large"),
+        ("read_file", '{"path": "kernel.py", "from_line": 1e308}', "Failed: a number is too large"),
+        ("evaluate", '{"idea": "\\ud800 half"}', "Failed: a text holds half of a surrogate pair"),
+        ("note", '{"text": "long enough", "evidence": [{"evaluation": "C\\ud800", "samples": 0}]}', "Failed: a text"),
+    ],
+)
+def test_what_a_schema_lets_through_and_nothing_else_could_take(work, name, arguments, expected):
+    assert expected in work.call(name, arguments).text
