@@ -1,0 +1,129 @@
+"""Vendor kernels that built-in tasks are timed against: attention by cuDNN, by FlashAttention and by FlexAttention.
+
+What a task computes stands in its own file; here is only what it is held against. Every function also runs without a
+GPU (by PyTorch's CPU kernels), so that tests can compare it with the reference. Shapes are (batch, heads, rows, d);
+keys and values may have fewer heads than queries, each shared by as many consecutive query heads.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+
+Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool], torch.Tensor]
+Predicate = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def _scaled_dot_product(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1])
+
+
+def _forced(backend: SDPBackend) -> Attention:
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
+        if not q.is_cuda:
+            return _scaled_dot_product(q, k, v, causal)
+        with sdpa_kernel(backend):  # alone: a baseline that fell back to another would carry a false name
+            return _scaled_dot_product(q, k, v, causal)
+
+    return attend
+
+
+default_sdpa: Attention = _scaled_dot_product
+cudnn_sdpa: Attention = _forced(SDPBackend.CUDNN_ATTENTION)
+flash_sdpa: Attention = _forced(SDPBackend.FLASH_ATTENTION)
+
+
+def attention_lse(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """cuDNN's attention with the log-sum-exp of each row of scores, float32 (batch, heads, rows)."""
+    if q.is_cuda:
+        out, lse = torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, causal)[:2]
+    else:
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
+        out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal)
+    return out, lse.reshape(q.shape[:-1])
+
+
+def merge_lse(
+    one: tuple[torch.Tensor, torch.Tensor], other: tuple[torch.Tensor, torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention over two disjoint sets of keys, from (output, log-sum-exp) over each."""
+    lse = torch.logaddexp(one[1], other[1])
+    parts = (out.float() * (part - lse).exp().unsqueeze(-1) for out, part in (one, other))
+    return sum(parts, torch.zeros((), device=lse.device)).to(one[0].dtype), lse
+
+
+@functools.lru_cache(maxsize=4)
+def causal_mask(rows: int, device: str) -> Any:
+    """The block mask of causal attention: made once, as a model would."""
+    return create_block_mask(lambda b, h, q, kv: q >= kv, None, None, rows, rows, device=device)
+
+
+@functools.lru_cache(maxsize=1)
+def _compiled_flex() -> Any:
+    return torch.compile(flex_attention, dynamic=False)
+
+
+def flex_sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
+    """FlexAttention, compiled where there is a GPU."""
+    mask = causal_mask(q.shape[2], str(q.device)) if causal else None
+    return flex_masked(q, k, v, mask)
+
+
+def flex_masked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any, **options: Any) -> Any:
+    """FlexAttention under a block mask (None: all keys)."""
+    attend = _compiled_flex() if q.is_cuda else flex_attention
+    return attend(q, k, v, block_mask=mask, enable_gqa=q.shape[1] != k.shape[1], **options)
+
+
+def masked_sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
+    """PyTorch's choice of attention under a mask that is true where a query may look."""
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, enable_gqa=q.shape[1] != k.shape[1])
+
+
+def flash_paged(
+    q: torch.Tensor, k_pages: torch.Tensor, v_pages: torch.Tensor, table: torch.Tensor, lengths: torch.Tensor
+) -> torch.Tensor:
+    """FlashAttention over pages, one query (sequences, heads, d) a sequence; it wants pages of 256 rows or a multiple.
+
+    Pages are (pages, rows of a page, key heads, d). Raises on a GPU where this PyTorch or this page size has no such path.
+    """
+    if not q.is_cuda:
+        return flex_paged(q, k_pages, v_pages, table, lengths)
+    starts = torch.arange(q.shape[0] + 1, dtype=torch.int32, device=q.device)
+    longest = table.shape[1] * k_pages.shape[1]
+    return torch.ops.aten._flash_attention_forward(
+        q, k_pages, v_pages, starts, None, 1, longest, 0.0, False, False, seqused_k=lengths, block_table=table
+    )[0]
+
+
+def flex_paged(
+    q: torch.Tensor, k_pages: torch.Tensor, v_pages: torch.Tensor, table: torch.Tensor, lengths: torch.Tensor
+) -> torch.Tensor:
+    """FlexAttention over pages in place: its block mask is the table, one block a page."""
+    sequences, pages, rows = len(q), k_pages.shape[0], k_pages.shape[1]
+    used = (lengths + rows - 1) // rows
+    holds = torch.full((sequences, pages + 1), -1, dtype=torch.int32, device=q.device)  # last column: entries unused
+    slots = torch.arange(table.shape[1], dtype=torch.int32, device=q.device)
+    valid = slots < used[:, None]
+    holds.scatter_(1, torch.where(valid, table, pages).long(), slots.expand_as(table))
+
+    def visible(b: torch.Tensor, h: torch.Tensor, row: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+        slot = holds[b, place // rows]
+        return (slot >= 0) & (slot * rows + place % rows < lengths[b])
+
+    indices = torch.zeros(sequences, 1, 1, pages, dtype=torch.int32, device=q.device)
+    indices[..., : table.shape[1]] = table[:, None, None]
+    mask = BlockMask.from_kv_blocks(
+        used.to(torch.int32)[:, None, None], indices, BLOCK_SIZE=(128, rows), mask_mod=visible,
+        seq_lengths=(1, pages * rows), compute_q_blocks=False,
+    )  # fmt: skip
+    k, v = (x.flatten(0, 1).transpose(0, 1).unsqueeze(0).expand(sequences, -1, -1, -1) for x in (k_pages, v_pages))
+    return flex_masked(q.unsqueeze(2), k, v, mask).squeeze(2)
