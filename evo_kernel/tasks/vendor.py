@@ -8,7 +8,7 @@ keys and values may have fewer heads than queries, each shared by as many consec
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -39,9 +39,7 @@ cudnn_sdpa: Attention = _forced(SDPBackend.CUDNN_ATTENTION)
 flash_sdpa: Attention = _forced(SDPBackend.FLASH_ATTENTION)
 
 
-def attention_lse(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
+def attention_lse(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """cuDNN's attention with the log-sum-exp of each row of scores, float32 (batch, heads, rows)."""
     if q.is_cuda:
         out, lse = torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, causal)[:2]
@@ -79,8 +77,69 @@ def flex_sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -
 
 def flex_masked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any, **options: Any) -> Any:
     """FlexAttention under a block mask (None: all keys)."""
+    if not q.is_cuda and torch.is_grad_enabled() and q.requires_grad:
+        return _dense_masked(q, k, v, mask, **options)  # FlexAttention has no backward pass on a CPU
     attend = _compiled_flex() if q.is_cuda else flex_attention
     return attend(q, k, v, block_mask=mask, enable_gqa=q.shape[1] != k.shape[1], **options)
+
+
+def _dense_masked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any, return_lse: bool = False) -> Any:
+    """The same by its definition, with all scores at once."""
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1).float() for x in (k, v))
+    scores = q.float() @ k.mT * q.shape[-1] ** -0.5
+    if mask is not None:
+        rows, keys = (torch.arange(n, device=q.device) for n in scores.shape[-2:])
+        scores = scores.masked_fill(~mask.mask_mod(0, 0, rows[:, None], keys), float("-inf"))
+    out = (scores.softmax(-1) @ v).to(q.dtype)
+    return (out, scores.logsumexp(-1)) if return_lse else out
+
+
+def gradients(
+    attend: Callable[..., torch.Tensor], inputs: Sequence[torch.Tensor], upstream: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
+    """Gradients of the inputs of `attend`, which runs forward first, from that of its output."""
+    with torch.enable_grad():
+        leaves = [x.detach().requires_grad_() for x in inputs]
+        return torch.autograd.grad(attend(*leaves), leaves, upstream)
+
+
+def causal_gradients(
+    attend: Attention, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, upstream: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
+    """Gradients of causal attention, forward included."""
+    return gradients(lambda q, k, v: attend(q, k, v, True), (q, k, v), upstream)
+
+
+class FlashPart:
+    """FlashAttention over some of a row's keys, and its gradients once the row's whole output and lse are known.
+
+    The gradients of a part are those of the whole restricted to its keys: ds = p * (dp - sum(do * out)) needs of the
+    other keys only the row's output and log-sum-exp.
+    """
+
+    def __init__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> None:
+        self.q, self.causal, self.groups = q, causal, q.shape[1] // k.shape[1]
+        if q.is_cuda:
+            self.k, self.v = k, v
+            made = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal)
+            self.saved = made[2:8]  # offsets, lengths and random state, as its backward pass wants them
+        else:
+            self.k, self.v = (x.repeat_interleave(self.groups, dim=1) for x in (k, v))
+            made = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, self.k, self.v, 0.0, causal)
+        self.out, self.lse = made[0], made[1]
+
+    def gradients(
+        self, upstream: torch.Tensor, out: torch.Tensor, lse: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Of q, k and v."""
+        inputs = (upstream, self.q, self.k, self.v, out, lse)
+        if self.q.is_cuda:
+            cum_q, cum_k, max_q, max_k, state, unused = self.saved
+            return torch.ops.aten._scaled_dot_product_flash_attention_backward(
+                *inputs, cum_q, cum_k, max_q, max_k, 0.0, self.causal, state, unused
+            )
+        dq, dk, dv = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(*inputs, 0.0, self.causal)
+        return dq, dk.unflatten(1, (-1, self.groups)).sum(2), dv.unflatten(1, (-1, self.groups)).sum(2)
 
 
 def masked_sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
@@ -93,7 +152,7 @@ def flash_paged(
 ) -> torch.Tensor:
     """FlashAttention over pages, one query (sequences, heads, d) a sequence; it wants pages of 256 rows or a multiple.
 
-    Pages are (pages, rows of a page, key heads, d). Raises on a GPU where this PyTorch or this page size has no such path.
+    Pages are (pages, rows of a page, key heads, d). Raises on a GPU where there is no such path.
     """
     if not q.is_cuda:
         return flex_paged(q, k_pages, v_pages, table, lengths)

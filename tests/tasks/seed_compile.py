@@ -1,7 +1,9 @@
 """A child process: compile every kernel that a seed launches for sm_90, with no GPU.
 
-    python -P seed_compile.py SEED SPECS     (SPECS: JSON list of input lists, each input [dtype, shape] or a number)
+    python -P seed_compile.py SEED SPECS
 
+SPECS is a JSON list of input lists, each input [dtype, shape], or [dtype, shape, values] where the host knows them, or a
+number.
 Prints a JSON list: per launch its kernel's name, grid, bytes of machine code and shared memory.
 """
 
@@ -14,18 +16,26 @@ os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"
 
 import torch
 import triton
-from torch._subclasses.fake_tensor import FakeTensorMode
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
 POINTERS = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.int64: "*i64"}
+POINTERS[torch.int32] = "*i32"
 
 
 def type_of(value):
     if isinstance(value, torch.Tensor):
         return POINTERS[value.dtype]
     return "fp32" if isinstance(value, float) else "i32"
+
+
+def made(spec):
+    """An input: without memory unless the host knows its values."""
+    if not isinstance(spec, list):
+        return spec
+    dtype = getattr(torch, spec[0])
+    return torch.tensor(spec[2], dtype=dtype) if len(spec) > 2 else torch.empty(spec[1], dtype=dtype, device="meta")
 
 
 def main(seed, specs):
@@ -48,8 +58,7 @@ def main(seed, specs):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     for inputs in json.loads(specs):
-        with FakeTensorMode():
-            module.run(*(torch.empty(i[1], dtype=getattr(torch, i[0])) if isinstance(i, list) else i for i in inputs))
+        module.run(*map(made, inputs))
     print(json.dumps(launches))
 
 

@@ -1,10 +1,9 @@
 """A child process: run a seed in Triton's interpreter on inputs from a file, and write its outputs to another.
 
-    python -P seed_interpret.py SEED INPUTS OUTPUTS [NAME=VALUE ...]
+    python -P seed_interpret.py SEED INPUTS OUTPUTS
 
-INPUTS holds a list of input tuples (torch.save), OUTPUTS becomes the list of their output tuples; NAME=VALUE sets a
-knob, as the tuner does. The interpreter
-multiplies bfloat16 tiles as if their bits were integers and cuts where a GPU rounds to nearest even; both are mended
+INPUTS holds a list of (knobs, input tuple) (torch.save), OUTPUTS becomes the list of their output tuples; knobs are set
+by name, as the tuner does, and stay until others are. The interpreter multiplies bfloat16 tiles as if their bits were integers and cuts where a GPU rounds to nearest even; both are mended
 here, so that what is seen is the seed's own error.
 """
 
@@ -41,16 +40,18 @@ def dot(self, a, b, *rest):
     return dot_as_shipped(self, widened(a), widened(b), *rest)
 
 
-def main(seed, inputs, outputs, *knobs):
+def main(seed, inputs, outputs):
     interpreter._convert_float = convert
     interpreter.InterpreterBuilder.create_dot = dot
     spec = importlib.util.spec_from_file_location("seed", seed)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    for name, value in (knob.split("=") for knob in knobs):
-        assert hasattr(module, name)
-        setattr(module, name, int(value))
-    results = [module.run(*values) for values in torch.load(inputs)]
+    results = []
+    for knobs, values in torch.load(inputs):
+        for name, value in knobs.items():
+            assert hasattr(module, name)
+            setattr(module, name, value)
+        results.append(module.run(*values))
     torch.save([(result,) if isinstance(result, torch.Tensor) else tuple(result) for result in results], outputs)
 
 

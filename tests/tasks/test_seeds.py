@@ -4,14 +4,14 @@ import ast
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from evo_kernel.tasks.loading import builtin_names, load
+from evo_kernel.tasks.loading import BUILTIN, builtin_names, load
 from evo_kernel.tasks.probe import within
+from evo_kernel.tasks.task import TensorSpec
 from evo_kernel.types import CaseKind
 
 HERE = Path(__file__).parent
@@ -23,12 +23,35 @@ REGIMES = {
     "positive": lambda x: x.abs(),
     "ties": lambda x: (x * 2).round() / 2,
 }
+TILES = {"BLOCK_M": 16, "BLOCK_N": 64}
 KNOBS = {
-    "attention": ["BLOCK_M=16", "BLOCK_N=64"],
-    "linear_gelu": ["BLOCK_M=16", "BLOCK_N=64", "BLOCK_K=128", "GELU_BLOCK=1024"],
-    "matmul": ["BLOCK_M=64", "BLOCK_N=16", "BLOCK_K=128"],
+    "attention": TILES,
+    "attention_backward": TILES,
+    "attention_causal": TILES,
+    "attention_full": TILES,
+    "conv2d": TILES | {"BLOCK_K": 32},
+    "conv2d_channels_last": TILES | {"BLOCK_K": 32},
+    "conv2d-seed_direct": TILES,
+    "conv2d-seed_im2win": TILES | {"BLOCK_K": 32, "COPY_BLOCK": 64},
+    "decode_attention": {"BLOCK_N": 64},
+    "gqa": TILES,
+    "linear_gelu": TILES | {"BLOCK_K": 128, "GELU_BLOCK": 1024},
+    "matmul": {"BLOCK_M": 64, "BLOCK_N": 16, "BLOCK_K": 128},
+    "shared_prompt": TILES,
+    "shared_prompt_backward": TILES,
+}  # fmt: skip
+NAMES = (
+    "attention", "attention_backward", "attention_causal", "attention_full", "conv2d", "conv2d_channels_last",
+    "cross_entropy", "decode_attention", "gqa", "layernorm", "linear_gelu", "matmul", "rmsnorm", "shared_prompt",
+    "shared_prompt_backward", "softmax",
+)  # fmt: skip
+SEEDS = {
+    name if path.stem == "seed" else f"{name}-{path.stem}": path
+    for name in NAMES
+    for path in sorted((BUILTIN / name).glob("seed*.py"))
+    if path.stem != "seed_cuda"  # for NVRTC, which the interpreter knows nothing of
 }
-NAMES = ("attention", "cross_entropy", "layernorm", "linear_gelu", "matmul", "rmsnorm", "softmax")
+LAUNCHES = {"attention_backward": 2, "conv2d-seed_im2win": 2, "linear_gelu": 2, "shared_prompt_backward": 2}  # else 1
 
 
 def child(script, *arguments):
@@ -38,10 +61,10 @@ def child(script, *arguments):
     return done.stdout
 
 
-def interpret(task, rounds, folder, *knobs):
-    """The seed's outputs for a list of input tuples."""
+def interpret(path, rounds, folder):
+    """A seed's outputs for a list of (knobs, input tuple)."""
     torch.save(rounds, folder / "inputs")
-    child("seed_interpret.py", task.path.parent / "seed.py", folder / "inputs", folder / "outputs", *knobs)
+    child("seed_interpret.py", path, folder / "inputs", folder / "outputs")
     outputs = torch.load(folder / "outputs")
     assert len(outputs) == len(rounds)
     return outputs
@@ -49,7 +72,8 @@ def interpret(task, rounds, folder, *knobs):
 
 def draw(task, case, seed, regime="nominal"):
     inputs = task.inputs(case, torch.Generator().manual_seed(seed), "cpu")
-    return tuple(REGIMES[regime](value) if value.is_floating_point() else value for value in inputs)
+    floating = [isinstance(value, torch.Tensor) and value.is_floating_point() for value in inputs]
+    return tuple(REGIMES[regime](value) if real else value for value, real in zip(inputs, floating, strict=True))
 
 
 def passes(task, inputs, outputs):
@@ -62,53 +86,54 @@ def test_the_built_in_tasks_are_these():
     assert builtin_names() == NAMES
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SEEDS)
 def test_a_seed_is_right_on_every_check_case(name, tmp_path):
-    """Against the float64 reference, within the task's own tolerance, in every regime of values."""
-    task = load(name)
-    asked = [(case, regime) for case in task.cases_of(CaseKind.CHECK) for regime in REGIMES]
-    rounds = [draw(task, case, seed, regime) for seed, (case, regime) in enumerate(asked)]
-    for ask, inputs, outputs in zip(asked, rounds, interpret(task, rounds, tmp_path), strict=True):
+    """Against the float64 reference, within the task's own tolerance: in every regime of values, and with other knobs."""
+    task = load(name.partition("-")[0])
+    cases = task.cases_of(CaseKind.CHECK)
+    asked = [({}, case, regime) for case in cases for regime in REGIMES]
+    asked += [(KNOBS.get(name, {"BLOCK": 64, "NUM_WARPS": 8}), case, "nominal") for case in cases]
+    rounds = [(knobs, draw(task, case, seed, regime)) for seed, (knobs, case, regime) in enumerate(asked)]
+    for ask, (_, inputs), outputs in zip(asked, rounds, interpret(SEEDS[name], rounds, tmp_path), strict=True):
         assert passes(task, inputs, outputs), ask
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_seed_is_right_with_other_knobs(name, tmp_path):
-    task = load(name)
-    rounds = [draw(task, case, 0) for case in task.cases_of(CaseKind.CHECK)]
-    knobs = KNOBS.get(name, ["BLOCK=64", "NUM_WARPS=8"])
-    for inputs, outputs in zip(rounds, interpret(task, rounds, tmp_path, *knobs), strict=True):
-        assert passes(task, inputs, outputs)
 
 
 def test_a_wrong_seed_would_be_seen(tmp_path):
     """The same check, on a softmax whose sum is off by one part in a hundred thousand."""
     task = load("softmax")
     (tmp_path / "seed.py").write_text(task.seed.text.replace("/ row_sum", "/ (row_sum * 1.00001)"))
-    wrong = replace(task, path=tmp_path / "task.py")
-    rounds = [draw(task, task.cases_of(CaseKind.CHECK)[1], 0)]
-    assert not passes(task, rounds[0], interpret(wrong, rounds, tmp_path)[0])
+    inputs = draw(task, task.cases_of(CaseKind.CHECK)[1], 0)
+    assert not passes(task, inputs, interpret(tmp_path / "seed.py", [({}, inputs)], tmp_path)[0])
 
 
-@pytest.mark.parametrize("name", NAMES)
+def specs_of(task, case):
+    """The inputs of a case as seed_compile.py takes them."""
+    known = task.host_values(case)
+    specs = enumerate(task.input_specs(case))
+    return [
+        spec if not isinstance(spec, TensorSpec)
+        else [spec.dtype, spec.shape, *([known[n].tolist()] if n in known else [])]
+        for n, spec in specs
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SEEDS)
 def test_a_seed_compiles_for_sm_90_at_real_sizes(name):
-    task = load(name)
+    task = load(name.partition("-")[0])
     cases = task.cases_of(CaseKind.SEARCH)
-    specs = [[[spec.dtype, spec.shape] for spec in task.input_specs(case)] for case in cases]
-    launches = json.loads(child("seed_compile.py", task.path.parent / "seed.py", json.dumps(specs)))
-    assert len(launches) == len(cases) * (2 if name == "linear_gelu" else 1)
+    specs = [specs_of(task, case) for case in cases]
+    launches = json.loads(child("seed_compile.py", SEEDS[name], json.dumps(specs)))
+    assert len(launches) == len(cases) * LAUNCHES.get(name, 1)
     for launch in launches:
         assert launch["code"] > 1000
         assert launch["shared"] <= 49152  # no opt-in shared memory: a seed is naive
         assert all(size <= 65535 for size in launch["grid"][1:])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SEEDS)
 def test_a_seed_keeps_the_house_style(name):
     """What the rewriter and the tuner rely on: knobs are module constants, pointers end in _ptr, `run` is the door."""
-    seed = load(name).seed
-    assert seed is not None
-    tree = ast.parse(seed.text)
+    tree = ast.parse(SEEDS[name].read_text())
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     kernels = {key: node for key, node in functions.items() if node.decorator_list}
     assert "run" in functions and kernels
@@ -132,9 +157,11 @@ def test_baselines_compute_what_the_reference_does(name):
     task = load(name)
     case = task.cases_of(CaseKind.CHECK)[1]
     inputs = task.inputs(case, torch.Generator().manual_seed(3), "cpu")
-    expected = task.outputs(*inputs)[0].float()
+    expected = task.outputs(*inputs)
     assert "eager" in task.baselines
     for label, baseline in task.baselines.items():
-        got = baseline(*inputs)
-        assert got.dtype == task.outputs(*inputs)[0].dtype, label
-        assert torch.allclose(got.float(), expected, rtol=0.03, atol=0.03), label
+        with torch.no_grad():  # as baselines are timed
+            made = baseline(*inputs)
+        for got, wanted in zip((made,) if isinstance(made, torch.Tensor) else made, expected, strict=True):
+            assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape), label
+            assert torch.allclose(got.float(), wanted.float(), rtol=0.03, atol=0.03), label

@@ -1,4 +1,4 @@
-"""Causal attention, naively: one pass over the keys, up to the last that a tile of queries sees, with a running maximum and sum."""
+"""Causal attention, naively: one pass over the keys that a tile of queries sees, with a running maximum and sum."""
 
 import torch
 import triton

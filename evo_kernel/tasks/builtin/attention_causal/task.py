@@ -1,7 +1,8 @@
-"""Causal attention, forward, bfloat16, 32k tokens in all: o = softmax(q @ k.T / sqrt(d), over keys up to the query) @ v, a head at a time.
+"""Causal attention, forward, bfloat16, on 32k tokens: o = softmax(q @ k.T / sqrt(d), keys up to the query) @ v.
 
-q, k, v and o are (batch, heads, length, d); scores and sums are accumulated in float32. The sizes are the grid by which
-attention kernels are compared: batch x length = 32k with lengths of 4k to 32k, 16 heads of 128 or 32 heads of 64.
+q, k, v and o are (batch, heads, length, d); scores and sums are accumulated in float32. The sizes are the grid by
+which attention kernels are compared: batch x length = 32k with lengths of 4k to 32k, 16 heads of 128 or 32 heads of
+64.
 """
 
 import torch

@@ -1,7 +1,8 @@
-"""Attention without a mask, forward, bfloat16, 32k tokens in all: o = softmax(q @ k.T / sqrt(d)) @ v, a head at a time.
+"""Attention without a mask, forward, bfloat16, on 32k tokens: o = softmax(q @ k.T / sqrt(d)) @ v, a head at a time.
 
-q, k, v and o are (batch, heads, length, d); scores and sums are accumulated in float32. The sizes are the grid by which
-attention kernels are compared: batch x length = 32k with lengths of 4k to 32k, 16 heads of 128 or 32 heads of 64.
+q, k, v and o are (batch, heads, length, d); scores and sums are accumulated in float32. The sizes are the grid by
+which attention kernels are compared: batch x length = 32k with lengths of 4k to 32k, 16 heads of 128 or 32 heads of
+64.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""Convolution by its definition: a tile of filters and of pixels of one output row, one tap of one channel at a time."""
+"""Convolution by its definition: a tile of filters by pixels of one output row, one tap of one channel at a time."""
 
 import torch
 import triton

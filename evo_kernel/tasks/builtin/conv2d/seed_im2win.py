@@ -1,8 +1,8 @@
 """Convolution through windows (im2win): a copy in which every window is contiguous, then an implicit matrix product.
 
-windows[n, c, i, m * f + u] = x[n, c, i * stride + u, m]: one output's taps of a channel are f * f neighbours, from
-j * stride * f on, column by column. The copy holds about rows * f / h times the input, where im2col holds f * f / stride^2
-times; it is part of what is timed.
+windows[n, c, i, m * f + u] = x[n, c, i * stride + u, m]: one output's taps of a channel are f * f neighbours, from j
+* stride * f on, column by column. The copy holds about rows * f / h times the input, where im2col holds f * f /
+stride^2 times; it is part of what is timed.
 """
 
 import torch

@@ -1,8 +1,8 @@
-"""Convolution in two dimensions, float32 in IEEE precision, no padding, NCHW: twelve layers of well-known networks.
+"""Convolution in two dimensions, float32 in IEEE precision, no padding, NCHW: twelve well-known layers.
 
-x is (n, c, h, h), weight (k, c, f, f), y (n, k, rows, rows) with rows = (h - f) // stride + 1:
-y[n, k, i, j] = sum over c, u, v of x[n, c, i * stride + u, j * stride + v] * weight[k, c, u, v]. The layers are those by
-which im2win and its rivals are compared, at a batch of 128. Whatever a kernel rearranges first is part of its time.
+x is (n, c, h, h), weight (k, c, f, f), y (n, k, rows, rows) with rows = (h - f) // stride + 1: y[n, k, i, j] = sum
+over c, u, v of x[n, c, i * stride + u, j * stride + v] * weight[k, c, u, v]. The layers are those by which im2win and
+its rivals are compared, at a batch of 128. Whatever a kernel rearranges first is part of its time.
 """
 
 import torch

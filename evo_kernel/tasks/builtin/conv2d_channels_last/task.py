@@ -1,8 +1,8 @@
-"""Convolution in two dimensions, float32 in IEEE precision, no padding, channels last: twelve layers of well-known networks.
+"""Convolution in two dimensions, float32 in IEEE precision, no padding, channels last: twelve well-known layers.
 
-x is (n, h, h, c), weight (k, f, f, c), y (n, rows, rows, k) with rows = (h - f) // stride + 1:
-y[n, i, j, k] = sum over u, v, c of x[n, i * stride + u, j * stride + v, c] * weight[k, u, v, c]. The layers are those of
-the task conv2d, at a batch of 128.
+x is (n, h, h, c), weight (k, f, f, c), y (n, rows, rows, k) with rows = (h - f) // stride + 1: y[n, i, j, k] = sum
+over u, v, c of x[n, i * stride + u, j * stride + v, c] * weight[k, u, v, c]. The layers are those of the task conv2d,
+at a batch of 128.
 """
 
 import torch

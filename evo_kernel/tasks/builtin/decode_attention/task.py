@@ -1,9 +1,9 @@
 """Decode attention, bfloat16: one query a sequence over its paged keys and values, query heads in groups.
 
-q and o are (sequences, heads, d). k_pages and v_pages are (pages, rows of a page, key heads, d); row t of sequence i lies
-in page table[i, t // rows of a page]. lengths[i] rows are valid; table entries past them point at any page. Query head j
-reads key head j // (heads / key heads). Scores and sums are accumulated in float32. Lengths are ragged, between half and
-all of `s`, and follow from the case; which page holds what is drawn.
+q and o are (sequences, heads, d). k_pages and v_pages are (pages, rows of a page, key heads, d); row t of sequence i
+lies in page table[i, t // rows of a page]. lengths[i] rows are valid; table entries past them point at any page.
+Query head j reads key head j // (heads / key heads). Scores and sums are accumulated in float32. Lengths are ragged,
+between half and all of `s`, and follow from the case; which page holds what is drawn.
 """
 
 import torch
@@ -52,7 +52,7 @@ def inputs(case, generator, device):
 
 
 def reference(q, k_pages, v_pages, table, lengths):
-    b, h, d = q.shape
+    b, _, d = q.shape
     wide = torch.promote_types(q.dtype, torch.float32)
     rows = table.shape[1] * k_pages.shape[1]
     allowed = torch.arange(rows, device=q.device) < lengths[:, None]  # (b, rows)
