@@ -44,8 +44,8 @@ def queries_kernel(
     for start in range(0, end, BLOCK_N):
         in_ctx = start < ctx_rows
         keys = start + cols - tl.where(in_ctx, 0, ctx_rows)
-        ctx_mask = in_ctx & (keys[None, :] < prompt)
-        dec_mask = (start >= ctx_rows) & (keys[None, :] < own_length)
+        ctx_mask = keys[None, :] < tl.where(in_ctx, prompt, 0)
+        dec_mask = keys[None, :] < tl.where(in_ctx, 0, own_length)
         visible = (ctx_mask & (segment > 0)) | ((ctx_mask | dec_mask) & (keys[None, :] <= rows[:, None]))
         ctx_offsets = keys[None, :] * k_stride + k_head + dims[:, None]
         dec_offsets = ctx_offsets + own * k_stride
@@ -59,8 +59,8 @@ def queries_kernel(
     for start in range(0, end, BLOCK_N):
         in_ctx = start < ctx_rows
         keys = start + cols - tl.where(in_ctx, 0, ctx_rows)
-        ctx_mask = in_ctx & (keys[None, :] < prompt)
-        dec_mask = (start >= ctx_rows) & (keys[None, :] < own_length)
+        ctx_mask = keys[None, :] < tl.where(in_ctx, prompt, 0)
+        dec_mask = keys[None, :] < tl.where(in_ctx, 0, own_length)
         visible = (ctx_mask & (segment > 0)) | ((ctx_mask | dec_mask) & (keys[None, :] <= rows[:, None]))
         ctx_offsets = keys[None, :] * k_stride + k_head + dims[:, None]
         dec_offsets = ctx_offsets + own * k_stride
@@ -74,8 +74,8 @@ def queries_kernel(
     for start in range(0, end, BLOCK_N):
         in_ctx = start < ctx_rows
         keys = start + cols - tl.where(in_ctx, 0, ctx_rows)
-        ctx_mask = in_ctx & (keys[None, :] < prompt)
-        dec_mask = (start >= ctx_rows) & (keys[None, :] < own_length)
+        ctx_mask = keys[None, :] < tl.where(in_ctx, prompt, 0)
+        dec_mask = keys[None, :] < tl.where(in_ctx, 0, own_length)
         visible = (ctx_mask & (segment > 0)) | ((ctx_mask | dec_mask) & (keys[None, :] <= rows[:, None]))
         ctx_offsets = keys[None, :] * k_stride + k_head + dims[:, None]
         dec_offsets = ctx_offsets + own * k_stride
@@ -107,8 +107,8 @@ def keys_kernel(
     end = tl.where(segment == 0, total, first + own_length)  # the prompt is seen by every row that follows
     keys = tile * BLOCK_N + tl.arange(0, BLOCK_N)
     dims = tl.arange(0, HEAD_DIM)
-    ctx_mask = (segment == 0) & (keys[:, None] < prompt)
-    dec_mask = (segment > 0) & (keys[:, None] < own_length)
+    ctx_mask = keys[:, None] < tl.where(segment == 0, prompt, 0)
+    dec_mask = keys[:, None] < tl.where(segment == 0, 0, own_length)
     ctx_offsets = keys[:, None] * k_stride + tl.program_id(1) * HEAD_DIM + dims[None, :]
     dec_offsets = ctx_offsets + own * k_stride
     k = tl.load(k_ctx_ptr + ctx_offsets, mask=ctx_mask, other=0.0)
