@@ -13,8 +13,8 @@ from evo_kernel.tasks import shared_prompts
 
 CASES = {
     "check": [
-        {"n": 3, "p": 37, "r": 18, "ragged": 1, "h": 4, "hk": 2, "d": 64},
-        {"n": 2, "p": 32, "r": 16, "ragged": 0, "h": 2, "hk": 1, "d": 128},
+        {"n": 2, "p": 33, "r": 18, "ragged": 1, "h": 4, "hk": 2, "d": 64},
+        {"n": 1, "p": 16, "r": 8, "ragged": 0, "h": 2, "hk": 1, "d": 128},
     ],
     "search": [
         {"n": 16, "p": 8192, "r": 1024, "ragged": 0, "h": 32, "hk": 8, "d": 128},
