@@ -1,10 +1,6 @@
 """The built-in seeds: right in the interpreter, compilable for sm_90, in the house style, naive and mendable."""
 
 import ast
-import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,8 +9,8 @@ from evo_kernel.tasks.loading import BUILTIN, builtin_names, load
 from evo_kernel.tasks.probe import within
 from evo_kernel.tasks.task import TensorSpec
 from evo_kernel.types import CaseKind
+from tests.tasks.children import Child
 
-HERE = Path(__file__).parent
 REGIMES = {
     "nominal": lambda x: x,
     "large": lambda x: x * 64,
@@ -54,17 +50,24 @@ SEEDS = {
 LAUNCHES = {"attention_backward": 2, "conv2d-seed_im2win": 2, "linear_gelu": 2, "shared_prompt_backward": 2}  # else 1
 
 
-def child(script, *arguments):
-    command = [sys.executable, "-P", str(HERE / script), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
+@pytest.fixture(scope="module")
+def interpreter():
+    child = Child("seed_interpret.py")
+    yield child
+    child.close()
 
 
-def interpret(path, rounds, folder):
+@pytest.fixture(scope="module")
+def compiler():
+    child = Child("seed_compile.py")
+    yield child
+    child.close()
+
+
+def interpret(interpreter, path, rounds, folder):
     """A seed's outputs for a list of (knobs, input tuple)."""
     torch.save(rounds, folder / "inputs")
-    child("seed_interpret.py", path, folder / "inputs", folder / "outputs")
+    interpreter.ask(seed=str(path), inputs=str(folder / "inputs"), outputs=str(folder / "outputs"))
     outputs = torch.load(folder / "outputs")
     assert len(outputs) == len(rounds)
     return outputs
@@ -86,24 +89,31 @@ def test_the_built_in_tasks_are_these():
     assert builtin_names() == NAMES
 
 
+def asked_of(name, cases):
+    """(knobs, case, regime): every case, every regime on one case each, and other knobs on the odd sizes of one."""
+    regimes = [({}, cases[number % len(cases)], regime) for number, regime in enumerate(REGIMES)]
+    nominal = [({}, case, "nominal") for case in cases[1:]]
+    knobs = KNOBS.get(name, {"BLOCK": 64, "NUM_WARPS": 8})
+    return [*regimes, *nominal, (knobs, cases[min(1, len(cases) - 1)], "nominal")]
+
+
 @pytest.mark.parametrize("name", SEEDS)
-def test_a_seed_is_right_on_every_check_case(name, tmp_path):
+def test_a_seed_is_right_on_every_check_case(name, interpreter, tmp_path):
     """Against the float64 reference, within the task's own tolerance: in every regime of values, and with other knobs."""
     task = load(name.partition("-")[0])
-    cases = task.cases_of(CaseKind.CHECK)
-    asked = [({}, case, regime) for case in cases for regime in REGIMES]
-    asked += [(KNOBS.get(name, {"BLOCK": 64, "NUM_WARPS": 8}), case, "nominal") for case in cases]
+    asked = asked_of(name, task.cases_of(CaseKind.CHECK))
     rounds = [(knobs, draw(task, case, seed, regime)) for seed, (knobs, case, regime) in enumerate(asked)]
-    for ask, (_, inputs), outputs in zip(asked, rounds, interpret(SEEDS[name], rounds, tmp_path), strict=True):
+    made = interpret(interpreter, SEEDS[name], rounds, tmp_path)
+    for ask, (_, inputs), outputs in zip(asked, rounds, made, strict=True):
         assert passes(task, inputs, outputs), ask
 
 
-def test_a_wrong_seed_would_be_seen(tmp_path):
+def test_a_wrong_seed_would_be_seen(interpreter, tmp_path):
     """The same check, on a softmax whose sum is off by one part in a hundred thousand."""
     task = load("softmax")
     (tmp_path / "seed.py").write_text(task.seed.text.replace("/ row_sum", "/ (row_sum * 1.00001)"))
     inputs = draw(task, task.cases_of(CaseKind.CHECK)[1], 0)
-    assert not passes(task, inputs, interpret(tmp_path / "seed.py", [({}, inputs)], tmp_path)[0])
+    assert not passes(task, inputs, interpret(interpreter, tmp_path / "seed.py", [({}, inputs)], tmp_path)[0])
 
 
 def specs_of(task, case):
@@ -118,11 +128,12 @@ def specs_of(task, case):
 
 
 @pytest.mark.parametrize("name", SEEDS)
-def test_a_seed_compiles_for_sm_90_at_real_sizes(name):
+def test_a_seed_compiles_for_sm_90_at_real_sizes(name, compiler):
     task = load(name.partition("-")[0])
-    cases = task.cases_of(CaseKind.SEARCH)
-    specs = [specs_of(task, case) for case in cases]
-    launches = json.loads(child("seed_compile.py", SEEDS[name], json.dumps(specs)))
+    real = task.cases_of(CaseKind.SEARCH) + task.cases_of(CaseKind.CONFIRM)
+    # What the host knows is drawn with all other inputs: gigabytes, at real sizes. Heads of 128 are the last check case's.
+    cases = task.cases_of(CaseKind.CHECK)[::-1] if task.host_known else real
+    launches = compiler.ask(seed=str(SEEDS[name]), specs=[specs_of(task, case) for case in cases])
     assert len(launches) == len(cases) * LAUNCHES.get(name, 1)
     for launch in launches:
         assert launch["code"] > 1000

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 CASES = {
     "check": [
         {"n": 2, "c": 3, "h": 11, "k": 5, "f": 3, "stride": 2},
-        {"n": 1, "c": 4, "h": 9, "k": 33, "f": 5, "stride": 1},
+        {"n": 1, "c": 2, "h": 7, "k": 33, "f": 5, "stride": 1},
     ],
     "search": {
         "conv3": {"n": 128, "c": 3, "h": 227, "k": 64, "f": 7, "stride": 2},
