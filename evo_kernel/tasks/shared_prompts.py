@@ -148,7 +148,7 @@ def flex(
     mask = layout(k_ctx, k_dec, cu).mask
     pairs = (torch.cat([k_ctx, k_dec]), torch.cat([v_ctx, v_dec]))
     queries, keys, values = (_heads_first(x).unsqueeze(0) for x in (q, *pairs))
-    out, lse = vendor.flex_masked(queries, keys, values, mask, return_lse=True)
+    out, lse = vendor.flex_masked(queries, keys, values, mask)
     return _heads_first(out[0]).contiguous(), lse[0]
 
 

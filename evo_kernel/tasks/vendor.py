@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_block_mask, flex_attention
 
 Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool], torch.Tensor]
 Predicate = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -72,26 +72,27 @@ def _compiled_flex() -> Any:
 def flex_sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
     """FlexAttention, compiled where there is a GPU."""
     mask = causal_mask(q.shape[2], str(q.device)) if causal else None
-    return flex_masked(q, k, v, mask)
+    return flex_masked(q, k, v, mask)[0]
 
 
-def flex_masked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any, **options: Any) -> Any:
-    """FlexAttention under a block mask (None: all keys)."""
+def flex_masked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """FlexAttention under a block mask (None: all keys): output, and log-sum-exp of each row of scores."""
     if not q.is_cuda and torch.is_grad_enabled() and q.requires_grad:
-        return _dense_masked(q, k, v, mask, **options)  # FlexAttention has no backward pass on a CPU
+        return _dense_masked(q, k, v, mask)  # FlexAttention has no backward pass on a CPU
     attend = _compiled_flex() if q.is_cuda else flex_attention
-    return attend(q, k, v, block_mask=mask, enable_gqa=q.shape[1] != k.shape[1], **options)
+    options = {"enable_gqa": q.shape[1] != k.shape[1], "return_aux": AuxRequest(lse=True)}
+    out, more = attend(q, k, v, block_mask=mask, **options)
+    return out, more.lse
 
 
-def _dense_masked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any, return_lse: bool = False) -> Any:
+def _dense_masked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """The same by its definition, with all scores at once."""
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1).float() for x in (k, v))
     scores = q.float() @ k.mT * q.shape[-1] ** -0.5
     if mask is not None:
         rows, keys = (torch.arange(n, device=q.device) for n in scores.shape[-2:])
         scores = scores.masked_fill(~mask.mask_mod(0, 0, rows[:, None], keys), float("-inf"))
-    out = (scores.softmax(-1) @ v).to(q.dtype)
-    return (out, scores.logsumexp(-1)) if return_lse else out
+    return (scores.softmax(-1) @ v).to(q.dtype), scores.logsumexp(-1)
 
 
 def gradients(
@@ -185,4 +186,4 @@ def flex_paged(
         seq_lengths=(1, pages * rows), compute_q_blocks=False,
     )  # fmt: skip
     k, v = (x.flatten(0, 1).transpose(0, 1).unsqueeze(0).expand(sequences, -1, -1, -1) for x in (k_pages, v_pages))
-    return flex_masked(q.unsqueeze(2), k, v, mask).squeeze(2)
+    return flex_masked(q.unsqueeze(2), k, v, mask)[0].squeeze(2)
