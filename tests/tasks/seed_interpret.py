@@ -2,7 +2,7 @@
 
 Each line of its input is JSON, {"seed": path, "inputs": path, "outputs": path}. The file of inputs holds a list of
 (knobs, input tuple) (torch.save); that of outputs becomes the list of their output tuples. Knobs are set by name, as the
-tuner does, and stay until others are. The interpreter multiplies bfloat16 tiles as if their bits were integers and cuts
+tuner does, and stay until others are. The interpreter multiplies bfloat16 and 8-bit floats as if their bits were integers and cuts
 where a GPU rounds to nearest even; both are mended here, so that what is seen is the seed's own error.
 """
 
@@ -29,6 +29,9 @@ def convert(data, from_type, to_type, rounding):
 
 
 def widened(handle):
+    if handle.dtype == tl.float8e4nv:
+        data = torch.from_numpy(handle.data.view(np.uint8)).view(torch.float8_e4m3fn).float().numpy()
+        return interpreter.TensorHandle(data, tl.float32)
     if handle.dtype != tl.bfloat16:
         return handle
     data = convert_as_shipped(handle.data, tl.bfloat16, tl.float32, None).view(np.float32).reshape(handle.data.shape)

@@ -107,11 +107,11 @@ def test_gradients_of_attention_are_autograds(task, case):
     assert all(close(one, other) for one, other in zip(got, wanted, strict=True))
 
 
-@pytest.mark.parametrize(("task", "case"), checks("conv2d", "conv2d_channels_last"))
+@pytest.mark.parametrize(("task", "case"), checks("conv2d", "conv2d_tf32", "conv2d_channels_last", "conv2d_bf16"))
 def test_a_convolution_is_its_definition(task, case):
     x, weight, stride = drawn(task, case)
     got = task.reference(x, weight, stride)
-    if task.name == "conv2d_channels_last":
+    if task.name in ("conv2d_channels_last", "conv2d_bf16"):
         x, weight, got = (tensor.permute(0, 3, 1, 2) for tensor in (x, weight, got))
     f = case["f"]
     for i in range(got.shape[2]):
@@ -127,7 +127,7 @@ def counted(function, *inputs):
     return counter.get_total_flops()
 
 
-@pytest.mark.parametrize(("task", "case"), checks("attention_full", "conv2d", "conv2d_channels_last"))
+@pytest.mark.parametrize(("task", "case"), checks("attention_full", "conv2d", "conv2d_bf16"))
 def test_stated_flops_are_those_that_the_reference_runs(task, case):
     assert task.flops(case) == counted(task.reference, *drawn(task, case))
 
@@ -176,7 +176,7 @@ def test_stated_bytes_are_what_the_output_depends_on(task, case):
 
 
 def test_twelve_layers_are_there_once_each():
-    for name in ("conv2d", "conv2d_channels_last"):
+    for name in ("conv2d", "conv2d_tf32", "conv2d_channels_last", "conv2d_bf16"):
         layers = [case for case in load(name).cases if case.kind is not CaseKind.CHECK]
         assert sorted(case.name for case in layers) == sorted(f"conv{i}" for i in range(1, 13))
         sizes = [(case["c"], case["h"], case["k"], case["f"], case["stride"]) for case in layers]

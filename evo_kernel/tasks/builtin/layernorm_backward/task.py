@@ -1,8 +1,8 @@
-"""LayerNorm over rows, backward, float32: gradients of x, weight and bias from x, weight, dy, and each row's statistics.
+"""LayerNorm over rows, backward, float32: gradients of x, weight and bias from x, weight, dy and rows' statistics.
 
 x and dy are (m, n), weight (n); mean and rstd are (m), the mean of each row and 1 / sqrt(its variance + 1e-5) as the
-forward pass left them. With u = (x - mean) * rstd and g = dy * weight, the gradients are dx = rstd * (g - mean over a row
-of g - u * mean over a row of g * u), dweight = sum over rows of dy * u, and dbias = sum over rows of dy.
+forward pass left them. With u = (x - mean) * rstd and g = dy * weight, the gradients are dx = rstd * (g - mean over a
+row of g - u * mean over a row of g * u), dweight = sum over rows of dy * u, and dbias = sum over rows of dy.
 """
 
 import torch

@@ -1,8 +1,8 @@
 """RMSNorm over rows, backward, bfloat16: gradients of x and of the weight from x, weight, dy and 1 / rms of each row.
 
-x and dy are (m, n), weight (n); rstd is float32 (m), 1 / sqrt(mean over k of x[i, k]^2 + 1e-6) as the forward pass left
-it. With u = x * rstd and g = dy * weight, the gradients are dx = rstd * (g - u * mean over a row of g * u) and dweight =
-sum over rows of dy * u. Sums are float32.
+x and dy are (m, n), weight (n); rstd is float32 (m), 1 / sqrt(mean over k of x[i, k]^2 + 1e-6) as the forward pass
+left it. With u = x * rstd and g = dy * weight, the gradients are dx = rstd * (g - u * mean over a row of g * u) and
+dweight = sum over rows of dy * u. Sums are float32.
 """
 
 import torch
