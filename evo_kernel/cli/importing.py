@@ -59,6 +59,26 @@ def import_tasks(
             click.echo(f"{entry.spec}  {entry.title}")
 
 
+@click.command("export")
+@click.argument("spec")
+@click.argument("kernel", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--to", "folder", type=click.Path(path_type=Path), required=True, help="The run's folder, runs/NAME.")
+@click.option("--sample", default=0, show_default=True, help="Number of the sample.")
+def export_solution(spec: str, kernel: Path, folder: Path, sample: int) -> None:
+    """Write KERNEL, a module with run(*inputs), as a solution of the problem SPEC that its own harness accepts."""
+    from evo_kernel.export.kernelbench import Solution, refused, write_solution
+    from evo_kernel.tasks.kernelbench import SCHEME, places, problem_of, skeleton
+
+    if not spec.startswith(f"{SCHEME}:"):
+        raise UserError(f"{spec!r} is no {SCHEME} problem; write {SCHEME}:PATH/level1/23")
+    entry, source = problem_of(spec.partition(":")[2])
+    solution = Solution(entry.level, entry.number, kernel.read_text(encoding="utf-8"), skeleton(source), places(spec))
+    path = write_solution(solution, folder, sample)
+    click.echo(f"wrote {path}")
+    if found := refused(solution.text()):
+        click.echo(f"note: its static checker refuses files that hold {', '.join(found)}: take that out of {kernel}")
+
+
 def _write(task: Any, file: Path) -> None:
     if file.exists():
         raise UserError(f"{file} exists already; name another file")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from evo_kernel.cli.importing import import_tasks
+from evo_kernel.cli.importing import export_solution, import_tasks
 from evo_kernel.errors import UserError
 
 TEMPLATE = '''"""One line on what this computes."""
@@ -127,3 +127,4 @@ def new_task(file: Path) -> None:
 
 
 tasks.add_command(import_tasks)
+tasks.add_command(export_solution)

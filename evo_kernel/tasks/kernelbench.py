@@ -90,6 +90,12 @@ def _problems(folder: Path, level: int) -> list[Entry]:
 
 def read(rest: str) -> tuple[str, str, Path, str]:
     """Name, spec, file and task text of the one problem that `rest` names. Raises TaskError."""
+    entry, source = problem_of(rest)
+    return f"kernelbench_{entry.level}_{entry.number}", entry.spec, entry.path, _text(entry, source)
+
+
+def problem_of(rest: str) -> tuple[Entry, str]:
+    """The one problem that `rest` names, and its source. Raises TaskError."""
     found = entries(rest)
     if len(found) != 1:
         raise TaskError(
@@ -101,7 +107,7 @@ def read(rest: str) -> tuple[str, str, Path, str]:
         source = entry.path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise TaskError(f"{entry.path} cannot be read: {describe(error)}. Check the file out again.") from error
-    return f"kernelbench_{entry.level}_{entry.number}", entry.spec, entry.path, _text(entry, source)
+    return entry, source
 
 
 @lru_cache(maxsize=512)
@@ -195,6 +201,13 @@ def _quoted(source: str) -> str:
     """A Python literal of the source that people can read."""
     plain = "\\" not in source and "'''" not in source and not source.endswith("'")
     return f"'''{source}'''" if plain else repr(source)
+
+
+def places(spec: str) -> list[str]:
+    """Where the module's tensors hang, dotted, in the order in which `run` gets them."""
+    entry, source = problem_of(spec.partition(":")[2])
+    variant = Problem(source, str(entry.path)).variant({})
+    return [lifted.places[0] for lifted in variant.lifted]
 
 
 def skeleton(source: str) -> str:
