@@ -29,7 +29,7 @@ WIDE = (2, 67, 33, 35, 37, 39, 41, 43, 45, 47)
 SMALL_ENOUGH = 128
 """A constant that came down to this is left in peace."""
 ROUND = (16, 32, 64, 128, 256)
-OPERATIONS = 60_000
+OPERATIONS = 15_000
 """Operations on fake tensors that may be spent on one problem; about 0.1 ms each."""
 
 Size = int | tuple[int, ...] | list[int]
@@ -114,10 +114,14 @@ def reduced(problem: Problem, own: Mapping[str, Size], wanted: Sequence[int]) ->
     for _ in range(3):
         before = dict(sizes)
         for index, name in enumerate(sorted(own, key=lambda name: ("batch" not in name, _first(own[name])))):
-            for proposal in _proposals(own[name], sizes[name], index, wanted):
+            equal = [other for other in own if _first(own[other]) == _first(own[name]) and sizes[other] == own[other]]
+            proposals = _proposals(own[name], sizes[name], index, wanted)
+            trials = [sizes | {name: proposal} for proposal in proposals]
+            if len(equal) > 1 and sizes[name] == own[name]:  # two names of one size may have to stay equal
+                trials += [sizes | {other: _at_most(own[other], _first(p)) for other in equal} for p in proposals]
+            for trial in trials:
                 if spent > OPERATIONS:
                     return sizes
-                trial = sizes | {name: proposal}
                 if not _as_divided(problem, own, trial):
                     continue
                 try:
@@ -165,10 +169,14 @@ def _proposals(own: Size, now: Size, index: int, wanted: Sequence[int]) -> list[
     found: list[Size] = []
     for value in ladder:
         if value < largest:
-            proposal = value if isinstance(own, int) else type(own)(min(part, value) for part in own)
+            proposal = _at_most(own, value)
             if proposal not in found:
                 found.append(proposal)
     return found
+
+
+def _at_most(own: Size, value: int) -> Size:
+    return min(own, value) if isinstance(own, int) else type(own)(min(part, value) for part in own)
 
 
 def _first(value: Size) -> int:

@@ -97,6 +97,13 @@ def _first(task: Task) -> tuple[str, tuple[str, ...], str]:
 def _stock(task: Task) -> tuple[tuple[str, ...], str]:
     """Answers without work that pass KernelBench's own test: allclose with atol = rtol = 1e-4 on float32."""
     sizes, label = _stock_sizes(task)
+    try:
+        return _passing(task, sizes), label
+    except (TaskError, RuntimeError):  # a batch that something else must be equal to
+        return _passing(task, task.cases_of(CaseKind.CHECK)[0].sizes), "check sizes"
+
+
+def _passing(task: Task, sizes: Mapping[str, Any]) -> tuple[str, ...]:
     draws = []
     with torch.no_grad():
         for seed in (1, 2):
@@ -107,7 +114,7 @@ def _stock(task: Task) -> tuple[tuple[str, ...], str]:
         found.append("zeros")
     if all(_allclose(other, part) for other, part in zip(*draws, strict=True)):
         found.append("constant")
-    return tuple(found), label
+    return tuple(found)
 
 
 def _allclose(got: torch.Tensor, wanted: torch.Tensor) -> bool:
@@ -125,9 +132,7 @@ def _stock_sizes(task: Task) -> tuple[Mapping[str, Any], str]:
     small = {name: 2 for name in own if "batch" in name and type(own[name]) is int}
     if problem is not None and small:
         sizes = dict(own.sizes) | small
-        problem.cases = (*problem.cases, sizes)
         variant = problem.variant(sizes)
         if variant.bytes <= 4 * STOCK_ELEMENTS and variant.bytes_held <= STOCK_ELEMENTS:
             return sizes, "own sizes, batch 2"
-        problem.cases = problem.cases[:-1]
     return check.sizes, "check sizes"

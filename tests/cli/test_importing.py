@@ -12,8 +12,8 @@ from tests.support.benchmark import checkout
 def test_import_lists_checks_and_writes(tmp_path: Path) -> None:
     root = checkout(tmp_path / "checkout")
     listed = evo("tasks", "import", f"kernelbench:{root}/level1", "--list").stdout.splitlines()
-    assert len(listed) == 6 and listed[0].endswith("level1/1  Softmax")
-    for broken in ("4_No_inputs", "5_Random", "6_Bessel", "2_Loss"):
+    assert len(listed) == 7 and listed[0].endswith("level1/1  Softmax")
+    for broken in ("4_No_inputs", "5_Random", "6_Bessel", "2_Loss", "7_Hinge"):
         (root / f"KernelBench/level1/{broken}.py").unlink()
     done = evo("tasks", "import", f"kernelbench:{root}/level1", "--check", "--json")
     found = json.loads(done.stdout)

@@ -113,6 +113,14 @@ def get_init_inputs():
 """
 )
 
+HINGE = (
+    SOFTMAX.replace("forward(self, x)", "forward(self, x, sign)")
+    .replace("torch.softmax(x, dim=1)", "torch.clamp(1 - x * sign, min=0).mean()")
+    .replace("dim = 32768", "dim = 4096")
+    .replace("torch.rand(batch_size, dim)", "torch.rand(batch_size, dim), torch.randint(0, 2, (batch_size,)) * 2 - 1")
+)
+"""Broadcasts one input's rows over the other's columns: two sizes that must stay equal."""
+
 RANDOM = SOFTMAX.replace("torch.softmax(x, dim=1)", "torch.nn.functional.dropout(x, 0.5)")
 
 SOLVE = SOFTMAX.replace("torch.softmax(x, dim=1)", "torch.special.i0e(torch.relu(x))")
@@ -128,6 +136,7 @@ PROBLEMS = {
     "level1/4_No_inputs.py": NO_INPUTS,
     "level1/5_Random.py": RANDOM,
     "level1/6_Bessel.py": SOLVE,
+    "level1/7_Hinge.py": HINGE,
     "level2/1_Linear_GroupNorm.py": LINEAR,
     "level3/10_State.py": STATE,
 }

@@ -32,7 +32,7 @@ def drawn(task, case, seed=3):
 
 def test_entries_are_found_from_the_root_a_level_and_a_number(root):
     assert [(e.level, e.number) for e in entries(f"{root}")][-2:] == [(2, 1), (3, 10)]
-    assert [e.number for e in entries(f"{root}/KernelBench/level1/")] == [1, 2, 3, 4, 5, 6]
+    assert [e.number for e in entries(f"{root}/KernelBench/level1/")] == [1, 2, 3, 4, 5, 6, 7]
     (one,) = entries(f"{root}/level2/1_Linear_GroupNorm.py")
     assert one.title == "Linear GroupNorm" and load(one.spec).name == "kernelbench_2_1"
 
@@ -41,9 +41,9 @@ def test_entries_are_found_from_the_root_a_level_and_a_number(root):
     ("rest", "says"),
     [
         ("nowhere/level1/1", "There is no folder"),
-        ("{root}/KernelBench/level1", "names 6 problems"),
+        ("{root}/KernelBench/level1", "names 7 problems"),
         ("{root}/level9/1", "It has level1, level2, level3"),
-        ("{root}/level1/77", "its problems are 1 to 6"),
+        ("{root}/level1/77", "its problems are 1 to 7"),
         ("{root}/level1/3", "no_such_module_of_anyone"),
         ("{root}/level1/4", "has no get_inputs"),
         ("{root}/KernelBench/level1/1_Softmax.py/level1/1", "no folder"),
@@ -98,6 +98,13 @@ def test_check_cases_are_small_and_keep_groups_of_more_than_one(root):
     for case in task.cases_of(CaseKind.CHECK):
         assert case["out"] // case["groups"] >= 2 and case["batch_size"] >= 2
         assert sum(value.numel() for value in drawn(task, case)) < 100_000
+
+
+def test_sizes_that_must_stay_equal_shrink_together(root):
+    task = named(root, "level1/7")
+    case = task.cases_of(CaseKind.CHECK)[0]
+    assert case["batch_size"] == case["dim"] < 32
+    assert survey(task.spec).stock_at == "check sizes"
 
 
 def test_class_numbers_keep_their_dtype_and_the_task_says_so(root):
