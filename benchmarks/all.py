@@ -12,6 +12,9 @@ RUNS = (
     ("recording one more variant", ["benchmarks.recording"]),
     ("offline rewriter", ["benchmarks.rewrites"]),
     ("start-up", ["benchmarks.startup"]),
+    ("64 callers at the door to models", ["benchmarks.agents_throughput"]),
+    ("64 attempts at once", ["benchmarks.agents_memory"]),
+    ("64 conversations at once", ["benchmarks.agents_memory", "--operator", "avo", "--attempts", "256"]),
 )
 
 

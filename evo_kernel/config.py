@@ -235,6 +235,14 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> Config:
     return config_from(data, "--set")
 
 
+def with_overrides(config: Config, overrides: Sequence[str]) -> Config:
+    """A configuration with some keys set, as `section.key=value`. Raises ConfigError."""
+    data = config.model_dump(mode="json")
+    for override in overrides:
+        _set(data, override)
+    return config_from(data, "--set")
+
+
 def config_from(data: dict[str, Any], origin: str) -> Config:
     """Validate plain data. Raises ConfigError that names the key, and the nearest valid one."""
     try:

@@ -2,8 +2,8 @@
 
 Four kinds of failure have four fates: the kernel's is a Status in its Evaluation; the agent's (OperatorFailed) is
 recorded with what it cost, and the search goes on; the machine's (InfraError) is retried, then told as an infra_error
-that is never scored and leaves its candidate pending, and ends the run when it keeps happening; ours stops the run
-and raises. With `width = 1` and a seed a run is deterministic.
+that is never scored and leaves its candidate pending, or, where an operator was at work, fails its attempt, and ends
+the run when it keeps happening; ours stops the run and raises. With `width = 1` and a seed a run is deterministic.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class EngineSettings:
     barren: int = 200  # so many attempts in a row that cost nothing end the run: there is nothing new left to try
     infra_retries: int = 2  # further tries of an evaluation that the machine failed, beyond the judge's own
     infra_wait_s: float = 2.0  # before each of them
-    infra_stop: int = 3  # so many evaluations in a row that the machine failed end the run
+    infra_stop: int = 3  # so many evaluations or attempts in a row that the machine failed end the run
     remeasured: float = 0.2  # of judged candidates: share that may be measured again where noise leaves order open
     confirmations: int = 5  # candidates tried on the hidden cases at the end, best first, until one stands
 
@@ -136,6 +136,7 @@ class Engine:
         self._lock = threading.RLock()  # guards the counts below; verdicts and lessons are taken in one order
         self._told = threading.Condition(self._lock)  # something was told: there may be new parents
         self._begun = self._attempts = self._barren = self._infra = self._judging = self._remeasured = 0
+        self._under_way = 0  # attempts between their brief and their verdict
         self._measuring: set[int] = set()  # candidates that are being measured again
         self._statuses: Counter[str] = Counter()
         self._failures: Counter[str] = Counter()
@@ -233,6 +234,19 @@ class Engine:
     # ---- one attempt -----------------------------------------------------------------------------------------------
 
     def _attempt(self) -> Spent:
+        with self._told:
+            self._under_way += 1
+        try:
+            cost = self._made_and_judged()
+        finally:
+            with self._told:
+                self._under_way -= 1
+                if not self._under_way:  # those who wait for a verdict are not to be woken by others' failures
+                    self._told.notify_all()
+        self._count_barren(cost)
+        return cost
+
+    def _made_and_judged(self) -> Spent:
         brief = self._tuned(self._population.ask())
         with self._lock:
             self._attempts += 1
@@ -242,6 +256,12 @@ class Engine:
             proposal = self._operator.propose(brief, probe)
         except OperatorFailed as failure:
             proposal, failed = _costs_of(failure, brief, self._operator.name), failure
+        except InfraError as error:  # where an operator was at work: a probe, a workspace
+            if self._aborted.is_set():
+                raise
+            failed = OperatorFailed(f"the machine failed: {error}", operator=error.operator)
+            failed.__cause__ = error  # as `raise … from` would have it
+            proposal = _costs_of(failed, brief, self._operator.name)
         else:
             failed = None
         proposal = replace(proposal, probes=probe.spent.evaluations, wall_s=time.monotonic() - began)
@@ -251,14 +271,17 @@ class Engine:
                 self._observer.operator_failed(brief, failed)
         elif failed is not None:
             self._population.fail(brief, proposal.operator, failed.reason, proposal, failed.exhausted)
+            machines = isinstance(failed.__cause__, InfraError)
             with self._lock:
                 self._failures[failed.reason] += 1
                 self._observer.operator_failed(brief, failed)
+                if machines:
+                    self._count_infra(failed.reason)
+            self._aborted.wait(self._settings.infra_wait_s if machines else 0.0)
         else:
             with self._lock:
                 self._observer.proposed(brief, proposal)
             cost += self._judge_while_others_wait(self._population.record(brief, proposal))
-        self._count_barren(cost)
         return cost
 
     def _judge_while_others_wait(self, recorded: Recorded) -> Spent:
@@ -325,7 +348,7 @@ class Engine:
                 self._best_score = evaluation.score or 0.0
             if purpose is Purpose.SCORE and not anew:
                 self._statuses[str(evaluation.status)] += 1
-            self._count_infra(evaluation)
+            self._count_infra(evaluation.reason if evaluation.status is Status.INFRA_ERROR else "")
             self._observer.judged(recorded, evaluation, is_best)
         return Spent.of(None, evaluation)
 
@@ -368,16 +391,18 @@ class Engine:
 
     # ---- when to stop ----------------------------------------------------------------------------------------------
 
-    def _count_infra(self, evaluation: Evaluation) -> None:
-        self._infra = self._infra + 1 if evaluation.status is Status.INFRA_ERROR else 0
+    def _count_infra(self, reason: str) -> None:
+        """`reason`: what the machine failed at; empty where it did its work."""
+        self._infra = self._infra + 1 if reason else 0
         if self._infra >= self._settings.infra_stop:
-            self.stop(f"the machine failed {self._infra} evaluations in a row: {evaluation.reason}", "machine")
+            self.stop(f"the machine failed {self._infra} times in a row: {reason}", "machine")
 
     def _count_barren(self, cost: Spent) -> None:
         """An attempt that had nothing judged brought nothing new: it failed, or its plans were all known already. What
         was said to a model on the way is no news: one that always answers the same would keep a run going for ever.
 
         While others are being judged there may soon be new parents: a few more tries, then wait for their verdicts.
+        Where enough attempts were barren, those still under way have the last word, however long a model thinks.
         """
         with self._told:
             self._barren = 0 if _found_out(cost) else self._barren + 1
@@ -386,6 +411,8 @@ class Engine:
                     self._barren = PATIENCE  # what comes of the others is not known yet
                     self._told.wait(1.0)
                 return
+            while self._barren >= self._settings.barren and self._under_way and not self._stopped.is_set():
+                self._told.wait(1.0)
             if self._barren < self._settings.barren:
                 return
             common = self._failures.most_common(1)

@@ -90,6 +90,10 @@ class OperatorFailed(EvoKernelError):
 
 
 class InfraError(EvoKernelError):
-    """The machine failed, not the kernel: a lost child, a full disk, a GPU that went away."""
+    """The machine failed, not the kernel: a lost child, a full disk, a GPU that went away.
+
+    `operator`: who was at work, where it was an operator.
+    """
 
     exit_code = 3
+    operator = ""

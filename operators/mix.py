@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from evo_kernel.errors import OperatorFailed
+from evo_kernel.errors import InfraError, OperatorFailed
 from evo_kernel.types import Brief, Credit, Evaluation, Operator, Probe, Proposal, Resumes
 
 FORGET = 0.99  # weight of an operator's older credits, per credit
@@ -82,6 +82,9 @@ class MixOperator:
                     raise
                 if not left:
                     raise OperatorFailed("; ".join(reasons), operator=name, exhausted=exhausted) from failure
+            except InfraError as error:
+                error.operator = error.operator or name
+                raise
 
     def witnessed(self, proposal: Proposal, parent: Evaluation | None, child: Evaluation) -> bool:
         operator = self._operators.get(proposal.operator)

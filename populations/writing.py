@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
+from operator import attrgetter
 from typing import Any
 
 from evo_kernel.types import (
@@ -38,6 +39,7 @@ INSERT_COMPARISON = (
     "INSERT INTO comparisons VALUES (?, ?, (SELECT id FROM plans WHERE hash = ?), ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 INSERT_SOURCE_PLAN = "INSERT INTO source_plans VALUES (?, ?, ?, ?, ?, ?, (SELECT id FROM plans WHERE hash = ?))"
+_CALL = attrgetter(*(field.name for field in fields(Call)))  # in the order of the columns
 
 
 def intern_environment(store: Store, environment: Environment) -> int:
@@ -70,7 +72,7 @@ def write_calls(connection: sqlite3.Connection, attempt: int, calls: Sequence[Ca
     first = connection.execute(sql, (attempt,)).fetchone()[0]
     connection.executemany(
         "INSERT INTO calls VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        ((attempt, first + n, *asdict(call).values()) for n, call in enumerate(calls)),
+        ((attempt, first + n, *_CALL(call)) for n, call in enumerate(calls)),
     )
 
 

@@ -50,7 +50,8 @@ def agent(
     evo-kernel agent softmax.db --command 'my-agent --yes "$(cat README.md)"' --pass-env MY_AGENT_KEY --attempts 5
     evo-kernel agent softmax.db --command 'sh' --minutes 60 --keep      # or work in the folder yourself
 
-    Exit codes: as of `run`.
+    Exit codes: 0 an agent committed a kernel; 1 none did; 2, 3 and 130 as of `run`. The first Ctrl-C or SIGTERM lets
+    the attempts under way go on to their end (--minutes at most), the second ends the agents at once.
     """
     from evo_kernel.budget import Budget, Ledger
     from evo_kernel.cli import compose, outside, summary
@@ -78,8 +79,17 @@ def agent(
     if progress.in_flight:  # threads were cut off: torch aborts the process when it unwinds beside them
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(summary.exit_code(ended))  # the agents' keepers end their agents when we are gone
-    sys.exit(summary.exit_code(ended))
+        os._exit(_exit_code(ended))  # the agents' keepers end their agents when we are gone
+    sys.exit(_exit_code(ended))
+
+
+def _exit_code(ended: Any) -> int:
+    """As of `run`, but 0 only where an agent has committed something: a good kernel of before says nothing."""
+    from evo_kernel.cli import summary
+    from evo_kernel.types import Status
+
+    code = summary.exit_code(ended)
+    return 1 if code == 0 and not ended.statuses.get(Status.PASSED) else code
 
 
 def _search(config: Any, parts: Any, progress: Any, ledger: Any, attempts: int) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Iterator, Mapping
@@ -57,6 +58,21 @@ def task_of(config: Config) -> Task:
 def lasting_name(task: Task) -> str:
     """What finds the task again from any working folder: a built-in name, or the whole path."""
     return task.name if task.path.is_relative_to(BUILTIN) else task.spec
+
+
+def lasting(config: Config) -> Config:
+    """With paths that a resume finds from any working folder: of what is read and written beside the population."""
+    agents, knowledge = config.agents, config.knowledge
+    lessons, keep = tuple(path.absolute() for path in agents.lessons), agents.keep_lessons
+    kept = {"lessons": lessons, "keep_lessons": keep.absolute() if keep is not None else None}
+    folders = tuple(path.absolute() for path in knowledge.folders)
+    return config.model_copy(
+        update={
+            "start_from": config.start_from.absolute() if config.start_from is not None else None,
+            "agents": agents.model_copy(update=kept),
+            "knowledge": knowledge.model_copy(update={"folders": folders}),
+        }
+    )
 
 
 def population_path(config: Config, task: Task) -> Path:
@@ -173,6 +189,8 @@ def watched(engine: Engine, judge: Judge, stop: threading.Event | None = None) -
         seen.append(number)
         if len(seen) == 1:
             engine.stop(f"stopped by {name}")
+            # Not by a stream: the handler may have interrupted somebody who writes to it.
+            os.write(2, f"\n{name}: finishing what is under way; once more stops it now\n".encode())
         else:
             engine.abort(f"stopped by {name}")
             if stop is not None:

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import click
 
-from evo_kernel.cli import operating
+from evo_kernel.cli import operating, prompting
 from evo_kernel.cli.compose import judge_settings
 from evo_kernel.cli.operating import WITH_MODEL, weights_of, with_models
 from evo_kernel.cli.traffic import Traffic
@@ -97,12 +97,14 @@ def _outfit(config: Config, brief: Brief, peek: _Peek, folder: Path) -> operatin
     from operators.avo.protocols import Forgetful
     from operators.workbench.protocols import Rooms
 
-    knowledge, lineage = operating.knowledge_of(config), _OnlyFirst(brief.parent)
-    prompts = operating.prompts_of(config, knowledge, operating.hint_of(config, brief.task))
+    knowledge, lineage = prompting.knowledge_of(config), _OnlyFirst(brief.parent)
+    prompts = prompting.prompts_of(config, brief.task, knowledge)
 
     def agent(model: Any) -> Operator:
         rooms = Rooms(cast("Any", _NoBench()), knowledge=knowledge)
-        return AvoOperator(model, rooms, Forgetful(), folder, operating.agent_settings(config))
+        return AvoOperator(
+            model, rooms, Forgetful(), folder, operating.agent_settings(config), elsewhere=prompts.elsewhere
+        )
 
     return operating.Outfit(peek, prompts, operating.limits_of(config), lineage, _Open(), False, agent)
 

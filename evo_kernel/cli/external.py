@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from evo_kernel.budget import Spent
+from evo_kernel.cli.prompting import elsewhere_of
 from evo_kernel.cli.workbench import ProfilingJudge, open_workbench, rooms_of
 from evo_kernel.config import Config
 from evo_kernel.errors import ConfigError
+from evo_kernel.types import TaskCard
 from operators.external.operator import ExternalOperator, ExternalSettings
 from operators.workbench.judging import Allowed
 from operators.workbench.protocols import Knowledge
@@ -22,8 +24,9 @@ def external_operator(
     judge: ProfilingJudge,
     knowledge: Knowledge | None,
     charge: Callable[[Spent], None],
+    elsewhere: Callable[[TaskCard], str] | None = None,
 ) -> ExternalOperator:
-    """As `[external]` of the configuration has it. `charge`: `Ledger.charge`. Raises ConfigError."""
+    """As `[external]` of the configuration has it. `charge`: `Ledger.charge`. Raises UserError."""
     settings = settings_of(config)
     rooms = rooms_of(population, judge, knowledge, charge)
     folder = folder_of(config, population.path)
@@ -34,6 +37,7 @@ def external_operator(
         rooms,
         population.diary,
         config.external.name,
+        elsewhere or elsewhere_of(config, population),
     )
 
 

@@ -176,7 +176,7 @@ def show(population: Path, candidate: str, only_source: bool, only_diff: bool, a
 )
 @_JSON
 def tree(population: Path, everything: bool, to: Path | None, as_json: bool) -> None:
-    """The lineage: the champion's (else the best candidate's) path with its edits, or the whole graph to a file."""
+    """The lineage: the paths of the champion and of the best candidate, or the whole graph to a file."""
     from populations.reading import PopulationReader
 
     with PopulationReader(population) as reader:
@@ -187,14 +187,21 @@ def tree(population: Path, everything: bool, to: Path | None, as_json: bool) -> 
         nodes = list(reader.nodes())
         leader = reader.champion() or reader.best()
         path = [step.candidate for step in reader.critical_path(leader.candidate)] if leader else []
+        best = reader.best()  # not confirmed yet, where it is another one
+        ahead = [step.candidate for step in reader.critical_path(best.candidate)] if best else []
+    shown_too = {*path, *ahead}
     if as_json:
-        shown = [node for node in nodes if everything or not path or node["candidate"] in path]
+        shown = [node for node in nodes if everything or not path or node["candidate"] in shown_too]
         click.echo(json.dumps({"path": path, "candidates": shown}))
         return
     if not nodes:
         click.echo("no candidates yet")
         return
-    _print_tree(nodes, set(path), everything)
+    _print_tree(nodes if everything or not path else [n for n in nodes if n["candidate"] in shown_too], set(path))
+    if set(ahead) - set(path):
+        click.echo(
+            f"* the champion's path; candidate {ahead[-1]} is faster, and not confirmed: the next resume does that"
+        )
 
 
 def _number(reader: Any, text: str) -> int:
@@ -300,7 +307,7 @@ def _show_text(console: Any, text: str, language: str) -> None:
     console.print(Syntax(text, language, theme="ansi_dark", background_color="default", word_wrap=True))
 
 
-def _print_tree(nodes: list[dict[str, Any]], path: set[int], everything: bool) -> None:
+def _print_tree(nodes: list[dict[str, Any]], path: set[int]) -> None:
     from rich.tree import Tree
 
     from evo_kernel.cli.printing import open_console
@@ -310,8 +317,6 @@ def _print_tree(nodes: list[dict[str, Any]], path: set[int], everything: bool) -
     root = Tree(f"lineage, scores {label} ({device})")
     branches: dict[int, Any] = {}
     for node in nodes:
-        if not everything and path and node["candidate"] not in path:
-            continue
         score = f"{node['score']:.3f}" if node["score"] is not None else (node["status"] or "pending")
         mark = " *" if node["candidate"] in path else ""
         text = f"{node['candidate']}  {node['strategy'] or node['operator']}  {score}{mark}"

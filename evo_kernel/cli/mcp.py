@@ -73,6 +73,7 @@ def mcp(
     if importlib.util.find_spec("mcp") is None:
         raise UserError("`evo-kernel mcp` needs the Model Context Protocol's SDK: pip install 'evo-kernel[mcp]'")
     from evo_kernel.cli import outside
+    from evo_kernel.cli.prompting import elsewhere_of
     from evo_kernel.cli.shift import Shift
     from operators.knowledge.base import KnowledgeBase
     from operators.workbench.judging import Allowed
@@ -84,7 +85,8 @@ def mcp(
         ending.closes(parts)
         allowed = Allowed(evaluations=evaluations, submits=submits)
         place = folder or population.with_name(population.name + ".mcp")
-        shift = Shift(parts, place, "mcp", allowed, KnowledgeBase(config.knowledge.folders))
+        knowledge = KnowledgeBase(config.knowledge.folders)
+        shift = Shift(parts, place, "mcp", allowed, knowledge, elsewhere_of(config, parts.population))
         _serve(shift, population, listening)
         ending.now(0)
 

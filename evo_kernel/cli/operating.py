@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from evo_kernel import plugins
 from evo_kernel.budget import Ledger
+from evo_kernel.cli.profiles import Profiles
+from evo_kernel.cli.prompting import Remembers, knowledge_of, lessons_kept, memory_of, prompts_of
 from evo_kernel.cli.traffic import Traffic
 from evo_kernel.config import Config
 from evo_kernel.errors import ConfigError
-from evo_kernel.types import Operator, Relative, Source, TaskCard
+from evo_kernel.types import Operator, Relative, Source
 from operators.crossover import CrossoverOperator
 from operators.macro.bandit import BanditPolicy
 from operators.macro.policies import Policy, UniformPolicy
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
     from evo_kernel.cli.workbench import ProfilingJudge
     from operators.avo.settings import AvoSettings
     from operators.controls import Lineage
-    from operators.knowledge.base import KnowledgeBase
     from operators.llm.base import Model
     from operators.micro.session import Limits
     from operators.prompts.writer import Prompts
@@ -190,49 +191,11 @@ def agent_settings(config: Config) -> AvoSettings:
     )
 
 
-def knowledge_of(config: Config) -> KnowledgeBase | None:
-    """What can be looked up. Raises UserError for a folder that is not there."""
-    from operators.knowledge.base import KnowledgeBase
-
-    return KnowledgeBase(config.knowledge.folders) if config.agents.knowledge else None
-
-
-def prompts_of(config: Config, knowledge: KnowledgeBase | None, hint: str = "") -> Prompts:
-    """What all prompts of a run share. Raises UserError for files that are not there."""
-    from operators.macro.memory import Memory, read_lessons
-    from operators.prompts.parts import Switches
-    from operators.prompts.writer import Prompts
-
-    agents = config.agents
-    switches = Switches(
-        hierarchy=agents.hierarchy,
-        evidence=agents.evidence,
-        guide=agents.guide,
-        knowledge=agents.knowledge,
-        memory=agents.memory,
-        category=agents.category,
-    )
-    lessons = [lesson for path in agents.lessons for lesson in read_lessons(path)]
-    return Prompts(switches=switches, knowledge=knowledge, memory=Memory(lessons), hint=hint)
-
-
 def limits_of(config: Config) -> Limits:
     from operators.micro.session import Limits
 
     agents = config.agents
     return Limits(edits=agents.edits, repairs=agents.repairs, max_tokens=agents.answer_tokens)
-
-
-def hint_of(config: Config, task: TaskCard) -> str:
-    """What prompts say of the population that this one started from; empty where it started from none."""
-    if config.start_from is None or not config.start_from.is_file():
-        return ""
-    from operators.prompts.transfer import transfer_hint
-    from populations.reading import PopulationReader
-
-    with PopulationReader(config.start_from) as reader:
-        leaders = reader.leaders(1)
-        return transfer_hint(reader.task, reader.relative(leaders[0]), task) if leaders else ""
 
 
 @contextlib.contextmanager
@@ -248,20 +211,24 @@ def operating(
 ) -> Iterator[Operator]:
     """The operator of a run, its models open. `stop` ends calls in flight; `tell` hears of money and endpoints."""
 
+    task, memory = population.task, memory_of(config)
+
     def outside() -> Operator:
         from evo_kernel.cli.external import external_operator
 
-        return external_operator(config, population, judge, knowledge_of(config), ledger.charge)
+        elsewhere = prompts_of(config, task, None, memory).elsewhere
+        return external_operator(config, population, judge, knowledge_of(config), ledger.charge, elsewhere)
 
-    if not with_models(config, traffic):
-        yield build_operator(config, outside=outside)
-        return
-    from evo_kernel.cli import models, workbench
-    from operators.avo.operator import AvoOperator
-
-    purse, stop, knowledge = models.LedgerPurse(ledger), stop or threading.Event(), knowledge_of(config)
-    prompts = prompts_of(config, knowledge, hint_of(config, population.task))
     with contextlib.ExitStack() as stack:
+        stack.enter_context(lessons_kept(config, memory, task, tell))
+        if not with_models(config, traffic):
+            yield Remembers(build_operator(config, outside=outside), memory)
+            return
+        from evo_kernel.cli import models, workbench
+        from operators.avo.operator import AvoOperator
+
+        purse, stop, knowledge = models.LedgerPurse(ledger), stop or threading.Event(), knowledge_of(config)
+        prompts = prompts_of(config, task, knowledge, memory, Profiles(judge))
         opened = stack.enter_context(models.opened(config, traffic or Traffic(), purse, stop))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="evo-kernel-agents-")))
         gate, desk = models.Gate(opened, ledger, tell), models.Desk(population, opened.ensemble)
@@ -270,13 +237,11 @@ def operating(
         rooms = workbench.rooms_of(population, judge, knowledge, ledger.charge)
 
         def agent(model: Model) -> Operator:
-            settings = agent_settings(config)
-            return AvoOperator(model, rooms, population.diary, folder, settings, stopping=ledger.ending)
+            return AvoOperator(
+                model, rooms, population.diary, folder, agent_settings(config), stopping=ledger.ending,
+                elsewhere=prompts.elsewhere,
+            )  # fmt: skip
 
         lineage, limits = AsScored(population, apply_knobs), limits_of(config)
         outfit = Outfit(model, prompts, limits, lineage, gate, patient, agent)
-        yield models.AtDesk(build_operator(config, outfit, outside), desk)
-    if config.agents.keep_lessons is not None:
-        from operators.macro.memory import write_lessons
-
-        write_lessons(config.agents.keep_lessons, prompts.memory.lessons(population.task))
+        yield Remembers(models.AtDesk(build_operator(config, outfit, outside), desk), memory)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.text import Text
 
-from evo_kernel.config import Config, config_from, load_config
+from evo_kernel.config import Config, config_from, load_config, with_overrides
 from evo_kernel.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -95,8 +95,9 @@ def run(
     """
     extra = [f"judge.unconfined={str(unconfined).lower()}"] if unconfined else []
     shipped = Path("configs/agents.toml" if models or replay else "configs/quickstart.toml")
-    config = load_config(config_file or shipped, [*overrides, *extra])
-    config = _asking(config, models, base_url, api_key_env)
+    late = [override for override in overrides if models and override.startswith("models.")]  # on top of --model
+    config = load_config(config_file or shipped, [*(o for o in overrides if o not in late), *extra])
+    config = with_overrides(_asking(config, models, base_url, api_key_env), late)
     traffic = _traffic(record, replay)
     named = {"task": task, "population": population, "start_from": start_from, "device": device, "gpus": gpus}
     config = config.model_copy(update={key: value for key, value in named.items() if value is not None})
@@ -104,7 +105,7 @@ def run(
 
     loaded = compose.task_of(config)
     path = compose.population_path(config, loaded)
-    config = config.model_copy(update={"task": compose.lasting_name(loaded), "population": path})
+    config = compose.lasting(config).model_copy(update={"task": compose.lasting_name(loaded), "population": path})
     if dry_run:
         from evo_kernel.cli.dry import dry_run as show_what_would_be_done
 
@@ -154,10 +155,8 @@ def resume(
         stored = dict(reader.sessions()[-1].config)
     config = compose.resumed_config(population, stored)
     named = {key: value for key, value in {"device": device, "gpus": gpus}.items() if value is not None}
-    if overrides or named:
-        merged = load_config(None, overrides).model_dump(exclude_unset=True)
-        config = compose.config_with(config, {**merged, **named})
-    config, traffic = _asking(config, models, base_url, api_key_env), _traffic(record, replay)
+    config = _asking(compose.config_with(config, named), models, base_url, api_key_env)
+    config, traffic = with_overrides(config, overrides), _traffic(record, replay)
     _search(config, compose.task_of(config), population, create=False, as_json=as_json, traffic=traffic)
 
 
@@ -169,9 +168,10 @@ def _asking(config: Config, models: tuple[str, ...], base_url: str | None, api_k
         return config
     where = {"base_url": base_url, "api_key_env": api_key_env}
     configured = {one.name: one.model_dump() for one in config.models.values()}
+    keys = ["main", *models[1:]]  # so that one model is [models.main], as in a configuration
     named = {
-        name: {**configured.get(name, {"name": name}), **{key: value for key, value in where.items() if value}}
-        for name in models
+        key: {**configured.get(name, {"name": name}), **{key: value for key, value in where.items() if value}}
+        for key, name in zip(keys, models, strict=True)
     }
     return config_from({**config.model_dump(mode="json"), "models": named}, "--model")
 
@@ -187,10 +187,11 @@ def _traffic(record: Path | None, replay: Path | None) -> Traffic:
 
 
 def _search(config: Config, task: Any, path: Path, *, create: bool, as_json: bool, traffic: Traffic) -> None:
-    from evo_kernel.cli import compose, summary
+    from evo_kernel.cli import compose, prompting, summary
     from evo_kernel.cli.printing import open_console
     from evo_kernel.observe.live import Progress
 
+    prompting.memory_of(config)  # lessons that cannot be read or written are told of before there is a population
     console = open_console(stderr=as_json)
     notes = _warnings(task) if create else []  # told once: a resume is about the same task
     with compose.prepared(config, task, path, create) as parts:

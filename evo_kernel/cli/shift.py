@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from evo_kernel.cli.briefing import with_scored_parent
 from evo_kernel.cli.compose import Prepared
 from evo_kernel.cli.outside import Told, judge_and_tell
 from evo_kernel.cli.workbench import open_workbench, rooms_of
+from evo_kernel.types import TaskCard
 from operators.external.attempt import Attempt
 from operators.external.brief import brief_text, limits_text
 from operators.workbench.bench import Outcome
@@ -32,10 +33,17 @@ class Shift:
     """Thread-safe. `folder`: below it each attempt has its files."""
 
     def __init__(
-        self, parts: Prepared, folder: Path, holder: str, allowed: Allowed, knowledge: Knowledge | None
+        self,
+        parts: Prepared,
+        folder: Path,
+        holder: str,
+        allowed: Allowed,
+        knowledge: Knowledge | None,
+        elsewhere: Callable[[TaskCard], str] = lambda task: "",
     ) -> None:
+        """`elsewhere`: what other populations have to say (`Prompts.elsewhere`)."""
         self._parts, self._folder, self._holder, self._allowed = parts, folder, holder, allowed
-        self._knowledge = knowledge
+        self._knowledge, self._elsewhere = knowledge, elsewhere
         self._rooms = rooms_of(parts.population, parts.judge, knowledge, lambda spent: None)  # booked turn by turn
         self._lock = threading.Lock()
         for recorded in parts.population.pending():  # what an earlier process left unjudged: parents need evidence
@@ -58,7 +66,8 @@ class Shift:
         """All that an agent must know of the attempt at hand."""
         with self._lock:
             head = f"# Attempt {self.number}: {limits_text(self._allowed)}\n{self.attempt.bench.left()}"
-            return f"{head}\n\n{brief_text(self.attempt.brief, self._knowledge)}"
+            brief = self.attempt.brief
+            return f"{head}\n\n{brief_text(brief, self._knowledge, self._elsewhere(brief.task))}"
 
     def give_up(self, reason: str) -> str:
         """End the attempt with nothing, and begin another one."""

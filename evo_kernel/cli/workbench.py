@@ -95,7 +95,7 @@ class PopulationLineage:
     population: LineagePopulation
 
     def versions(self, limit: int, order: Order = "newest", of: int | None = None) -> Sequence[Version]:
-        return [Version(**asdict(row)) for row in self.population.versions(limit, order, of)]
+        return [Version(**vars(row)) for row in self.population.versions(limit, order, of)]
 
     def version(self, number: int) -> Relative:
         return _as_scored(self.population.relative(number))

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -89,8 +90,21 @@ def patch_language(interpreter: Any) -> None:
         if tl.core.is_builtin(member):
             setattr(cuda_libdevice, name, _bound(interpreter, member))
             setattr(generic_libdevice, name, getattr(cuda_libdevice, name))
+    setattr(tl, "range", functools.partial(counted, interpreter))  # noqa: B010
     interpreter._get_np_dtype = _remembered(interpreter._get_np_dtype)
     interpreter._language_is_patched = True
+
+
+def counted(interpreter: Any, *bounds: Any, **options: Any) -> Iterator[Any]:
+    """`range` and `tl.range` of a kernel: to the compiler an index is a scalar tensor, not a Python number."""
+    for number in numbers_of(*bounds, **options):
+        yield interpreter._implicit_cvt(number)
+
+
+def numbers_of(*bounds: Any, **options: Any) -> range:
+    """What a kernel's `range` or `tl.range` counts through: its bounds may be tensors, its step named."""
+    step = options.get("step")
+    return range(*map(operator.index, (*bounds, step) if step is not None else bounds))
 
 
 def _remembered(original: Callable[[Any], np.dtype]) -> Callable[[Any], np.dtype]:

@@ -40,7 +40,14 @@ _NARROW = {tl.bfloat16, *_FLOAT8}
 
 
 class KernelFault(Exception):
-    """The kernel does what a GPU would not survive, or fails while it runs. The message is one sentence."""
+    """The kernel does what a GPU would not survive, or fails while it runs. The message is one sentence.
+
+    `of_text`: found in how the kernel is written. Other text may compile to the same code and be free of it.
+    """
+
+    def __init__(self, message: str, of_text: bool = False) -> None:
+        super().__init__(message)
+        self.of_text = of_text
 
 
 class NotInterpretable(Exception):

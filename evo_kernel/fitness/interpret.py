@@ -7,10 +7,12 @@ GPU promises is found. Kernels with atomics run in launch order: they may wait f
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import itertools
 import math
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,7 @@ import torch
 import triton.language as tl
 from triton.runtime import interpreter
 
+from evo_kernel.fitness import device_functions
 from evo_kernel.fitness.emulation import Builder, Handle, KernelFault, Memory, NotInterpretable, install
 from evo_kernel.fitness.plan import (
     Aten,
@@ -41,6 +44,7 @@ _SCALARS = {
     "u16": tl.uint16, "u32": tl.uint32, "u64": tl.uint64, "fp16": tl.float16, "bf16": tl.bfloat16,
     "fp32": tl.float32, "f32": tl.float32, "fp64": tl.float64, "f64": tl.float64,
 }  # fmt: skip
+_TEXT_FILE = "interpreted_kernel_"
 _LANGUAGES = {"gluon": "Gluon", "cuda": "CUDA C++"}
 _POINTED = {
     "float64": tl.float64, "float32": tl.float32, "float16": tl.float16, "bfloat16": tl.bfloat16,
@@ -142,12 +146,13 @@ class Machine:
     def _module(self, index: int) -> Any:
         if index not in self._modules:
             kernel = self.plan.kernels[index]
-            name = f"interpreted_kernel_{index}"
+            name = f"{_TEXT_FILE}{index}"
             path = self._folder / f"{name}.py"
             path.write_text(kernel.text, encoding="utf-8")
             spec = importlib.util.spec_from_file_location(name, path)
             assert spec is not None and spec.loader is not None
             module = importlib.util.module_from_spec(spec)
+            module.__dict__["range"] = functools.partial(device_functions.counted, interpreter)
             sys.modules[name] = module
             try:
                 spec.loader.exec_module(module)
@@ -253,7 +258,23 @@ def _explained(error: Exception, where: str) -> Exception:
             return NotInterpretable(f"{where}: {inner}")
         last, inner = inner, inner.__cause__ or inner.__context__
     text = str(last).strip().splitlines()
-    return KernelFault(f"{where} fails: {type(last).__name__}: {text[0][:400] if text else ''}")
+    return KernelFault(
+        f"{where} fails{_line_of(error)}: {type(last).__name__}: {text[0][:400] if text else ''}", of_text=True
+    )
+
+
+def _line_of(error: BaseException) -> str:
+    """The innermost line of kernel text that an exception passed through, quoted; empty where there is none.
+
+    A kernel's text is cut out of its module, so a line number would mean nothing to its author.
+    """
+    found, seen = "", error
+    while seen is not None:
+        for frame in traceback.extract_tb(seen.__traceback__):
+            if Path(frame.filename).name.startswith(_TEXT_FILE) and frame.line:
+                found = f" at `{frame.line[:160]}`"
+        seen = seen.__cause__ or seen.__context__
+    return found
 
 
 def _replay(node: Aten, view: Callable[[View], torch.Tensor]) -> None:

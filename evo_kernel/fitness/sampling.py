@@ -13,7 +13,6 @@ How many programs run follows from what the first one cost, in elements and oper
 
 from __future__ import annotations
 
-import builtins
 import dataclasses
 import functools
 import math
@@ -26,7 +25,9 @@ import numpy as np
 import torch
 import triton.language as tl
 from triton._C.libtriton import ir as _ir
+from triton.runtime import interpreter
 
+from evo_kernel.fitness.device_functions import numbers_of
 from evo_kernel.fitness.emulation import Builder, Handle, KernelFault, Memory, NotInterpretable, wrap
 from evo_kernel.fitness.interpret import Machine
 from evo_kernel.fitness.plan import Launch, Plan
@@ -185,9 +186,9 @@ class CountingBuilder(Builder):
         self._count("mufu", args[3][0].data.size)
         return super().create_extern_elementwise(*args)
 
-    def loop(self, *bounds: Any, **_options: Any) -> Iterator[int]:
+    def loop(self, *bounds: Any, **options: Any) -> Iterator[Any]:
         """In place of `range`: the first iterations, the last of which counts for the skipped ones."""
-        whole = builtins.range(*(int(bound) for bound in bounds))
+        whole = numbers_of(*bounds, **options)
         outer, before = self.weight, self.loads_here
         run = whole if len(whole) <= LOOP_SAMPLE + 1 else whole[:LOOP_SAMPLE]
         self.current.counts["iterations"] += len(whole) * outer
@@ -196,7 +197,7 @@ class CountingBuilder(Builder):
                 last = number == len(run) - 1
                 self.weight = outer * (len(whole) - len(run) + 1 if last else 1)
                 self.loads_here = 0
-                yield value
+                yield interpreter._implicit_cvt(value)
                 self._end_round()
         finally:
             self.weight, self.loads_here = outer, before

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from evo_kernel.errors import OperatorFailed
-from evo_kernel.types import Brief, Call, Credit, Evaluation, Probe, Proposal, Source, Strategy
+from evo_kernel.types import Brief, Call, Credit, Evaluation, Probe, Proposal, Source, Strategy, TaskCard
 from operators.avo.attempt import OPENING, Attempt, Ended, Paused, give_up
 from operators.avo.memory import Memory, Record
 from operators.avo.prompting import opening
@@ -39,14 +39,17 @@ class AvoOperator:
         name: str = "avo",
         supervisor: Model | None = None,
         stopping: Callable[[], bool] = lambda: False,
+        elsewhere: Callable[[TaskCard], str] = lambda task: "",
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """`folder`: where workspaces are made, one an attempt, and removed. `supervisor`: the model that reviews, the
-        same one if None. `stopping`: whether the run is ending: attempts are set aside then, for a later session."""
+        same one if None. `stopping`: whether the run is ending: attempts are set aside then, for a later session.
+        `elsewhere`: what other populations have to say (`Prompts.elsewhere`)."""
         self.name, self.settings = name, settings or AvoSettings()
         self._model, self._store, self._folder = model, store, folder
         self._stopping, self._clock, self._sleep = stopping, clock, sleep
+        self._elsewhere = elsewhere
         chosen = self.settings
         self._rooms = replace(
             rooms,
@@ -115,7 +118,8 @@ class AvoOperator:
                 calls = said.calls
             review = self._memory.review()
         memory = self._memory if self.settings.memory else None
-        attempt.open(opening(self.settings, workbench, self._rooms, memory, review), calls)
+        known = self._elsewhere(workbench.brief.task)
+        attempt.open(opening(self.settings, workbench, self._rooms, memory, review, known), calls)
 
     def _record(self, brief: Brief, ended: Ended) -> Record:
         strategy = ended.submission.strategy if ended.submission else ""

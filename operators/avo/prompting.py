@@ -40,13 +40,18 @@ task's reference takes, not for the ones you see.
 
 
 def opening(
-    settings: AvoSettings, workbench: Workbench, rooms: Rooms, memory: Memory | None, review: Review | None
+    settings: AvoSettings,
+    workbench: Workbench,
+    rooms: Rooms,
+    memory: Memory | None,
+    review: Review | None,
+    elsewhere: str = "",
 ) -> tuple[Message, ...]:
-    """The stable messages of an attempt: what is the same in all attempts first."""
+    """The stable messages of an attempt: what is the same in all attempts first. `elsewhere`: of other populations."""
     brief = workbench.brief
     fixed = task_files(brief)
     task = f"{fixed['task/task.md']}\n## Reference\n```python\n{brief.task.reference}\n```"
-    parts = [f"# Attempt {brief.attempt}"]
+    parts = [f"# Attempt {brief.attempt}", *([elsewhere] if elsewhere else ())]
     parent = brief.parent
     said = told(parent.evaluation, f"C{parent.candidate}") if parent.evaluation else "not judged yet"
     parts.append(f"## Where you start: version C{parent.candidate}, in {KERNEL}\n{said}")

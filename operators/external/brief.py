@@ -8,11 +8,16 @@ from operators.prompts.writer import Knowledge, Prompts
 from operators.workbench.judging import Allowed
 
 
-def brief_text(brief: Brief, knowledge: Knowledge | None = None) -> str:
-    """Rules, hardware, task, then the parent with its evidence, relatives, what was tried, passages."""
+def brief_text(brief: Brief, knowledge: Knowledge | None = None, elsewhere: str = "") -> str:
+    """Rules, hardware, task, then the parent with its evidence, relatives, what was tried, passages.
+
+    `elsewhere`: what other populations have to say.
+    """
     prompts = Prompts(knowledge=knowledge)
     source = brief.parent.source
     prefix = prompts.system(brief.task, brief.environment).content
+    if elsewhere:
+        prefix = f"{prefix}\n\n{elsewhere}"
     return f"{prefix}\n\n{joined(prompts.situation(brief, source, query=_query(brief)))}\n"
 
 

@@ -33,11 +33,18 @@ def main() -> int:
     tool, arguments = request_of(name, parsed(name, sys.argv[2:]))
     try:
         answer = ask({"tool": tool, "arguments": arguments})
+    except HungUp:
+        print("the command was cut short without an answer: the machine failed, or the attempt ends. Try another one")
+        return 1
     except OSError as error:
         print(f"the attempt is over, or nobody answers ({error}): there is nothing more to do here", file=sys.stderr)
         return 3
     print(answer["text"])
     return 1 if answer.get("failed") or (tool == "submit" and not answer.get("committed")) else 0
+
+
+class HungUp(Exception):
+    """Somebody took the request and gave no whole answer."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -63,7 +70,7 @@ def parsed(name: str, words: list[str]) -> argparse.Namespace:
         parser.add_argument("--order", choices=["best", "newest", "path"], default="best")
         parser.add_argument("--limit", type=int, default=20)
     if name == "show":
-        parser.add_argument("version", type=lambda text: int(text.lstrip("C")), help="3 for C3")
+        parser.add_argument("version", type=number, metavar="N", help="3 for C3")
         parser.add_argument("--to", help="a file of the workspace to write the source to")
     if name in ("knowledge", "notes"):
         parser.add_argument("words", nargs="+" if name == "knowledge" else "*")
@@ -74,6 +81,13 @@ def parsed(name: str, words: list[str]) -> argparse.Namespace:
         parser.add_argument("name")
         parser.add_argument("arguments", nargs="?", default="{}", help="one JSON object")
     return parser.parse_args(words)
+
+
+def number(text: str) -> int:
+    digits = text.removeprefix("C")
+    if not digits.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no version: write 3 or C3, as ./lineage names them")
+    return int(digits)
 
 
 def request_of(name: str, given: argparse.Namespace) -> tuple[str, object]:
@@ -118,7 +132,7 @@ def ask(request: dict[str, object]) -> dict[str, object]:
         with connection.makefile("rb") as file:
             answer = file.readline()
     if not answer.endswith(b"\n"):
-        raise OSError("it hung up")
+        raise HungUp
     return json.loads(answer)
 
 

@@ -10,6 +10,7 @@ import json
 import os
 import socket
 import threading
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -70,10 +71,17 @@ class Desk:
             try:
                 said = self._asked(connection)
                 if said is not None:
-                    outcome = self._answer(*said)
+                    outcome = self._answered(*said)
                     _say(connection, outcome.text, outcome.failed, outcome.submission is not None)
             finally:
                 self._room.release()
+
+    def _answered(self, tool: str, arguments: str | Mapping[str, Any]) -> Outcome:
+        try:
+            return self._answer(tool, arguments)
+        except Exception:  # noqa: BLE001 - a bug of ours: the agent is told, and goes on; whoever runs us sees the trace
+            traceback.print_exc()
+            return Outcome(f"Failed: {tool[:60]} broke down, which is not your fault. Try it otherwise.", failed=True)
 
     def _asked(self, connection: socket.socket) -> tuple[str, str | Mapping[str, Any]] | None:
         with connection.makefile("rb") as file:

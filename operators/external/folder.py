@@ -24,8 +24,8 @@ DESK = "desk"
 README = """# Make this GPU kernel faster
 
 `kernel.py` in this folder is a GPU kernel that is correct: {start}. Write a faster one, and hand it in with
-`./submit`. Only what you submit counts, and only once it is committed: correct on every case, hidden ones included, and
-surely faster than the version to beat, {beat}.
+`./submit`. Only what you submit counts, and only once it is committed: correct on every case, hidden ones included,
+surely faster than the version to beat, {beat}, and much slower than it on no shape, hidden ones included.
 
 You have {minutes:g} minutes, and {limits}.
 
@@ -45,7 +45,7 @@ when not (the text says why), 2 for wrong options, 3 when the attempt is over. `
 | --- | --- |
 | `./probe [FILE]` | compile, and check on small inputs |
 | `./evaluate [FILE] --idea TEXT` | check on every case, tune, time; what the gate would say |
-| `./profile [FILE] [--case NAME]` | what each launch does with the GPU: what bounds it, registers, instructions |
+| `./profile [FILE] [--case NAME]` | what each launch does with the GPU, with the knobs as they stand in FILE |
 | `./submit [FILE] --strategy NAME --idea TEXT` | hand it in |
 | `./lineage [--order best\\|newest\\|path]` | earlier versions, their scores and gains |
 | `./show N [--to FILE]` | version N: verdict and source; `versions/` holds the best ones as files |
@@ -55,6 +55,9 @@ when not (the text says why), 2 for wrong options, 3 when the attempt is over. `
 
 A note cites what it rests on: the name of an evaluation or version (`E4.1`, `C2`) and, behind a colon, the number that
 its answer calls "samples a case" (0 where times are modeled).
+
+Hidden shapes may be odd, or fill no block. A branch of `run` that no shown shape takes is not tuned: give its knobs
+values that are good already.
 
 There may be no GPU here, and no torch: do not run the kernel yourself, ask `./probe`. Do not look for the judge or the
 inputs: sources that do anything but compute are refused.
@@ -70,6 +73,7 @@ def furnish(
     minutes: float,
     lineage: Lineage | None,
     knowledge: Knowledge | None,
+    elsewhere: str = "",
 ) -> Path:
     """Write it all; the path at which the desk is to answer."""
     own = folder / OWN
@@ -81,7 +85,7 @@ def furnish(
         minutes=minutes, limits=limits_text(allowed), tools=", ".join(tools), start=_scored(brief.parent),
         beat=_scored(lineage.best() if lineage is not None else None, "the best one known"),
     )  # fmt: skip
-    (folder / "README.md").write_text(text + brief_text(brief, knowledge), encoding="utf-8")
+    (folder / "README.md").write_text(text + brief_text(brief, knowledge, elsewhere), encoding="utf-8")
     if lineage is not None:
         _write_lineage(folder / "versions", lineage)
     if knowledge is not None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from evo_kernel.errors import InfraError, OperatorFailed
-from evo_kernel.types import Brief, Credit, Evaluation, Probe, Proposal
+from evo_kernel.types import Brief, Credit, Evaluation, Probe, Proposal, TaskCard
 from operators.external.attempt import TOOL, Attempt, Diary
 from operators.external.desk import Desk
 from operators.external.folder import furnish
@@ -53,10 +53,12 @@ class ExternalOperator:
         rooms: Rooms,
         diary: Diary,
         name: str = "external",
+        elsewhere: Callable[[TaskCard], str] = lambda task: "",
     ) -> None:
+        """`elsewhere`: what other populations have to say (`Prompts.elsewhere`)."""
         self.name = name
         self._settings, self._folder, self._open_bench = settings, folder, open_bench
-        self._rooms, self._diary = rooms, diary
+        self._rooms, self._diary, self._elsewhere = rooms, diary, elsewhere
 
     def propose(self, brief: Brief, probe: Probe) -> Proposal:
         """Let the agent work until it has committed, ended, or used its time up. Raises OperatorFailed, InfraError."""
@@ -69,7 +71,7 @@ class ExternalOperator:
             ended = self._run(attempt, workspace) if attempt.submission is None else None
             attempt.settle()  # a call under way when it was ended is carried to its end, and counts
         except OSError as error:
-            raise InfraError(f"the workspace {workspace} cannot be used: {error}") from error
+            raise InfraError(f"the workspace {workspace} cannot be used: {error}") from error  # fails this attempt
         finally:
             if not self._settings.keep:
                 shutil.rmtree(workspace, ignore_errors=True)
@@ -93,7 +95,7 @@ class ExternalOperator:
         settings, brief = self._settings, attempt.brief
         place = furnish(
             workspace, brief, tuple(attempt.bench.tools), settings.allowed, settings.minutes, self._rooms.lineage,
-            self._rooms.knowledge,
+            self._rooms.knowledge, self._elsewhere(brief.task),
         )  # fmt: skip
         log = self._folder / f"attempt-{brief.attempt}.log"
         with Desk(place, attempt.call):

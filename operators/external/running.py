@@ -103,11 +103,11 @@ def environment_for(folder: Path, pass_env: Mapping[str, str]) -> dict[str, str]
 
 
 class _Log:
-    """The first half and the last half of what fits."""
+    """The first half and the last half of what fits. What a full disk does not take is lost; the agent works on."""
 
     def __init__(self, path: Path, limit: int) -> None:
         self._path, self._half = path, max(limit // 2, 1)
-        self._file = open(path, "wb")  # noqa: SIM115 - closed by close()
+        self._file = open(path, "wb", buffering=0)  # noqa: SIM115 - closed by close()
         self._head, self._seen = self._half, 0
         self._tail: deque[bytes] = deque()
         self._kept = 0
@@ -121,8 +121,8 @@ class _Log:
                 self._seen += len(chunk)
                 first, rest = chunk[: self._head], chunk[self._head :]
                 self._head -= len(first)
-                self._file.write(first)
-                self._file.flush()
+                with contextlib.suppress(OSError):
+                    self._file.write(first)
                 if rest:
                     self._tail.append(rest)
                     self._kept += len(rest)
@@ -134,10 +134,11 @@ class _Log:
         with self._lock:
             tail = b"".join(self._tail)[-self._half :]
             left_out = self._seen - (self._half - self._head) - len(tail)
-            if left_out > 0:
-                self._file.write(f"\n[… {left_out} bytes left out …]\n".encode())
-            self._file.write(tail)
+            with contextlib.suppress(OSError):
+                if left_out > 0:
+                    self._file.write(f"\n[… {left_out} bytes left out …]\n".encode())
+                self._file.write(tail)
             self._file.close()
         with open(self._path, "rb") as file:
             file.seek(max(os.path.getsize(self._path) - 600, 0))
-            return file.read().decode("utf-8", "replace").strip()
+            return file.read(600).decode("utf-8", "replace").strip()

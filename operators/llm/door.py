@@ -83,9 +83,9 @@ class LiteLLMModel:
         schema: Mapping[str, Any] | None = None,
         max_tokens: int | None = None,
     ) -> Reply:
-        """See Model. Without `max_tokens`, the door's own limit holds: a call without one has no worst case."""
+        """See Model. The door's own limit holds for every call: one without a limit has no worst case."""
         facts = self._line.facts()
-        limit = max_tokens or self._max_tokens
+        limit = min(max_tokens or self._max_tokens, self._max_tokens)
         if facts.longest_output:
             limit = min(limit, facts.longest_output)
         return Conversation(self._line, tuple(messages), tuple(tools), schema, limit).reply()

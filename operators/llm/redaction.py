@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 
 SECRET_NAMES = re.compile(r"(API_?KEY|ACCESS_KEY|SECRET_KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re.IGNORECASE)
 SHORTEST = 8  # characters; a shorter value is a flag or a number, and replacing it would garble text
@@ -20,22 +21,31 @@ SIGNS = ("sk-", "gsk_", "ghp_", "gho_", "hf_", "xai-", "nvapi-", "AIza", "Bearer
 
 def secrets(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """Value → name of the variable, longest first, so that a secret within a secret leaves no remains."""
-    found = {
-        value: name
-        for name, value in (os.environ if environ is None else environ).items()
-        if len(value) >= SHORTEST and SECRET_NAMES.search(name) and not os.path.exists(value)
-    }
+    given = os.environ if environ is None else environ
+    named = {given.get(name, ""): name for name in given if _secret(name)}
+    found = {value: name for value, name in named.items() if len(value) >= SHORTEST and not os.path.exists(value)}
     return dict(sorted(found.items(), key=lambda item: -len(item[0])))
 
 
+@lru_cache(maxsize=4096)  # asked of every variable, several times a call
+def _secret(name: str) -> bool:
+    return SECRET_NAMES.search(name) is not None
+
+
 def redactor(environ: Mapping[str, str] | None = None) -> Callable[[str], str]:
-    """What replaces every secret by the name of its variable in brackets, as the variables are now."""
+    """What replaces every secret by the name of its variable in brackets, as the variables are now.
+
+    A text without any comes back as the same object.
+    """
     known = secrets(environ)
 
     def clean(text: str) -> str:
         for value, name in known.items():
             text = text.replace(value, f"[{name}]")
-        return SHAPES.sub("[key]", text) if any(sign in text for sign in SIGNS) else text
+        for sign in SIGNS:
+            if sign in text:
+                return SHAPES.sub("[key]", text)
+        return text
 
     return clean
 

@@ -19,6 +19,7 @@ from operators.llm.transcript import message_data, pack, request_data
 NAME = "scripted"
 BYTES_A_TOKEN = 4
 CODE = re.compile(r"```(?:python)?\s*\n(.*?)```", re.DOTALL)
+SOURCE = re.compile(r"(?:## Source[^\n]*|Its source:)\n```python\n(.*?)```", re.DOTALL)  # not examples, nor relatives
 WARPS = re.compile(r"(num_warps\s*=\s*)(\d+)")
 
 
@@ -84,17 +85,18 @@ class ScriptedModel:
 
 
 def first_offer(asked: Asked) -> str:
-    """The built-in script: of choices, the first one; of code, the last module shown, with another number of warps.
+    """The built-in script: of choices, the first one; of code, the source to work on, with another number of warps.
 
     So a policy picks the first offer, a coder makes the same small edit every time, and an agent with tools ends its
     conversation at once.
     """
     if asked.schema is not None:
         return json.dumps(smallest(asked.schema))
-    blocks = [block for message in asked.messages for block in CODE.findall(message.content) if "def " in block]
-    if not blocks:
+    found = [block for message in asked.messages for block in SOURCE.findall(message.content)]
+    found = found or [block for message in asked.messages for block in CODE.findall(message.content) if "def " in block]
+    if not found:
         return "Nothing to do."
-    code = blocks[-1]
+    code = found[-1]
     edited = WARPS.sub(lambda found: f"{found[1]}{4 if found[2] == '8' else 8}", code, count=1)
     return f"```python\n{edited if edited != code else code.rstrip() + chr(10) + '# as it was' + chr(10)}```"
 

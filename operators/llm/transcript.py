@@ -14,6 +14,8 @@ from evo_kernel.types import Call
 from operators.llm.base import Message, Reply, Tool, ToolCall
 from operators.llm.redaction import redact
 
+LEVEL = 4  # of zlib: a long prompt in a third of the time that level 6 takes, and 4 % larger
+
 
 def message_data(message: Message) -> dict[str, Any]:
     """As JSON; what is at its default is left out."""
@@ -84,7 +86,7 @@ def digest(model: str, request: Mapping[str, Any]) -> str:
 def pack(request: Mapping[str, Any], reply: Mapping[str, Any] | None) -> str:
     """For Call.messages: JSON with `request` and `reply`, without secrets, zlib, base64."""
     text = redact(json.dumps({"request": request, "reply": reply}, ensure_ascii=False))
-    return base64.b64encode(zlib.compress(text.encode("utf-8", "replace"), 6)).decode()
+    return base64.b64encode(zlib.compress(text.encode("utf-8", "replace"), LEVEL)).decode()
 
 
 def unpack(packed: str) -> dict[str, Any]:

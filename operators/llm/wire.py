@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
 
 from operators.llm.base import ToolCall
@@ -25,6 +26,8 @@ from operators.llm.purse import Price
 from operators.llm.redaction import redact
 
 LOOK_S = 0.5  # how often a waiting thread looks whether it is to stop
+OURS = "evo-kernel"  # the source of entries that this process added to litellm's table
+CLOSE_S = 2.0  # for calls under way to be cancelled, and again for the loop to end
 _import_lock = threading.Lock()
 
 
@@ -77,16 +80,21 @@ class Wire(Protocol):
 def load_litellm() -> Any:
     """litellm with its remote look-ups off, silent, and with nobody called back."""
     with _import_lock:
-        os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
-        os.environ["LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS"] = "True"
-        os.environ.setdefault("LITELLM_MODE", "PRODUCTION")  # else it reads a .env file of the working folder
-        import litellm
+        return _prepared()
 
-        litellm.suppress_debug_info = True
-        litellm.drop_params = True
-        for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)  # every failure is a row; logs may quote requests
-        return litellm
+
+@cache
+def _prepared() -> Any:
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+    os.environ["LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS"] = "True"
+    os.environ.setdefault("LITELLM_MODE", "PRODUCTION")  # else it reads a .env file of the working folder
+    import litellm
+
+    litellm.suppress_debug_info = True
+    litellm.drop_params = True
+    for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # every failure is a row; logs may quote requests
+    return litellm
 
 
 def unready(model: str) -> str:
@@ -109,6 +117,7 @@ class LiteLLMWire:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
 
     def facts(self, model: str, local: bool) -> Facts:
         """`local`: asked at a base URL of the user's, where a public price does not hold."""
@@ -116,6 +125,10 @@ class LiteLLMWire:
         try:
             info: Mapping[str, Any] = litellm.get_model_info(model)
         except Exception:  # noqa: BLE001 (litellm raises plain exceptions for models that are not in its table)
+            info = {}
+            if local:
+                _introduce(litellm, model)
+        if litellm.model_cost.get(model, {}).get("source") == OURS:
             info = {}
         marks = "claude" in model.lower() and not local
         return Facts(
@@ -142,6 +155,7 @@ class LiteLLMWire:
 
     @staticmethod
     async def _ask(litellm: Any, request: Mapping[str, Any], timeout_s: float) -> Answer:
+        _unheard()
         # max_retries: the OpenAI client would otherwise retry by itself, unseen.
         try:
             async with asyncio.timeout(timeout_s):
@@ -151,20 +165,41 @@ class LiteLLMWire:
         return _answer(raw)
 
     def close(self) -> None:
-        """End the loop and what litellm left in it, which would complain when the process ends. May be used again."""
+        """End the loop, its threads, and what litellm left in it, which would complain when the process ends. May be
+        used again. Idempotent."""
         with self._lock:
-            loop, self._loop = self._loop, None
-        if loop is not None:
-            with contextlib.suppress(concurrent.futures.TimeoutError):
-                asyncio.run_coroutine_threadsafe(_cancel_others(), loop).result(timeout=2.0)
-            loop.call_soon_threadsafe(loop.stop)
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
+        if loop is None or thread is None:
+            return
+        with contextlib.suppress(concurrent.futures.TimeoutError):
+            asyncio.run_coroutine_threadsafe(_cancel_others(), loop).result(timeout=CLOSE_S)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(CLOSE_S)
+        if not thread.is_alive():
+            loop.close()  # lets go of the threads that looked up names, too
 
     def _running(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._loop.run_forever, name="model-calls", daemon=True).start()
+                self._thread = threading.Thread(target=self._loop.run_forever, name="model-calls", daemon=True)
+                self._thread.start()
             return self._loop
+
+
+def _introduce(litellm: Any, model: str) -> None:
+    """Put the model of a user's own server into litellm's table: it prices every answer, and looks for a name that it
+    does not know in a dozen ways each time, a fifth of what an answer costs. What it finds is not used."""
+    litellm.register_model({model: {"litellm_provider": model.partition("/")[0], "mode": "chat", "source": OURS}})
+
+
+def _unheard() -> None:
+    """In this task litellm writes no log entries: nobody listens, and they are a fifth of what an answer costs."""
+    with contextlib.suppress(ImportError):  # a switch inside of litellm: where it is gone, all is right, but slower
+        from litellm._internal_context import is_internal_call
+
+        is_internal_call.set(True)
 
 
 async def _cancel_others() -> None:

@@ -25,7 +25,7 @@ FAMILIES = ("tiling", "fusion", "pipeline", "reordering", "memory", "launch", "a
 OTHER = "other"
 """What an edit without a witness counts as; also the place of names that the catalogue does not know."""
 
-MAX_DESCRIPTION = 240  # characters
+MAX_DESCRIPTION = 400  # characters
 _NAME = re.compile(r"(?=.{2,40}$)[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 Witness = Callable[[PlanFeatures, PlanFeatures], bool]

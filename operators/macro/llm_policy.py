@@ -23,15 +23,15 @@ import numpy as np
 
 from evo_kernel.types import Call, Credit, Decision, Strategy
 from operators.llm.base import Message, Model, ModelFailed
-from operators.macro.catalogue import FAMILIES, description, proposed
+from operators.macro.catalogue import FAMILIES, MAX_DESCRIPTION, description, proposed
 from operators.macro.features import MacroState, context
 from operators.macro.policies import Policy, UniformPolicy
-from operators.prompts.evidence import strategy_line
+from operators.prompts.evidence import strategy_line, undescribed
 from operators.prompts.parts import Part, one_line, rows, tokens
 from operators.prompts.writer import Prompts, looked_up, user
 
 MAX_PROPOSED = 12  # of the run's own strategies, offered again; those that paid best
-ANSWER_TOKENS = 2048  # room to think for models that do so in the answer
+ANSWER_TOKENS = 8192  # models that think do so within it: with 2,048 their answer may never begin
 OUTCOME = 100  # tokens of what came of a step of this attempt
 
 
@@ -97,6 +97,7 @@ class LlmPolicy:
         """Strategies that were proposed in this run, without those offered or tried here."""
         known = {s.key for s in offered} | {entry.strategy.key for entry in state.tried}
         known |= {strategy.key for strategy, _outcome in state.trail}
+        known |= {strategy.key for strategy in state.parent.strategies}  # on its path: it is in the source
         return [strategy for strategy in self._prompts.memory.own(MAX_PROPOSED) if strategy.key not in known]
 
 
@@ -121,7 +122,10 @@ _PROPOSAL = {
     "properties": {
         "name": {"type": "string", "description": "a new name in lower case with hyphens"},
         "family": {"type": "string", "enum": list(FAMILIES)},
-        "description": {"type": "string", "description": "what to change, in one sentence that a coder can act on"},
+        "description": {
+            "type": "string",
+            "description": f"what to change, in one sentence that a coder can act on, in {MAX_DESCRIPTION} letters",
+        },
         "region": {"type": "string", "description": "`kernel NAME`, or empty for the whole source"},
     },
     "required": ["name", "family", "description", "region"],
@@ -166,7 +170,7 @@ def stated(confidence: float, count: int, at: int) -> tuple[float, ...]:
 
 def offers_text(offered: Sequence[Strategy], budget: int, free: bool) -> str:
     """The offers by number; what they do is left out from the end where it does not fit."""
-    short = [f"{number}. {strategy_line(_bare(strategy))}" for number, strategy in enumerate(offered, start=1)]
+    short = [f"{number}. {strategy_line(undescribed(strategy))}" for number, strategy in enumerate(offered, start=1)]
     full = [f"{line}: {description(strategy)}" for line, strategy in zip(short, offered, strict=True)]
     if free:
         last = f"{len(offered) + 1}. a strategy of your own, where none of these is the right one (fill in `proposal`)"
@@ -175,9 +179,3 @@ def offers_text(offered: Sequence[Strategy], budget: int, free: bool) -> str:
     while said and tokens("\n".join([*full[:said], *short[said:]])) > budget:
         said -= 1
     return "\n".join([*full[:said], *short[said:]])
-
-
-def _bare(strategy: Strategy) -> Strategy:
-    """Without the words that say what it does."""
-    kept = tuple(pair for pair in strategy.parameters if pair[1] != description(strategy))
-    return dataclasses.replace(strategy, parameters=kept)

@@ -189,6 +189,11 @@ def _lesson(data: dict[str, object]) -> Lesson:
 
 
 def _line(lesson: Lesson) -> str:
-    times = "once" if lesson.times == 1 else f"{lesson.times} times"
     gain = (math.exp(lesson.mean) - 1) * 100
-    return f"- {lesson.strategy}: {times}, seen in the plan {lesson.witnessed} times, {gain:+.1f} % speed on average"
+    # A strategy that was made up has no sign: "seen 0 times" would speak against it.
+    seen = f", seen in the plan {_times(lesson.witnessed)}" if lesson.strategy in CATALOGUE else ""
+    return f"- {lesson.strategy}: {_times(lesson.times)}{seen}, {gain:+.1f} % speed on average"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

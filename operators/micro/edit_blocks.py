@@ -18,6 +18,9 @@ SEARCH, DIVIDE, REPLACE = "<<<<<<< SEARCH", "=======", ">>>>>>> REPLACE"
 CONTINUE = "CONTINUE"
 """A line of its own after the code: this was one step, and there is more to do once it has passed."""
 
+GIVE_UP = "GIVE UP:"
+"""The start of a line of an answer without an edit: nothing sensible can be done, and why."""
+
 COMPARED_LINES, COMPARED_WIDTH = 12, 160
 """Of a block that does not fit, so much is compared with the source: time grows with the square of both."""
 
@@ -75,6 +78,15 @@ def parse(text: str) -> Answer:
         raise MalformedAnswer("the answer holds blocks and a whole file; send one of the two")
     bodies = [line for _language, body in fenced for line in body]
     return Answer(blocks=blocks, more=_wants_more([*outside, *bodies]))
+
+
+def given_up(text: str) -> str:
+    """Why the model gives up, where an answer does; empty where it does not, or holds an edit besides."""
+    lines = [line.strip().strip("*`") for line in text.split("\n")]
+    said = next((line.removeprefix(GIVE_UP).strip() for line in lines if line.startswith(GIVE_UP)), None)
+    if said is None or any(_MARKER.match(line) or _FENCE.match(line) for line in lines):
+        return ""
+    return said or "no reason given"
 
 
 def apply(answer: Answer, text: str) -> Edited:

@@ -33,6 +33,8 @@ _MEMORY = (
     "never written", "writes outside", "changes its input", "out of bounds", "out-of-bounds", "illegal address",
     "illegal memory", "misaligned", "segmentation", "outside a buffer", "reads outside", "nothing wrote",
 )  # fmt: skip
+_PYTHON = ("attributeerror", "typeerror", "nameerror", "unboundlocalerror")
+"""What Triton's interpreter raises where kernel text says something that has no meaning."""
 
 ADVICE = {
     Fault.FORMAT: "Mend the answer's form; the idea was not judged.",
@@ -61,6 +63,8 @@ def fault_of(evaluation: Evaluation) -> Fault | None:
         case Status.WRONG:
             return Fault.LOAD_STORE if any(word in said for word in _MEMORY) else Fault.CALCULATION
         case Status.RUNTIME_ERROR:
+            if any(f"{word}:" in said for word in _PYTHON):
+                return Fault.COMPILE
             if any(word in said for word in _MEMORY):
                 return Fault.LOAD_STORE
             return Fault.LAUNCH if any(word in said for word in _LAUNCH) else Fault.LOAD_STORE

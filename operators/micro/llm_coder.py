@@ -112,7 +112,7 @@ class CombinedCoder:
 
 def strategy_text(strategy: Strategy, described: str) -> str:
     """The strategy, where, and the sign by which it is known."""
-    lines = [f"**{strategy.name}** ({strategy.family}): {described}."]
+    lines = [f"**{strategy.name}** ({strategy.family}): {described.rstrip('.')}."]
     lines += [f"Where: {strategy.region}."] if strategy.region else []
     lines += [f"{name}: {value}" for name, value in strategy.parameters if name != catalogue.DESCRIPTION]
     spec = catalogue.CATALOGUE.get(strategy.name)

@@ -16,7 +16,7 @@ from evo_kernel.syntax import parse_module
 from evo_kernel.types import Call, Probe, Source, Step
 from operators.llm.base import Message, Model, ModelFailed, Reply
 from operators.micro.coder import Coded
-from operators.micro.edit_blocks import Answer, MalformedAnswer, apply, feedback, parse
+from operators.micro.edit_blocks import Answer, MalformedAnswer, apply, feedback, given_up, parse
 from operators.micro.faults import ADVICE, Fault, fault_of
 from operators.prompts.parts import without_middle
 
@@ -94,6 +94,11 @@ class Session:
             except ModelFailed as failure:
                 self._calls.extend(failure.calls)
                 reason = f"the model failed ({failure.kind}): {failure.reason}"
+                self._note(action, ROLLED_BACK, reason, started)
+                return self._ended(reason)
+            declined = given_up(reply.message.content)
+            if declined:
+                reason = f"the model gave up: {declined}"
                 self._note(action, ROLLED_BACK, reason, started)
                 return self._ended(reason)
             try:

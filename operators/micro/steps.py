@@ -14,8 +14,10 @@ from collections.abc import Iterable
 import numpy as np
 
 from evo_kernel.errors import OperatorFailed
-from evo_kernel.types import Brief, Call, Decision, Probe, Proposal, Source, Step, Strategy
+from evo_kernel.types import Brief, Call, Decision, Probe, Proposal, Relative, Source, Step, Strategy
 from operators.micro.coder import Coded, Coder, Job
+from operators.micro.module import KernelModule, SourceError
+from operators.micro.rewrites.base import kernels_of
 
 KEPT, ROLLED_BACK = "kept", "rolled back"
 
@@ -43,7 +45,8 @@ class Walk:
     def offers(self) -> tuple[Strategy, ...]:
         """What may be tried on the source as it stands, without what already failed on it."""
         offered = self._coder.offer(self.source, self._brief.task)
-        return tuple(strategy for strategy in offered if strategy.key not in self._failed)
+        idle = set() if self.kept else _idle(self._brief.parent)
+        return tuple(s for s in offered if s.key not in self._failed and not idle.intersection(kernels_of(s)))
 
     def take(self, decision: Decision) -> bool:
         """Carry out what was chosen. False when it was rolled back."""
@@ -123,6 +126,20 @@ class Walk:
             if not evaluation.passed:
                 return None, f"{evaluation.status}: {evaluation.reason}"
         return source, ""
+
+
+def _idle(parent: Relative) -> set[str]:
+    """Kernels of the parent that no timed case launched, such as one for longer rows: a change there shows nowhere.
+
+    Nothing where no case was timed, or where a name is not the one in the source: then all may run.
+    """
+    measured = parent.evaluation.measurements if parent.evaluation else ()
+    ran = {kernel.name for m in measured if m.features for kernel in m.features.kernels}
+    try:
+        launched = {launch.kernel for launch in KernelModule.parse(parent.source.text).launches}
+    except SourceError:
+        return set()
+    return launched - ran if ran and ran <= launched else set()
 
 
 def kept_strategies(proposal: Proposal) -> tuple[Strategy, ...]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 from evo_kernel.types import Evaluation, KernelFeatures, Measurement, PlanFeatures, Strategy, Tried
+from operators.macro.catalogue import description
 from operators.macro.signs import MULTIPROCESSORS
 from operators.prompts.parts import one_line, rows, tokens
 
@@ -64,6 +66,12 @@ def strategy_line(strategy: Strategy) -> str:
     tail = ", ".join(f"{name}={value}" for name, value in strategy.parameters)
     line = " ".join(part for part in (strategy.name, f"at {strategy.region}" if strategy.region else "", tail) if part)
     return one_line(line, REASON)
+
+
+def undescribed(strategy: Strategy) -> Strategy:
+    """Without the words that say what it does: a path of names is long enough."""
+    words = description(strategy)
+    return dataclasses.replace(strategy, parameters=tuple(pair for pair in strategy.parameters if pair[1] != words))
 
 
 def tried_line(entry: Tried) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 
 from evo_kernel.syntax import parse_module
 from evo_kernel.types import Relative
-from operators.prompts.evidence import strategy_line, verdict
+from operators.prompts.evidence import strategy_line, undescribed, verdict
 from operators.prompts.parts import tokens, without_middle
 
 
@@ -65,7 +65,7 @@ def relatives_text(relatives: Sequence[tuple[str, Relative]], parent: Relative, 
 
 
 def _relative(why: str, relative: Relative, parent: Relative, budget: int) -> str:
-    path = ", ".join(strategy_line(s) for s in relative.strategies[-6:]) or "none"
+    path = ", ".join(strategy_line(undescribed(s)) for s in relative.strategies[-6:]) or "none"
     head = f"### Candidate {relative.candidate}: {why}\n{verdict(relative.evaluation)}\nStrategies on its path: {path}"
     ours, theirs = parent.source.text.split("\n"), relative.source.text.split("\n")
     difference = "\n".join(list(difflib.unified_diff(ours, theirs, "parent", "it", lineterm="", n=2))[2:])

@@ -17,11 +17,12 @@ from typing import Protocol
 from evo_kernel.types import Brief, CaseCard, CaseKind, Environment, Relative, Source, TaskCard
 from operators.llm.base import Message
 from operators.macro.memory import Memory
-from operators.prompts.evidence import bottleneck, evidence, strategy_line, tried_line
+from operators.prompts.evidence import bottleneck, evidence, strategy_line, tried_line, undescribed
 from operators.prompts.parts import Budgets, Part, Switches, first_lines, joined, one_line, rows, tokens, without_middle
 from operators.prompts.relatives import chosen, relatives_text, shown
 
 _FOLDER = Path(__file__).parent
+_TITLES = {"answer": "How to answer"}
 
 
 class Passage(Protocol):
@@ -50,7 +51,8 @@ Profile = Callable[[Relative], str]
 class Prompts:
     """What all prompts of a run share. Thread-safe when `knowledge` and `profile` are.
 
-    `hint`: where the first kernels come from, if from another task. `inspirations`: relatives shown at most;
+    `hint`: where the first kernels come from, if from another task; `example`: the fastest of them there, which may
+    well be wrong here, so that the population itself shows it to nobody. `inspirations`: relatives shown at most;
     `passages`: of the knowledge base, at most.
     """
 
@@ -63,11 +65,13 @@ class Prompts:
         profile: Profile | None = None,
         memory: Memory | None = None,
         hint: str = "",
+        example: Source | None = None,
         inspirations: int = 3,
         passages: int = 4,
     ) -> None:
         self.budgets, self.switches = budgets or Budgets(), switches or Switches()
-        self.memory, self._hint = memory or Memory(), hint
+        self.memory = memory if memory is not None else Memory()
+        self._hint, self._example = hint, example
         self._knowledge, self._profile = knowledge, profile
         self._inspirations, self._passages = inspirations, passages
 
@@ -78,8 +82,8 @@ class Prompts:
             Part("Triton notes", first_lines(document("api"), budgets.api)),
             Part("Hardware and environment", first_lines(_hardware(environment), budgets.hardware)),
             Part("Task", task_text(task, budgets.task)),
-            Part("Where the first kernels come from", without_middle(self._hint, budgets.hint)),
-            *(Part("Your part", document(role)) for role in roles),
+            *self._origin(),
+            *(Part(_TITLES.get(role, "Your part"), document(role)) for role in roles),
         ]
         return Message("system", f"{document('rules').strip()}\n\n{joined(parts)}", stable=True)
 
@@ -91,12 +95,14 @@ class Prompts:
         budgets, switches, parent = self.budgets, self.switches, brief.parent
         relatives = chosen(brief.inspirations, parent, self._inspirations)
         tried = [tried_line(entry) for entry in brief.tried]  # youngest first
-        known = [
-            Part(f"Evidence of the parent (candidate {parent.candidate})", self._evidence(parent)),
-            Part("Profile of the parent", self._profiled(parent)),
-        ]
+        known: tuple[Part, ...] = ()
+        if switches.evidence:  # a profile is not made for nothing
+            known = (
+                Part(f"Evidence of the parent (candidate {parent.candidate})", self._evidence(parent)),
+                Part("Profile of the parent", self._profiled(parent)),
+            )
         return [
-            *(known if switches.evidence else ()),
+            *known,
             Part("Relatives", relatives_text(relatives, parent, budgets.inspirations)),
             Part("Tried on this parent, youngest first", rows((), tried, budgets.tried if switches.memory else 0)),
             Part("Passages from the knowledge base", self._found(query)),
@@ -107,11 +113,25 @@ class Prompts:
         """What has paid: in this population, and elsewhere on tasks like this one."""
         return [
             Part("What has paid in this population", rows((), self.memory.paid(), self.budgets.paid)),
-            Part("What has paid on similar tasks", rows((), self.memory.told(task), self.budgets.lessons)),
+            self._lessons(task),
         ]
 
+    def elsewhere(self, task: TaskCard) -> str:
+        """What other populations have to say, for agents that have prompts of their own; empty where nothing."""
+        return joined([*self._origin(), *([self._lessons(task)] if self.switches.memory else ())])
+
+    def _origin(self) -> tuple[Part, ...]:
+        found = (Part("Where the first kernels come from", without_middle(self._hint, self.budgets.hint)),)
+        if self._example is None:
+            return found
+        text = without_middle(shown(self._example.text, self.budgets.example, ())[0].rstrip(), self.budgets.example)
+        return (*found, Part("The fastest kernel of that task", f"```python\n{text}\n```" if text else ""))
+
+    def _lessons(self, task: TaskCard) -> Part:
+        return Part("What has paid on similar tasks", rows((), self.memory.told(task), self.budgets.lessons))
+
     def _evidence(self, parent: Relative) -> str:
-        path = ", ".join(strategy_line(s) for s in parent.strategies[-8:])
+        path = ", ".join(strategy_line(undescribed(s)) for s in parent.strategies[-8:])
         said = evidence(parent.evaluation, self.budgets.evidence)
         return f"{said}\n\nStrategies on its path, oldest first: {path}" if path else said
 
@@ -141,7 +161,8 @@ def looked_up(brief: Brief) -> str:
     """What to look up: the task, and what holds its slowest case back."""
     measured = brief.parent.evaluation.measurements if brief.parent.evaluation else ()
     slowest = max(measured, key=lambda m: m.median_us, default=None)
-    return f"{brief.task.name} {bottleneck(slowest) if slowest else ''}".strip()
+    kind = brief.task.description.split(":")[0][:200]  # a bare name says little: "layernorm l2" finds notes on the L2
+    return f"{brief.task.name} {kind} {bottleneck(slowest) if slowest else ''}".strip()
 
 
 @cache

@@ -36,7 +36,7 @@ class Outcome:
 
     def as_data(self) -> dict[str, Any]:
         """Plain JSON; what is at its default is left out."""
-        data = asdict(self)
+        data = vars(self) | {"submission": asdict(self.submission) if self.submission is not None else None}
         return {name: value for name, value in data.items() if value or name == "text"}
 
     @staticmethod
@@ -115,7 +115,7 @@ class Workbench:
         found = self.tools.get(name)
         if found is None:
             near = difflib.get_close_matches(name, self.tools, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            hint = f"; did you mean {near[0]}?" if near else "."
             raise ToolFailed(f"there is no tool {name[:60]!r}{hint} There are: {', '.join(self.tools)}")
         return found
 

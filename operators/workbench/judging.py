@@ -21,6 +21,7 @@ KERNEL = "kernel.py"
 """The file that is judged unless another is named."""
 REMEMBERED = 32  # evaluations whose whole text is kept
 CITABLE = 4000  # evaluations that notes of this attempt may cite
+WOULD_PASS = "would pass, unless it is slower or wrong on the hidden shapes that submit adds"
 IDEA = {"type": "string", "minLength": 3, "maxLength": 200, "description": "what this tries, in a few words"}
 _NAME = re.compile(r"^[a-z0-9][a-z0-9-]{1,60}$")
 
@@ -94,7 +95,7 @@ class Judging:
         )  # fmt: skip
         yield WorkTool(
             "profile", "What each launch of a kernel does with the GPU: what bounds it, rates, occupancy, registers, "
-            f"instruction mix. At most {self._allowed.profiles} an attempt.",
+            f"instruction mix. Knobs are as they stand in the file. At most {self._allowed.profiles} an attempt.",
             schema(path=path, case={"type": "string", "maxLength": 100, "description": "one case; all if left out"}),
             self._profile, slow=True,
         )  # fmt: skip
@@ -200,7 +201,7 @@ class Judging:
             self.used.keep("score", name, evaluation)
         if evaluation.passed:
             verdict = self._bench.against_best(source, evaluation)
-            said += f"\ngate: {'would pass' if verdict.passed else 'would refuse'}. {verdict.reason}"
+            said += f"\ngate: {WOULD_PASS if verdict.passed else 'would refuse'}. {verdict.reason}"
             facts["gain"] = verdict.gain.ratio if verdict.gain else None
         return evaluation, Told(f"{said}\n{self.left()}", facts, _plain(evaluation.charged), evaluation.gpu_s)
 

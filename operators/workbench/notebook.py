@@ -67,8 +67,10 @@ class Notes:
         return self._added(arguments["why"], arguments["evidence"], older.number)
 
     def _list(self, arguments: Mapping[str, Any]) -> Told:
-        found = self._notebook.notes(arguments.get("limit", SHOWN), arguments.get("query", ""))
-        return Told("\n".join(note_line(one) for one in found) or "no notes yet")
+        query = arguments.get("query", "")
+        found = self._notebook.notes(arguments.get("limit", SHOWN), query)
+        nothing = f"no note fits {query!r}; without a query all are listed" if query.strip() else "no notes yet"
+        return Told("\n".join(note_line(one) for one in found) or nothing)
 
     def _added(self, text: str, cited: Sequence[Mapping[str, Any]], refutes: int | None) -> Told:
         written = self._used.counts.get("note", 0)

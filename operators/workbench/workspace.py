@@ -7,12 +7,14 @@ a shell puts into the folder cannot point a tool elsewhere, not even between a c
 from __future__ import annotations
 
 import contextlib
+import difflib
 import os
 import shutil
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
+from evo_kernel.errors import InfraError
 from operators.workbench.tool import ToolFailed
 
 MAX_FILE_BYTES = 400_000
@@ -29,6 +31,7 @@ class Workspace:
 
     What stood in the folder before is removed: a workspace begins with `files`, and a resumed one with what its
     conversation left (`restore`). `adopt`: keep what stands there (an external agent's folder, being served).
+    Raises InfraError where the folder cannot be written.
     """
 
     def __init__(
@@ -39,21 +42,31 @@ class Workspace:
         self._changes: dict[str, str | None] = {}
         if not adopt:
             shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True, exist_ok=True)
-        for path, text in self.fixed.items():
-            self._put(path, text)
-        if not adopt:
-            for path, text in files.items():
-                self._put(_clean(path), text)
+        with self._ours():
+            folder.mkdir(parents=True, exist_ok=True)
+            for path, text in self.fixed.items():
+                self._put(path, text)
+            if not adopt:
+                for path, text in files.items():
+                    self._put(_clean(path), text)
 
     def restore(self, changes: Mapping[str, str | None]) -> None:
-        """Apply changes that an earlier session made (None: removed)."""
-        for path, text in changes.items():
-            if text is None:
-                self.remove(path)
-            else:
-                self._put(_clean(path), text)
+        """Apply changes that an earlier session made (None: removed). Raises InfraError."""
+        with self._ours():
+            for path, text in changes.items():
+                if text is None:
+                    self.remove(path)
+                else:
+                    self._put(_clean(path), text)
         self._changes.clear()
+
+    @contextlib.contextmanager
+    def _ours(self) -> Iterator[None]:
+        """What is written here is not the agent's doing: where that fails, the machine has. Raises InfraError."""
+        try:
+            yield
+        except (OSError, ToolFailed) as error:
+            raise InfraError(f"the workspace {self.folder} cannot be used: {error}") from error
 
     def take_changes(self) -> dict[str, str | None]:
         """What was written since the last call of this."""
@@ -76,11 +89,13 @@ class Workspace:
                 descriptor = os.open(last, _READ, dir_fd=parent)
             except OSError as error:
                 raise ToolFailed(self._missing(name, error)) from None
-            with open(descriptor, "rb") as file:
-                found = os.fstat(descriptor)
-                if not stat.S_ISREG(found.st_mode):
+            try:  # of a folder no file object can be made: look first
+                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                     raise ToolFailed(f"{name} is no file; list_files shows what there is")
-                data = file.read(MAX_FILE_BYTES + 1)
+                with open(descriptor, "rb", closefd=False) as file:
+                    data = file.read(MAX_FILE_BYTES + 1)
+            finally:
+                os.close(descriptor)
         if len(data) > MAX_FILE_BYTES:
             raise ToolFailed(f"{name} is larger than {MAX_FILE_BYTES} bytes, which no tool reads")
         try:
@@ -155,8 +170,10 @@ class Workspace:
 
     def _missing(self, name: str, error: OSError) -> str:
         if isinstance(error, FileNotFoundError):
-            some = ", ".join(path for path, _, _ in self.files()[:12])
-            return f"there is no file {name}; there are: {some or 'none yet'}"
+            paths = [path for path, _, _ in self.files()]
+            near = difflib.get_close_matches(name, paths, 3)
+            hint = f"did you mean {' or '.join(near)}? " if near else ""
+            return f"there is no file {name}; {hint}list_files shows the {len(paths)} that there are"
         return f"{name} cannot be opened ({error.strerror}): links and folders are not followed here"
 
     def _walk(self) -> Iterator[tuple[str, int]]:

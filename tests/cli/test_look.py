@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,7 +15,7 @@ import pytest
 
 from evo_kernel.budget import Budget, Ledger
 from evo_kernel.engine import Engine
-from evo_kernel.types import CaseKind, Evaluation, PairedComparison, Purpose, Rival, Source
+from evo_kernel.types import CaseKind, Evaluation, PairedComparison, Proposal, Purpose, Rival, Source, Strategy
 from populations.population import open_population
 from tests.support.scripted import CARD, ENVIRONMENT, FIRST, TASK, ScriptedJudge, ScriptedOperator, scored
 
@@ -134,6 +135,21 @@ def test_tree(searched: Path, tmp_path: Path) -> None:
     for name in ("t.dot", "t.json", "t.graphml"):
         assert evo("tree", searched, "--to", tmp_path / name).returncode == 0
         assert (tmp_path / name).stat().st_size > 100
+
+
+def test_tree_shows_a_best_that_is_not_confirmed_yet(searched: Path, tmp_path: Path) -> None:
+    path = tmp_path / "ahead.db"
+    shutil.copyfile(searched, path)
+    faster = Source("time_us = 0.001\n")
+    with open_population(path, task=CARD, task_identity=TASK, environment=ENVIRONMENT, seed=1) as population:
+        recorded = population.record(population.ask(), Proposal(faster, "scripted", Strategy("leap", "tiling")))
+        population.tell(recorded, scored(faster, Purpose.SCORE))
+    best = recorded.candidate
+    said = evo("tree", path).stdout
+    assert f"{best}  leap" in said and f"candidate {best} is faster, and not confirmed" in said
+    found = json.loads(evo("tree", path, "--json").stdout)
+    assert best not in found["path"] and best in [node["candidate"] for node in found["candidates"]]
+    assert "not confirmed" not in evo("tree", searched).stdout
 
 
 def test_tree_for_scripts(searched: Path) -> None:

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from evo_kernel.cli import models, operating
+from evo_kernel.cli import search as search_commands
 from evo_kernel.cli.traffic import Traffic
-from evo_kernel.config import config_from
+from evo_kernel.config import Config, config_from, with_overrides
 from evo_kernel.errors import ConfigError, UserError
 from evo_kernel.types import Purpose
 from operators.llm.door import Patience
@@ -431,3 +432,11 @@ def test_nothing_imports_litellm_before_a_model_is_asked() -> None:
         "operating.build_operator(load_config(None)); assert not {'litellm', 'operators.llm.door'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-P", "-c", code], check=True)
+
+
+def test_keys_of_a_model_that_the_command_line_names() -> None:
+    named = search_commands._asking(Config(), ("x/one", "x/two"), None, None)
+    assert [one.name for one in named.models.values()] == ["x/one", "x/two"]
+    changed = with_overrides(named, ["models.main.try_s=5", "budget.dollars=2"])
+    assert changed.models["main"].try_s == 5 and changed.models["main"].name == "x/one"
+    assert changed.models["x/two"] == named.models["x/two"] and changed.budget.dollars == 2

@@ -72,7 +72,7 @@ def test_a_dry_run_prints_the_first_prompts_and_asks_nobody(folder: Path) -> Non
     with ChatServer([Answer("")]) as server:
         ended = evo(
             "run", f"{NAME}.py", "--model", "my-model", "--base-url", server.url, "--dry-run", *QUICK,
-            "--set", "models.x.name=unused", "--set", "operators.avo=1",
+            "--set", "models.main.max_tokens=4096", "--set", "operators.avo=1",
         )  # fmt: skip
         assert not server.requests
     assert ended.exit_code == 0, ended.output

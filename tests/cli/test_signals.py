@@ -54,6 +54,7 @@ def test_one_signal_finishes_what_is_in_flight(tmp_path: Path, number: signal.Si
     out, _ = child.communicate(timeout=20)
     assert child.returncode == 130, out
     assert f"stopped by {number.name}" in out
+    assert f"{number.name}: finishing what is under way; once more stops it now" in out
     assert "Traceback" not in out
     with PopulationReader(path) as reader:
         status = reader.status()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -250,15 +251,52 @@ def test_a_broken_machine_stops_the_run_and_scores_nothing(population) -> None:
     assert population.counters().charged == 4
 
 
+def test_a_machine_that_fails_an_operator_at_work_costs_the_attempt_and_not_the_run(population) -> None:
+    """A full disk under a workspace, a judge that is lost in a probe."""
+
+    def before(brief: Brief, probe: Probe) -> None:
+        if brief.attempt % 3 == 0:
+            raise InfraError("no space left on device")
+        probe(brief.parent.source)
+
+    def answer(source: Source, purpose: Purpose, number: int) -> Evaluation:
+        if purpose is Purpose.PROBE and number % 7 == 0:
+            raise InfraError("the child was lost")
+        return scored(source, purpose)
+
+    notebook = Notebook()
+    ended = search(population, ScriptedOperator(before=before), ScriptedJudge(answer), notebook=notebook)
+    assert ended.cause == "budget" and not population.pending()
+    assert {"the machine failed: no space left on device", "the machine failed: the child was lost"} == set(
+        ended.failures
+    )
+    told = [line for line in notebook.lines if line.startswith("failed")]
+    assert len(told) == sum(ended.failures.values()) >= 4
+    assert population.counters().charged >= 20  # probes of failed attempts, too
+
+
+def test_a_machine_that_fails_every_attempt_ends_the_run(population) -> None:
+    def before(brief: Brief, probe: Probe) -> None:
+        raise InfraError("no space left on device")
+
+    ended = search(population, ScriptedOperator(before=before))
+    assert (ended.cause, ended.attempts) == ("machine", EngineSettings().infra_stop)
+    assert "3 times in a row: the machine failed: no space left on device" in ended.why
+
+
 @pytest.mark.parametrize("width", [1, 4])
 def test_a_bug_stops_every_thread_and_is_raised(population, width: int) -> None:
     def before(brief: Brief, probe: Probe) -> None:
         if brief.attempt > 5:
             raise ZeroDivisionError("ours")
 
+    earlier = set(threading.enumerate())
     with pytest.raises(ZeroDivisionError, match="ours"):
         search(population, ScriptedOperator(before=before), settings=replace(QUICK, width=width))
-    assert threading.active_count() < 10
+    until = time.monotonic() + 10  # `stop` closes the ledger in a thread of its own, which nobody waits for
+    while (left := set(threading.enumerate()) - earlier) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not left
 
 
 def test_many_in_flight_hardly_overshoot(population) -> None:
@@ -331,6 +369,33 @@ def test_a_search_waits_for_verdicts_under_way_before_it_calls_itself_barren(pop
     ended = search(population, OneChildEach(), judge, Budget(evaluations=8), EngineSettings(width=8, barren=30))
     assert (ended.cause, ended.statuses) == ("budget", {"passed": 8})
     assert ended.attempts < 8 * (8 + 30)  # they wait; they do not spin
+
+
+class OneThinks(ScriptedOperator):
+    """One attempt thinks for long; the others have nothing to try, and fail at once. What it found has one child."""
+
+    def __init__(self, useful: bool) -> None:
+        super().__init__()
+        self.useful, self._lock, self._thinking = useful, threading.Lock(), False
+
+    def propose(self, brief: Brief, probe: Probe) -> Proposal:
+        with self._lock:
+            first, self._thinking = not self._thinking, True
+        if not first:
+            raise OperatorFailed("everything was tried", operator=self.name)
+        time.sleep(0.5)
+        if not self.useful:
+            raise OperatorFailed("it came to nothing", operator=self.name)
+        return super().propose(brief, probe)
+
+
+@pytest.mark.parametrize("useful", [True, False])
+def test_the_attempt_that_still_thinks_has_the_last_word(population, useful: bool) -> None:
+    """A model takes a minute where operators without one fail in a millisecond."""
+    ended = search(population, OneThinks(useful), settings=EngineSettings(width=4, barren=20))
+    assert ended.cause == "barren" and ended.statuses == {"passed": 1 + useful}
+    rounds = 1 + useful  # what it found is news: the count begins again
+    assert 20 * rounds <= ended.attempts <= (20 + 4) * rounds, "they wait for it, and do not spin meanwhile"
 
 
 MEASURED = replace(ENVIRONMENT, kind="measured", device="a GPU")

@@ -257,11 +257,19 @@ def check_faults():
     kind, text = fault_of("y = tl.load((x0_ptr + at).to(tl.int64).to(tl.pointer_type(tl.float32)) + 2**40)", [x], y)
     assert "points nowhere" in text or "outside" in text, text
     kind, text = fault_of("y = x0 + undefined", [x], y)
-    assert "NameError" in text and "program (0, 0, 0)" in text, text
+    assert "NameError" in text and "program (0, 0, 0) fails at `y = x0 + undefined`" in text, text
     kind, text = fault_of('y = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x0], tl.float32, True, 1)', [x], y)
     assert kind == "NotInterpretable" and "inline assembly" in text, (kind, text)
     masked = elementwise("y = tl.load(x0_ptr + at + 3, mask=at < 61, other=0.0)", [x], y)
     same(masked, torch.nn.functional.pad(x[3:], (0, 3)))
+
+
+def check_loop_indices_are_tensors():
+    x = draw(64)
+    for loop in ("range(1, 4)", "tl.range(1, 4, num_stages=2)", "tl.range(1, 5, step=2)", "tl.range(1, SIZE // 16)"):
+        made = elementwise(f"y = x0\n    for i in {loop}:\n        y += x0 * i.to(tl.int64)", [x], torch.empty(64))
+        count = 1 + (1 + 3 if "step" in loop else 1 + 2 + 3)
+        same(made, x * count, rtol=1e-6, atol=1e-6)
 
 
 def check_programs_run_in_a_drawn_order():

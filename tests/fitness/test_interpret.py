@@ -15,7 +15,7 @@ def outcomes():
 CHECKS = [
     "softmax", "matmul", "tf32_is_seen", "bfloat16_arithmetic", "bfloat16_reductions", "float8", "rounding",
     "custom_reductions", "device_functions", "atomics", "descriptors", "aten", "faults",
-    "programs_run_in_a_drawn_order",
+    "loop_indices_are_tensors", "programs_run_in_a_drawn_order",
 ]  # fmt: skip
 
 

@@ -91,6 +91,15 @@ def test_a_late_round_is_a_timeout(runner):
     assert result.status is Status.TIMEOUT and "within 1 s" in result.reason
 
 
+def test_what_only_the_text_does_wrong_is_not_held_against_the_same_code(runner):
+    text = softmax().plan.kernels[0].text
+    result = runner.check(softmax(text + "    row.too(tl.int64)\n"), CASE, ROUNDS)
+    assert result.status is Status.RUNTIME_ERROR and result.of_text, result
+    assert "fails at `row.too(tl.int64)`: AttributeError" in result.reason
+    result = runner.check(softmax(text + "    tl.store(y_ptr + 2**33, 0.0)\n"), CASE, ROUNDS)
+    assert result.status is Status.RUNTIME_ERROR and not result.of_text, result
+
+
 def test_an_input_that_is_changed_is_named(runner):
     text = softmax().plan.kernels[0].text + "    tl.store(x_ptr + row * x_stride, 0.0)\n"
     result = runner.check(softmax(text), CASE, ROUNDS)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
+from evo_kernel.errors import OperatorFailed
 from evo_kernel.types import (
     Brief,
     CaseCard,
@@ -22,6 +24,7 @@ from evo_kernel.types import (
     TaskCard,
     Tried,
 )
+from operators.controls import BestOfN, LongSession, Sequential
 from operators.llm.base import Message
 from operators.llm_crossover import LlmCrossover
 from operators.macro.catalogue import STOP, UNGUIDED, proposed
@@ -134,7 +137,7 @@ def conversations() -> dict[str, tuple[Message, ...]]:
     offered = (*applicable(brief.parent.source, CARD), own, STOP)
     state = MacroState(CARD, brief.parent, brief.parent.source, brief.tried, 1, brief, True, ((ONLINE, "kept"),))
     coder = LlmCoder(FakeModel(""), shared)
-    hinted = Prompts(hint=from_another_task())
+    hinted = Prompts(hint=from_another_task(), example=brief.inspirations[0].source)
     alone = LlmCoder(FakeModel(""), prompts(Switches(hierarchy=False)))
     return {
         "prompt_transfer.txt": (hinted.system(CARD, H200, "macro"),),
@@ -146,7 +149,42 @@ def conversations() -> dict[str, tuple[Message, ...]]:
         .opening(brief, brief.parent.source, brief.inspirations[0])
         .messages,
         "prompt_repair.txt": repair(brief, shared),
+        **controls(brief, shared),
     }
+
+
+class Past:
+    """A lineage of the sample's parent, what came before it, what is better, and what was made since."""
+
+    def __init__(self) -> None:
+        self.made: list[Relative] = []
+
+    def first(self) -> Relative:
+        return Relative(1, seed_of("softmax"), 0, 0, measured(("m=4096 n=4096", 60.0, 0.4)))
+
+    def best(self) -> Relative:
+        return sample().parent
+
+    def latest(self, count: int) -> list[Relative]:
+        return [*self.made, sample().inspirations[1], sample().inspirations[0]][:count]
+
+
+def controls(brief: Brief, shared: Prompts) -> dict[str, tuple[Message, ...]]:
+    """The first prompt of each control, and of the long session the one that goes on."""
+    found: dict[str, tuple[Message, ...]] = {}
+    for kind in (BestOfN, Sequential, LongSession):
+        answer = block("BLOCK = 256", "BLOCK = 512")
+        model = FakeModel(*[answer] * 2)
+        past = Past()
+        control = kind(model, past, shared)
+        name = kind.name.replace("-", "_")
+        for number in range(2 if kind is LongSession else 1):
+            with contextlib.suppress(OperatorFailed):  # the second time it is no news
+                made = control.propose(brief, Judged(lambda text: None)).source
+                past.made = [Relative(40, made, 2, 0, measured(("m=4096 n=4096", 40.0, 0.6)))]
+            asked = model.asked[-1] if number == 0 else model.asked[-1][2:]
+            found[f"prompt_{name}{'_on' * number}.txt"] = tuple(asked)
+    return found
 
 
 def repair(brief: Brief, shared: Prompts) -> tuple[Message, ...]:

@@ -118,6 +118,7 @@ def test_a_known_candidate_is_no_news():
     [
         (reply(ONE + TWO, finish="length"), "format: the answer was cut off"),
         (reply("", tool_calls=[ToolCall("1", "edit", "{}")]), "format: there are no tools here"),
+        (reply("B's idea is in A already.\n\nGIVE UP: nothing is left to merge."), "gave up: nothing is left to merge"),
         (reply("", finish="refused"), r"the model failed \(refused\)"),
         (ModelFailed("out of money", "budget"), r"the model failed \(budget\): out of money"),
         (ModelFailed("gone", "down"), r"the model failed \(down\)"),
@@ -156,6 +157,7 @@ def test_a_machine_fault_is_not_repaired():
         (Status.BUILD_ERROR, "OutOfResources: out of resource: shared memory, Required: 294912", Fault.LAUNCH),
         (Status.BUILD_ERROR, "not valid Python: '(' was never closed (line 3)", Fault.COMPILE),
         (Status.RUNTIME_ERROR, "the GPU stopped: an illegal memory access was encountered", Fault.LOAD_STORE),
+        (Status.RUNTIME_ERROR, "kernel k fails at `y = x.too()`: AttributeError: no attribute 'too'", Fault.COMPILE),
         (Status.RUNTIME_ERROR, "kernel reads outside a buffer", Fault.LOAD_STORE),
         (Status.RUNTIME_ERROR, "out of GPU memory: 96 GiB", Fault.LAUNCH),
         (Status.WRONG, "the output has 7 of 9 elements that were never written", Fault.LOAD_STORE),

@@ -15,6 +15,7 @@ from operators.llm.endpoint import Endpoint
 from operators.llm.purse import Allowance, Price
 from operators.llm.shrink import MARK
 from operators.llm.transcript import unpack
+from operators.llm.wire import LiteLLMWire
 from tests.operators.support_llm import ASK, QUICK, WIRE, served
 from tests.support.chat_server import Answer, broken, busy, drip, failure, overflow, reset
 
@@ -323,3 +324,17 @@ def test_stopping_ends_waits(answer):
         threading.Timer(0.3, stop.set).start()
         began = time.monotonic()
         assert "stopped" in failed(model).reason and time.monotonic() - began < 2
+
+
+def test_a_wire_that_is_closed_leaves_no_thread_and_may_be_used_again():
+    earlier, wire = set(threading.enumerate()), LiteLLMWire()
+    for _ in range(2):
+        with served([Answer("hello")], wire=wire) as (_, model):
+            assert model.complete(ASK).message.content == "hello"
+            assert "model-calls" in {thread.name for thread in set(threading.enumerate()) - earlier}
+        wire.close()
+        until = time.monotonic() + 10
+        while (left := set(threading.enumerate()) - earlier) and time.monotonic() < until:
+            time.sleep(0.01)
+        assert not left
+    wire.close()

@@ -90,9 +90,11 @@ def test_a_proposal_is_offered_again_once_something_came_of_it():
     policy.learn(credit(dataclasses.replace(decision, calls=()), 0.2, witnessed=False))
     assert own in policy.choose(state(free=True), OFFERED, rng()).offered
     assert own not in policy.choose(state(), OFFERED, rng()).offered, "a coder that is not free cannot do it"
+    child = dataclasses.replace(state(free=True), parent=dataclasses.replace(PARENT, strategies=(own,)))
+    assert own not in policy.choose(child, OFFERED, rng()).offered, "it is in the source already"
     tried = dataclasses.replace(state(free=True), tried=(Tried(own, None, None),))
     assert own not in policy.choose(tried, OFFERED, rng()).offered
-    assert "half-and-half: once, seen in the plan 0 times, +22.1 %" in policy.messages(state(), OFFERED)[1].content
+    assert "half-and-half: once, +22.1 %" in policy.messages(state(), OFFERED)[1].content
 
 
 def test_learning_is_replay_and_reaches_the_fallback():

@@ -31,7 +31,7 @@ def test_a_candidate_counts_once_and_descendants_do_not():
     memory.learn(earned(ONLINE, float("nan"), 10))
     (lesson,) = memory.lessons(CARD)
     assert (lesson.times, lesson.witnessed) == (2, 1) and lesson.log_gain == pytest.approx(0.1)
-    assert memory.paid() == ["- online-row: 2 times, seen in the plan 1 times, +5.1 % speed on average"]
+    assert memory.paid() == ["- online-row: 2 times, seen in the plan once, +5.1 % speed on average"]
 
 
 def test_what_was_made_up_stays_in_its_population():

@@ -13,9 +13,11 @@ from operators.macro.bandit import BanditPolicy
 from operators.macro.catalogue import STOP
 from operators.macro.policies import UniformPolicy
 from operators.micro.coder import Coder, RewriteCoder
+from operators.micro.llm_coder import LlmCoder
 from operators.micro.rewrites import REWRITES, RewriteFailed
-from operators.micro.steps import kept_strategies
+from operators.micro.steps import Walk, kept_strategies
 from operators.mtmc import TRIES, MtmcOperator
+from tests.operators.support_model import FakeModel
 from tests.operators.support_search import (
     TASK,
     brief,
@@ -93,6 +95,31 @@ def test_sources_that_offer_nothing_fail_with_a_reason():
     other = relative(1, Source(PARENT.source.text, "cuda"))
     with pytest.raises(OperatorFailed, match="no strategy applies"):
         MtmcOperator(UniformPolicy(), CODER).propose(brief(other), no_probe)
+
+
+def test_a_kernel_that_no_timed_case_launches_is_not_worked_on():
+    text = (
+        "import torch\nimport triton\nimport triton.language as tl\n\n\n"
+        + "".join(
+            f"@triton.jit\ndef {name}(x_ptr, y_ptr, n, B: tl.constexpr):\n    at = tl.program_id(0) * B + tl.arange(0, B)\n"
+            "    tl.store(y_ptr + at, tl.load(x_ptr + at, mask=at < n, other=0.0), mask=at < n)\n\n\n"
+            for name in ("short_kernel", "long_kernel")
+        )
+        + "def run(x):\n    y = torch.empty_like(x)\n    n = x.numel()\n    if n < 65536:\n"
+        "        short_kernel[(1,)](x, y, n, B=65536)\n    else:\n"
+        "        long_kernel[(triton.cdiv(n, 1024),)](x, y, n, B=1024)\n    return y\n"
+    )
+    parent = relative(1, Source(text))
+
+    def regions(ran):
+        judged = dataclasses.replace(parent, evaluation=ran and evaluation(plan(kernel(name=ran))))
+        walk = Walk(brief(judged), LlmCoder(FakeModel("")), np.random.default_rng(0), no_probe)
+        return {strategy.region for strategy in walk.offers()}
+
+    both = {"kernel short_kernel", "kernel long_kernel", "kernel short_kernel -> long_kernel"}
+    assert regions("short_kernel") == {"kernel short_kernel"}
+    assert regions(None) == both, "nothing was timed"
+    assert regions("another") == both, "the plan's name is not the source's"
 
 
 def test_a_strategy_that_cannot_be_carried_out_is_rolled_back_and_another_chosen():

@@ -56,7 +56,7 @@ def test_the_prefix_is_the_same_for_another_parent():
 
 def test_roles_share_all_but_their_end():
     coder, macro = (prompts().system(CARD, H200, role).content for role in ("coder", "macro"))
-    start = coder.index("## Your part")
+    start = coder.index("## Your part")  # no "How to answer" in a role alone
     assert coder[:start] == macro[:start] and start > 0.6 * len(coder)
 
 
@@ -160,7 +160,8 @@ def test_no_part_outgrows_its_budget_whatever_others_write():
             return [dataclasses.replace(note, text="\n".join([flood] * 9)) for note in super().search(query, k)]
 
     memory = Memory([dataclasses.replace(ELSEWHERE, task=f"t{n}") for n in range(900)])
-    shared = Prompts(knowledge=Floods(), profile=lambda r: flood, memory=memory, hint=flood)
+    shared = Prompts(knowledge=Floods(), profile=lambda r: flood, memory=memory, hint=flood,
+                     example=brief.inspirations[0].source)  # fmt: skip
     state = MacroState(brief.task, brief.parent, brief.parent.source, trail=((ONLINE, flood),) * 900, brief=brief)
     offered = tuple(proposed(f"new-{n}", "memory", flood) for n in range(40))
     macro = LlmPolicy(FakeModel(""), shared).messages(state, offered)
@@ -173,7 +174,8 @@ def test_no_part_outgrows_its_budget_whatever_others_write():
         "Passages": budgets.knowledge, "Source": budgets.source, "What has paid in": budgets.paid,
         "What has paid on": budgets.lessons, "This attempt": budgets.trail, "Choose": budgets.offers,
         "Strategies of B": budgets.tried, "Guide": budgets.guide, "The strategy": 200, "Triton": budgets.api,
-        "Hardware": budgets.hardware, "Your part": 600,
+        "Hardware": budgets.hardware, "Your part": 600, "How to answer": 600,
+        "The fastest kernel of that task": budgets.example,
     }  # fmt: skip
     for messages in (macro, coder, crossover):
         parts = "\n".join(message.content for message in messages).split("\n## ")[1:]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from sqlite_utils import Database
 
-from evo_kernel.types import Call, Proposal, Purpose, Source
+from evo_kernel.types import Call, CaseKind, PairedComparison, Proposal, Purpose, Rival, Source
 from populations.gate import GateSettings, stands, surely_better
 from populations.population import open_population
 from populations.reading import PopulationReader
@@ -160,3 +160,13 @@ def test_a_confirmation_gives_no_hidden_case_away():
     said = stands(wrong, settings)
     assert not said.passed and "secret" not in said.reason
     assert stands(replace(scored(3.0), purpose=Purpose.CONFIRM), settings).passed
+
+
+def test_a_refuted_confirmation_says_by_whom():
+    confirmed = replace(scored(3.0), purpose=Purpose.CONFIRM)
+    slower = PairedComparison("secret", CaseKind.CONFIRM, Rival.CHAMPION, "p", 0.9, 0.9, 0.9, 0, "slower")
+    said = stands(replace(confirmed, comparisons=(slower,)), GateSettings(regress=0.5))
+    assert not said.passed and "slower than the version to beat" in said.reason and "secret" not in said.reason
+    no_faster = PairedComparison("large", CaseKind.SEARCH, Rival.FIRST, "p", 1.0, 0.9, 1.1, 40, "unsure")
+    said = stands(replace(confirmed, comparisons=(no_faster,)), GateSettings())
+    assert not said.passed and "not surely faster than the first kernel" in said.reason

@@ -10,6 +10,7 @@ Answers are served in order, the last one again and again; or a function makes t
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import socket
 import struct
@@ -122,6 +123,7 @@ class ChatServer:
 
     def __exit__(self, *_: object) -> None:
         self._http.shutdown()
+        self._http.hang_up()
         self._http.server_close()
 
     def answer(self, request: dict[str, Any], key: str) -> tuple[int, Answer]:
@@ -139,6 +141,28 @@ class _Http(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 256
     chat: ChatServer
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._lock, self._open = threading.Lock(), set[socket.socket]()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            self._open.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._open.discard(request)
+        super().shutdown_request(request)
+
+    def hang_up(self) -> None:
+        """End connections that a client keeps for later, and with them the threads that listen to them."""
+        with self._lock:
+            left = list(self._open)
+        for connection in left:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away is what some tests are about."""

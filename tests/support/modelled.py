@@ -6,9 +6,10 @@ python -m tests.support.modelled FILE --url URL        a process to be killed
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,14 @@ from evo_kernel.cli.operating import operating
 from evo_kernel.cli.traffic import Traffic
 from evo_kernel.config import Config, config_from
 from evo_kernel.engine import Engine, EngineSettings, Summary
-from evo_kernel.types import Evaluation, Purpose, Source, Status
+from evo_kernel.errors import UserError
+from evo_kernel.types import CaseKind, Evaluation, Knobs, Purpose, Source, Status
 from populations.population import LineagePopulation, open_population
 from tests.support.chat_server import Answer, ChatServer
 from tests.support.scripted import CARD, ENVIRONMENT, TASK, Notebook, scored
 
 FIRST = Source("import triton\n\nBLOCK = 128\n\n\ndef run(x):\n    return x  # time_us = 100.0\n")
+ROUNDS = 8  # answers in a conversation
 TIME = re.compile(r"time_us = ([\d.]+)")
 
 
@@ -62,6 +65,11 @@ class CommentJudge:
             charged=charged,
         )
 
+    def profile(
+        self, source: Source, knobs: Knobs, kinds: Sequence[CaseKind], counters: bool | None, case_name: str | None
+    ) -> Mapping[str, Any]:
+        raise UserError("a made-up kernel has no profile")
+
     def close(self) -> None: ...
 
 
@@ -73,6 +81,22 @@ def faster(request: Mapping[str, Any], number: int) -> Answer:
     """What a model answers: a choice where it is asked for JSON, else a whole file that is a little faster."""
     del request
     return Answer(f"```python\n{kernel_of(100.0 - 50.0 * number / (number + 20))}```", tokens=(3000, 500, 1000))
+
+
+def conversing(request: Mapping[str, Any], number: int) -> Answer:
+    """What an agent answers in a conversation of ROUNDS answers: write, probe, evaluate, look, and at last a commit."""
+    done = sum(message["role"] == "assistant" for message in request["messages"])
+    time_us = 100.0 - 50.0 * number / (number + 2000)
+    write = ("write_file", json.dumps({"path": "kernel.py", "text": kernel_of(time_us, f"# {number}")}))
+    rounds = {
+        0: (("list_files", "{}"), ("lineage", "{}")),
+        1: (write, ("probe", "{}")),
+        2: (("evaluate", json.dumps({"idea": f"idea {number}"})),),
+        3: (("read_file", json.dumps({"path": "kernel.py"})),),
+    }
+    submit = ("submit", json.dumps({"idea": f"step {number}", "strategy": f"step-{number}", "family": "tiling"}))
+    last = (write, submit, ("give_up", json.dumps({"reason": "nothing left"})))
+    return Answer("", tool_calls=last if done >= ROUNDS - 1 else rounds[done % 4], tokens=(3000, 500, 1000))
 
 
 def config_for(url: str | None, **changes: Any) -> Config:
@@ -101,13 +125,14 @@ def search(
     judge: CommentJudge | None = None,
     traffic: Traffic | None = None,
     stop: threading.Event | None = None,
+    attempts: int | None = None,
 ) -> Ended:
     judge, heard = judge or CommentJudge(), Notebook()
     with opened(file, config) as population:
         population.plant(FIRST)
         ledger = compose.ledger_of(config, population, traffic)
         with operating(config, population, judge, ledger, heard.trouble, _as_is, traffic, stop) as operator:
-            settings = EngineSettings(width=config.width, remeasured=0.0, barren=20)
+            settings = EngineSettings(width=config.width, attempts=attempts, remeasured=0.0, barren=20)
             ended = Engine(population, operator, judge, ledger, settings, heard).run()
     return Ended(ended, heard.lines, judge)
 
@@ -132,9 +157,11 @@ def main() -> None:
     parser.add_argument("file", type=Path, nargs="?")
     parser.add_argument("--url")
     parser.add_argument("--serve", type=float, metavar="SECONDS", help="answer, so late, until it is ended")
+    parser.add_argument("--converse", action="store_true", help="answer as an agent with tools")
     options = parser.parse_args()
     if options.serve is not None:
-        with ChatServer(lambda *asked: replace(faster(*asked), delay_s=options.serve), remember=False) as server:
+        say = conversing if options.converse else faster
+        with ChatServer(lambda *asked: replace(say(*asked), delay_s=options.serve), remember=False) as server:
             print(server.url, flush=True)
             threading.Event().wait()
     print("ready", flush=True)

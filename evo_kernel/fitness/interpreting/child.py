@@ -5,7 +5,7 @@ every round; answered by {"rounds": [{"outputs": {B: base64}, "inputs": {B: sha2
 the first fault. Every round has memory of its own, poisoned anew, and loads the kernels' text again.
 Request {"command": "traffic", "plan"} with `bufferB.bin` for inputs whose values decide addresses; answered by
 {"traffic": [...]}, or {"fault"}. Request {"command": "look", "plan", "seed"} with `bufferB.bin` for every input,
-answered by {"look": {...}}, or {"fault"}. A kernel's fault is {"status", "reason"}.
+answered by {"look": {...}}, or {"fault"}. A kernel's fault is {"status", "reason", "of_text"?}.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ def _run(plan: Plan, inputs: dict[int, bytes], folder: Path) -> dict[str, Any]:
     }
 
 
-def _said(fault: KernelFault | NotInterpretable) -> dict[str, str]:
+def _said(fault: KernelFault | NotInterpretable) -> dict[str, Any]:
     if isinstance(fault, KernelFault):
-        return {"status": "runtime_error", "reason": str(fault)}
+        return {"status": "runtime_error", "reason": str(fault), "of_text": fault.of_text}
     return {"status": "rejected", "reason": f"it cannot be checked without a GPU: {fault}"}
 
 

@@ -308,7 +308,7 @@ class InterpreterRunner:
             fault = answer["fault"]
             status = Status(fault["status"]) if fault["status"] in set(Status) else Status.RUNTIME_ERROR
             status = Status.RUNTIME_ERROR if status in (Status.PASSED, Status.INFRA_ERROR, Status.REFUTED) else status
-            return Checked(status, str(fault["reason"])[:2000])
+            return Checked(status, str(fault["reason"])[:2000], of_text=bool(fault.get("of_text")))
         last = detail.strip().splitlines()[-1] if detail.strip() else outcome
         status, text = _STATUS.get(outcome, (Status.RUNTIME_ERROR, "it ended in the interpreter: {last}"))
         return Checked(status, text.format(deadline=self._deadline_s, last=last))

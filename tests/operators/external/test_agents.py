@@ -26,7 +26,7 @@ from operators.knowledge.base import KnowledgeBase
 from operators.workbench.judging import Allowed
 from populations.population import LineagePopulation, open_population
 from populations.reading import PopulationReader
-from tests.support.scripted import CARD, ENVIRONMENT, TASK, ScriptedJudge, scored
+from tests.support.scripted import CARD, ENVIRONMENT, TASK, Notebook, ScriptedJudge, scored
 
 ROOT = Path(__file__).resolve().parents[3]
 FIRST = Source("time_us = 100.0\n\n\ndef run(x):\n    return x\n")
@@ -181,6 +181,24 @@ def test_the_readme_is_enough(setting: Setting, tmp_path: Path) -> None:
     assert asked.returncode == 3 and "the attempt is over, or nobody answers" in asked.stderr
 
 
+def test_what_our_side_breaks_is_said_and_the_agent_goes_on(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    real = Attempt.call
+
+    def call(self: Attempt, tool: str, arguments: object) -> object:
+        if tool == "notes":
+            raise OSError("the disk is full")
+        return real(self, tool, arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Attempt, "call", call)
+    setting.failure('mkdir folder; ./probe folder; echo "then $?"; ./notes; echo "then $?"; ./show x; ./lineage')
+    log = setting.log()
+    assert "folder is no file" in log and log.count("then 1\n") == 2
+    assert "notes broke down" in log and "the disk is full" in capfd.readouterr().err
+    assert "'x' is no version: write 3 or C3" in log and "C1 [seed]" in log
+
+
 # ---- what is not --------------------------------------------------------------------------------------------------
 
 
@@ -217,6 +235,29 @@ def test_output_is_bounded(setting: Setting) -> None:
     log = setting.log()
     assert log.startswith("first") and log.endswith("last\n") and "bytes left out" in log
     assert len(log) < 101_000 and time.monotonic() - began < 20
+
+
+def test_a_log_on_a_full_disk_costs_the_log_alone(setting: Setting) -> None:
+    setting.folder.mkdir(exist_ok=True)
+    (setting.folder / "attempt-2.log").symlink_to("/dev/full")
+    loud = "head -c 9000000 /dev/zero"
+    proposal = setting.propose(f"{loud}; {FASTER}; {SUBMIT}; {loud}")
+    assert "50.0" in proposal.source.text
+
+
+def test_a_workspace_that_cannot_be_made_costs_the_attempt_and_not_the_run(setting: Setting) -> None:
+    setting.folder.mkdir(exist_ok=True)
+    (setting.folder / "attempt-3").symlink_to(
+        "/dev/full/nothing"
+    )  # the second attempt's: as little room as a full disk
+    operator, heard = setting.operator(f"{FASTER}; {SUBMIT}"), Notebook()
+    settings = EngineSettings(attempts=3, infra_wait_s=0.0)
+    ended = Engine(setting.population, operator, Judge(), Ledger(Budget()), settings, heard).run()
+    assert (ended.cause, ended.attempts) == ("budget", 3)
+    (why,) = [reason for reason in ended.failures if "the machine failed" in reason]
+    assert "attempt-3 cannot be used" in why
+    assert [line for line in heard.lines if line.startswith("failed 3: the machine failed")]
+    assert ended.best is not None and ended.best.evaluation is not None and (ended.best.evaluation.score or 0) > 1.9
 
 
 def test_an_agent_that_kills_its_keeper(setting: Setting) -> None:

@@ -144,6 +144,16 @@ def test_links_are_not_followed(work, tmp_path):
     assert not (tmp_path / "new.txt").exists()
 
 
+def test_what_is_no_file_is_said_and_leaves_nothing_open(work):
+    said(work, "write_file", path="sub/notes.txt", text="x")
+    os.mkfifo(work.workspace.folder / "pipe")
+    before = len(os.listdir("/proc/self/fd"))
+    for name in ("sub", "pipe"):
+        assert f"{name} is no file; list_files" in refused(work, "read_file", path=name)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert "did you mean kernel.py? list_files shows the 4" in refused(work, "read_file", path="kernels.py")
+
+
 def test_a_workspace_is_bounded(work):
     assert "larger than" in refused(work, "write_file", path="big.txt", text="x" * 500_000)
     for number in range(MAX_FILES - 3):
@@ -252,6 +262,7 @@ def test_knowledge_names_its_source(work):
 def test_notes_must_be_founded(work, rooms):
     text = "Fewer stages are faster here."
     cited = [{"evaluation": "E7.1", "samples": 45}]
+    assert said(work, "notes") == "no notes yet" and "no note fits 'zebra'" in said(work, "notes", query="zebra")
     assert "unfounded" in refused(work, "note", text=text, evidence=cited)
     said(work, "evaluate", idea="as it is")
     assert "45 samples a case, not 90" in refused(work, "note", text=text, evidence=[cited[0] | {"samples": 90}])

@@ -1,0 +1,27 @@
+"""What `evo-kernel agent` returns to a script."""
+
+from __future__ import annotations
+
+import pytest
+
+from evo_kernel.budget import Spent
+from evo_kernel.cli.agent import _exit_code
+from evo_kernel.engine import Summary
+from evo_kernel.types import Purpose, Relative
+from tests.support.scripted import FIRST, scored
+
+BEFORE = Relative(1, FIRST, 0, 0, scored(FIRST, Purpose.SCORE))  # a good kernel that was there before any agent came
+
+
+@pytest.mark.parametrize(
+    ("cause", "statuses", "code"),
+    [
+        ("budget", {}, 1),
+        ("budget", {"wrong": 1}, 1),
+        ("budget", {"passed": 1, "wrong": 1}, 0),
+        ("interrupted", {}, 130),
+        ("machine", {"passed": 1}, 3),
+    ],
+)
+def test_zero_means_that_an_agent_committed_something(cause: str, statuses: dict[str, int], code: int) -> None:
+    assert _exit_code(Summary("", cause, 1, statuses, {}, 1.0, Spent(), BEFORE)) == code
