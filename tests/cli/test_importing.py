@@ -3,30 +3,49 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
-from tests.cli.test_look import evo
+import pytest
+
+from evo_kernel.cli.main import main
 from tests.support.benchmark import checkout
 
 
-def test_import_lists_checks_and_writes(tmp_path: Path) -> None:
+@pytest.fixture
+def evo(monkeypatch, capsys):
+    """The command line in this process: (exit code, stdout, stderr). A child of its own costs seconds a call."""
+
+    def called(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["evo-kernel", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return code, *capsys.readouterr()
+
+    return called
+
+
+def test_import_lists_checks_and_writes(evo, tmp_path: Path) -> None:
     root = checkout(tmp_path / "checkout")
-    listed = evo("tasks", "import", f"kernelbench:{root}/level1", "--list").stdout.splitlines()
-    assert len(listed) == 7 and listed[0].endswith("level1/1  Softmax")
-    for broken in ("4_No_inputs", "5_Random", "6_Bessel", "2_Loss", "7_Hinge"):
-        (root / f"KernelBench/level1/{broken}.py").unlink()
-    done = evo("tasks", "import", f"kernelbench:{root}/level1", "--check", "--json")
-    found = json.loads(done.stdout)
+    _, listed, _ = evo("tasks", "import", f"kernelbench:{root}/level1", "--list")
+    assert len(listed.splitlines()) == 7 and listed.splitlines()[0].endswith("level1/1  Softmax")
+    for other in ("4_No_inputs", "5_Random", "6_Bessel", "2_Loss", "7_Hinge"):
+        (root / f"KernelBench/level1/{other}.py").unlink()
+    _, said, _ = evo("tasks", "import", f"kernelbench:{root}/level1", "--check", "--json")
+    found = json.loads(said)
     assert [row["loads"] for row in found["problems"]] == [True, False]
     assert found["summary"]["level1"] == {
         "problems": 2, "load": 1, "check": 1, "degenerate": 1,
         "first_kernels": 1, "first_mixed": 0, "first_torch": 0, "first_none": 1,
     }  # fmt: skip
-    assert evo("tasks", "import", f"kernelbench:{root}/level2/1", "--to", tmp_path / "task.py").returncode == 0
-    assert evo("tasks", "show", tmp_path / "task.py").returncode == 0
+    assert evo("tasks", "import", f"kernelbench:{root}/level2/1", "--to", tmp_path / "task.py")[0] == 0
+    assert evo("tasks", "show", tmp_path / "task.py")[0] == 0
 
 
-def test_mistakes_end_with_code_2_and_one_line(tmp_path: Path) -> None:
-    for spec in (f"kernelbench:{tmp_path}/level1", "kernelbench:nowhere", "other:there"):
-        done = evo("tasks", "import", spec, "--list")
-        assert done.returncode == 2 and "Traceback" not in done.stderr and len(done.stderr.splitlines()) == 1, spec
+@pytest.mark.parametrize("spec", ["kernelbench:{}/level1", "kernelbench:nowhere", "other:there"])
+def test_mistakes_end_with_code_2_and_one_line(evo, tmp_path: Path, spec: str) -> None:
+    code, _, stderr = evo("tasks", "import", spec.format(tmp_path), "--list")
+    assert code == 2 and "Traceback" not in stderr and len(stderr.splitlines()) == 1
