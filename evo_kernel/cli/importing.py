@@ -89,22 +89,19 @@ def _write(task: Any, file: Path) -> None:
 def _check(found: Sequence[Any], deadline_s: float, memory_gb: float, as_json: bool) -> None:
     rows: list[dict[str, Any]] = []
     for entry, row in _surveyed(found, deadline_s, memory_gb):
-        data = asdict(row) | {"level": entry.level, "number": entry.number, "degenerate": row.degenerate}
+        data = asdict(row) | {"label": entry.label, "group": entry.group, "degenerate": row.degenerate}
         rows.append(data)
         if not as_json:
             click.echo(_line(data))
-    summary = {f"level{level}": _counts([r for r in rows if r["level"] == level]) for level in _levels(rows)}
+    groups = dict.fromkeys(row["group"] for row in rows)
+    summary = {group: _counts([row for row in rows if row["group"] == group]) for group in groups}
     if as_json:
         click.echo(json.dumps({"problems": rows, "summary": summary}))
         return
-    click.echo("\n| level | problems | load | check | degenerate | " + " | ".join(f"first: {k}" for k in FIRST) + " |")
+    click.echo("\n| group | problems | load | check | degenerate | " + " | ".join(f"first: {k}" for k in FIRST) + " |")
     click.echo("| --- " * (5 + len(FIRST)) + "|")
     for level, counts in summary.items():
         click.echo(f"| {level} | " + " | ".join(str(number) for number in counts.values()) + " |")
-
-
-def _levels(rows: Sequence[dict[str, Any]]) -> list[int]:
-    return sorted({row["level"] for row in rows})
 
 
 def _counts(rows: Sequence[dict[str, Any]]) -> dict[str, int]:
@@ -119,13 +116,12 @@ def _counts(rows: Sequence[dict[str, Any]]) -> dict[str, int]:
 
 
 def _line(row: dict[str, Any]) -> str:
-    name = f"level{row['level']}/{row['number']}"
     told = ["loads" if row["loads"] else "DOES NOT LOAD", "checks" if row["checks"] else "DOES NOT CHECK"]
     if row["degenerate"]:
         stock = [f"{what} passes the benchmark's test ({row['stock_at']})" for what in row["stock"]]
         told.append("DEGENERATE: " + ", ".join([*stock, *row["findings"]]))
     told.append(f"first kernel {row['first']}" + (f" ({', '.join(row['left'])} stay)" if row["left"] else ""))
-    return f"{name:<12} " + "; ".join(told) + (f"; {row['reason']}" if row["reason"] else "")
+    return f"{row['label']:<12} " + "; ".join(told) + (f"; {row['reason']}" if row["reason"] else "")
 
 
 def _surveyed(found: Sequence[Any], deadline_s: float, memory_gb: float) -> Iterator[tuple[Any, Survey]]:

@@ -47,6 +47,14 @@ class Entry:
         return f"{SCHEME}:{self.path.parent.parent}/level{self.level}/{self.number}"
 
     @property
+    def group(self) -> str:
+        return f"level{self.level}"
+
+    @property
+    def label(self) -> str:
+        return f"level{self.level}/{self.number}"
+
+    @property
     def title(self) -> str:
         return self.path.stem.partition("_")[2].strip("_").replace("_", " ")
 

@@ -25,7 +25,10 @@ SMALL_ELEMENTS = 2_000_000
 """Search cases with at most this many input elements may stand in for missing check cases: the interpreter, which
 runs about a million elements a second, can still check them."""
 
-IMPORTERS = {"kernelbench": "evo_kernel.tasks.kernelbench"}
+IMPORTERS = {
+    "kernelbench": "evo_kernel.tasks.kernelbench",
+    "tritonbench": "evo_kernel.tasks.tritonbench",
+}
 """Scheme of a TASK → the module that reads that benchmark's checkout: `read(rest)`, `entries(rest)`."""
 
 _EXAMPLE_CASES = 'CASES = {"check": [{"n": 37}], "search": [{"n": 4096}]}'

@@ -81,7 +81,7 @@ class Problem:
         seed = SEED if fake else int(torch.randint(1 << 62, (), generator=generator, device=device))
         if not fake:
             self._refuse_too_large(case, device)
-        with _own_numbers(device), torch.no_grad(), torch.device(device):
+        with own_numbers(device), torch.no_grad(), torch.device(device):
             torch.manual_seed(seed)
             drawn = self.drawn(case)
             model = self.model(case)
@@ -105,7 +105,7 @@ class Problem:
 
     def variant(self, case: Mapping[str, Any]) -> _Variant:
         """Module and shapes at these sizes, without data where the constructor can do without."""
-        with _disable_current_modes(), _own_numbers("cpu"), torch.no_grad():
+        with _disable_current_modes(), own_numbers("cpu"), torch.no_grad():
             try:
                 with FakeTensorMode(allow_non_fake_inputs=True):
                     return _Variant(self, case)
@@ -242,7 +242,7 @@ def free_bytes(device: torch.device) -> int:
 
 
 @contextlib.contextmanager
-def _own_numbers(device: torch.device | str) -> Iterator[None]:
+def own_numbers(device: torch.device | str) -> Iterator[None]:
     """Whatever is drawn inside from torch's own generators leaves no trace in them."""
     kind = torch.device(device)
     devices = [kind.index or 0] if kind.type == "cuda" else []

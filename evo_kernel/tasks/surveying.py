@@ -118,6 +118,8 @@ def _passing(task: Task, sizes: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _allclose(got: torch.Tensor, wanted: torch.Tensor) -> bool:
+    if wanted.is_complex():
+        return False
     return torch.allclose(got.float(), wanted.float(), rtol=STOCK_TOLERANCE, atol=STOCK_TOLERANCE)
 
 
