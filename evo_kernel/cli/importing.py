@@ -63,20 +63,60 @@ def import_tasks(
 @click.argument("spec")
 @click.argument("kernel", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--to", "folder", type=click.Path(path_type=Path), required=True, help="The run's folder, runs/NAME.")
-@click.option("--sample", default=0, show_default=True, help="Number of the sample.")
-def export_solution(spec: str, kernel: Path, folder: Path, sample: int) -> None:
+@click.option("--sample", default=0, show_default=True, help="Number of the sample (KernelBench).")
+@click.option("--author", default="evo-kernel", show_default=True, help="Who made it (FlashInfer-Bench).")
+@click.option("--hardware", default="NVIDIA H200", show_default=True, help="What it is for (FlashInfer-Bench).")
+def export_solution(spec: str, kernel: Path, folder: Path, sample: int, author: str, hardware: str) -> None:
     """Write KERNEL, a module with run(*inputs), as a solution of the problem SPEC that its own harness accepts."""
-    from evo_kernel.export.kernelbench import Solution, refused, write_solution
-    from evo_kernel.tasks.kernelbench import SCHEME, places, problem_of, skeleton
+    from evo_kernel.tasks.loading import IMPORTERS, importer_of
 
-    if not spec.startswith(f"{SCHEME}:"):
-        raise UserError(f"{spec!r} is no {SCHEME} problem; write {SCHEME}:PATH/level1/23")
-    entry, source = problem_of(spec.partition(":")[2])
-    solution = Solution(entry.level, entry.number, kernel.read_text(encoding="utf-8"), skeleton(source), places(spec))
-    path = write_solution(solution, folder, sample)
+    scheme, _, rest = spec.partition(":")
+    if importer_of(spec) is None:
+        raise UserError(
+            f"{spec!r} is no problem of a benchmark; write {' or '.join(f'{one}:PATH/...' for one in IMPORTERS)}"
+        )
+    try:
+        text = kernel.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{kernel} is no text ({error.reason}); name a Python file with run(*inputs)") from error
+    notes: list[str] = []
+    if scheme == "kernelbench":
+        path = _export_kernelbench(spec, text, folder, sample, notes)
+    elif scheme == "tritonbench":
+        path = _export_tritonbench(rest, text, folder, notes)
+    else:
+        from evo_kernel.export import flashinfer
+        from evo_kernel.tasks.flashinfer import problem_of
+
+        entry, _ = problem_of(rest)
+        path = flashinfer.write_solution(flashinfer.solution(entry.name, text, author, hardware), folder)
     click.echo(f"wrote {path}")
+    for note in notes:
+        click.echo(f"note: {note}")
+
+
+def _export_kernelbench(spec: str, text: str, folder: Path, sample: int, notes: list[str]) -> Path:
+    from evo_kernel.export.kernelbench import Solution, refused, write_solution
+    from evo_kernel.tasks.kernelbench import places, problem_of, skeleton
+
+    entry, source = problem_of(spec.partition(":")[2])
+    solution = Solution(entry.level, entry.number, text, skeleton(source), places(spec))
+    path = write_solution(solution, folder, sample)
     if found := refused(solution.text()):
-        click.echo(f"note: its static checker refuses files that hold {', '.join(found)}: take that out of {kernel}")
+        notes.append(f"its static checker refuses files that hold {', '.join(found)}: take that out of the kernel")
+    return path
+
+
+def _export_tritonbench(rest: str, text: str, folder: Path, notes: list[str]) -> Path:
+    from evo_kernel.export.tritonbench import Solution, write_solution
+    from evo_kernel.tasks.calls import CUT
+    from evo_kernel.tasks.tritonbench import solved
+
+    parts = solved(rest)
+    if parts.left:
+        notes.append(f"{parts.left} calls of its test have other arguments than the task, and go to the reference")
+    solution = Solution(parts.name, parts.entry, text, parts.reference, parts.form, parts.test, parts.instruction)
+    return write_solution(solution, folder, CUT)
 
 
 def _write(task: Any, file: Path) -> None:

@@ -8,7 +8,7 @@ with the same arguments where they are no tensors. Tensors are the inputs, in th
 Both scripts are rewritten before they run: what says "cuda" says the device at hand, and seeds are not set, so that
 every draw is fresh. A tensor that a script writes out in numbers (`torch.tensor([1.0, 2.0])`) would be the same in
 every draw and a remembered output would pass: its elements are scaled by factors from [0.9, 1), which keeps signs,
-zeros, and domains around zero.
+zeros, and domains around zero; integers are shuffled.
 """
 
 from __future__ import annotations
@@ -137,8 +137,7 @@ class Called:
             call = self._one_test(case["test"], place) if "test" in case else self._one_timed(case["perf"], place)
             tensors = [tensor.detach() for tensor in call.tensors]
             for position in case.get("written", ()):
-                low, high = SHRUNK
-                tensors[position] = tensors[position] * torch.empty_like(tensors[position]).uniform_(low, high)
+                tensors[position] = _fresh(tensors[position])
         return tuple(tensors)
 
     @cached_property
@@ -383,6 +382,13 @@ def _with_defaults(function: Callable[..., Any], args: Any, kwargs: Any) -> tupl
         return args, kwargs
     bound.apply_defaults()
     return bound.args, bound.kwargs
+
+
+def _fresh(written: torch.Tensor) -> torch.Tensor:
+    """A tensor that its script writes out, with other values of the same kind: numbers scaled, integers shuffled."""
+    if not written.is_floating_point():
+        return written.flatten()[torch.randperm(written.numel(), device=written.device)].reshape(written.shape)
+    return written * torch.empty_like(written).uniform_(*SHRUNK)
 
 
 def _stopped(run: _Run, script: Callable[[], Any]) -> Call:

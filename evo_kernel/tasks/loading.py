@@ -28,6 +28,7 @@ runs about a million elements a second, can still check them."""
 IMPORTERS = {
     "kernelbench": "evo_kernel.tasks.kernelbench",
     "tritonbench": "evo_kernel.tasks.tritonbench",
+    "flashinfer": "evo_kernel.tasks.flashinfer",
 }
 """Scheme of a TASK → the module that reads that benchmark's checkout: `read(rest)`, `entries(rest)`."""
 
