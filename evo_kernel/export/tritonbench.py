@@ -48,6 +48,8 @@ _plain = _names[{self.entry!r}]
 def _form_and_tensors(args, kwargs):
     bound = inspect.signature(_plain).bind(*args, **kwargs)
     bound.apply_defaults()
+    if "out" in bound.arguments:
+        bound.arguments["out"] = None
     leaves = _pytree.tree_leaves((bound.args, bound.kwargs))
     form = [None if isinstance(leaf, torch.Tensor) else repr(leaf) for leaf in leaves]
     return form, [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -55,7 +57,10 @@ def _form_and_tensors(args, kwargs):
 
 def {self.entry}(*args, **kwargs):
     form, tensors = _form_and_tensors(args, kwargs)
-    return run(*tensors) if form == _FORM else _plain(*args, **kwargs)
+    if form != _FORM:
+        return _plain(*args, **kwargs)
+    made, out = run(*tensors), kwargs.get("out")
+    return made if out is None else out.copy_(made)
 """
 
     def file(self, cut: str) -> str:

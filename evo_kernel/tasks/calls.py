@@ -375,12 +375,14 @@ def _call(entry: str, args: Any, kwargs: Any) -> Call:
 
 
 def _with_defaults(function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """The same call with nothing left to defaults, so that equal calls look equal."""
+    """The same call with nothing left to defaults and nothing to write to, so that equal calls look equal."""
     try:
         bound = inspect.signature(function).bind(*args, **kwargs)
     except (TypeError, ValueError):  # a wrong call: the function will say so
         return args, kwargs
     bound.apply_defaults()
+    if "out" in bound.arguments:  # holds nothing yet: no input
+        bound.arguments["out"] = None
     return bound.args, bound.kwargs
 
 
