@@ -264,4 +264,5 @@ def kind_of(text: str) -> str:
 
 
 def _row(data: dict[str, Any]) -> SuiteRow:
-    return SuiteRow(**(data | {"torch_operations": tuple(data["torch_operations"])}))
+    told: dict[str, Any] = data | {"torch_operations": tuple(data["torch_operations"])}
+    return SuiteRow(**told)

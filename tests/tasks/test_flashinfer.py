@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ def root(tmp_path_factory):
     return flashinfer(tmp_path_factory.mktemp("flashinfer"))
 
 
-def drawn(task, case, seed=3):
+def drawn(task, case, seed=3) -> Any:
     return task.inputs(case, torch.Generator().manual_seed(seed), "cpu")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -28,7 +29,7 @@ def scaled(root):
     return load(f"tritonbench:{root}/T/scaled_add")
 
 
-def drawn(task, case, seed=3):
+def drawn(task, case, seed=3) -> Any:
     return task.inputs(case, torch.Generator().manual_seed(seed), "cpu")
 
 
@@ -104,7 +105,7 @@ def test_a_solution_answers_the_benchmarks_test_and_says_what_it_leaves(root, tm
     solution = Solution(parts.name, parts.entry, kernel, parts.reference, parts.form, parts.test, parts.instruction)
     path = write_solution(solution, tmp_path, CUT)
     code, test = path.read_text().split(CUT)
-    names = {"print": lambda *words: None}
+    names: dict[str, Any] = {"print": lambda *words: None}
     exec(code + test.replace('"cuda"', '"cpu"').replace(".cuda()", ""), names)
     assert (len(names["CALLS"]), parts.left) == (2, 1)
     assert torch.equal(names["test_results"]["test_case_1"], torch.tensor([4.0, 2.0]))

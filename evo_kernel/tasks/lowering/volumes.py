@@ -60,7 +60,7 @@ def volume_convolution(module: Module, node: Node) -> Value:
     rank = len(x.shape) - 2
     if x.dtype not in (torch.float32, torch.float16, torch.bfloat16) or not w.contiguous or rank not in (1, 2, 3):
         raise NotLowered("a convolution of this dtype, rank or memory format")
-    numbers = [_numbers(values, rank) for values in (stride, padding, dilation)]
+    strides, paddings, dilations = (_numbers(values, rank) for values in (stride, padding, dilation))
     y = module.empty(node.name, node.result)
     x, w = materialise(module, x), materialise(module, w)
     kernel = Kernel(("transposed_convolution" if transposed else "convolution_3d") + ("_bias" if bias else ""), module)
@@ -88,7 +88,7 @@ def volume_convolution(module: Module, node: Node) -> Value:
     kernel.body += HEAD.format(
         program_0=module.program(0),
         outputs="".join(f"    out_at_{a} = rest % out_{a}\n    rest = rest // out_{a}\n" for a in reversed(letters)),
-        inputs="".join(_input_lines(letters, *numbers, transposed)),
+        inputs="".join(_input_lines(letters, strides, paddings, dilations, transposed)),
         weights=WEIGHTS[bool(transposed)],
         precision=f', input_precision="{module.precision}"' if x.dtype == torch.float32 else "",
         bias=BIAS if bias is not None else "",
