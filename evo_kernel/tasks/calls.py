@@ -14,8 +14,10 @@ zeros, and domains around zero; integers are shuffled.
 from __future__ import annotations
 
 import ast
+import hashlib
 import inspect
 import keyword
+import linecache
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -30,16 +32,32 @@ from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import _disable_current_modes
 
 from evo_kernel.errors import TaskError
-from evo_kernel.syntax import parse_module
+from evo_kernel.syntax import parse_expression, parse_module
 from evo_kernel.tasks.problems import free_bytes, own_numbers
 
 CUT = "#" * 146
 """The line between reference and test."""
 SHRUNK = (0.9, 1.0)
+APPLY = "__applied"
 _CUDA = re.compile(r"cuda(:\d+)?")
+_OF_A_GPU = {
+    "torch.cuda.is_available": "True",
+    "torch.cuda.device": "__import__('contextlib').nullcontext()",
+    "torch.cuda.current_device": "0",
+    "torch.cuda.device_count": "1",
+    "torch.cuda.get_device_capability": "(9, 0)",
+    "torch.cuda.get_device_name": "'NVIDIA H200'",
+}
 _HERE = "the inputs' device"
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.memory_format)
 _TAKEN = {"torch", "triton", "tl", "math", "run"}
+
+
+class _Word(str):
+    """Text that is its own repr: a name among values."""
+
+    def __repr__(self) -> str:
+        return str(self)
 
 
 @dataclass(frozen=True)
@@ -61,6 +79,17 @@ class Form:
         args, kwargs = pytree.tree_unflatten(leaves, self.spec)
         return function(*args, **kwargs)
 
+    def written(self, names: Sequence[str]) -> str:
+        """The call as Python text, with these names for its tensors."""
+        waiting = iter(names)
+        leaves = [
+            _Word(next(waiting) if tensor else f"{names[0]}.device" if leaf is _HERE else repr(leaf))
+            for leaf, tensor in zip(self.leaves, self.tensors, strict=True)
+        ]
+        args, kwargs = pytree.tree_unflatten(leaves, self.spec)
+        told = [repr(arg) for arg in args] + [f"{name}={value!r}" for name, value in kwargs.items()]
+        return f"{self.entry}({', '.join(told)})"
+
     @property
     def key(self) -> str:
         return repr((self.entry, str(self.spec), self.leaves, self.tensors))
@@ -77,6 +106,10 @@ class Call:
     def elements(self) -> int:
         return sum(tensor.numel() for tensor in self.tensors)
 
+    def detached(self) -> Call:
+        """The same without a graph of gradients: what can travel."""
+        return Call(self.form, tuple(tensor.detach() for tensor in self.tensors))
+
 
 class Called:
     """One problem: its reference and test, the script of its timings or none, and the call that gives the form."""
@@ -91,6 +124,7 @@ class Called:
         changed: Sequence[int] = (),
     ) -> None:
         self.path, self.changed = path, tuple(changed)
+        self.made_by = {"source": source, "path": path, "perf": perf, "call": call, "changed": tuple(changed)}
         self._call = dict(call or {"test": 0})
         parts = source.split(CUT)
         if len(parts) != 2:
@@ -98,6 +132,9 @@ class Called:
         self._reference = _here(parts[0])
         self._test = _here(parts[1])
         self._perf = _here(perf) if perf else None
+        lines = source.splitlines(keepends=True)
+        self._label = f"<problem {hashlib.sha256(source.encode()).hexdigest()[:16]}>"
+        linecache.cache[self._label] = (len(source), None, lines, self._label)  # Triton reads its kernels' text there
         self._lock = threading.RLock()
 
     def calls(self, seed: int, device: str = "cpu") -> list[Call]:
@@ -105,8 +142,8 @@ class Called:
         run = _Run(device)
         with own_numbers(device):
             torch.manual_seed(seed)
-            names = run.names(self._reference, self.path)
-            exec(compile(self._test, self.path, "exec"), names)
+            names = run.names(self._reference, self._label)
+            exec(compile(self._test, self._label, "exec"), names)
         return run.calls
 
     def timed(self) -> list[Call]:
@@ -157,7 +194,7 @@ class Called:
             with self._lock, torch.no_grad():
                 if place not in functions:
                     with _disable_current_modes():
-                        functions[place] = _Run(place).plain(self._reference, self.path)[form.entry]
+                        functions[place] = self._entry(place)
                 given = [v.clone() if index in self.changed else v for index, v in enumerate(values)]
                 made = [leaf for leaf in pytree.tree_leaves(form.call(functions[place], given)) if _is_tensor(leaf)]
             written = [given[index] for index in self.changed]
@@ -174,8 +211,7 @@ class Called:
     def names(self) -> list[str]:
         """A Python name for each tensor: the parameter that it, or a list that holds it, was given as."""
         form = self.form
-        function = _Run("cpu").plain(self._reference, self.path)[form.entry]
-        parameters = list(_parameters(function))
+        parameters = list(_parameters(self._entry("cpu")))
         args, kwargs = pytree.tree_unflatten(list(range(len(form.leaves))), form.spec)
         wanted: dict[int, str] = {}
         for position, value in [*enumerate(args), *kwargs.items()]:
@@ -188,10 +224,16 @@ class Called:
                 names.append(_free_name(wanted[index], names))
         return names
 
+    def _entry(self, place: str) -> Any:
+        """The function itself, for tensors of a kind of device."""
+        name, _, method = self.form.entry.partition(".")
+        found = _Run(place).plain(self._reference, self._label)[name]
+        return getattr(found, method) if method else found
+
     def _one_test(self, number: int, device: str) -> Call:
         run = _Run(device, stop=number)
-        names = run.names(self._reference, self.path)
-        return _stopped(run, lambda: exec(compile(self._test, self.path, "exec"), names))
+        names = run.names(self._reference, self._label)
+        return _stopped(run, lambda: exec(compile(self._test, self._label, "exec"), names))
 
     def _one_timed(self, number: int, device: str) -> Call:
         names, metrics = self._metrics(_Run(device))
@@ -211,9 +253,9 @@ class Called:
 
     def _metrics(self, run: _Run) -> tuple[dict[str, Any], Any]:
         assert self._perf is not None, "a case with timings has a script of them"
-        names = run.names(self._reference, self.path)
+        names = run.names(self._reference, self._label)
         names |= {"Performance_Metrics": _Metrics, "do_bench_config": lambda *a, **k: None, "__name__": "_timings"}
-        exec(compile(self._perf, self.path, "exec"), names)
+        exec(compile(self._perf, self._label, "exec"), names)
         return names, names["performance_metrics"]()
 
     def _refuse_too_large(self, case: Mapping[str, Any], device: torch.device) -> None:
@@ -263,8 +305,11 @@ class _Run:
     def wrap(self, names: dict[str, Any]) -> None:
         for name, value in list(names.items()):
             function = getattr(value, "_evo_kernel_plain", value)
-            if inspect.isfunction(function) and function.__globals__ is names and name != "print":
+            own = inspect.isfunction(function) and function.__globals__ is names and name != "print"
+            if own or (inspect.ismethod(function) and _is_differentiable(function.__self__)):
                 names[name] = self._noting(name, function)
+            elif _is_differentiable(value) and value is not torch.autograd.Function:
+                names[f"{name}{APPLY}"] = self._noting(f"{name}.apply", value.apply)
 
     def _noting(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def noting(*args: Any, **kwargs: Any) -> Any:
@@ -344,14 +389,24 @@ class _Here(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         called = ast.unparse(node.func)
-        if called == "torch.cuda.is_available":
-            return ast.copy_location(ast.Constant(True), node)
+        if re.fullmatch(r"[A-Za-z_]\w*\.apply", called):  # of an autograd function, most often: see _Run.wrap
+            name = called.removesuffix(".apply")
+            either = f"({name}{APPLY} if {name + APPLY!r} in globals() else {called})"
+            node.func = ast.copy_location(parse_expression(either), node.func)
+            return node
+        if called in _OF_A_GPU:  # a CPU answers as a GPU of the kind that kernels are judged for
+            either = f"({ast.unparse(node)} if str(_device).startswith('cuda') else {_OF_A_GPU[called]})"
+            return ast.copy_location(parse_expression(either), node)
         if called == "torch.cuda.synchronize" or re.fullmatch(r"(torch(\.cuda)?|random|np|numpy)\..*seed\w*", called):
             return ast.copy_location(ast.Constant(None), node)
         if isinstance(node.func, ast.Attribute) and node.func.attr == "cuda" and called != "torch.cuda":
             here = ast.Name("_device", ast.Load())
             node = ast.copy_location(ast.Call(ast.Attribute(node.func.value, "to", ast.Load()), [here], []), node)
         return node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        self.generic_visit(node)
+        return ast.copy_location(ast.Constant(True), node) if node.attr == "is_cuda" else node
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
         own = re.match(r"(Torch|Triton)Bench_\w+\.|performance_utils$", node.module or "")
@@ -416,6 +471,10 @@ def _free_name(wanted: str, taken: Sequence[str]) -> str:
     while name in taken:
         name += "_"
     return name
+
+
+def _is_differentiable(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, torch.autograd.Function)
 
 
 def _is_tensor(leaf: Any) -> bool:

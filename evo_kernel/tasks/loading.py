@@ -276,6 +276,8 @@ class _Reader:
             return None
         if not isinstance(raw, (str, Path)):
             raise self._fail(f"SEED is a {type(raw).__name__}. Make it a path relative to this file.")
+        if isinstance(raw, str) and "\n" in raw:
+            return Source(raw)  # the text itself: an imported problem brings its own
         path = self.path.parent / raw
         try:
             return Source(path.read_text(encoding="utf-8"))

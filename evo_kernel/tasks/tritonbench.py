@@ -8,6 +8,7 @@ prints: here the returned tensors are compared, for fresh values.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,7 @@ from torch.utils import _pytree as pytree
 
 from evo_kernel.errors import LoweringError, TaskError
 from evo_kernel.tasks.calls import CUT, Call, Called, Form
+from evo_kernel.tasks.interpreted import Interpreted
 from evo_kernel.tasks.task import describe
 
 SCHEME = "tritonbench"
@@ -144,8 +146,11 @@ class Chosen:
 def _text(entry: Entry, source: str, timings: str) -> str:
     """The task file. Finding its cases runs the test, so it is made once a process."""
     candidates, timings = _candidates(entry, source, timings)
-    chosen, called, made = _first_steady(candidates, lambda **known: Called(source, str(entry.path), timings, **known))
-    allow = _allow(called, chosen.check)
+    made_by = functools.partial(_kind(entry), source, str(entry.path), timings)
+    chosen, called, made = _first_steady(candidates, made_by)
+    triton = entry.channel == "G"
+    allow = "mixed" if triton else _allow(called, chosen.check)
+    seed = f"SEED = {_seed(source, called)!r}\n" if triton else ""
     cases = {"check": chosen.check, "search": chosen.search, "confirm": chosen.confirm}
     cases = {kind: list(found) for kind, found in cases.items() if found}
     description = f"TritonBench {entry.channel}: {entry.name}."
@@ -153,11 +158,11 @@ def _text(entry: Entry, source: str, timings: str) -> str:
         description += f" {chosen.left} calls of its test have other arguments and are not part of this task."
     return (
         f"{description!r}\n\n"
-        "from evo_kernel.tasks.calls import Called\n\n"
+        f"from {_kind(entry).__module__} import {_kind(entry).__name__} as Called\n\n"
         f"SOURCE = {source!r}\n\n"
         f"TIMINGS = {timings!r}\n\n"
         f"CASES = {cases!r}\n"
-        f"ALLOW = {allow!r}\n\n"
+        f"ALLOW = {allow!r}\n{seed}\n"
         f"_called = Called(SOURCE, __file__, TIMINGS, **{made!r})\n"
         "inputs = _called.inputs\n"
         "reference = _called.reference()\n"
@@ -169,10 +174,10 @@ def _candidates(entry: Entry, source: str, timings: str) -> tuple[list[Chosen], 
     timed: list[Call] = []
     if timings:
         try:
-            timed = Called(source, str(entry.path), timings).timed()
+            timed = _kind(entry)(source, str(entry.path), timings).timed()
         except Exception:  # noqa: BLE001  the script may raise anything: then the test's own sizes must do
             timings = ""
-    called = Called(source, str(entry.path), timings)
+    called = _kind(entry)(source, str(entry.path), timings)
     first, second, fault = [], [], None
     try:
         first, second = called.calls(1), called.calls(2)
@@ -241,8 +246,9 @@ def _checks(form: Form, first: Sequence[Call], second: Sequence[Call]) -> list[d
             if not a.is_complex() and a.dtype != torch.bool and torch.equal(a, b)
         )
         found.append({"name": f"test_{number}", "test": number} | ({"written": written} if written else {}))
-    found.sort(key=lambda case: -first[case["test"]].elements)
-    return found[:CHECKS]
+    found.sort(key=lambda case: first[case["test"]].elements)
+    few = [case for case in found if first[case["test"]].elements <= CHECK_ELEMENTS] or found[:1]
+    return few[-CHECKS:][::-1]
 
 
 def _looked(called: Called, check: Sequence[Mapping[str, Any]]) -> tuple[tuple[int, ...], bool]:
@@ -281,6 +287,30 @@ def _allow(called: Called, check: Sequence[Mapping[str, Any]]) -> str:
     return "kernels"
 
 
+def _kind(entry: Entry) -> type[Called]:
+    """What runs the reference: PyTorch's functions anywhere, Triton's kernels on a GPU or in the interpreter."""
+    return Interpreted if entry.channel == "G" else Called
+
+
+def _seed(source: str, called: Called) -> str:
+    """The benchmark's own kernels as a first kernel: its module, and `run`, which makes the task's one call."""
+    names = called.names
+    given = [f"{name}_given" if index in called.changed else name for index, name in enumerate(names)]
+    lines = [f"    {given[index]} = {names[index]}.clone()" for index in called.changed]
+    returned = "".join(f", {given[index]}" for index in called.changed)
+    return (
+        f"{source.partition(CUT)[0].rstrip()}\n\n\n"
+        "def _tensors(made, *written):\n"
+        "    made = made if isinstance(made, (tuple, list)) else [made]\n"
+        "    flat = [part for part in made if hasattr(part, 'stride')]\n"
+        "    flat += [part for part in written if not any(part is other for other in flat)]\n"
+        "    return flat[0] if len(flat) == 1 else tuple(flat)\n\n\n"
+        f"def run({', '.join(names)}):\n"
+        + "".join(f"{line}\n" for line in lines)
+        + f"    return _tensors({called.form.written(given)}{returned})\n"
+    )
+
+
 @dataclass(frozen=True)
 class Solved:
     """What a solution of one problem is written around."""
@@ -299,7 +329,8 @@ def solved(rest: str) -> Solved:
     entry, source = problem_of(rest)
     timings = _read(entry.timings) if entry.timings.is_file() else ""
     candidates, timings = _candidates(entry, source, timings)
-    chosen, _, made = _first_steady(candidates, lambda **known: Called(source, str(entry.path), timings, **known))
+    made_by = functools.partial(_kind(entry), source, str(entry.path), timings)
+    chosen, _, made = _first_steady(candidates, made_by)
     if made["changed"]:
         raise TaskError(f"{entry.path}: {chosen.form.entry} writes into its arguments. Write its solution by hand.")
     form = chosen.form
