@@ -151,7 +151,7 @@ def _text(entry: Entry, source: str) -> str:
 
 def _own_sizes(entry: Entry, source: str) -> Mapping[str, Size]:
     try:
-        names = Problem(source, str(entry.path)).module({})
+        return constants(Problem(source, str(entry.path)))
     except TaskError:
         raise
     except SyntaxError as error:
@@ -160,7 +160,6 @@ def _own_sizes(entry: Entry, source: str) -> Mapping[str, Size]:
     except (Exception, SystemExit) as error:  # the problem's own code may raise anything
         line = line_in(entry.path, error)
         raise TaskError(f"{entry.path}{line}: running the problem's file failed: {describe(error)}.") from error
-    return constants(source, names)
 
 
 def _castable(entry: Entry, source: str, own: Mapping[str, Size]) -> bool:

@@ -33,6 +33,9 @@ from evo_kernel.tasks.task import TensorSpec
 SEED = 42
 """KernelBench's: set before `get_init_inputs`, and again before the constructor."""
 
+SMALLEST = 8
+"""Numbers below this are strides, windows and groups more often than sizes."""
+
 NEEDED = ("Model", "get_inputs", "get_init_inputs")
 _UNUSABLE = {"torch", "triton", "tl", "math", "run"}
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
@@ -54,7 +57,7 @@ class Problem:
         self, source: str, path: str, cases: Sequence[Mapping[str, Any]] = ({},), *, cast: bool = True
     ) -> None:
         self.path, self.cast, self.cases = path, cast, tuple(dict(case) for case in cases)
-        self._statements = parse_module(source).body
+        self.statements = _with_named_sizes(parse_module(source).body)
         self._modules: dict[str, dict[str, Any]] = {}
         self._variants: dict[Any, _Variant] = {}
         self._lock = threading.RLock()
@@ -65,7 +68,7 @@ class Problem:
         if key not in self._modules:
             names: dict[str, Any] = {"__name__": "_evo_kernel_problem", "__file__": self.path}
             with _disable_current_modes():
-                for statement in self._statements:
+                for statement in self.statements:
                     exec(compile(ast.Module([statement], []), self.path, "exec"), names)
                     names.update((name, sizes[name]) for name in assigned(statement) if name in sizes)
             missing = [name for name in NEEDED if name not in names]
@@ -182,6 +185,26 @@ class _Variant:
         result = self.model(*values[: self.count])
         flat = tuple(_flat(result))
         return flat[0] if len(flat) == 1 else flat
+
+
+def _with_named_sizes(statements: list[ast.stmt]) -> list[ast.stmt]:
+    """The file's statements with the sizes that `get_inputs` spells out (224 x 224 images) as module constants."""
+    found: dict[str, int] = {}
+
+    class Named(ast.NodeTransformer):
+        def visit_Constant(self, node: ast.Constant) -> ast.AST:
+            if type(node.value) is not int or node.value < SMALLEST:
+                return node
+            found[f"size_{node.value}"] = node.value
+            return ast.copy_location(ast.Name(f"size_{node.value}", ast.Load()), node)
+
+    for statement in statements:
+        if isinstance(statement, ast.FunctionDef) and statement.name == "get_inputs":
+            statement.body = [Named().visit(part) for part in statement.body]
+    made = [ast.Assign([ast.Name(name, ast.Store())], ast.Constant(value)) for name, value in found.items()]
+    for statement in made:
+        ast.fix_missing_locations(statement)
+    return [*made, *statements]
 
 
 def assigned(statement: ast.stmt) -> list[str]:

@@ -18,11 +18,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from evo_kernel.syntax import parse_module
-from evo_kernel.tasks.problems import Problem, assigned
-
-SMALLEST = 8
-"""Constants below this are strides, windows and groups more often than sizes: they stay."""
+from evo_kernel.tasks.problems import SMALLEST, Problem, assigned
 
 ODD = (3, 7, 11, 13, 17, 19, 23, 29, 31, 37)
 WIDE = (2, 67, 33, 35, 37, 39, 41, 43, 45, 47)
@@ -57,10 +53,11 @@ class _Watch(TorchDispatchMode):
         return result
 
 
-def constants(source: str, names: Mapping[str, Any]) -> dict[str, Size]:
+def constants(problem: Problem) -> dict[str, Size]:
     """Module constants that are written as plain numbers (or tuples of them), and may be sizes."""
+    names = problem.module({})
     found: dict[str, Size] = {}
-    for statement in parse_module(source).body:
+    for statement in problem.statements:
         if not isinstance(statement, (ast.Assign, ast.AnnAssign)) or statement.value is None:
             continue
         if any(isinstance(node, (ast.Name, ast.Call, ast.Lambda)) for node in ast.walk(statement.value)):

@@ -113,6 +113,13 @@ def get_init_inputs():
 """
 )
 
+IMAGES = (
+    SOFTMAX.replace("torch.rand(batch_size, dim)", "torch.rand(batch_size, 3, 224, 224)")
+    .replace("super().__init__()", "super().__init__()\n        self.conv = nn.Conv2d(3, 8, 7, 4)")
+    .replace("torch.softmax(x, dim=1)", "self.conv(x).amax((2, 3))")
+)
+"""Spells its images out where it draws them."""
+
 HINGE = (
     SOFTMAX.replace("forward(self, x)", "forward(self, x, sign)")
     .replace("torch.softmax(x, dim=1)", "torch.clamp(1 - x * sign, min=0).mean()")
@@ -137,6 +144,7 @@ PROBLEMS = {
     "level1/5_Random.py": RANDOM,
     "level1/6_Bessel.py": SOLVE,
     "level1/7_Hinge.py": HINGE,
+    "level1/8_Images.py": IMAGES,
     "level2/1_Linear_GroupNorm.py": LINEAR,
     "level3/10_State.py": STATE,
 }
