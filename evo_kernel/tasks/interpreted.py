@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -22,7 +22,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from evo_kernel.errors import TaskError
-from evo_kernel.tasks.calls import Call, Called
+from evo_kernel.tasks.calls import Called
+from evo_kernel.tasks.forms import Call
 from evo_kernel.tasks.task import describe
 
 DEADLINE_S = 60.0
@@ -39,6 +40,9 @@ class Interpreted(Called):
         if device != "cpu":
             return super()._one_test(number, device)
         return self._ask("one_test", torch.initial_seed(), number)
+
+    def effects(self, values: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], tuple[int, ...]]:
+        return self._ask("effects", list(values)) if values[0].device.type == "cpu" else super().effects(values)
 
     def reference(self) -> Callable[..., Any]:
         plain = super().reference()
@@ -172,6 +176,9 @@ class _Here(Called):
     def do_one_test(self, seed: int, number: int) -> Call:
         torch.manual_seed(seed)
         return self._one_test(number, "cpu").detached()
+
+    def do_effects(self, values: list[torch.Tensor]) -> tuple[list[torch.Tensor], tuple[int, ...]]:
+        return self.effects(values)
 
     def do_reference(self, values: list[torch.Tensor]) -> Any:
         return self.reference()(*values)

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from evo_kernel.errors import LoweringError, TaskError
-from evo_kernel.tasks.calls import CUT, Call, Called, Form
+from evo_kernel.tasks.calls import CUT, Called
+from evo_kernel.tasks.forms import Call, Form, same_values
 from evo_kernel.tasks.interpreted import Interpreted
 from evo_kernel.tasks.task import describe
 
@@ -254,22 +254,13 @@ def _checks(form: Form, first: Sequence[Call], second: Sequence[Call]) -> list[d
 def _looked(called: Called, check: Sequence[Mapping[str, Any]]) -> tuple[tuple[int, ...], bool]:
     """Positions of inputs that the function writes to, and whether it gives the same result twice."""
     inputs = called.inputs(check[0], torch.Generator("cpu").manual_seed(1), torch.device("cpu"))
-    given, results = [tensor.clone() for tensor in inputs], []
     try:
-        for values in (given, [tensor.clone() for tensor in inputs]):
-            results.append(pytree.tree_leaves(called.reference()(*values)))
-    except TaskError:  # it returns nothing: then it may write into its inputs
-        if all(_same(was, now) for was, now in zip(inputs, given, strict=True)):
-            raise
+        (made, changed), (again, _) = called.effects(inputs), called.effects(inputs)
     except Exception:  # noqa: BLE001  the benchmark's own code may raise anything; checking the task will say it
         return (), False
-    changed = tuple(i for i, (was, now) in enumerate(zip(inputs, given, strict=True)) if not _same(was, now))
-    steady = not results or all(_same(a, b) for a, b in zip(*results, strict=True))
-    return changed, steady
-
-
-def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return a.shape == b.shape and torch.equal(a.isnan(), b.isnan()) and torch.equal(a.nan_to_num(), b.nan_to_num())
+    if not made:
+        raise TaskError(f"{called.path}: {called.form.entry} returns no tensor. A kernel has nothing to compute.")
+    return changed, all(same_values(a, b) for a, b in zip(made, again, strict=True))
 
 
 def _allow(called: Called, check: Sequence[Mapping[str, Any]]) -> str:

@@ -91,6 +91,47 @@ test_fill_rows()
 """
 )
 
+DOUBLED = (
+    """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.autotune(configs=[triton.Config({"BLOCK": 64}), triton.Config({"BLOCK": 128})], key=["n"])
+@triton.jit
+def doubled_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + at, tl.load(x_ptr + at, mask=at < n) * 2, mask=at < n)
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, out):
+        assert x.is_cuda
+        with torch.cuda.device(x.device):
+            doubled_kernel[lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)](x, out, x.numel())
+        ctx.mark_non_differentiable(out)
+        return None
+"""
+    + CUT
+    + """
+import torch
+
+
+def test_doubled():
+    results = []
+    for n in (70, 200):
+        x, out = torch.randn(n, device="cuda"), torch.zeros(n, device="cuda")
+        Doubled.apply(x, out)
+        results.append(out)
+    return results
+
+
+result_gold = test_doubled()
+"""
+)
+
 OPTIMIZER = "class Box:\n    size = 3\n\n\ndef of_a_box(box):\n    return box.size\n" + CUT + "of_a_box(Box())\n"
 
 
@@ -103,6 +144,9 @@ def tritonbench(folder: Path) -> Path:
     (timings / "scaled_add_perf.py").write_text(TIMINGS)
     (problems / "fill_rows.py").write_text(FILLED)
     (problems / "of_a_box.py").write_text(OPTIMIZER)
+    made_of_triton = folder / "data/TritonBench_G_v1"
+    made_of_triton.mkdir()
+    (made_of_triton / "doubled.py").write_text(DOUBLED)
     (problems / "uncut.py").write_text("def f(x):\n    return x\n")
     listed = [{"name": "scaled_add", "description": "Adds.", "func_inputs": "scaled_add(x, y)"}]
     (folder / "data/TritonBench_T_v1.jsonl").write_text(json.dumps(listed))
