@@ -30,7 +30,9 @@ FIRST = ("kernels", "mixed", "torch", "none")
 @click.option("--list", "only_list", is_flag=True, help="Print the problems' names only.")
 @click.option("--check", is_flag=True, help="Load and probe each at reduced sizes, and write its first kernel.")
 @click.option("--to", "file", type=click.Path(path_type=Path), help="Write the task file of the one problem named.")
-@click.option("--deadline", default=120.0, show_default=True, help="Seconds that one problem may take.")
+@click.option(
+    "--deadline", default=120.0, show_default=True, help="Seconds of processor time that one problem may take."
+)
 @click.option("--memory", default=6.0, show_default=True, help="Gigabytes that one problem may take.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def import_tasks(
@@ -196,9 +198,11 @@ class _Child:
 
     def ask(self, spec: str, deadline_s: float) -> Survey | str:
         """The problem's survey, or why there is none."""
+        from evo_kernel.tasks.interpreted import answered
+
         try:
             self._pipe.send(spec)
-            if not self._pipe.poll(deadline_s):
+            if not answered(self._process.pid or 0, deadline_s, lambda: self._pipe.poll(0.5)):
                 return f"took longer than {deadline_s:g} s: give it --deadline"
             return self._pipe.recv()
         except (EOFError, OSError):  # it is gone

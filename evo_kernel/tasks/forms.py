@@ -39,7 +39,7 @@ class Form:
         waiting = iter(values)
         device = values[0].device
         leaves = [
-            next(waiting) if tensor else device if leaf is _HERE else leaf
+            next(waiting) if tensor else device if leaf == _HERE else leaf
             for leaf, tensor in zip(self.leaves, self.tensors, strict=True)
         ]
         args, kwargs = pytree.tree_unflatten(leaves, self.spec)
@@ -49,7 +49,7 @@ class Form:
         """The call as Python text, with these names for its tensors."""
         waiting = iter(names)
         leaves = [
-            _Word(next(waiting) if tensor else f"{names[0]}.device" if leaf is _HERE else repr(leaf))
+            _Word(next(waiting) if tensor else f"{names[0]}.device" if leaf == _HERE else repr(leaf))
             for leaf, tensor in zip(self.leaves, self.tensors, strict=True)
         ]
         args, kwargs = pytree.tree_unflatten(leaves, self.spec)
