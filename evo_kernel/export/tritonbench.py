@@ -30,19 +30,24 @@ class Solution:
 
     def code(self) -> str:
         """The module that is predicted."""
+        name, _, method = self.entry.partition(".")
+        defined = f"def {name}" if not method else f"class {name}:\n    @staticmethod\n    def {method}"
+        indent = "    " if not method else "        "
         return f"""{self.kernel.rstrip()}
 
 
 import inspect
+import linecache
 
 import torch
 from torch.utils import _pytree
 
 _REFERENCE = {self.reference!r}
 _FORM = {list(self.form)!r}
-_names = {{}}
-exec(_REFERENCE, _names)
-_plain = _names[{self.entry!r}]
+_names = {{"__name__": "_reference"}}
+linecache.cache["<reference>"] = (len(_REFERENCE), None, _REFERENCE.splitlines(True), "<reference>")
+exec(compile(_REFERENCE, "<reference>", "exec"), _names)
+_plain = _names[{name!r}]{f".{method}" if method else ""}
 
 
 def _form_and_tensors(args, kwargs):
@@ -55,12 +60,16 @@ def _form_and_tensors(args, kwargs):
     return form, [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
-def {self.entry}(*args, **kwargs):
+def _answer(args, kwargs):
     form, tensors = _form_and_tensors(args, kwargs)
     if form != _FORM:
         return _plain(*args, **kwargs)
     made, out = run(*tensors), kwargs.get("out")
     return made if out is None else out.copy_(made)
+
+
+{defined}(*args, **kwargs):
+{indent}return _answer(args, kwargs)
 """
 
     def file(self, cut: str) -> str:

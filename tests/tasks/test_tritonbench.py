@@ -124,3 +124,11 @@ def test_a_solution_answers_the_benchmarks_test_and_says_what_it_leaves(root, tm
     assert torch.equal(names["test_results"]["test_case_1"], torch.tensor([4.0, 2.0]))
     line = json.loads((tmp_path / "predictions.jsonl").read_text())
     assert line["predict"] == solution.code() and "Functional Description: Adds.\nWrapper Entry" in line["instruction"]
+
+
+def test_a_solution_of_an_autograd_function_has_its_apply():
+    reference = "class Twice:\n    def apply(*args):\n        return args[0] * 2\n"
+    solution = Solution("twice", "Twice.apply", "def run(x):\n    return x + x\n", reference, (None,), "", "")
+    names: dict[str, Any] = {}
+    exec(solution.code(), names)
+    assert names["Twice"].apply(torch.ones(2)).tolist() == [2.0, 2.0] and names["Twice"].apply(3) == 6
