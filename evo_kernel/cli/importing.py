@@ -22,7 +22,7 @@ WARM_S = 300.0
 """A child that has loaded everything by then is well; PyTorch's tables take seconds, on a busy machine a minute."""
 MAPPED = 8 << 30
 """Bytes of address space that libraries map without using them."""
-FIRST = ("kernels", "mixed", "torch", "none")
+FIRST = ("seed", "kernels", "mixed", "torch", "none")
 
 
 @click.command("import")

@@ -27,6 +27,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from evo_kernel.errors import TaskError
+from evo_kernel.syntax import parse_module
 from evo_kernel.tasks.forms import (
     Call,
     Form,
@@ -64,12 +65,12 @@ class Called:
         parts = source.split(CUT)
         if len(parts) != 2:
             raise TaskError(f"{path} has no line of {len(CUT)} '#' between a reference and a test. Name another file.")
-        self._reference = rewritten(parts[0])
+        text = ast.unparse(rewritten(parts[0]))
+        self._label = f"<problem {hashlib.sha256(text.encode()).hexdigest()[:16]}>"
+        linecache.cache[self._label] = (len(text), None, text.splitlines(keepends=True), self._label)  # Triton reads it
+        self._reference = parse_module(text)
         self._test = rewritten(parts[1])
         self._perf = rewritten(perf) if perf else None
-        lines = source.splitlines(keepends=True)
-        self._label = f"<problem {hashlib.sha256(source.encode()).hexdigest()[:16]}>"
-        linecache.cache[self._label] = (len(source), None, lines, self._label)  # Triton reads its kernels' text there
         self._lock = threading.RLock()
 
     def calls(self, seed: int, device: str = "cpu") -> list[Call]:

@@ -86,6 +86,11 @@ class _Here(ast.NodeTransformer):
             return ast.copy_location(ast.Name("_device", ast.Load()), node)
         return node
 
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        if isinstance(node.annotation, ast.Constant) and isinstance(node.annotation.value, str):
+            node.annotation = parse_expression(node.annotation.value)  # the interpreter reads no text for a type
+        return node
+
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
         return node
 

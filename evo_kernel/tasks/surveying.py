@@ -24,7 +24,8 @@ _BROKEN = ("inputs-vary", "reference-varies", "reference-mutates", "empty-output
 
 @dataclass(frozen=True)
 class Survey:
-    """One problem's line of the table. `first` is kernels, mixed (some operations stay PyTorch's), torch or none."""
+    """One problem's line of the table. `first` is seed (the benchmark's own), kernels, mixed (some operations stay
+    PyTorch's), torch or none."""
 
     task: str
     loads: bool = False
@@ -83,6 +84,8 @@ def _first(task: Task) -> tuple[str, tuple[str, ...], str]:
     """Kind of the first kernel, the operations that stay PyTorch's, and why there is none."""
     from evo_kernel.tasks.first import first_kernel
 
+    if task.seed is not None:
+        return "seed", (), ""
     try:
         text = first_kernel(task).text
     except LoweringError as error:
