@@ -95,6 +95,7 @@ def _best_data(best: Relative | None) -> dict[str, Any] | None:
                 "us": m.median_us,
                 "baselines_us": dict(m.baselines_us),
                 "denominator": denominator(m.baselines_us) or None,
+                "light_share": m.light_share,
             }
             for m in best.evaluation.measurements
         },

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from evo_kernel.cli.importing import export_solution, import_tasks
 from evo_kernel.cli.options import JSON
 from evo_kernel.errors import UserError
 
@@ -124,3 +125,7 @@ def new_task(file: Path) -> None:
         raise UserError(f"{file} exists already; name another file")
     file.write_text(TEMPLATE, encoding="utf-8")
     click.echo(f"wrote {file}; look at it with `evo-kernel tasks show {file}`, search with `evo-kernel run {file}`")
+
+
+tasks.add_command(import_tasks)
+tasks.add_command(export_solution)
