@@ -35,7 +35,7 @@ class Nurseries:
     def spawn(self, born: zygote.Zygote, control: socket.socket, log: BinaryIO) -> Born:
         """In place of `Zygote._spawn`."""
         env = born._env | {"PYTHONPATH": os.pathsep.join([str(ROOT), *zygote._python_path()])}
-        del env["TMPDIR"]  # its own folder
+        env.pop("TMPDIR", None)  # its own folder, set when it is born
         with self._lock:
             _, asking = self._nursery(born.role, env)
             folder = str(born._scratch.path).encode()
