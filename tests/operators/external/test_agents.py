@@ -336,3 +336,20 @@ def test_a_command_is_needed() -> None:
     with pytest.raises(ValueError, match="needs a command"):
         ExternalSettings("  ")
     assert "very-secret" not in repr(ExternalSettings("sh", environment={"KEY": "very-secret"}))
+
+
+@pytest.mark.parametrize(("cited", "samples"), [("E4.1:3", 3), ("E4.1", 0), ("E4.1:x", None), (":3", None)])
+def test_evidence_is_read_or_said_how(
+    cited: str, samples: int | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from operators.external import client
+
+    words = ["note", "rows gain", "--evidence", cited]
+    monkeypatch.setattr("sys.argv", ["client.py", *words])
+    if samples is None:
+        with pytest.raises(SystemExit):
+            client.parsed("note", words[1:])
+        assert "is no evidence: write E4.1:0" in capsys.readouterr().err
+    else:
+        _, given = client.request_of("note", client.parsed("note", words[1:]))
+        assert given == {"text": "rows gain", "evidence": [{"evaluation": "E4.1", "samples": samples}]}
