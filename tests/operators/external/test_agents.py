@@ -281,6 +281,7 @@ def test_noise_at_the_desk_holds_up_nobody(setting: Setting) -> None:
         try: say(b"x" * 600000 + b"\\n")
         except OSError as error: print("hung up")
         say(b'{"tool": "no_such", "arguments": {}}\\n'); say(b'{"tool": "evaluate", "arguments": "nonsense"}\\n')
+        say(b'{"tool": "half \\\\ud800", "arguments": "{}"}\\n'); say(b'{"tool": "probe", "arguments": "\\\\ud800"}\\n')
         say(b'{"tool": "evaluate", "arguments": {"idea": "gone at once"}}\\n', False).close()
         """
     )
@@ -290,6 +291,7 @@ def test_noise_at_the_desk_holds_up_nobody(setting: Setting) -> None:
     log = setting.log()
     assert proposal.source.text != FIRST.text
     assert log.count("a request is") >= 4 and "there is no tool 'no_such'" in log and "are no JSON" in log
+    assert "there is no tool 'half" in log and "broke down" not in log
 
 
 def test_a_workspace_cannot_lead_out(setting: Setting, tmp_path: Path) -> None:
