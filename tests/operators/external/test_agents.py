@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from evo_kernel.budget import Budget, Ledger
-from evo_kernel.cli.workbench import open_workbench, rooms_of
+from evo_kernel.cli.workbench import PopulationLineage, open_workbench, rooms_of
 from evo_kernel.engine import Engine, EngineSettings
-from evo_kernel.errors import OperatorFailed
+from evo_kernel.errors import OperatorFailed, PopulationError
 from evo_kernel.types import Proposal, Purpose, Source
 from operators.external.attempt import Attempt
 from operators.external.folder import COMMANDS, furnish
@@ -355,3 +355,12 @@ def test_evidence_is_read_or_said_how(
     else:
         _, given = client.request_of("note", client.parsed("note", words[1:]))
         assert given == {"text": "rows gain", "evidence": [{"evaluation": "E4.1", "samples": samples}]}
+
+
+def test_agents_are_told_no_paths_of_the_host(setting: Setting) -> None:
+    lineage = PopulationLineage(setting.population)
+    assert lineage.version(1).candidate == 1
+    for ask in (lambda: lineage.version(2), lambda: lineage.versions(3, "path", 7)):
+        with pytest.raises(PopulationError, match="there is no version C.; they are numbered 1 to 1") as caught:
+            ask()
+        assert str(setting.folder.parent) not in str(caught.value)
