@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from evo_kernel.errors import TaskError
 
 _HERE = "the inputs' device"
-_PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.memory_format)
+_PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout)
 _TAKEN = {"torch", "triton", "tl", "math", "run"}
 
 

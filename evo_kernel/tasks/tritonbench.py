@@ -181,8 +181,9 @@ def _candidates(entry: Entry, source: str, timings: str) -> tuple[list[Chosen], 
     first, second, fault = [], [], None
     try:
         first, second = called.calls(1), called.calls(2)
-    except TaskError:
-        raise
+    except TaskError as error:
+        told = str(error) if str(entry.path) in str(error) else f"{entry.path}: {error}"
+        raise TaskError(f"{told.rstrip('.')}. Leave it to its own harness.") from error
     except (Exception, SystemExit) as error:  # noqa: BLE001  the benchmark's own code may raise anything
         fault = error
     forms = {call.form.key: call for call in [*timed, *first] if call.tensors}
