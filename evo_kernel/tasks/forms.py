@@ -72,10 +72,6 @@ class Call:
     def elements(self) -> int:
         return sum(tensor.numel() for tensor in self.tensors)
 
-    def detached(self) -> Call:
-        """The same without a graph of gradients: what can travel."""
-        return Call(self.form, tuple(tensor.detach() for tensor in self.tensors))
-
 
 def noted_call(entry: str, args: Any, kwargs: Any) -> Call:
     leaves, spec = pytree.tree_flatten((args, kwargs))

@@ -254,7 +254,7 @@ def _checks(form: Form, first: Sequence[Call], second: Sequence[Call]) -> list[d
 
 def _looked(called: Called, check: Sequence[Mapping[str, Any]]) -> tuple[tuple[int, ...], bool]:
     """Positions of inputs that the function writes to, and whether it gives the same result twice."""
-    inputs = called.inputs(check[0], torch.Generator("cpu").manual_seed(1), torch.device("cpu"))
+    inputs = called.inputs(check[-1], torch.Generator("cpu").manual_seed(1), torch.device("cpu"))
     try:
         (made, changed), (again, _) = called.effects(inputs), called.effects(inputs)
     except Exception:  # noqa: BLE001  the benchmark's own code may raise anything; checking the task will say it
