@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import signal
 import sys
 from pathlib import Path
+from types import FrameType
 
 import click
 
@@ -15,9 +17,9 @@ from evo_kernel.errors import EvoKernelError, UserError
 COMMANDS = {
     "run": ("evo_kernel.cli.search", "run"),
     "resume": ("evo_kernel.cli.search", "resume"),
-    "status": ("evo_kernel.cli.look", "status"),
-    "show": ("evo_kernel.cli.look", "show"),
-    "tree": ("evo_kernel.cli.look", "tree"),
+    "status": ("evo_kernel.cli.status", "status"),
+    "show": ("evo_kernel.cli.show", "show"),
+    "tree": ("evo_kernel.cli.tree", "tree"),
     "export": ("evo_kernel.cli.exporting", "export"),
     "verify": ("evo_kernel.cli.verifying", "verify"),
     "replay": ("evo_kernel.cli.verifying", "replay"),
@@ -92,6 +94,7 @@ def main() -> None:
     """Entry point: one place where mistakes become sentences and exit codes."""
     # Small matrices in many threads: BLAS threads that fight each other cost 50 times what they compute.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    signal.signal(signal.SIGTERM, _terminated)
     try:
         refuse_impostors()
         cli.main(standalone_mode=False)
@@ -109,6 +112,12 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(141)
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    """As Ctrl-C, so that children and files are closed on the way out; commands that do more have their own."""
+    signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def refuse_impostors() -> None:
