@@ -24,6 +24,19 @@ _OF_A_GPU = {
 }
 
 
+class Nothing:
+    """Stands for the result of a function that was left out: may be kept, read from and called, not computed with."""
+
+    def __getattr__(self, name: str) -> Nothing:
+        return self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Nothing:
+        return self
+
+    def __getitem__(self, index: Any) -> Nothing:
+        return self
+
+
 class Found(BaseException):
     def __init__(self, item: Any) -> None:
         super().__init__()

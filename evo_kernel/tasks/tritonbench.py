@@ -181,8 +181,9 @@ def _candidates(entry: Entry, source: str, timings: str) -> tuple[list[Chosen], 
     first, second, fault = [], [], None
     try:
         first, second = called.calls(1), called.calls(2)
-    except TaskError:
-        raise
+    except TaskError as error:
+        told = str(error) if str(entry.path) in str(error) else f"{entry.path}: {error}"
+        raise TaskError(f"{told.rstrip('.')}. Leave it to its own harness.") from error
     except (Exception, SystemExit) as error:  # noqa: BLE001  the benchmark's own code may raise anything
         fault = error
     forms = {call.form.key: call for call in [*timed, *first] if call.tensors}
@@ -253,7 +254,7 @@ def _checks(form: Form, first: Sequence[Call], second: Sequence[Call]) -> list[d
 
 def _looked(called: Called, check: Sequence[Mapping[str, Any]]) -> tuple[tuple[int, ...], bool]:
     """Positions of inputs that the function writes to, and whether it gives the same result twice."""
-    inputs = called.inputs(check[0], torch.Generator("cpu").manual_seed(1), torch.device("cpu"))
+    inputs = called.inputs(check[-1], torch.Generator("cpu").manual_seed(1), torch.device("cpu"))
     try:
         (made, changed), (again, _) = called.effects(inputs), called.effects(inputs)
     except Exception:  # noqa: BLE001  the benchmark's own code may raise anything; checking the task will say it

@@ -45,7 +45,20 @@ def test_import_lists_checks_and_writes(evo, tmp_path: Path) -> None:
     assert evo("tasks", "show", tmp_path / "task.py")[0] == 0
 
 
-@pytest.mark.parametrize("spec", ["kernelbench:{}/level1", "kernelbench:nowhere", "other:there"])
+def test_a_file_that_cannot_be_written_is_a_mistake(evo, tmp_path: Path) -> None:
+    root = checkout(tmp_path)
+    code, _, stderr = evo("tasks", "import", f"kernelbench:{root}/level1/1", "--to", tmp_path / "no/folder.py")
+    assert code == 2 and "cannot be written" in stderr
+    (tmp_path / "bytes.py").write_bytes(b"\xff")
+    code, _, stderr = evo("tasks", "export", f"kernelbench:{root}/level1/1", tmp_path / "bytes.py", "--to", tmp_path)
+    assert code == 2 and "is no text" in stderr
+
+
+SPECS = ("kernelbench:{}/level1", "kernelbench:nowhere", "tritonbench:{}", "tritonbench:nowhere/T/abs", "flashinfer:{}",
+         "flashinfer:nowhere/gemm", "other:there")  # fmt: skip
+
+
+@pytest.mark.parametrize("spec", SPECS)
 def test_mistakes_end_with_code_2_and_one_line(evo, tmp_path: Path, spec: str) -> None:
     code, _, stderr = evo("tasks", "import", spec.format(tmp_path), "--list")
     assert code == 2 and "Traceback" not in stderr and len(stderr.splitlines()) == 1

@@ -39,7 +39,7 @@ def test_a_suite_searches_goes_on_after_a_failure_and_is_done_once(tmp_path: Pat
         "--to",
         tmp_path / "out",
         "--evaluations",
-        "2",
+        "1",
         "--device",
         "cpu",
         "--json",
