@@ -202,7 +202,7 @@ def _tell(
 
 def _read(file: str) -> Any:
     """The kernel that is told. Raises UserError with a plain sentence."""
-    from evo_kernel.cli.verifying import read_source
+    from evo_kernel.cli.sources import read_source
     from evo_kernel.types import Source
 
     if file != "-":
@@ -223,7 +223,7 @@ def _read(file: str) -> Any:
 
 
 def _show(told: Any, path: Path) -> None:
-    from evo_kernel.cli.verifying import show_evaluation
+    from evo_kernel.cli.verdicts import show_evaluation
 
     show_evaluation(told.evaluation)
     number, parent = told.recorded.candidate, told.recorded.brief.parent

@@ -59,7 +59,7 @@ def task_of(config: Config) -> Task:
 
 def lasting_name(task: Task) -> str:
     """What finds the task again from any working folder: a built-in name, or the whole path."""
-    return task.name if task.path.is_relative_to(BUILTIN) else str(task.path)
+    return task.name if task.path.is_relative_to(BUILTIN) else task.spec
 
 
 def lasting(config: Config) -> Config:

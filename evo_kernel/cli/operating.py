@@ -5,18 +5,19 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from evo_kernel import plugins
 from evo_kernel.budget import Ledger
+from evo_kernel.cli.around import Around
 from evo_kernel.cli.profiles import Profiles
 from evo_kernel.cli.prompting import Remembers, knowledge_of, lessons_kept, memory_of, prompts_of
 from evo_kernel.cli.traffic import Traffic
 from evo_kernel.config import Config
 from evo_kernel.errors import ConfigError, OperatorFailed
 from evo_kernel.fitness.scratch import Scratch
-from evo_kernel.types import Brief, Credit, Evaluation, Operator, Probe, Proposal, Relative, Source
+from evo_kernel.types import Brief, Operator, Probe, Proposal, Relative, Source
 from operators.crossover import CrossoverOperator
 from operators.macro.bandit import BanditPolicy
 from operators.macro.policies import Policy, UniformPolicy
@@ -25,7 +26,7 @@ from operators.mix import MixOperator
 from operators.mtmc import MtmcOperator
 
 if TYPE_CHECKING:
-    from evo_kernel.cli.models import Doorman
+    from evo_kernel.cli.gate import Doorman
     from evo_kernel.cli.workbench import ProfilingJudge
     from operators.avo.settings import AvoSettings
     from operators.controls import Lineage
@@ -97,14 +98,14 @@ class AsScored:
     apply_knobs: Callable[[Source, Any], Source]
 
     def first(self) -> Relative:
-        return self._scored(self.population.relative(1))
+        return self.population.relative(1).as_scored(self.apply_knobs)
 
     def best(self) -> Relative | None:
         found = self.population.best()
-        return self._scored(found) if found else None
+        return found.as_scored(self.apply_knobs) if found else None
 
     def latest(self, count: int) -> Sequence[Relative]:
-        return [self._scored(one) for one in self.population.latest(count)]
+        return [one.as_scored(self.apply_knobs) for one in self.population.latest(count)]
 
     def spoken(self, operator: str) -> Sequence[Message]:
         """Of an earlier session, from the rows of its calls."""
@@ -121,10 +122,6 @@ class AsScored:
                     last = answered[-1]
                     return [message_from(one) for one in (*last["request"]["messages"], last["reply"])]
         return ()
-
-    def _scored(self, relative: Relative) -> Relative:
-        knobs = relative.evaluation.knobs if relative.evaluation is not None else ()
-        return replace(relative, source=self.apply_knobs(relative.source, knobs)) if knobs else relative
 
 
 def build_operator(
@@ -190,7 +187,7 @@ def policy_of(name: str) -> Policy:
 
 
 def _with_model(name: str, config: Config, outfit: Outfit, rewriter: RewriteCoder) -> Operator:
-    from evo_kernel.cli.models import NeedsModel
+    from evo_kernel.cli.gate import NeedsModel
     from operators import controls
     from operators.llm_crossover import LlmCrossover
 
@@ -274,15 +271,17 @@ def operating(
             yield Remembers(build_operator(config, outside=outside), memory)
             return
         from evo_kernel.cli import models, workbench
+        from evo_kernel.cli.desk import AtDesk, Desk, KeptModel
+        from evo_kernel.cli.gate import Gate
         from operators.avo.operator import AvoOperator
 
         purse, stop, knowledge = models.LedgerPurse(ledger), stop or threading.Event(), knowledge_of(config)
         prompts = prompts_of(config, task, knowledge, memory, Profiles(judge))
         opened = stack.enter_context(models.opened(config, traffic or Traffic(), purse, stop))
         folder = stack.enter_context(Scratch("agents"))
-        gate, desk = models.Gate(opened, ledger, tell), models.Desk(population, opened.ensemble)
+        gate, desk = Gate(opened.endpoints, ledger, tell), Desk(population, opened.ensemble)
         patient = all(name in WITH_MODEL for name in weights_of(config, True))
-        model = models.KeptModel(opened.model, desk, gate)
+        model = KeptModel(opened.model, desk, gate)
         rooms = workbench.rooms_of(population, judge, knowledge, ledger.charge)
 
         def agent(model: Model) -> Operator:
@@ -294,28 +293,22 @@ def operating(
         lineage, limits = AsScored(population, apply_knobs), limits_of(config)
         outfit = Outfit(model, prompts, limits, lineage, gate, patient, agent)
         mix = CutOff(build_operator(config, outfit, outside), stop)
-        yield Remembers(models.AtDesk(mix, desk), memory)
+        yield Remembers(AtDesk(mix, desk), memory)
 
 
-class CutOff:
+class CutOff(Around):
     """An operator whose calls of models end with the run: what comes of that is no failure of an attempt.
 
     It stays open, as after a kill: an agent goes on with it in the next session, of any other it is abandoned.
     """
 
     def __init__(self, operator: Operator, stop: threading.Event) -> None:
-        self.name = operator.name
-        self._operator, self._stop = operator, stop
+        super().__init__(operator)
+        self._stop = stop
 
     def propose(self, brief: Brief, probe: Probe) -> Proposal:
         try:
-            return self._operator.propose(brief, probe)
+            return super().propose(brief, probe)
         except OperatorFailed as failure:
             failure.paused = failure.paused or self._stop.is_set()
             raise
-
-    def witnessed(self, proposal: Proposal, parent: Evaluation | None, child: Evaluation) -> bool:
-        return self._operator.witnessed(proposal, parent, child)
-
-    def learn(self, credit: Credit) -> None:
-        self._operator.learn(credit)

@@ -6,9 +6,10 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from evo_kernel.cli.around import Around
 from evo_kernel.config import Config
 from evo_kernel.errors import ConfigError
-from evo_kernel.types import Brief, Credit, Evaluation, Operator, Probe, Proposal, Source, TaskCard
+from evo_kernel.types import Credit, Operator, Source, TaskCard
 from operators.macro.memory import Memory, read_lessons, write_lessons
 
 if TYPE_CHECKING:
@@ -108,19 +109,13 @@ def lessons_kept(config: Config, memory: Memory, task: TaskCard, tell: Callable[
         tell(f"the lessons could not be written to {path}: {error.strerror}")
 
 
-class Remembers:
+class Remembers(Around):
     """An operator of which a memory hears every credit, whoever in the mix made the proposal."""
 
     def __init__(self, operator: Operator, memory: Memory) -> None:
-        self.name = operator.name
-        self._operator, self._memory = operator, memory
-
-    def propose(self, brief: Brief, probe: Probe) -> Proposal:
-        return self._operator.propose(brief, probe)
-
-    def witnessed(self, proposal: Proposal, parent: Evaluation | None, child: Evaluation) -> bool:
-        return self._operator.witnessed(proposal, parent, child)
+        super().__init__(operator)
+        self._memory = memory
 
     def learn(self, credit: Credit) -> None:
         self._memory.learn(credit)
-        self._operator.learn(credit)
+        super().learn(credit)

@@ -105,7 +105,7 @@ class PopulationLineage:
 
     def version(self, number: int) -> Relative:
         self._check(number)
-        return _as_scored(self.population.relative(number))
+        return self.population.relative(number).as_scored(apply_knobs)
 
     def _check(self, number: int) -> None:
         """Raises PopulationError in words for agents, which are told no paths of the host."""
@@ -115,7 +115,7 @@ class PopulationLineage:
 
     def best(self) -> Relative | None:
         best = self.population.best()
-        return _as_scored(best) if best is not None else None
+        return best.as_scored(apply_knobs) if best is not None else None
 
 
 @dataclass(frozen=True)
@@ -159,11 +159,6 @@ def open_workbench(
     """A workbench for one attempt in a folder of its own. `adopt`: keep what stands in the folder already."""
     workspace = Workspace(folder, start_files(brief.parent.source), task_files(brief), adopt)
     return Workbench(workspace, rooms, brief, author, allowed)
-
-
-def _as_scored(relative: Relative) -> Relative:
-    knobs = relative.evaluation.knobs if relative.evaluation is not None else ()
-    return replace(relative, source=apply_knobs(relative.source, knobs)) if knobs else relative
 
 
 def _verdict(said: Passage, *spent: Evaluation) -> GateVerdict:

@@ -29,8 +29,8 @@ from triton.runtime import interpreter
 
 from evo_kernel.fitness.device_functions import numbers_of
 from evo_kernel.fitness.emulation import Builder, Handle, KernelFault, Memory, NotInterpretable, wrap
-from evo_kernel.fitness.interpret import Machine
-from evo_kernel.fitness.plan import Launch, Plan
+from evo_kernel.fitness.interpret import Machine, table_of
+from evo_kernel.fitness.plan import Constant, Launch, Plan
 from evo_kernel.fitness.sampling_math import expand, is_disjoint
 from evo_kernel.fitness.traffic import SECTOR_BYTES, WAVE_PROGRAMS, LaunchTraffic
 
@@ -217,6 +217,9 @@ class Sampler:
 
     def __init__(self, plan: Plan, folder: Path, seed: int = 0) -> None:
         self._machine = Machine(plan, folder, CountingBuilder)
+        for node in plan.nodes:
+            if isinstance(node, Constant):  # tables say what programs do: left as zeros, all would do the same
+                self._machine.view(node.view).copy_(table_of(node))
         self._seed = seed
         self._known: dict[str, LaunchTraffic] = {}
 

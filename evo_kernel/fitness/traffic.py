@@ -45,9 +45,9 @@ def sample_traffic(
     """Traffic of every kernel launch of a plan, in order.
 
     Runs in a clean process with TRITON_INTERPRET=1. `folder` is scratch. `contents` gives bytes (uint8) for input
-    buffers whose values decide addresses, by buffer; all others read as zeros, and their pages are never touched
-    unless a sampled program stores there. The same arguments give the same answer. Raises KernelFault and
-    NotInterpretable as `interpret.execute` does.
+    buffers whose values decide addresses, by buffer; tables of the plan hold what they say. All others read as zeros,
+    and their pages are never touched unless a sampled program stores there. The same arguments give the same answer.
+    Raises KernelFault and NotInterpretable as `interpret.execute` does.
     """
     from evo_kernel.fitness.sampling import Sampler  # needs Triton's interpreter: the parent only reads the results
 

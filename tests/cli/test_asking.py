@@ -9,13 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 from evo_kernel.cli import outside
-from evo_kernel.cli.main import _terminated, cli
+from evo_kernel.cli.main import _terminated
 from evo_kernel.errors import PopulationError, PopulationLocked, UserError
 from populations.lock import OwnerLock
 from populations.reading import PopulationReader
+from tests.support.commands import evo, told
 
 TASK = '''"""A difference of two rows, squashed."""
 
@@ -33,18 +33,6 @@ def reference(x, y):
     return torch.tanh(x - 2.0 * y)
 '''
 FILE = "squash.db"
-
-
-def evo(*arguments: object, stdin: str | None = None) -> Result:
-    ended = CliRunner().invoke(cli, [str(word) for word in arguments], input=stdin)
-    if ended.exception is not None and not isinstance(ended.exception, SystemExit):
-        raise ended.exception
-    return ended
-
-
-def told(ended: Result) -> dict:
-    assert ended.stdout.count("\n") == 1, ended.stdout
-    return json.loads(ended.stdout)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -108,7 +108,10 @@ async def use_every_tool(client: Client) -> None:
     assert "brief takes no 'attempt'; it takes no arguments" in await text(client, "brief", True, attempt=3)
 
 
-def test_every_tool_over_stdio(population: Path) -> None:
+@pytest.fixture(scope="module")
+def spent(population: Path) -> Path:
+    """The population after every tool was used over stdio: one evaluation and one probe."""
+
     async def talk() -> None:
         words = [*COMMAND[1:], str(population), "--device", "cpu"]
         server = StdioServerParameters(command=COMMAND[0], args=words, env={"PYTHONPATH": str(ROOT)})
@@ -117,8 +120,12 @@ def test_every_tool_over_stdio(population: Path) -> None:
             await use_every_tool(client)
 
     asyncio.run(talk())
-    assert waits_for_nobody(population)
-    with PopulationReader(population) as reader:
+    return population
+
+
+def test_every_tool_over_stdio(spent: Path) -> None:
+    assert waits_for_nobody(spent)
+    with PopulationReader(spent) as reader:
         (ticket,) = reader.tickets()  # the attempt at hand outlives the server
         assert ticket.holder == "mcp"
 
@@ -128,7 +135,7 @@ async def over_http(address: str, token: str = TOKEN) -> Client:
     return Client(streamable_http_client(address, http_client=http))
 
 
-def test_every_tool_over_http_and_the_next_attempt(served: tuple[subprocess.Popen[str], str], population: Path) -> None:
+def test_every_tool_over_http_and_the_next_attempt(spent: Path, served: tuple[subprocess.Popen[str], str]) -> None:
     child, address = served
 
     async def talk() -> None:
@@ -144,8 +151,8 @@ def test_every_tool_over_http_and_the_next_attempt(served: tuple[subprocess.Pope
     refusals(address)
     strangers(address)
     child.send_signal(signal.SIGTERM)
-    assert child.wait(timeout=20) == 130 and waits_for_nobody(population)
-    with PopulationReader(population) as reader:
+    assert child.wait(timeout=20) == 130 and waits_for_nobody(spent)
+    with PopulationReader(spent) as reader:
         assert reader.failures(1)[0]["reason"] == "try another parent"
         assert reader.status().pending == 0
 

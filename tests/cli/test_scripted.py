@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from evo_kernel.errors import UserError
-from tests.cli.test_end_to_end import NAME, TASK, evo, told
+from tests.cli.test_end_to_end import NAME, TASK
 from tests.support.chat_server import Answer, ChatServer
+from tests.support.commands import evo, told
 
 QUICK = ["--device", "cpu", "--set", "judge.tune_plans=0", "--set", "width=1", "--set", "agents.repairs=0"]
 

@@ -1,5 +1,9 @@
+import base64
+
+import numpy as np
 import pytest
 
+from evo_kernel.fitness.plan import Constant, View
 from evo_kernel.fitness.sampling_math import expand
 from evo_kernel.fitness.traffic import total_flops
 from tests.fitness.handmade import SOFTMAX, matmul_plan, softmax_plan, traffic_of
@@ -36,6 +40,16 @@ def test_strided_access_touches_a_sector_an_element():
     (seen,) = traffic_of(softmax_plan(4096, 4096, text=text))
     assert seen.load_bytes == 16384
     assert seen.load_sector_bytes == 32 * 4096
+
+
+def test_tables_say_what_programs_do():
+    """Each program reads how many columns are its own; in a table left as zeros it would have none."""
+    text = SOFTMAX.replace("mask = columns < n_cols", "mask = columns < tl.load(y_ptr + row * x_stride + n_cols - 1)")
+    plan = softmax_plan(64, 4096, text=text)
+    view = View(buffer=1, dtype="float32", shape=(64,), strides=(4096,), offset=4095)  # where nothing is stored
+    table = Constant(view=view, data=base64.b64encode(np.full(64, 1000.0, np.float32).tobytes()).decode())
+    (seen,) = traffic_of(plan.model_copy(update={"nodes": (table, *plan.nodes)}))
+    assert seen.load_bytes == 4 + 1000 * 4
 
 
 def test_the_same_plan_has_the_same_traffic():

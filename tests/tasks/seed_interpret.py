@@ -1,22 +1,20 @@
-"""A child process: run a seed in Triton's interpreter on inputs from a file, and write its outputs to another.
+"""A child process: run seeds in Triton's interpreter, for as long as it is asked (tests/tasks/children.py).
 
-    python -P seed_interpret.py SEED INPUTS OUTPUTS [NAME=VALUE ...]
-
-INPUTS holds a list of input tuples (torch.save), OUTPUTS becomes the list of their output tuples; NAME=VALUE sets a
-knob, as the tuner does. The interpreter
-multiplies bfloat16 tiles as if their bits were integers and cuts where a GPU rounds to nearest even; both are mended
-here, so that what is seen is the seed's own error.
+Each line of its input is JSON, {"seed": path, "inputs": path, "outputs": path}. The file of inputs holds a list of
+(knobs, input tuple) (torch.save); that of outputs becomes the list of their output tuples. Knobs are set by name, as the
+tuner does, and stay until others are. The interpreter multiplies bfloat16 and 8-bit floats as if their bits were integers and cuts
+where a GPU rounds to nearest even; both are mended here, so that what is seen is the seed's own error.
 """
 
 import importlib.util
 import os
-import sys
 
 os.environ["TRITON_INTERPRET"] = "1"
 
 import numpy as np
 import torch
 import triton.language as tl
+from children import answer
 from triton.runtime import interpreter
 
 convert_as_shipped = interpreter._convert_float
@@ -31,6 +29,9 @@ def convert(data, from_type, to_type, rounding):
 
 
 def widened(handle):
+    if handle.dtype == tl.float8e4nv:
+        data = torch.from_numpy(handle.data.view(np.uint8)).view(torch.float8_e4m3fn).float().numpy()
+        return interpreter.TensorHandle(data, tl.float32)
     if handle.dtype != tl.bfloat16:
         return handle
     data = convert_as_shipped(handle.data, tl.bfloat16, tl.float32, None).view(np.float32).reshape(handle.data.shape)
@@ -41,18 +42,21 @@ def dot(self, a, b, *rest):
     return dot_as_shipped(self, widened(a), widened(b), *rest)
 
 
-def main(seed, inputs, outputs, *knobs):
-    interpreter._convert_float = convert
-    interpreter.InterpreterBuilder.create_dot = dot
+def interpret(seed, inputs, outputs):
     spec = importlib.util.spec_from_file_location("seed", seed)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    for name, value in (knob.split("=") for knob in knobs):
-        assert hasattr(module, name)
-        setattr(module, name, int(value))
-    results = [module.run(*values) for values in torch.load(inputs)]
+    results = []
+    for knobs, values in torch.load(inputs):
+        for name, value in knobs.items():
+            assert hasattr(module, name), f"{seed} has no {name}"
+            setattr(module, name, value)
+        results.append(module.run(*values))
     torch.save([(result,) if isinstance(result, torch.Tensor) else tuple(result) for result in results], outputs)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    torch.set_num_threads(1)
+    interpreter._convert_float = convert
+    interpreter.InterpreterBuilder.create_dot = dot
+    answer(interpret)

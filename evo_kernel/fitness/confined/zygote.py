@@ -21,7 +21,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from evo_kernel.errors import InfraError
 from evo_kernel.fitness.confined.guards import Limits
@@ -110,21 +110,8 @@ class Zygote:
         if self._process is not None and self._process.poll() is None and self._control is not None:
             return self._control
         ours, theirs = socket.socketpair()
-        command = [sys.executable, "-P", "-m", "evo_kernel.fitness.confined.server", self.role, str(theirs.fileno())]
-        package_root = str(Path(__file__).resolve().parents[3])
-        env = self._env | {"PYTHONPATH": os.pathsep.join([package_root, *_python_path()])}
-        log = (self._root / "zygote.log").open("wb")
-        self._process = subprocess.Popen(
-            command,
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=env,
-            cwd=self._root,
-            start_new_session=True,
-        )
-        log.close()
+        with (self._root / "zygote.log").open("wb") as log:
+            self._process = self._spawn(theirs, log)
         theirs.close()
         ours.settimeout(START_S)
         if not _first_line(ours):
@@ -134,6 +121,19 @@ class Zygote:
         self._control = ours
         threading.Thread(target=self._listen, args=(ours,), daemon=True, name=f"zygote-{self.role}").start()
         return ours
+
+    def _spawn(self, control: socket.socket, log: BinaryIO) -> subprocess.Popen[bytes]:
+        package_root = str(Path(__file__).resolve().parents[3])
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "evo_kernel.fitness.confined.server", self.role, str(control.fileno())],
+            pass_fds=[control.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=self._env | {"PYTHONPATH": os.pathsep.join([package_root, *_python_path()])},
+            cwd=self._root,
+            start_new_session=True,
+        )
 
     def _listen(self, control: socket.socket) -> None:
         pending = b""

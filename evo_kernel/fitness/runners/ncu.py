@@ -99,9 +99,7 @@ def _request(task: Task, parts: Sequence[CountPart], folder: Path, deadline_s: f
         save_plan_file(part.plan, plan)
         told.append({"plan": str(plan), "case": part.case.name, "seed": part.seed, "launches": _wanted(part)})
     path = folder / "request.json"
-    path.write_text(
-        json.dumps({"task": str(task.path.absolute()), "parts": told, "rounds": ROUNDS, "deadline_s": deadline_s})
-    )
+    path.write_text(json.dumps({"task": task.spec, "parts": told, "rounds": ROUNDS, "deadline_s": deadline_s}))
     return path
 
 

@@ -1,0 +1,54 @@
+"""Convolution as an implicit matrix product: filters by pixels, summed over channels and taps.
+
+The input is gathered as it is needed: no window is ever written. TF32 products.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+BLOCK_M = 32
+BLOCK_N = 64
+BLOCK_K = 16
+NUM_WARPS = 4
+
+
+@triton.jit
+def conv2d_tf32_kernel(
+    x_ptr, weight_ptr, y_ptr, batch, channels, side, filters, out_side, stride,
+    F: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    rows = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)  # filters
+    pixels = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)  # of the outputs of all pictures
+    pixel_mask = pixels < batch * out_side * out_side
+    n = pixels // (out_side * out_side)
+    i = pixels % (out_side * out_side) // out_side
+    j = pixels % out_side
+    pixels_x = n * channels * side * side + i * stride * side + j * stride
+    length = channels * F * F
+    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for start in range(0, length, BLOCK_K):
+        inner = start + tl.arange(0, BLOCK_K)
+        c = inner // (F * F)
+        u = inner % (F * F) // F
+        v = inner % F
+        weight_mask = (rows[:, None] < filters) & (inner[None, :] < length)
+        weight = tl.load(weight_ptr + rows[:, None] * length + inner[None, :], mask=weight_mask, other=0.0)
+        x_offsets = pixels_x[None, :] + (c * side * side + u * side + v)[:, None]
+        x = tl.load(x_ptr + x_offsets, mask=pixel_mask[None, :] & (inner[:, None] < length), other=0.0)
+        acc = tl.dot(weight, x, acc, input_precision="tf32")
+    y_offsets = (n[None, :] * filters + rows[:, None]) * out_side * out_side + (pixels % (out_side * out_side))[None, :]
+    tl.store(y_ptr + y_offsets, acc, mask=(rows[:, None] < filters) & pixel_mask[None, :])
+
+
+def run(x, weight, stride):
+    batch, channels, side, _ = x.shape
+    filters, f = weight.shape[0], weight.shape[2]
+    out_side = (side - f) // stride + 1
+    y = torch.empty((batch, filters, out_side, out_side), dtype=x.dtype, device=x.device)
+    grid = (triton.cdiv(batch * out_side * out_side, BLOCK_N), triton.cdiv(filters, BLOCK_M))
+    conv2d_tf32_kernel[grid](
+        x, weight, y, batch, channels, side, filters, out_side, stride,
+        F=f, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, BLOCK_K=BLOCK_K, num_warps=NUM_WARPS,
+    )  # fmt: skip
+    return y
