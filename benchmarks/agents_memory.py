@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.agents_throughput import TARGET, rss_mb
-from evo_kernel.cli import models
+from evo_kernel.cli.desk import KeptModel
 from operators.llm.base import Message
 from operators.llm.door import LiteLLMModel
 from operators.llm.wire import load_litellm
@@ -101,12 +101,12 @@ class Watch:
 
     def __init__(self) -> None:
         self.asked, self.answered = 0.0, list[float]()
-        self._memory, self._lock, self._real = list[float](), threading.Lock(), models.KeptModel.complete
+        self._memory, self._lock, self._real = list[float](), threading.Lock(), KeptModel.complete
 
     def __enter__(self) -> Watch:
         watch = self
 
-        def complete(self: models.KeptModel, *given: Any, **named: Any) -> Any:
+        def complete(self: KeptModel, *given: Any, **named: Any) -> Any:
             watch.asked = watch.asked or time.monotonic()
             reply = watch._real(self, *given, **named)
             with watch._lock:
@@ -115,11 +115,11 @@ class Watch:
                     watch._memory.append(rss_mb())
             return reply
 
-        models.KeptModel.complete = complete
+        KeptModel.complete = complete
         return self
 
     def __exit__(self, *_: object) -> None:
-        models.KeptModel.complete = self._real
+        KeptModel.complete = self._real
 
     def rate(self) -> float:
         """Answers a second over the middle 80 %: the slope of a line through them, for they come in waves."""

@@ -90,6 +90,7 @@ class Ledger:
         self._aside_dollars, self._aside_tokens, self._calls = 0.0, 0, 0  # of calls in flight
         self._refused = ""
         self._booked = threading.local()  # what this thread's attempt has had booked by its calls
+        self._apart = 0
         self._changed = threading.Condition()
 
     def reserve(self) -> str:
@@ -146,7 +147,7 @@ class Ledger:
             self._changed.notify_all()
 
     def out_of_money(self, reason: str) -> None:
-        """A call was refused because its worst case does not fit any more."""
+        """No call of a model can be made any more: its worst case does not fit, or every one is turned down."""
         with self._changed:
             self._refused = self._refused or reason
             self._changed.notify_all()
@@ -163,9 +164,15 @@ class Ledger:
             return True
 
     def charge(self, cost: Spent) -> None:
-        """Book what no attempt reserved: a first kernel, a pending candidate, a confirmation."""
+        """Book what no attempt reserved: a first kernel, a pending candidate, a confirmation, an agent's evaluation."""
         with self._changed:
             self._now += cost
+            self._apart += cost.evaluations
+
+    @property
+    def charged_apart(self) -> int:
+        """Evaluations of this session that `charge` has booked: an agent's own are among them."""
+        return self._apart
 
     def close(self) -> None:
         """No more reservations; whoever waits for one is told."""

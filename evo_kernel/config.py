@@ -201,8 +201,8 @@ class Config(_Section):
     start_from: Path | None = Field(
         default=None, description="another population whose best kernels are planted beside the first kernel"
     )
-    seed: int = Field(default=0, description="of every random draw of the search")
-    width: _Count = Field(default=2, description="attempts in flight")
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(default=0, description="of every random draw of the search")
+    width: Annotated[int, Field(ge=1, le=1024)] = Field(default=2, description="attempts in flight")
     device: Literal["auto", "cpu", "cuda"] = Field(
         default="auto", description="cuda measures, cpu models, auto takes what is there"
     )

@@ -21,7 +21,7 @@ from evo_kernel.types import Brief, Credit, Evaluation, Probe, Proposal, Relativ
 from operators.llm.base import Message, Model, Reply, Tool
 from operators.macro.catalogue import UNGUIDED
 from operators.micro.llm_coder import ALONE, known
-from operators.micro.session import Limits, Opening, Session
+from operators.micro.session import Limits, Opening, Session, quoted
 from operators.prompts.evidence import verdict
 from operators.prompts.parts import Part
 from operators.prompts.relatives import relatives_text, shown
@@ -40,6 +40,11 @@ class Lineage(Protocol):
 
     def latest(self, count: int) -> Sequence[Relative]:
         """The youngest, youngest first."""
+        ...
+
+    def spoken(self, operator: str) -> Sequence[Message]:
+        """The conversation that the youngest candidate of this operator came of, its last answer included; empty
+        where there is none."""
         ...
 
 
@@ -102,7 +107,7 @@ class BestOfN(_Control):
             parent.source,
             probe,
             self._limits,
-            known(alone),
+            known(alone, self._prompts),
             self._prompts.switches.category,
         )
         return self._work(session, parent)
@@ -126,7 +131,7 @@ class Sequential(_Control):
             parent.source,
             probe,
             self._limits,
-            known(alone),
+            known(alone, self._prompts),
             self._prompts.switches.category,
         )
         return self._work(session, parent)
@@ -135,8 +140,8 @@ class Sequential(_Control):
 class LongSession(_Control):
     """One conversation. Attempts take turns in it, however many are in flight.
 
-    What is kept of it is bounded: the opening and the last TURNS messages. It is not stored: after a resume it begins
-    again, from the best so far.
+    What is kept of it is bounded: the opening and the last TURNS messages. A later session goes on with the
+    conversation that its youngest candidate came of: attempts that came to nothing since then are not in it.
     """
 
     name = "session"
@@ -153,20 +158,21 @@ class LongSession(_Control):
 
     def propose(self, brief: Brief, probe: Probe) -> Proposal:
         with self._turn:
+            if self._opened is None:
+                self._go_on()
             parent = self._start()
             alone = dataclasses.replace(brief, parent=parent, inspirations=(), tried=())
-            ear = _Ear(self._model)
+            ear = _Ear(self._model, self._limits.max_tokens)
             opened, said = self._opened or self.opening(alone, parent.source), self._said
             if self._opened is not None:
                 said = (*said, self._verdicts(parent))
-            self._opened, self._shown = opened, parent.candidate
             session = Session(
                 ear,
                 lambda source: dataclasses.replace(opened, messages=(*opened.messages, *said)),
                 parent.source,
                 probe,
                 self._limits,
-                known(alone),
+                known(alone, self._prompts),
                 self._prompts.switches.category,
             )
             try:
@@ -174,11 +180,20 @@ class LongSession(_Control):
                 self._proposed = proposal.source.sha256
                 return proposal
             finally:
-                self._said = _last(ear.heard[len(opened.messages) :] or said)
+                if ear.heard:  # what a model that is down was not told is told the next time
+                    self._opened, self._shown = opened, parent.candidate
+                    self._said = _last(ear.heard[len(opened.messages) :])
+
+    def _go_on(self) -> None:
+        """Take up the conversation of an earlier session, if there was one; the next turn shows the source anew."""
+        heard = tuple(self._lineage.spoken(self.name))
+        begins = next((at for at, one in enumerate(heard) if one.role == "assistant"), 0)
+        if begins:
+            self._opened, self._said = Opening(heard[:begins]), _last(heard[begins:])
 
     def _verdicts(self, parent: Relative) -> Message:
         """What came of its last proposal, and what the next edit applies to."""
-        found = next((one for one in self._lineage.latest(SHOWN) if one.source.sha256 == self._proposed), None)
+        found = next((one for one in self._lineage.latest(SHOWN) if self._proposed in _texts(one)), None)
         came = f"Your last kernel (candidate {found.candidate}): {verdict(found.evaluation)}" if found else ""
         best = f"The fastest so far is candidate {parent.candidate}: {verdict(parent.evaluation)}"
         source = f"```python\n{parent.source.text.rstrip()}\n```" if parent.candidate != self._shown else ""
@@ -187,11 +202,17 @@ class LongSession(_Control):
         return Message("user", "\n".join(line for line in (came, best, again, source, ask) if line))
 
 
+def _texts(relative: Relative) -> tuple[str, ...]:
+    """sha256 of its source, and of the text that was judged: without the knobs that were set later."""
+    judged = relative.evaluation.source if relative.evaluation is not None else ""
+    return relative.source.sha256, judged
+
+
 class _Ear:
     """A model that remembers the last conversation it was asked to continue, its answer included."""
 
-    def __init__(self, model: Model) -> None:
-        self.name, self._model = model.name, model
+    def __init__(self, model: Model, max_tokens: int) -> None:
+        self.name, self._model, self._max_tokens = model.name, model, max_tokens
         self.heard: tuple[Message, ...] = ()
 
     def complete(
@@ -203,7 +224,7 @@ class _Ear:
         max_tokens: int | None = None,
     ) -> Reply:
         reply = self._model.complete(messages, tools=tools, schema=schema, max_tokens=max_tokens)
-        answer = Message("assistant", reply.message.content or "(no text)")
+        answer = Message("assistant", quoted(reply.message.content, self._max_tokens))
         self.heard = (*messages, answer)
         return reply
 

@@ -21,6 +21,7 @@ from operators.macro.policies import untried
 from operators.micro.coder import Coder
 from operators.micro.steps import Walk
 
+FASTER = 0.98  # of the parent's time on a case: less is noise
 KEEP = 0.75  # probability that a strategy of the other path is replayed: two crossings of a pair then differ
 
 
@@ -36,7 +37,7 @@ class CrossoverOperator:
     def propose(self, brief: Brief, probe: Probe) -> Proposal:
         rng = np.random.default_rng(brief.seed)
         for other in _shuffled(brief.inspirations, rng):
-            missing = lacking(other.strategies, brief.parent.strategies)
+            missing = brought(other, brief.parent)
             failed = other.evaluation is not None and not other.evaluation.passed
             if failed or other.candidate == brief.parent.candidate or not missing:
                 continue
@@ -73,6 +74,28 @@ class CrossoverOperator:
             if chosen is not None:
                 chances = tuple(float(index == chosen) for index in range(len(offered)))
                 walk.take(Decision(self.name, offered, chances, chosen))
+
+
+def brought(other: Relative, parent: Relative) -> list[Strategy]:
+    """What the other has to give: what its path has and the parent's lacks, oldest first.
+
+    Of one that is faster on no case only strategies that the parent's path does not have in any form: a sibling that
+    took the same step with other parameters, and lost by it, has nothing to give.
+    """
+    missing = lacking(other.strategies, parent.strategies)
+    if faster_somewhere(other, parent):
+        return missing
+    names = {strategy.name for strategy in parent.strategies}
+    return [strategy for strategy in missing if strategy.name not in names]
+
+
+def faster_somewhere(other: Relative, parent: Relative) -> bool:
+    """Whether some case was timed as surely faster; yes where that cannot be known."""
+    if other.evaluation is None or parent.evaluation is None:
+        return True
+    ours = {one.case: one for one in parent.evaluation.measurements}
+    both = [(one, ours[one.case]) for one in other.evaluation.measurements if one.case in ours]
+    return not both or any(one.median_us < FASTER * mine.median_us for one, mine in both)
 
 
 def lacking(theirs: Sequence[Strategy], ours: Sequence[Strategy]) -> list[Strategy]:

@@ -4,9 +4,9 @@
     LlmCrossover(model, Prompts(...), Limits(repairs=2))
 
 Unlike `crossover.py`, which replays strategies by name, this reads both sources. A is the brief's parent, B the
-inspiration with the best score among those with a strategy that A lacks. The edits are a coder's: probed and repaired
-one by one (`micro/session.py`). The claimed strategy is the first that B has and A lacks: its witness is looked
-for in the child against A.
+inspiration with the best score among those with something that A lacks, those first that are faster on some case. The
+edits are a coder's: probed and repaired one by one (`micro/session.py`). The claimed strategy is the first that B has
+and A lacks: its witness is looked for in the child against A.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 
 from evo_kernel.errors import OperatorFailed
 from evo_kernel.types import Brief, Credit, Decision, Evaluation, Probe, Proposal, Relative, Source, Step, Strategy
-from operators.crossover import lacking
+from operators.crossover import brought, faster_somewhere
 from operators.llm.base import Model
 from operators.macro import catalogue
 from operators.micro.llm_coder import known
@@ -50,7 +50,7 @@ class LlmCrossover:
             source,
             probe,
             self._limits,
-            known(brief),
+            known(brief, self._prompts),
             self._prompts.switches.category,
         )
         try:
@@ -80,12 +80,13 @@ class LlmCrossover:
     def opening(self, brief: Brief, source: Source, other: Relative) -> Opening:
         """The prompt: B whole with its evidence, then the situation of A."""
         prompts, budgets = self._prompts, self._prompts.budgets
-        missing = [f"- {strategy_line(s)}" for s in lacking(other.strategies, brief.parent.strategies)]
+        missing = [f"- {strategy_line(s)}" for s in brought(other, brief.parent)]
         evidence_of_b = evidence(other.evaluation, budgets.evidence if prompts.switches.evidence else 0)
         others = tuple(relative for relative in brief.inspirations if relative.candidate != other.candidate)
         alone = dataclasses.replace(brief, inspirations=others)  # B is shown whole below
+        text = _cut(prompts.as_scored(other), budgets.source)
         parts = [
-            Part(f"Source of B (candidate {other.candidate})", f"```python\n{_cut(other, budgets.source)}\n```"),
+            Part(f"Source of B (candidate {other.candidate})", f"```python\n{text}\n```"),
             Part("Evidence of B", evidence_of_b),
             Part("Strategies of B that A (the parent) lacks", rows((), missing, budgets.tried)),
             *prompts.situation(alone, source, query=looked_up(brief)),
@@ -99,12 +100,14 @@ class LlmCrossover:
             (relative, missing)
             for relative in brief.inspirations
             if relative.candidate != brief.parent.candidate and relative.evaluation and relative.evaluation.passed
-            if (missing := lacking(relative.strategies, brief.parent.strategies))
+            if (missing := brought(relative, brief.parent))
         ]
         if not found:
             reason = "no inspiration that passed has a strategy that this parent lacks"
             raise OperatorFailed(reason, operator=self.name, exhausted=True)
-        return max(found, key=lambda pair: (_score(pair[0]), pair[0].candidate))
+        return max(
+            found, key=lambda pair: (faster_somewhere(pair[0], brief.parent), _score(pair[0]), pair[0].candidate)
+        )
 
 
 def _cut(relative: Relative, budget: int) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from evo_kernel.errors import OperatorFailed
 from evo_kernel.types import Brief, Credit, Evaluation, Probe, Proposal
 from operators.macro import catalogue
 from operators.macro.features import MacroState
@@ -71,7 +72,14 @@ class MtmcOperator:
         state = MacroState(
             brief.task, brief.parent, walk.source, brief.tried, len(walk.kept), brief, self._coder.free, walk.trail()
         )
-        decision = self._policy.choose(state, offered, rng)
+        try:
+            decision = self._policy.choose(state, offered, rng)
+        except OperatorFailed as failure:
+            if walk.kept:
+                return None  # what stands by now is worth judging
+            whole = walk.failure(self.name, failure.reason)
+            whole.calls += failure.calls
+            raise whole from None
         if decision.offered[decision.chosen] == catalogue.STOP:
             walk.stop(decision)
             return None

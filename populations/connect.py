@@ -1,9 +1,10 @@
-"""Opening a population only to read it: while it is written, from a read-only folder, or when nobody has it."""
+"""Reading a population: opened while it is written, from a read-only folder, or when nobody has it; and asked."""
 
 from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 from evo_kernel.errors import PopulationError
 
@@ -28,3 +29,16 @@ def connect_reader(path: Path) -> sqlite3.Connection:
             raise PopulationError(f"{path} is a database, but not a population of evo-kernel. Name another file.")
         return connection
     raise PopulationError(f"{path} cannot be read. Check its permissions, and that of its folder.")
+
+
+def fetch_one(connection: sqlite3.Connection, sql: str, parameters: tuple[Any, ...] = ()) -> Any:
+    """The first column of the first row; None without any."""
+    row = connection.execute(sql, parameters).fetchone()
+    return row[0] if row else None
+
+
+def fetch_dicts(connection: sqlite3.Connection, sql: str, parameters: tuple[Any, ...] = ()) -> list[dict[str, Any]]:
+    """Rows by the names of their columns."""
+    cursor = connection.cursor()
+    cursor.row_factory = sqlite3.Row
+    return [dict(row) for row in cursor.execute(sql, parameters)]

@@ -17,9 +17,7 @@ import math
 from dataclasses import dataclass
 
 from evo_kernel.types import CaseKind, Evaluation, Gain, Measurement, Rival
-from populations.archive import DRIFT, SURE_DEVIATIONS
-
-Z95 = 1.96
+from populations.archive import DRIFT, SURE_DEVIATIONS, log_deviation
 
 
 @dataclass(frozen=True)
@@ -91,11 +89,7 @@ def stands(confirmation: Evaluation, settings: GateSettings) -> Passage:
 
 def _ratio(new: Measurement, older: Measurement) -> tuple[float, float]:
     """(log of older ÷ new, its standard deviation)."""
-    return math.log(older.median_us / new.median_us), math.hypot(_deviation(new), _deviation(older))
-
-
-def _deviation(one: Measurement) -> float:
-    return (math.log(one.high_us) - math.log(one.low_us)) / (2.0 * Z95)
+    return math.log(older.median_us / new.median_us), math.hypot(log_deviation(new), log_deviation(older))
 
 
 def _gain(ratios: list[tuple[float, float]], timed: bool) -> Gain:

@@ -63,6 +63,11 @@ class PathStep:
     score: float | None
     log_gain: float | None  # log(parent ÷ this); None where one of the two has no time
 
+    @property
+    def action(self) -> str:
+        """What was done: the key of the strategy; the operator where none is claimed."""
+        return self.strategy.key if self.strategy is not None else self.operator
+
 
 def ancestors(connection: sqlite3.Connection, candidate: int) -> list[int]:
     """All candidates that this one came from, by any role, oldest first."""

@@ -10,8 +10,7 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,49 +23,38 @@ from evo_kernel.types import (
     Credit,
     Environment,
     Evaluation,
-    PipelineState,
-    PlanVerdict,
     Proposal,
     Recorded,
     Relative,
     Source,
     TaskCard,
 )
+from populations.choosing import Chooser
 from populations.counters import Counters, Tally, read_tally, read_wall_s
 from populations.crediting import OTHER, name_credits
 from populations.diary import Diary, open_attempts
-from populations.encoding import dumps
-from populations.fetching import BASELINE_FAULT, fetch_ceilings, fetch_verdicts
-from populations.findings import fetch_findings, write_findings
+from populations.evaluations import summarise, write_evaluation, write_placements
 from populations.handed import HandedOut, fetch_ticket, hand_out
-from populations.inspiring import inspirations
 from populations.library import Library
+from populations.opened import OpenPopulation
 from populations.replay import replay
 from populations.selection import Mix
-from populations.sessions import begin_session, environment_before, last_id
+from populations.sessions import environment_before, last_id
 from populations.settings import PopulationSettings
 from populations.state import SearchState
 from populations.store import Store
 from populations.tickets import Tickets
 from populations.versions import Order, VersionRow, versions
 from populations.writing import (
-    claimed_strategy,
-    intern_environment,
-    summarise,
     unwritten,
-    write_baselines,
+    write_attempt,
     write_calls,
-    write_ceilings,
-    write_evaluation,
-    write_event,
-    write_placements,
+    write_candidate,
+    write_failure,
     write_proposal,
 )
 
 __all__ = ["OTHER", "LineagePopulation", "open_population"]
-
-TRY_AGAIN = 0.05
-"""Share of selections that pass over no exhausted parent: what other lineages found since may be new to it."""
 
 
 def open_population(
@@ -103,8 +91,8 @@ def open_population(
         raise
 
 
-class LineagePopulation:
-    """An open population; use it as a context manager. Implements evo_kernel.types.Population."""
+class LineagePopulation(OpenPopulation):
+    """An open population and its search state. Implements evo_kernel.types.Population."""
 
     def __init__(
         self,
@@ -116,33 +104,21 @@ class LineagePopulation:
         settings: PopulationSettings,
         run: dict[str, Any],
     ) -> None:
-        self.path, self.task, self.environment, self.seed = store.path, task, environment, seed
-        self._store, self.task_identity, self._settings = store, task_identity, settings
-        self._mix = Mix(settings.selectors)
+        # What earlier sessions left behind is read before this one leaves its mark.
         self._earlier_wall_s = read_wall_s(store.connection)
         self._tally: Tally = read_tally(store.connection)
         self._state: SearchState = replay(store.connection)
         self._previous_environment = environment_before(store.connection, environment)
-        self._environments: dict[str, int] = {}
-        self._began = time.time()
-        self._run = begin_session(
-            store, task=task, task_identity=task_identity, environment=environment, seed=seed, settings=settings,
-            run=run, at=self._began,
-        )  # fmt: skip
+        mix = Mix(settings.selectors)
+        super().__init__(store, task, task_identity, environment, seed, settings, run)
         self._state.configure(settings)
         self._board = self._state.board(environment.key)
         self._library = Library(store, self._state, environment.key)
         self._tickets = Tickets(store, self._state, self._library, task, environment)
-        self._exhausted: set[int] = set()  # parents with nothing left to try; a later session may try more
+        self._chooser = Chooser(self.path, self._state.lineage, self._board, self._library, mix)
         self._attempts = last_id(store.connection, "attempts")
         self._resumable = deque(open_attempts(store.connection))
         self.diary = Diary(store, self._tally)
-
-    def __enter__(self) -> LineagePopulation:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     # ---- the loop -------------------------------------------------------------------------------------------------
 
@@ -154,11 +130,10 @@ class LineagePopulation:
                 if rowid is not None and self._state.lineage.source[root] == rowid[0]:
                     return self._tickets.recorded(root)
             proposal = Proposal(source=source, operator=operator)
-            with self._store.write() as connection:
-                attempt = self._write_attempt(None, 0, "plant", ())
-                rowid = self._write_candidate(attempt, proposal, None, 0, 0)
+            with self._store.write():
+                attempt = write_attempt(self._store, self._run, None, 0, "plant", ())
+                rowid = write_candidate(self._store, len(self._state.lineage) + 1, attempt, proposal, None, 0, 0)
                 write_proposal(self._store, attempt, proposal)
-                del connection
             candidate = self._state.lineage.add(attempt, rowid, 0, 0, 0, 0)
             self._attempts = attempt
             return Recorded(candidate, self._tickets.root(attempt, candidate, self.seed), proposal)
@@ -174,19 +149,15 @@ class LineagePopulation:
             if self._resumable and holder is None:
                 return self._tickets.brief(*self._resumable.popleft(), self.seed)
             attempt = self._attempts + 1
-            rng = np.random.default_rng([self.seed, attempt])
-            archives = self._board.islands.archives
-            settled = [island for island, archive in enumerate(archives) if archive.cells] or [0]
-            island = settled[int(rng.integers(len(settled)))]
-            parent, selector = self._select(island, rng)
-            chosen = inspirations(self._state.lineage, self._board, parent, island, rng)
+            chosen = self._chooser.choose(np.random.default_rng([self.seed, attempt]))
+            parent, island, shown = chosen.parent, chosen.island, chosen.inspirations
             with self._store.write() as connection:
-                self._write_attempt(parent, island, selector, chosen)
+                write_attempt(self._store, self._run, parent, island, chosen.selector, shown)
                 if holder is not None:
                     hand_out(connection, attempt, holder, expires_at)
             self._attempts = attempt
             self._tally.attempts += 1
-            return self._tickets.brief(attempt, parent, island, chosen, self.seed)
+            return self._tickets.brief(attempt, parent, island, shown, self.seed)
 
     def ticket(self, attempt: int) -> tuple[Brief, HandedOut]:
         """An attempt that is in somebody's hands, as it was handed out (what was tried since is in it too), and what
@@ -208,7 +179,9 @@ class LineagePopulation:
             generation = lineage.generation[parent] + 1
             with self._store.write():
                 strategy = self._store.intern_strategy(proposal.strategy)
-                source = self._write_candidate(brief.attempt, proposal, parent, brief.island, generation)
+                source = write_candidate(
+                    self._store, len(lineage) + 1, brief.attempt, proposal, parent, brief.island, generation
+                )
                 calls = unwritten(self._store.connection, brief.attempt, proposal.calls)
                 write_proposal(self._store, brief.attempt, proposal, parents)
             candidate = lineage.add(brief.attempt, source, strategy or 0, parent, brief.island, generation)
@@ -232,7 +205,7 @@ class LineagePopulation:
                     evaluation,
                     verdict,
                     run=self._run,
-                    environment=self._environment_id(environment),
+                    environment=self._store.intern_environment(environment),
                     source=self._state.lineage.source[recorded.candidate],
                     at=time.time(),
                 )
@@ -250,13 +223,9 @@ class LineagePopulation:
     ) -> None:
         with self._store.lock:
             if exhausted:
-                self._exhausted.add(brief.parent.candidate)
+                self._chooser.exhaust(brief.parent.candidate)
             with self._store.write() as connection:
-                strategy = claimed_strategy(proposal) if proposal else None
-                rowid = self._store.intern_strategy(strategy)
-                spent = (proposal.probes, proposal.wall_s) if proposal else (0, 0.0)
-                values = (brief.attempt, operator, reason, brief.parent.candidate, rowid, *spent, time.time())
-                connection.execute("INSERT INTO failures VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+                write_failure(self._store, brief.attempt, operator, reason, brief.parent.candidate, proposal)
                 calls = unwritten(connection, brief.attempt, proposal.calls) if proposal else []
                 if proposal:
                     write_proposal(self._store, brief.attempt, proposal)
@@ -329,20 +298,6 @@ class LineagePopulation:
             self._check(candidate)
             return self._tickets.recorded(candidate)
 
-    def verdicts(self, environment_key: str) -> Iterable[PlanVerdict]:
-        """All that is known about plans in one environment, oldest first: a plan seen before costs nothing."""
-        with self._store.reader() as connection:
-            yield from fetch_verdicts(connection, environment_key)
-            yield from fetch_findings(connection, environment_key)
-
-    def found_out(self, verdicts: Sequence[PlanVerdict]) -> None:
-        """What an agent's evaluation, which belongs to no candidate, found out about plans here."""
-        if verdicts:
-            with self._store.lock:
-                environment = self._environment_id(self.environment)
-                with self._store.write() as connection:
-                    write_findings(connection, environment, verdicts)
-
     def counters(self) -> Counters:
         """What was done and spent over all sessions."""
         with self._store.lock:
@@ -362,14 +317,6 @@ class LineagePopulation:
                 best_score=None if math.isnan(score) else score,
             )
 
-    def calls(self, limit: int = 10_000) -> Sequence[tuple[int, bool, str, float | None]]:
-        """(attempt, whether no candidate came of it, model, dollars) of the latest calls, oldest first."""
-        sql = (
-            "SELECT attempt, NOT EXISTS (SELECT 1 FROM candidates c WHERE c.attempt = calls.attempt), model, dollars"
-            " FROM calls ORDER BY attempt DESC, position DESC LIMIT ?"
-        )
-        return [(row[0], bool(row[1]), row[2], row[3]) for row in reversed(self._store.rows(sql, (limit,)))]
-
     def latest(self, count: int) -> Sequence[Relative]:
         """The youngest candidates, youngest first."""
         with self._store.lock:
@@ -388,89 +335,7 @@ class LineagePopulation:
         with self._store.lock:
             return self._state.digest()
 
-    # ---- what else is worth keeping -------------------------------------------------------------------------------
-
-    def event(self, kind: str, data: Mapping[str, Any]) -> None:
-        """Something a reader of the run may want to know: a confirmation, a new champion, a budget spent."""
-        with self._store.write() as connection:
-            write_event(connection, self._run, kind, data, time.time())
-
-    def note(self, text: str, author: str, attempt: int | None = None) -> None:
-        """What an agent wants later agents to know."""
-        with self._store.write() as connection:
-            connection.execute(
-                "INSERT INTO notes (attempt, author, text, at) VALUES (?, ?, ?, ?)",
-                (attempt, author, text, time.time()),
-            )
-
-    def ceilings(self, environment_key: str) -> dict[str, float]:
-        """What was stored of an environment's machine by `store_ceilings`; empty where nothing was."""
-        with self._store.lock:
-            return fetch_ceilings(self._store.connection, environment_key)
-
-    def store_ceilings(self, values: Mapping[str, float]) -> None:
-        """What this environment's machine reaches at most; names end in their unit, e.g. `copy_bytes/s`."""
-        with self._store.write() as connection:
-            write_ceilings(connection, self._environment_id(self.environment), values, time.time())
-
-    def store_baselines(self, case: str, values: Mapping[str, float], faults: Mapping[str, str]) -> None:
-        """What a case is held against in this environment, in µs by name, and why others have no time."""
-        with self._store.write() as connection:
-            write_baselines(connection, self._environment_id(self.environment), case, values, time.time())
-            for name, reason in faults.items():
-                fault = {"case": case, "name": name, "reason": reason}
-                write_event(connection, self._run, BASELINE_FAULT, fault, time.time())
-
-    def announce(self, state: PipelineState) -> None:
-        """Tell other processes what this one is doing: overwritten by the next word, gone with the process."""
-        self._store.announce(asdict(state))
-
-    def close(self) -> None:
-        self._store.close()
-
-    # ---- within ---------------------------------------------------------------------------------------------------
-
     def _check(self, candidate: int) -> None:
         if not 0 < candidate <= len(self._state.lineage):
             last = len(self._state.lineage)
             raise PopulationError(f"{self.path} has no candidate {candidate}: they are numbered 1 to {last}.")
-
-    def _environment_id(self, environment: Environment) -> int:
-        known = self._environments.get(environment.key)
-        if known is None:
-            known = self._environments[environment.key] = intern_environment(self._store, environment)
-        return known
-
-    def _select(self, island: int, rng: np.random.Generator) -> tuple[int, str]:
-        archive = self._board.islands.archives[island]
-        if self._exhausted and rng.random() >= TRY_AGAIN:
-            left = archive.without(self._exhausted)
-            archive = left if left.cells else archive
-        if archive.cells:
-            contender, selector = self._mix.select(archive, self._library.case_times, rng)
-            return contender.candidate, selector
-        roots = self._state.lineage.roots  # nothing passed yet: mend or rewrite a seed
-        if not roots:
-            raise PopulationError(f"{self.path} is empty: plant a first kernel before asking for a brief.")
-        return roots[int(rng.integers(len(roots)))], "root"
-
-    def _write_attempt(self, parent: int | None, island: int, selector: str, chosen: Sequence[int]) -> int:
-        cursor = self._store.connection.execute(
-            "INSERT INTO attempts (run, parent, island, selector, inspirations, at) VALUES (?, ?, ?, ?, ?, ?)",
-            (self._run, parent, island, selector, dumps(chosen), time.time()),
-        )
-        assert cursor.lastrowid is not None
-        return cursor.lastrowid
-
-    def _write_candidate(
-        self, attempt: int, proposal: Proposal, parent: int | None, island: int, generation: int
-    ) -> int:
-        """Returns the source's rowid."""
-        source = self._store.intern_source(proposal.source)
-        strategy = self._store.intern_strategy(proposal.strategy)
-        values = (
-            len(self._state.lineage) + 1, attempt, source, proposal.operator, strategy, parent, island, generation,
-            proposal.probes, proposal.wall_s, len(proposal.parents), time.time(),
-        )  # fmt: skip
-        self._store.connection.execute("INSERT INTO candidates VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
-        return source

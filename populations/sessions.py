@@ -14,7 +14,6 @@ from populations.encoding import dumps
 from populations.fetching import encode_card
 from populations.settings import PopulationSettings
 from populations.store import Store
-from populations.writing import intern_environment
 
 
 def begin_session(
@@ -40,7 +39,7 @@ def begin_session(
             )
         values = {"identity": task_identity, "name": task.name, "card": dumps(encode_card(task))}
         row = (
-            store.intern("tasks", "identity", values), intern_environment(store, environment), seed,
+            store.intern("tasks", "identity", values), store.intern_environment(environment), seed,
             dumps(settings.as_data()), dumps(dict(run)), os.getpid(), socket.gethostname(),
             last_id(connection, "evaluations"), last_id(connection, "attempts"), at,
         )  # fmt: skip

@@ -15,13 +15,14 @@ import sqlite3
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from sqlite_utils import Database
 
 from evo_kernel.errors import PopulationError
-from evo_kernel.types import Source, Strategy
+from evo_kernel.types import Environment, Source, Strategy
 from populations.connect import connect_reader
 from populations.encoding import encode_parameters, strategy_key
 from populations.lock import OwnerLock
@@ -39,6 +40,7 @@ class Store:
         self.lock = threading.RLock()
         self._owner = OwnerLock(path)
         self._strategies: OrderedDict[str, int] = OrderedDict()
+        self._environments: dict[str, int] = {}
         try:
             self.connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
             self.database = Database(self.connection)
@@ -69,6 +71,7 @@ class Store:
             except BaseException:
                 self.connection.execute("ROLLBACK")
                 self._strategies.clear()  # some of them may just have been rolled back
+                self._environments.clear()
                 raise
             self.connection.execute("COMMIT")
 
@@ -107,6 +110,13 @@ class Store:
     def intern_source(self, source: Source) -> int:
         values = {"sha256": source.sha256, "language": source.language, "text": source.text}
         return self.intern("sources", "sha256", values)
+
+    def intern_environment(self, environment: Environment) -> int:
+        known = self._environments.get(environment.key)
+        if known is None:
+            values = {"key": environment.key, **asdict(environment), "fp_fusion": int(environment.fp_fusion)}
+            known = self._environments[environment.key] = self.intern("environments", "key", values)
+        return known
 
     def intern_strategy(self, strategy: Strategy | None) -> int | None:
         if strategy is None:

@@ -1,51 +1,53 @@
-"""Rows that one act of the search leaves behind. Every function here runs inside `Store.write`."""
+"""Rows of an attempt: opened, what thinking left behind, how it ended. All of it runs inside `Store.write`."""
 
 from __future__ import annotations
 
-import math
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, fields
+import time
+from collections.abc import Sequence
+from dataclasses import fields
 from operator import attrgetter
 from typing import Any
 
-from evo_kernel.types import (
-    Call,
-    Environment,
-    Evaluation,
-    Measurement,
-    PairedComparison,
-    PlanVerdict,
-    Proposal,
-    Strategy,
-)
-from populations.archive import DRIFT
-from populations.encoding import digest, dumps, encode_check, encode_features, encode_knobs, plan_key
-from populations.islands import Placement
-from populations.state import Verdict
+from evo_kernel.types import Call, Proposal, Strategy
+from populations.encoding import dumps
 from populations.store import Store
 
-INSERT_EVALUATION = (
-    "INSERT INTO evaluations (run, candidate, environment, purpose, status, score, log_us, log_variance, light_share,"
-    " cell, plan_key, cost, fresh, witnessed, reason, knobs, checks, charged, measured, gpu_s, wall_s, at)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-)
-INSERT_MEASUREMENT = (
-    "INSERT INTO measurements VALUES (?, ?, (SELECT id FROM plans WHERE hash = ?), ?, ?, ?, ?, ?, ?, ?, ?,"
-    " (SELECT id FROM features WHERE digest = ?), ?, ?, ?, ?)"
-)
-INSERT_VERDICT = "INSERT INTO verdicts VALUES (?, ?, (SELECT id FROM plans WHERE hash = ?), ?, ?, ?, ?, ?)"
-INSERT_COMPARISON = (
-    "INSERT INTO comparisons VALUES (?, ?, (SELECT id FROM plans WHERE hash = ?), ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-)
-INSERT_SOURCE_PLAN = "INSERT INTO source_plans VALUES (?, ?, ?, ?, ?, ?, (SELECT id FROM plans WHERE hash = ?))"
 _CALL = attrgetter(*(field.name for field in fields(Call)))  # in the order of the columns
 
 
-def intern_environment(store: Store, environment: Environment) -> int:
-    values = {"key": environment.key, **asdict(environment)}
-    values["fp_fusion"] = int(environment.fp_fusion)
-    return store.intern("environments", "key", values)
+def write_attempt(store: Store, run: int, parent: int | None, island: int, selector: str, chosen: Sequence[int]) -> int:
+    """Returns its id. `chosen`: the candidates that its operator is shown beside the parent."""
+    cursor = store.connection.execute(
+        "INSERT INTO attempts (run, parent, island, selector, inspirations, at) VALUES (?, ?, ?, ?, ?, ?)",
+        (run, parent, island, selector, dumps(chosen), time.time()),
+    )
+    assert cursor.lastrowid is not None
+    return cursor.lastrowid
+
+
+def write_candidate(
+    store: Store, candidate: int, attempt: int, proposal: Proposal, parent: int | None, island: int, generation: int
+) -> int:
+    """Returns the source's rowid."""
+    source = store.intern_source(proposal.source)
+    strategy = store.intern_strategy(proposal.strategy)
+    values = (
+        candidate, attempt, source, proposal.operator, strategy, parent, island, generation,
+        proposal.probes, proposal.wall_s, len(proposal.parents), time.time(),
+    )  # fmt: skip
+    store.connection.execute("INSERT INTO candidates VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+    return source
+
+
+def write_failure(
+    store: Store, attempt: int, operator: str, reason: str, parent: int, proposal: Proposal | None
+) -> None:
+    """An attempt that ended without a candidate. `proposal`: what it cost, if anything."""
+    strategy = store.intern_strategy(claimed_strategy(proposal) if proposal else None)
+    spent = (proposal.probes, proposal.wall_s) if proposal else (0, 0.0)
+    values = (attempt, operator, reason, parent, strategy, *spent, time.time())
+    store.connection.execute("INSERT INTO failures VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
 
 
 def write_proposal(store: Store, attempt: int, proposal: Proposal, parents: Sequence[tuple[str, int]] = ()) -> None:
@@ -101,6 +103,14 @@ def unwritten(connection: sqlite3.Connection, attempt: int, calls: Sequence[Call
     return [call for call in calls if not (found := written.get(_call_key(call))) or not found.pop(0)]
 
 
+def claimed_strategy(proposal: Proposal) -> Strategy | None:
+    """What the proposal says it did, or, where it got no further, what its last decision chose."""
+    if proposal.strategy is not None or not proposal.decisions:
+        return proposal.strategy
+    last = proposal.decisions[-1]
+    return last.offered[last.chosen]
+
+
 def _written_calls(connection: sqlite3.Connection, attempt: int) -> dict[tuple[Any, ...], list[tuple[int, str]]]:
     """(position, error) of an attempt's rows, by what a call is known by."""
     sql = (
@@ -116,185 +126,3 @@ def _written_calls(connection: sqlite3.Connection, attempt: int) -> dict[tuple[A
 def _call_key(call: Call) -> tuple[Any, ...]:
     """Not by its messages: whoever makes thousands of calls in an attempt does not hold on to them."""
     return (call.model, call.tokens_in, call.tokens_out, call.tokens_cached, call.wall_s)
-
-
-def claimed_strategy(proposal: Proposal) -> Strategy | None:
-    """What the proposal says it did, or, where it got no further, what its last decision chose."""
-    if proposal.strategy is not None or not proposal.decisions:
-        return proposal.strategy
-    last = proposal.decisions[-1]
-    return last.offered[last.chosen]
-
-
-def summarise(evaluation: Evaluation, candidate: int, probes: int, witnessed: bool) -> Verdict:
-    """What the search state takes in. `probes`: evaluations that the proposal had spent before the judge saw it."""
-    log_us: float | None = evaluation.log_us
-    if math.isnan(evaluation.log_us):  # nothing was timed: a judge that only scores says how fast by its score
-        log_us = -math.log(evaluation.score) if evaluation.score else None
-    features = evaluation.features
-    shares = [m.light_share for m in evaluation.measurements if m.light_share is not None]
-    charged = sum(evaluation.charged.values())
-    timed_anew = any(verdict.measurement is not None for verdict in evaluation.verdicts)
-    return Verdict(
-        candidate=candidate,
-        purpose=str(evaluation.purpose),
-        status=str(evaluation.status),
-        score=evaluation.score,
-        log_us=log_us if evaluation.passed else None,
-        log_variance=log_variance(evaluation),
-        light_share=math.fsum(shares) / len(shares) if shares else None,
-        cell="/".join(map(str, features.cell)) if features else "none/load/plain/1",
-        plan_key=plan_key(evaluation.measurements),
-        cost=float(max(1, charged + probes)),
-        fresh=int(timed_anew or charged > 0),
-        witnessed=int(witnessed),
-    )
-
-
-def log_variance(evaluation: Evaluation) -> float:
-    """Variance of the mean log time, from the intervals of the cases: see populations/archive.py."""
-    found = evaluation.measurements
-    if evaluation.environment.kind != "measured" or not found:
-        return 0.0
-    spreads = (
-        (math.log(m.high_us) - math.log(m.low_us)) / (2 * 1.96) if m.high_us >= m.low_us > 0 else 0.0 for m in found
-    )
-    return math.fsum(spread * spread for spread in spreads) / len(found) ** 2 + DRIFT * DRIFT
-
-
-def write_evaluation(
-    store: Store, evaluation: Evaluation, verdict: Verdict, *, run: int, environment: int, source: int, at: float
-) -> int:
-    """The evaluation with all its parts; returns its id."""
-    connection = store.connection
-    measurements, verdicts = _number_measurements(evaluation)
-    values = (
-        run, verdict.candidate, environment, verdict.purpose, verdict.status, verdict.score, verdict.log_us,
-        verdict.log_variance, verdict.light_share, verdict.cell, verdict.plan_key, verdict.cost, verdict.fresh,
-        verdict.witnessed, evaluation.reason, encode_knobs(evaluation.knobs),
-        dumps([encode_check(check) for check in evaluation.checks]), dumps(dict(evaluation.charged)),
-        len(evaluation.measurements), evaluation.gpu_s, evaluation.wall_s, at,
-    )  # fmt: skip
-    number = connection.execute(INSERT_EVALUATION, values).lastrowid
-    assert number is not None
-    _write_plans(connection, evaluation)
-    digests = _write_features(connection, measurements)
-    connection.executemany(INSERT_MEASUREMENT, _measurement_rows(number, measurements, digests))
-    connection.executemany(INSERT_VERDICT, _verdict_rows(number, verdicts))
-    connection.executemany(INSERT_COMPARISON, _comparison_rows(number, evaluation.comparisons))
-    device = evaluation.environment.device
-    connection.executemany(
-        INSERT_SOURCE_PLAN,
-        (
-            (number, n, source, case, encode_knobs(knobs), device, plan)
-            for n, (case, knobs, plan) in enumerate(evaluation.plans)
-        ),
-    )
-    return number
-
-
-def write_placements(connection: sqlite3.Connection, evaluation: int, placements: Iterable[Placement]) -> None:
-    connection.executemany(
-        "INSERT INTO placements (evaluation, candidate, island, cell) VALUES (?, ?, ?, ?)",
-        ((evaluation, *placement) for placement in placements),
-    )
-
-
-def write_ceilings(connection: sqlite3.Connection, environment: int, values: Mapping[str, float], at: float) -> None:
-    """What the environment's machine reaches at most; the unit is what follows the last underscore of a name."""
-    connection.executemany(
-        "INSERT INTO ceilings (environment, name, value, unit, at) VALUES (?, ?, ?, ?, ?)",
-        ((environment, name, value, name.rsplit("_", 1)[-1], at) for name, value in values.items()),
-    )
-
-
-def write_baselines(
-    connection: sqlite3.Connection, environment: int, case: str, values: Mapping[str, float], at: float
-) -> None:
-    """What a case is held against, in µs by name."""
-    connection.executemany(
-        "INSERT INTO baselines (environment, case_name, name, median_us, at) VALUES (?, ?, ?, ?, ?)",
-        ((environment, case, name, median_us, at) for name, median_us in values.items()),
-    )
-
-
-def write_event(connection: sqlite3.Connection, run: int, kind: str, data: Mapping[str, Any], at: float) -> None:
-    connection.execute(
-        "INSERT INTO events (run, kind, data, at) VALUES (?, ?, ?, ?)", (run, kind, dumps(dict(data)), at)
-    )
-
-
-def _number_measurements(
-    evaluation: Evaluation,
-) -> tuple[list[Measurement], list[tuple[PlanVerdict, int | None]]]:
-    """All distinct measurements, the evaluation's own first, and each verdict with its measurement's position."""
-    measurements = list(evaluation.measurements)
-    position = {id(measurement): n for n, measurement in enumerate(measurements)}
-    by_plan = {(measurement.case, measurement.plan): n for n, measurement in enumerate(measurements)}
-    numbered: list[tuple[PlanVerdict, int | None]] = []
-    for verdict in evaluation.verdicts:
-        found = verdict.measurement
-        if found is None:
-            numbered.append((verdict, None))
-            continue
-        at = position.get(id(found))
-        if at is None:
-            twin = by_plan.get((found.case, found.plan))
-            if twin is not None and measurements[twin] == found:
-                at = twin
-            else:
-                at = len(measurements)
-                measurements.append(found)
-        numbered.append((verdict, at))
-    return measurements, numbered
-
-
-def _write_plans(connection: sqlite3.Connection, evaluation: Evaluation) -> None:
-    plans = {plan for _, _, plan in evaluation.plans}
-    plans.update(measurement.plan for measurement in evaluation.measurements)
-    plans.update(comparison.plan for comparison in evaluation.comparisons)
-    for verdict in evaluation.verdicts:
-        plans.add(verdict.plan)
-        if verdict.measurement is not None:
-            plans.add(verdict.measurement.plan)
-    connection.executemany("INSERT OR IGNORE INTO plans (hash) VALUES (?)", ((plan,) for plan in sorted(plans)))
-
-
-def _write_features(connection: sqlite3.Connection, measurements: Sequence[Measurement]) -> list[str | None]:
-    """Features are the same for all measurements of a plan, mostly: each kind is stored once, found by its digest."""
-    digests: list[str | None] = []
-    for measurement in measurements:
-        if measurement.features is None:
-            digests.append(None)
-            continue
-        text = encode_features(measurement.features)
-        digests.append(digest(text))
-        connection.execute("INSERT OR IGNORE INTO features (digest, data) VALUES (?, ?)", (digests[-1], text))
-    return digests
-
-
-def _measurement_rows(
-    number: int, measurements: Sequence[Measurement], digests: Sequence[str | None]
-) -> Iterable[tuple[Any, ...]]:
-    for position, (m, features) in enumerate(zip(measurements, digests, strict=True)):
-        yield (
-            number, position, m.plan, m.case, m.median_us, m.iqr_us, m.n, m.low_us, m.high_us,
-            dumps(dict(m.baselines_us)), m.light_share, features, dumps(dict(m.details)), m.clock_mhz, m.power_w,
-            m.drift,
-        )  # fmt: skip
-
-
-def _comparison_rows(number: int, comparisons: Sequence[PairedComparison]) -> Iterable[tuple[Any, ...]]:
-    for position, one in enumerate(comparisons):
-        yield (
-            number, position, one.plan, one.case, str(one.kind), str(one.against), one.ratio, one.low, one.high,
-            one.pairs, one.verdict, one.claimed,
-        )  # fmt: skip
-
-
-def _verdict_rows(number: int, verdicts: Sequence[tuple[PlanVerdict, int | None]]) -> Iterable[tuple[Any, ...]]:
-    for position, (verdict, measurement) in enumerate(verdicts):
-        check = dumps(encode_check(verdict.check)) if verdict.check is not None else None
-        yield (
-            number, position, verdict.plan, verdict.case, str(verdict.status), verdict.reason, check, measurement,
-        )  # fmt: skip

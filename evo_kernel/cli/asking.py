@@ -54,7 +54,7 @@ def ask(
     evo-kernel tell softmax.db --attempt "$(jq .attempt brief.json)" mine.py
     """
     from evo_kernel.cli import outside
-    from evo_kernel.cli.briefing import brief_data, with_scored_parent
+    from evo_kernel.cli.briefing import as_shown, brief_data
     from populations.reading import PopulationReader
 
     if list_open:
@@ -64,7 +64,7 @@ def ask(
     expires_at = time.time() + expires_h * 3600 if expires_h is not None else None
     with outside.open_as_last(population, wait_s) as opened:
         if attempt is None:
-            brief = with_scored_parent(opened.ask(holder, expires_at))
+            brief = as_shown(opened.ask(holder, expires_at))
         else:
             brief = outside.tickets_brief(opened, attempt)
             expires_at = opened.ticket(attempt)[1].expires_at
@@ -106,7 +106,8 @@ def tell(
     generate | evo-kernel tell softmax.db --attempt 4 - --json
     evo-kernel tell softmax.db --attempt 4 --fail "no idea"
 
-    Exit codes: 0 it passed; 1 it did not; 2 a mistake that you can mend; 3 the machine failed (tell it again).
+    Exit codes: 0 it passed; 1 it did not; 2 a mistake that you can mend; 3 the machine failed (tell it again); 130
+    interrupted, by Ctrl-C or SIGTERM (tell it again).
     """
     if (file is None) == (reason is None):
         raise UserError("give either a FILE (`-` for standard input) to tell, or --fail REASON to give the attempt up")
@@ -114,7 +115,12 @@ def tell(
         _give_up(population, attempt, operator, reason, wait_s, as_json)
         return
     assert file is not None
-    told = _tell(population, attempt, _read(file), strategy, operator, device, wait_s)
+    source = _read(file)
+    try:
+        told = _tell(population, attempt, source, strategy, operator, device, wait_s)
+    except KeyboardInterrupt:
+        click.echo(f"interrupted: attempt {attempt} is kept, with what was told; tell {file} again", err=True)
+        sys.exit(130)
     if as_json:
         click.echo(json.dumps(told_data(told)))
     else:
@@ -196,7 +202,7 @@ def _tell(
 
 def _read(file: str) -> Any:
     """The kernel that is told. Raises UserError with a plain sentence."""
-    from evo_kernel.cli.verifying import read_source
+    from evo_kernel.cli.sources import read_source
     from evo_kernel.types import Source
 
     if file != "-":
@@ -217,7 +223,7 @@ def _read(file: str) -> Any:
 
 
 def _show(told: Any, path: Path) -> None:
-    from evo_kernel.cli.verifying import show_evaluation
+    from evo_kernel.cli.verdicts import show_evaluation
 
     show_evaluation(told.evaluation)
     number, parent = told.recorded.candidate, told.recorded.brief.parent

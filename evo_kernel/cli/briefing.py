@@ -7,21 +7,17 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from evo_kernel.cli.verifying import evaluation_data
+from evo_kernel.cli.verdicts import evaluation_data
 from evo_kernel.fitness.knobs import apply_knobs
-from evo_kernel.types import Brief, Evaluation, Relative, Source, Strategy, TaskCard, Tried
+from evo_kernel.types import Brief, Evaluation, Relative, Strategy, TaskCard, Tried
 from operators.macro.catalogue import CATALOGUE, OTHER
 
 
-def as_scored(relative: Relative) -> Source:
-    """A candidate's source with the knobs that it was scored with written in."""
-    knobs = relative.evaluation.knobs if relative.evaluation is not None else ()
-    return apply_knobs(relative.source, knobs) if knobs else relative.source
-
-
-def with_scored_parent(brief: Brief) -> Brief:
-    """A child that fell back to untuned knobs would look slower than its parent whatever its structure is worth."""
-    return replace(brief, parent=replace(brief.parent, source=as_scored(brief.parent)))
+def as_shown(brief: Brief) -> Brief:
+    """The brief with all sources as they were scored: a child that fell back to untuned knobs would look slower than
+    its parent whatever its structure is worth."""
+    relatives = tuple(one.as_scored(apply_knobs) for one in brief.inspirations)
+    return replace(brief, parent=brief.parent.as_scored(apply_knobs), inspirations=relatives)
 
 
 def brief_data(brief: Brief, offered: Sequence[Strategy]) -> dict[str, Any]:

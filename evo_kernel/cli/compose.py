@@ -33,6 +33,8 @@ from populations.settings import PopulationSettings
 
 START_FROM = 8
 """Kernels taken over from another population."""
+BARREN = {False: 200, True: 60}
+"""Attempts in a row with nothing new judged that end a run: without models, where they take milliseconds, and with."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ def task_of(config: Config) -> Task:
 
 def lasting_name(task: Task) -> str:
     """What finds the task again from any working folder: a built-in name, or the whole path."""
-    return task.name if task.path.is_relative_to(BUILTIN) else str(task.path)
+    return task.name if task.path.is_relative_to(BUILTIN) else task.spec
 
 
 def lasting(config: Config) -> Config:
@@ -156,7 +158,8 @@ def search(
     config: Config, parts: Prepared, observer: Observer, ledger: Ledger, traffic: Traffic | None = None
 ) -> Summary:
     """Run the loop with signals: the first finishes what is in flight, a second stops now."""
-    settings, stop, population = EngineSettings(width=config.width), threading.Event(), parts.population
+    settings = EngineSettings(width=config.width, barren=BARREN[with_models(config, traffic)])
+    stop, population = threading.Event(), parts.population
     with operating(config, population, parts.judge, ledger, observer.trouble, apply_knobs, traffic, stop) as operator:
         thinking = Thinking(operator, parts.judge.stages)
         engine = Engine(population, thinking, parts.judge, ledger, settings, observer, apply_knobs)
@@ -177,9 +180,9 @@ def _spent(counters: Counters) -> Spent:
 
 @contextlib.contextmanager
 def watched(engine: Engine, judge: Judge, stop: threading.Event | None = None) -> Iterator[None]:
-    """The first SIGINT or SIGTERM finishes what is in flight, the second ends every child and returns at once.
+    """The first SIGINT or SIGTERM finishes what the judge has in hand, the second ends every child and returns at once.
 
-    `stop` is set by the second: calls of models end.
+    `stop` is set by the first: calls of models end, which may take a quarter of an hour each.
     """
     seen: list[int] = []
 
@@ -189,12 +192,12 @@ def watched(engine: Engine, judge: Judge, stop: threading.Event | None = None) -
         seen.append(number)
         if len(seen) == 1:
             engine.stop(f"stopped by {name}")
+            if stop is not None:
+                stop.set()
             # Not by a stream: the handler may have interrupted somebody who writes to it.
             os.write(2, f"\n{name}: finishing what is under way; once more stops it now\n".encode())
         else:
             engine.abort(f"stopped by {name}")
-            if stop is not None:
-                stop.set()
             judge.close()
 
     previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -8,6 +8,8 @@ from dataclasses import asdict
 
 import click
 
+from evo_kernel.cli.options import JSON
+
 
 @click.command()
 @click.option(
@@ -17,7 +19,7 @@ import click
     show_default=True,
     help="What a search would use: cuda asks for a GPU, cpu leaves those that are there alone.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@JSON
 def doctor(device: str, as_json: bool) -> None:
     """Look at what a search needs here: torch, Triton, GPUs and their ceilings, compiler, recorder, its walls.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,9 +17,11 @@ from evo_kernel.cli.traffic import Traffic
 from evo_kernel.config import Config
 from evo_kernel.errors import OperatorFailed
 from evo_kernel.fitness.judge import open_judge
+from evo_kernel.fitness.scratch import Scratch
 from evo_kernel.tasks.first import first_kernel
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import Brief, Evaluation, Operator, Purpose, Relative
+from populations.gate import GateSettings
 
 CALL_S = 30.0  # what a call is taken to last
 ANSWER_TOKENS = {"policy": 300, "coder": 2000}  # what an answer is taken to hold; a choice is short, code is not
@@ -75,9 +76,9 @@ def _models(config: Config, brief: Brief, evaluation: Evaluation, traffic: Traff
 def first_prompts(config: Config, brief: Brief, evaluation: Evaluation) -> dict[str, list[Sequence[Any]]]:
     """By operator: the messages of the first questions that it would ask about the first kernel. Asks nobody."""
     found: dict[str, list[Sequence[Any]]] = {}
-    with tempfile.TemporaryDirectory() as folder:
+    with Scratch("dry") as folder:
         peek = _Peek()
-        outfit = _outfit(config, brief, peek, Path(folder))
+        outfit = _outfit(config, brief, peek, folder)
         for name in weights_of(config, True):
             if name not in WITH_MODEL:
                 continue
@@ -162,6 +163,8 @@ class _Peek:
 class _NoBench:
     """A judge that a dry run does not ask."""
 
+    regress = GateSettings().regress
+
     def __getattr__(self, name: str) -> Any:
         raise OperatorFailed(f"a dry run does not {name}")
 
@@ -189,6 +192,10 @@ class _OnlyFirst:
 
     def latest(self, count: int) -> Sequence[Relative]:
         return [self._first][:count]
+
+    def spoken(self, operator: str) -> Sequence[Any]:
+        del operator
+        return ()
 
 
 def _tokens(messages: Sequence[Any]) -> int:

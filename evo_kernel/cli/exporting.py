@@ -9,17 +9,18 @@ from typing import Any
 
 import click
 
+from evo_kernel.cli.options import JSON, POPULATION
 from evo_kernel.errors import UserError
 from evo_kernel.syntax import parse_module
 
 
 @click.command()
-@click.argument("population", type=click.Path(path_type=Path))
+@POPULATION
 @click.option("--to", "folder", type=click.Path(path_type=Path), required=True, help="A new or empty folder.")
 @click.option("--candidate", type=int, help="Another candidate than the champion.")
 @click.option("--unconfirmed", is_flag=True, help="Export also what was not confirmed, and say so in the folder.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@JSON
 def export(
     population: Path, folder: Path, candidate: int | None, unconfirmed: bool, device: str, as_json: bool
 ) -> None:
@@ -65,8 +66,8 @@ def _doubt(confirmation: Any, population: Path) -> str:
 
 def _champion(view: Any, steps: Any, lineage: Any, session: Any, device: str, confirmation: Any) -> Any:
     from evo_kernel.cli.confirmed import confirmed_data, survival_line
-    from evo_kernel.cli.look import _diff
-    from evo_kernel.cli.verifying import evaluation_data
+    from evo_kernel.cli.sources import source_diff
+    from evo_kernel.cli.verdicts import evaluation_data
     from evo_kernel.export.folder import Champion
     from evo_kernel.fitness.judge import JudgeSettings, open_judge
     from evo_kernel.fitness.knobs import apply_knobs
@@ -96,8 +97,8 @@ def _champion(view: Any, steps: Any, lineage: Any, session: Any, device: str, co
         "source_sha256": source.sha256,
         "plans_are_the_judged_ones": same_versions,
         "evaluation": evaluation_data(evaluation),
-        "path": [{"candidate": s.candidate, "strategy": s.strategy.key if s.strategy else s.operator,
-                  "log_gain": s.log_gain, "diff": _diff(texts[i - 1] if i else "", texts[i], None, s.candidate)}
+        "path": [{"candidate": s.candidate, "strategy": s.action,
+                  "log_gain": s.log_gain, "diff": source_diff(texts[i - 1] if i else "", texts[i], None, s.candidate)}
                  for i, s in enumerate(steps)],
         "verify": f"evo-kernel verify {task.name}.py --task task.py --confirm",
     }  # fmt: skip

@@ -49,13 +49,16 @@ def settings_of(config: Config) -> ExternalSettings:
             "no command is named for external agents: `evo-kernel agent POPULATION --command 'my-agent README.md'`, or "
             "`command = ...` in [external] of the configuration (docs/external.md)."
         )
-    return ExternalSettings(
-        command=external.command,
-        minutes=external.minutes,
-        allowed=Allowed(evaluations=external.evaluations, submits=external.submits),
-        environment=passed(external.pass_env),
-        keep=external.keep,
-    )
+    try:
+        return ExternalSettings(
+            command=external.command,
+            minutes=external.minutes,
+            allowed=Allowed(evaluations=external.evaluations, submits=external.submits),
+            environment=passed(external.pass_env),
+            keep=external.keep,
+        )
+    except ValueError as error:
+        raise ConfigError(f"[external]: {error}") from None
 
 
 def passed(names: Iterable[str]) -> dict[str, str]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import signal
 import sys
 from pathlib import Path
+from types import FrameType
 
 import click
 
@@ -15,14 +17,15 @@ from evo_kernel.errors import EvoKernelError, UserError
 COMMANDS = {
     "run": ("evo_kernel.cli.search", "run"),
     "resume": ("evo_kernel.cli.search", "resume"),
-    "status": ("evo_kernel.cli.look", "status"),
-    "show": ("evo_kernel.cli.look", "show"),
-    "tree": ("evo_kernel.cli.look", "tree"),
+    "status": ("evo_kernel.cli.status", "status"),
+    "show": ("evo_kernel.cli.show", "show"),
+    "tree": ("evo_kernel.cli.tree", "tree"),
     "export": ("evo_kernel.cli.exporting", "export"),
     "verify": ("evo_kernel.cli.verifying", "verify"),
     "replay": ("evo_kernel.cli.verifying", "replay"),
     "profile": ("evo_kernel.cli.profiling", "profile"),
     "tasks": ("evo_kernel.cli.tasks", "tasks"),
+    "suite": ("evo_kernel.cli.suite", "suite"),
     "knowledge": ("evo_kernel.cli.knowledge", "knowledge"),
     "ask": ("evo_kernel.cli.asking", "ask"),
     "tell": ("evo_kernel.cli.asking", "tell"),
@@ -40,7 +43,8 @@ SUMMARIES = {
     "verify": "Check and score one kernel file against a task.",
     "replay": "Check and time a plan file without running its author's code.",
     "profile": "What each kernel of a file does with the GPU, as a table.",
-    "tasks": "List, show, check and make tasks.",
+    "tasks": "List, show, check, make, import and export tasks.",
+    "suite": "A budgeted search for each of many tasks, and one report.",
     "knowledge": "Search what agents can look up: notes, the installed Triton, your own folders.",
     "ask": "Ask a population for an attempt: a brief as JSON.",
     "tell": "Hand in a kernel for an attempt, and get its verdict.",
@@ -90,6 +94,7 @@ def main() -> None:
     """Entry point: one place where mistakes become sentences and exit codes."""
     # Small matrices in many threads: BLAS threads that fight each other cost 50 times what they compute.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    signal.signal(signal.SIGTERM, _terminated)
     try:
         refuse_impostors()
         cli.main(standalone_mode=False)
@@ -107,6 +112,12 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(141)
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    """As Ctrl-C, so that children and files are closed on the way out; commands that do more have their own."""
+    signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def refuse_impostors() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import secrets
@@ -63,7 +64,7 @@ def mcp(
     {"mcpServers": {"evo-kernel": {"command": "evo-kernel", "args": ["mcp", "/path/softmax.db"]}}}
 
     Or serve HTTP, on loopback only. Every request must bear a token: EVO_KERNEL_MCP_TOKEN if it is set, else one that
-    is made anew and written to POPULATION.mcp-token, readable by you alone:
+    is made anew and written to POPULATION.mcp-token, readable by you alone, for as long as the server runs:
 
     \b
     evo-kernel mcp softmax.db --http 8765
@@ -87,18 +88,20 @@ def mcp(
         place = folder or population.with_name(population.name + ".mcp")
         knowledge = KnowledgeBase(config.knowledge.folders)
         shift = Shift(parts, place, "mcp", allowed, knowledge, elsewhere_of(config, parts.population))
-        _serve(shift, population, listening)
+        _serve(shift, population, listening, ending)
         ending.now(0)
 
 
-def _serve(shift: Any, population: Path, listening: socket.socket | None) -> None:
+def _serve(shift: Any, population: Path, listening: socket.socket | None, ending: _Ending) -> None:
     from evo_kernel.cli.serving import PATH, over_http, over_stdio
 
     if listening is None:
         click.echo(f"attempt {shift.number} of {population}; serving on standard input and output", err=True)
         _run(lambda: over_stdio(shift))
         return
-    token, where = _token(population)
+    path = population.with_name(population.name + ".mcp-token")
+    token, where = _token(path)
+    ending.removes(path)
     port = listening.getsockname()[1]
     click.echo(f"attempt {shift.number} of {population}; serving http://127.0.0.1:{port}{PATH}, {where}", err=True)
     _run(lambda: over_http(shift, listening, token))
@@ -125,8 +128,9 @@ def _listen(port: int) -> socket.socket:
     return listening
 
 
-def _token(population: Path) -> tuple[str, str]:
-    """(token, where it is from in words). Raises UserError."""
+def _token(path: Path) -> tuple[str, str]:
+    """(token, where it is from in words). `path`: where one that is made is written. Raises UserError."""
+    path.unlink(missing_ok=True)  # of a server that was killed
     given = os.environ.get(TOKEN, "")
     if given:
         if len(given) < 16 or not given.isascii() or not given.isprintable() or " " in given:
@@ -134,8 +138,7 @@ def _token(population: Path) -> tuple[str, str]:
                 f"{TOKEN} must have at least 16 printable characters and no space; unset it to have one made"
             )
         return given, f"with the token of {TOKEN}"
-    token, path = secrets.token_urlsafe(32), population.with_name(population.name + ".mcp-token")
-    path.unlink(missing_ok=True)
+    token = secrets.token_urlsafe(32)
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w") as file:
         file.write(token + "\n")
     return token, f"with the token in {path}"
@@ -146,6 +149,7 @@ class _Ending:
 
     def __init__(self) -> None:
         self._parts: Any = None
+        self._token: Path | None = None
         self._lock = threading.Lock()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._signalled)
@@ -153,9 +157,16 @@ class _Ending:
     def closes(self, parts: Any) -> None:
         self._parts = parts
 
+    def removes(self, token: Path) -> None:
+        """The file of a token that is good for this server alone."""
+        self._token = token
+
     def now(self, code: int) -> None:
         """Close the judge (what it has under way ends as the machine's failure), then the file, then end."""
         with self._lock:  # once
+            if self._token is not None:
+                with contextlib.suppress(OSError):
+                    self._token.unlink(missing_ok=True)
             if self._parts is not None:
                 closing = threading.Thread(target=self._parts.judge.close, daemon=True)
                 closing.start()

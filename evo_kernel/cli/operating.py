@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from evo_kernel import plugins
 from evo_kernel.budget import Ledger
+from evo_kernel.cli.around import Around
 from evo_kernel.cli.profiles import Profiles
 from evo_kernel.cli.prompting import Remembers, knowledge_of, lessons_kept, memory_of, prompts_of
 from evo_kernel.cli.traffic import Traffic
 from evo_kernel.config import Config
-from evo_kernel.errors import ConfigError
-from evo_kernel.types import Operator, Relative, Source
+from evo_kernel.errors import ConfigError, OperatorFailed
+from evo_kernel.fitness.scratch import Scratch
+from evo_kernel.types import Brief, Operator, Probe, Proposal, Relative, Source
 from operators.crossover import CrossoverOperator
 from operators.macro.bandit import BanditPolicy
 from operators.macro.policies import Policy, UniformPolicy
@@ -26,17 +26,18 @@ from operators.mix import MixOperator
 from operators.mtmc import MtmcOperator
 
 if TYPE_CHECKING:
-    from evo_kernel.cli.models import Doorman
+    from evo_kernel.cli.gate import Doorman
     from evo_kernel.cli.workbench import ProfilingJudge
     from operators.avo.settings import AvoSettings
     from operators.controls import Lineage
-    from operators.llm.base import Model
+    from operators.llm.base import Message, Model
     from operators.micro.session import Limits
     from operators.prompts.writer import Prompts
     from populations.population import LineagePopulation
 
 EXTERNAL = "external"  # a command-line coding agent, see cli/external.py
 WITH_MODEL = ("llm-mtmc", "llm-crossover", "avo", "best-of-n", "sequential", "session")
+SPOKEN = 500  # candidates, the youngest, among which the last word of a conversation is looked for
 POLICIES: Mapping[str, Callable[[], Policy]] = {"bandit": BanditPolicy, "uniform": UniformPolicy}
 
 
@@ -97,18 +98,30 @@ class AsScored:
     apply_knobs: Callable[[Source, Any], Source]
 
     def first(self) -> Relative:
-        return self._scored(self.population.relative(1))
+        return self.population.relative(1).as_scored(self.apply_knobs)
 
     def best(self) -> Relative | None:
         found = self.population.best()
-        return self._scored(found) if found else None
+        return found.as_scored(self.apply_knobs) if found else None
 
     def latest(self, count: int) -> Sequence[Relative]:
-        return [self._scored(one) for one in self.population.latest(count)]
+        return [one.as_scored(self.apply_knobs) for one in self.population.latest(count)]
 
-    def _scored(self, relative: Relative) -> Relative:
-        knobs = relative.evaluation.knobs if relative.evaluation is not None else ()
-        return replace(relative, source=self.apply_knobs(relative.source, knobs)) if knobs else relative
+    def spoken(self, operator: str) -> Sequence[Message]:
+        """Of an earlier session, from the rows of its calls."""
+        from operators.llm.transcript import message_from, unpack
+        from populations.reading import PopulationReader
+
+        latest = self.population.latest(1)
+        youngest = latest[0].candidate if latest else 0
+        with PopulationReader(self.population.path) as reader:
+            for number in range(youngest, max(youngest - SPOKEN, 0), -1):
+                proposal = reader.candidate(number).proposal
+                said = [unpack(call.messages) for call in proposal.calls] if proposal.operator == operator else []
+                if answered := [one for one in said if one and one["reply"]]:
+                    last = answered[-1]
+                    return [message_from(one) for one in (*last["request"]["messages"], last["reply"])]
+        return ()
 
 
 def build_operator(
@@ -134,13 +147,47 @@ def build_operator(
     return MixOperator(made, {one.name: weight for one, weight in zip(made, weights.values(), strict=True)})
 
 
+def check(config: Config, traffic: Traffic | None = None) -> None:
+    """Raises UserError for what cannot be put together: before a judge is started, or a population made that would
+    keep the mistake."""
+    memory_of(config)
+    asked = with_models(config, traffic)
+    weights = weights_of(config, asked)
+    for name in weights:
+        if name == EXTERNAL:
+            _check_external(config, weights)
+        elif name not in ("mtmc", "crossover", *WITH_MODEL):
+            plugins.factory(plugins.OPERATORS, name)
+    if "mtmc" in weights:
+        policy_of(config.operators.policy)
+    if "llm-mtmc" in weights and config.agents.policy not in ("llm", "mixed"):
+        policy_of(config.agents.policy)
+    if asked:
+        from evo_kernel.cli import models
+        from operators.llm.purse import NoLimit
+
+        knowledge_of(config)
+        with models.opened(config, traffic or Traffic(), NoLimit(), threading.Event()):
+            pass
+
+
+def _check_external(config: Config, weights: Mapping[str, float]) -> None:
+    from evo_kernel.cli.external import settings_of
+
+    settings_of(config)
+    if not config.external.name.strip() or config.external.name in weights.keys() - {EXTERNAL}:
+        raise ConfigError(
+            f"external.name is {config.external.name!r}: give the agent a name that no other operator of the mix has"
+        )
+
+
 def policy_of(name: str) -> Policy:
     made = POLICIES.get(name) or plugins.factory(plugins.POLICIES, name)
     return made()
 
 
 def _with_model(name: str, config: Config, outfit: Outfit, rewriter: RewriteCoder) -> Operator:
-    from evo_kernel.cli.models import NeedsModel
+    from evo_kernel.cli.gate import NeedsModel
     from operators import controls
     from operators.llm_crossover import LlmCrossover
 
@@ -210,7 +257,6 @@ def operating(
     stop: threading.Event | None = None,
 ) -> Iterator[Operator]:
     """The operator of a run, its models open. `stop` ends calls in flight; `tell` hears of money and endpoints."""
-
     task, memory = population.task, memory_of(config)
 
     def outside() -> Operator:
@@ -225,15 +271,17 @@ def operating(
             yield Remembers(build_operator(config, outside=outside), memory)
             return
         from evo_kernel.cli import models, workbench
+        from evo_kernel.cli.desk import AtDesk, Desk, KeptModel
+        from evo_kernel.cli.gate import Gate
         from operators.avo.operator import AvoOperator
 
         purse, stop, knowledge = models.LedgerPurse(ledger), stop or threading.Event(), knowledge_of(config)
         prompts = prompts_of(config, task, knowledge, memory, Profiles(judge))
         opened = stack.enter_context(models.opened(config, traffic or Traffic(), purse, stop))
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="evo-kernel-agents-")))
-        gate, desk = models.Gate(opened, ledger, tell), models.Desk(population, opened.ensemble)
+        folder = stack.enter_context(Scratch("agents"))
+        gate, desk = Gate(opened.endpoints, ledger, tell), Desk(population, opened.ensemble)
         patient = all(name in WITH_MODEL for name in weights_of(config, True))
-        model = models.KeptModel(opened.model, desk, gate)
+        model = KeptModel(opened.model, desk, gate)
         rooms = workbench.rooms_of(population, judge, knowledge, ledger.charge)
 
         def agent(model: Model) -> Operator:
@@ -244,4 +292,23 @@ def operating(
 
         lineage, limits = AsScored(population, apply_knobs), limits_of(config)
         outfit = Outfit(model, prompts, limits, lineage, gate, patient, agent)
-        yield Remembers(models.AtDesk(build_operator(config, outfit, outside), desk), memory)
+        mix = CutOff(build_operator(config, outfit, outside), stop)
+        yield Remembers(AtDesk(mix, desk), memory)
+
+
+class CutOff(Around):
+    """An operator whose calls of models end with the run: what comes of that is no failure of an attempt.
+
+    It stays open, as after a kill: an agent goes on with it in the next session, of any other it is abandoned.
+    """
+
+    def __init__(self, operator: Operator, stop: threading.Event) -> None:
+        super().__init__(operator)
+        self._stop = stop
+
+    def propose(self, brief: Brief, probe: Probe) -> Proposal:
+        try:
+            return super().propose(brief, probe)
+        except OperatorFailed as failure:
+            failure.paused = failure.paused or self._stop.is_set()
+            raise

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from evo_kernel.cli.verifying import read_source
+from evo_kernel.cli.options import JSON
+from evo_kernel.cli.sources import read_source
 
 
 @click.command()
@@ -22,7 +23,7 @@ from evo_kernel.cli.verifying import read_source
     default=None,
     help="Hardware counters through Nsight Compute; by default where there is a GPU and `ncu` is found.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@JSON
 def profile(
     file: Path,
     task_name: str,

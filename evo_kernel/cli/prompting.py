@@ -6,9 +6,10 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from evo_kernel.cli.around import Around
 from evo_kernel.config import Config
 from evo_kernel.errors import ConfigError
-from evo_kernel.types import Brief, Credit, Evaluation, Operator, Probe, Proposal, Source, TaskCard
+from evo_kernel.types import Credit, Operator, Source, TaskCard
 from operators.macro.memory import Memory, read_lessons, write_lessons
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def prompts_of(
     profile: Profile | None = None,
 ) -> Prompts:
     """What all prompts of a run share. Raises UserError for files that are not there."""
+    from evo_kernel.fitness.knobs import apply_knobs
     from operators.prompts.parts import Switches
     from operators.prompts.writer import Prompts
 
@@ -46,7 +48,10 @@ def prompts_of(
     )
     memory = memory if memory is not None else memory_of(config)
     hint, example = origin_of(config, task)
-    return Prompts(switches=switches, knowledge=knowledge, memory=memory, profile=profile, hint=hint, example=example)
+    return Prompts(
+        switches=switches, knowledge=knowledge, memory=memory, profile=profile, hint=hint, example=example,
+        apply_knobs=apply_knobs,
+    )  # fmt: skip
 
 
 def origin_of(config: Config, task: TaskCard) -> tuple[str, Source | None]:
@@ -104,19 +109,13 @@ def lessons_kept(config: Config, memory: Memory, task: TaskCard, tell: Callable[
         tell(f"the lessons could not be written to {path}: {error.strerror}")
 
 
-class Remembers:
+class Remembers(Around):
     """An operator of which a memory hears every credit, whoever in the mix made the proposal."""
 
     def __init__(self, operator: Operator, memory: Memory) -> None:
-        self.name = operator.name
-        self._operator, self._memory = operator, memory
-
-    def propose(self, brief: Brief, probe: Probe) -> Proposal:
-        return self._operator.propose(brief, probe)
-
-    def witnessed(self, proposal: Proposal, parent: Evaluation | None, child: Evaluation) -> bool:
-        return self._operator.witnessed(proposal, parent, child)
+        super().__init__(operator)
+        self._memory = memory
 
     def learn(self, credit: Credit) -> None:
         self._memory.learn(credit)
-        self._operator.learn(credit)
+        super().learn(credit)

@@ -187,11 +187,11 @@ def _traffic(record: Path | None, replay: Path | None) -> Traffic:
 
 
 def _search(config: Config, task: Any, path: Path, *, create: bool, as_json: bool, traffic: Traffic) -> None:
-    from evo_kernel.cli import compose, prompting, summary
+    from evo_kernel.cli import compose, operating, summary
     from evo_kernel.cli.printing import open_console
     from evo_kernel.observe.live import Progress
 
-    prompting.memory_of(config)  # lessons that cannot be read or written are told of before there is a population
+    operating.check(config, traffic)  # a mistake is told of before there is a population that would keep it
     console = open_console(stderr=as_json)
     notes = _warnings(task) if create else []  # told once: a resume is about the same task
     with compose.prepared(config, task, path, create) as parts:

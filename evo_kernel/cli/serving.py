@@ -23,8 +23,10 @@ from mcp.server.stdio import stdio_server
 from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, PaginatedRequestParams, TextContent, Tool
 
 from evo_kernel.cli.shift import Shift
+from operators.workbench.tool import unfit
 
 SESSIONS = 32  # clients of HTTP at once
+JUDGED = 16  # calls at once that wait for the judge, or for their turn
 IDLE_S = 3600.0  # after which a client that went away without a word is forgotten
 LARGEST = 2 * 2**20  # bytes of a request
 PATH = "/mcp"
@@ -59,6 +61,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 def server_of(shift: Shift) -> Server[Any]:
     """The protocol's side: every tool of the workbench, and two of the shift's own."""
+    judged = anyio.CapacityLimiter(JUDGED)
 
     async def listed(context: Any, parameters: PaginatedRequestParams | None) -> ListToolsResult:
         del context, parameters
@@ -71,7 +74,9 @@ def server_of(shift: Shift) -> Server[Any]:
     async def called(context: Any, parameters: CallToolRequestParams) -> CallToolResult:
         del context
         work = functools.partial(_call, shift, parameters.name, parameters.arguments or {})
-        text, failed = await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
+        found = shift.attempt.bench.tools.get(parameters.name)
+        room = judged if found is not None and found.slow else None  # however many wait for the judge, others read
+        text, failed = await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=room)
         return CallToolResult(content=[TextContent(type="text", text=text)], is_error=failed)
 
     return Server(
@@ -85,13 +90,11 @@ def server_of(shift: Shift) -> Server[Any]:
 
 def _call(shift: Shift, tool: str, arguments: dict[str, Any]) -> tuple[str, bool]:
     """(text, whether it failed)."""
-    if tool == "brief":
-        return shift.brief(), False
-    if tool == "give_up":
-        reason = arguments.get("reason")
-        if not isinstance(reason, str) or not 3 <= len(reason) <= 300:
-            return "Failed: give_up takes {reason: string} of 3 to 300 characters.", True
-        return shift.give_up(reason), False
+    if tool in OWN:
+        schema = OWN[tool].input_schema
+        if wrong := unfit(tool, schema, arguments):
+            return f"Failed: {wrong}", True
+        return (shift.brief() if tool == "brief" else shift.give_up(arguments["reason"])), False
     outcome = shift.call(tool, arguments)
     return outcome.text, outcome.failed
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from evo_kernel.cli.briefing import with_scored_parent
+from evo_kernel.cli.briefing import as_shown
 from evo_kernel.cli.compose import Prepared
 from evo_kernel.cli.outside import Told, judge_and_tell
 from evo_kernel.cli.workbench import open_workbench, rooms_of
@@ -56,10 +56,11 @@ class Shift:
 
     def call(self, tool: str, arguments: Mapping[str, Any]) -> Outcome:
         """What a tool answers; where it ends the attempt, what came of that and of the next one stands in the text."""
-        with self._lock:
-            outcome = self.attempt.call(tool, arguments)
-            if self.attempt.submission is None:
-                return outcome
+        attempt = self.attempt
+        outcome = attempt.call(tool, arguments)  # not under our lock: what only reads waits for no judge
+        if outcome.submission is None:
+            return outcome
+        with self._lock:  # an attempt commits once
             return Outcome(f"{outcome.text}\n{self._committed()}", submission=outcome.submission)
 
     def brief(self) -> str:
@@ -73,6 +74,9 @@ class Shift:
         """End the attempt with nothing, and begin another one."""
         with self._lock:
             over = self.number
+            self.attempt.close()
+            if self.attempt.submission is not None:
+                return f"Attempt {over} has just committed a version: there is nothing to give up. Read `brief` again."
             self._parts.population.fail(self.attempt.brief, OPERATOR, reason)
             self._next()
             return f"Attempt {over} is given up. {self._begun()}"
@@ -84,7 +88,7 @@ class Shift:
         with PopulationReader(population.path) as reader:
             mine = [one.attempt for one in reader.tickets() if one.holder == self._holder]
         brief = population.ticket(mine[0])[0] if mine else population.ask(self._holder)
-        brief = with_scored_parent(brief)
+        brief = as_shown(brief)
         folder = self._folder / f"attempt-{brief.attempt}"
         bench = open_workbench(folder, self._rooms, brief, OPERATOR, self._allowed, adopt=folder.is_dir())
         attempt = Attempt(brief, bench, population.diary, OPERATOR)

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from evo_kernel.cli.compose import Prepared, best_of
 from evo_kernel.cli.confirmed import confirmed_data, survival_line
 from evo_kernel.cli.mixed import mixed_data, mixed_lines
+from evo_kernel.cli.uses import model_lines, operator_lines
+from evo_kernel.cli.verdicts import case_table
 from evo_kernel.config import Config
 from evo_kernel.engine import Summary
 from evo_kernel.observe.words import denominator, fault_lines
@@ -94,6 +95,7 @@ def _best_data(best: Relative | None) -> dict[str, Any] | None:
                 "us": m.median_us,
                 "baselines_us": dict(m.baselines_us),
                 "denominator": denominator(m.baselines_us) or None,
+                "light_share": m.light_share,
             }
             for m in best.evaluation.measurements
         },
@@ -164,7 +166,6 @@ def _uses(path: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 
 
 def _show_models(console: Console, path: Path) -> None:
-    from evo_kernel.cli.look import model_lines, operator_lines
     from populations.reading import PopulationReader
 
     with PopulationReader(path) as reader:
@@ -206,21 +207,5 @@ def _path_lines(path: Path, candidate: int) -> list[str]:
     lines = ["path of strategies, gain of each:"]
     for step in steps:
         gain = f"{math.exp(step.log_gain):.2f}x" if step.log_gain is not None else ""
-        lines.append(f"  {gain:>7}  {step.candidate:>5}  {step.strategy.key if step.strategy else step.operator}")
+        lines.append(f"  {gain:>7}  {step.candidate:>5}  {step.action}")
     return lines
-
-
-def case_table(evaluation: Evaluation, label: str) -> Table:
-    """Per case: time, each baseline, speed-up over the fastest of them (marked), share of the speed of light."""
-    names = sorted({name for m in evaluation.measurements for name in m.baselines_us})
-    marked = " (* the denominator)" if len(names) > 1 else ""
-    table = Table(title=f"times in µs, {label}{marked}", title_justify="left")
-    for column in ("case", "candidate", *names, "speed-up", "share of light"):
-        table.add_column(column, justify="left" if column == "case" else "right")
-    for m in evaluation.measurements:
-        light = f"{m.light_share:.0%}" if m.light_share is not None else "-"
-        fastest = denominator(m.baselines_us) if marked else ""
-        marks = {name: "*" if name == fastest else " " if marked else "" for name in names}
-        baselines = [f"{m.baselines_us[n]:.1f}{marks[n]}" if n in m.baselines_us else f"-{marks[n]}" for n in names]
-        table.add_row(m.case, f"{m.median_us:.1f}", *baselines, f"{m.speedup:.2f}x", light)
-    return table

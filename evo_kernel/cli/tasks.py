@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from evo_kernel.cli.importing import export_solution, import_tasks
+from evo_kernel.cli.options import JSON
 from evo_kernel.errors import UserError
 
 TEMPLATE = '''"""One line on what this computes."""
@@ -36,7 +38,7 @@ def tasks() -> None:
 
 
 @tasks.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@JSON
 def list_tasks(as_json: bool) -> None:
     """The built-in tasks."""
     from evo_kernel.tasks.loading import builtin_names, load
@@ -52,7 +54,7 @@ def list_tasks(as_json: bool) -> None:
 @tasks.command("show")
 @click.argument("task")
 @click.option("--seed", "show_seed", is_flag=True, help="Print the first kernel: the seed, or what lowering writes.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@JSON
 def show_task(task: str, show_seed: bool, as_json: bool) -> None:
     """Cases, rules and first kernel of TASK."""
     from evo_kernel.tasks.first import first_kernel
@@ -80,11 +82,11 @@ def show_task(task: str, show_seed: bool, as_json: bool) -> None:
 @tasks.command("check")
 @click.argument("task")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@JSON
 def check_task(task: str, device: str, as_json: bool) -> None:
     """Load TASK, probe it for degeneracy, and judge its first kernel. Exit code 1 when something is wrong."""
     from evo_kernel.cli.mixed import mixed_lines
-    from evo_kernel.cli.verifying import evaluation_data
+    from evo_kernel.cli.verdicts import evaluation_data
     from evo_kernel.fitness.judge import JudgeSettings, open_judge
     from evo_kernel.tasks.first import first_kernel
     from evo_kernel.tasks.loading import load
@@ -123,3 +125,7 @@ def new_task(file: Path) -> None:
         raise UserError(f"{file} exists already; name another file")
     file.write_text(TEMPLATE, encoding="utf-8")
     click.echo(f"wrote {file}; look at it with `evo-kernel tasks show {file}`, search with `evo-kernel run {file}`")
+
+
+tasks.add_command(import_tasks)
+tasks.add_command(export_solution)

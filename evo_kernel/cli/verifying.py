@@ -9,7 +9,9 @@ from typing import Any
 
 import click
 
-from evo_kernel.errors import UserError
+from evo_kernel.cli.options import JSON
+from evo_kernel.cli.sources import read_source
+from evo_kernel.cli.verdicts import evaluation_data, show_evaluation
 
 
 @click.command()
@@ -21,7 +23,7 @@ from evo_kernel.errors import UserError
 @click.option("--deadline", "deadline_s", default=60.0, show_default=True, help="Seconds for one recording or check.")
 @click.option("--save-plan", type=click.Path(path_type=Path), help="Folder for the recorded plans, one a search case.")
 @click.option("--unconfined", is_flag=True, help="Go on where candidate code cannot be confined at all.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@JSON
 def verify(
     file: Path,
     task_name: str,
@@ -66,7 +68,7 @@ def verify(
 @click.option("--task", "task_name", help="Also check the outputs against this task.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 @click.option("--deadline", "deadline_s", default=60.0, show_default=True, help="Seconds for one check or timing.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@JSON
 def replay(plan: Path, task_name: str | None, device: str, deadline_s: float, as_json: bool) -> None:
     """Time a plan file, as `verify --save-plan` and `export` write it, without running its author's Python.
 
@@ -88,54 +90,6 @@ def replay(plan: Path, task_name: str | None, device: str, deadline_s: float, as
         sys.exit(1)
 
 
-def read_source(file: Path) -> Any:
-    """The kernel in a file. Raises UserError with a plain sentence."""
-    from evo_kernel.types import Source
-
-    try:
-        return Source(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read {file}: {(error.strerror or str(error)).lower()}") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"cannot read {file}: it is not UTF-8 text, so it is no Python module") from error
-
-
-def evaluation_data(evaluation: Any) -> dict[str, Any]:
-    """An Evaluation as one object for scripts; times in µs."""
-    from evo_kernel.cli.confirmed import comparisons_data
-    from evo_kernel.cli.mixed import mixed_data
-    from evo_kernel.observe.words import denominator
-
-    environment = evaluation.environment
-    checks = {check.case: check for check in evaluation.checks}
-    return {
-        "status": str(evaluation.status),
-        "reason": evaluation.reason,
-        "score": evaluation.score,
-        "purpose": str(evaluation.purpose),
-        "environment": {"kind": environment.kind, "label": environment.label, "device": environment.device,
-                        "driver": environment.driver, "torch": environment.torch, "triton": environment.triton,
-                        "confinement": environment.confinement, "key": environment.key},
-        "knobs": dict(evaluation.knobs),
-        "checks": [{"case": c.case, "passed": c.passed, "error": c.error if _was_compared(c) else None,
-                    "reason": c.reason} for c in checks.values()],
-        "mixed": mixed_data(evaluation),
-        "comparisons": comparisons_data(evaluation.comparisons),
-        "cases": [{"case": m.case, "us": m.median_us, "low_us": m.low_us, "high_us": m.high_us, "samples": m.n,
-                   "baselines_us": dict(m.baselines_us), "denominator": denominator(m.baselines_us) or None,
-                   "speedup": m.speedup, "light_share": m.light_share,
-                   "plan": m.plan} for m in evaluation.measurements],
-        "evaluations": dict(evaluation.charged),
-        "wall_s": evaluation.wall_s,
-        "gpu_s": evaluation.gpu_s,
-    }  # fmt: skip
-
-
-def _was_compared(check: Any) -> bool:
-    """Whether its error is a number: a check may also fail before there is anything to compare."""
-    return check.error < 1e30 if check.passed else 1.0 < check.error < 1e30
-
-
 def _save_plans(judge: Any, source: Any, knobs: Any, folder: Path) -> None:
     from evo_kernel.fitness.plan import CompiledPlan, save_plan_file
     from evo_kernel.types import CaseKind
@@ -146,27 +100,3 @@ def _save_plans(judge: Any, source: Any, knobs: Any, folder: Path) -> None:
             path = folder / f"{case}.plan"
             save_plan_file(plan, path)
             click.echo(f"wrote {path}", err=True)
-
-
-def show_evaluation(evaluation: Any) -> None:
-    """A verdict for people: status, checks, score and times."""
-    from rich.text import Text
-
-    from evo_kernel.cli.confirmed import comparison_lines
-    from evo_kernel.cli.mixed import mixed_lines
-    from evo_kernel.cli.printing import open_console
-    from evo_kernel.cli.summary import case_table
-
-    console = open_console()
-    label = evaluation.environment.label
-    reason = f": {evaluation.reason}" if evaluation.reason else ""
-    console.print(Text(f"{evaluation.status}, judged where scores are {label}{reason}"), soft_wrap=True)
-    for check in evaluation.checks:
-        mark = "ok" if check.passed else "NO"
-        error = f": error at {check.error:.3g} of its bound" if _was_compared(check) else ""
-        console.print(Text(f"  {mark} {check.case}{error}"), soft_wrap=True)
-    if evaluation.score is not None:
-        console.print(f"score {evaluation.score:.3f}, {label}", style="bold", highlight=False)
-        console.print(case_table(evaluation, label))
-    for line in (*comparison_lines(evaluation), *mixed_lines(evaluation)):
-        console.print(Text(line), soft_wrap=True)

@@ -6,31 +6,26 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
 
+from evo_kernel.cli.around import Around
 from evo_kernel.fitness.judge import PlanJudge
 from evo_kernel.fitness.pipeline import THINKING, Stages
 from evo_kernel.observe.words import fault_lines
-from evo_kernel.types import Brief, Credit, Evaluation, Operator, Probe, Proposal
+from evo_kernel.types import Brief, Operator, Probe, Proposal
 from populations.population import LineagePopulation
 
 ANNOUNCE_S = 5.0
 
 
-class Thinking:
+class Thinking(Around):
     """An operator whose work is marked on the gauge: what it probes counts at the stage where the probe is."""
 
     def __init__(self, operator: Operator, stages: Stages) -> None:
-        self.name = operator.name
-        self._operator, self._stages = operator, stages
+        super().__init__(operator)
+        self._stages = stages
 
     def propose(self, brief: Brief, probe: Probe) -> Proposal:
         with self._stages.at(THINKING):
-            return self._operator.propose(brief, probe)
-
-    def witnessed(self, proposal: Proposal, parent: Evaluation | None, child: Evaluation) -> bool:
-        return self._operator.witnessed(proposal, parent, child)
-
-    def learn(self, credit: Credit) -> None:
-        self._operator.learn(credit)
+            return super().propose(brief, probe)
 
 
 @contextlib.contextmanager

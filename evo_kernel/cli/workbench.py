@@ -43,18 +43,22 @@ class JudgeBench:
     charge: Callable[[Spent], None]
     settings: GateSettings = field(default_factory=GateSettings)
 
+    @property
+    def regress(self) -> float:
+        return self.settings.regress
+
     def evaluate(self, source: Source) -> Evaluation:
         return self._judged(source, Purpose.SCORE)
 
     def probe(self, source: Source) -> Evaluation:
         return self._judged(source, Purpose.PROBE)
 
-    def profile(self, source: Source, case: str | None) -> str:
+    def profile(self, source: Source, case: str | None, knobs: Knobs = ()) -> str:
         known = {one.name: one.kind for one in self.population.task.cases if one.kind is not CaseKind.CONFIRM}
         if case is not None and case not in known:
             raise PopulationError(f"there is no case {case!r}; there are {', '.join(known)}")
         kinds = [known[case]] if case is not None else [CaseKind.SEARCH]
-        found = self.judge.profile(source, (), kinds, None, case)
+        found = self.judge.profile(source, knobs, kinds, None, case)
         label = self.judge.environment.label
         return "\n\n".join(f"{name}: {one.as_text(label)}" for name, one in found.items())
 
@@ -98,11 +102,11 @@ class PopulationLineage:
         return [Version(**vars(row)) for row in self.population.versions(limit, order, of)]
 
     def version(self, number: int) -> Relative:
-        return _as_scored(self.population.relative(number))
+        return self.population.relative(number).as_scored(apply_knobs)
 
     def best(self) -> Relative | None:
         best = self.population.best()
-        return _as_scored(best) if best is not None else None
+        return best.as_scored(apply_knobs) if best is not None else None
 
 
 @dataclass(frozen=True)
@@ -146,11 +150,6 @@ def open_workbench(
     """A workbench for one attempt in a folder of its own. `adopt`: keep what stands in the folder already."""
     workspace = Workspace(folder, start_files(brief.parent.source), task_files(brief), adopt)
     return Workbench(workspace, rooms, brief, author, allowed)
-
-
-def _as_scored(relative: Relative) -> Relative:
-    knobs = relative.evaluation.knobs if relative.evaluation is not None else ()
-    return replace(relative, source=apply_knobs(relative.source, knobs)) if knobs else relative
 
 
 def _verdict(said: Passage, *spent: Evaluation) -> GateVerdict:

@@ -65,8 +65,12 @@ class PlanJudge:
     def start(self) -> None:
         """Start every process at once, and learn the environment. Raises InfraError, UserError."""
         with ThreadPoolExecutor(3) as pool:
-            for done in [pool.submit(part.start) for part in (self._runner, self._compiler, self._recorder)]:
-                done.result()
+            try:
+                for done in [pool.submit(part.start) for part in (self._runner, self._compiler, self._recorder)]:
+                    done.result()
+            except BaseException:  # an interrupt too: the others are not waited for
+                self.close()
+                raise
         walls = self._recorder.confinement
         if walls in ("none", "rlimits", "unknown") and not self._settings.unconfined:
             raise InfraError(

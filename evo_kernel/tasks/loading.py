@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import importlib
 import sys
 import types
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,13 @@ SMALL_ELEMENTS = 2_000_000
 """Search cases with at most this many input elements may stand in for missing check cases: the interpreter, which
 runs about a million elements a second, can still check them."""
 
+IMPORTERS = {
+    "kernelbench": "evo_kernel.tasks.kernelbench",
+    "tritonbench": "evo_kernel.tasks.tritonbench",
+    "flashinfer": "evo_kernel.tasks.flashinfer",
+}
+"""Scheme of a TASK → the module that reads that benchmark's checkout: `read(rest)`, `entries(rest)`."""
+
 _EXAMPLE_CASES = 'CASES = {"check": [{"n": 37}], "search": [{"n": 4096}]}'
 
 
@@ -34,6 +42,9 @@ def builtin_names() -> tuple[str, ...]:
 
 def load(spec: str | Path) -> Task:
     """The task that `spec` names. Raises TaskError."""
+    if (importer := importer_of(str(spec))) is not None:
+        name, origin, path, text = importer.read(str(spec).partition(":")[2])
+        return _Reader(name, path, text, origin).task()
     path = _find(str(spec))
     try:
         text = path.read_text(encoding="utf-8")
@@ -41,6 +52,14 @@ def load(spec: str | Path) -> Task:
         raise TaskError(f"{path} cannot be read: {describe(error)}.") from error
     name = path.parent.name if path.name == "task.py" else path.stem
     return _Reader(name, path, text).task()
+
+
+def importer_of(spec: str) -> Any:
+    """The module that reads `SCHEME:...` from a benchmark's checkout; None for any other spelling of a task."""
+    scheme = spec.partition(":")[0]
+    if ":" not in spec or scheme not in IMPORTERS or Path(spec).exists():
+        return None
+    return importlib.import_module(IMPORTERS[scheme])
 
 
 def _find(spec: str) -> Path:
@@ -62,8 +81,8 @@ def _find(spec: str) -> Path:
 class _Reader:
     """Reads one task file: each method takes one name of the contract from the executed module."""
 
-    def __init__(self, name: str, path: Path, text: str) -> None:
-        self.name, self.path, self.text = name, path, text
+    def __init__(self, name: str, path: Path, text: str, origin: str = "") -> None:
+        self.name, self.path, self.text, self.origin = name, path, text, origin
         self.notes: list[str] = []
         self.module = self._execute()
 
@@ -89,6 +108,7 @@ class _Reader:
             seed=self._seed(),
             description=" ".join((self.module.__doc__ or "").split("\n\n")[0].split()),
             public_text=public_text(self.text),
+            origin=self.origin,
             notes=tuple(self.notes),
         )
         return task if task.cases_of(CaseKind.CHECK) else self._with_check(task)
@@ -256,6 +276,8 @@ class _Reader:
             return None
         if not isinstance(raw, (str, Path)):
             raise self._fail(f"SEED is a {type(raw).__name__}. Make it a path relative to this file.")
+        if isinstance(raw, str) and "\n" in raw:
+            return Source(raw)  # the text itself: an imported problem brings its own
         path = self.path.parent / raw
         try:
             return Source(path.read_text(encoding="utf-8"))

@@ -112,6 +112,7 @@ class Task:
     seed: Source | None = None
     description: str = ""
     public_text: str = ""  # the file's text without its confirm cases
+    origin: str = ""  # what names an imported task, such as kernelbench:PATH/level1/23; empty for a task file
     notes: tuple[str, ...] = ()  # what loading assumed because the file does not say, one sentence each
     _specs: dict[Case, tuple[TensorSpec | Number, ...]] = field(default_factory=dict, repr=False, compare=False)
     _host: dict[Case, Mapping[int, torch.Tensor]] = field(default_factory=dict, repr=False, compare=False)
@@ -123,6 +124,11 @@ class Task:
 
     def __hash__(self) -> int:
         return hash(self.identity)
+
+    @property
+    def spec(self) -> str:
+        """What `load` finds this task by, in another process on this machine."""
+        return self.origin or str(self.path.absolute())
 
     def cases_of(self, kind: CaseKind) -> tuple[Case, ...]:
         """The cases of one kind, in the file's order."""
@@ -296,7 +302,7 @@ class Task:
         """Call a function of the file; its exceptions become a TaskError with the file's line."""
         try:
             return function(*arguments)
-        except torch.OutOfMemoryError:  # the machine's limit, not the file's mistake
+        except (torch.OutOfMemoryError, TaskError):  # the machine's limit; or said already
             raise
         except Exception as error:  # a user's function may raise anything: all of it is theirs to mend
             raise TaskError(f"{self.path}{line_in(self.path, error)}: {what} failed: {describe(error)}") from error

@@ -41,6 +41,10 @@ class Paused(Exception):
     """The attempt stands still and may be gone on with in a later session."""
 
 
+class _Unanswered(Exception):
+    """The model will not answer this conversation. The message is a sentence."""
+
+
 @dataclass(frozen=True)
 class Ended:
     """How an attempt ended. `calls`: of this session."""
@@ -137,9 +141,10 @@ class Attempt:
             if why := self._over() or self._limit():
                 return self._ended(why)
             self._compact()
-            reply = self._ask()
-            if reply is None:
-                return self._ended("the model does not answer: it declines, or the prompt is too long for it")
+            try:
+                reply = self._ask()
+            except _Unanswered as end:
+                return self._ended(str(end))
             self._hear(reply)
 
     def cost(self) -> tuple[Call, ...]:
@@ -191,8 +196,8 @@ class Attempt:
         self._keep(SUMMARY, {"count": count, "text": summary}, calls)
         self._talk.sum_up(count, summary)
 
-    def _ask(self) -> Reply | None:
-        """The next answer; None where there will be none. Raises Paused."""
+    def _ask(self) -> Reply:
+        """The next answer. Raises Paused, and _Unanswered where there will be none."""
         waits = longer = 0
         while True:
             self._check_stop()
@@ -207,14 +212,14 @@ class Attempt:
                     self._wait(self._settings.limits.down_wait_s)
                 elif failure.kind == "too long" and longer < LONGER and self._shorter():
                     longer += 1
-                elif failure.kind in ("down", "budget"):
+                elif failure.kind in ("down", "budget", "stopped"):
                     raise Paused(failure.reason) from None
                 else:
-                    return None
+                    raise _Unanswered(f"the model does not answer ({failure.kind}): {failure.reason[:300]}") from None
                 continue
             if reply.finish == "refused":
                 self._keep(TROUBLE, {"kind": "refused", "reason": reply.message.content[:500]}, reply.calls)
-                return None
+                raise _Unanswered(f"the model declines: {reply.message.content[:300]}")
             return reply
 
     def _shorter(self) -> bool:

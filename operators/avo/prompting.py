@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from operators.avo.memory import Memory, Review
 from operators.avo.settings import AvoSettings
 from operators.llm.base import Message
 from operators.prompts.evidence import tried_line
-from operators.workbench.bench import Workbench, task_files
+from operators.prompts.parts import Part, joined, without_middle
+from operators.prompts.writer import Prompts
+from operators.workbench.bench import Workbench
 from operators.workbench.judging import KERNEL
 from operators.workbench.notebook import note_line
-from operators.workbench.protocols import Rooms
+from operators.workbench.protocols import Lineage, Rooms
 from operators.workbench.told import told, version_line
 
 BEST, NEWEST, NOTES = 8, 6, 12
+SOURCE = 8000  # tokens of the kernel to start from; all of it is in the workspace
 NUDGE = (
     "You called no tool. Go on with the tools: look, change {kernel}, probe, evaluate, submit. When you have nothing "
     "left to try, call give_up and say why."
 )
-SYSTEM = """\
-You are an engineer who makes GPU kernels faster. You work alone, with tools, until a version of yours is committed.
-
-You are the whole step: you choose what to read, what to change, when to measure. Work in rounds: look (profile,
-lineage, knowledge, notes), make a plan of one idea, change {kernel}, `probe` until it is correct, `evaluate`, learn
-from the numbers, go on or turn back. Change one thing at a time. What did not work is worth a note, with its evidence.
+PART = """\
+You work alone, with tools, until a version of yours is committed. You are the whole step: you choose what to read, what
+to change, when to measure. Work in rounds: look (profile, lineage, knowledge, notes), make a plan of one idea, change
+{kernel}, `probe` until it is correct, `evaluate`, learn from the numbers, go on or turn back. Change one thing at a
+time. What did not work is worth a note, with its evidence.
 
 What counts is the score: the geometric mean over the cases of baseline time ÷ kernel time. A gate outside of you
-decides on `submit`: the kernel must be correct, surely faster than the best version, and slower than allowed on no
-case; it is measured again, on other inputs and on shapes that you are not shown. So write for all shapes that the
-task's reference takes, not for the ones you see.
+decides on `submit`: the kernel must be correct, surely faster than the best version on the whole (95 %), and on no case
+more than {regress:.0%} slower than that; it is measured again, on other inputs and on shapes that you are not shown. So
+write for all shapes that the task's reference takes, not for the ones you see. Anything but an honest kernel (constants
+for known inputs, work left out, patched timers) is found and refused.
 
-- A module has `run(*inputs)` and its kernels. Tensor values are not read on the host. What a task allows is in
-  task/task.md; its reference is in task/reference.py. Anything but an honest kernel (constants for known inputs, work
-  left out, caches between calls, patched timers) is found and refused.
+- The task is also in task/task.md, its reference in task/reference.py.
 - Module constants in capitals (BLOCK_M = 64) that a launch takes are tuned for you at every `evaluate`: spend your
   evaluations on structure.
 - An answer without a tool call does nothing. Several calls in one answer are carried out in order.
@@ -49,32 +52,55 @@ def opening(
 ) -> tuple[Message, ...]:
     """The stable messages of an attempt: what is the same in all attempts first. `elsewhere`: of other populations."""
     brief = workbench.brief
-    fixed = task_files(brief)
-    task = f"{fixed['task/task.md']}\n## Reference\n```python\n{brief.task.reference}\n```"
-    parts = [f"# Attempt {brief.attempt}", *([elsewhere] if elsewhere else ())]
-    parent = brief.parent
-    said = told(parent.evaluation, f"C{parent.candidate}") if parent.evaluation else "not judged yet"
-    parts.append(f"## Where you start: version C{parent.candidate}, in {KERNEL}\n{said}")
+    part = PART.format(kernel=KERNEL, regress=rooms.bench.regress)
+    fixed = Prompts().system(brief.task, brief.environment).content
+    system = Message("system", f"{fixed}\n\n{joined([Part('Your part', part)])}", stable=True)
+    return (
+        system,
+        Message("user", "\n\n".join(_situation(workbench, rooms, memory, review, elsewhere, settings)), stable=True),
+    )
+
+
+def _situation(
+    workbench: Workbench,
+    rooms: Rooms,
+    memory: Memory | None,
+    review: Review | None,
+    elsewhere: str,
+    settings: AvoSettings,
+) -> Iterator[str]:
+    """What is another thing in each attempt."""
+    brief, parent = workbench.brief, workbench.brief.parent
+    yield f"# Attempt {brief.attempt}"
+    if elsewhere:
+        yield elsewhere
     if rooms.lineage is not None:
-        best = [version_line(one) for one in rooms.lineage.versions(BEST, "best")]
-        newest = [version_line(one) for one in rooms.lineage.versions(NEWEST, "newest")]
-        parts.append("## Versions, best first\n" + "\n".join(best) + "\n\nnewest first\n" + "\n".join(newest))
-    if brief.tried:
-        parts.append("## Tried on this version\n" + "\n".join(tried_line(one) for one in brief.tried[:16]))
+        yield f"## Versions\n{_versions(rooms.lineage)}"
     if memory is not None:
         if earlier := memory.text():
-            parts.append(f"## Earlier attempts, newest last\n{earlier}")
+            yield f"## Earlier attempts, newest last\n{earlier}"
         notes = rooms.notebook.notes(NOTES) if rooms.notebook is not None else ()
         if notes:
-            parts.append("## Notes\n" + "\n".join(note_line(one) for one in notes))
+            yield "## Notes\n" + "\n".join(note_line(one) for one in notes)
+    said = told(parent.evaluation, f"C{parent.candidate}") if parent.evaluation else "not judged yet"
+    yield f"## Where you start: version C{parent.candidate}\n{said}"
+    if brief.tried:
+        yield "## Tried on this version\n" + "\n".join(tried_line(one) for one in brief.tried[:16])
+    text = without_middle(parent.source.text.rstrip(), SOURCE)
+    yield f"## {KERNEL}, as it stands\n```python\n{text}\n```"
     if review is not None:
-        parts.append(directions(review, brief.attempt))
-    parts.append(f"Begin. You have {settings.limits.turns} answers; {workbench.left()}.")
-    return (
-        Message("system", SYSTEM.format(kernel=KERNEL), stable=True),
-        Message("user", task, stable=True),
-        Message("user", "\n\n".join(parts), stable=True),
-    )
+        yield directions(review, brief.attempt)
+    yield f"Begin. You have {settings.limits.turns} answers; {workbench.left()}."
+
+
+def _versions(lineage: Lineage) -> str:
+    """The best, then the newest of the others."""
+    best = lineage.versions(BEST, "best")
+    shown = {one.number for one in best}
+    newest = [one for one in lineage.versions(BEST + NEWEST, "newest") if one.number not in shown][:NEWEST]
+    lines = ["best first", *(version_line(one) for one in best)]
+    lines += ["", "of the others, newest first", *(version_line(one) for one in newest)] if newest else []
+    return "\n".join(lines)
 
 
 def directions(review: Review, attempt: int) -> str:

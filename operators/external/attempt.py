@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -34,13 +33,12 @@ class Diary(Protocol):
 
 
 class Attempt:
-    """Thread-safe: calls are carried out one after the other, in whatever thread they come."""
+    """Thread-safe: calls may come in any thread; see Workbench for those that wait for each other."""
 
     def __init__(self, brief: Brief, bench: Workbench, diary: Diary, operator: str) -> None:
         """Stands where an earlier process left the attempt, if there was one."""
         self.brief, self.bench = brief, bench
         self._diary, self._operator = diary, operator
-        self._lock = threading.Lock()
         self._steps: list[Step] = []
         for kind, data in diary.turns(brief.attempt):
             if kind == TOOL:
@@ -50,25 +48,23 @@ class Attempt:
 
     def call(self, tool: str, arguments: str | Mapping[str, Any]) -> Outcome:
         """What came of it; never raises for what an agent does."""
-        with self._lock:
-            outcome = self.bench.call(tool, arguments)
-            given = arguments if isinstance(arguments, str) else json.dumps(dict(arguments), default=str)
+        given = arguments if isinstance(arguments, str) else json.dumps(dict(arguments), default=str)
+
+        def keep(outcome: Outcome) -> None:
             data = {"tool": tool[:100], "arguments": given[:LONGEST], "outcome": outcome.as_data()}
-            self._diary.append(
-                self.brief.attempt, TOOL, data, charged=dict(outcome.charged), gpu_s=outcome.gpu_s
-            )  # fmt: skip
+            self._diary.append(self.brief.attempt, TOOL, data, charged=dict(outcome.charged), gpu_s=outcome.gpu_s)
             self._note(tool, outcome)
-            return outcome
+
+        return self.bench.call(tool, arguments, keep)
 
     @property
     def submission(self) -> Submission | None:
         """What passed the gate; with it the attempt is over."""
         return self.bench.submission
 
-    def settle(self) -> None:
-        """Wait for a call that is under way."""
-        with self._lock:
-            pass
+    def close(self) -> None:
+        """Wait for calls that are under way; later ones are refused."""
+        self.bench.close("the attempt is over, nothing more can be done in it")
 
     def over_for(self, seconds: float) -> Callable[[], bool]:
         """Tells whether the attempt has been over for so long."""

@@ -25,7 +25,7 @@ README = """# Make this GPU kernel faster
 
 `kernel.py` in this folder is a GPU kernel that is correct: {start}. Write a faster one, and hand it in with
 `./submit`. Only what you submit counts, and only once it is committed: correct on every case, hidden ones included,
-surely faster than the version to beat, {beat}, and much slower than it on no shape, hidden ones included.
+surely faster than the version to beat, {beat}, and on no shape, hidden ones included, more than {regress:.0%} slower.
 
 You have {minutes:g} minutes, and {limits}.
 
@@ -74,15 +74,17 @@ def furnish(
     lineage: Lineage | None,
     knowledge: Knowledge | None,
     elsewhere: str = "",
+    regress: float = 0.05,
 ) -> Path:
-    """Write it all; the path at which the desk is to answer."""
+    """Write it all; the path at which the desk is to answer. `regress`: see workbench.protocols.Bench."""
     own = folder / OWN
     own.mkdir(mode=0o700, exist_ok=True)
     shutil.copyfile(Path(__file__).with_name("client.py"), own / "client.py")
     for name in COMMANDS:
         _executable(folder / name, f'exec {shlex.quote(sys.executable)} -I "$here/{OWN}/client.py" {name} "$@"')
     text = README.format(
-        minutes=minutes, limits=limits_text(allowed), tools=", ".join(tools), start=_scored(brief.parent),
+        minutes=minutes, regress=regress, limits=limits_text(allowed), tools=", ".join(tools),
+        start=_scored(brief.parent),
         beat=_scored(lineage.best() if lineage is not None else None, "the best one known"),
     )  # fmt: skip
     (folder / "README.md").write_text(text + brief_text(brief, knowledge, elsewhere), encoding="utf-8")

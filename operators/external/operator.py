@@ -6,7 +6,7 @@ import contextlib
 import math
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from evo_kernel.errors import InfraError, OperatorFailed
@@ -69,7 +69,7 @@ class ExternalOperator:
             bench = self._open_bench(workspace, brief, self.name, self._settings.allowed)
             attempt = Attempt(brief, bench, self._diary, self.name)
             ended = self._run(attempt, workspace) if attempt.submission is None else None
-            attempt.settle()  # a call under way when it was ended is carried to its end, and counts
+            attempt.close()  # a call under way when it was ended is carried to its end, and counts
         except OSError as error:
             raise InfraError(f"the workspace {workspace} cannot be used: {error}") from error  # fails this attempt
         finally:
@@ -94,8 +94,8 @@ class ExternalOperator:
     def _run(self, attempt: Attempt, workspace: Path) -> Ended:
         settings, brief = self._settings, attempt.brief
         place = furnish(
-            workspace, brief, tuple(attempt.bench.tools), settings.allowed, settings.minutes, self._rooms.lineage,
-            self._rooms.knowledge, self._elsewhere(brief.task),
+            workspace, self._as_scored(brief), tuple(attempt.bench.tools), settings.allowed, settings.minutes,
+            self._rooms.lineage, self._rooms.knowledge, self._elsewhere(brief.task), self._rooms.bench.regress,
         )  # fmt: skip
         log = self._folder / f"attempt-{brief.attempt}.log"
         with Desk(place, attempt.call):
@@ -103,6 +103,13 @@ class ExternalOperator:
                 settings.command, workspace, log, environment_for(workspace, settings.environment),
                 settings.minutes * 60, attempt.over_for(settings.settle_s), settings.log_bytes,
             )  # fmt: skip
+
+    def _as_scored(self, brief: Brief) -> Brief:
+        """With relatives as the lineage shows them: with the knobs that they were scored with."""
+        lineage = self._rooms.lineage
+        if lineage is None:
+            return brief
+        return replace(brief, inspirations=tuple(lineage.version(one.candidate) for one in brief.inspirations))
 
     def _why(self, ended: Ended, attempt: Attempt) -> str:
         """In a sentence, with what it last said."""

@@ -64,9 +64,10 @@ class Reply:
 class ModelFailed(EvoKernelError):
     """No answer could be had, or none may be asked for; `calls` are what was spent on trying.
 
-    `kind`: "budget" (the worst case of the call does not fit), "down" (the endpoint, for now), "refused" (a content
-    filter), "too long" (the prompt does not fit even when shrunk), "invalid" (credentials, model name, arguments),
-    "malformed" (after a repair there is still no answer that fits the schema).
+    `kind`: "budget" (the worst case of the call does not fit), "down" (the endpoint, for now), "stopped" (the run ends
+    before an answer came: nobody is at fault), "refused" (a content filter), "too long" (the prompt does not fit even
+    when shrunk), "invalid" (credentials, model name, arguments), "malformed" (after a repair there is still no answer
+    that fits the schema).
     """
 
     def __init__(self, reason: str, kind: str, calls: tuple[Call, ...] = ()) -> None:

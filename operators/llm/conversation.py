@@ -167,19 +167,21 @@ class Conversation:
 
     def _reserve(self, worst: float | None, tokens: int) -> None:
         if self.line.stop.is_set():
-            self._give_up("down", "the run was stopped")
+            self._give_up("stopped", "the run was stopped")
         if not self.line.purse.reserve(worst, tokens, max(0.0, self.ends - time.monotonic())):
             cost = "a price that is not known (set dollars per token)" if worst is None else f"at most ${worst:.4f}"
             self._give_up("budget", f"this call of {self.line.name}, {tokens} tokens, {cost}, is beyond the budget")
 
     def _admit(self) -> None:
         """Wait while the endpoint wants quiet, give up while its circuit is open."""
+        if self.line.stop.is_set():  # since the money was asked for: what others set aside is free now
+            self._give_up("stopped", "the run was stopped")
         endpoint = self.line.endpoint
         quiet_s = endpoint.quiet_s()
         if quiet_s and time.monotonic() + quiet_s > self.ends:
             self._give_up("down", f"{endpoint.name} asks to be left alone for {quiet_s:.0f} s more")
         if quiet_s and self.line.stop.wait(quiet_s + JITTER.uniform(0, min(1.0, quiet_s))):
-            self._give_up("down", "the run was stopped")
+            self._give_up("stopped", "the run was stopped")
         if closed_s := endpoint.admit():
             self._give_up("down", f"{endpoint.name} failed many times in a row: asked again in {closed_s:.0f} s")
 
@@ -221,7 +223,7 @@ class Conversation:
         if fault.kind == "overflow":
             self._shorten(fault)
         elif fault.kind == "stopped":
-            self._give_up("down", fault.reason)
+            self._give_up("stopped", fault.reason)
         elif fault.kind == "refused":
             self._give_up("refused", f"{name}: {fault.reason}")
         elif fault.kind == "invalid":
@@ -253,7 +255,7 @@ class Conversation:
             tries = f"after {self.failures} failed tries, the last one {fault.kind}"
             self._give_up("down", f"{self.line.name}, {tries}: {fault.reason}")
         if self.line.stop.wait(wait_s):
-            self._give_up("down", "the run was stopped")
+            self._give_up("stopped", "the run was stopped")
 
     def _give_up(self, kind: str, reason: str) -> NoReturn:
         raise ModelFailed(redact(reason), kind, tuple(self.calls)) from None

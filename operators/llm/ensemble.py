@@ -153,7 +153,7 @@ def _digest(messages: Sequence[Message]) -> str:
 def _kind(failures: Sequence[ModelFailed]) -> str:
     """The failure that leaves most hope: what is down comes back, a budget does not."""
     kinds = {failure.kind for failure in failures}
-    for kind in ("down", "budget", "malformed", "refused", "too long"):
+    for kind in ("stopped", "down", "budget", "malformed", "refused", "too long"):
         if kind in kinds:
             return kind
     return failures[-1].kind

@@ -6,7 +6,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ class ScriptedModel:
         with self._lock:
             number, self._asked = self._asked, self._asked + 1
         said = self._script(Asked(tuple(messages), tuple(tools), schema, number))
-        message = said if isinstance(said, Message) else Message("assistant", said)
+        message = _sound(said if isinstance(said, Message) else Message("assistant", said))
         request = request_data(messages, tools, schema, max_tokens)
         call = Call(
             model=self.name,
@@ -82,6 +82,16 @@ class ScriptedModel:
             if wrong:
                 raise ModelFailed(f"the script's answer does not fit the schema: {wrong}", "malformed", (call,))
         return Reply(message, call, "tool_calls" if message.tool_calls else "stop")
+
+
+def _sound(message: Message) -> Message:
+    """As the door to real models hands it over: half a surrogate pair, which JSON can spell, cannot be stored."""
+
+    def text(said: str) -> str:
+        return said.encode("utf-8", "replace").decode()
+
+    calls = tuple(ToolCall(text(call.id), text(call.name), text(call.arguments)) for call in message.tool_calls)
+    return replace(message, content=text(message.content), tool_calls=calls)
 
 
 def first_offer(asked: Asked) -> str:
@@ -158,7 +168,8 @@ class _Lines:
             at, self._next = self._next, self._next + 1
         if at < len(self._once):
             return self._once[at]
-        raise ModelFailed(f"{self._path}: the script holds no more answers. Add a line with a `match`.", "down")
+        # Not "down": no wait brings another line.
+        raise ModelFailed(f"{self._path}: the script holds no more answers. Add a line with a `match`.", "invalid")
 
     def _take(self, data: Mapping[str, Any], line: int) -> None:
         message = Message("assistant", data.get("content", ""), tuple(_tool_calls(data.get("tool_calls", ()), line)))

@@ -64,7 +64,17 @@ def problem(value: Any, schema: Mapping[str, Any]) -> str:
     error = best_match(Draft202012Validator(schema).iter_errors(value))
     if error is None:
         return ""
-    return f"at {error.json_path}: {error.message[:300]}"
+    return f"at {error.json_path}: {_in_words(error)}"
+
+
+def _in_words(error: Any) -> str:
+    """A validator's finding; of sizes it says neither the size nor the limit."""
+    counted = "items" if isinstance(error.instance, list) else "characters"
+    if error.validator in ("minLength", "minItems"):
+        return f"{len(error.instance)} {counted}, at least {error.validator_value} are needed"
+    if error.validator in ("maxLength", "maxItems"):
+        return f"{len(error.instance)} {counted}, at most {error.validator_value} are taken"
+    return error.message[:300]
 
 
 def strict(schema: Any) -> bool:

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from evo_kernel.errors import OperatorFailed
 from evo_kernel.types import Call, Credit, Decision, Strategy
 from operators.llm.base import Message, Model, ModelFailed
 from operators.macro.catalogue import FAMILIES, MAX_DESCRIPTION, description, proposed
@@ -38,7 +39,8 @@ OUTCOME = 100  # tokens of what came of a step of this attempt
 class LlmPolicy:
     """Asks `model`; `fallback` decides when the model is down, out of budget or says what cannot be used. Thread-safe.
 
-    `Decision.policy` says which of the two decided. Both learn from every credit.
+    `Decision.policy` says which of the two decided. Both learn from every credit. Raises OperatorFailed where the run
+    was stopped.
     """
 
     name = "llm"
@@ -58,6 +60,8 @@ class LlmPolicy:
             schema = answer_schema(len(offered), state.free)
             reply = self._model.complete(self.messages(state, offered), schema=schema, max_tokens=ANSWER_TOKENS)
         except ModelFailed as failure:
+            if failure.kind == "stopped":  # no time for anybody else's choice either
+                raise OperatorFailed(failure.reason, calls=failure.calls) from None
             return self._instead(state, offered, rng, failure.calls)
         try:
             chosen, confidence = read_answer(reply.message.content, offered, state.free)

@@ -66,7 +66,7 @@ class Edited:
 
 def parse(text: str) -> Answer:
     """Read an answer. Raises MalformedAnswer."""
-    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    lines = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
     if "\0" in text:
         raise MalformedAnswer("the answer holds a NUL byte; write plain text")
     blocks, outside = _blocks(lines)

@@ -60,7 +60,7 @@ class LlmCoder:
             job.source,
             job.probe,
             self._limits,
-            known(job.brief),
+            known(job.brief, self._prompts),
             self._prompts.switches.category,
         )
         return session.work()
@@ -120,9 +120,10 @@ def strategy_text(strategy: Strategy, described: str) -> str:
     return "\n".join(lines)
 
 
-def known(brief: Brief) -> dict[str, int]:
-    """sha256 → candidate of every source in the brief."""
-    return {relative.source.sha256: relative.candidate for relative in (*brief.inspirations, brief.parent)}
+def known(brief: Brief, prompts: Prompts) -> dict[str, int]:
+    """sha256 → candidate of every source in the brief, as it was made and as prompts show it."""
+    relatives = (*brief.inspirations, brief.parent)
+    return {one.source.sha256: one.candidate for each in relatives for one in (prompts.as_scored(each), each)}
 
 
 def _place(strategy: Strategy) -> tuple[str, tuple[str, ...]]:

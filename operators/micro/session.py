@@ -18,10 +18,12 @@ from operators.llm.base import Message, Model, ModelFailed, Reply
 from operators.micro.coder import Coded
 from operators.micro.edit_blocks import Answer, MalformedAnswer, apply, feedback, given_up, parse
 from operators.micro.faults import ADVICE, Fault, fault_of
-from operators.prompts.parts import without_middle
+from operators.prompts.parts import tokens, without_middle
 
 KEPT, REPAIRED, ROLLED_BACK = "kept", "repaired", "rolled back"
 DETAIL = 600  # characters of a reason that a step keeps
+QUOTED = 2  # times the tokens that an answer may have: estimates differ
+MAX_SOURCE = 400_000  # bytes of a source: what no tool reads was written by no mind
 GO_ON = "It passed and is in. Send the next edit; end with CONTINUE again if more must follow."
 
 
@@ -140,6 +142,9 @@ class Session:
     def _take(self, reply: Reply) -> None:
         """Apply and probe an answer. Raises _Fault; on return `_good` is the new source."""
         self._edit(self._understood(reply))
+        if len(self._source.text.encode()) > MAX_SOURCE:
+            self._source = self._good
+            raise self._failing(Fault.FORMAT, f"the source would be larger than {MAX_SOURCE} bytes; write less")
         reason = _syntax_fault(self._source.text)
         if reason:
             raise self._failing(Fault.COMPILE, reason)
@@ -207,7 +212,7 @@ class Session:
         return f"Failed ({found.fault}).\n{reason}\n\n{ADVICE[found.fault]} {stands}"
 
     def _say(self, reply: Reply, text: str) -> None:
-        answer = Message("assistant", reply.message.content or "(no text)")
+        answer = Message("assistant", quoted(reply.message.content, self._limits.max_tokens))
         self._messages += [answer, Message("user", text)]
 
     def _note(self, action: str, outcome: str, detail: str, started: float) -> None:
@@ -218,6 +223,12 @@ class Session:
         if self._good.sha256 == self._start.sha256:
             raise OperatorFailed(reason or "the edits left the source as it was", steps=steps, calls=calls)
         return Coded(self._good.text, steps, calls, self._probes, probed=True)
+
+
+def quoted(text: str, max_tokens: int) -> str:
+    """An answer as the conversation goes on with it: a model that heeds no limit is not quoted without one."""
+    most = QUOTED * max_tokens
+    return (text if tokens(text) <= most else without_middle(_broken(text), most)) or "(no text)"
 
 
 def _broken(text: str) -> str:

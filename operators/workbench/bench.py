@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -49,7 +50,8 @@ class Outcome:
 
 
 class Workbench:
-    """The tools of one attempt. Thread-safe: calls are carried out one after the other."""
+    """The tools of one attempt. Thread-safe: calls are carried out one after the other, and those that wait for the
+    judge hold up only each other: files, lineage and knowledge can be read meanwhile."""
 
     def __init__(
         self,
@@ -61,11 +63,10 @@ class Workbench:
         extra: Sequence[WorkTool] = (),
     ) -> None:
         """`author`: the operator at work, named by its notes. `extra`: tools of whoever drives the agent."""
-        self.workspace, self.brief, self._lock = workspace, brief, threading.Lock()
-        self._judging = Judging(
-            workspace, rooms.bench, rooms.lineage, brief.attempt, brief.parent.source.language,
-            brief.parent.source, allowed or Allowed(),
-        )  # fmt: skip
+        self.workspace, self.brief = workspace, brief
+        self._judges = threading.Lock()  # held by a call that waits for the judge, from its start to its end
+        self._lock = threading.Lock()  # of all that changes; taken after `_judges`, let go of while the judge works
+        self._judging = Judging(workspace, rooms.bench, rooms.lineage, brief, allowed or Allowed(), self._aside)
         tools = [*file_tools(workspace), *self._judging.tools(), *extra]
         if rooms.lineage is not None:
             tools += lineage_tools(workspace, rooms.lineage)
@@ -75,28 +76,33 @@ class Workbench:
             tools += Notes(rooms.notebook, self._judging.used, rooms.lineage, brief.attempt, author).tools()
         self.tools: Mapping[str, WorkTool] = {tool.name: tool for tool in tools}
         self.submission: Submission | None = None  # what passed the gate: the attempt is over
+        self._over = ""
 
-    def call(self, name: str, arguments: str | Mapping[str, Any]) -> Outcome:
-        """Carry a call out. Raises only what is a bug of ours."""
+    def call(
+        self, name: str, arguments: str | Mapping[str, Any], keep: Callable[[Outcome], None] = lambda outcome: None
+    ) -> Outcome:
+        """Carry a call out. Raises only what is a bug of ours. `keep` hears of outcomes in the order of their changes:
+        restored in that order, they lead to the same files."""
         began = time.monotonic()
-        with self._lock:
+        with contextlib.ExitStack() as held:
             try:
                 tool = self._tool(name)
                 given = checked(tool, arguments)
-                if self.submission is not None:
-                    raise ToolFailed("a version is committed: the attempt is over, nothing more can be done in it")
-                told = tool.run(given)
             except ToolFailed as failure:
-                return self._outcome(bounded(f"Failed: {failure}"), began, failed=True)
-            except InfraError as error:
-                text = f"Failed: the machine failed, not your kernel ({error}). Try again, or do something else first."
-                return self._outcome(bounded(text), began, failed=True)
-            self._judging.used.remember(told.facts)
-            self.submission = told.submission
-            return self._outcome(
-                bounded(told.text), began, facts=told.facts, charged=told.charged, gpu_s=told.gpu_s,
-                submission=told.submission,
-            )  # fmt: skip
+                tool, given, wrong = None, {}, failure
+            else:
+                wrong = None
+            if tool is not None and tool.slow:
+                held.enter_context(self._judges)
+            held.enter_context(self._lock)
+            outcome = self._failed(wrong, began) if tool is None else self._carried_out(tool, given, began)
+            keep(outcome)
+            return outcome
+
+    def close(self, why: str) -> None:
+        """Let what is under way come to its end; whatever is asked for later is answered with `why`."""
+        with self._judges, self._lock:
+            self._over = why
 
     def restore(self, outcome: Outcome) -> None:
         """Stand where an earlier session stood after this outcome; called in the order of the calls."""
@@ -110,6 +116,37 @@ class Workbench:
         """What of the attempt's budget is left, in a line."""
         with self._lock:
             return self._judging.left()
+
+    def _carried_out(self, tool: WorkTool, given: Mapping[str, Any], began: float) -> Outcome:
+        try:
+            if self.submission is not None:
+                raise ToolFailed("a version is committed: the attempt is over, nothing more can be done in it")
+            if self._over:
+                raise ToolFailed(self._over)
+            told = tool.run(given)
+        except ToolFailed as failure:
+            return self._failed(failure, began)
+        except InfraError as error:
+            text = f"Failed: the machine failed, not your kernel ({error}). Try again, or do something else first."
+            return self._outcome(bounded(text), began, failed=True)
+        self._judging.used.remember(told.facts)
+        self.submission = told.submission
+        return self._outcome(
+            bounded(told.text), began, facts=told.facts, charged=told.charged, gpu_s=told.gpu_s,
+            submission=told.submission,
+        )  # fmt: skip
+
+    @contextlib.contextmanager
+    def _aside(self) -> Iterator[None]:
+        """While the judge works for a call, others may change files and counts."""
+        self._lock.release()
+        try:
+            yield
+        finally:
+            self._lock.acquire()
+
+    def _failed(self, failure: ToolFailed | None, began: float) -> Outcome:
+        return self._outcome(bounded(f"Failed: {failure}"), began, failed=True)
 
     def _tool(self, name: str) -> WorkTool:
         found = self.tools.get(name)

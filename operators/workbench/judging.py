@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from evo_kernel.errors import InfraError, UserError
-from evo_kernel.types import Evaluation, Purpose, Source, Status
+from evo_kernel.types import Brief, CaseKind, Evaluation, Knobs, Purpose, Source, Status
 from operators.macro.catalogue import FAMILIES
 from operators.workbench.files import PATH
 from operators.workbench.protocols import Bench, Evidence, GateVerdict, Lineage
@@ -23,6 +24,7 @@ REMEMBERED = 32  # evaluations whose whole text is kept
 CITABLE = 4000  # evaluations that notes of this attempt may cite
 WOULD_PASS = "would pass, unless it is slower or wrong on the hidden shapes that submit adds"
 IDEA = {"type": "string", "minLength": 3, "maxLength": 200, "description": "what this tries, in a few words"}
+Aside = Callable[[], contextlib.AbstractContextManager[None]]
 _NAME = re.compile(r"^[a-z0-9][a-z0-9-]{1,60}$")
 
 
@@ -49,6 +51,7 @@ class Used:
     latest: OrderedDict[tuple[str, str], tuple[str, Evaluation]] = field(default_factory=OrderedDict)
     refused: dict[str, str] = field(default_factory=dict)  # sha256 that the gate refused -> why
     named: OrderedDict[str, str] = field(default_factory=OrderedDict)  # sha256 that was evaluated -> its evaluation
+    tuned: OrderedDict[str, Knobs] = field(default_factory=OrderedDict)  # sha256 -> the knobs that it was scored with
 
     def remember(self, facts: Mapping[str, Any]) -> None:
         """An evaluation's facts, new or of an earlier session."""
@@ -57,7 +60,9 @@ class Used:
             self.citable[name] = Evidence(name, facts["samples"], facts["status"], facts["score"])
             if facts["purpose"] == "score":
                 self.named[facts["source"]] = name
-            for kept in (self.citable, self.named):
+            if facts.get("knobs"):
+                self.tuned[facts["source"]] = tuple((knob, value) for knob, value in facts["knobs"])
+            for kept in (self.citable, self.named, self.tuned):
                 if len(kept) > CITABLE:
                     kept.popitem(last=False)
         if "refused" in facts:
@@ -70,14 +75,14 @@ class Used:
 
 
 class Judging:
-    """The judge as the tools of one attempt see it."""
+    """The judge as the tools of one attempt see it. `aside`: within it nobody is held up."""
 
     def __init__(
-        self, workspace: Workspace, bench: Bench, lineage: Lineage | None, attempt: int, language: str,
-        parent: Source, allowed: Allowed,
-    ) -> None:  # fmt: skip
-        self._workspace, self._bench, self._lineage = workspace, bench, lineage
-        self._attempt, self._language, self._parent, self._allowed = attempt, language, parent, allowed
+        self, workspace: Workspace, bench: Bench, lineage: Lineage | None, brief: Brief, allowed: Allowed, aside: Aside
+    ) -> None:
+        self._workspace, self._bench, self._lineage, self._allowed = workspace, bench, lineage, allowed
+        self._attempt, self._parent, self._aside = brief.attempt, brief.parent.source, aside
+        self._cases = tuple(case.name for case in brief.task.cases if case.kind is not CaseKind.CONFIRM)
         self.used = Used()
 
     def tools(self) -> Iterator[WorkTool]:
@@ -95,7 +100,8 @@ class Judging:
         )  # fmt: skip
         yield WorkTool(
             "profile", "What each launch of a kernel does with the GPU: what bounds it, rates, occupancy, registers, "
-            f"instruction mix. Knobs are as they stand in the file. At most {self._allowed.profiles} an attempt.",
+            "instruction mix. Of a text that was evaluated before, with the knobs that were tuned for it; else as they "
+            f"stand in the file. At most {self._allowed.profiles} an attempt.",
             schema(path=path, case={"type": "string", "maxLength": 100, "description": "one case; all if left out"}),
             self._profile, slow=True,
         )  # fmt: skip
@@ -135,8 +141,8 @@ class Judging:
         known = self.used.latest.get(("probe", source.sha256))
         if known is not None:
             return Told(f"this very text is known:\n{told(known[1], known[0])}")
-        name = self._count("probe", self._allowed.probes)
-        evaluation = self._bench.probe(source)
+        with self._counted("probe", self._allowed.probes) as name:
+            evaluation = self._bench.probe(source)
         self.used.keep("probe", name, evaluation)
         return Told(
             f"{told(evaluation, name)}\n{self.left()}",
@@ -144,13 +150,20 @@ class Judging:
         )  # fmt: skip
 
     def _profile(self, arguments: Mapping[str, Any]) -> Told:
-        source = self._source(arguments)
-        self._count("profile", self._allowed.profiles)
+        source, case = self._source(arguments), arguments.get("case")
+        if case is not None and case not in self._cases:
+            raise ToolFailed(f"there is no case {case!r}; there are {', '.join(self._cases)}")
+        knobs = self.used.tuned.get(source.sha256, ())
         try:
-            text = self._bench.profile(source, arguments.get("case"))
+            with self._counted("profile", self._allowed.profiles):
+                text = self._bench.profile(source, case, knobs)
         except UserError as error:
             raise ToolFailed(f"no profile: {error}") from None
-        return Told(f"{text}\n{self.left()}")
+        if knobs:
+            said = f"With the knobs that were tuned for it: {', '.join(f'{name}={value}' for name, value in knobs)}."
+        else:
+            said = "With the knobs as they stand in the file."
+        return Told(f"{said}\n{text}\n{self.left()}")
 
     def _submit(self, arguments: Mapping[str, Any]) -> Told:
         strategy = re.sub(r"[\s_]+", "-", arguments["strategy"].strip().lower())
@@ -172,11 +185,11 @@ class Judging:
         try:
             if evaluation.status is Status.INFRA_ERROR:
                 raise InfraError(evaluation.reason)
-            verdict = self._bench.gate(source, evaluation) if evaluation.passed else _failed(evaluation)
+            verdict = self._gate(source, evaluation)
         except InfraError as error:  # what the evaluation cost is charged all the same
             text = f"Failed: the machine failed, not your kernel ({error}). Submit again later."
             return Told(text, first.facts, charged, first.gpu_s)
-        self._count("submit", self._allowed.submits)
+        self.used.counts["submit"] = self.used.counts.get("submit", 0) + 1
         for purpose, count in verdict.charged.items():
             charged[str(purpose)] = charged.get(str(purpose), 0) + count
         facts = {**facts_of(evaluation, first.facts.get("evaluation", known[0] if known else ""), arguments["idea"])}
@@ -194,8 +207,9 @@ class Judging:
 
     def _evaluated(self, source: Source, idea: str) -> tuple[Evaluation, Told]:
         # What an earlier session evaluated keeps its name; the judge knows what is left of it.
-        name = self.used.named.get(source.sha256) or self._count("evaluate", self._allowed.evaluations)
-        evaluation = self._bench.evaluate(source)
+        known = self.used.named.get(source.sha256)
+        with self._counted("evaluate", self._allowed.evaluations, known) as name:
+            evaluation = self._bench.evaluate(source)
         said, facts = told(evaluation, name), facts_of(evaluation, name, idea)
         if evaluation.status is not Status.INFRA_ERROR:  # the machine's failure says nothing about the text
             self.used.keep("score", name, evaluation)
@@ -210,7 +224,7 @@ class Judging:
         text = self._workspace.read(path)
         if "def run(" not in text:
             raise ToolFailed(f"{path} has no `def run(...)`; write a whole kernel module there, or name another path")
-        return Source(text, self._language)
+        return Source(text, self._parent.language)
 
     def _parents(self, arguments: Mapping[str, Any]) -> tuple[int, ...]:
         numbers = tuple(dict.fromkeys(arguments.get("merged_from", ())))
@@ -227,15 +241,26 @@ class Judging:
         if self.used.counts.get(tool, 0) >= limit:
             raise ToolFailed(f"the attempt's {limit} calls of {tool} are used up; {self.left()}")
 
-    def _count(self, tool: str, limit: int) -> str:
-        """The name of the evaluation that is about to be made. Raises ToolFailed when none is left."""
-        self._may(tool, limit)
-        count = self.used.counts[tool] = self.used.counts.get(tool, 0) + 1
-        return f"{'P' if tool == 'probe' else 'E'}{self._attempt}.{count}"
+    def _gate(self, source: Source, evaluation: Evaluation) -> GateVerdict:
+        if not evaluation.passed:
+            return GateVerdict(False, f"It is not correct: {evaluation.status}.")
+        with self._aside():
+            return self._bench.gate(source, evaluation)
 
-
-def _failed(evaluation: Evaluation) -> GateVerdict:
-    return GateVerdict(False, f"It is not correct: {evaluation.status}.")
+    @contextlib.contextmanager
+    def _counted(self, tool: str, limit: int, known: str | None = None) -> Iterator[str]:
+        """The judge's turn, with the name of what it makes; what `known` names is not counted again. Not counted
+        either: what the machine failed at, and what was turned down. Raises ToolFailed when none is left."""
+        before = self.used.counts.get(tool, 0)
+        if known is None:
+            self._may(tool, limit)
+            self.used.counts[tool] = before + 1
+        try:
+            with self._aside():
+                yield known or f"{'P' if tool == 'probe' else 'E'}{self._attempt}.{before + 1}"
+        except (InfraError, UserError):
+            self.used.counts[tool] = before  # the only one of its kind under way
+            raise
 
 
 def _plain(charged: Mapping[Purpose, int] | Mapping[str, int]) -> dict[str, int]:

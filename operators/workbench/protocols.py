@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from evo_kernel.types import Evaluation, Gain, Relative, Source
+from evo_kernel.types import Evaluation, Gain, Knobs, Relative, Source
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,11 @@ class GateVerdict:
 class Bench(Protocol):
     """The judge as an agent at work has it. Thread-safe. What is spent is charged to the run by whoever gives it."""
 
+    @property
+    def regress(self) -> float:
+        """By how much the gate lets a case become slower than the version to beat: 0.05 is 5 %."""
+        ...
+
     def evaluate(self, source: Source) -> Evaluation:
         """Check, tune and score. Raises InfraError when the machine failed beyond retries."""
         ...
@@ -31,8 +36,9 @@ class Bench(Protocol):
         """Record and check on small cases."""
         ...
 
-    def profile(self, source: Source, case: str | None) -> str:
-        """A text table of what each launch does with the GPU. Raises UserError with a source's fault."""
+    def profile(self, source: Source, case: str | None, knobs: Knobs = ()) -> str:
+        """A text table of what each launch does with the GPU, under a setting of the knobs; the source's own where
+        that is empty. Raises UserError with a source's fault."""
         ...
 
     def against_best(self, source: Source, evaluation: Evaluation) -> GateVerdict:

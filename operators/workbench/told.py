@@ -50,6 +50,7 @@ def facts_of(evaluation: Evaluation, name: str, idea: str) -> dict[str, Any]:
         "samples": samples_of(evaluation),
         "plan": plan_hash(evaluation),
         "idea": idea,
+        "knobs": [list(one) for one in evaluation.knobs],
     }
 
 

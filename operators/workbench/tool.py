@@ -13,6 +13,7 @@ from operators.llm.structured import problem
 MAX_OUTPUT = 16_000
 """Characters that one answer of a tool holds at most."""
 MAX_ARGUMENTS = 1_000_000  # characters of the JSON text
+LARGEST = 2**53  # of whole numbers
 
 
 class ToolFailed(Exception):
@@ -79,24 +80,70 @@ def checked(tool: WorkTool, arguments: str | Mapping[str, Any]) -> Mapping[str, 
             raise ToolFailed(f"the arguments of {tool.name} are no JSON ({error}); {usage(tool)}") from None
     if not isinstance(given, Mapping):
         raise ToolFailed(f"the arguments of {tool.name} must be one JSON object; {usage(tool)}")
-    given = {name: value for name, value in given.items() if value is not None}
-    unknown = sorted(given.keys() - tool.parameters["properties"].keys())
-    if unknown:
-        raise ToolFailed(f"{tool.name} takes no {', '.join(map(repr, unknown))}; {usage(tool)}")
-    wrong = problem(given, tool.parameters)
-    if wrong:
-        raise ToolFailed(f"the arguments of {tool.name} do not fit: {wrong}; {usage(tool)}")
+    given = {name: _plain(value) for name, value in given.items() if value is not None}
+    if wrong := unfit(tool.name, tool.parameters, given):
+        raise ToolFailed(wrong)
     return given
+
+
+def _plain(value: Any) -> Any:
+    """JSON that can be stored and counted with: whole numbers as such, of a size that fits, and text that is text.
+
+    Raises ToolFailed. A schema lets 1.0 through as an integer, numbers of any size, and half of a surrogate pair.
+    """
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise ToolFailed("a text holds half of a surrogate pair (\\ud800 to \\udfff), which is no text") from None
+        return value
+    if isinstance(value, Mapping):
+        return {_plain(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, int) and abs(value) > LARGEST:
+        raise ToolFailed("a number is too large for anything here; write a smaller one")
+    return value
+
+
+def unfit(name: str, parameters: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+    """Why these arguments do not fit, and which do; empty where they do."""
+    unknown = sorted(map(str, given.keys() - parameters["properties"].keys()))
+    if unknown:
+        return f"{name} takes no {', '.join(one[:60] for one in map(repr, unknown[:8]))}; {_usage(parameters)}"
+    wrong = problem(given, parameters)
+    return f"the arguments of {name} do not fit: {wrong}; {_usage(parameters)}" if wrong else ""
 
 
 def usage(tool: WorkTool) -> str:
     """How to call it, in a line."""
-    needed = set(tool.parameters["required"])
-    parts = []
-    for name, one in tool.parameters["properties"].items():
-        kind = "|".join(map(str, one["enum"])) if "enum" in one else one.get("type", "value")
-        parts.append(f"{name}: {kind}" + ("" if name in needed else " (optional)"))
-    return f"it takes {{{', '.join(parts)}}}"
+    return _usage(tool.parameters)
+
+
+def _usage(parameters: Mapping[str, Any]) -> str:
+    needed = set(parameters["required"])
+    parts = [
+        f"{name}: {_kind(one)}" + ("" if name in needed else " (optional)")
+        for name, one in parameters["properties"].items()
+    ]
+    return f"it takes {{{', '.join(parts)}}}" if parts else "it takes no arguments: {}"
+
+
+def _kind(one: Mapping[str, Any]) -> str:
+    """Type and limits of a value."""
+    if "enum" in one:
+        return "|".join(map(str, one["enum"]))
+    kind = one.get("type", "value")
+    for least, most, unit in (
+        ("minLength", "maxLength", " characters"), ("minItems", "maxItems", " items"), ("minimum", "maximum", ""),
+    ):  # fmt: skip
+        if least in one and most in one:
+            return f"{kind} of {one[least]} to {one[most]}{unit}"
+        if least in one or most in one:
+            return f"{kind} of at {'least' if least in one else 'most'} {one.get(least, one.get(most))}{unit}"
+    return kind
 
 
 def bounded(text: str, limit: int = MAX_OUTPUT) -> str:

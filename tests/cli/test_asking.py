@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import time
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from evo_kernel.cli.main import cli
+from evo_kernel.cli import outside
+from evo_kernel.cli.main import _terminated
 from evo_kernel.errors import PopulationError, PopulationLocked, UserError
 from populations.lock import OwnerLock
 from populations.reading import PopulationReader
+from tests.support.commands import evo, told
 
 TASK = '''"""A difference of two rows, squashed."""
 
@@ -31,18 +33,6 @@ def reference(x, y):
     return torch.tanh(x - 2.0 * y)
 '''
 FILE = "squash.db"
-
-
-def evo(*arguments: object, stdin: str | None = None) -> Result:
-    ended = CliRunner().invoke(cli, [str(word) for word in arguments], input=stdin)
-    if ended.exception is not None and not isinstance(ended.exception, SystemExit):
-        raise ended.exception
-    return ended
-
-
-def told(ended: Result) -> dict:
-    assert ended.stdout.count("\n") == 1, ended.stdout
-    return json.loads(ended.stdout)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -112,6 +102,25 @@ def test_giving_up_is_kept() -> None:
         evo("tell", FILE, "-", "--attempt", attempt, stdin="def run(x, y): return x\n")
     with pytest.raises(PopulationError, match="given up"):
         evo("tell", FILE, "--attempt", attempt, "--fail", "twice")
+
+
+def test_an_interrupted_tell_keeps_what_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    brief = told(evo("ask", FILE))
+    Path("cut.py").write_text(brief["parent"]["source"] + "\n# cut off\n")
+
+    def cut(*arguments: object) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, _terminated)
+    try:
+        with monkeypatch.context() as within:
+            within.setattr(outside, "judge_and_tell", cut)  # it is a candidate by then
+            ended = evo("tell", FILE, "--attempt", brief["attempt"], "cut.py")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended.exit_code == 130 and f"attempt {brief['attempt']} is kept" in ended.output
+    again = evo("tell", FILE, "--attempt", brief["attempt"], "cut.py", "--json")
+    assert told(again)["status"] == "passed"
 
 
 def test_a_ticket_expires() -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from evo_kernel.cli.main import cli
+from tests.support.commands import evo, told
 
 TASK = '''"""Scaled difference of two rows, squashed."""
 
@@ -29,20 +29,6 @@ def reference(x, y):
     return torch.tanh(x - 2.0 * y).sum(-1)
 '''
 NAME = "squash"
-
-
-def evo(*arguments: str | Path) -> Result:
-    """One command, in this process: importing torch once is what makes this affordable."""
-    ended = CliRunner().invoke(cli, [str(word) for word in arguments])
-    if ended.exception is not None and not isinstance(ended.exception, SystemExit):
-        raise ended.exception
-    return ended
-
-
-def told(ended: Result) -> dict:
-    """The one JSON object on standard output."""
-    assert ended.stdout.count("\n") == 1, ended.stdout
-    return json.loads(ended.stdout)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from evo_kernel.errors import ConfigError, UserError
-from tests.cli.test_end_to_end import NAME, TASK, evo
+from tests.cli.test_end_to_end import NAME, TASK
+from tests.support.commands import evo
 
 QUICK = ["--device", "cpu", "--set", "judge.tune_plans=0", "--set", "width=1"]
 OTHER = "squeeze"

@@ -6,8 +6,6 @@ import json
 import math
 import os
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,25 +15,11 @@ from evo_kernel.budget import Budget, Ledger
 from evo_kernel.engine import Engine
 from evo_kernel.types import CaseKind, Evaluation, PairedComparison, Proposal, Purpose, Rival, Source, Strategy
 from populations.population import open_population
+from tests.support.commands import ROOT, child, evo_main
+from tests.support.commands import evo_process as evo
 from tests.support.scripted import CARD, ENVIRONMENT, FIRST, TASK, ScriptedJudge, ScriptedOperator, scored
 
-ROOT = Path(__file__).resolve().parents[2]
 SLOW = {"torch", "triton", "litellm", "networkx", "libcst", "pydantic", "optuna", "numpy", "sqlite_utils"}
-
-
-Ended = subprocess.CompletedProcess[str]
-
-
-def evo(*arguments: str | Path, cwd: Path = ROOT, env: dict[str, str] | None = None) -> Ended:
-    return child("-m", "evo_kernel.cli.main", *map(str, arguments), cwd=cwd, env=env or {})
-
-
-def child(*arguments: str, cwd: Path = ROOT, env: dict[str, str]) -> Ended:
-    return subprocess.run(
-        [sys.executable, *arguments],
-        check=False, cwd=cwd, capture_output=True, text=True, timeout=120,
-        env=os.environ | {"COLUMNS": "160"} | env,
-    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -191,8 +175,10 @@ def test_what_is_piped_is_never_cropped(tmp_path: Path) -> None:
         (("replay", "nothing.plan"), 2, "cannot read nothing.plan"),
     ],
 )
-def test_mistakes_become_sentences(searched: Path, arguments: tuple[str, ...], code: int, says: str) -> None:
-    ended = evo(*(str(searched) if word == "FILE" else word for word in arguments))
+def test_mistakes_become_sentences(
+    searched: Path, arguments: tuple[str, ...], code: int, says: str, capsys, monkeypatch
+) -> None:
+    ended = evo_main(capsys, monkeypatch, *(str(searched) if word == "FILE" else word for word in arguments))
     assert ended.returncode == code, ended.stderr
     assert says in ended.stderr
     assert not any(word in ended.stderr for word in ("pydantic", "Errno", "Invalid JSON", "quickstart.toml: "))

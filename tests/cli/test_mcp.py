@@ -104,10 +104,14 @@ async def use_every_tool(client: Client) -> None:
     # what is wrong is told, and ends nothing
     assert "there is no tool" in await text(client, "no_such_tool", True)
     assert "takes" in await text(client, "evaluate", True, idea=3)
-    assert "give_up takes" in await text(client, "give_up", True)
+    assert "'reason' is a required property" in await text(client, "give_up", True)
+    assert "brief takes no 'attempt'; it takes no arguments" in await text(client, "brief", True, attempt=3)
 
 
-def test_every_tool_over_stdio(population: Path) -> None:
+@pytest.fixture(scope="module")
+def spent(population: Path) -> Path:
+    """The population after every tool was used over stdio: one evaluation and one probe."""
+
     async def talk() -> None:
         words = [*COMMAND[1:], str(population), "--device", "cpu"]
         server = StdioServerParameters(command=COMMAND[0], args=words, env={"PYTHONPATH": str(ROOT)})
@@ -116,8 +120,12 @@ def test_every_tool_over_stdio(population: Path) -> None:
             await use_every_tool(client)
 
     asyncio.run(talk())
-    assert waits_for_nobody(population)
-    with PopulationReader(population) as reader:
+    return population
+
+
+def test_every_tool_over_stdio(spent: Path) -> None:
+    assert waits_for_nobody(spent)
+    with PopulationReader(spent) as reader:
         (ticket,) = reader.tickets()  # the attempt at hand outlives the server
         assert ticket.holder == "mcp"
 
@@ -127,7 +135,7 @@ async def over_http(address: str, token: str = TOKEN) -> Client:
     return Client(streamable_http_client(address, http_client=http))
 
 
-def test_every_tool_over_http_and_the_next_attempt(served: tuple[subprocess.Popen[str], str], population: Path) -> None:
+def test_every_tool_over_http_and_the_next_attempt(spent: Path, served: tuple[subprocess.Popen[str], str]) -> None:
     child, address = served
 
     async def talk() -> None:
@@ -143,8 +151,8 @@ def test_every_tool_over_http_and_the_next_attempt(served: tuple[subprocess.Pope
     refusals(address)
     strangers(address)
     child.send_signal(signal.SIGTERM)
-    assert child.wait(timeout=20) == 130 and waits_for_nobody(population)
-    with PopulationReader(population) as reader:
+    assert child.wait(timeout=20) == 130 and waits_for_nobody(spent)
+    with PopulationReader(spent) as reader:
         assert reader.failures(1)[0]["reason"] == "try another parent"
         assert reader.status().pending == 0
 
@@ -223,11 +231,35 @@ def test_a_server_in_the_middle_of_a_call_ends_cleanly(
 def test_a_token_is_made_and_kept_from_others(tmp_path: Path) -> None:
     from evo_kernel.cli.mcp import _token
 
-    token, where = _token(tmp_path / "p.db")
     path = tmp_path / "p.db.mcp-token"
+    token, where = _token(path)
     assert path.read_text().strip() == token and len(token) > 30 and str(path) in where
     assert path.stat().st_mode & 0o077 == 0
-    assert _token(tmp_path / "p.db")[0] != token
+    assert _token(path)[0] != token
+
+
+def test_a_token_goes_with_its_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from evo_kernel.cli.mcp import _Ending, _token
+
+    class Left(Exception):
+        pass
+
+    def leave(code: int) -> None:
+        raise Left
+
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
+    monkeypatch.setattr(os, "_exit", leave)
+    path = tmp_path / "p.db.mcp-token"
+    path.write_text("of a server that was killed")
+    monkeypatch.setenv("EVO_KERNEL_MCP_TOKEN", TOKEN)
+    assert _token(path)[0] == TOKEN and not path.exists()
+    monkeypatch.delenv("EVO_KERNEL_MCP_TOKEN")
+    ending = _Ending()
+    ending.removes(path)
+    assert _token(path) and path.exists()
+    with pytest.raises(Left):
+        ending.now(130)
+    assert not path.exists()
 
 
 def waits_for_nobody(population: Path) -> bool:

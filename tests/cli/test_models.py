@@ -126,10 +126,11 @@ def test_when_a_run_ends_with_its_money(changes: dict, ends: bool) -> None:
 
 
 def test_a_search_goes_on_while_the_endpoint_is_down_and_comes_back(tmp_path: Path, walker: None) -> None:
-    down = {"until": time.monotonic() + 1.0}
+    first: list[float] = []  # when it was asked first: what comes before may take long
 
     def answer(request, number):
-        return broken() if time.monotonic() < down["until"] else faster(request, number)
+        first.append(time.monotonic())
+        return broken() if time.monotonic() < first[0] + 1.0 else faster(request, number)
 
     with ChatServer(answer) as server:
         use = {"use": ["llm-mtmc", "walker"]}
@@ -147,10 +148,11 @@ def test_a_search_goes_on_while_the_endpoint_is_down_and_comes_back(tmp_path: Pa
 
 
 def test_a_search_without_other_operators_waits_for_the_endpoint(tmp_path: Path) -> None:
-    began = time.monotonic()
+    first: list[float] = []
 
     def answer(request, number):
-        return broken() if time.monotonic() < began + 1.0 else faster(request, number)
+        first.append(time.monotonic())
+        return broken() if time.monotonic() < first[0] + 1.0 else faster(request, number)
 
     with ChatServer(answer) as server:
         ended = search(tmp_path / "a.db", config_for(server.url, budget={"evaluations": 20}))
@@ -163,6 +165,12 @@ def test_an_endpoint_that_turns_everything_down_is_let_be(tmp_path: Path, walker
         ended = search(tmp_path / "a.db", config_for(server.url, operators=use, budget={"evaluations": 60}))
         assert len(server.requests) <= 4
     assert any("no model can be asked" in line for line in ended.heard)
+
+
+def test_where_nothing_but_models_is_asked_and_none_can_be_the_run_ends(tmp_path: Path) -> None:
+    with ChatServer([failure(401, "no such key", "invalid_api_key")]) as server:
+        ended = search(tmp_path / "a.db", config_for(server.url, budget={"hours": 1}))
+    assert ended.summary.attempts <= 6 and "no model can be asked" in ended.summary.why
 
 
 # ---- rows -----------------------------------------------------------------------------------------------------------

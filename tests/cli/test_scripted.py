@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from evo_kernel.errors import UserError
-from tests.cli.test_end_to_end import NAME, TASK, evo, told
+from tests.cli.test_end_to_end import NAME, TASK
 from tests.support.chat_server import Answer, ChatServer
+from tests.support.commands import evo, told
 
 QUICK = ["--device", "cpu", "--set", "judge.tune_plans=0", "--set", "width=1", "--set", "agents.repairs=0"]
 
@@ -101,6 +102,11 @@ def test_mistakes_with_models(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
         evo("run", f"{NAME}.py", "--base-url", "http://localhost:1/v1")
     with pytest.raises(UserError, match="there is no recording"):
         evo("run", f"{NAME}.py", "--replay", "none.jsonl")
+    for mistake in ("operators.use=['nope']", "operators.policy=llm", "operators.use=['avo']", "external.name=''"):
+        use = ["--set", "operators.use=['external']"] if mistake.startswith("external") else []
+        with pytest.raises(UserError):  # before there is a population that would keep it
+            evo("run", f"{NAME}.py", "--population", "bad.db", "--set", mistake, *use, "--set", "external.command=sh")
+        assert not Path("bad.db").exists()
     Path("no.jsonl").write_text(json.dumps({"format": "other"}))
     with pytest.raises(UserError, match="no recording of model traffic"):
         evo("run", f"{NAME}.py", "--population", "no.db", "--replay", "no.jsonl", *QUICK)

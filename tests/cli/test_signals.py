@@ -10,13 +10,16 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from evo_kernel.budget import Budget, Ledger
+from evo_kernel.cli.compose import watched
+from evo_kernel.cli.operating import CutOff
 from evo_kernel.engine import Engine, EngineSettings
-from evo_kernel.errors import InfraError
-from evo_kernel.types import Evaluation, Purpose, Source
+from evo_kernel.errors import InfraError, OperatorFailed
+from evo_kernel.types import Call, Evaluation, Purpose, Source
 from populations.population import open_population
 from populations.reading import PopulationReader
 from tests.support.scripted import (
@@ -131,3 +134,41 @@ def test_what_an_abort_cuts_off_is_no_failure(tmp_path: Path) -> None:
     with PopulationReader(path) as reader:
         assert reader.status().pending >= 1
         assert reader.status().verdicts == {"passed": 1}
+
+
+def test_the_first_signal_ends_calls_of_models_and_the_second_the_judge() -> None:
+    """A call may take a quarter of an hour: nobody waits for that."""
+    stop, done = threading.Event(), list[str]()
+
+    class Spy:
+        def stop(self, why: str) -> None:
+            done.append(f"stop, {why}")
+
+        def abort(self, why: str) -> None:
+            done.append(f"abort, {why}")
+
+        def close(self) -> None:
+            done.append("closed")
+
+    spy: Any = Spy()
+    with watched(spy, spy, stop):
+        signal.raise_signal(signal.SIGINT)
+        assert done == ["stop, stopped by SIGINT"] and stop.is_set()
+        signal.raise_signal(signal.SIGTERM)
+    assert done[1:] == ["abort, stopped by SIGTERM", "closed"]
+
+
+def test_what_a_signal_cut_off_stays_open() -> None:
+    def propose(brief: Any, probe: Any) -> Any:
+        raise OperatorFailed("the model failed (stopped): the run was stopped", calls=(Call("m"),))
+
+    stop, operator = threading.Event(), ScriptedOperator()
+    operator.propose = propose
+    cut: Any = CutOff(operator, stop)
+    with pytest.raises(OperatorFailed) as caught:
+        cut.propose(None, None)
+    assert not caught.value.paused
+    stop.set()
+    with pytest.raises(OperatorFailed) as caught:
+        cut.propose(None, None)
+    assert caught.value.paused and caught.value.calls

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.cli.test_look import evo
+from tests.support.commands import evo_process as evo
 
 
 def test_a_new_task_file_loads_and_has_a_first_kernel(tmp_path: Path) -> None:

@@ -225,6 +225,19 @@ def test_cache_hits_alone_end_the_run(population) -> None:
     assert (ended.cause, ended.attempts) == ("barren", 9)
 
 
+def test_an_attempt_that_books_its_own_evaluations_is_not_barren(population) -> None:
+    ledger = Ledger(Budget())
+
+    def before(brief: Brief, probe: Probe) -> None:
+        if brief.attempt <= 12:
+            ledger.charge(Spent(evaluations=1))  # as an agent's tools do
+        raise OperatorFailed("no commit")
+
+    settings = EngineSettings(barren=5)
+    ended = Engine(population, ScriptedOperator(before=before), ScriptedJudge(), ledger, settings, Notebook()).run()
+    assert ended.cause == "barren" and ended.attempts == 11 + 5  # the first attempt is number 2
+
+
 def test_the_machines_failure_is_retried(population) -> None:
     def answer(source: Source, purpose: Purpose, number: int) -> Evaluation:
         if number % 3 != 2:

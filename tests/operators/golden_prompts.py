@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,10 @@ from evo_kernel.types import (
     TaskCard,
     Tried,
 )
+from operators.avo import memory as agents
+from operators.avo.prompting import opening
+from operators.avo.protocols import Forgetful
+from operators.avo.settings import AvoSettings
 from operators.controls import BestOfN, LongSession, Sequential
 from operators.llm.base import Message
 from operators.llm_crossover import LlmCrossover
@@ -36,8 +41,13 @@ from operators.micro.masks import applicable
 from operators.prompts.parts import Switches
 from operators.prompts.transfer import transfer_hint
 from operators.prompts.writer import Prompts
+from operators.workbench.bench import Workbench, start_files, task_files
+from operators.workbench.protocols import Evidence, Rooms
+from operators.workbench.workspace import Workspace
 from tests.operators.support_model import FakeModel, Judged, block
 from tests.operators.support_search import credit, kernel, plan, seed_of
+from tests.operators.workbench.fakes import PARENT, FakeBench, FakeLineage, FakeNotebook
+from tests.operators.workbench.fakes import kernel as faster
 
 GOLDEN = Path(__file__).parent / "golden"
 H200 = Environment("measured", "NVIDIA H200", "570.1", "2.11.0", "3.6.0", True, 1, "none")
@@ -149,8 +159,22 @@ def conversations() -> dict[str, tuple[Message, ...]]:
         .opening(brief, brief.parent.source, brief.inspirations[0])
         .messages,
         "prompt_repair.txt": repair(brief, shared),
+        "prompt_avo.txt": agent(brief),
         **controls(brief, shared),
     }
+
+
+def agent(brief: Brief) -> tuple[Message, ...]:
+    """What an agent's attempt opens with: two versions, one attempt before, a note, directions."""
+    lineage, notebook = FakeLineage(PARENT, Source(faster(90.0))), FakeNotebook()
+    notebook.add("rows of 1000 gain from 8 warps", "avo", 3, [Evidence("E3.1", 45, "passed", 1.2)])
+    rooms, memory = Rooms(FakeBench(), lineage, None, notebook), agents.Memory(Forgetful())
+    tried = (agents.Tried("split the rows", "wrong", "calculation"),)
+    memory.end(agents.Record(3, 1, "the limit of 120 answers", False, tried=tried))
+    review = agents.Review(brief.attempt, "no commit in 6 attempts", ("Profile first.", "Read each row once."))
+    with tempfile.TemporaryDirectory() as folder:
+        workspace = Workspace(Path(folder), start_files(brief.parent.source), task_files(brief))
+        return opening(AvoSettings(), Workbench(workspace, rooms, brief, "avo"), rooms, memory, review)
 
 
 class Past:
@@ -167,6 +191,9 @@ class Past:
 
     def latest(self, count: int) -> list[Relative]:
         return [*self.made, sample().inspirations[1], sample().inspirations[0]][:count]
+
+    def spoken(self, operator: str) -> tuple[Message, ...]:
+        return ()
 
 
 def controls(brief: Brief, shared: Prompts) -> dict[str, tuple[Message, ...]]:

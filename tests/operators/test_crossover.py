@@ -8,10 +8,10 @@ import pytest
 
 from evo_kernel.errors import OperatorFailed
 from evo_kernel.types import Operator, Source, Strategy
-from operators.crossover import CrossoverOperator, best_match, lacking
+from operators.crossover import CrossoverOperator, best_match, brought, lacking
 from operators.micro.coder import RewriteCoder
 from operators.micro.steps import kept_strategies
-from tests.operators.support_search import TASK, brief, no_probe, relative, seed_of
+from tests.operators.support_search import TASK, brief, evaluation, kernel, no_probe, plan, relative, seed_of
 
 CODER = RewriteCoder()
 OPERATOR = CrossoverOperator(CODER)
@@ -76,6 +76,19 @@ def test_lacking_counts_repeats_and_ignores_regions():
     moved = dataclasses.replace(a, region="kernel b")
     assert lacking((a, b, moved), (moved,)) == [b, moved]
     assert lacking((a,), (a, b)) == []
+
+
+def test_a_worse_sibling_by_the_same_strategy_has_nothing_to_give():
+    wide, narrow = (Strategy("row-tiles", "tiling", "kernel a", (("rows", rows),)) for rows in (8, 2))
+    other = Strategy("exp2", "algorithm", "kernel a")
+    parent = relative(2, Source("a"), [wide])
+    sibling = relative(3, Source("b"), [narrow])
+    slower = dataclasses.replace(sibling, evaluation=evaluation(plan(kernel()), us=30.0))
+    faster = dataclasses.replace(sibling, evaluation=evaluation(plan(kernel()), us=9.0))
+    assert lacking(slower.strategies, parent.strategies) == [narrow]
+    assert brought(slower, parent) == [] and brought(sibling, parent) == [] and brought(faster, parent) == [narrow]
+    with_more = dataclasses.replace(slower, strategies=(narrow, other))
+    assert brought(with_more, parent) == [other]  # what the parent has in no form may still help
 
 
 def test_the_best_region_wins_and_parameters_come_first():

@@ -298,3 +298,16 @@ def test_the_scripted_model_goes_the_whole_way():
     proposal = operator.propose(brief(parent), Judged())
     assert proposal.decisions[0].policy == "llm" and proposal.decisions[0].chosen == 0
     assert proposal.source != parent.source and "def softmax_kernel" in proposal.source.text
+
+
+def test_answers_without_measure_are_quoted_with_one_and_a_mark_at_the_start_is_no_text():
+    whole = f"\ufeff```python\n{FUSED}\n{'# pad' * 100_000}\n```"
+    model = FakeModel("word " * 400_000, whole, f"\ufeff```python\n{FUSED}\n```")
+    limits = Limits(max_tokens=1000)
+    coded = LlmCoder(model, limits=limits).carry_out(job(Judged()))
+    assert coded.text.strip() == FUSED.strip()
+    assert [step.detail[:40] for step in coded.steps[:2]] == [
+        "format: the answer holds no edit: write ", "format: the source would be larger than ",
+    ]  # fmt: skip
+    first = sum(len(message.content) for message in model.asked[0])
+    assert sum(len(message.content) for message in model.asked[2]) < first + 2 * (2 * 4 * 1000 + 3000)

@@ -35,7 +35,7 @@ def test_two_become_one():
 
 
 def test_the_best_that_passed_and_has_something_new_is_taken():
-    worse = dataclasses.replace(OTHER, candidate=3, evaluation=evaluation(plan(kernel()), us=19.0))
+    worse = dataclasses.replace(OTHER, candidate=3, evaluation=evaluation(plan(kernel()), us=19.9))
     failed = relative(4, Source("x"), [FUSE], judged=False)
     proposal = LlmCrossover(FakeModel(MERGE)).propose(brief(PARENT, inspirations=(worse, failed, OTHER)), Judged())
     assert proposal.parents[1] == ("inspiration", 2)

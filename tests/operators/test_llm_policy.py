@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from evo_kernel.errors import OperatorFailed
 from evo_kernel.types import Source, Tried
 from operators.llm.base import ModelFailed
 from operators.macro.bandit import BanditPolicy
@@ -68,6 +69,13 @@ def test_a_model_that_fails_leaves_the_choice_to_the_fallback(kind):
     spent = (reply("").call,)
     decision = LlmPolicy(FakeModel(ModelFailed("no", kind, spent))).choose(state(), OFFERED, rng())
     assert decision.policy == "uniform" and decision.calls == spent
+
+
+def test_when_the_run_is_stopped_nobody_else_chooses():
+    spent = (reply("").call,)
+    with pytest.raises(OperatorFailed, match="the run was stopped") as caught:
+        LlmPolicy(FakeModel(ModelFailed("the run was stopped", "stopped", spent))).choose(state(), OFFERED, rng())
+    assert caught.value.calls == spent
 
 
 @pytest.mark.parametrize(

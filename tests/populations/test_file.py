@@ -24,6 +24,7 @@ from populations.lock import owner
 from populations.migrations import migrations
 from populations.population import open_population
 from populations.reading import PopulationReader
+from populations.store import Store
 from tests.populations.samples import CARD, MEASURED, MODELED, STRATEGIES, TASK, failed, passed, propose, search
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -328,3 +329,17 @@ def test_a_file_from_before_comparisons_is_read_and_gets_their_table(tmp_path):
     with open_it(path) as population:
         assert population.best().evaluation.comparisons == ()
         assert population._store.database.table("comparisons").exists()
+
+
+def test_what_was_rolled_back_is_interned_anew(tmp_path):
+    store = Store(tmp_path / "a.db")
+    try:
+        with pytest.raises(RuntimeError), store.write():
+            store.intern_environment(MODELED), store.intern_strategy(STRATEGIES[0])
+            raise RuntimeError
+        with store.write():
+            ids = store.intern_environment(MODELED), store.intern_strategy(STRATEGIES[0])
+        rows = store.rows("SELECT id FROM environments"), store.rows("SELECT id FROM strategies")
+        assert rows == ([(ids[0],)], [(ids[1],)])
+    finally:
+        store.close()

@@ -415,9 +415,34 @@ def grouped_convolution_1d(x, w):
     return F.conv1d(x, w, groups=3, padding=1)
 
 
+@entry(lambda g, s: (normal(g, *s), normal(g, s[1], 3, 2, 3, 2) / 3, normal(g, 6)), (2, 4, 3, 4, 5), (1, 6, 4, 3, 2))
+def volumes(x, w, bias):
+    turned = F.conv_transpose3d(x, w, bias, stride=(2, 1, 2), padding=(0, 1, 1), output_padding=(1, 0, 0), groups=2)
+    return turned, F.conv3d(turned, w[:2], None, stride=(1, 2, 1), padding=1, dilation=(1, 1, 2), groups=2)
+
+
+@entry(lambda g, s: (normal(g, *s), normal(g, s[1], 5, 3, 2) / 3), (2, 4, 3, 5), (1, 3, 4, 2))
+def transposed_convolutions(x, w):
+    line = F.conv_transpose1d(x[:, :, 0], w[..., 0].contiguous(), stride=3, dilation=2)
+    return F.conv_transpose2d(x, w, stride=(1, 2), padding=1), line
+
+
+@entry(matrix, (2, 3, 5, 6, 7), (1, 4, 4, 6, 5))
+def pooling_3d(x):
+    return (
+        F.max_pool3d(x, 2, padding=1), F.avg_pool3d(x, (1, 2, 3), stride=2, ceil_mode=True), torch.signbit(x),
+        F.adaptive_avg_pool3d(x, (2, 3, 2)), F.avg_pool3d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False),
+    )  # fmt: skip
+
+
 @entry(matrix, (2, 3, 9, 11), (1, 4, 8, 6))
 def pooling(x):
-    return F.max_pool2d(x, 2), F.avg_pool2d(x, 3, stride=2, padding=1), F.adaptive_avg_pool2d(x, 1)
+    return (
+        F.max_pool2d(x, 2),
+        F.avg_pool2d(x, 3, stride=2, padding=1),
+        F.adaptive_avg_pool2d(x, 1),
+        F.adaptive_avg_pool2d(x, (3, 4)),
+    )
 
 
 @entry(matrix, (2, 4, 10), (3, 5, 17))

@@ -21,10 +21,11 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from evo_kernel.errors import InfraError
 from evo_kernel.fitness.confined.guards import Limits
+from evo_kernel.fitness.scratch import Scratch
 
 MAX_RESULT_BYTES = 256 << 20
 START_S = 120.0
@@ -51,7 +52,8 @@ class Zygote:
         self._env |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         self._env |= {"TRITON_DISABLE_LINE_INFO": "1", "TRITON_DEFAULT_FP_FUSION": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         self._env |= extra_env or {}
-        self._root = Path(tempfile.mkdtemp(prefix="evo-kernel-"))
+        self._scratch = Scratch(role)
+        self._root = self._scratch.path
         self._ids = itertools.count()
         self._lock = threading.Lock()
         self._waiting: dict[int, Future[dict[str, Any]]] = {}
@@ -85,8 +87,12 @@ class Zygote:
     def close(self) -> None:
         """Kill the process and all its children; remove its files. Idempotent."""
         self._closed = True
+        process = self._process
+        if process is not None and process.poll() is None:  # whoever waits for its start holds the lock till then
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
         self._kill()
-        shutil.rmtree(self._root, ignore_errors=True)
+        self._scratch.close()
 
     def _submit(self, folder: str, limits: Limits) -> Future[dict[str, Any]]:
         future: Future[dict[str, Any]] = Future()
@@ -104,21 +110,8 @@ class Zygote:
         if self._process is not None and self._process.poll() is None and self._control is not None:
             return self._control
         ours, theirs = socket.socketpair()
-        command = [sys.executable, "-P", "-m", "evo_kernel.fitness.confined.server", self.role, str(theirs.fileno())]
-        package_root = str(Path(__file__).resolve().parents[3])
-        env = self._env | {"PYTHONPATH": os.pathsep.join([package_root, *_python_path()])}
-        log = (self._root / "zygote.log").open("wb")
-        self._process = subprocess.Popen(
-            command,
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=env,
-            cwd=self._root,
-            start_new_session=True,
-        )
-        log.close()
+        with (self._root / "zygote.log").open("wb") as log:
+            self._process = self._spawn(theirs, log)
         theirs.close()
         ours.settimeout(START_S)
         if not _first_line(ours):
@@ -128,6 +121,19 @@ class Zygote:
         self._control = ours
         threading.Thread(target=self._listen, args=(ours,), daemon=True, name=f"zygote-{self.role}").start()
         return ours
+
+    def _spawn(self, control: socket.socket, log: BinaryIO) -> subprocess.Popen[bytes]:
+        package_root = str(Path(__file__).resolve().parents[3])
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "evo_kernel.fitness.confined.server", self.role, str(control.fileno())],
+            pass_fds=[control.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=self._env | {"PYTHONPATH": os.pathsep.join([package_root, *_python_path()])},
+            cwd=self._root,
+            start_new_session=True,
+        )
 
     def _listen(self, control: socket.socket) -> None:
         pending = b""

@@ -34,7 +34,7 @@ POISON = 0xFF
 def warm_up() -> None:
     """In the zygote: small launches, so that a child finds the lazy parts loaded and shares their pages."""
     plan = _small_plan()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=os.getcwd()) as folder:  # the zygote's own, which goes with it
         _run(plan, {0: bytes(plan.buffers[0].bytes)}, Path(folder))
         traffic.sample_traffic(plan, Path(folder))
     gc.collect()

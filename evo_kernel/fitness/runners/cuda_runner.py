@@ -49,7 +49,7 @@ class CudaRunner:
         """`command` starts a worker, if not the usual one."""
         self._task, self._gpu, self._deadline_s = task, gpu, deadline_s
         module = "evo_kernel.fitness.runners.cuda_worker"
-        self._command = tuple(command) or (sys.executable, "-P", "-m", module, str(task.path))
+        self._command = tuple(command) or (sys.executable, "-P", "-m", module, task.spec)
         self._lock = threading.RLock()  # whoever has the runner to itself makes its requests under it
         self.stages = Stages((gpu,))
         self._process: WorkerProcess | None = None

@@ -16,13 +16,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from evo_kernel.fitness.counters import METRICS, Counted, CountedKernel, CountPart, medians, read_csv, unknown_metrics
 from evo_kernel.fitness.plan import save_plan_file
+from evo_kernel.fitness.scratch import Scratch
 from evo_kernel.tasks.task import Task
 
 MOST_LAUNCHES = 16  # of a plan, from its first: each is run again for every pass of the counters
@@ -61,8 +61,8 @@ def count(
     if ncu is None:
         return _none("`ncu` is neither on the PATH nor where CUDA usually is")
     end = time.monotonic() + deadline_s
-    with tempfile.TemporaryDirectory(prefix="evo-kernel-ncu-") as folder:
-        request = _request(task, parts, Path(folder), deadline_s)
+    with Scratch("ncu") as folder:
+        request = _request(task, parts, folder, deadline_s)
         metrics, said, code = list(METRICS), "", 0
         for _ in range(_ATTEMPTS):
             said, code = run_bounded(command(ncu, metrics, request), env, end - time.monotonic())
@@ -99,9 +99,7 @@ def _request(task: Task, parts: Sequence[CountPart], folder: Path, deadline_s: f
         save_plan_file(part.plan, plan)
         told.append({"plan": str(plan), "case": part.case.name, "seed": part.seed, "launches": _wanted(part)})
     path = folder / "request.json"
-    path.write_text(
-        json.dumps({"task": str(task.path.absolute()), "parts": told, "rounds": ROUNDS, "deadline_s": deadline_s})
-    )
+    path.write_text(json.dumps({"task": task.spec, "parts": told, "rounds": ROUNDS, "deadline_s": deadline_s}))
     return path
 
 

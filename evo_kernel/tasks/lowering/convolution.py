@@ -1,4 +1,4 @@
-"""Convolution as one tiled product over patches, and pooling as a loop over its window."""
+"""Convolution as one tiled product over patches; what is not of a picture or a row is in volumes.py."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ import sympy
 import torch
 from torch.utils._sympy.functions import FloorDiv
 
-from evo_kernel.tasks.lowering.frames import Index, Read, write_map
 from evo_kernel.tasks.lowering.layout import Value
 from evo_kernel.tasks.lowering.module import Kernel, Module
-from evo_kernel.tasks.lowering.pointwise import compute_type
 from evo_kernel.tasks.lowering.registry import Node, NotLowered, lowers
 from evo_kernel.tasks.lowering.trace import Expr
 from evo_kernel.tasks.lowering.views import materialise
+from evo_kernel.tasks.lowering.volumes import volume_convolution
 
 aten = torch.ops.aten
 
@@ -55,7 +54,7 @@ def convolution(module: Module, node: Node) -> Value:
     x, w, bias = node.value(0), node.value(1), node.argument(2)
     stride, padding, dilation, transposed, _, groups = (node.argument(index) for index in range(3, 9))
     if transposed or len(x.shape) not in (3, 4):
-        raise NotLowered("transposed or three-dimensional convolution")
+        return volume_convolution(module, node)
     if x.dtype not in (torch.float32, torch.float16, torch.bfloat16) or not w.contiguous:
         raise NotLowered("a convolution of this dtype or memory format")
     out = module.empty(node.name, node.result)
@@ -110,59 +109,3 @@ def _as_2d(module: Module, value: Value) -> Value:
     one, zero = sympy.Integer(1), sympy.Integer(0)
     shape = (value.shape[0], value.shape[1], one, value.shape[2])
     return Value(name, shape, (*value.strides[:2], zero, value.strides[2]), value.dtype)
-
-
-@lowers(aten.max_pool2d_with_indices, aten.avg_pool2d)
-def pool(module: Module, node: Node) -> Any:
-    """Every output walks over its window; what lies outside counts as -inf (max) or 0 (average)."""
-    largest = node.operation != "aten.avg_pool2d"
-    source = materialise(module, node.value(0))
-    window = _window(node.argument(1))
-    stride = _window(node.argument(2, "stride", None) or window)
-    padding = _window(node.argument(3, "padding", 0))
-    dilation = _window(node.argument(4, "dilation", 1)) if largest else (1, 1)
-    ceil_mode = node.argument(5 if largest else 4, "ceil_mode", False)
-    if ceil_mode or node.argument(6, "divisor_override", None):
-        raise NotLowered("ceil_mode or divisor_override")
-    if largest and any(user.args[1] == 1 and user.users for user in node.fx.users):
-        raise NotLowered("its indices as an output")
-    count_padding = node.argument(5, "count_include_pad", True)
-    rank = len(source.shape)
-    along = (*range(rank - 2), None, None)
-    reads: list[Read | Index] = [Read(source, along=along, load=False), Index(rank - 2), Index(rank - 1)]
-    sizes = [module.size(size) for size in source.shape[-2:]]
-    strides = [f"{source.name}.stride({rank - 2})", f"{source.name}.stride({rank - 1})"]
-
-    def compute(names: list[str]) -> tuple[list[str], str]:
-        address, row, col, height, width, row_stride, col_stride = names
-        start, other = ('float("-inf")', 'float("-inf")') if largest else ("0.0", "0.0")
-        lines = [
-            f"total = tl.where(mask, {start}, {start})",
-            "count = tl.where(mask, 0.0, 0.0)",
-            f"for i in range({window[0]}):",
-            f"    for j in range({window[1]}):",
-            f"        at_row = {row} * {stride[0]} - {padding[0]} + i * {dilation[0]}",
-            f"        at_col = {col} * {stride[1]} - {padding[1]} + j * {dilation[1]}",
-            f"        inside = mask & (at_row >= 0) & (at_row < {height}) & (at_col >= 0) & (at_col < {width})",
-            f"        at = {address} + at_row * {row_stride} + at_col * {col_stride}",
-            f"        value = tl.load(at, mask=inside, other={other}).to(tl.float32)",
-            "        count += tl.where(inside, 1.0, 0.0)",
-            "        total = tl.maximum(total, value)" if largest else "        total = total + value",
-        ]
-        if largest:
-            return [line for line in lines if "count" not in line], "total"
-        return lines, f"total / {float(window[0] * window[1])}" if count_padding else "total / count"
-
-    if not compute_type(source.dtype).is_floating_point or source.dtype == torch.float64:
-        raise NotLowered(f"pooling of {source.dtype}")
-    fake = node.result[0] if largest else node.result
-    out = module.empty(node.name, fake)
-    write_map(module, "max_pool" if largest else "avg_pool", reads, [*sizes, *strides], compute, out, None)
-    return (out, None) if largest else out
-
-
-def _window(values: Any) -> tuple[int, int]:
-    values = values if isinstance(values, list | tuple) else [values]
-    if any(not isinstance(value, int) for value in values):
-        raise NotLowered("windows that vary with the case")
-    return (values[0], values[-1])

@@ -241,6 +241,18 @@ _register(LOGIC_OPS, _logic_job)
 _register(BIT_OPS, lambda node, name, operands, lines: Job(name, operands, (node.result.dtype,) * len(operands), lines))
 
 
+@lowers(aten.signbit)
+def signbit(module: Module, node: Node) -> Value:
+    """The bit itself where there is one: minus zero has it."""
+    source = node.value(0).dtype
+    if not source.is_floating_point:
+        return write(module, node, Job("signbit", operands_of(node, 1), (source,), ("{0} < 0",)))
+    if source == torch.float64:
+        raise NotLowered("the sign bit of float64")
+    line = "{0}.to(tl.int32, bitcast=True) < 0"
+    return write(module, node, Job("signbit", operands_of(node, 1), (torch.float32,), (line,)))
+
+
 @lowers(aten.bitwise_not)
 def bitwise_not(module: Module, node: Node) -> Value:
     dtype = node.result.dtype

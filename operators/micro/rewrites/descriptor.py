@@ -18,7 +18,7 @@ from operators.micro.rewrites.blocks import COLUMN, ROW, Block, Reader, defined_
 from operators.micro.rewrites.grids import contracts, grid_launches, served_kernels, statement_text
 
 ALIGNMENT_BYTES = 16
-MOST_BOX = 256  # elements along one side of what one TMA instruction fetches
+MOST_BOX = 256  # elements along one side of what one TMA instruction fetches; of a larger tile Triton makes several
 LEAST_BOX = 16  # elements: 16 bytes even of the narrowest dtype
 
 

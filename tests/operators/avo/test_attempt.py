@@ -82,9 +82,11 @@ def test_the_opening_tells_task_version_lineage_and_budget(tmp_path):
 
     failure(operator(tmp_path, answer))
     text = "\n".join(message.content for message in seen[0].messages)
-    for part in ("# scripted", "def reference(x)", "version C1, in kernel.py", "Versions, best first", "C2 from C1",
+    for part in ("scripted: see the reference", "def reference(x)", "you start: version C1", "best first", "C2 from C1",
+                 "kernel.py, as it stands", "time_us = 100.0", "## Triton notes", "sm_90", "more than 5% slower",
                  "120 answers; left: 40 evaluations"):  # fmt: skip
         assert part in text, part
+    assert text.count("C2 from C1") == 1  # once, however it is sorted
     assert all(message.stable for message in seen[0].messages)
     assert {tool.name for tool in seen[0].tools} >= {"evaluate", "submit", "give_up"}
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from evo_kernel.errors import InfraError, PopulationError, UserError
-from evo_kernel.types import Brief, Evaluation, Gain, Purpose, Relative, Source, Status, Strategy
+from evo_kernel.types import Brief, Evaluation, Gain, Knobs, Purpose, Relative, Source, Status, Strategy
 from operators.knowledge.passages import Passage
 from operators.workbench.protocols import Evidence, GateVerdict, Note, Version
 from tests.support.scripted import CARD, ENVIRONMENT, TASK, scored
@@ -44,8 +44,13 @@ class FakeBench:
     """`best_us`: the time to beat."""
 
     best_us: float = 100.0
+    regress: float = 0.05
     down: bool = False
     asked: list[tuple[str, str]] = field(default_factory=list)
+    profiled: list[tuple[str | None, Knobs]] = field(default_factory=list)
+    knobs: Knobs = ()  # that the tuner sets
+    busy: threading.Event = field(default_factory=threading.Event)  # an evaluation is under way
+    free: threading.Event | None = None  # evaluations wait for it
 
     def evaluate(self, source: Source) -> Evaluation:
         return self._judged(source, Purpose.SCORE)
@@ -53,9 +58,10 @@ class FakeBench:
     def probe(self, source: Source) -> Evaluation:
         return self._judged(source, Purpose.PROBE)
 
-    def profile(self, source: Source, case: str | None) -> str:
+    def profile(self, source: Source, case: str | None, knobs: Knobs = ()) -> str:
         if "broken" in source.text:
             raise UserError("build_error on large: scripted")
+        self.profiled.append((case, knobs))
         return f"k  {time_of(source):.2f} µs, bound by memory"
 
     def against_best(self, source: Source, evaluation: Evaluation) -> GateVerdict:
@@ -70,7 +76,10 @@ class FakeBench:
         if self.down:
             raise InfraError("the runner is gone")
         self.asked.append((str(purpose), source.text))
-        return verdict_of(source, purpose)
+        self.busy.set()
+        if self.free is not None:
+            assert self.free.wait(20)
+        return replace(verdict_of(source, purpose), knobs=self.knobs)
 
 
 class FakeLineage:

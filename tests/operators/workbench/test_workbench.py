@@ -311,3 +311,77 @@ def test_calls_from_many_threads_are_carried_out_one_by_one(work):
     for thread in threads:
         thread.join()
     assert sum(path.startswith("t") and path.endswith(".txt") for path, _, _ in work.workspace.files()) == 20
+
+
+def test_what_only_reads_waits_for_no_judge(work, bench):
+    bench.free = threading.Event()
+    kept = []
+    slow = threading.Thread(target=lambda: kept.append(work.call("evaluate", {"idea": "slow"}, kept.append)))
+    slow.start()
+    assert bench.busy.wait(20)
+    work.call("write_file", {"path": "plan.md", "text": "while it runs"}, kept.append)
+    for name, arguments in (
+        ("list_files", {}), ("read_file", {"path": "kernel.py"}), ("search_files", {"text": "run"}), ("lineage", {}),
+        ("knowledge", {"query": "wgmma"}), ("notes", {}), ("show_version", {"version": 1}),
+    ):  # fmt: skip
+        said(work, name, **arguments)
+    assert "do not fit" in refused(work, "probe", path=3)  # wrong arguments wait for nothing either
+    second = threading.Thread(target=work.call, args=("probe", {}))
+    second.start()
+    second.join(0.3)
+    assert second.is_alive() and len(bench.asked) == 1  # the judge is asked one thing after another
+    bench.free.set()
+    for thread in (slow, second):
+        thread.join(20)
+    assert [one.changes for one in kept[:2]] == [{"plan.md": "while it runs"}, {}]  # in the order of their changes
+    assert kept[0].counts == {"evaluate": 1} and kept[1].facts["evaluation"] == "E7.1"
+
+
+def test_a_closed_workbench_ends_what_is_under_way_and_begins_nothing(work, bench):
+    bench.free, found = threading.Event(), []
+    slow = threading.Thread(target=lambda: found.append(work.call("evaluate", {"idea": "slow"})))
+    slow.start()
+    assert bench.busy.wait(20)
+    threading.Timer(0.2, bench.free.set).start()
+    work.close("it is over")
+    slow.join(20)
+    assert not found[0].failed and refused(work, "list_files") == "Failed: it is over"
+
+
+def test_a_profile_takes_the_tuned_knobs_and_a_wrong_one_costs_nothing(work, bench):
+    assert "there is no case 'wrong'; there are large" in refused(work, "profile", case="wrong")
+    assert "knobs as they stand in the file" in said(work, "profile")
+    bench.knobs = (("BLOCK", 512), ("num_warps", 8))
+    said(work, "evaluate", idea="tuned")
+    assert "knobs that were tuned for it: BLOCK=512, num_warps=8" in said(work, "profile", case="large")
+    assert bench.profiled == [(None, ()), ("large", bench.knobs)]
+    work.call("write_file", {"path": "kernel.py", "text": kernel(9.0, "# broken")})
+    assert "no profile" in refused(work, "profile")
+    assert "38 profile" in work.left()
+    bench.down = True
+    assert "the machine failed" in refused(work, "probe")
+    assert "200 probe" in work.left()
+
+
+def test_errors_name_the_limits(work):
+    assert "2 characters, at least 3 are needed" in refused(work, "evaluate", idea="ab")
+    assert "201 characters, at most 200 are taken" in refused(work, "evaluate", idea="x" * 201)
+    assert "less than the minimum of 1" in refused(work, "lineage", limit=0)
+    assert "idea: string of 3 to 200 characters" in refused(work, "evaluate")
+    assert "0 items, at least 1 are needed" in refused(work, "note", text="long enough", evidence=[])
+    assert len(refused(work, "list_files", **{"x" * 9000: 1})) < 500
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "expected"),
+    [
+        ("lineage", '{"limit": 1.0}', "C1"),
+        ("read_file", '{"path": "kernel.py", "from_line": 2.0, "lines": 1}', "return x"),
+        ("lineage", '{"of": 99999999999999999999}', "Failed: a number is too large"),
+        ("read_file", '{"path": "kernel.py", "from_line": 1e308}', "Failed: a number is too large"),
+        ("evaluate", '{"idea": "\\ud800 half"}', "Failed: a text holds half of a surrogate pair"),
+        ("note", '{"text": "long enough", "evidence": [{"evaluation": "C\\ud800", "samples": 0}]}', "Failed: a text"),
+    ],
+)
+def test_what_a_schema_lets_through_and_nothing_else_could_take(work, name, arguments, expected):
+    assert expected in work.call(name, arguments).text

@@ -1,10 +1,4 @@
-"""The loop: ask → propose → record → judge → tell → learn, `width` attempts in flight.
-
-Four kinds of failure have four fates: the kernel's is a Status in its Evaluation; the agent's (OperatorFailed) is
-recorded with what it cost, and the search goes on; the machine's (InfraError) is retried, then told as an infra_error
-that is never scored and leaves its candidate pending, or, where an operator was at work, fails its attempt, and ends
-the run when it keeps happening; ours stops the run and raises. With `width = 1` and a seed a run is deterministic.
-"""
+"""The loop itself; what becomes of failures is told in the package."""
 
 from __future__ import annotations
 
@@ -13,13 +7,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from evo_kernel.budget import Ledger, Spent
+from evo_kernel.engine.judging import Probing, SteadyJudge
+from evo_kernel.engine.news import News
+from evo_kernel.engine.observer import Observer, Silence
+from evo_kernel.engine.settings import EngineSettings
 from evo_kernel.errors import InfraError, OperatorFailed
 from evo_kernel.types import (
     Brief,
-    Evaluation,
     Judge,
     Knobs,
     Operator,
@@ -31,71 +27,6 @@ from evo_kernel.types import (
     Source,
     Status,
 )
-
-
-class Memory(Population, Protocol):
-    """A population whose champions can be confirmed on hidden cases."""
-
-    @property
-    def task_identity(self) -> str: ...
-
-    def champion(self) -> Relative | None: ...
-
-    def recorded(self, candidate: int) -> Recorded: ...
-
-    def relative(self, candidate: int) -> Relative: ...
-
-    def unsettled(self) -> Recorded | None: ...
-
-
-class Observer(Protocol):
-    """Hears what happens, one call at a time, from many threads. Must be quick and must not raise."""
-
-    def attempt_started(self, brief: Brief) -> None: ...
-
-    def proposed(self, brief: Brief, proposal: Proposal) -> None: ...
-
-    def operator_failed(self, brief: Brief, failure: OperatorFailed) -> None: ...
-
-    def judged(self, recorded: Recorded, evaluation: Evaluation, is_best: bool) -> None: ...
-
-    def trouble(self, message: str) -> None: ...
-
-
-class Silence:
-    """An observer that hears nothing."""
-
-    def attempt_started(self, brief: Brief) -> None:
-        del brief
-
-    def proposed(self, brief: Brief, proposal: Proposal) -> None:
-        del brief, proposal
-
-    def operator_failed(self, brief: Brief, failure: OperatorFailed) -> None:
-        del brief, failure
-
-    def judged(self, recorded: Recorded, evaluation: Evaluation, is_best: bool) -> None:
-        del recorded, evaluation, is_best
-
-    def trouble(self, message: str) -> None:
-        del message
-
-
-PATIENCE = 8  # attempts in a row that cost nothing, before waiting for a verdict that is under way
-
-
-@dataclass(frozen=True)
-class EngineSettings:
-    """How the loop runs, and when it gives up."""
-
-    width: int = 1  # attempts in flight
-    attempts: int | None = None  # so many end the run; None: no limit
-    barren: int = 200  # so many attempts in a row that cost nothing end the run: there is nothing new left to try
-    infra_retries: int = 2  # further tries of an evaluation that the machine failed, beyond the judge's own
-    infra_wait_s: float = 2.0  # before each of them
-    infra_stop: int = 3  # so many evaluations or attempts in a row that the machine failed end the run
-    remeasured: float = 0.2  # of judged candidates: share that may be measured again where noise leaves order open
-    confirmations: int = 5  # candidates tried on the hidden cases at the end, best first, until one stands
 
 
 @dataclass(frozen=True)
@@ -117,7 +48,7 @@ class Engine:
 
     def __init__(
         self,
-        population: Memory,
+        population: Population,
         operator: Operator,
         judge: Judge,
         ledger: Ledger,
@@ -134,9 +65,7 @@ class Engine:
         self._settings, self._observer = settings or EngineSettings(), observer or Silence()
         self._apply_knobs = apply_knobs or (lambda source, knobs: source)
         self._lock = threading.RLock()  # guards the counts below; verdicts and lessons are taken in one order
-        self._told = threading.Condition(self._lock)  # something was told: there may be new parents
-        self._begun = self._attempts = self._barren = self._infra = self._judging = self._remeasured = 0
-        self._under_way = 0  # attempts between their brief and their verdict
+        self._begun = self._attempts = self._infra = self._remeasured = 0
         self._measuring: set[int] = set()  # candidates that are being measured again
         self._statuses: Counter[str] = Counter()
         self._failures: Counter[str] = Counter()
@@ -144,6 +73,8 @@ class Engine:
         self._why = self._cause = ""
         self._error: BaseException | None = None
         self._stopped, self._aborted = threading.Event(), threading.Event()
+        self._news = News(self._settings.barren, self._stopped)
+        self._steady = SteadyJudge(judge, population.task_identity, self._settings, self._aborted, self._trouble)
 
     def stop(self, why: str, cause: str = "interrupted") -> None:
         """Start nothing new; what is in flight finishes. The first reason given is the one reported."""
@@ -234,16 +165,15 @@ class Engine:
     # ---- one attempt -----------------------------------------------------------------------------------------------
 
     def _attempt(self) -> Spent:
-        with self._told:
-            self._under_way += 1
-        try:
+        apart = self._ledger.charged_apart
+        with self._news.attempt():
             cost = self._made_and_judged()
-        finally:
-            with self._told:
-                self._under_way -= 1
-                if not self._under_way:  # those who wait for a verdict are not to be woken by others' failures
-                    self._told.notify_all()
-        self._count_barren(cost)
+        theirs = Spent(evaluations=self._ledger.charged_apart - apart)  # agents book their own
+        if barren := self._news.barren(cost + theirs):
+            with self._lock:
+                common = self._failures.most_common(1)
+            said = f"; operators said most often: {common[0][0]}" if common else ""
+            self.stop(f"{barren} attempts in a row found nothing new to try{said}", "barren")
         return cost
 
     def _made_and_judged(self) -> Spent:
@@ -251,7 +181,7 @@ class Engine:
         with self._lock:
             self._attempts += 1
             self._observer.attempt_started(brief)
-        probe, began = _Probe(self._judge), time.monotonic()
+        probe, began = Probing(self._judge), time.monotonic()
         try:
             proposal = self._operator.propose(brief, probe)
         except OperatorFailed as failure:
@@ -281,22 +211,8 @@ class Engine:
         else:
             with self._lock:
                 self._observer.proposed(brief, proposal)
-            cost += self._judge_while_others_wait(self._population.record(brief, proposal))
-        return cost
-
-    def _judge_while_others_wait(self, recorded: Recorded) -> Spent:
-        """Judge a new candidate; attempts that find nothing to try wait for such a verdict (`_count_barren`)."""
-        cost = Spent()
-        with self._told:
-            self._judging += 1
-        try:
-            cost = self._judge_and_tell(recorded, Purpose.SCORE)
-        finally:
-            with self._told:
-                self._judging -= 1
-                if _found_out(cost):
-                    self._barren = 0
-                self._told.notify_all()
+            recorded = self._population.record(brief, proposal)
+            cost += self._news.judged(lambda: self._judge_and_tell(recorded, Purpose.SCORE))
         return cost
 
     def _remeasure(self) -> Spent:
@@ -310,17 +226,15 @@ class Engine:
             self._remeasured += 1
             self._measuring.add(recorded.candidate)
         relative = self._population.relative(recorded.candidate)
-        knobs = relative.evaluation.knobs if relative.evaluation is not None else ()
         try:
-            return self._judge_and_tell(recorded, Purpose.SCORE, knobs, anew=True)
+            return self._judge_and_tell(recorded, Purpose.SCORE, relative.knobs, anew=True)
         finally:
             with self._lock:
                 self._measuring.discard(recorded.candidate)
 
     def _tuned(self, brief: Brief) -> Brief:
         """The brief with the knobs that its parent was scored with written into the parent's source."""
-        parent = brief.parent
-        return replace(brief, parent=replace(parent, source=self._as_scored(parent)))
+        return replace(brief, parent=brief.parent.as_scored(self._apply_knobs))
 
     def _judge_and_tell(
         self,
@@ -331,7 +245,8 @@ class Engine:
         against: Source | None = None,
     ) -> Spent:
         source = recorded.proposal.source
-        evaluation = self._evaluate(self._apply_knobs(source, knobs) if knobs else source, purpose, anew, against)
+        tuned = self._apply_knobs(source, knobs) if knobs else source
+        evaluation = self._steady.evaluate(tuned, purpose, anew, against)
         if evaluation.passed and (reason := evaluation.refutation):  # right, but promoted by the pairs alone
             evaluation = replace(evaluation, status=Status.REFUTED, reason=reason, score=None)
         if self._aborted.is_set() and not evaluation.passed:  # cut off by us: no verdict, it stays pending
@@ -352,31 +267,6 @@ class Engine:
             self._observer.judged(recorded, evaluation, is_best)
         return Spent.of(None, evaluation)
 
-    def _as_scored(self, relative: Relative) -> Source:
-        """A candidate's source with the knobs that it was scored with written in."""
-        knobs = relative.evaluation.knobs if relative.evaluation is not None else ()
-        return self._apply_knobs(relative.source, knobs) if knobs else relative.source
-
-    def _evaluate(
-        self, source: Source, purpose: Purpose, anew: bool = False, against: Source | None = None
-    ) -> Evaluation:
-        """The verdict; an infra_error when the machine failed on every try."""
-        left = self._settings.infra_retries
-        while True:
-            try:
-                return self._judge.evaluate(source, purpose, anew, against)
-            except InfraError as error:
-                if left == 0 or self._aborted.is_set():
-                    return self._unjudged(source, purpose, str(error) or "the machine failed and gave no reason")
-                with self._lock:
-                    self._observer.trouble(f"the machine failed, {left} more tries: {error}")
-                left -= 1
-                self._aborted.wait(self._settings.infra_wait_s)
-
-    def _unjudged(self, source: Source, purpose: Purpose, reason: str) -> Evaluation:
-        task, environment = self._population.task_identity, self._judge.environment
-        return Evaluation(source.sha256, task, purpose, environment, Status.INFRA_ERROR, reason)
-
     def _confirm(self) -> None:
         """Try the best on the hidden cases, side by side with the champion. One that does not stand is refuted, and the
         next takes its place."""
@@ -384,10 +274,9 @@ class Engine:
             best, champion = self._population.best(), self._population.champion()
             if best is None or self._aborted.is_set() or (champion and champion.candidate == best.candidate):
                 return
-            knobs = best.evaluation.knobs if best.evaluation is not None else ()
             recorded = self._population.recorded(best.candidate)
-            against = self._as_scored(champion) if champion is not None else None
-            self._ledger.charge(self._judge_and_tell(recorded, Purpose.CONFIRM, knobs, against=against))
+            against = champion.as_scored(self._apply_knobs).source if champion is not None else None
+            self._ledger.charge(self._judge_and_tell(recorded, Purpose.CONFIRM, best.knobs, against=against))
 
     # ---- when to stop ----------------------------------------------------------------------------------------------
 
@@ -397,44 +286,9 @@ class Engine:
         if self._infra >= self._settings.infra_stop:
             self.stop(f"the machine failed {self._infra} times in a row: {reason}", "machine")
 
-    def _count_barren(self, cost: Spent) -> None:
-        """An attempt that had nothing judged brought nothing new: it failed, or its plans were all known already. What
-        was said to a model on the way is no news: one that always answers the same would keep a run going for ever.
-
-        While others are being judged there may soon be new parents: a few more tries, then wait for their verdicts.
-        Where enough attempts were barren, those still under way have the last word, however long a model thinks.
-        """
-        with self._told:
-            self._barren = 0 if _found_out(cost) else self._barren + 1
-            if self._judging:
-                if self._barren >= PATIENCE:
-                    self._barren = PATIENCE  # what comes of the others is not known yet
-                    self._told.wait(1.0)
-                return
-            while self._barren >= self._settings.barren and self._under_way and not self._stopped.is_set():
-                self._told.wait(1.0)
-            if self._barren < self._settings.barren:
-                return
-            common = self._failures.most_common(1)
-            said = f"; operators said most often: {common[0][0]}" if common else ""
-            self.stop(f"{self._barren} attempts in a row found nothing new to try{said}", "barren")
-
-
-class _Probe:
-    """The judge as an operator at work sees it. Keeps account of what was charged."""
-
-    def __init__(self, judge: Judge) -> None:
-        self._judge, self.spent = judge, Spent()
-
-    def __call__(self, source: Source) -> Evaluation:
-        evaluation = self._judge.evaluate(source, Purpose.PROBE)
-        self.spent += Spent.of(None, evaluation)
-        return evaluation
-
-
-def _found_out(cost: Spent) -> bool:
-    """Whether something new was judged."""
-    return cost.evaluations > 0 or cost.gpu_seconds > 0
+    def _trouble(self, message: str) -> None:
+        with self._lock:
+            self._observer.trouble(message)
 
 
 def _costs_of(failure: OperatorFailed, brief: Brief, operator: str) -> Proposal:

@@ -1,0 +1,148 @@
+"""`show`: one candidate, with its evidence and what made it."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from evo_kernel.cli.confirmed import confirmed_data, confirmed_lines
+from evo_kernel.cli.mixed import mixed_lines
+from evo_kernel.cli.options import JSON, POPULATION
+from evo_kernel.cli.sources import source_diff
+from evo_kernel.cli.verdicts import case_table, evaluation_data
+from evo_kernel.cli.yardsticks import held_lines
+from evo_kernel.errors import UserError
+from evo_kernel.types import Evaluation
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from populations.lineage import PathStep
+    from populations.reading import PopulationReader
+    from populations.views import CandidateView
+
+
+@click.command()
+@POPULATION
+@click.argument("candidate", default="leader", metavar="[CANDIDATE]")
+@click.option("--source", "only_source", is_flag=True, help="Print the source alone.")
+@click.option("--diff", "only_diff", is_flag=True, help="Print the diff to the parent alone.")
+@JSON
+def show(population: Path, candidate: str, only_source: bool, only_diff: bool, as_json: bool) -> None:
+    """One CANDIDATE: score, evidence, path of strategies, source, diff to its parent.
+
+    CANDIDATE is a number, `best` (the fastest that no confirmation refuted) or `champion` (the fastest confirmed). Left
+    out: the champion if there is one, else the best.
+    """
+    from populations.reading import PopulationReader
+
+    with PopulationReader(population) as reader:
+        number = _number(reader, candidate)
+        view = reader.candidate(number)
+        parent = reader.candidate(view.parent) if view.parent else None
+        made_in = view.evaluation.environment if view.evaluation else None
+        faults, ceilings = reader.baseline_faults(), reader.ceilings(made_in)
+        path, confirmation = reader.critical_path(number), reader.confirmation(number)
+    diff = source_diff(parent.proposal.source.text if parent else "", view.proposal.source.text, view.parent, number)
+    if only_source:
+        click.echo(view.proposal.source.text)
+    elif only_diff:
+        click.echo(diff)
+    elif as_json:
+        held = {"baseline_faults": faults, "ceilings": ceilings}
+        click.echo(json.dumps(_view_data(view, path, confirmation, diff) | held))
+    else:
+        _show(view, path, confirmation, diff if parent else "", held_lines(made_in, faults, ceilings))
+
+
+def _number(reader: PopulationReader, text: str) -> int:
+    if text.isdigit():
+        return int(text)
+    if text not in ("leader", "best", "champion"):
+        raise UserError(f"{text!r} is not a candidate: use a number, `best` or `champion`")
+    found = reader.champion() if text != "best" else None
+    found = found or (reader.best() if text != "champion" else None)
+    if found is None:
+        counts = ", ".join(f"{count} {name}" for name, count in sorted(reader.status().verdicts.items()))
+        wanted = "been confirmed" if text == "champion" else "passed"
+        click.echo(f"no candidate has {wanted} yet ({counts or 'none judged'})", err=True)
+        sys.exit(1)
+    return found.candidate
+
+
+def _view_data(
+    view: CandidateView, path: Sequence[PathStep], confirmation: Evaluation | None, diff: str
+) -> dict[str, Any]:
+    return {
+        "candidate": view.candidate,
+        "parent": view.parent,
+        "generation": view.generation,
+        "island": view.island,
+        "operator": view.proposal.operator,
+        "strategy": view.proposal.strategy.key if view.proposal.strategy else None,
+        "steps": [{"action": s.action, "outcome": s.outcome, "detail": s.detail} for s in view.proposal.steps],
+        "evaluation": evaluation_data(view.evaluation) if view.evaluation else None,
+        "confirmation": confirmed_data(confirmation),
+        "path": [{"candidate": s.candidate, "strategy": s.strategy.name if s.strategy else s.operator,
+                  "score": s.score, "log_gain": s.log_gain} for s in path],
+        "source": view.proposal.source.text,
+        "diff": diff,
+    }  # fmt: skip
+
+
+def _show(
+    view: CandidateView, path: Sequence[PathStep], confirmation: Evaluation | None, diff: str, held: Sequence[str]
+) -> None:
+    from rich.text import Text
+
+    from evo_kernel.cli.printing import open_console
+
+    console = open_console()
+
+    def say(line: str, style: str = "") -> None:
+        console.print(Text(line, style=style), soft_wrap=True)
+
+    strategy = view.proposal.strategy.key if view.proposal.strategy else view.proposal.operator
+    parent = f"parent {view.parent}" if view.parent else "a first kernel"
+    say(f"candidate {view.candidate}, {parent}, {strategy}", "bold")
+    evaluation = view.evaluation
+    if evaluation is None:
+        say("not judged yet")
+    else:
+        score = f", score {evaluation.score:.3f}" if evaluation.score is not None else ""
+        reason = f": {evaluation.reason}" if evaluation.reason else ""
+        say(f"{evaluation.status}{score}, {evaluation.environment.label}{reason}")
+        if evaluation.measurements:
+            console.print(case_table(evaluation, evaluation.environment.label))
+            for line in held:
+                say(line)
+        for line in mixed_lines(evaluation):
+            say(line)
+        if evaluation.knobs:
+            say("knobs: " + ", ".join(f"{k}={v}" for k, v in evaluation.knobs))
+    for line in confirmed_lines(confirmation):
+        say(line)
+    say("path:")
+    for step in path:
+        gain = f"{math.exp(step.log_gain):6.2f}x" if step.log_gain is not None else "      -"
+        say(f"  {gain}  {step.candidate:>5}  {step.action}")
+    for text, language in ((diff, "diff"), (view.proposal.source.text, "python")):
+        _show_text(console, text, language)
+
+
+def _show_text(console: Console, text: str, language: str) -> None:
+    """Source text whole: coloured and wrapped on a terminal, as it is anywhere else."""
+    if not text:
+        return
+    if not console.is_terminal:
+        click.echo(text)
+        return
+    from rich.syntax import Syntax
+
+    console.print(Syntax(text, language, theme="ansi_dark", background_color="default", word_wrap=True))

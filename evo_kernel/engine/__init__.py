@@ -1,0 +1,13 @@
+"""The loop: ask → propose → record → judge → tell → learn, `width` attempts in flight.
+
+Four kinds of failure have four fates: the kernel's is a Status in its Evaluation; the agent's (OperatorFailed) is
+recorded with what it cost, and the search goes on; the machine's (InfraError) is retried, then told as an infra_error
+that is never scored and leaves its candidate pending, or, where an operator was at work, fails its attempt, and ends
+the run when it keeps happening; ours stops the run and raises. With `width = 1` and a seed a run is deterministic.
+"""
+
+from evo_kernel.engine.loop import Engine, Summary
+from evo_kernel.engine.observer import Observer, Silence
+from evo_kernel.engine.settings import EngineSettings
+
+__all__ = ["Engine", "EngineSettings", "Observer", "Silence", "Summary"]

@@ -1,0 +1,60 @@
+"""The judge as the loop asks it: again where the machine failed, and with an account of what operators probe."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from evo_kernel.budget import Spent
+from evo_kernel.engine.settings import EngineSettings
+from evo_kernel.errors import InfraError
+from evo_kernel.types import Evaluation, Judge, Purpose, Source, Status
+
+
+class SteadyJudge:
+    """A judge whose machine may fail: asked again, then answered for with an infra_error. Thread-safe.
+
+    `aborted`: nothing is asked again any more. `trouble` hears of every failure that is followed by another try.
+    """
+
+    def __init__(
+        self,
+        judge: Judge,
+        task_identity: str,
+        settings: EngineSettings,
+        aborted: threading.Event,
+        trouble: Callable[[str], None],
+    ) -> None:
+        self._judge, self._task, self._settings = judge, task_identity, settings
+        self._aborted, self._trouble = aborted, trouble
+
+    def evaluate(
+        self, source: Source, purpose: Purpose, anew: bool = False, against: Source | None = None
+    ) -> Evaluation:
+        """The verdict; an infra_error when the machine failed on every try."""
+        left = self._settings.infra_retries
+        while True:
+            try:
+                return self._judge.evaluate(source, purpose, anew, against)
+            except InfraError as error:
+                if left == 0 or self._aborted.is_set():
+                    return self._unjudged(source, purpose, str(error) or "the machine failed and gave no reason")
+                self._trouble(f"the machine failed, {left} more tries: {error}")
+                left -= 1
+                self._aborted.wait(self._settings.infra_wait_s)
+
+    def _unjudged(self, source: Source, purpose: Purpose, reason: str) -> Evaluation:
+        environment = self._judge.environment
+        return Evaluation(source.sha256, self._task, purpose, environment, Status.INFRA_ERROR, reason)
+
+
+class Probing:
+    """The judge as an operator at work sees it. Keeps account of what was charged."""
+
+    def __init__(self, judge: Judge) -> None:
+        self._judge, self.spent = judge, Spent()
+
+    def __call__(self, source: Source) -> Evaluation:
+        evaluation = self._judge.evaluate(source, Purpose.PROBE)
+        self.spent += Spent.of(None, evaluation)
+        return evaluation

@@ -1,0 +1,136 @@
+"""A call of a function as data: what it is called with, tensors apart from the rest."""
+
+from __future__ import annotations
+
+import inspect
+import keyword
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from evo_kernel.errors import TaskError
+
+_HERE = "the inputs' device"
+_PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.memory_format)
+_TAKEN = {"torch", "triton", "tl", "math", "run"}
+
+
+class _Word(str):
+    """Text that is its own repr: a name among values."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a function is called, but for its tensors: a tree of arguments with plain values at some leaves."""
+
+    entry: str
+    spec: pytree.TreeSpec
+    leaves: tuple[Any, ...]  # None where `tensors` says so
+    tensors: tuple[bool, ...]
+
+    def call(self, function: Callable[..., Any], values: Sequence[Any]) -> Any:
+        waiting = iter(values)
+        device = values[0].device
+        leaves = [
+            next(waiting) if tensor else device if leaf == _HERE else leaf
+            for leaf, tensor in zip(self.leaves, self.tensors, strict=True)
+        ]
+        args, kwargs = pytree.tree_unflatten(leaves, self.spec)
+        return function(*args, **kwargs)
+
+    def written(self, names: Sequence[str]) -> str:
+        """The call as Python text, with these names for its tensors."""
+        waiting = iter(names)
+        leaves = [
+            _Word(next(waiting) if tensor else f"{names[0]}.device" if leaf == _HERE else repr(leaf))
+            for leaf, tensor in zip(self.leaves, self.tensors, strict=True)
+        ]
+        args, kwargs = pytree.tree_unflatten(leaves, self.spec)
+        told = [repr(arg) for arg in args] + [f"{name}={value!r}" for name, value in kwargs.items()]
+        return f"{self.entry}({', '.join(told)})"
+
+    @property
+    def key(self) -> str:
+        return repr((self.entry, str(self.spec), self.leaves, self.tensors))
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call that a script made: its form, and its tensors."""
+
+    form: Form
+    tensors: tuple[torch.Tensor, ...]
+
+    @property
+    def elements(self) -> int:
+        return sum(tensor.numel() for tensor in self.tensors)
+
+    def detached(self) -> Call:
+        """The same without a graph of gradients: what can travel."""
+        return Call(self.form, tuple(tensor.detach() for tensor in self.tensors))
+
+
+def noted_call(entry: str, args: Any, kwargs: Any) -> Call:
+    leaves, spec = pytree.tree_flatten((args, kwargs))
+    tensors = tuple(is_tensor(leaf) for leaf in leaves)
+    plain = []
+    for leaf, tensor in zip(leaves, tensors, strict=True):
+        if not tensor and not isinstance(leaf, _PLAIN):
+            raise TaskError(f"{entry} is called with a {type(leaf).__name__}: tensors and plain values can be inputs")
+        device = isinstance(leaf, torch.device) or (isinstance(leaf, str) and leaf in ("cpu", "cuda", "meta"))
+        plain.append(None if tensor else _HERE if device else leaf)
+    return Call(Form(entry, spec, tuple(plain), tensors), tuple(leaf for leaf in leaves if is_tensor(leaf)))
+
+
+def with_defaults(function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """The same call with nothing left to defaults and nothing to write to, so that equal calls look equal."""
+    try:
+        bound = inspect.signature(function).bind(*args, **kwargs)
+    except (TypeError, ValueError):  # a wrong call: the function will say so
+        return args, kwargs
+    bound.apply_defaults()
+    if "out" in bound.arguments:  # holds nothing yet: no input
+        bound.arguments["out"] = None
+    return bound.args, bound.kwargs
+
+
+def parameters_of(function: Any) -> list[str]:
+    owner: Any = getattr(function, "__self__", None)
+    if is_differentiable(owner):
+        return parameters_of(owner.forward)[1:]  # without its context
+    try:
+        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        return [p.name for p in inspect.signature(function).parameters.values() if p.kind in kinds]
+    except (TypeError, ValueError):
+        return []
+
+
+def free_name(wanted: str, taken: Sequence[str]) -> str:
+    name = re.sub(r"\W", "_", wanted).replace("kernel", "window").strip("_") or "x"
+    if not name.isidentifier() or keyword.iskeyword(name) or name in _TAKEN:
+        name = f"w_{name}"
+    while name in taken:
+        name += "_"
+    return name
+
+
+def same_values(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Equal, with NaN where the other has it."""
+    if a.shape != b.shape or not torch.equal(a.isnan(), b.isnan()):
+        return False
+    return torch.equal(a.nan_to_num(), b.nan_to_num())
+
+
+def is_differentiable(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, torch.autograd.Function)
+
+
+def is_tensor(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor)

@@ -1,0 +1,243 @@
+"""KernelBench (ScalingIntelligence, MIT) as tasks: `kernelbench:CHECKOUT/level1/23`.
+
+Reads a local checkout that the user names; nothing of it is shipped. A problem becomes the text of an ordinary task
+file that carries the problem's source, its own sizes as the search case and smaller ones as check cases. Its harness
+(src/kernelbench/eval.py) seeds with 42 before `get_init_inputs` and before each constructor, keeps the module in
+training mode, and casts every input tensor to float32.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from evo_kernel.errors import LoweringError, TaskError
+from evo_kernel.syntax import parse_module
+from evo_kernel.tasks.problems import NEEDED, Problem
+from evo_kernel.tasks.reducing import ODD, WIDE, Size, constants, reduced, run_fake
+from evo_kernel.tasks.task import TensorSpec, describe, line_in
+
+SCHEME = "kernelbench"
+SECOND_CASE = 1_000_000
+"""Elements that the second, wider check case may touch: more is left to the GPU."""
+NETWORK = 150
+"""Operations of a reference above which one check case must do: finding a second takes long, as does checking it."""
+TRACED_TENSORS = 48
+"""Tensors of a module up to which loading tries whether its kernels alone will do; whole networks stay `mixed`."""
+
+_EXAMPLE = "write for example kernelbench:KernelBench/level1/23"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One problem of a checkout."""
+
+    level: int
+    number: int
+    path: Path
+
+    @property
+    def spec(self) -> str:
+        """What a TASK is called on the command line, from any folder."""
+        return f"{SCHEME}:{self.path.parent.parent}/level{self.level}/{self.number}"
+
+    @property
+    def group(self) -> str:
+        return f"level{self.level}"
+
+    @property
+    def label(self) -> str:
+        return f"level{self.level}/{self.number}"
+
+    @property
+    def title(self) -> str:
+        return self.path.stem.partition("_")[2].strip("_").replace("_", " ")
+
+
+def entries(rest: str) -> list[Entry]:
+    """The problems that `CHECKOUT`, `CHECKOUT/level1` or `CHECKOUT/level1/23` names, in order. Raises TaskError."""
+    match = re.fullmatch(r"(.*?)(?:/(level[^/]*)(?:/([^/]+))?)?/?", rest)
+    root, level, problem = match.groups() if match else (rest, None, None)
+    levels = _levels(Path(root or ".").expanduser(), rest)
+    if level is None:
+        return [entry for number in sorted(levels) for entry in _problems(levels[number], number)]
+    chosen = [number for number in levels if level == f"level{number}"]
+    if not chosen:
+        known = ", ".join(f"level{number}" for number in sorted(levels))
+        raise TaskError(f"{rest} names {level}, which this checkout lacks. It has {known}: {_EXAMPLE}.")
+    found = _problems(levels[chosen[0]], chosen[0])
+    if problem is None:
+        return found
+    named = [entry for entry in found if problem in (str(entry.number), entry.path.name, entry.path.stem)]
+    if not named:
+        numbers = f"{found[0].number} to {found[-1].number}" if found else "none at all"
+        raise TaskError(
+            f"{levels[chosen[0]]} has no problem {problem!r}; its problems are {numbers}. Name one of them."
+        )
+    return named
+
+
+def _levels(root: Path, rest: str) -> dict[int, Path]:
+    """Level → folder, in a checkout or in its folder of levels."""
+    if not root.is_dir():
+        raise TaskError(f"There is no folder {root} (from {SCHEME}:{rest}). Name a local checkout; {_EXAMPLE}.")
+    for folder in (root / "KernelBench", root):
+        found = {int(m[1]): path for path in folder.glob("level*") if (m := re.fullmatch(r"level(\d+)", path.name))}
+        if found and any(path.glob("[0-9]*_*.py") for path in found.values()):
+            return {level: path.resolve() for level, path in found.items()}
+    raise TaskError(f"{root} is no KernelBench checkout: it has no folders level1, level2, ... Name one; {_EXAMPLE}.")
+
+
+def _problems(folder: Path, level: int) -> list[Entry]:
+    numbered = [(m[1], path) for path in folder.glob("*.py") if (m := re.match(r"(\d+)_", path.name))]
+    return sorted((Entry(level, int(n), path.resolve()) for n, path in numbered), key=lambda entry: entry.number)
+
+
+def read(rest: str) -> tuple[str, str, Path, str]:
+    """Name, spec, file and task text of the one problem that `rest` names. Raises TaskError."""
+    entry, source = problem_of(rest)
+    return f"kernelbench_{entry.level}_{entry.number}", entry.spec, entry.path, _text(entry, source)
+
+
+def problem_of(rest: str) -> tuple[Entry, str]:
+    """The one problem that `rest` names, and its source. Raises TaskError."""
+    found = entries(rest)
+    if len(found) != 1:
+        raise TaskError(
+            f"{SCHEME}:{rest} names {len(found)} problems, and a task is one: add its number, such as "
+            f"{found[0].spec if found else _EXAMPLE}. `evo-kernel tasks import {SCHEME}:{rest} --list` lists them."
+        )
+    entry = found[0]
+    try:
+        source = entry.path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TaskError(f"{entry.path} cannot be read: {describe(error)}. Check the file out again.") from error
+    return entry, source
+
+
+@lru_cache(maxsize=512)
+def _text(entry: Entry, source: str) -> str:
+    """The task file. Finding its sizes takes up to some seconds, so it is made once a process."""
+    own = _own_sizes(entry, source)
+    cast = _castable(entry, source, own)
+    problem = Problem(source, str(entry.path), cast=cast)
+    checks = _check_cases(problem, own)
+    allow = _allow(source, str(entry.path), own, checks, cast)
+    cases = {
+        "check": [{"name": f"small{index or ''}", **case} for index, case in enumerate(checks)],
+        "search": [{"name": "own", **own}],
+    }
+    description = f"KernelBench level {entry.level}, problem {entry.number}: {entry.title}."
+    if not cast:
+        description += " Inputs keep their dtypes: cast to float32, as in its harness, the problem does not run."
+    return (
+        f"{description!r}\n\n"
+        "from evo_kernel.tasks.problems import Problem\n\n"
+        f"SOURCE = {_quoted(source)}\n\n"
+        f"CASES = {cases!r}\n"
+        f"ALLOW = {allow!r}\n\n"
+        "_sizes = [{name: size for name, size in case.items() if name != 'name'} "
+        "for kind in ('search', 'check') for case in CASES[kind]]\n"
+        f"_problem = Problem(SOURCE, __file__, _sizes, cast={cast})\n"
+        "inputs = _problem.inputs\n"
+        "reference = _problem.reference()\n"
+    )
+
+
+def _own_sizes(entry: Entry, source: str) -> Mapping[str, Size]:
+    try:
+        return constants(Problem(source, str(entry.path)))
+    except TaskError:
+        raise
+    except SyntaxError as error:
+        where = f"{entry.path}:{error.lineno}"
+        raise TaskError(f"{where}: this is not valid Python: {error.msg}. Check it out again.") from error
+    except (Exception, SystemExit) as error:  # the problem's own code may raise anything
+        line = line_in(entry.path, error)
+        raise TaskError(f"{entry.path}{line}: running the problem's file failed: {describe(error)}.") from error
+
+
+def _castable(entry: Entry, source: str, own: Mapping[str, Size]) -> bool:
+    """Whether the problem runs on inputs cast to float32; class numbers, for one, do not."""
+    faults = []
+    for cast in (True, False):
+        try:
+            run_fake(Problem(source, str(entry.path), cast=cast), own)
+            return cast
+        except Exception as error:  # noqa: BLE001  the problem's own code may raise anything
+            faults.append(error)
+    if isinstance(faults[-1], TaskError):
+        raise faults[-1]
+    return True  # its reference reads values: it is judged as its harness would
+
+
+def _check_cases(problem: Problem, own: Mapping[str, Size]) -> list[dict[str, Size]]:
+    """One or two sets of small sizes; the problem's own where nothing smaller was found."""
+    cases = [reduced(problem, own, ODD)]
+    if cases[0] == own or run_fake(problem, cases[0]).operations > NETWORK:
+        return cases
+    wide = reduced(problem, own, WIDE)
+    ran = run_fake(problem, wide)
+    if wide not in (*cases, own) and ran.elements + ran.work <= SECOND_CASE:
+        cases.append(wide)
+    return cases
+
+
+def _allow(source: str, path: str, own: Any, checks: list[Any], cast: bool) -> str:
+    """`kernels` where every operation of the reference has a kernel to start from, else `mixed`."""
+    from evo_kernel.tasks.lowering import lower_function
+
+    problem = Problem(source, path, [own, *checks], cast=cast)
+    try:
+        variants = [problem.variant(case) for case in checks]
+        if len(variants[0].lifted) > TRACED_TENSORS:
+            return "mixed"
+        inputs = [[spec.empty("meta") if isinstance(spec, TensorSpec) else spec for spec in v.specs] for v in variants]
+        lower_function(problem.reference(), inputs, allow_aten=False)
+    except (LoweringError, TaskError):
+        return "mixed"
+    except Exception:  # noqa: BLE001  the problem's own code may raise anything; checking the task will say it
+        return "mixed"
+    return "kernels"
+
+
+def _quoted(source: str) -> str:
+    """A Python literal of the source that people can read."""
+    plain = "\\" not in source and "'''" not in source and not source.endswith("'")
+    return f"'''{source}'''" if plain else repr(source)
+
+
+def places(spec: str) -> list[str]:
+    """Where the module's tensors hang, dotted, in the order in which `run` gets them."""
+    entry, source = problem_of(spec.partition(":")[2])
+    variant = Problem(source, str(entry.path)).variant({})
+    return [lifted.places[0] for lifted in variant.lifted]
+
+
+def skeleton(source: str) -> str:
+    """The problem's file without what computes: constructors and constants, no `forward`, no docstrings.
+
+    What its harness's static checker forbids anywhere in a solution (`pass`, `try:`) is gone with them.
+    """
+    tree = parse_module(source)
+    tree.body = [
+        node
+        for node in tree.body
+        if not (isinstance(node, ast.FunctionDef) and node.name in NEEDED)
+        and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+    ]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            node.body = [part for part in node.body if getattr(part, "name", "") != "forward"]
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+            node.body = [part for part in node.body if not _is_docstring(part)] or [ast.Expr(ast.Constant(...))]
+    return ast.unparse(ast.fix_missing_locations(tree))
+
+
+def _is_docstring(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)

@@ -1,0 +1,307 @@
+"""A benchmark's problem (`Model`, `get_inputs`, `get_init_inputs`) as the functions of a task.
+
+What a kernel gets: the values of `get_inputs`, then every tensor that the module holds: parameters, buffers and plain
+tensor attributes, each once, in the module's order. So a kernel may not know a weight's value, and the launch plan of
+one set of weights holds for any other. What is no tensor (strides, eps, a number of heads) is the module's own and
+becomes a constant of the traced reference.
+
+Module constants of the problem's file can be given other values (`sizes`), which is how check cases are made small.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import inspect
+import keyword
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
+
+from evo_kernel.errors import TaskError
+from evo_kernel.syntax import parse_module
+from evo_kernel.tasks.task import TensorSpec
+
+SEED = 42
+"""KernelBench's: set before `get_init_inputs`, and again before the constructor."""
+
+SMALLEST = 8
+"""Numbers below this are strides, windows and groups more often than sizes."""
+
+NEEDED = ("Model", "get_inputs", "get_init_inputs")
+_UNUSABLE = {"torch", "triton", "tl", "math", "run"}
+_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+
+
+@dataclass(frozen=True)
+class Lifted:
+    """A tensor of the module that became an input: where it hangs (tied weights: several places), and the tensor."""
+
+    places: tuple[str, ...]
+    tensor: torch.Tensor
+    state: bool  # a plain attribute, which forward may overwrite
+
+
+class Problem:
+    """One problem file. `cases` are all sizes that it will be run at; the reference finds its module by shapes."""
+
+    def __init__(
+        self, source: str, path: str, cases: Sequence[Mapping[str, Any]] = ({},), *, cast: bool = True
+    ) -> None:
+        self.path, self.cast, self.cases = path, cast, tuple(dict(case) for case in cases)
+        self.statements = _with_named_sizes(parse_module(source).body)
+        self._modules: dict[str, dict[str, Any]] = {}
+        self._variants: dict[Any, _Variant] = {}
+        self._lock = threading.RLock()
+
+    def module(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
+        """The file's names, executed with some constants set to other values. Its exceptions are the file's own."""
+        key = repr(sorted(sizes.items()))
+        if key not in self._modules:
+            names: dict[str, Any] = {"__name__": "_evo_kernel_problem", "__file__": self.path}
+            with _disable_current_modes():
+                for statement in self.statements:
+                    exec(compile(ast.Module([statement], []), self.path, "exec"), names)
+                    names.update((name, sizes[name]) for name in assigned(statement) if name in sizes)
+            missing = [name for name in NEEDED if name not in names]
+            if missing:
+                lacks = f"{self.path} has no {', '.join(missing)}"
+                raise TaskError(f"{lacks}; a problem defines {', '.join(NEEDED)}. Name another file.")
+            self._modules[key] = names
+        return self._modules[key]
+
+    def inputs(self, case: Mapping[str, Any], generator: torch.Generator, device: torch.device) -> tuple[Any, ...]:
+        """What `run` gets: the drawn values, then the module's tensors as its constructor makes them from its seed."""
+        fake = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
+        seed = SEED if fake else int(torch.randint(1 << 62, (), generator=generator, device=device))
+        if not fake:
+            self._refuse_too_large(case, device)
+        with own_numbers(device), torch.no_grad(), torch.device(device):
+            torch.manual_seed(seed)
+            drawn = self.drawn(case)
+            model = self.model(case)
+        return (*drawn, *(lifted.tensor for lifted in lifted_tensors(model)))
+
+    def drawn(self, case: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The values of `get_inputs`, cast as the benchmark's harness does: every tensor to float32."""
+        made = self.module(case)["get_inputs"]()
+        values = made if isinstance(made, (list, tuple)) else [made]
+        return tuple(
+            value.to(torch.float32) if self.cast and isinstance(value, torch.Tensor) else value for value in values
+        )
+
+    def model(self, case: Mapping[str, Any]) -> nn.Module:
+        """The module by the benchmark's seeds, in training mode, as its harness runs it."""
+        names = self.module(case)
+        torch.manual_seed(SEED)
+        arguments = names["get_init_inputs"]()
+        torch.manual_seed(SEED)
+        return settle(names["Model"](*arguments))
+
+    def variant(self, case: Mapping[str, Any]) -> _Variant:
+        """Module and shapes at these sizes, without data where the constructor can do without."""
+        with _disable_current_modes(), own_numbers("cpu"), torch.no_grad():
+            try:
+                with FakeTensorMode(allow_non_fake_inputs=True):
+                    return _Variant(self, case)
+            except TaskError:
+                raise
+            except Exception:  # noqa: BLE001  a constructor that reads values: only real tensors can tell
+                return _Variant(self, case)
+
+    def reference(self) -> Callable[..., Any]:
+        """The problem's computation as a function of all inputs, with their names as its signature."""
+
+        def reference(*values: Any) -> Any:
+            with self._lock, torch.no_grad():
+                return self._variant_of(values)(values)
+
+        names = self.variant(self.cases[0]).names
+        parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+        reference.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
+        return reference
+
+    def _variant_of(self, values: Sequence[Any]) -> _Variant:
+        if not self._variants:
+            made = [self.variant(case) for case in self.cases]
+            self._variants = {variant.shapes: variant for variant in made}
+            several = len({variant.held for variant in made}) > 1
+            for variant in made:
+                variant.fixed = several
+        shapes = tuple(
+            tuple(_hint(size) for size in value.shape) for value in values if isinstance(value, torch.Tensor)
+        )
+        if shapes in self._variants:
+            return self._variants[shapes]
+        # Lowering tries a trace on shrunk inputs too: then any module that holds such tensors will do.
+        for variant in self._variants.values():
+            if shapes[len(shapes) - len(variant.held) :] == variant.held and len(shapes) == len(variant.shapes):
+                return variant
+        raise TaskError(f"{self.path}: no case has inputs of shapes {shapes}. Give inputs as `inputs` draws them.")
+
+    def _refuse_too_large(self, case: Mapping[str, Any], device: torch.device) -> None:
+        needed, free = self.variant(case).bytes, free_bytes(device)
+        if needed > free:
+            raise TaskError(
+                f"{self.path}: the inputs need {needed / 1e9:.1f} GB and {device.type} has {free / 1e9:.1f} GB free. "
+                "Run it on a machine with more memory, or check it at its reduced sizes only."
+            )
+
+
+class _Variant:
+    """The problem at one set of sizes: a module whose tensors are put in anew at every call."""
+
+    def __init__(self, problem: Problem, case: Mapping[str, Any]) -> None:
+        drawn = problem.drawn(case)
+        self.model = problem.model(case)
+        self.lifted = lifted_tensors(self.model)
+        self.count = len(drawn)
+        tensors = [*(v for v in drawn if isinstance(v, torch.Tensor)), *(lifted.tensor for lifted in self.lifted)]
+        self.shapes = tuple(tuple(tensor.shape) for tensor in tensors)
+        self.held = tuple(tuple(lifted.tensor.shape) for lifted in self.lifted)
+        self.bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        self.bytes_held = sum(lifted.tensor.numel() * lifted.tensor.element_size() for lifted in self.lifted)
+        self.specs = tuple(map(_spec, (*drawn, *(lifted.tensor for lifted in self.lifted))))
+        self.names = _names(self.model, self.count, self.lifted)
+        self.fixed = False  # whether other cases have another module, so that a trace must not pass for both
+
+    def __call__(self, values: Sequence[Any]) -> Any:
+        held = values[self.count :]
+        if self.fixed:
+            for tensor in held:
+                _ = [int(size) for size in tensor.shape]  # a guard, where sizes are symbols
+        for lifted, tensor in zip(self.lifted, held, strict=True):
+            value = tensor.clone() if lifted.state else tensor
+            for place in lifted.places:
+                put(self.model, place, value)
+        result = self.model(*values[: self.count])
+        flat = tuple(_flat(result))
+        return flat[0] if len(flat) == 1 else flat
+
+
+def _with_named_sizes(statements: list[ast.stmt]) -> list[ast.stmt]:
+    """The file's statements with the sizes that `get_inputs` spells out (224 x 224 images) as module constants."""
+    found: dict[str, int] = {}
+
+    class Named(ast.NodeTransformer):
+        def visit_Constant(self, node: ast.Constant) -> ast.AST:
+            if type(node.value) is not int or node.value < SMALLEST:
+                return node
+            found[f"size_{node.value}"] = node.value
+            return ast.copy_location(ast.Name(f"size_{node.value}", ast.Load()), node)
+
+    for statement in statements:
+        if isinstance(statement, ast.FunctionDef) and statement.name == "get_inputs":
+            statement.body = [Named().visit(part) for part in statement.body]
+    made = [ast.Assign([ast.Name(name, ast.Store())], ast.Constant(value)) for name, value in found.items()]
+    for statement in made:
+        ast.fix_missing_locations(statement)
+    return [*made, *statements]
+
+
+def assigned(statement: ast.stmt) -> list[str]:
+    """Names that a module-level statement assigns."""
+    if not isinstance(statement, (ast.Assign, ast.AnnAssign)):
+        return []
+    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+    return [node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)]
+
+
+def settle(model: nn.Module) -> nn.Module:
+    """The module without what cannot reach its output: running statistics in training mode, dropout of nothing.
+
+    Batch norm in training normalises by the batch and writes statistics that nobody reads; a function of its inputs
+    has no place to write them to.
+    """
+    for module in list(model.modules()):
+        if isinstance(module, nn.modules.batchnorm._NormBase) and module.training and module.track_running_stats:
+            module.track_running_stats = False
+            module.running_mean = module.running_var = module.num_batches_tracked = None
+        for name, child in list(module.named_children()):
+            if isinstance(child, _DROPOUTS) and child.p == 0:
+                setattr(module, name, nn.Identity())
+    return model
+
+
+def lifted_tensors(model: nn.Module) -> list[Lifted]:
+    """Every tensor that the module holds, once, in its order."""
+    found: dict[int, tuple[list[str], torch.Tensor, bool]] = {}
+    for prefix, module in model.named_modules():
+        registered = {**module._parameters, **module._buffers}
+        plain = {name: value for name, value in vars(module).items() if isinstance(value, torch.Tensor)}
+        for name, tensor in (registered | plain).items():
+            if tensor is not None:
+                place = f"{prefix}.{name}" if prefix else name
+                found.setdefault(id(tensor), ([], tensor, name in plain))[0].append(place)
+    return [Lifted(tuple(places), tensor.detach(), state) for places, tensor, state in found.values()]
+
+
+def put(model: nn.Module, place: str, tensor: torch.Tensor) -> None:
+    """Hang a tensor where a parameter, buffer or attribute was (recurrent modules keep their flat list in step)."""
+    *path, name = place.split(".")
+    owner = model.get_submodule(".".join(path))
+    owner._parameters.pop(name, None)
+    owner._buffers.pop(name, None)
+    setattr(owner, name, tensor)
+
+
+def free_bytes(device: torch.device) -> int:
+    """Bytes that a device can still give."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return 1 << 62  # a machine that does not say
+
+
+@contextlib.contextmanager
+def own_numbers(device: torch.device | str) -> Iterator[None]:
+    """Whatever is drawn inside from torch's own generators leaves no trace in them."""
+    kind = torch.device(device)
+    devices = [kind.index or 0] if kind.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        yield
+
+
+def _spec(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    return TensorSpec(str(value.dtype).removeprefix("torch."), tuple(value.shape), tuple(value.stride()))
+
+
+def _hint(size: Any) -> int:
+    """A size, or what a size symbol stands for in the case that is being traced."""
+    return int(size.node.hint) if isinstance(size, torch.SymInt) else int(size)
+
+
+def _flat(result: Any) -> Iterator[Any]:
+    if isinstance(result, (tuple, list)):
+        for part in result:
+            yield from _flat(part)
+    else:
+        yield result
+
+
+def _names(model: nn.Module, count: int, lifted: Sequence[Lifted]) -> list[str]:
+    """One Python name an input: forward's own parameters, then the places of the module's tensors."""
+    forward = [p.name for p in inspect.signature(model.forward).parameters.values() if p.kind is not p.VAR_POSITIONAL]
+    forward = (forward + [f"x{index}" for index in range(len(forward), count)])[:count]
+    names: list[str] = []
+    for wanted in [*forward, *(item.places[0] for item in lifted)]:
+        name = re.sub(r"\W", "_", wanted).replace("kernel", "window").strip("_")
+        if not name.isidentifier() or keyword.iskeyword(name) or name in _UNUSABLE:
+            name = f"w_{name}"
+        while name in names:
+            name += "_"
+        names.append(name)
+    return names

@@ -1,0 +1,191 @@
+"""Small sizes for an imported problem: its own module constants, made as small as its reference still means the same.
+
+A proposal is accepted when the whole problem runs on fake tensors, and no operation on the way has a dimension of one
+that it did not have at the problem's own sizes (a softmax over one element is a constant). What is tried, in which
+order and how often follows from the text alone, so that every process finds the same sizes.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from evo_kernel.tasks.problems import SMALLEST, Problem, assigned
+
+ODD = (3, 7, 11, 13, 17, 19, 23, 29, 31, 37)
+WIDE = (2, 67, 33, 35, 37, 39, 41, 43, 45, 47)
+SMALL_ENOUGH = 128
+"""A constant that came down to this is left in peace."""
+ROUND = (16, 32, 64, 128, 256)
+OPERATIONS = 15_000
+"""Operations on fake tensors that may be spent on one problem; about 0.1 ms each."""
+
+Size = int | tuple[int, ...] | list[int]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One run of a problem on fake tensors."""
+
+    elements: int  # of inputs, weights and outputs
+    work: int  # elements that all operations write
+    operations: int
+    ones: tuple[tuple[bool, ...], ...]  # per operation's output, which dimensions are one
+
+
+class _Watch(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: list[tuple[int, ...]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        parts = result if isinstance(result, (tuple, list)) else (result,)
+        self.shapes += [tuple(part.shape) for part in parts if isinstance(part, torch.Tensor)]
+        return result
+
+
+def constants(problem: Problem) -> dict[str, Size]:
+    """Module constants that are written as plain numbers (or tuples of them), and may be sizes."""
+    names = problem.module({})
+    found: dict[str, Size] = {}
+    for statement in problem.statements:
+        if not isinstance(statement, (ast.Assign, ast.AnnAssign)) or statement.value is None:
+            continue
+        if any(isinstance(node, (ast.Name, ast.Call, ast.Lambda)) for node in ast.walk(statement.value)):
+            continue
+        for name in assigned(statement):
+            value = names.get(name)
+            parts: Sequence[Any] = value if isinstance(value, (tuple, list)) else [value]
+            if all(type(part) is int for part in parts) and any(part >= SMALLEST for part in parts):
+                found[name] = value  # pyright: ignore[reportArgumentType]
+    return found
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Proposals may fail: nobody wants to read how."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def run_fake(problem: Problem, sizes: Mapping[str, Any]) -> Ran:
+    """Run the problem at these sizes on fake tensors. Raises what the problem raises."""
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    with _quiet(), _disable_current_modes(), torch.random.fork_rng(devices=[]), torch.no_grad(), fake:
+        drawn = problem.drawn(sizes)
+        model = problem.model(sizes)
+        with _Watch() as watch:
+            result = model(*drawn)
+    outputs = [part for part in _flat(result) if isinstance(part, torch.Tensor)]
+    if not outputs or any(part.numel() == 0 for part in outputs):
+        raise ValueError("an output has no elements")
+    tensors = [value for value in (*drawn, *outputs) if isinstance(value, torch.Tensor)]
+    elements = sum(tensor.numel() for tensor in [*tensors, *model.parameters(), *model.buffers()])
+    work = sum(_count(shape) for shape in watch.shapes)
+    ones = tuple(tuple(size == 1 for size in shape) for shape in watch.shapes)
+    return Ran(elements, work, len(watch.shapes), ones)
+
+
+def reduced(problem: Problem, own: Mapping[str, Size], wanted: Sequence[int]) -> dict[str, Size]:
+    """The problem's constants with as many as possible made small, each to the first of its proposals that holds."""
+    sizes = dict(own)
+    try:
+        first = best = run_fake(problem, sizes)
+    except Exception:  # noqa: BLE001  it reads values, or has an operation without a fake: nothing can be told
+        return sizes
+    spent = first.operations
+    for _ in range(3):
+        before = dict(sizes)
+        for index, name in enumerate(sorted(own, key=lambda name: ("batch" not in name, _first(own[name])))):
+            equal = [other for other in own if _first(own[other]) == _first(own[name]) and sizes[other] == own[other]]
+            proposals = _proposals(own[name], sizes[name], index, wanted)
+            trials = [sizes | {name: proposal} for proposal in proposals]
+            if len(equal) > 1 and sizes[name] == own[name]:  # two names of one size may have to stay equal
+                trials += [sizes | {other: _at_most(own[other], _first(p)) for other in equal} for p in proposals]
+            for trial in trials:
+                if spent > OPERATIONS:
+                    return sizes
+                if not _as_divided(problem, own, trial):
+                    continue
+                try:
+                    ran = run_fake(problem, trial)
+                except Exception:  # noqa: BLE001  whatever does not fit together says so in its own way
+                    spent += 100
+                    continue
+                spent += ran.operations
+                if _means_the_same(first, ran) and ran.elements + ran.work < best.elements + best.work:
+                    sizes, best = trial, ran
+                    break
+        if sizes == before:
+            break
+    return sizes
+
+
+def _as_divided(problem: Problem, own: Mapping[str, Size], trial: Mapping[str, Size]) -> bool:
+    """Whether what was a proper part of another (groups of channels, heads of a width) still is one, or none at all.
+
+    A group of one element normalises to zero, which no shape tells.
+    """
+    now = {name: value for name, value in problem.module(trial).items() if type(value) is int and value >= 2}
+    was = problem.module(own)
+    return not any(
+        one != other and now[one] == now[other] and was[other] > was[one] >= 2 and was[other] % was[one] == 0
+        for one in now
+        for other in now
+        if type(was[one]) is int and type(was[other]) is int
+    )
+
+
+def _means_the_same(first: Ran, ran: Ran) -> bool:
+    if len(first.ones) == len(ran.ones):
+        return first.ones == ran.ones
+    return not any(any(ones) for ones in set(ran.ones) - set(first.ones))  # loops over a size: fewer rounds
+
+
+def _proposals(own: Size, now: Size, index: int, wanted: Sequence[int]) -> list[Size]:
+    """Smaller values to try, best first."""
+    largest = _first(now)
+    if largest != _first(own) and largest <= SMALL_ENOUGH:
+        return []
+    parts = (_first(own) // part for part in (16, 8, 4, 2))
+    ladder = [wanted[min(index, len(wanted) - 1)], *ROUND, *(part for part in parts if part >= SMALLEST)]
+    found: list[Size] = []
+    for value in ladder:
+        if value < largest:
+            proposal = _at_most(own, value)
+            if proposal not in found:
+                found.append(proposal)
+    return found
+
+
+def _at_most(own: Size, value: int) -> Size:
+    return min(own, value) if isinstance(own, int) else type(own)(min(part, value) for part in own)
+
+
+def _first(value: Size) -> int:
+    return value if isinstance(value, int) else max(value)
+
+
+def _count(shape: Sequence[int]) -> int:
+    total = 1
+    for size in shape:
+        total *= size
+    return total
+
+
+def _flat(result: Any) -> list[Any]:
+    return [x for part in result for x in _flat(part)] if isinstance(result, (tuple, list)) else [result]

@@ -1,0 +1,129 @@
+"""Running a benchmark's scripts anywhere: on the device at hand, without its seeds, and as far as is needed."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+from typing import Any
+
+from torch.overrides import TorchFunctionMode
+from torch.utils._device import _device_constructors
+
+from evo_kernel.syntax import parse_expression, parse_module
+
+APPLY = "__applied"
+_CUDA = re.compile(r"cuda(:\d+)?")
+_OF_A_GPU = {
+    "torch.cuda.is_available": "True",
+    "torch.cuda.device": "__import__('contextlib').nullcontext()",
+    "torch.cuda.current_device": "0",
+    "torch.cuda.device_count": "1",
+    "torch.cuda.get_device_capability": "(9, 0)",
+    "torch.cuda.get_device_name": "'NVIDIA H200'",
+}
+
+
+class Found(BaseException):
+    def __init__(self, item: Any) -> None:
+        super().__init__()
+        self.item = item
+
+
+class Metrics:
+    """Stands for the benchmark's own base class: keeps one set of inputs, or all where none is wanted."""
+
+    wanted: int | None = None
+    reached: Callable[[], Any] = staticmethod(lambda: None)
+
+    def __init__(self, op_name: str = "", dtype: Any = None, is_backward: bool = False, **kwargs: Any) -> None:
+        del op_name, is_backward
+        self.dtype, self.kwargs = dtype, kwargs
+        self.input_tensors = []
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "input_tensors":
+            sets = _Sets(self)
+            for item in value:
+                sets.append(item)
+            value = sets
+        super().__setattr__(name, value)
+
+
+class _Sets(list[Any]):
+    def __init__(self, metrics: Metrics) -> None:
+        super().__init__()
+        self._metrics = metrics
+
+    def append(self, item: Any) -> None:
+        if self._metrics.wanted == len(self):
+            raise Found(item)
+        super().append(item)
+        if self._metrics.wanted == len(self):
+            self._metrics.reached()
+
+
+class Placed(TorchFunctionMode):
+    """Tensors whose device nobody names are made where `where()` says."""
+
+    def __init__(self, where: Callable[[], str]) -> None:
+        super().__init__()
+        self._where = where
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        kwargs = dict(kwargs or {})
+        if func in _device_constructors() and kwargs.get("device") is None:
+            kwargs["device"] = self._where()
+        return func(*args, **kwargs)
+
+
+class _Here(ast.NodeTransformer):
+    """ "cuda" becomes the device at hand; seeds, prints to it and imports of the benchmark's own modules go."""
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        if isinstance(node.value, str) and _CUDA.fullmatch(node.value):
+            return ast.copy_location(ast.Name("_device", ast.Load()), node)
+        return node
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        if isinstance(node.annotation, ast.Constant) and isinstance(node.annotation.value, str):
+            node.annotation = parse_expression(node.annotation.value)  # the interpreter reads no text for a type
+        return node
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
+        return node
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        called = ast.unparse(node.func)
+        if re.fullmatch(r"[A-Za-z_]\w*\.apply", called):  # of an autograd function, most often: see _Run.wrap
+            name = called.removesuffix(".apply")
+            either = f"({name}{APPLY} if {name + APPLY!r} in globals() else {called})"
+            node.func = ast.copy_location(parse_expression(either), node.func)
+            return node
+        if called in _OF_A_GPU:  # a CPU answers as a GPU of the kind that kernels are judged for
+            either = f"({ast.unparse(node)} if str(_device).startswith('cuda') else {_OF_A_GPU[called]})"
+            return ast.copy_location(parse_expression(either), node)
+        if called == "torch.cuda.synchronize" or re.fullmatch(r"(torch(\.cuda)?|random|np|numpy)\..*seed\w*", called):
+            return ast.copy_location(ast.Constant(None), node)
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "cuda" and called != "torch.cuda":
+            here = ast.Name("_device", ast.Load())
+            node = ast.copy_location(ast.Call(ast.Attribute(node.func.value, "to", ast.Load()), [here], []), node)
+        return node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        self.generic_visit(node)
+        return ast.copy_location(ast.Constant(True), node) if node.attr == "is_cuda" else node
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
+        own = re.match(r"(Torch|Triton)Bench_\w+\.|performance_utils$", node.module or "")
+        return ast.copy_location(ast.Expr(ast.Constant(None)), node) if own else node
+
+
+def rewritten(text: str) -> ast.Module:
+    return ast.fix_missing_locations(_Here().visit(parse_module(text)))
+
+
+def silent(*args: Any, **kwargs: Any) -> None:
+    del args, kwargs

@@ -1,0 +1,345 @@
+"""TritonBench (thunlp, Apache-2.0) as tasks: `tritonbench:CHECKOUT/T/addmm`, `tritonbench:CHECKOUT/G/softmax_triton1`.
+
+Reads a local checkout that the user names; nothing of it is shipped. T: a PyTorch function and a test that calls it.
+The check cases are the calls of that test, whose tensors are tiny; the search and confirm cases are the sizes of its
+timings (`performance_metrics/perf_T/golden_metrics`). Its own check compares what two scripts print, and hardly any
+prints: here the returned tensors are compared, for fresh values.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from evo_kernel.errors import LoweringError, TaskError
+from evo_kernel.tasks.calls import CUT, Called
+from evo_kernel.tasks.forms import Call, Form, same_values
+from evo_kernel.tasks.interpreted import Interpreted
+from evo_kernel.tasks.task import describe
+
+SCHEME = "tritonbench"
+CHANNELS = ("T", "G")
+SEARCH_ELEMENTS = 1 << 28
+"""Elements of inputs that a search case may have: 1 GiB of float32."""
+CHECK_ELEMENTS = 200_000
+"""Elements of inputs up to which a set of timing inputs may stand in for a missing check case."""
+CHECKS = 3
+
+_EXAMPLE = "write for example tritonbench:TritonBench/T/addmm"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One problem of a checkout."""
+
+    channel: str
+    name: str
+    path: Path
+
+    @property
+    def spec(self) -> str:
+        """What a TASK is called on the command line, from any folder."""
+        return f"{SCHEME}:{self.path.parents[2]}/{self.channel}/{self.name}"
+
+    @property
+    def group(self) -> str:
+        return self.channel
+
+    @property
+    def label(self) -> str:
+        return f"{self.channel}/{self.name}"
+
+    @property
+    def title(self) -> str:
+        return self.name.replace("_", " ")
+
+    @property
+    def timings(self) -> Path:
+        """The script with the sizes that it is timed at."""
+        folder = self.path.parents[2] / "performance_metrics" / f"perf_{self.channel}" / "golden_metrics"
+        return folder / f"{self.name}_perf.py"
+
+
+def entries(rest: str) -> list[Entry]:
+    """The problems that `CHECKOUT`, `CHECKOUT/T` or `CHECKOUT/T/addmm` names, in order. Raises TaskError."""
+    match = re.fullmatch(r"(.*?)(?:/([TG])(?:/([^/]+))?)?/?", rest)
+    root, channel, problem = match.groups() if match else (rest, None, None)
+    folders = _channels(Path(root or ".").expanduser(), rest)
+    if channel is None:
+        return [entry for name in sorted(folders, reverse=True) for entry in _problems(folders[name], name)]
+    if channel not in folders:
+        raise TaskError(f"{root} has no channel {channel}. It has {', '.join(sorted(folders))}: {_EXAMPLE}.")
+    found = _problems(folders[channel], channel)
+    if problem is None:
+        return found
+    named = [entry for entry in found if problem in (entry.name, entry.path.name)]
+    if not named:
+        from difflib import get_close_matches
+
+        near = get_close_matches(problem, [entry.name for entry in found], n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise TaskError(f"{folders[channel]} has no problem {problem!r}.{hint} `tasks import --list` lists them.")
+    return named
+
+
+def _channels(root: Path, rest: str) -> dict[str, Path]:
+    if not root.is_dir():
+        raise TaskError(f"There is no folder {root} (from {SCHEME}:{rest}). Name a local checkout; {_EXAMPLE}.")
+    found = {name: root / "data" / f"TritonBench_{name}_v1" for name in CHANNELS}
+    found = {name: path.resolve() for name, path in found.items() if path.is_dir() and any(path.glob("*.py"))}
+    if not found:
+        what = "it has no folder data/TritonBench_T_v1 with problems"
+        raise TaskError(f"{root} is no TritonBench checkout: {what}. Name one; {_EXAMPLE}.")
+    return found
+
+
+def _problems(folder: Path, channel: str) -> list[Entry]:
+    return [Entry(channel, path.stem, path.resolve()) for path in sorted(folder.glob("*.py"))]
+
+
+def problem_of(rest: str) -> tuple[Entry, str]:
+    """The one problem that `rest` names, and its source. Raises TaskError."""
+    found = entries(rest)
+    if len(found) != 1:
+        raise TaskError(
+            f"{SCHEME}:{rest} names {len(found)} problems, and a task is one: add its name, such as "
+            f"{found[0].spec}. `evo-kernel tasks import {SCHEME}:{rest} --list` lists them."
+        )
+    return found[0], _read(found[0].path)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TaskError(f"{path} cannot be read: {describe(error)}. Check the file out again.") from error
+
+
+def read(rest: str) -> tuple[str, str, Path, str]:
+    """Name, spec, file and task text of the one problem that `rest` names. Raises TaskError."""
+    entry, source = problem_of(rest)
+    timings = _read(entry.timings) if entry.timings.is_file() else ""
+    return f"tritonbench_{entry.channel}_{entry.name}", entry.spec, entry.path, _text(entry, source, timings)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What a task is made of: the form, the call that shows it, the cases, and what was left out."""
+
+    form: Form
+    shown: Mapping[str, int]
+    check: Sequence[Mapping[str, Any]]
+    search: Sequence[Mapping[str, Any]]
+    confirm: Sequence[Mapping[str, Any]]
+    left: int  # calls of the test that have another form
+
+
+@lru_cache(maxsize=512)
+def _text(entry: Entry, source: str, timings: str) -> str:
+    """The task file. Finding its cases runs the test, so it is made once a process."""
+    candidates, timings = _candidates(entry, source, timings)
+    made_by = functools.partial(_kind(entry), source, str(entry.path), timings)
+    chosen, called, made = _first_steady(candidates, made_by)
+    triton = entry.channel == "G"
+    allow = "mixed" if triton else _allow(called, chosen.check)
+    seed = f"SEED = {_seed(source, called)!r}\n" if triton else ""
+    cases = {"check": chosen.check, "search": chosen.search, "confirm": chosen.confirm}
+    cases = {kind: list(found) for kind, found in cases.items() if found}
+    description = f"TritonBench {entry.channel}: {entry.name}."
+    if chosen.left:
+        description += f" {chosen.left} calls of its test have other arguments and are not part of this task."
+    return (
+        f"{description!r}\n\n"
+        f"from {_kind(entry).__module__} import {_kind(entry).__name__} as Called\n\n"
+        f"SOURCE = {source!r}\n\n"
+        f"TIMINGS = {timings!r}\n\n"
+        f"CASES = {cases!r}\n"
+        f"ALLOW = {allow!r}\n{seed}\n"
+        f"_called = Called(SOURCE, __file__, TIMINGS, **{made!r})\n"
+        "inputs = _called.inputs\n"
+        "reference = _called.reference()\n"
+    )
+
+
+def _candidates(entry: Entry, source: str, timings: str) -> tuple[list[Chosen], str]:
+    """A choice of cases for each form, of most use first; timings come back empty where their script does not run."""
+    timed: list[Call] = []
+    if timings:
+        try:
+            timed = _kind(entry)(source, str(entry.path), timings).timed()
+        except Exception:  # noqa: BLE001  the script may raise anything: then the test's own sizes must do
+            timings = ""
+    called = _kind(entry)(source, str(entry.path), timings)
+    first, second, fault = [], [], None
+    try:
+        first, second = called.calls(1), called.calls(2)
+    except TaskError:
+        raise
+    except (Exception, SystemExit) as error:  # noqa: BLE001  the benchmark's own code may raise anything
+        fault = error
+    forms = {call.form.key: call for call in [*timed, *first] if call.tensors}
+    tested = [call.form.key for call in first]
+    at_work = [call.form.key for call in timed]
+    order = sorted(forms, key=lambda key: (key not in at_work, key not in tested, -tested.count(key)))
+    found = [_choice(forms[key].form, timed, first, second) for key in order]
+    if not any(found):
+        why = f"its test does not run on a CPU: {describe(fault)}" if fault else "it has no call small enough to check"
+        if not forms and not fault:
+            why = "its test calls nothing with a tensor, so that a kernel has nothing to compute"
+        raise TaskError(f"{entry.path}: {why}. Leave it to its own harness.")
+    return [choice for choice in found if choice is not None], timings
+
+
+def _choice(form: Form, timed: Sequence[Call], first: Sequence[Call], second: Sequence[Call]) -> Chosen | None:
+    """The cases of one form; None where none is small enough to check."""
+    large = [index for index, call in enumerate(timed) if call.form.key == form.key]
+    large = [index for index in large if 0 < timed[index].elements <= SEARCH_ELEMENTS]
+    large.sort(key=lambda index: timed[index].elements, reverse=True)
+    search = [{"name": f"timing_{index}", "perf": index} for index in large]
+    check = _checks(form, first, second)
+    if not check or any("written" in case for case in check):  # fresh values are better than written ones
+        small = [case for case in search if timed[case["perf"]].elements <= CHECK_ELEMENTS]
+        check = [{**case, "name": f"small_{case['perf']}"} for case in small[-2:]] or check
+    if not check:
+        return None
+    shown = {"perf": large[0]} if large else {"test": check[0]["test"]}
+    left = sum(call.form.key != form.key for call in first if call.tensors)
+    own = [{**case, "name": f"own_{case['name']}"} for case in check[:1]]
+    return Chosen(form, shown, check, search[:1] or own, search[1:2], left)
+
+
+def _first_steady(candidates: Sequence[Chosen], made: Callable[..., Called]) -> tuple[Chosen, Called, dict[str, Any]]:
+    """The first choice whose reference gives one result for the same inputs, else the first; and what it is made by."""
+    found: list[tuple[Chosen, Called, dict[str, Any]]] = []
+    for chosen in candidates:
+        known: dict[str, Any] = {"call": dict(chosen.shown)}
+        changed, steady = _looked(made(**known), chosen.check)
+        known["changed"] = changed
+        found.append((chosen, made(**known), known))
+        if steady:
+            return found[-1]
+    return found[0]
+
+
+def _checks(form: Form, first: Sequence[Call], second: Sequence[Call]) -> list[dict[str, Any]]:
+    """The test's calls of this form, each shape once; what two draws have in common was written out in numbers."""
+    found: list[dict[str, Any]] = []
+    seen: set[Any] = set()
+    for number, (one, other) in enumerate(zip(first, second, strict=False)):
+        if one.form.key != form.key or one.elements > CHECK_ELEMENTS * 10:
+            continue
+        shapes = tuple((tuple(t.shape), t.dtype) for t in one.tensors)
+        if shapes in seen or not all(t.numel() for t in one.tensors):
+            continue
+        seen.add(shapes)
+        written = tuple(
+            index
+            for index, (a, b) in enumerate(zip(one.tensors, other.tensors, strict=True))
+            if not a.is_complex() and a.dtype != torch.bool and torch.equal(a, b)
+        )
+        found.append({"name": f"test_{number}", "test": number} | ({"written": written} if written else {}))
+    found.sort(key=lambda case: first[case["test"]].elements)
+    few = [case for case in found if first[case["test"]].elements <= CHECK_ELEMENTS] or found[:1]
+    return few[-CHECKS:][::-1]
+
+
+def _looked(called: Called, check: Sequence[Mapping[str, Any]]) -> tuple[tuple[int, ...], bool]:
+    """Positions of inputs that the function writes to, and whether it gives the same result twice."""
+    inputs = called.inputs(check[0], torch.Generator("cpu").manual_seed(1), torch.device("cpu"))
+    try:
+        (made, changed), (again, _) = called.effects(inputs), called.effects(inputs)
+    except Exception:  # noqa: BLE001  the benchmark's own code may raise anything; checking the task will say it
+        return (), False
+    if not made:
+        raise TaskError(f"{called.path}: {called.form.entry} returns no tensor. A kernel has nothing to compute.")
+    return changed, all(same_values(a, b) for a, b in zip(made, again, strict=True))
+
+
+def _allow(called: Called, check: Sequence[Mapping[str, Any]]) -> str:
+    """`kernels` where every operation of the reference has a kernel to start from, else `mixed`."""
+    from evo_kernel.tasks.lowering import lower_function
+
+    generator = torch.Generator("cpu").manual_seed(1)
+    try:
+        drawn = [called.inputs(case, generator, torch.device("cpu")) for case in check]
+        lower_function(called.reference(), [[t.to("meta") for t in case] for case in drawn], allow_aten=False)
+    except (LoweringError, TaskError):
+        return "mixed"
+    except Exception:  # noqa: BLE001  the benchmark's own code may raise anything; checking the task will say it
+        return "mixed"
+    return "kernels"
+
+
+def _kind(entry: Entry) -> type[Called]:
+    """What runs the reference: PyTorch's functions anywhere, Triton's kernels on a GPU or in the interpreter."""
+    return Interpreted if entry.channel == "G" else Called
+
+
+def _seed(source: str, called: Called) -> str:
+    """The benchmark's own kernels as a first kernel: its module, and `run`, which makes the task's one call."""
+    names = called.names
+    given = [f"{name}_given" if index in called.changed else name for index, name in enumerate(names)]
+    lines = [f"    {given[index]} = {names[index]}.clone()" for index in called.changed]
+    returned = "".join(f", {given[index]}" for index in called.changed)
+    return (
+        f"{source.partition(CUT)[0].rstrip()}\n\n\n"
+        "def _tensors(made, *written):\n"
+        "    made = made if isinstance(made, (tuple, list)) else [made]\n"
+        "    flat = [part for part in made if hasattr(part, 'stride')]\n"
+        "    flat += [part for part in written if not any(part is other for other in flat)]\n"
+        "    return flat[0] if len(flat) == 1 else tuple(flat)\n\n\n"
+        f"def run({', '.join(names)}):\n"
+        + "".join(f"{line}\n" for line in lines)
+        + f"    return _tensors({called.form.written(given)}{returned})\n"
+    )
+
+
+@dataclass(frozen=True)
+class Solved:
+    """What a solution of one problem is written around."""
+
+    name: str
+    entry: str
+    reference: str
+    form: tuple[str | None, ...]
+    test: str
+    instruction: str
+    left: int
+
+
+def solved(rest: str) -> Solved:
+    """What the harness needs beside a kernel. Raises TaskError."""
+    entry, source = problem_of(rest)
+    timings = _read(entry.timings) if entry.timings.is_file() else ""
+    candidates, timings = _candidates(entry, source, timings)
+    made_by = functools.partial(_kind(entry), source, str(entry.path), timings)
+    chosen, _, made = _first_steady(candidates, made_by)
+    if made["changed"]:
+        raise TaskError(f"{entry.path}: {chosen.form.entry} writes into its arguments. Write its solution by hand.")
+    form = chosen.form
+    leaves = tuple(None if tensor else repr(leaf) for leaf, tensor in zip(form.leaves, form.tensors, strict=True))
+    reference, test = source.split(CUT)
+    instruction = _instruction(entry)
+    return Solved(entry.name, form.entry, reference, leaves, test, instruction, chosen.left)
+
+
+def _instruction(entry: Entry) -> str:
+    """What its first step finds the problem by: a description between two phrases. Empty where none is listed."""
+    for catalogue in entry.path.parents[1].glob(f"TritonBench_{entry.channel}_v1.json*"):
+        try:
+            listed = json.loads(catalogue.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        for item in listed:
+            if entry.path.name in (item.get("file"), f"{item.get('name')}.py"):
+                functional, wrapper = "Functional Description: ", "Wrapper Entry Information:"
+                return f"{functional}{item.get('description', '')}\n{wrapper}{item.get('func_inputs', '')}"
+    return ""

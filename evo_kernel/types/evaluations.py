@@ -1,0 +1,188 @@
+"""What the judge says of a kernel, and where it said so."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+
+from evo_kernel.types.comparisons import CLAIM_WORTH, SAME, Gain, PairedComparison, Rival, geometric_mean
+from evo_kernel.types.kernels import Knobs, PlanFeatures, content_hash
+from evo_kernel.types.tasks import CaseKind
+
+
+class Status(enum.StrEnum):
+    """The fate of a kernel. Only `PASSED` carries a score."""
+
+    PASSED = "passed"
+    REJECTED = "rejected"  # breaks a rule: reads values on the host, uses an operation that ALLOW forbids, ...
+    BUILD_ERROR = "build_error"  # does not import, trace or compile
+    RUNTIME_ERROR = "runtime_error"  # crashes while it runs
+    WRONG = "wrong"  # computes something else
+    TIMEOUT = "timeout"
+    INFRA_ERROR = "infra_error"  # the machine's fault: retried, never scored
+    REFUTED = "refuted"  # right, but no champion: fresh pairs do not show the gain. Of confirmations only
+
+
+class Purpose(enum.StrEnum):
+    """Why an evaluation was made, and what it is charged to."""
+
+    PROBE = "probe"  # record + check on small cases, for an operator at work
+    TUNE = "tune"  # one knob setting
+    SCORE = "score"
+    CONFIRM = "confirm"  # hidden cases, fresh seeds
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Where a score was made. Scores compare only inside one environment."""
+
+    kind: str  # "measured" or "modeled"
+    device: str  # "NVIDIA H200", or "sm_90" when modeled
+    driver: str
+    torch: str
+    triton: str
+    fp_fusion: bool
+    judge: int  # version of the judge's method: raised whenever a change may move scores
+    confinement: str  # which guards the recorder had: "namespaces+landlock+seccomp+rlimits", ..., "none"
+
+    @cached_property
+    def key(self) -> str:
+        return content_hash(asdict(self))[:16]
+
+    @property
+    def label(self) -> str:
+        """What every surface shows beside a number made here."""
+        return f"{self.kind} ({self.device})"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The time of one plan on one case, and what it is held against."""
+
+    case: str
+    plan: str  # plan hash
+    median_us: float
+    iqr_us: float
+    n: int  # samples; 0 when modeled
+    low_us: float  # interval of the median (95 %); equal to the median when modeled
+    high_us: float
+    baselines_us: Mapping[str, float] = field(default_factory=dict)
+    light_share: float | None = None  # share of the speed of light, where the task gives flops and bytes
+    features: PlanFeatures | None = None
+    details: Mapping[str, float] = field(default_factory=dict)  # e.g. modeled terms, temperature, sets of inputs
+    clock_mhz: float | None = None  # of the SMs while it was timed; None where the card does not say, or modeled
+    power_w: float | None = None
+    drift: float | None = None  # of a fixed copy since the run began: 0.01 = everything takes 1 % longer by now
+
+    @property
+    def speedup(self) -> float:
+        """Fastest listed baseline ÷ candidate."""
+        return min(self.baselines_us.values()) / self.median_us if self.baselines_us else math.nan
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """The verdict on one case: how far from the float64 reference, in units of what is allowed (1.0 = the limit)."""
+
+    case: str
+    passed: bool
+    error: float  # worst ratio of error to its bound over seeds and regimes
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class PlanVerdict:
+    """What the judge found out about one plan on one case: the unit of reuse. A plan seen before costs nothing."""
+
+    case: str
+    plan: str  # plan hash
+    status: Status
+    reason: str = ""
+    check: CheckResult | None = None
+    measurement: Measurement | None = None
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The judge's verdict on one source in one environment for one purpose."""
+
+    source: str  # sha256
+    task: str  # task identity
+    purpose: Purpose
+    environment: Environment
+    status: Status
+    reason: str = ""  # one sentence a person can act on; empty when passed
+    score: float | None = None  # geometric mean of speed-ups over search cases; None unless passed and timed
+    knobs: Knobs = ()
+    checks: tuple[CheckResult, ...] = ()
+    measurements: tuple[Measurement, ...] = ()
+    plans: tuple[tuple[str, Knobs, str], ...] = ()  # (case, knobs, plan hash) of every plan seen
+    verdicts: tuple[PlanVerdict, ...] = ()  # what was newly found out; what was reused is not repeated
+    comparisons: tuple[PairedComparison, ...] = ()  # of confirmations
+    charged: Mapping[str, int] = field(default_factory=dict)  # evaluations by purpose; cache hits are free
+    gpu_s: float = 0.0
+    wall_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.score is not None and self.status is not Status.PASSED:
+            raise ValueError(f"a score needs status passed, not {self.status}")
+        if self.status is not Status.PASSED and not self.reason:
+            raise ValueError(f"status {self.status} needs a reason")
+
+    @property
+    def passed(self) -> bool:
+        return self.status is Status.PASSED
+
+    @property
+    def log_us(self) -> float:
+        """Mean log time in µs over cases (log of the geometric mean); NaN when nothing was timed."""
+        if not self.measurements:
+            return math.nan
+        return math.fsum(math.log(m.median_us) for m in self.measurements) / len(self.measurements)
+
+    @property
+    def features(self) -> PlanFeatures | None:
+        """Features of the slowest measured case's plan."""
+        slowest = max(self.measurements, key=lambda m: m.median_us, default=None)
+        return slowest.features if slowest else None
+
+    def gain_over(self, rival: Rival, kind: CaseKind) -> Gain | None:
+        """By the pairs, over all cases of a kind; None where there were none."""
+        found = self._compared(rival, kind)
+        if not found:
+            return None
+        return Gain(*(geometric_mean(getattr(one, name) for one in found) for name in ("ratio", "low", "high")))
+
+    @property
+    def claimed(self) -> float | None:
+        """The gain over the first kernel on the search cases, as the search measured it; None where it did not."""
+        found = [one.claimed for one in self._compared(Rival.FIRST, CaseKind.SEARCH)]
+        claims = [claim for claim in found if claim is not None]
+        return geometric_mean(claims) if claims and len(claims) == len(found) else None
+
+    @property
+    def survived(self) -> float | None:
+        """The share of the claimed log gain that fresh pairs still show: log(found) ÷ log(claimed). 1.0 is all of it;
+        None where nothing to speak of was claimed."""
+        claimed, found = self.claimed, self.gain_over(Rival.FIRST, CaseKind.SEARCH)
+        if claimed is None or found is None or claimed < CLAIM_WORTH:
+            return None
+        return math.log(found.ratio) / math.log(claimed)
+
+    @property
+    def refutation(self) -> str:
+        """Why it is no champion, by the pairs, in a sentence; empty where it stands."""
+        first = self.gain_over(Rival.FIRST, CaseKind.SEARCH)
+        itself = all(one.verdict == SAME for one in self._compared(Rival.FIRST, CaseKind.SEARCH))
+        if first is not None and first.low <= 1.0 and not itself:
+            return f"fresh pairs do not show it faster than the first kernel on the search cases: {first}"
+        older = self.gain_over(Rival.CHAMPION, CaseKind.CONFIRM)
+        if older is not None and older.high < 1.0:
+            return f"fresh pairs show it slower than the champion on the confirm cases: {older}"
+        return ""
+
+    def _compared(self, rival: Rival, kind: CaseKind) -> list[PairedComparison]:
+        return [one for one in self.comparisons if one.against is rival and one.kind is kind]

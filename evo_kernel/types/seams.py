@@ -1,0 +1,108 @@
+"""The protocols at the seams: what rooms are to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, runtime_checkable
+
+from evo_kernel.types.attempts import Brief, Credit, Proposal, Recorded, Relative
+from evo_kernel.types.evaluations import Environment, Evaluation, Purpose
+from evo_kernel.types.kernels import Source
+
+Probe = Callable[[Source], Evaluation]
+"""Cheap evaluation for an operator at work: record + check on small cases, purpose PROBE."""
+
+
+@runtime_checkable
+class Operator(Protocol):
+    """A variation operator. Thread-safe: `propose` runs in `width` threads at once."""
+
+    name: str
+
+    def propose(self, brief: Brief, probe: Probe) -> Proposal:
+        """Think and edit. Raises OperatorFailed (and nothing else on purpose)."""
+        ...
+
+    def witnessed(self, proposal: Proposal, parent: Evaluation | None, child: Evaluation) -> bool:
+        """Whether the plan shows that the claimed strategy really happened."""
+        ...
+
+    def learn(self, credit: Credit) -> None:
+        """Take in what came of an earlier proposal. Called in the order of `tell`, and again by replay on resume."""
+        ...
+
+
+@runtime_checkable
+class Resumes(Protocol):
+    """An operator whose attempts outlive a session."""
+
+    def holds(self, brief: Brief) -> bool:
+        """Whether it has begun this attempt, and can go on with it."""
+        ...
+
+
+class Judge(Protocol):
+    """Scores sources of one task. Thread-safe."""
+
+    environment: Environment
+
+    def evaluate(
+        self, source: Source, purpose: Purpose, anew: bool = False, against: Source | None = None
+    ) -> Evaluation:
+        """Never raises for a broken kernel; raises InfraError when the machine failed beyond retries.
+
+        `anew`: measure again, closely, what may be known already; the knobs are taken as they are.
+        `against`: the champion that a confirmation is to be timed beside, its knobs written in. The evaluation tells
+        what was found; whether its kernel stands is for who promotes it: `Evaluation.refutation`.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+class Population(Protocol):
+    """Memory of the search: the lineage. Thread-safe."""
+
+    @property
+    def task_identity(self) -> str: ...
+
+    def ask(self) -> Brief: ...
+
+    def record(self, brief: Brief, proposal: Proposal) -> Recorded: ...
+
+    def tell(self, recorded: Recorded, evaluation: Evaluation, witnessed: bool = False) -> Sequence[Credit]: ...
+
+    def fail(
+        self, brief: Brief, operator: str, reason: str, proposal: Proposal | None = None, exhausted: bool = False
+    ) -> None:
+        """An attempt that ended without a candidate, with what it cost.
+
+        `exhausted`: the brief's parent has nothing left to try; it is seldom chosen again in this session.
+        """
+        ...
+
+    def pending(self) -> Sequence[Recorded]:
+        """Candidates without a verdict in this environment, oldest first: judged before anything new."""
+        ...
+
+    def credits(self) -> Iterable[Credit]:
+        """The latest credits (thousands), in the order of `tell`: how operators are rebuilt on resume."""
+        ...
+
+    def best(self) -> Relative | None:
+        """The fastest candidate in this environment that no confirmation refuted."""
+        ...
+
+    def champion(self) -> Relative | None:
+        """The fastest confirmed candidate in this environment."""
+        ...
+
+    def relative(self, candidate: int) -> Relative: ...
+
+    def recorded(self, candidate: int) -> Recorded:
+        """The ticket of a candidate that is already durable: how a champion is told its confirmation."""
+        ...
+
+    def unsettled(self) -> Recorded | None:
+        """The ticket of a candidate that should be measured again: noise leaves open whether it leads its cell."""
+        ...

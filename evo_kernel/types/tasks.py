@@ -1,0 +1,37 @@
+"""A task as agents see it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+class CaseKind(enum.StrEnum):
+    CHECK = "check"  # small, any machine
+    SEARCH = "search"  # steers evolution
+    CONFIRM = "confirm"  # hidden from agents; judges champions
+
+
+@dataclass(frozen=True)
+class CaseCard:
+    """A case as agents see it."""
+
+    name: str
+    kind: CaseKind
+    sizes: Mapping[str, Any]
+    inputs: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...] = ()  # (dtype, shape, strides) per tensor input
+
+
+@dataclass(frozen=True)
+class TaskCard:
+    """A task as agents see it: never the confirm cases, never the drawn inputs."""
+
+    name: str
+    reference: str  # source text of the task file
+    allow: str  # "kernels" or "mixed"
+    precision: str  # "ieee" | "tf32": what fp32 contractions may use
+    atomics: bool  # whether two runs may differ in the last bits
+    cases: tuple[CaseCard, ...]  # check and search
+    description: str = ""

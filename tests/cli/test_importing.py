@@ -1,0 +1,51 @@
+"""`tasks import`: what it lists, what it says of each problem, and how a wrong name ends."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from evo_kernel.cli.main import main
+from tests.support.benchmark import checkout
+
+
+@pytest.fixture
+def evo(monkeypatch, capsys):
+    """The command line in this process: (exit code, stdout, stderr). A child of its own costs seconds a call."""
+
+    def called(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["evo-kernel", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return code, *capsys.readouterr()
+
+    return called
+
+
+def test_import_lists_checks_and_writes(evo, tmp_path: Path) -> None:
+    root = checkout(tmp_path / "checkout")
+    _, listed, _ = evo("tasks", "import", f"kernelbench:{root}/level1", "--list")
+    assert len(listed.splitlines()) == 8 and listed.splitlines()[0].endswith("level1/1  Softmax")
+    for other in ("4_No_inputs", "5_Random", "6_Bessel", "2_Loss", "7_Hinge", "8_Images"):
+        (root / f"KernelBench/level1/{other}.py").unlink()
+    _, said, _ = evo("tasks", "import", f"kernelbench:{root}/level1", "--check", "--json")
+    found = json.loads(said)
+    assert [row["loads"] for row in found["problems"]] == [True, False]
+    assert found["summary"]["level1"] == {
+        "problems": 2, "load": 1, "check": 1, "degenerate": 1,
+        "first_seed": 0, "first_kernels": 1, "first_mixed": 0, "first_torch": 0, "first_none": 1,
+    }  # fmt: skip
+    assert evo("tasks", "import", f"kernelbench:{root}/level2/1", "--to", tmp_path / "task.py")[0] == 0
+    assert evo("tasks", "show", tmp_path / "task.py")[0] == 0
+
+
+@pytest.mark.parametrize("spec", ["kernelbench:{}/level1", "kernelbench:nowhere", "other:there"])
+def test_mistakes_end_with_code_2_and_one_line(evo, tmp_path: Path, spec: str) -> None:
+    code, _, stderr = evo("tasks", "import", spec.format(tmp_path), "--list")
+    assert code == 2 and "Traceback" not in stderr and len(stderr.splitlines()) == 1

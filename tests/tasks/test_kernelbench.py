@@ -1,0 +1,164 @@
+"""KernelBench problems as tasks: seeds, casts, tensors of the module, small sizes, and what a wrong name is told."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from evo_kernel.errors import TaskError
+from evo_kernel.tasks.first import first_kernel
+from evo_kernel.tasks.kernelbench import entries
+from evo_kernel.tasks.loading import load
+from evo_kernel.tasks.probe import probe
+from evo_kernel.tasks.surveying import survey
+from evo_kernel.types import CaseKind
+from tests.support.benchmark import LINEAR, checkout
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return checkout(tmp_path_factory.mktemp("checkout"))
+
+
+def named(root, rest):
+    return load(f"kernelbench:{root}/{rest}")
+
+
+def drawn(task, case, seed=3):
+    return task.inputs(case, torch.Generator().manual_seed(seed), "cpu")
+
+
+def test_entries_are_found_from_the_root_a_level_and_a_number(root):
+    assert [(e.level, e.number) for e in entries(f"{root}")][-2:] == [(2, 1), (3, 10)]
+    assert [e.number for e in entries(f"{root}/KernelBench/level1/")] == [1, 2, 3, 4, 5, 6, 7, 8]
+    (one,) = entries(f"{root}/level2/1_Linear_GroupNorm.py")
+    assert one.title == "Linear GroupNorm" and load(one.spec).name == "kernelbench_2_1"
+
+
+@pytest.mark.parametrize(
+    ("rest", "says"),
+    [
+        ("nowhere/level1/1", "There is no folder"),
+        ("{root}/KernelBench/level1", "names 8 problems"),
+        ("{root}/level9/1", "It has level1, level2, level3"),
+        ("{root}/level1/77", "its problems are 1 to 8"),
+        ("{root}/level1/3", "no_such_module_of_anyone"),
+        ("{root}/level1/4", "has no get_inputs"),
+        ("{root}/KernelBench/level1/1_Softmax.py/level1/1", "no folder"),
+    ],
+)
+def test_mistakes_say_what_where_and_what_to_do(root, rest, says):
+    with pytest.raises(TaskError, match=says) as caught:
+        load("kernelbench:" + rest.format(root=root))
+    assert "\n" not in str(caught.value) and caught.value.exit_code == 2
+
+
+def test_a_folder_without_levels_is_no_checkout(tmp_path):
+    with pytest.raises(TaskError, match="is no KernelBench checkout"):
+        load(f"kernelbench:{tmp_path}/level1/1")
+
+
+def test_weights_are_inputs_with_the_values_that_the_benchmark_seeds(root):
+    task = named(root, "level2/1")
+    assert task.input_names == ("x", "fc_weight", "fc_bias", "norm_weight", "norm_bias")
+    case = task.cases_of(CaseKind.CHECK)[0]
+    inputs = drawn(task, case)
+    names = {}
+    exec(LINEAR, names)
+    torch.manual_seed(42)
+    model = names["Model"](case["features"], case["out"], case["groups"])
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(inputs[1:], model.parameters(), strict=True))
+    assert torch.equal(task.reference(*inputs), model(inputs[0]).detach())
+    other = drawn(task, case, seed=4)
+    assert not torch.equal(inputs[0], other[0]) and torch.equal(inputs[1], other[1])
+
+
+def test_other_weights_give_other_outputs_and_float64_is_computed_in_float64(root):
+    task = named(root, "level2/1")
+    x, weight, *rest = drawn(task, task.cases_of(CaseKind.CHECK)[0])
+    assert not torch.allclose(task.reference(x, weight, *rest), task.reference(x, weight.flip(0), *rest))
+    assert task.truth(x, weight, *rest)[0].dtype == torch.float64
+
+
+def test_drawing_leaves_torchs_own_numbers_alone(root):
+    task = named(root, "level2/1")
+    torch.manual_seed(7)
+    wanted = torch.rand(3)
+    torch.manual_seed(7)
+    drawn(task, task.cases_of(CaseKind.CHECK)[0])
+    assert torch.equal(torch.rand(3), wanted)
+
+
+def test_check_cases_are_small_and_keep_groups_of_more_than_one(root):
+    task = named(root, "level2/1")
+    (own,) = task.cases_of(CaseKind.SEARCH)
+    assert dict(own) == {"batch_size": 512, "features": 4096, "out": 2048, "groups": 64}
+    for case in task.cases_of(CaseKind.CHECK):
+        assert case["out"] // case["groups"] >= 2 and case["batch_size"] >= 2
+        assert sum(value.numel() for value in drawn(task, case)) < 100_000
+
+
+def test_sizes_that_must_stay_equal_shrink_together(root):
+    task = named(root, "level1/7")
+    case = task.cases_of(CaseKind.CHECK)[0]
+    assert case["batch_size"] == case["dim"] < 32
+    assert survey(task.spec).stock_at == "check sizes"
+
+
+def test_sizes_that_get_inputs_spells_out_shrink_too(root):
+    task = named(root, "level1/8")
+    (own,) = task.cases_of(CaseKind.SEARCH)
+    assert own["size_224"] == 224 and task.input_specs(own)[0].shape == (4096, 3, 224, 224)
+    assert drawn(task, task.cases_of(CaseKind.CHECK)[0])[0].shape[-1] < 64
+
+
+def test_class_numbers_keep_their_dtype_and_the_task_says_so(root):
+    task = named(root, "level1/2")
+    assert drawn(task, task.cases_of(CaseKind.CHECK)[0])[1].dtype == torch.int64
+    assert "keep their dtypes" in task.description
+
+
+def test_state_that_forward_overwrites_is_an_input_that_stays_as_it_is(root):
+    task = named(root, "level3/10")
+    assert task.input_names[:3] == ("x", "start", "hidden")
+    assert "norm_running_mean" not in task.input_names  # training mode: nobody reads it
+    assert not {finding.name for finding in probe(task)} & {"reference-mutates", "reference-varies", "inputs-vary"}
+
+
+def test_allow_is_kernels_where_every_operation_has_one(root):
+    assert named(root, "level2/1").allow == named(root, "level1/1").allow == "kernels"
+    bessel = named(root, "level1/6")
+    assert bessel.allow == "mixed" and "special_i0e" in first_kernel(bessel).text
+
+
+@pytest.mark.parametrize("rest", ["level2/1", "level1/2", "level3/10"])
+def test_the_task_text_is_a_task_file_of_its_own(root, rest, tmp_path):
+    task = named(root, rest)
+    path = tmp_path / "written.py"
+    path.write_text(task.text)
+    again = load(path)
+    assert (again.identity, again.allow) == (task.identity, task.allow)
+    case = task.cases_of(CaseKind.CHECK)[0]
+    for mine, theirs in itertools.zip_longest(drawn(task, case), drawn(again, again.case(case.name))):
+        assert torch.equal(mine, theirs)
+
+
+def test_surveys_tell_the_degenerate_apart(root):
+    softmax = survey(f"kernelbench:{root}/level1/1")
+    assert (softmax.loads, softmax.checks, softmax.first) == (True, True, "kernels")
+    assert softmax.stock == ("zeros", "constant") and softmax.findings == ()  # by its own tolerance only
+    noise = survey(f"kernelbench:{root}/level1/5")
+    assert noise.degenerate and not noise.checks and "reference-varies" in noise.findings
+    linear = survey(f"kernelbench:{root}/level2/1")
+    assert not linear.degenerate and linear.first == "kernels"
+    broken = survey(f"kernelbench:{root}/level1/3")
+    assert not broken.loads and "no_such_module" in broken.reason
+
+
+def test_inputs_that_do_not_fit_are_refused_in_one_sentence(root, monkeypatch):
+    task = named(root, "level1/1")
+    monkeypatch.setattr("evo_kernel.tasks.problems.free_bytes", lambda device: 1_000_000)
+    with pytest.raises(TaskError, match=r"need 0\.5 GB and cpu has 0\.0 GB free\. Run it on"):
+        drawn(task, task.cases_of(CaseKind.SEARCH)[0])

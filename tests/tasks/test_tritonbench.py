@@ -1,0 +1,134 @@
+"""TritonBench problems as tasks: forms, fresh values, sizes of the timings, what writes to its arguments."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+from evo_kernel.errors import TaskError
+from evo_kernel.export.tritonbench import Solution, write_solution
+from evo_kernel.tasks.calls import CUT
+from evo_kernel.tasks.first import first_kernel
+from evo_kernel.tasks.loading import load
+from evo_kernel.tasks.probe import probe
+from evo_kernel.tasks.tritonbench import entries, solved
+from evo_kernel.types import CaseKind
+from tests.support.more_benchmarks import tritonbench
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return tritonbench(tmp_path_factory.mktemp("tritonbench"))
+
+
+@pytest.fixture(scope="module")
+def scaled(root):
+    return load(f"tritonbench:{root}/T/scaled_add")
+
+
+def drawn(task, case, seed=3) -> Any:
+    return task.inputs(case, torch.Generator().manual_seed(seed), "cpu")
+
+
+def test_problems_are_found_by_channel_and_name(root):
+    assert [entry.label for entry in entries(f"{root}")] == [
+        "T/fill_rows", "T/of_a_box", "T/scaled_add", "T/uncut", "G/doubled",
+    ]  # fmt: skip
+    assert entries(f"{root}/T/scaled_add.py")[0].spec == f"tritonbench:{root}/T/scaled_add"
+
+
+def test_timings_give_the_sizes_without_making_the_others(scaled):
+    (search,), (confirm,) = scaled.cases_of(CaseKind.SEARCH), scaled.cases_of(CaseKind.CONFIRM)
+    assert (dict(search), dict(confirm)) == ({"perf": 2}, {"perf": 1})  # 2^30 elements each are too many
+    assert [spec.shape for spec in scaled.input_specs(search)] == [(1 << 22,)] * 2
+    assert scaled.input_names == ("x", "y") and scaled.allow == "kernels"
+
+
+def test_a_case_has_fresh_values_of_one_form(scaled):
+    larger, case = scaled.cases_of(CaseKind.CHECK)  # of that form the test has written numbers: small timings stand in
+    assert (dict(larger), dict(case)) == ({"perf": 1}, {"perf": 0})
+    one, again, other = drawn(scaled, case), drawn(scaled, case), drawn(scaled, case, 4)
+    assert torch.equal(one[0], again[0]) and not torch.equal(one[0], other[0])
+    assert torch.equal(scaled.reference(*one), one[0] + one[1])
+    assert "1 calls of its test have other arguments" in scaled.description
+    assert not [finding for finding in probe(scaled) if finding.fatal]
+    assert "torch.ops" not in first_kernel(scaled).text
+
+
+def test_what_is_written_in_numbers_is_varied_and_what_is_written_to_is_returned(root):
+    task = load(f"tritonbench:{root}/T/fill_rows")
+    case = task.cases_of(CaseKind.CHECK)[0]
+    assert dict(case) == {"test": 1, "written": (1,)}  # the other form drops at random
+    x, rows = drawn(task, case)
+    assert sorted(rows.tolist()) == [0, 2]
+    assert len({tuple(drawn(task, case, seed)[1].tolist()) for seed in range(8)}) == 2
+    kept = x.clone()
+    made, written = task.reference(x, rows)
+    assert torch.equal(x, kept) and torch.equal(made, written) and made[rows].eq(2).all()
+
+
+def test_triton_kernels_are_interpreted_and_are_their_own_first_kernel(root):
+    task = load(f"tritonbench:{root}/G/doubled")
+    assert (task.allow, task.input_names) == ("mixed", ("x", "out"))
+    case = task.cases_of(CaseKind.CHECK)[0]
+    x, out = drawn(task, case)
+    assert torch.equal(task.reference(x, out), 2 * x) and out.eq(0).all()
+    assert torch.equal(task.truth(x.double() / 3, out)[0], x.double() / 3 * 2)
+    seed = first_kernel(task).text
+    assert "out_given = out.clone()" in seed and "_tensors(Doubled.apply(x, out_given), out_given)" in seed
+
+
+def test_the_task_text_is_a_task_file_of_its_own(scaled, tmp_path):
+    (tmp_path / "written.py").write_text(scaled.text)
+    again = load(tmp_path / "written.py")
+    case = scaled.cases_of(CaseKind.CHECK)[0]
+    assert torch.equal(drawn(scaled, case)[0], drawn(again, again.case(case.name))[0])
+
+
+@pytest.mark.parametrize(
+    ("rest", "says"),
+    [
+        ("T/of_a_box", "is called with a Box"),
+        ("T/uncut", "has no line of 146 '#'"),
+        ("T/scaled_ad", "Did you mean 'scaled_add'"),
+        ("T", "names 4 problems"),
+        ("G/scaled_add", "has no problem 'scaled_add'"),
+        ("nowhere/T/abs", "There is no folder"),
+        ("data", "is no TritonBench checkout"),
+    ],
+)
+def test_mistakes_say_what_where_and_what_to_do(root, rest, says):
+    with pytest.raises(TaskError, match=says) as caught:
+        load(f"tritonbench:{root}/{rest}")
+    assert "\n" not in str(caught.value) and caught.value.exit_code == 2
+
+
+def test_inputs_that_do_not_fit_are_refused_in_one_sentence(scaled, monkeypatch):
+    monkeypatch.setattr("evo_kernel.tasks.calls.free_bytes", lambda device: 1_000_000)
+    with pytest.raises(TaskError, match=r"need 0\.0 GB and cpu has 0\.0 GB free\. Run it on"):
+        drawn(scaled, scaled.cases_of(CaseKind.SEARCH)[0])
+
+
+def test_a_solution_answers_the_benchmarks_test_and_says_what_it_leaves(root, tmp_path):
+    parts = solved(f"{root}/T/scaled_add")
+    kernel = "CALLS = []\n\n\ndef run(x, y):\n    CALLS.append(1)\n    return x + y\n"
+    solution = Solution(parts.name, parts.entry, kernel, parts.reference, parts.form, parts.test, parts.instruction)
+    path = write_solution(solution, tmp_path, CUT)
+    code, test = path.read_text().split(CUT)
+    names: dict[str, Any] = {"print": lambda *words: None}
+    exec(code + test.replace('"cuda"', '"cpu"').replace(".cuda()", ""), names)
+    assert (len(names["CALLS"]), parts.left) == (2, 1)
+    assert torch.equal(names["test_results"]["test_case_1"], torch.tensor([4.0, 2.0]))
+    line = json.loads((tmp_path / "predictions.jsonl").read_text())
+    assert line["predict"] == solution.code() and "Functional Description: Adds.\nWrapper Entry" in line["instruction"]
+
+
+def test_a_solution_of_an_autograd_function_has_its_apply():
+    reference = "class Twice:\n    def apply(*args):\n        return args[0] * 2\n"
+    solution = Solution("twice", "Twice.apply", "def run(x):\n    return x + x\n", reference, (None,), "", "")
+    names: dict[str, Any] = {}
+    exec(solution.code(), names)
+    assert names["Twice"].apply(torch.ones(2)).tolist() == [2.0, 2.0] and names["Twice"].apply(3) == 6
