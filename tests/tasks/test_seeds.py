@@ -164,18 +164,3 @@ def test_a_seed_keeps_the_house_style(name):
     assert len(launched) >= len(kernels)
     used = {node.id for node in ast.walk(functions["run"]) if isinstance(node, ast.Name)}
     assert knobs <= used
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_baselines_compute_what_the_reference_does(name):
-    task = load(name)
-    case = task.cases_of(CaseKind.CHECK)[1]
-    inputs = task.inputs(case, torch.Generator().manual_seed(3), "cpu")
-    expected = task.outputs(*inputs)
-    assert "eager" in task.baselines
-    for label, baseline in task.baselines.items():
-        with torch.no_grad():  # as baselines are timed
-            made = baseline(*inputs)
-        for got, wanted in zip((made,) if isinstance(made, torch.Tensor) else made, expected, strict=True):
-            assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape), label
-            assert torch.allclose(got.float(), wanted.float(), rtol=0.03, atol=0.03), label
