@@ -286,12 +286,14 @@ def _kind(entry: Entry) -> type[Called]:
 
 def _seed(source: str, called: Called) -> str:
     """The benchmark's own kernels as a first kernel: its module, and `run`, which makes the task's one call."""
+    reference = source.partition(CUT)[0]
+    head = "" if "import torch" in reference else "import torch\n"  # some leave it to their tests
     names = called.names
     given = [f"{name}_given" if index in called.changed else name for index, name in enumerate(names)]
     lines = [f"    {given[index]} = {names[index]}.clone()" for index in called.changed]
     returned = "".join(f", {given[index]}" for index in called.changed)
     return (
-        f"{source.partition(CUT)[0].rstrip()}\n\n\n"
+        f"{head}{reference.rstrip()}\n\n\n"
         "def _tensors(made, *written):\n"
         "    made = made if isinstance(made, (tuple, list)) else [made]\n"
         "    flat = [part for part in made if hasattr(part, 'stride')]\n"
