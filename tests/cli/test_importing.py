@@ -31,8 +31,8 @@ def evo(monkeypatch, capsys):
 def test_import_lists_checks_and_writes(evo, tmp_path: Path) -> None:
     root = checkout(tmp_path / "checkout")
     _, listed, _ = evo("tasks", "import", f"kernelbench:{root}/level1", "--list")
-    assert len(listed.splitlines()) == 8 and listed.splitlines()[0].endswith("level1/1  Softmax")
-    for other in ("4_No_inputs", "5_Random", "6_Bessel", "2_Loss", "7_Hinge", "8_Images"):
+    assert len(listed.splitlines()) == 9 and listed.splitlines()[0].endswith("level1/1  Softmax")
+    for other in ("4_No_inputs", "5_Random", "6_Bessel", "2_Loss", "7_Hinge", "8_Images", "9_Pairs"):
         (root / f"KernelBench/level1/{other}.py").unlink()
     _, said, _ = evo("tasks", "import", f"kernelbench:{root}/level1", "--check", "--json")
     found = json.loads(said)
