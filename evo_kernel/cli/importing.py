@@ -124,7 +124,10 @@ def _export_tritonbench(rest: str, text: str, folder: Path, notes: list[str]) ->
 def _write(task: Any, file: Path) -> None:
     if file.exists():
         raise UserError(f"{file} exists already; name another file")
-    file.write_text(task.text, encoding="utf-8")
+    try:
+        file.write_text(task.text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{file} cannot be written ({error.strerror}); name another file") from error
     click.echo(f"wrote {file}; look at it with `evo-kernel tasks show {file}`")
 
 

@@ -60,7 +60,8 @@ def tasks_of(suite: str, only: Sequence[str], limit: int | None) -> list[Chosen]
     if only:
         found = [one for one in found if any(fnmatch.fnmatchcase(one.label, pattern) for pattern in only)]
     if not found:
-        raise UserError(f"no task of {suite} fits {', '.join(only) or 'it'}; `tasks import {suite} --list` names them")
+        listed = "tasks list" if suite == "builtin" else f"tasks import {suite} --list"
+        raise UserError(f"no task of {suite} fits {', '.join(only) or 'it'}; `evo-kernel {listed}` names them")
     return found[:limit]
 
 

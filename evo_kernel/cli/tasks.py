@@ -47,8 +47,9 @@ def list_tasks(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found))
         return
+    width = max(map(len, found))
     for name, description in found.items():
-        click.echo(f"{name:<16}{description.splitlines()[0] if description else ''}")
+        click.echo(f"{name:<{width}}  {description.splitlines()[0] if description else ''}")
 
 
 @tasks.command("show")

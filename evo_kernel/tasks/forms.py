@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from evo_kernel.errors import TaskError
 
 _HERE = "the inputs' device"
-_PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.memory_format)
+_PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout)
 _TAKEN = {"torch", "triton", "tl", "math", "run"}
 
 
@@ -71,10 +71,6 @@ class Call:
     @property
     def elements(self) -> int:
         return sum(tensor.numel() for tensor in self.tensors)
-
-    def detached(self) -> Call:
-        """The same without a graph of gradients: what can travel."""
-        return Call(self.form, tuple(tensor.detach() for tensor in self.tensors))
 
 
 def noted_call(entry: str, args: Any, kwargs: Any) -> Call:

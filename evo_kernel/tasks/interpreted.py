@@ -25,7 +25,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from evo_kernel.errors import TaskError
 from evo_kernel.tasks.calls import Called
-from evo_kernel.tasks.forms import Call
 from evo_kernel.tasks.task import describe
 
 DEADLINE_S = 60.0
@@ -37,13 +36,8 @@ PATIENCE = 5.0
 class Interpreted(Called):
     """A problem whose functions launch Triton kernels."""
 
-    def calls(self, seed: int, device: str = "cpu") -> list[Call]:
-        return super().calls(seed, device) if device != "cpu" else self._ask("calls", seed)
-
-    def _one_test(self, number: int, device: str) -> Call:
-        if device != "cpu":
-            return super()._one_test(number, device)
-        return self._ask("one_test", torch.initial_seed(), number)
+    def skips(self, device: str) -> bool:
+        return device == "cpu"
 
     def effects(self, values: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], tuple[int, ...]]:
         return self._ask("effects", list(values)) if values[0].device.type == "cpu" else super().effects(values)
@@ -190,21 +184,14 @@ def _tune_nothing() -> None:
     triton.autotune = autotune
 
 
-class _Here(Called):
-    """The problem inside the child."""
-
-    def do_calls(self, seed: int) -> list[Call]:
-        return [call.detached() for call in self.calls(seed)]
-
-    def do_one_test(self, seed: int, number: int) -> Call:
-        torch.manual_seed(seed)
-        return self._one_test(number, "cpu").detached()
+class _Here(Interpreted):
+    """The problem inside the child: what it is asked for, it does itself."""
 
     def do_effects(self, values: list[torch.Tensor]) -> tuple[list[torch.Tensor], tuple[int, ...]]:
-        return self.effects(values)
+        return Called.effects(self, values)
 
     def do_reference(self, values: list[torch.Tensor]) -> Any:
-        return self.reference()(*values)
+        return Called.reference(self)(*values)
 
 
 if __name__ == "__main__":

@@ -116,6 +116,8 @@ def reduced(problem: Problem, own: Mapping[str, Size], wanted: Sequence[int]) ->
             trials = [sizes | {name: proposal} for proposal in proposals]
             if len(equal) > 1 and sizes[name] == own[name]:  # two names of one size may have to stay equal
                 trials += [sizes | {other: _at_most(own[other], _first(p)) for other in equal} for p in proposals]
+            if sizes[name] == own[name]:  # a size that is twice another, say, may have to stay so
+                trials += [sizes | scaled for p in proposals if (scaled := _scaled(own, sizes, name, p))]
             for trial in trials:
                 if spent > OPERATIONS:
                     return sizes
@@ -133,6 +135,17 @@ def reduced(problem: Problem, own: Mapping[str, Size], wanted: Sequence[int]) ->
         if sizes == before:
             break
     return sizes
+
+
+def _scaled(own: Mapping[str, Size], now: Mapping[str, Size], name: str, wanted: Size) -> dict[str, Size]:
+    """All plain sizes that are still their own, scaled as `name` is; nothing where that does not divide."""
+    had = own[name]
+    if not isinstance(had, int) or not isinstance(wanted, int) or had % wanted:
+        return {}
+    plain = {other: value for other, value in own.items() if isinstance(value, int) and now[other] == value}
+    if any(value * wanted % had or value * wanted // had < 2 for value in plain.values()):
+        return {}
+    return {other: value * wanted // had for other, value in plain.items()}
 
 
 def _as_divided(problem: Problem, own: Mapping[str, Size], trial: Mapping[str, Size]) -> bool:
