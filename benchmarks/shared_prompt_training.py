@@ -96,6 +96,9 @@ class Decoder(nn.Module):
         self.d = size.width // size.heads
         self.embedding = nn.Embedding(size.vocabulary, size.width)
         self.layers = nn.ModuleList([Layer(size) for _ in range(size.layers)])
+        for parameter in self.parameters():
+            if parameter.dim() > 1:
+                nn.init.normal_(parameter, std=0.02)  # small: every token is nearly as likely as any other
 
     def forward(self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
         x = self.embedding(tokens)
@@ -251,9 +254,6 @@ def compare(size: Size, device: str, deadline: float) -> list[dict[str, Any]]:
     torch.manual_seed(0)
     cuda = device != "cpu"
     model = Decoder(size).to(device, torch.bfloat16 if cuda else torch.float64)
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            nn.init.normal_(parameter, std=0.02)
     step = drawn(size, device)
     packed = {"flex": by_flex, "first kernels": FirstKernels.apply} if cuda else {"reference": by_reference}
     ways: dict[str, Callable[[], torch.Tensor]] = {"replicated": lambda: replicated_loss(model, step)}
