@@ -23,7 +23,7 @@ from mcp.server.stdio import stdio_server
 from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, PaginatedRequestParams, TextContent, Tool
 
 from evo_kernel.cli.shift import Shift
-from operators.workbench.tool import unfit
+from operators.workbench.tool import ToolFailed, checked
 
 SESSIONS = 32  # clients of HTTP at once
 JUDGED = 16  # calls at once that wait for the judge, or for their turn
@@ -91,10 +91,11 @@ def server_of(shift: Shift) -> Server[Any]:
 def _call(shift: Shift, tool: str, arguments: dict[str, Any]) -> tuple[str, bool]:
     """(text, whether it failed)."""
     if tool in OWN:
-        schema = OWN[tool].input_schema
-        if wrong := unfit(tool, schema, arguments):
-            return f"Failed: {wrong}", True
-        return (shift.brief() if tool == "brief" else shift.give_up(arguments["reason"])), False
+        try:
+            given = checked(tool, OWN[tool].input_schema, arguments)
+        except ToolFailed as failure:
+            return f"Failed: {failure}", True
+        return (shift.brief() if tool == "brief" else shift.give_up(given["reason"])), False
     outcome = shift.call(tool, arguments)
     return outcome.text, outcome.failed
 

@@ -99,10 +99,19 @@ class PopulationLineage:
     population: LineagePopulation
 
     def versions(self, limit: int, order: Order = "newest", of: int | None = None) -> Sequence[Version]:
+        if of is not None:
+            self._check(of)
         return [Version(**vars(row)) for row in self.population.versions(limit, order, of)]
 
     def version(self, number: int) -> Relative:
+        self._check(number)
         return self.population.relative(number).as_scored(apply_knobs)
+
+    def _check(self, number: int) -> None:
+        """Raises PopulationError in words for agents, which are told no paths of the host."""
+        last = max((one.candidate for one in self.population.latest(1)), default=0)
+        if not 1 <= number <= last:
+            raise PopulationError(f"there is no version C{number}; they are numbered 1 to {last}")
 
     def best(self) -> Relative | None:
         best = self.population.best()

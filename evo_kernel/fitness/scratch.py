@@ -34,7 +34,8 @@ class Scratch:
         self.path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{kind}-" if kind else PREFIX))
         # Closed on exec: a child that outlives us must not keep the folder.
         self._owner = os.open(self.path / OWNER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        fcntl.flock(self._owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with contextlib.suppress(OSError):  # where there are no locks nobody else can take it either
+            fcntl.flock(self._owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._lock = threading.Lock()
 
     def close(self) -> None:

@@ -51,7 +51,7 @@ class Attempt:
         given = arguments if isinstance(arguments, str) else json.dumps(dict(arguments), default=str)
 
         def keep(outcome: Outcome) -> None:
-            data = {"tool": tool[:100], "arguments": given[:LONGEST], "outcome": outcome.as_data()}
+            data = {"tool": _sound(tool[:100]), "arguments": _sound(given[:LONGEST]), "outcome": outcome.as_data()}
             self._diary.append(self.brief.attempt, TOOL, data, charged=dict(outcome.charged), gpu_s=outcome.gpu_s)
             self._note(tool, outcome)
 
@@ -104,3 +104,8 @@ class Attempt:
         action = f"{tool} {facts['evaluation']}" + (f": {facts['idea']}" if facts.get("idea") else "")
         detail = facts.get("refused") or facts.get("reason", "")
         self._steps.append(Step(action, "kept" if kept else "rolled back", str(detail)[:300], outcome.wall_s))
+
+
+def _sound(text: str) -> str:
+    """As it can be stored: half a surrogate pair, which JSON can spell, cannot."""
+    return text.encode("utf-8", "replace").decode()

@@ -76,7 +76,7 @@ def parsed(name: str, words: list[str]) -> argparse.Namespace:
         parser.add_argument("words", nargs="+" if name == "knowledge" else "*")
     if name == "note":
         parser.add_argument("text")
-        parser.add_argument("--evidence", nargs="+", required=True, metavar="EVALUATION:SAMPLES")
+        parser.add_argument("--evidence", nargs="+", type=cited, required=True, metavar="EVALUATION:SAMPLES")
     if name == "tool":
         parser.add_argument("name")
         parser.add_argument("arguments", nargs="?", default="{}", help="one JSON object")
@@ -88,6 +88,13 @@ def number(text: str) -> int:
     if not digits.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is no version: write 3 or C3, as ./lineage names them")
     return int(digits)
+
+
+def cited(text: str) -> dict[str, object]:
+    name, _, samples = text.rpartition(":") if ":" in text else (text, "", "0")
+    if not name or not samples.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no evidence: write E4.1:0, the name and its samples a case")
+    return {"evaluation": name, "samples": int(samples)}
 
 
 def request_of(name: str, given: argparse.Namespace) -> tuple[str, object]:
@@ -106,9 +113,7 @@ def request_of(name: str, given: argparse.Namespace) -> tuple[str, object]:
         return "knowledge", {"query": " ".join(given.words)}
     if name == "notes":
         return "notes", {"query": " ".join(given.words)} if given.words else {}
-    cited = [one.rpartition(":") for one in given.evidence]
-    evidence = [{"evaluation": head or tail, "samples": int(tail) if head else 0} for head, _, tail in cited]
-    return "note", {"text": given.text, "evidence": evidence}
+    return "note", {"text": given.text, "evidence": given.evidence}
 
 
 def inside(path: str) -> str:

@@ -143,7 +143,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
         lines = path.read_text(encoding="utf-8").splitlines()
         if not lines or json.loads(lines[0]).get("format") != FORMAT:
             raise ValueError("the first line does not name the format")
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise UserError(
             f"{path} is no recording of model traffic ({error}). Make one with a run that records."
         ) from None

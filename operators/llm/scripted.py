@@ -156,7 +156,7 @@ class _Lines:
                     self._take(json.loads(line), i)
         except OSError as error:
             raise UserError(f"{path}: the script of the model cannot be read: {error.strerror}.") from None
-        except (ValueError, KeyError, TypeError, AttributeError, re.error) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, re.error) as error:
             raise UserError(f'{path}: each line must be JSON such as {{"content": "…"}}: {error!r}.') from None
         self._next = 0
 
@@ -172,7 +172,10 @@ class _Lines:
         raise ModelFailed(f"{self._path}: the script holds no more answers. Add a line with a `match`.", "invalid")
 
     def _take(self, data: Mapping[str, Any], line: int) -> None:
-        message = Message("assistant", data.get("content", ""), tuple(_tool_calls(data.get("tool_calls", ()), line)))
+        content = data.get("content") or ""  # null beside tool calls, as providers write it
+        message = Message("assistant", content, tuple(_tool_calls(data.get("tool_calls") or (), line)))
+        if not all(isinstance(one, str) for one in (content, *(call.name for call in message.tool_calls))):
+            raise TypeError("content and names of tools are texts")
         if "match" in data:
             self._always.append((re.compile(data["match"], re.DOTALL), message))
         else:

@@ -129,6 +129,29 @@ _SPECS = (
 
 CATALOGUE: Mapping[str, StrategySpec] = MappingProxyType({spec.name: spec for spec in _SPECS})
 STOP = Strategy("stop", CATALOGUE["stop"].family)
+PAYS: Mapping[str, str] = MappingProxyType({
+    "one-pass-row": "a row is read more than once and fits (up to about 16,384 fp32 elements)",
+    "multi-pass-row": "rows spill, or are longer than about 16,384 fp32 elements",
+    "online-row": "a later pass needs what an earlier one found, and the row is too long to hold",
+    "rows-per-program": "rows have a few hundred elements; not thousands",
+    "tile-2d": "accesses along the other axis are strided, or neighbours read the same data",
+    "split-k": "there are fewer output tiles than the 132 multiprocessors, and the loop is long",
+    "swizzle": "operands are larger than the L2 (50 MB); nothing where they fit",
+    "hoist": "a loop repeats loads or scales every term; plain arithmetic is moved by the compiler anyway",
+    "persistent": "tiles are short and many more than multiprocessors",
+    "drop-masks": "predicates cost instructions; little where memory is what bounds",
+    "cache-hints": "a stream evicts what is read again; nothing where all fits into L2, or all is read once",
+    "tensor-descriptor": "two-dimensional tiles have strides of whole 16 bytes",
+    "software-pipeline": "a loop waits for loads and few programs hide that",
+    "causal-skip": "a mask hides whole blocks: about half of the work",
+    "exp2": "exponentials are scaled anyway; little where memory is what bounds",
+    "accumulate-type": "sums are wider than the contract needs, or converted in the loop",
+    "input-precision": "operands are fp32 and the contract allows tf32; nothing where they are half",
+    "fuse-producer": "each element of the buffer is read few times",
+    "fuse-consumer": "it reads the buffer at the same indices",
+})  # fmt: skip
+"""Strategy → where it pays, or does not: the heart of its guide, for those who choose."""
+
 DESCRIPTION = "description"
 """The parameter in which a strategy outside the catalogue says in words what it does."""
 

@@ -24,7 +24,7 @@ import numpy as np
 from evo_kernel.errors import OperatorFailed
 from evo_kernel.types import Call, Credit, Decision, Strategy
 from operators.llm.base import Message, Model, ModelFailed
-from operators.macro.catalogue import FAMILIES, MAX_DESCRIPTION, description, proposed
+from operators.macro.catalogue import FAMILIES, MAX_DESCRIPTION, PAYS, description, proposed
 from operators.macro.features import MacroState, context
 from operators.macro.policies import Policy, UniformPolicy
 from operators.prompts.evidence import strategy_line, undescribed
@@ -173,12 +173,21 @@ def stated(confidence: float, count: int, at: int) -> tuple[float, ...]:
 
 
 def offers_text(offered: Sequence[Strategy], budget: int, free: bool) -> str:
-    """The offers by number; what they do is left out from the end where it does not fit."""
+    """The offers by number, what they do, and once for each name where that pays.
+
+    Where it does not fit, where they pay is left out, then what they do, from the end.
+    """
     short = [f"{number}. {strategy_line(undescribed(strategy))}" for number, strategy in enumerate(offered, start=1)]
     full = [f"{line}: {description(strategy)}" for line, strategy in zip(short, offered, strict=True)]
+    pays = list(full)
+    for name in dict.fromkeys(strategy.name for strategy in offered):
+        at = next(n for n, strategy in enumerate(offered) if strategy.name == name)
+        pays[at] += f". Pays where {PAYS[name]}" if name in PAYS else ""
     if free:
         last = f"{len(offered) + 1}. a strategy of your own, where none of these is the right one (fill in `proposal`)"
-        short, full = [*short, last], [*full, last]
+        short, full, pays = [*short, last], [*full, last], [*pays, last]
+    if tokens("\n".join(pays)) <= budget:
+        return "\n".join(pays)
     said = len(full)
     while said and tokens("\n".join([*full[:said], *short[said:]])) > budget:
         said -= 1

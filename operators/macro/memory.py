@@ -25,6 +25,7 @@ from evo_kernel.types import Credit, Strategy, TaskCard
 from operators.macro.catalogue import CATALOGUE, UNGUIDED
 
 ENOUGH = 3  # attempts of our own that outweigh what others say of a strategy
+LARGEST = 50.0  # log gain of one attempt: no kernel is made e^50 times as fast
 ALIKE = 0.5  # least share of common traits of a task whose lessons are shown
 
 _WORDS = {  # trait -> what a reference that has it calls or writes
@@ -57,7 +58,7 @@ class Lesson:
         return self.log_gain / self.times
 
     def __post_init__(self) -> None:
-        if self.times < 1 or not 0 <= self.witnessed <= self.times or not math.isfinite(self.log_gain):
+        if self.times < 1 or not 0 <= self.witnessed <= self.times or not abs(self.log_gain) <= LARGEST * self.times:
             raise ValueError(f"a lesson rests on at least one attempt, and witnesses are among them: {self}")
 
 
@@ -163,7 +164,7 @@ def read_lessons(path: Path) -> tuple[Lesson, ...]:
         return tuple(_lesson(json.loads(line)) for line in lines if line.strip())
     except OSError as error:
         raise UserError(f"{path}: the lessons cannot be read: {error.strerror}.") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{path}: this is no file of lessons ({error}). Write one anew from its population.") from None
 
 

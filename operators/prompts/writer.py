@@ -10,7 +10,6 @@ One object is shared by the operators of a run: the memory in it learns from eve
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Protocol
@@ -114,10 +113,7 @@ class Prompts:
 
     def as_scored(self, relative: Relative) -> Relative:
         """The candidate with the knobs that it was scored with written into its source."""
-        knobs = relative.evaluation.knobs if relative.evaluation is not None else ()
-        if not knobs or self._apply_knobs is None:
-            return relative
-        return replace(relative, source=self._apply_knobs(relative.source, knobs))
+        return relative if self._apply_knobs is None else relative.as_scored(self._apply_knobs)
 
     def remembered(self, task: TaskCard) -> list[Part]:
         """What has paid: in this population, and elsewhere on tasks like this one."""

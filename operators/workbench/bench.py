@@ -87,7 +87,7 @@ class Workbench:
         with contextlib.ExitStack() as held:
             try:
                 tool = self._tool(name)
-                given = checked(tool, arguments)
+                given = checked(name, tool.parameters, arguments)
             except ToolFailed as failure:
                 tool, given, wrong = None, {}, failure
             else:

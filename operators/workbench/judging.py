@@ -11,7 +11,7 @@ from typing import Any
 
 from evo_kernel.errors import InfraError, UserError
 from evo_kernel.types import Brief, CaseKind, Evaluation, Knobs, Purpose, Source, Status
-from operators.macro.catalogue import FAMILIES
+from operators.macro.catalogue import FAMILIES, OTHER, STOP
 from operators.workbench.files import PATH
 from operators.workbench.protocols import Bench, Evidence, GateVerdict, Lineage
 from operators.workbench.told import facts_of, told
@@ -167,7 +167,7 @@ class Judging:
 
     def _submit(self, arguments: Mapping[str, Any]) -> Told:
         strategy = re.sub(r"[\s_]+", "-", arguments["strategy"].strip().lower())
-        if not _NAME.match(strategy):
+        if not _NAME.match(strategy) or strategy in (STOP.name, OTHER):
             raise ToolFailed("`strategy` must be a short name of small letters, digits and hyphens, such as split-k")
         parents = self._parents(arguments)
         source = self._source(arguments)

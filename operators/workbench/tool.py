@@ -68,21 +68,25 @@ def schema(required: tuple[str, ...] = (), **properties: Mapping[str, Any]) -> d
     }
 
 
-def checked(tool: WorkTool, arguments: str | Mapping[str, Any]) -> Mapping[str, Any]:
-    """The arguments as data that fits the tool's schema. Raises ToolFailed."""
+def checked(name: str, parameters: Mapping[str, Any], arguments: str | Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments of a tool of that name as data that fits its schema. Raises ToolFailed."""
     given: Any = arguments
     if isinstance(arguments, str):
         if len(arguments) > MAX_ARGUMENTS:
-            raise ToolFailed(f"the arguments of {tool.name} are longer than {MAX_ARGUMENTS} characters; send less")
+            raise ToolFailed(f"the arguments of {name} are longer than {MAX_ARGUMENTS} characters; send less")
         try:
             given = json.loads(arguments or "{}")
         except (ValueError, RecursionError) as error:
-            raise ToolFailed(f"the arguments of {tool.name} are no JSON ({error}); {usage(tool)}") from None
+            raise ToolFailed(f"the arguments of {name} are no JSON ({error}); {_usage(parameters)}") from None
     if not isinstance(given, Mapping):
-        raise ToolFailed(f"the arguments of {tool.name} must be one JSON object; {usage(tool)}")
-    given = {name: _plain(value) for name, value in given.items() if value is not None}
-    if wrong := unfit(tool.name, tool.parameters, given):
-        raise ToolFailed(wrong)
+        raise ToolFailed(f"the arguments of {name} must be one JSON object; {_usage(parameters)}")
+    given = {key: _plain(value) for key, value in given.items() if value is not None}
+    unknown = sorted(map(str, given.keys() - parameters["properties"].keys()))
+    if unknown:
+        said = ", ".join(one[:60] for one in map(repr, unknown[:8]))
+        raise ToolFailed(f"{name} takes no {said}; {_usage(parameters)}")
+    if wrong := problem(given, parameters):
+        raise ToolFailed(f"the arguments of {name} do not fit: {wrong}; {_usage(parameters)}")
     return given
 
 
@@ -108,21 +112,8 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def unfit(name: str, parameters: Mapping[str, Any], given: Mapping[str, Any]) -> str:
-    """Why these arguments do not fit, and which do; empty where they do."""
-    unknown = sorted(map(str, given.keys() - parameters["properties"].keys()))
-    if unknown:
-        return f"{name} takes no {', '.join(one[:60] for one in map(repr, unknown[:8]))}; {_usage(parameters)}"
-    wrong = problem(given, parameters)
-    return f"the arguments of {name} do not fit: {wrong}; {_usage(parameters)}" if wrong else ""
-
-
-def usage(tool: WorkTool) -> str:
-    """How to call it, in a line."""
-    return _usage(tool.parameters)
-
-
 def _usage(parameters: Mapping[str, Any]) -> str:
+    """How to call it, in a line."""
     needed = set(parameters["required"])
     parts = [
         f"{name}: {_kind(one)}" + ("" if name in needed else " (optional)")

@@ -114,13 +114,13 @@ def test_an_interrupted_tell_keeps_what_was_told(monkeypatch: pytest.MonkeyPatch
     before = signal.signal(signal.SIGTERM, _terminated)
     try:
         with monkeypatch.context() as within:
-            within.setattr(outside, "judge_and_tell", cut)  # it is a candidate by then
+            within.setattr(outside, "judged", cut)  # as if it came while the judge starts
             ended = evo("tell", FILE, "--attempt", brief["attempt"], "cut.py")
     finally:
         signal.signal(signal.SIGTERM, before)
     assert ended.exit_code == 130 and f"attempt {brief['attempt']} is kept" in ended.output
-    again = evo("tell", FILE, "--attempt", brief["attempt"], "cut.py", "--json")
-    assert told(again)["status"] == "passed"
+    assert told(evo("ask", FILE, "--attempt", brief["attempt"]))["attempt"] == brief["attempt"]
+    evo("tell", FILE, "--attempt", brief["attempt"], "--fail", "it was cut off")
 
 
 def test_a_ticket_expires() -> None:

@@ -149,6 +149,12 @@ def test_a_script_in_a_file(tmp_path):
     assert said[2].finish == "tool_calls" and json.loads(said[2].message.tool_calls[0].arguments) == {"path": "x"}
     with pytest.raises(ModelFailed, match="no more answers"):
         model.complete(ASK)
+    (tmp_path / "null").write_text('{"content": null, "tool_calls": [{"name": "x"}]}')
+    assert ScriptedModel.from_file(tmp_path / "null").complete(ASK).message.content == ""
+    for wrong in ("[" * 100_000, '{"content": 5}', '{"tool_calls": [{"name": 5}]}'):
+        (tmp_path / "bad").write_text(wrong)
+        with pytest.raises(UserError, match="each line must be JSON"):
+            ScriptedModel.from_file(tmp_path / "bad")
     (tmp_path / "bad").write_text('{"content": }')
     with pytest.raises(UserError, match="each line must be JSON"):
         ScriptedModel.from_file(tmp_path / "bad")

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from evo_kernel.errors import OperatorFailed
-from evo_kernel.types import Source, Tried
+from evo_kernel.types import Source, Strategy, Tried
 from operators.llm.base import ModelFailed
 from operators.macro.bandit import BanditPolicy
-from operators.macro.catalogue import STOP, proposed
+from operators.macro.catalogue import CATALOGUE, PAYS, STOP, description, proposed
 from operators.macro.features import MacroState
 from operators.macro.llm_policy import LlmPolicy, answer_schema, offers_text, read_answer, stated
 from operators.macro.mixed import MixedPolicy
@@ -153,3 +153,16 @@ def test_policies_can_be_mixed():
     assert 4 <= names.count("llm") <= 28 and names.count("llm") + names.count("bandit") == 60
     with pytest.raises(ValueError, match="weights"):
         MixedPolicy([])
+
+
+def test_offers_say_once_for_each_name_where_they_pay():
+    assert set(PAYS) == set(CATALOGUE) - {"stop"}
+    twice = (*OFFERED, dataclasses.replace(OFFERED[0], region="kernel other"))
+    text = offers_text(twice, 10_000, False)
+    assert text.count(f"Pays where {PAYS[OFFERED[0].name]}") == 1
+    room = tokens(offers_text(twice, 10_000, False)) - 1
+    assert "Pays where" not in offers_text(twice, room, False) and description(OFFERED[0]) in offers_text(
+        twice, room, False
+    )
+    everything = tuple(Strategy(name, spec.family, "kernel k") for name, spec in CATALOGUE.items())
+    assert tokens(offers_text(everything, 2500, True)) < 1400  # of 2,500 that offers may take

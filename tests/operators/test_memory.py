@@ -86,6 +86,8 @@ def test_lessons_survive_a_file(tmp_path):
         '{"task": "t", "traits": [], "strategy": "exp2", "times": 0, "witnessed": 0, "log_gain": 0}',
         '{"task": "t", "traits": [], "strategy": "exp2", "times": 1, "witnessed": 2, "log_gain": 0}',
         '{"task": "t", "traits": [], "strategy": "exp2", "times": 1, "witnessed": 0, "log_gain": NaN}',
+        '{"task": "t", "traits": [], "strategy": "exp2", "times": 1, "witnessed": 0, "log_gain": 1e300}',
+        "[" * 100_000,
         '{"task": "t", "traits": [], "strategy": "exp2", "times": "1", "witnessed": 0, "log_gain": 0}',
         '{"task": "t", "traits": "x", "strategy": "exp2", "times": 1, "witnessed": 0, "log_gain": 0}',
     ],

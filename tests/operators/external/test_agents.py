@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from evo_kernel.budget import Budget, Ledger
-from evo_kernel.cli.workbench import open_workbench, rooms_of
+from evo_kernel.cli.workbench import PopulationLineage, open_workbench, rooms_of
 from evo_kernel.engine import Engine, EngineSettings
-from evo_kernel.errors import OperatorFailed
+from evo_kernel.errors import OperatorFailed, PopulationError
 from evo_kernel.types import Proposal, Purpose, Source
 from operators.external.attempt import Attempt
 from operators.external.folder import COMMANDS, furnish
@@ -281,6 +281,7 @@ def test_noise_at_the_desk_holds_up_nobody(setting: Setting) -> None:
         try: say(b"x" * 600000 + b"\\n")
         except OSError as error: print("hung up")
         say(b'{"tool": "no_such", "arguments": {}}\\n'); say(b'{"tool": "evaluate", "arguments": "nonsense"}\\n')
+        say(b'{"tool": "half \\\\ud800", "arguments": "{}"}\\n'); say(b'{"tool": "probe", "arguments": "\\\\ud800"}\\n')
         say(b'{"tool": "evaluate", "arguments": {"idea": "gone at once"}}\\n', False).close()
         """
     )
@@ -290,6 +291,7 @@ def test_noise_at_the_desk_holds_up_nobody(setting: Setting) -> None:
     log = setting.log()
     assert proposal.source.text != FIRST.text
     assert log.count("a request is") >= 4 and "there is no tool 'no_such'" in log and "are no JSON" in log
+    assert "there is no tool 'half" in log and "broke down" not in log
 
 
 def test_a_workspace_cannot_lead_out(setting: Setting, tmp_path: Path) -> None:
@@ -336,3 +338,29 @@ def test_a_command_is_needed() -> None:
     with pytest.raises(ValueError, match="needs a command"):
         ExternalSettings("  ")
     assert "very-secret" not in repr(ExternalSettings("sh", environment={"KEY": "very-secret"}))
+
+
+@pytest.mark.parametrize(("cited", "samples"), [("E4.1:3", 3), ("E4.1", 0), ("E4.1:x", None), (":3", None)])
+def test_evidence_is_read_or_said_how(
+    cited: str, samples: int | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from operators.external import client
+
+    words = ["note", "rows gain", "--evidence", cited]
+    monkeypatch.setattr("sys.argv", ["client.py", *words])
+    if samples is None:
+        with pytest.raises(SystemExit):
+            client.parsed("note", words[1:])
+        assert "is no evidence: write E4.1:0" in capsys.readouterr().err
+    else:
+        _, given = client.request_of("note", client.parsed("note", words[1:]))
+        assert given == {"text": "rows gain", "evidence": [{"evaluation": "E4.1", "samples": samples}]}
+
+
+def test_agents_are_told_no_paths_of_the_host(setting: Setting) -> None:
+    lineage = PopulationLineage(setting.population)
+    assert lineage.version(1).candidate == 1
+    for ask in (lambda: lineage.version(2), lambda: lineage.versions(3, "path", 7)):
+        with pytest.raises(PopulationError, match=r"there is no version C\d; they are numbered 1 to 1") as caught:
+            ask()
+        assert str(setting.folder.parent) not in str(caught.value)

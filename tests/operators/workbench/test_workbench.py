@@ -221,6 +221,7 @@ def test_submit_commits_only_what_the_gate_lets_through(work, bench):
     assert first.text.startswith("Not committed.") and first.submission is None
     assert first.charged == {"score": 2, "confirm": 2} and first.gpu_s == 2.0
     assert "refused already" in refused(work, "submit", idea="slower", strategy="bad-idea")
+    assert "must be a short name" in refused(work, "submit", idea="slower", strategy="stop")
     work.call("write_file", {"path": "kernel.py", "text": kernel(50.0)})
     done = work.call("submit", {"idea": "faster", "strategy": "Split K", "family": "tiling", "merged_from": [2]})
     assert done.submission and done.submission.strategy == "split-k" and done.submission.parents == (2,)
