@@ -33,7 +33,17 @@ def test_a_suite_searches_goes_on_after_a_failure_and_is_done_once(tmp_path: Pat
     (tmp_path / "twice.py").write_text(TINY)
     (tmp_path / "broken.py").write_text("import nothing_of_this_name\n")
     (tmp_path / "mine.txt").write_text(f"# two\n{tmp_path}/broken.py\n{tmp_path}/twice.py  # small\n")
-    words = ("--to", f"{tmp_path}/out", "--evaluations", "1", "--device", "cpu", "--json")
+    words = (
+        "--to",
+        f"{tmp_path}/out",
+        "--evaluations",
+        "1",
+        "--device",
+        "cpu",
+        "--set",
+        "judge.tune_plans=0",
+        "--json",
+    )
     ended = evo_main(capsys, monkeypatch, "suite", f"{tmp_path}/mine.txt", *words)
     assert ended.returncode == 1, ended.stderr
     broken, twice = json.loads(ended.stdout)["tasks"]
