@@ -191,6 +191,10 @@ class PopulationReader:
         """Candidates that passed and were not refuted, in the environment shown; the fastest first."""
         return self._standings().leaders(count)
 
+    def confirmed(self) -> list[int]:
+        """Confirmed candidates in the environment shown; the fastest first."""
+        return self._standings().confirmed()
+
     def history(self, environment: int | None = None) -> list[dict[str, Any]]:
         """How the best grew: a row for every score that beat all before it."""
         return self._standings(environment).history()
