@@ -30,9 +30,7 @@ class Recorded:
 def record(chosen: Sequence[Chosen], device: str) -> tuple[Task, list[Recorded]]:
     """Record candidates of one population again. Raises UserError where plans are not the judged ones."""
     if not chosen[0].task:
-        raise UserError(
-            f"{chosen[0].population} does not say which task it is about: export from a file that `run` made"
-        )
+        raise UserError(f"{chosen[0].population} does not say what its task is: export from a file that `run` made")
     task = load(chosen[0].task)
     with open_judge(task, device=device, settings=JudgeSettings(tune_plans=0)) as judge:
         found = [_recorded(one, task, judge.environment, judge.plans) for one in chosen]
