@@ -23,6 +23,12 @@ from evo_kernel.cli.options import JSON, POPULATION
     help="Take in another population's champions, of the same operator in another dtype or on another GPU; repeatable.",
 )
 @click.option(
+    "--backward",
+    type=click.Path(path_type=Path),
+    metavar="POPULATION",
+    help="Champions that compute the gradients; without it autograd differentiates the reference.",
+)
+@click.option(
     "--layout",
     type=click.Choice(["package", "hub"]),
     default="package",
@@ -38,6 +44,7 @@ def export(
     name: str | None,
     candidate: int | None,
     also: tuple[Path, ...],
+    backward: Path | None,
     layout: str,
     unconfirmed: bool,
     device: str,
@@ -56,6 +63,7 @@ def export(
         checked_name(name)
     first = choose(population, candidate, unconfirmed)
     groups = [first, *(choose(path, None, unconfirmed) for path in also)]
+    gradients = [choose(backward, None, unconfirmed)] if backward is not None else []
 
     from importlib.metadata import version  # from here on it takes seconds
 
@@ -64,7 +72,8 @@ def export(
     from evo_kernel.export.hub import write_repository
     from evo_kernel.export.package import write_package
 
-    made = package(name, [record(chosen, device) for chosen in groups], version("evo-kernel"))
+    forward, backwards = ([record(chosen, device) for chosen in each] for each in (groups, gradients))
+    made = package(name, forward, backwards, version("evo-kernel"))
     written = write_package(made, folder) if layout == "package" else write_repository(made, folder)
     if as_json:
         data = {"candidate": first[0].view.candidate, "package": made.name, "kernels": list(made.kernels)}

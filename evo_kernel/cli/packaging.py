@@ -21,22 +21,30 @@ from evo_kernel.tasks.task import Case, Task, TensorSpec
 from evo_kernel.types import CaseKind
 
 
-def package(name: str | None, parts: Sequence[tuple[Task, Sequence[Recorded]]], version: str) -> Package:
+def package(
+    name: str | None,
+    forward: Sequence[tuple[Task, Sequence[Recorded]]],
+    backward: Sequence[tuple[Task, Sequence[Recorded]]],
+    version: str,
+) -> Package:
     """One package of one or more populations' champions. The first one's reference is what the operator computes."""
-    task, _ = parts[0]
+    task, _ = forward[0]
+    parts = [*forward, *backward]
     operator = identifier(task.name)
     name = name or f"{operator}_kernel"
     clashes = len({one.name for _, kernels in parts for one in kernels}) < sum(len(kernels) for _, kernels in parts)
     if clashes:
         parts = [(t, [_renamed(one, t) for one in kernels]) for t, kernels in parts]
-    _refuse_strangers(parts)
+    forward, backward = parts[: len(forward)], parts[len(forward) :]
+    _refuse_strangers(forward)
+    _refuse_strangers(backward)
     plans = {f"{one.name}.{case}": one.plans[case].model_dump_json()
              for t, kernels in parts for one in kernels for case in _shown(t)}  # fmt: skip
     return Package(
         name=name,
         operator=operator,
         description=task.description or task.name,
-        manifest=_manifest(name, operator, parts, version),
+        manifest=_manifest(name, operator, forward, version) | {"backward": _backward(task, backward)},
         kernels={one.name: one.source for _, kernels in parts for one in kernels},
         tasks={f"{t.name}/{path}": text for t, _ in parts for path, text in task_files(t).items()},
         helpers={key: text for t, _ in parts for key, text in _helpers(t.text).items()},
@@ -51,8 +59,9 @@ def _renamed(one: Recorded, task: Task) -> Recorded:
 
 def _refuse_strangers(parts: Sequence[tuple[Task, Sequence[Recorded]]]) -> None:
     """All must compute the same operator. Raises UserError."""
-    first, names = parts[0][0], [task.name for task, _ in parts]
+    names = [task.name for task, _ in parts]
     for task, _ in parts[1:]:
+        first = parts[0][0]
         if task.input_names != first.input_names:
             raise UserError(
                 f"{task.name} takes {', '.join(task.input_names)} where {first.name} takes "
@@ -84,6 +93,7 @@ def _manifest(
         "made_by": f"evo-kernel {version}",
         "namespace": name,
         "op": operator,
+        "task": task.name,
         "names": names,
         "schema": f"({arguments}) -> {_returns(len(every[0].outputs))}",
         "outputs": len(every[0].outputs),
@@ -95,6 +105,20 @@ def _manifest(
         "not_executed": [
             case.name for t, recorded in parts for case in t.cases if not _executed(recorded[0].chosen, case)
         ],
+    }
+
+
+def _backward(task: Task, parts: Sequence[tuple[Task, Sequence[Recorded]]]) -> dict[str, Any] | None:
+    """Of kernels that compute gradients: their ranges, and which of (inputs, gradients of outputs) each argument is."""
+    if not parts:
+        return None
+    gradient = parts[0][0]
+    arguments = traits.backward_arguments(task, gradient)
+    names = list(gradient.input_names)
+    return {
+        "task": gradient.name,
+        "arguments": arguments,
+        "ranges": [span for t, recorded in parts for span in _ranges(t, recorded, names)],
     }
 
 

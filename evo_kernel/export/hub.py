@@ -25,7 +25,7 @@ def write_repository(package: Package, folder: Path) -> list[Path]:
     files = {f"{VARIANT}/{path}": text for path, text in module_files(package).items()} | {
         f"{VARIANT}/{package.name}/__init__.py": _same_names(exported),
         f"{VARIANT}/metadata.json": json.dumps({"version": 1, "python-depends": []}) + "\n",
-        "README.md": CARD + readme(package.name, package.operator, package.manifest, package.provenance),
+        "README.md": CARD + readme(package.name, package.operator, package.manifest, package.provenance, VARIANT),
         "LICENSE-NOTE.md": LICENSE_NOTE.format(name=VARIANT),
     }
     return write_files(files, folder)

@@ -109,13 +109,15 @@ def _equal(columns: Sequence[Sequence[Tensor | Number]]) -> list[list[list[int]]
     return [places for sizes, places in together.items() if len(places) > 1 and len(set(sizes)) > 1]
 
 
-def layouts(cases: Sequence[VerifiedCase]) -> list[list[int]]:
-    """Of every output the order of its dimensions in memory: the kernels' where they agree, else row-major."""
-    found = []
+def layouts(cases: Sequence[VerifiedCase]) -> list[list[int] | None]:
+    """Of every output the order of its dimensions in memory where all kernels agree on one; None: row-major."""
+    found: list[list[int] | None] = []
     for column in zip(*(case.outputs for case in cases), strict=True):
-        orders = [tuple(range(len(column[0].shape))), *(tensor.order for tensor in column)]
-        fits = (order for order in orders if order is not None and all(tensor.lies_in(order) for tensor in column))
-        found.append(list(next(fits, orders[0] or ())))
+        orders = [tensor.order for tensor in column if tensor.order != tuple(range(len(tensor.shape)))]
+        ranks = {len(tensor.shape) for tensor in column}
+        fits = (order for order in orders if order and len(ranks) == 1 and all(one.lies_in(order) for one in column))
+        order = next(fits, None)
+        found.append(list(order) if order is not None else None)
     return found
 
 
@@ -123,6 +125,8 @@ def output_shapes(cases: Sequence[VerifiedCase]) -> list[tuple[str, list[Any]]] 
     """(dtype, sizes) of outputs as sizes of inputs [input, dimension] or numbers; None where that cannot be said."""
     found: list[tuple[str, list[Any]]] = []
     for number, column in enumerate(zip(*(case.outputs for case in cases), strict=True)):
+        if len({len(tensor.shape) for tensor in column}) > 1:
+            return None
         parts: list[Any] = []
         for dimension, sizes in enumerate(zip(*(tensor.shape for tensor in column), strict=True)):
             parts.append(sizes[0] if len(set(sizes)) == 1 else _place(cases, number, dimension))

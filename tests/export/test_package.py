@@ -35,12 +35,14 @@ PACKAGE = Package(
     manifest={
         "namespace": "doubling_kernel",
         "op": "doubling",
+        "task": "doubling",
         "names": NAMES,
         "schema": "(Tensor x, float scale) -> Tensor",
         "outputs": 1,
         "layouts": [[0, 1]],
         "output_shapes": None,
         "differentiable": [0],
+        "backward": None,
         "backward_schema": "(Tensor x, float scale, Tensor grad_0) -> Tensor",
         "not_executed": ["large"],
         "ranges": [{"task": "doubling", "capability": [9, 0], "environment": "measured (a GPU)", **SPAN}],
@@ -138,6 +140,7 @@ def test_a_repository_for_the_hub_loads_under_any_name(tmp_path: Path) -> None:
         warnings.simplefilter("ignore")
         assert torch.equal(module.doubling(torch.ones(2, 2), 3.0), torch.full((2, 2), 3.0))
     assert (tmp_path / "hub" / "README.md").read_text().startswith("---\ntags:\n- kernels\n")
+    assert "kernel = get_kernel(" in (tmp_path / "hub" / "README.md").read_text()
 
 
 def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
@@ -181,3 +184,15 @@ def test_every_builtin_task_can_be_an_operator() -> None:
     from evo_kernel.tasks.traits import takes_fakes
 
     assert [name for name in builtin_names() if not takes_fakes(load(name))] == ["grouped_matmul"]
+
+
+def test_a_backward_task_is_matched_by_the_names_of_its_parameters() -> None:
+    from evo_kernel.errors import TaskError
+    from evo_kernel.tasks.traits import backward_arguments
+
+    assert backward_arguments(load("attention_causal"), load("attention_backward")) == [0, 1, 2, 3]
+    for other in (("attention_full", "attention_backward"), ("cross_entropy", "cross_entropy_backward")):
+        with pytest.raises(TaskError, match="does not compute the gradients"):
+            backward_arguments(*map(load, other))  # it is causal; it returns the loss, too
+    with pytest.raises(TaskError, match="give a task that takes these, by these names"):
+        backward_arguments(load("layernorm"), load("layernorm_backward"))  # wants the rows' statistics

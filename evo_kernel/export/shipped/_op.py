@@ -26,9 +26,7 @@ NAME = f"{MANIFEST['namespace']}::{MANIFEST['op']}"
 KEPT = 1024
 """Choices that are remembered: a model calls with few shapes."""
 
-TASK = _task.load(MANIFEST["ranges"][0]["task"])
-_choices: dict[tuple[Any, ...], str | Callable[..., Any]] = {}
-_warned: list[str] = []
+TASK = _task.load(MANIFEST["task"])
 
 
 def interpreting() -> bool:
@@ -48,30 +46,14 @@ def kernel(name: str) -> Callable[..., Any]:
     return module.run
 
 
-def chosen(*inputs: Any) -> str:
-    """Name of the kernel that a call with these inputs goes to; `reference: WHY` where none does."""
-    name, reason = _choose(inputs)
-    return name or f"reference: {reason}"
-
-
 def reference(*inputs: Any) -> torch.Tensor | tuple[torch.Tensor, ...]:
     """What the operator computes, by PyTorch."""
     made = _task.outputs(TASK, inputs)
     return made[0] if MANIFEST["outputs"] == 1 else made
 
 
-def _choose(inputs: Sequence[Any]) -> tuple[str, str]:
-    """(kernel, "") or ("", why none)."""
-    reasons = []
-    for span in MANIFEST["ranges"]:
-        reason = _device(inputs, span) or _rules.outside(inputs, span)
-        if not reason:
-            return _rules.nearest(inputs, span["cases"])["kernel"], ""
-        reasons.append(reason)
-    return "", "; or ".join(dict.fromkeys(reasons))
-
-
-def _device(inputs: Sequence[Any], span: _rules.Rule) -> str:
+def unfit(inputs: Sequence[Any], span: _rules.Rule) -> str:
+    """Why a range is not for the device that inputs lie on; empty where it is."""
     devices = {value.device for value in inputs if isinstance(value, torch.Tensor)}
     if len(devices) > 1:
         return f"inputs lie on {', '.join(sorted(map(str, devices)))}"
@@ -85,45 +67,80 @@ def _device(inputs: Sequence[Any], span: _rules.Rule) -> str:
     return "" if capability == wanted else f"compute capability {capability}; verified for {wanted}"
 
 
-def _fallback(reason: str) -> None:
-    if not _warned:
-        _warned.append(reason)
-        warnings.warn(f"{NAME}: computed by the reference, {reason}. Told once.", RuntimeWarning, stacklevel=4)
+class Dispatcher:
+    """Hands calls to the kernels that were verified for them, all others to `fallback`, with one warning."""
 
+    def __init__(
+        self, name: str, ranges: Sequence[_rules.Rule], fallback: Callable[[Sequence[Any]], tuple[torch.Tensor, ...]]
+    ) -> None:
+        self.ranges = ranges
+        self.warned = False
+        self._name, self._fallback = name, fallback
+        self._choices: dict[tuple[Any, ...], str | Callable[..., Any]] = {}
 
-def _computed(inputs: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
-    key = _rules.signature(inputs)
-    found = _choices.get(key)
-    if found is None:
-        name, found = _choose(inputs)
-        try:
-            found = kernel(name) if name else found
-        except ImportError as error:  # a package may be used, slowly, where Triton is not installed
-            found = f"{name} needs {error.name}, which is not installed"
-        if len(_choices) >= KEPT:
-            _choices.clear()
-        _choices[key] = found
-    if isinstance(found, str):
-        _fallback(found)
-        return _task.outputs(TASK, inputs)
-    device = next(value.device for value in inputs if isinstance(value, torch.Tensor))
-    if device.type != "cuda" or device.index == torch.cuda.current_device():
-        made = found(*inputs)
-    else:
-        with torch.cuda.device(device):  # Triton launches on the current device
+    def choose(self, inputs: Sequence[Any]) -> tuple[str, str]:
+        """(kernel, "") or ("", why none)."""
+        reasons = []
+        for span in self.ranges:
+            reason = unfit(inputs, span) or _rules.outside(inputs, span)
+            if not reason:
+                return _rules.nearest(inputs, span["cases"])["kernel"], ""
+            reasons.append(reason)
+        return "", "; or ".join(dict.fromkeys(reasons))
+
+    def __call__(self, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+        found = self._known(inputs)
+        if isinstance(found, str):
+            if not self.warned:
+                self.warned = True
+                told = f"{self._name}: computed by the reference, {found}. Told once."
+                warnings.warn(told, RuntimeWarning, stacklevel=4)
+            return self._fallback(inputs)
+        device = next(value.device for value in inputs if isinstance(value, torch.Tensor))
+        if device.type != "cuda" or device.index == torch.cuda.current_device():
             made = found(*inputs)
-    return (made,) if isinstance(made, torch.Tensor) else tuple(made)
+        else:
+            with torch.cuda.device(device):  # Triton launches on the current device
+                made = found(*inputs)
+        return (made,) if isinstance(made, torch.Tensor) else tuple(made)
+
+    def _known(self, inputs: Sequence[Any]) -> str | Callable[..., Any]:
+        key = _rules.signature(inputs)
+        found = self._choices.get(key)
+        if found is None:
+            name, found = self.choose(inputs)
+            try:
+                found = kernel(name) if name else found
+            except ImportError as error:  # a package may be used, slowly, where Triton is not installed
+                found = f"{name} needs {error.name}, which is not installed"
+            if len(self._choices) >= KEPT:
+                self._choices.clear()
+            self._choices[key] = found
+        return found
 
 
-def _laid_out(made: torch.Tensor, order: Sequence[int], inputs: Sequence[Any]) -> torch.Tensor:
-    """The tensor in the layout that fake tensors promise, and no view of an input: operators must not return any."""
-    taken = {v.untyped_storage().data_ptr() for v in inputs if isinstance(v, torch.Tensor)}
-    if _rules.lies_in(made, order) and made.untyped_storage().data_ptr() not in taken:
-        return made
-    return _empty(made.shape, order, made).copy_(made)
+FORWARD = Dispatcher(NAME, MANIFEST["ranges"], lambda inputs: _task.outputs(TASK, tuple(inputs)))
 
 
-def _empty(shape: Sequence[int], order: Sequence[int], like: torch.Tensor) -> torch.Tensor:
+def chosen(*inputs: Any) -> str:
+    """Name of the kernel that a call with these inputs goes to; `reference: WHY` where none does."""
+    name, reason = FORWARD.choose(inputs)
+    return name or f"reference: {reason}"
+
+
+def _laid_out(made: Sequence[torch.Tensor], inputs: Sequence[Any]) -> list[torch.Tensor]:
+    """Outputs in the layouts that fake tensors promise, no view of an input or of another: operators return none."""
+    taken = {value.untyped_storage().data_ptr() for value in inputs if isinstance(value, torch.Tensor)}
+    found = []
+    for tensor, order in zip(made, MANIFEST["layouts"], strict=True):
+        storage = tensor.untyped_storage().data_ptr()
+        whole = _rules.lies_in(tensor, order) and storage not in taken
+        found.append(tensor if whole else _empty(tensor.shape, order, tensor).copy_(tensor))
+        taken.add(storage)
+    return found
+
+
+def _empty(shape: Sequence[int], order: Sequence[int] | None, like: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(tuple(shape), _rules.dense_strides(shape, order), dtype=like.dtype, device=like.device)
 
 
@@ -132,9 +149,7 @@ def _one_or_all(tensors: Sequence[torch.Tensor]) -> Any:
 
 
 def _implementation(*inputs: Any) -> Any:
-    made = _computed(inputs)
-    orders = MANIFEST["layouts"]
-    return _one_or_all([_laid_out(tensor, order, inputs) for tensor, order in zip(made, orders, strict=True)])
+    return _one_or_all(_laid_out(FORWARD(inputs), inputs))
 
 
 def _fake(*inputs: Any) -> Any:
@@ -159,24 +174,35 @@ OP.register_fake(_fake)
 # ---- autograd: an operator of its own, so that compilers see one node ----------------------------------------------
 
 
-def _gradients(*values: Any) -> Any:
+def _differentiated(values: Sequence[Any]) -> tuple[torch.Tensor, ...]:
     """Gradients of the floating-point inputs, by differentiating the reference at the saved inputs."""
-    count = len(MANIFEST["names"])
-    inputs, outer = values[:count], values[count:]
     places = MANIFEST["differentiable"]
+    inputs, outer = values[:COUNT], values[COUNT:]
 
-    def differentiated(*leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def outputs(*leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:
         full = list(inputs)
         for place, leaf in zip(places, leaves, strict=True):
             full[place] = leaf
         return tuple(one for one in _task.outputs(TASK, tuple(full)) if one.is_floating_point())
 
-    pull = torch.func.vjp(differentiated, *(inputs[place] for place in places))[1]
-    made = pull(tuple(outer))
-    return _one_or_all([_like(inputs[place], grad) for place, grad in zip(places, made, strict=True)])
+    pull = torch.func.vjp(outputs, *(inputs[place] for place in places))[1]
+    return pull(tuple(outer))
+
+
+def _gradients(*values: Any) -> Any:
+    """By the champions of the task's backward where the package has some, and they were verified for it."""
+    backward = MANIFEST["backward"]
+    if backward is None:
+        made = _differentiated(values)
+    else:
+        outer = [value.contiguous() if isinstance(value, torch.Tensor) else value for value in values[COUNT:]]
+        full = [*values[:COUNT], *outer]
+        made = BACKWARD([full[place] for place in backward["arguments"]])
+    return _one_or_all([_like(values[p], grad) for p, grad in zip(MANIFEST["differentiable"], made, strict=True)])
 
 
 def _like(value: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
+    """The gradient in its input's layout and dtype, in memory of its own."""
     return torch.empty_like(value).copy_(grad)
 
 
@@ -199,6 +225,17 @@ def _backward(ctx: Any, *grads: torch.Tensor) -> Any:
     by_place = dict(zip(MANIFEST["differentiable"], made, strict=True))
     return _one_or_all([by_place.get(place) for place in range(len(inputs))])  # type: ignore[list-item]
 
+
+COUNT = len(MANIFEST["names"])
+if MANIFEST["backward"] is not None:
+    _arguments = MANIFEST["backward"]["arguments"]
+
+    def _by_reference(inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+        """The arguments of the backward task, put back in the order of inputs and gradients of outputs."""
+        return _differentiated([inputs[_arguments.index(place)] for place in range(len(_arguments))])
+
+    BACKWARD = Dispatcher(f"{NAME}_backward", MANIFEST["backward"]["ranges"], _by_reference)
+RANGES = [*MANIFEST["ranges"], *(MANIFEST["backward"]["ranges"] if MANIFEST["backward"] is not None else [])]
 
 if MANIFEST["differentiable"]:
     GRADIENTS = torch.library.custom_op(

@@ -28,16 +28,19 @@ def signature(inputs: Sequence[Any]) -> tuple[Any, ...]:
     )
 
 
-def dense_strides(shape: Sequence[int], order: Sequence[int]) -> list[int]:
-    """Strides of a tensor without gaps whose dimensions lie in memory in this order, the slowest first."""
-    strides, step = [0] * len(order), 1
-    for dimension in reversed(order):
+def dense_strides(shape: Sequence[int], order: Sequence[int] | None) -> list[int]:
+    """Strides of a tensor without gaps whose dimensions lie in memory in this order, the slowest first.
+
+    None: row-major.
+    """
+    strides, step = [0] * len(shape), 1
+    for dimension in reversed(range(len(shape)) if order is None else order):
         strides[dimension] = step
         step = step * shape[dimension]
     return strides
 
 
-def lies_in(tensor: torch.Tensor, order: Sequence[int]) -> bool:
+def lies_in(tensor: torch.Tensor, order: Sequence[int] | None) -> bool:
     """Whether a tensor is dense in this order; the stride of a dimension of size 1 means nothing."""
     if tensor.numel() == 0:
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import linecache
 import sys
@@ -14,6 +15,7 @@ import torch
 HERE = Path(__file__).parent
 
 
+@functools.cache
 def load(name: str) -> types.ModuleType:
     """A task file as a module. What it takes from evo-kernel itself travels in `_helpers`."""
     path = HERE / "tasks" / name / "task.py"

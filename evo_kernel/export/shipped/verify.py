@@ -129,8 +129,8 @@ def main() -> None:
         os.execv(sys.executable, [sys.executable, "-m", f"{__package__}.verify", *sys.argv[1:]])
     seed = secrets.randbits(31) if options.seed is None else options.seed
     changed, rows, skipped = changed_files(), [], ""
-    for span in _op.MANIFEST["ranges"]:
-        if device == "cuda" and (skipped := _op._device([torch.empty(1, device="cuda")], span)):
+    for span in _op.RANGES:
+        if device == "cuda" and (skipped := _op.unfit([torch.empty(1, device="cuda")], span)):
             continue
         for case in span["cases"]:
             if device == "cpu" and case["kind"] != "check":
