@@ -143,8 +143,9 @@ def png(scene: Scene, path: Path, colours: Mapping[str, str] = LIGHT, dpi: int =
                       ha=sides[shape.anchor], va="baseline", zorder=order)  # fmt: skip
         else:
             edge = colours[shape.outline] if shape.outline else "none"
-            axes.add_patch(patches.FancyBboxPatch((shape.x, shape.y), shape.width, shape.height, facecolor=colours[shape.kind],
-                                          edgecolor=edge, zorder=order,
-                                          boxstyle=f"round,pad=0,rounding_size={max(shape.round, 0.01)}"))  # fmt: skip
+            corners = f"round,pad=0,rounding_size={max(shape.round, 0.01)}"
+            box = patches.FancyBboxPatch((shape.x, shape.y), shape.width, shape.height, boxstyle=corners)
+            box.set(facecolor=colours[shape.kind], edgecolor=edge, zorder=order)
+            axes.add_patch(box)
     agg.FigureCanvasAgg(figure)  # no display is asked for
     figure.savefig(path, format="png", dpi=dpi)
