@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from evo_kernel.errors import PopulationError
 from evo_kernel.types import Strategy
-from populations.fetching import fetch_strategy
+from populations.fetching import fetch_parents, fetch_strategy
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -123,6 +123,37 @@ def nodes(connection: sqlite3.Connection, only: Iterable[int] | None = None) -> 
         yield dict(zip(COLUMNS, row, strict=True))
 
 
+def donors(connection: sqlite3.Connection) -> list[tuple[int, int]]:
+    """(donor, child) of every parent that is not a candidate's main one, oldest first."""
+    sql = (
+        "SELECT p.candidate, c.id FROM parents p JOIN candidates c ON c.attempt = p.attempt"
+        " WHERE p.candidate != c.parent ORDER BY c.id, p.position"
+    )
+    return connection.execute(sql).fetchall()
+
+
+def lines(connection: sqlite3.Connection) -> Iterator[dict[str, Any]]:
+    """Every candidate in full, for a line of JSON each: as in `nodes`, with its parents by role and its source."""
+    sql = (
+        "SELECT c.attempt, s.sha256, s.language, s.text, IFNULL(t.parameters, '[]'), c.at"
+        " FROM candidates c JOIN sources s ON s.id = c.source LEFT JOIN strategies t ON t.id = c.strategy"
+        " WHERE c.id = ?"
+    )
+    for node in nodes(connection):
+        row = connection.execute(sql, (node["candidate"],)).fetchone()
+        attempt, sha256, language, text, parameters, at = row
+        parents = fetch_parents(connection, attempt)
+        yield {
+            **node,
+            "parents": [{"role": role, "candidate": candidate} for role, candidate in parents],
+            "parameters": dict(json.loads(parameters)),
+            "source_sha256": sha256,
+            "language": language,
+            "source": text,
+            "at": at,
+        }
+
+
 def graph(connection: sqlite3.Connection, only: Iterable[int] | None = None) -> nx.DiGraph:
     """The lineage as a networkx graph; attributes as in `nodes`, those that are empty left out."""
     import networkx as nx  # 0.2 s: not for who only reads a status
@@ -151,7 +182,11 @@ def best_neighbourhood(connection: sqlite3.Connection, candidate: int, siblings:
 
 
 def export(connection: sqlite3.Connection, path: Path, only: Iterable[int] | None = None) -> None:
-    """Write the graph as GraphML, DOT or JSON (node-link), by the file's ending."""
+    """Write the graph as GraphML, DOT, JSON (node-link) or JSON Lines (with sources), by the file's ending."""
+    if path.suffix == ".jsonl":
+        with path.open("w", encoding="utf-8") as file:
+            file.writelines(json.dumps(line) + "\n" for line in lines(connection))
+        return
     import networkx as nx
 
     found = graph(connection, only)
@@ -163,7 +198,7 @@ def export(connection: sqlite3.Connection, path: Path, only: Iterable[int] | Non
         path.write_text(to_dot(found))
     else:
         raise PopulationError(
-            f"A lineage is written as .graphml, .dot or .json, not {path.suffix!r}: rename {path.name}."
+            f"A lineage is written as .jsonl, .graphml, .dot or .json, not {path.suffix!r}: rename {path.name}."
         )
 
 

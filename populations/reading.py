@@ -191,6 +191,10 @@ class PopulationReader:
         """Candidates that passed and were not refuted, in the environment shown; the fastest first."""
         return self._standings().leaders(count)
 
+    def confirmed(self) -> list[int]:
+        """Confirmed candidates in the environment shown; the fastest first."""
+        return self._standings().confirmed()
+
     def history(self, environment: int | None = None) -> list[dict[str, Any]]:
         """How the best grew: a row for every score that beat all before it."""
         return self._standings(environment).history()
@@ -264,6 +268,10 @@ class PopulationReader:
 
     def critical_path(self, candidate: int) -> list[lineage.PathStep]:
         return lineage.critical_path(self.connection, candidate, self.environment_row)
+
+    def donors(self) -> list[tuple[int, int]]:
+        """(donor, child) of every parent that is not a candidate's main one."""
+        return lineage.donors(self.connection)
 
     def graph(self, only: Iterable[int] | None = None) -> nx.DiGraph:
         return lineage.graph(self.connection, only)

@@ -55,11 +55,16 @@ class Standings:
         return fetch_evaluation(self.connection, number) if number else None
 
     def leaders(self, count: int) -> list[int]:
-        """Candidates that passed and were not refuted; the fastest first."""
+        """Candidates that passed and were not refuted, at most `count` (all if negative); the fastest first."""
         refuted = {candidate for candidate, passed in self._confirmations().items() if not passed}
         sql = f"SELECT candidate FROM ({STANDINGS}) WHERE status = 'passed' AND log_us IS NOT NULL ORDER BY log_us"
         found = self.connection.execute(sql, (self.environment,))
-        return [number for (number,) in found if number not in refuted][:count]
+        return [number for (number,) in found if number not in refuted][: count if count >= 0 else None]
+
+    def confirmed(self) -> list[int]:
+        """Confirmed candidates; the fastest first."""
+        confirmed = {candidate for candidate, passed in self._confirmations().items() if passed}
+        return [number for number in self.leaders(-1) if number in confirmed]
 
     def verdicts(self) -> dict[str, int]:
         """Status → how many candidates have it."""

@@ -187,7 +187,7 @@ def _traffic(record: Path | None, replay: Path | None) -> Traffic:
 
 
 def _search(config: Config, task: Any, path: Path, *, create: bool, as_json: bool, traffic: Traffic) -> None:
-    from evo_kernel.cli import compose, operating, summary
+    from evo_kernel.cli import compose, notifying, operating, summary
     from evo_kernel.cli.printing import open_console
     from evo_kernel.observe.live import Progress
 
@@ -205,8 +205,12 @@ def _search(config: Config, task: Any, path: Path, *, create: bool, as_json: boo
         console.print(Text(summary.scale_line(environment)), soft_wrap=True)
         ledger = compose.ledger_of(config, parts.population, traffic)
         best, state = parts.population.best(), parts.judge.stages.state
-        with Progress(console, environment, ledger.left, best, state) as progress:
-            ended = compose.search(config, parts, progress, ledger, traffic)
+        with (
+            Progress(console, environment, ledger.left, best, state) as progress,
+            notifying.told(config, task.name, path, progress) as (observer, tell_end),
+        ):
+            ended = compose.search(config, parts, observer, ledger, traffic)
+            tell_end(ended)
         cut_off = max(progress.in_flight, len(parts.population.pending())) if ended.cause == "interrupted" else 0
         if as_json:
             click.echo(json.dumps(summary.as_data(parts, ended, path) | {"cut_off": cut_off}))

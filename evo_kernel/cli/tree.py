@@ -4,30 +4,52 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from evo_kernel.cli.options import JSON, POPULATION
 
+if TYPE_CHECKING:
+    from populations.reading import PopulationReader
+
 
 @click.command()
 @POPULATION
-@click.option("--all", "everything", is_flag=True, help="Every candidate, not only the path of the best.")
+@click.option("--all", "everything", is_flag=True, help="Every candidate, not only what led to improvements.")
 @click.option(
     "--to",
     type=click.Path(path_type=Path),
-    help="Write the graph of all candidates: .dot, .json or .graphml by its ending.",
+    help="Write the graph of all candidates: .jsonl (with sources), .dot, .json or .graphml by its ending.",
 )
+@click.option("--svg", type=click.Path(path_type=Path), help="Draw it to an SVG file.")
+@click.option("--png", type=click.Path(path_type=Path), help="Draw it to a PNG file; needs evo-kernel[draw].")
+@click.option("--html", type=click.Path(path_type=Path), help="Draw it to a page: zoom, click a candidate; one file.")
 @JSON
-def tree(population: Path, everything: bool, to: Path | None, as_json: bool) -> None:
-    """The lineage: the paths of the champion and of the best candidate, or the whole graph to a file."""
+def tree(
+    population: Path,
+    everything: bool,
+    to: Path | None,
+    svg: Path | None,
+    png: Path | None,
+    html: Path | None,
+    as_json: bool,
+) -> None:
+    """The lineage: the paths of the champion and of the best candidate, a picture, or the whole graph to a file.
+
+    Pictures show what led to improvements; what led nowhere is counted at the candidate that it came from.
+    """
     from populations.reading import PopulationReader
 
     with PopulationReader(population) as reader:
         if to is not None:
             reader.export_graph(to)
-            click.echo(json.dumps({"file": str(to)}) if as_json else f"wrote {to}")
+        written = [path for path in (to, svg, png, html) if path is not None]
+        if any(path is not None for path in (svg, png, html)):
+            _draw(reader, everything, svg, png, html)
+        if written:
+            said = {"files": [str(path) for path in written]} | ({"file": str(to)} if to is not None else {})
+            click.echo(json.dumps(said) if as_json else "\n".join(f"wrote {path}" for path in written))
             return
         nodes = list(reader.nodes())
         leader = reader.champion() or reader.best()
@@ -47,6 +69,24 @@ def tree(population: Path, everything: bool, to: Path | None, as_json: bool) -> 
         click.echo(
             f"* the champion's path; candidate {ahead[-1]} is faster, and not confirmed: the next resume does that"
         )
+
+
+def _draw(
+    reader: PopulationReader, everything: bool, as_svg: Path | None, as_png: Path | None, as_html: Path | None
+) -> None:
+    from evo_kernel.observe import ancestry, scene
+
+    nodes, leader = reader.nodes(), reader.champion() or reader.best()
+    path = [step.candidate for step in reader.critical_path(leader.candidate)] if leader else []
+    leading = [row["candidate"] for row in reader.history()] or [node["candidate"] for node in nodes[:1]]
+    drawn = ancestry.ancestry(nodes, leading, path, reader.donors(), everything)
+    label = next((f"{n['kind']} ({n['device']})" for n in nodes if n["kind"]), "not judged yet")
+    if as_svg is not None:
+        as_svg.write_text(scene.svg(ancestry.scene(drawn, label)), encoding="utf-8")
+    if as_png is not None:
+        scene.png(ancestry.scene(drawn, label), as_png)
+    if as_html is not None:
+        as_html.write_text(ancestry.page(drawn, reader.task.name, label), encoding="utf-8")
 
 
 def _print_tree(nodes: list[dict[str, Any]], path: set[int]) -> None:

@@ -17,6 +17,7 @@ from populations.migrations import (
     m0005_agents,
     m0006_remarks,
     m0007_tickets,
+    m0008_views,
 )
 
 migrations = Migrations("populations")
@@ -27,6 +28,7 @@ migrations(name="0004_comparisons")(m0004_comparisons.apply)
 migrations(name="0005_agents")(m0005_agents.apply)
 migrations(name="0006_remarks")(m0006_remarks.apply)
 migrations(name="0007_tickets")(m0007_tickets.apply)
+migrations(name="0008_views")(m0008_views.apply)
 
 
 def migrate(database: Database) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -53,8 +55,26 @@ def exported(searched: Result, folder: Path) -> Path:
     ended = evo("export", f"{NAME}.db", "--to", "champion", "--device", "cpu", "--json")
     assert ended.exit_code == 0, ended.output
     found = told(ended)
-    assert {Path(path).name for path in found["files"]} >= {f"{NAME}.py", "task.py", "provenance.json", "README.md"}
-    return folder / "champion"
+    assert {Path(path).name for path in found["files"]} >= {"task.py", "provenance.json", "README.md", "verify.py"}
+    return folder / "champion" / f"{NAME}_kernel"
+
+
+def kernel_of(exported: Path) -> Path:
+    (kernel,) = (exported / "kernels").iterdir()
+    return kernel
+
+
+def test_an_exported_package_passes_its_own_tests_with_torch_alone(exported: Path) -> None:
+    """In a process that cannot import evo-kernel: kernels in the interpreter, compiled, exported, differentiated."""
+    blocked = "import sys, unittest; sys.modules['evo_kernel'] = None; sys.path.insert(0, '.');"
+    run = "unittest.main(module=None, argv=['tests', 'discover', '-v', 'tests'])"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHONPATH", "TRITON"))}
+    ended = subprocess.run(
+        [sys.executable, "-P", "-c", f"{blocked} {run}"],
+        cwd=exported.parent, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "Ran 9 tests" in ended.stderr and "skipped" not in ended.stderr, ended.stderr
 
 
 def test_a_search_of_a_users_own_file(searched: Result) -> None:
@@ -100,13 +120,13 @@ def test_a_resume_goes_on_where_it_stopped(searched: Result, exported: Path) -> 
 
 def test_a_champion_is_verified_and_its_plan_replayed(exported: Path) -> None:
     saving = ["--device", "cpu", "--json", "--save-plan", "plans"]
-    ended = evo("verify", exported / f"{NAME}.py", "--task", exported / "task.py", *saving)
+    ended = evo("verify", kernel_of(exported), "--task", exported / "tasks" / NAME, *saving)
     assert ended.exit_code == 0, ended.output
     found = told(ended)
     assert (found["status"], found["reason"], found["environment"]["kind"]) == ("passed", "", "modeled")
     assert found["score"] > 0 and [case["case"] for case in found["cases"]] == ["m256-n1000"]
     assert found["comparisons"] == []
-    provenance = json.loads((exported / "provenance.json").read_text())
+    (provenance,) = json.loads((exported / "provenance.json").read_text())
     judged = {case["case"]: case for case in provenance["evaluation"]["cases"]}
     assert found["cases"][0]["us"] == pytest.approx(judged["m256-n1000"]["us"])
     (plan,) = Path("plans").glob("*.plan")
@@ -118,7 +138,7 @@ def test_a_champion_is_verified_and_its_plan_replayed(exported: Path) -> None:
 
 
 def test_the_folder_says_what_survived(exported: Path) -> None:
-    provenance = json.loads((exported / "provenance.json").read_text())
+    (provenance,) = json.loads((exported / "provenance.json").read_text())
     found = provenance["confirmation"]
     assert provenance["confirmed"] and found["status"] == "passed"
     met = {(one["against"], one["kind"]): one for one in found["comparisons"]}
@@ -128,25 +148,26 @@ def test_the_folder_says_what_survived(exported: Path) -> None:
         first["claimed"]
     )  # modeled times are exact
     assert found["survived"] is None if first["claimed"] < 1.01 else found["survived"] == pytest.approx(1.0)
-    assert "over the first kernel, modeled" in (exported / "README.md").read_text()
+    assert "over the first kernel, modeled" in (exported.parent / "README.md").read_text()
 
 
 def test_replay_says_what_it_did_not_check(exported: Path) -> None:
-    task = ["--task", exported / "task.py", "--device", "cpu"]
-    large = evo("replay", exported / "m256-n1000.plan", *task)
+    task = ["--task", exported / "tasks" / NAME, "--device", "cpu"]
+    (full,), (small_plan,) = exported.glob("plans/*.m256-n1000.plan"), exported.glob("plans/*.m3-n129.plan")
+    large = evo("replay", full, *task)
     assert large.exit_code == 0, large.output
     assert "timed" in large.output and "passed" not in large.output
     assert "outputs not checked: sizes of a search case are too large to execute without a GPU" in large.output
-    data = told(evo("replay", exported / "m256-n1000.plan", *task, "--json"))
+    data = told(evo("replay", full, *task, "--json"))
     assert (data["status"], data["checked"]) == ("unchecked", False)
-    small = evo("replay", exported / "m3-n129.plan", *task)
+    small = evo("replay", small_plan, *task)
     assert small.exit_code == 0 and "passed" in small.output and "outputs checked against the task" in small.output
-    data = told(evo("replay", exported / "m3-n129.plan", *task, "--json"))
+    data = told(evo("replay", small_plan, *task, "--json"))
     assert (data["status"], data["checked"], data["reason"]) == ("passed", True, "")
 
 
 def test_a_check_that_fails_before_comparing_has_no_error_number(exported: Path, folder: Path) -> None:
-    text = (exported / f"{NAME}.py").read_text()
+    text = kernel_of(exported).read_text()
     (folder / "flat.py").write_text(text + "\n\n_run = run\n\n\ndef run(x, y):\n    return _run(x, y).unsqueeze(0)\n")
     ended = evo("verify", "flat.py", "--task", f"{NAME}.py", "--device", "cpu")
     assert ended.exit_code == 1, ended.output
@@ -210,7 +231,7 @@ def test_torch_operations_that_stay_are_named(folder: Path) -> None:
     ],
 )
 def test_each_fault_is_one_object_and_an_exit_code(exported: Path, folder: Path, old: str, new: str, status: str):
-    text = (exported / f"{NAME}.py").read_text()
+    text = kernel_of(exported).read_text()
     assert old in text, text
     (folder / "mine.py").write_text(text.replace(old, new, 1))
     ended = evo("verify", "mine.py", "--task", f"{NAME}.py", "--device", "cpu", "--json")

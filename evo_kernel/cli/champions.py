@@ -1,0 +1,94 @@
+"""Which candidates of a population are exported: the champion, and champions of single cases. Imports nothing slow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from evo_kernel.errors import UserError
+from evo_kernel.types import Evaluation
+from populations.lineage import PathStep
+from populations.reading import PopulationReader
+from populations.views import CandidateView
+
+WORTH = 1.02
+"""A second champion comes along for a case only if it is faster there by this factor."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A candidate to be exported, as its population tells of it."""
+
+    population: Path
+    view: CandidateView
+    evaluation: Evaluation
+    confirmation: Evaluation | None
+    steps: Sequence[PathStep]
+    texts: Sequence[str]  # sources along the path, the first kernel first
+    models: tuple[str, ...]  # asked along the path
+    task: str  # what `load` finds its task by
+
+    @property
+    def confirmed(self) -> bool:
+        return self.confirmation is not None and self.confirmation.passed
+
+    @property
+    def times_us(self) -> dict[str, float]:
+        """By search and confirm case."""
+        measured = [*self.evaluation.measurements, *(self.confirmation.measurements if self.confirmation else ())]
+        return {m.case: m.median_us for m in measured}
+
+
+def choose(path: Path, candidate: int | None, unconfirmed: bool) -> list[Chosen]:
+    """The champion (or the named candidate), then confirmed ones that are faster on a case. Raises UserError."""
+    with PopulationReader(path) as reader:
+        best = reader.champion() or reader.best()
+        number = candidate or (best.candidate if best else None)
+        if number is None:
+            raise UserError(f"{path} has no candidate that passed; `evo-kernel status {path}` says more")
+        leader = _read(reader, number)
+        if not unconfirmed and (reason := _doubt(leader.confirmation, path)):
+            raise UserError(f"candidate {number} {reason}, or export it as it is with --unconfirmed")
+        if candidate is not None or leader.evaluation.environment.kind != "measured":
+            return [leader]
+        others = [_read(reader, other) for other in reader.confirmed() if other != number]
+    return [leader, *_faster_somewhere(leader, others)]
+
+
+def _read(reader: PopulationReader, number: int) -> Chosen:
+    view = reader.candidate(number)
+    if view.evaluation is None or not view.evaluation.passed:
+        raise UserError(f"candidate {number} has not passed; only what passed can be exported")
+    steps = reader.critical_path(number)
+    lineage = [reader.candidate(step.candidate).proposal for step in steps]
+    models = tuple(dict.fromkeys(call.model for proposal in lineage for call in proposal.calls))
+    return Chosen(
+        population=reader.path,
+        view=view,
+        evaluation=view.evaluation,
+        confirmation=reader.confirmation(number),
+        steps=steps,
+        texts=[proposal.source.text for proposal in lineage],
+        models=models,
+        task=reader.sessions()[-1].config.get("task", ""),
+    )
+
+
+def _doubt(confirmation: Evaluation | None, population: Path) -> str:
+    """Why a candidate should not be exported, and what else to do; empty where it is confirmed."""
+    if confirmation is None:
+        return f"is not confirmed: `evo-kernel resume {population}` confirms the best when its budget is spent"
+    if not confirmation.passed:
+        return f"was refuted when it was to be confirmed ({confirmation.reason}): leave out --candidate"
+    return ""
+
+
+def _faster_somewhere(leader: Chosen, others: Sequence[Chosen]) -> list[Chosen]:
+    """Of the others, those that win some case; a champion of a case."""
+    kept: list[Chosen] = []
+    for case, us in leader.times_us.items():
+        rivals = [one for one in others if one.times_us.get(case, us) * WORTH < us]
+        if rivals and (fastest := min(rivals, key=lambda one: one.times_us[case])) not in kept:
+            kept.append(fastest)
+    return kept

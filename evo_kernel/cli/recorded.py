@@ -1,0 +1,65 @@
+"""Champions recorded again: what is written is what was judged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from evo_kernel.cli.champions import Chosen
+from evo_kernel.errors import UserError
+from evo_kernel.fitness.judge import JudgeSettings, open_judge
+from evo_kernel.fitness.knobs import apply_knobs
+from evo_kernel.fitness.plan import CompiledPlan
+from evo_kernel.tasks.loading import load
+from evo_kernel.tasks.task import Task
+from evo_kernel.types import CaseKind, Environment, Source
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The same, recorded again: what is written is what was judged."""
+
+    chosen: Chosen
+    name: str
+    source: Source  # with the chosen knobs written in
+    plans: Mapping[str, CompiledPlan]  # by case
+    same_versions: bool  # whether the plans could be compared with the judged ones
+
+
+def record(chosen: Sequence[Chosen], device: str) -> tuple[Task, list[Recorded]]:
+    """Record candidates of one population again. Raises UserError where plans are not the judged ones."""
+    if not chosen[0].task:
+        raise UserError(f"{chosen[0].population} does not say what its task is: export from a file that `run` made")
+    task = load(chosen[0].task)
+    with open_judge(task, device=device, settings=JudgeSettings(tune_plans=0)) as judge:
+        found = [_recorded(one, task, judge.environment, judge.plans) for one in chosen]
+    return task, found
+
+
+def _recorded(one: Chosen, task: Task, environment: Environment, plans_of: Any) -> Recorded:
+    source = apply_knobs(one.view.proposal.source, one.evaluation.knobs)
+    plans = plans_of(source, (), list(CaseKind))
+    for case, plan in plans.items():
+        if not isinstance(plan, CompiledPlan):
+            raise UserError(f"candidate {one.view.candidate} cannot be recorded on {case} now: {plan.reason}")
+    judged, same_versions = _judged_plans(one), environment.triton == one.evaluation.environment.triton
+    differ = [case for case, plan in plans.items() if plan.hash not in judged.get(case, {plan.hash})]
+    if same_versions and differ:
+        raise UserError(f"what is recorded now is not what was judged (cases {', '.join(differ)}): nothing is exported")
+    if missing := [case.name for case in task.cases_of(CaseKind.SEARCH) if case.name not in judged]:
+        raise UserError(f"no plan of {', '.join(missing)} was judged: the task file has changed; nothing is exported")
+    return Recorded(one, f"candidate_{one.view.candidate}", source, plans, same_versions)
+
+
+def _judged_plans(one: Chosen) -> dict[str, set[str]]:
+    """Hashes of the plans that its verdict and its confirmation are about, by case."""
+    found: dict[str, set[str]] = {}
+    for case, knobs, plan in one.evaluation.plans:
+        if knobs == one.evaluation.knobs:
+            found.setdefault(case, set()).add(plan)
+    for case, _, plan in one.confirmation.plans if one.confirmation else ():
+        found.setdefault(case, set()).add(plan)
+    for m in one.evaluation.measurements:
+        found[m.case] = {m.plan}
+    return found

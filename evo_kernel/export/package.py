@@ -1,0 +1,160 @@
+"""Champions as an importable Python package that needs torch alone, and Triton to be fast.
+
+pyproject.toml, README.md, LICENSE-NOTE.md
+NAME/               __init__.py; what shipped/ holds: choice of a kernel, operator, autograd, verify, bench
+    manifest.json   operator, ranges that were verified, files with their hashes
+    provenance.json what was judged where, with every diff since the first kernel
+    kernels/ tasks/ plans/ _helpers/
+tests/              the package's own
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import keyword
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evo_kernel.errors import UserError
+from evo_kernel.export.readme import readme
+from evo_kernel.types import Source
+
+SHIPPED = Path(__file__).parent / "shipped"
+RUNTIME = ("_rules.py", "_task.py", "_op.py", "verify.py", "bench.py")
+LICENSE_NOTE = """# Whose is this?
+The kernels in {name}/kernels were written by a search: by the program evo-kernel, and by language models where the
+lineage in {name}/provenance.json names any. They descend from the first kernel and the task file of whoever ran the
+search, who decides on their licence: none is granted by this file. Terms of the models' providers may apply.
+
+The rest of the package (what is not in kernels/, tasks/, plans/) comes with evo-kernel, under the Apache License 2.0:
+https://www.apache.org/licenses/LICENSE-2.0
+"""
+
+
+@dataclass(frozen=True)
+class Package:
+    """What is exported."""
+
+    name: str  # of the package
+    operator: str  # of the operator and the function
+    description: str
+    manifest: Mapping[str, Any]  # see shipped/_op.py
+    kernels: Mapping[str, Source]  # by name, with the chosen knobs written in
+    tasks: Mapping[str, str]  # NAME/task.py of every task, and what lies beside it, by path
+    helpers: Mapping[str, str]  # modules of evo-kernel that task files import, by name
+    plans: Mapping[str, str]  # plan files' texts by name
+    provenance: Sequence[Mapping[str, Any]]  # one of each kernel
+
+    @property
+    def on_evo_kernel(self) -> bool:
+        """Whether a kernel needs evo-kernel where it is used: CUDA C++ is launched by its helper."""
+        return any("evo_kernel" in source.text for source in self.kernels.values())
+
+
+def checked_name(name: str) -> str:
+    """A name that Python can import. Raises UserError."""
+    if not name.isidentifier() or keyword.iskeyword(name) or not name.isascii():
+        raise UserError(f"{name!r} cannot be imported: give a name of letters, digits and _, such as fast_softmax")
+    return name
+
+
+def identifier(text: str) -> str:
+    """The nearest name that Python can import."""
+    name = re.sub(r"\W", "_", text, flags=re.ASCII)
+    return f"_{name}" if not name[:1].isidentifier() or keyword.iskeyword(name) else name
+
+
+def write_package(package: Package, folder: Path) -> list[Path]:
+    """Write the folder. Refuses one that holds other things. Returns what was written."""
+    name = package.name
+    files = {f"{name}/{path}": text for path, text in module_files(package).items()} | {
+        "pyproject.toml": _pyproject(package),
+        "README.md": readme(package.name, package.operator, package.manifest, package.provenance),
+        "LICENSE-NOTE.md": LICENSE_NOTE.format(name=name),
+        "tests/test_package.py": _tests(package),
+    }
+    return write_files(files, folder)
+
+
+def write_files(files: Mapping[str, str], folder: Path) -> list[Path]:
+    """Write texts by path. Raises UserError where the folder holds anything."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} is not empty; name a new folder")
+    for path, text in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text, encoding="utf-8")
+    return [folder / path for path in files]
+
+
+def module_files(package: Package) -> dict[str, str]:
+    """The importable part: text by path within the package."""
+    files = {
+        **{path: (SHIPPED / path).read_text(encoding="utf-8") for path in RUNTIME},
+        "__init__.py": _init(package),
+        "provenance.json": json.dumps(package.provenance, indent=1) + "\n",
+        **{f"kernels/{name}.py": source.text for name, source in package.kernels.items()},
+        **{f"tasks/{path}": text for path, text in package.tasks.items()},
+        **{f"plans/{name}.plan": text for name, text in package.plans.items()},
+    }
+    if package.helpers:
+        files["_helpers/__init__.py"] = '"""What the task files take from evo-kernel."""\n'
+        local = {name: text.replace("from evo_kernel.tasks import", "from . import") for name, text in
+                 package.helpers.items()}  # fmt: skip
+        files |= {f"_helpers/{name}.py": text for name, text in local.items()}
+    hashes = {path: hashlib.sha256(text.encode()).hexdigest() for path, text in sorted(files.items())}
+    return files | {"manifest.json": json.dumps({**package.manifest, "files": hashes}, indent=1) + "\n"}
+
+
+def _init(package: Package) -> str:
+    name = package.operator
+    about = package.description.replace("\\", "\\\\").replace('"""', "'''").rstrip('"')
+    return (
+        f'"""{about}\n\n'
+        f"`{name}` takes what the task's reference takes. It goes to a kernel that a search found where this was\n"
+        "verified, to the reference anywhere else, with one warning. README.md says more.\n"
+        '"""\n\n'
+        "from ._op import OP as OPERATOR\n"
+        "from ._op import chosen, reference\n\n\n"
+        f"def {name}(*inputs):\n"
+        '    """The operator, by kernels that were verified or by the reference: `chosen` says which."""\n'
+        "    return OPERATOR(*inputs)\n\n\n"
+        f'__all__ = ["OPERATOR", "chosen", "reference", "{name}"]\n'
+    )
+
+
+def _tests(package: Package) -> str:
+    text = (SHIPPED / "test_package.txt").read_text(encoding="utf-8")
+    return re.sub(r"\bPACKAGE\b", package.name, text)
+
+
+def _pyproject(package: Package) -> str:
+    torch_version = min(one["evaluation"]["environment"]["torch"] for one in package.provenance)
+    needs = ["torch"] + ["evo-kernel[cuda]"] * package.on_evo_kernel
+    return f"""[build-system]
+requires = ["setuptools>=61"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "{package.name.replace("_", "-")}"
+version = "{_version(package)}"
+description = {json.dumps(package.description[:200])}
+readme = "README.md"
+requires-python = ">=3.11"
+# Judged with torch {torch_version}. PyTorch's CUDA builds bring Triton; without it the reference computes.
+dependencies = {json.dumps(needs)}
+
+[tool.setuptools]
+packages = {json.dumps([package.name, *([f"{package.name}._helpers"] if package.helpers else [])])}
+include-package-data = false
+[tool.setuptools.package-data]
+"{package.name}" = ["*.json", "kernels/*.py", "tasks/**/*", "plans/*.plan"]
+"""
+
+
+def _version(package: Package) -> str:
+    """Grows with the kernels: the champion's number, and which of its populations are in."""
+    return f"0.{len(package.kernels)}.{max(one['candidate'] for one in package.provenance)}"

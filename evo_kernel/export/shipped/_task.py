@@ -1,0 +1,52 @@
+"""The task files that travel with the package: what is computed, on what, and how exactly."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import linecache
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import torch
+
+HERE = Path(__file__).parent
+
+
+@functools.cache
+def load(name: str) -> types.ModuleType:
+    """A task file as a module. What it takes from evo-kernel itself travels in `_helpers`."""
+    path = HERE / "tasks" / name / "task.py"
+    text = path.read_text(encoding="utf-8").replace("from evo_kernel.tasks import", "from ._helpers import")
+    module = types.ModuleType(f"{__package__}.tasks.{name}")
+    module.__file__, module.__package__ = str(path), __package__
+    sys.modules[module.__name__] = module
+    linecache.cache[str(path)] = (len(text), None, text.splitlines(keepends=True), str(path))
+    exec(compile(text, str(path), "exec"), module.__dict__)
+    return module
+
+
+def outputs(module: types.ModuleType, inputs: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
+    """What the reference computes, always as a tuple."""
+    made = module.reference(*inputs)
+    return (made,) if isinstance(made, torch.Tensor) else tuple(made)
+
+
+def draw(
+    module: types.ModuleType, case: dict[str, Any], host_known: list[int], seed: int, device: str
+) -> tuple[Any, ...]:
+    """Inputs of a case. Those that the host may read have the values that the kernel was judged with."""
+
+    def drawn(seed: int, device: str) -> list[Any]:
+        generator = torch.Generator(device).manual_seed(seed)
+        made = module.inputs(case["sizes"], generator, torch.device(device))
+        return list(made) if isinstance(made, (tuple, list)) else [made]
+
+    values = drawn(seed, device)
+    if host_known:
+        known = drawn(int.from_bytes(hashlib.sha256(case["name"].encode()).digest()[:4]), "cpu")
+        for position in host_known:
+            values[position] = known[position].contiguous().to(device)
+    return tuple(values)

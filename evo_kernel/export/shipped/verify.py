@@ -1,0 +1,164 @@
+"""`python -m PACKAGE.verify`: are these the files that were exported, and do the kernels compute the reference?
+
+On a GPU every verified case is computed again, without one the small cases, in Triton's interpreter. Inputs are drawn
+anew. Errors are measured from the reference in float64 and held against what the reference itself reaches in the
+task's dtypes. The judge of evo-kernel is stricter (it also watches inputs, unwritten elements and repeatability):
+`evo-kernel verify` runs it. Needs torch and triton only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import os
+import secrets
+import sys
+from typing import Any
+
+import torch
+
+from . import _op, _task
+
+EPSILON = {torch.float64: 2.0**-52, torch.float32: 2.0**-23, torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}
+
+
+def changed_files() -> list[str]:
+    """Files that are not what was exported."""
+    wanted = _op.MANIFEST["files"]
+    found = {name: _op.HERE / name for name in wanted}
+    return [
+        name
+        for name, path in found.items()
+        if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != wanted[name]
+    ]
+
+
+def compare(span: dict[str, Any], case: dict[str, Any], device: str, seed: int) -> tuple[str, float]:
+    """(what is wrong, or nothing; the worst error in units of its bound) of a case's kernel on inputs drawn now."""
+    module = _task.load(span["task"])
+    inputs = _task.draw(module, case, span["host_known"], seed, device)
+    got = _op.kernel(case["kernel"])(*_copies(inputs))
+    got = (got,) if isinstance(got, torch.Tensor) else tuple(got)
+    own = _task.outputs(module, _copies(inputs))
+    truth = _task.outputs(module, _wide(inputs))
+    moved = _task.outputs(module, _moved(_wide(inputs), span["tolerance"], seed))
+    if len(got) != len(own):
+        return f"{len(got)} outputs where the reference has {len(own)}", math.inf
+    worst = 0.0
+    for parts in zip(got, own, truth, moved, strict=True):
+        fault, error = _fault(*parts, tolerance=span["tolerance"], length=_longest(inputs))
+        worst = max(worst, error)
+        if fault:
+            return fault, worst
+    return "", worst
+
+
+def _fault(
+    got: torch.Tensor,
+    own: torch.Tensor,
+    truth: torch.Tensor,
+    moved: torch.Tensor,
+    *,
+    tolerance: dict[str, Any],
+    length: int,
+) -> tuple[str, float]:
+    if (got.shape, got.dtype) != (own.shape, own.dtype):
+        return f"gives {got.dtype} {tuple(got.shape)} for {own.dtype} {tuple(own.shape)}", math.inf
+    if not own.is_floating_point():
+        return ("", 0.0) if torch.equal(got, own) else ("integers differ", math.inf)
+    got, own, truth, moved = (one.double() for one in (got, own, truth, moved))
+    finite = truth.isfinite() & own.isfinite()
+    if not torch.equal(got.isfinite() & finite, finite):
+        return "gives infinities or NaN where the reference does not", math.inf
+    got, own, truth, moved = (torch.where(finite, one, 0.0) for one in (got, own, truth, moved))
+    rounding = EPSILON.get(_dtype_of(tolerance, own), 2.0**-23) * (1.0 + 0.25 * math.sqrt(length))
+    error, honest = (got - truth).abs(), (own - truth).abs() + (moved - truth).abs()
+    largest = truth.abs().max().item() if truth.numel() else 0.0
+    bounds = [
+        (error.norm().item(), tolerance["relative_multiple"] * (honest.norm().item() + rounding * truth.norm().item())),
+        (error.max().item() if error.numel() else 0.0,
+         tolerance["max_multiple"] * ((honest.max().item() if honest.numel() else 0.0) + rounding * largest)),
+    ]  # fmt: skip
+    ratio = max(found / (bound + tolerance["absolute"] + 1e-300) for found, bound in bounds)
+    return ("" if ratio <= 1.0 else f"is off by {ratio:.2g} times the bound"), ratio
+
+
+def _dtype_of(tolerance: dict[str, Any], own: torch.Tensor) -> torch.dtype:
+    return getattr(torch, tolerance["dtype"], own.dtype)
+
+
+def _copies(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(value.clone() if isinstance(value, torch.Tensor) else value for value in inputs)
+
+
+def _wide(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    floating = [isinstance(value, torch.Tensor) and value.is_floating_point() for value in inputs]
+    return tuple(value.double() if wide else value for value, wide in zip(inputs, floating, strict=True))
+
+
+def _moved(wide: tuple[Any, ...], tolerance: dict[str, Any], seed: int) -> tuple[Any, ...]:
+    """Every input moved by rounding (of tf32 where that is allowed): what an honest kernel may be off by, too."""
+    step = 2.0**-11 if tolerance["precision"] == "tf32" else 2.0**-22
+    generator = torch.Generator().manual_seed(seed)
+
+    def moved(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+            return value
+        signs = torch.randint(0, 2, value.shape, generator=generator).to(value.device) * 2 - 1
+        return value * (1.0 + step * signs)
+
+    return tuple(map(moved, wide))
+
+
+def _longest(inputs: tuple[Any, ...]) -> int:
+    return max((max(v.shape, default=1) for v in inputs if isinstance(v, torch.Tensor)), default=1)
+
+
+def main() -> None:
+    """Exit code 0: all is as exported, and right; 1: it is not; 3: nothing could be executed here."""
+    parser = argparse.ArgumentParser(prog=f"python -m {__package__}.verify", description=__doc__)
+    parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
+    parser.add_argument("--seed", type=int, help="of the inputs; drawn if left out")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args()
+    device = options.device if options.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cpu" and not _op.interpreting():  # Triton reads this when it is imported
+        os.environ["TRITON_INTERPRET"] = "1"
+        os.execv(sys.executable, [sys.executable, "-m", f"{__package__}.verify", *sys.argv[1:]])
+    seed = secrets.randbits(31) if options.seed is None else options.seed
+    changed, rows, skipped = changed_files(), [], ""
+    for span in _op.RANGES:
+        if device == "cuda" and (skipped := _op.unfit([torch.empty(1, device="cuda")], span)):
+            continue
+        for case in span["cases"]:
+            if device == "cpu" and case["kind"] != "check":
+                continue
+            try:
+                fault, error = compare(span, case, device, seed)
+            except ImportError as failure:
+                skipped = f"{failure.name} is not installed"
+                break
+            rows.append({"case": case["name"], "kernel": case["kernel"], "fault": fault, "error": error})
+    _tell(options.json, device, seed, changed, rows, skipped)
+    wrong = changed or any(row["fault"] for row in rows)
+    sys.exit(1 if wrong else 0 if rows else 3)
+
+
+def _tell(as_json: bool, device: str, seed: int, changed: list[str], rows: list[dict[str, Any]], skipped: str) -> None:
+    if as_json:
+        print(json.dumps({"device": device, "seed": seed, "changed": changed, "cases": rows, "skipped": skipped}))
+        return
+    files = len(_op.MANIFEST["files"])
+    print("changed since export: " + ", ".join(changed) if changed else f"{files} files are as exported")
+    for row in rows:
+        verdict = f"WRONG: {row['fault']}" if row["fault"] else f"ok, error at {row['error']:.2g} of its bound"
+        print(f"{row['case']:<24} {row['kernel']:<16} {verdict}")
+    if skipped:
+        print(f"not executed: {skipped}")
+    print(f"on {device}, seed {seed}")
+
+
+if __name__ == "__main__":
+    main()

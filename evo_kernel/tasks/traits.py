@@ -1,0 +1,91 @@
+"""What a task's reference can take besides numbers: fake tensors, and being differentiated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from evo_kernel.errors import TaskError
+from evo_kernel.tasks.task import Case, Task, as_float64
+from evo_kernel.types import CaseKind
+
+DIFFERENTIABLE = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+def takes_fakes(task: Task) -> bool:
+    """Whether the reference runs on tensors without values, as compilers ask of an operator."""
+    inputs = _drawn(task)
+    try:
+        with FakeTensorMode() as mode:
+            task.outputs(*(mode.from_tensor(v) if isinstance(v, torch.Tensor) else v for v in inputs))
+    except TaskError:
+        return False
+    return True
+
+
+def differentiable(task: Task) -> list[int]:
+    """Positions of the floating-point inputs if the reference can be differentiated; none if it cannot."""
+    inputs = _drawn(task)
+    places = [p for p, v in enumerate(inputs) if isinstance(v, torch.Tensor) and v.is_floating_point()]
+    if any(inputs[place].dtype not in DIFFERENTIABLE for place in places):
+        return []
+
+    try:
+        made, pull = _pullback(task, inputs, places)
+        pull(tuple(torch.ones_like(one) for one in made))
+    except (TaskError, RuntimeError):  # PyTorch has no derivative of something that the file does
+        return []
+    return places
+
+
+def backward_arguments(task: Task, gradient: Task) -> list[int]:
+    """For every parameter of a backward task its place among the task's inputs and the gradients of its outputs.
+
+    A parameter with the name of an input is that input; the others are the gradients of the floating-point outputs, in
+    order; and it must return the gradients of the floating-point inputs, in order. Raises TaskError where it does not.
+    """
+    names, wanted = list(task.input_names), [n for n in gradient.input_names if n not in task.input_names]
+    inputs = tuple(as_float64(value) for value in _drawn(task))
+    places = differentiable(task)
+    outputs, pull = _pullback(task, inputs, places)
+    if not places or len(wanted) != len(outputs) or any(name not in gradient.input_names for name in names):
+        raise TaskError(
+            f"{gradient.name} takes {', '.join(gradient.input_names)}; the gradients of {task.name} follow from "
+            f"{', '.join(names)} and the gradients of its {len(outputs)} floating-point outputs: give a task that "
+            "takes these, by these names"
+        )
+    order = [names.index(name) if name in names else len(names) + wanted.index(name) for name in gradient.input_names]
+    generator = torch.Generator().manual_seed(1)
+    outer = tuple(torch.randn(one.shape, generator=generator, dtype=one.dtype) for one in outputs)
+    full = [*inputs, *outer]
+    got, truth = gradient.outputs(*(full[place] for place in order)), pull(outer)
+    alike = len(got) == len(truth) and all(
+        one.shape == two.shape and torch.allclose(one.double(), two.double(), rtol=1e-6, atol=1e-8)
+        for one, two in zip(got, truth, strict=True)
+    )
+    if not alike:
+        raise TaskError(f"{gradient.name} does not compute the gradients of {task.name}: they differ on its first case")
+    return order
+
+
+def _pullback(task: Task, inputs: tuple[Any, ...], places: list[int]) -> tuple[tuple[torch.Tensor, ...], Any]:
+    """The floating-point outputs, and what takes their gradients to those of the inputs at these places."""
+
+    def outputs(*leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        full = list(inputs)
+        for place, leaf in zip(places, leaves, strict=True):
+            full[place] = leaf
+        return tuple(one for one in task.outputs(*full) if one.is_floating_point())
+
+    made, pull = torch.func.vjp(outputs, *(inputs[place] for place in places))[:2]
+    return made, pull
+
+
+def _drawn(task: Task) -> tuple[Any, ...]:
+    return task.inputs(_smallest(task), torch.Generator().manual_seed(0), "cpu")
+
+
+def _smallest(task: Task) -> Case:
+    return (task.cases_of(CaseKind.CHECK) or task.cases)[0]

@@ -1,0 +1,85 @@
+"""What people ask a file about their runs, under plain names: views for Datasette, sqlite3 and notebooks.
+
+They count as `status` does. `environment` is in all of them: scores compare only within one.
+"""
+
+from __future__ import annotations
+
+from sqlite_utils import Database
+
+LATEST = """
+SELECT environment, candidate, MAX(id) AS evaluation, status, score, log_us, witnessed FROM evaluations
+WHERE purpose = 'score' AND status != 'infra_error' GROUP BY environment, candidate
+"""  # SQLite takes the bare columns from the row that holds the maximum
+
+VIEWS = {
+    "champions": f"""
+SELECT n.kind || ' (' || n.device || ')' AS environment,
+    RANK() OVER (PARTITION BY l.environment ORDER BY l.log_us, l.candidate) AS place,
+    l.candidate, l.score, l.log_us, s.name AS strategy, c.operator, c.generation, c.parent, o.sha256 AS source_sha256,
+    datetime(f.at, 'unixepoch') AS confirmed_utc
+FROM ({LATEST}) l
+JOIN (
+    SELECT environment, candidate, MIN(status = 'passed') AS passed, MAX(at) AS at FROM evaluations
+    WHERE purpose = 'confirm' AND status != 'infra_error' GROUP BY environment, candidate
+) f ON f.environment = l.environment AND f.candidate = l.candidate AND f.passed
+JOIN environments n ON n.id = l.environment
+JOIN candidates c ON c.id = l.candidate
+JOIN sources o ON o.id = c.source
+LEFT JOIN strategies s ON s.id = c.strategy
+WHERE l.status = 'passed' AND l.log_us IS NOT NULL
+ORDER BY l.environment, place
+""",
+    "improvements": """
+SELECT n.kind || ' (' || n.device || ')' AS environment, e.candidate, c.parent, s.name AS strategy, c.operator, e.score,
+    e.log_us, e.before - e.log_us AS log_gain, e.evaluation, datetime(e.at, 'unixepoch') AS utc
+FROM (
+    SELECT id AS evaluation, environment, candidate, score, log_us, at, MIN(log_us) OVER (
+        PARTITION BY environment ORDER BY id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+    ) AS before FROM evaluations WHERE purpose = 'score' AND log_us IS NOT NULL
+) e
+JOIN environments n ON n.id = e.environment
+JOIN candidates c ON c.id = e.candidate
+LEFT JOIN strategies s ON s.id = c.strategy
+WHERE e.before IS NULL OR e.log_us < e.before
+ORDER BY e.evaluation
+""",
+    "strategy_credit": f"""
+SELECT n.kind || ' (' || n.device || ')' AS environment, s.name AS strategy, s.family, COUNT(*) AS tried,
+    SUM(e.status = 'passed') AS passed, SUM(e.status = 'passed' AND e.witnessed) AS witnessed,
+    AVG(p.log_us - e.log_us) AS mean_log_gain, MAX(p.log_us - e.log_us) AS best_log_gain
+FROM candidates c
+JOIN strategies s ON s.id = c.strategy
+JOIN ({LATEST}) e ON e.candidate = c.id
+JOIN environments n ON n.id = e.environment
+LEFT JOIN ({LATEST}) p ON p.candidate = c.parent AND p.environment = e.environment
+GROUP BY e.environment, s.name, s.family
+ORDER BY e.environment, best_log_gain DESC
+""",
+    "ledger": """
+SELECT session, what, of, SUM(amount) AS amount, unit FROM (
+    SELECT e.run AS session, 'evaluations' AS what, j.key AS of, j.value AS amount, 'count' AS unit
+        FROM evaluations e, json_each(e.charged) j
+    UNION ALL SELECT a.run, 'evaluations', j.key, j.value, 'count'
+        FROM turns t JOIN attempts a ON a.id = t.attempt, json_each(t.charged) j
+    UNION ALL SELECT a.run, 'evaluations', 'probe', c.probes, 'count'
+        FROM candidates c JOIN attempts a ON a.id = c.attempt
+    UNION ALL SELECT a.run, 'evaluations', 'probe', f.probes, 'count'
+        FROM failures f JOIN attempts a ON a.id = f.attempt
+    UNION ALL SELECT run, 'gpu', purpose, gpu_s, 's' FROM evaluations
+    UNION ALL SELECT a.run, 'gpu', 'agents', t.gpu_s, 's' FROM turns t JOIN attempts a ON a.id = t.attempt
+    UNION ALL SELECT a.run, 'calls', c.model, 1, 'count' FROM calls c JOIN attempts a ON a.id = c.attempt
+    UNION ALL SELECT a.run, 'tokens', c.model, c.tokens_in + c.tokens_out, 'count'
+        FROM calls c JOIN attempts a ON a.id = c.attempt
+    UNION ALL SELECT a.run, 'money', c.model, c.dollars, 'dollars' FROM calls c JOIN attempts a ON a.id = c.attempt
+)
+WHERE amount != 0
+GROUP BY session, what, of, unit
+ORDER BY session, what, of
+""",
+}
+
+
+def apply(database: Database) -> None:
+    for name, sql in VIEWS.items():
+        database.create_view(name, sql.strip())

@@ -1,0 +1,101 @@
+"""The on_event command: told what happens, bounded in time and number, and never a burden to the search."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from evo_kernel.budget import Budget, Ledger
+from evo_kernel.cli import notifying
+from evo_kernel.cli.notifying import Notifier
+from evo_kernel.config import Config
+from evo_kernel.engine import Engine, Silence
+from populations.population import open_population
+from tests.support.scripted import CARD, ENVIRONMENT, FIRST, TASK, ScriptedJudge, ScriptedOperator
+
+
+class Troubled(Silence):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def trouble(self, message: str) -> None:
+        self.said.append(message)
+
+
+def read(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_run_tells_bests_champions_and_its_end(tmp_path: Path) -> None:
+    told = tmp_path / "told.jsonl"
+    config = Config(on_event=f'[ -n "$EVO_KERNEL_EVENT" ] && cat >> {told}')
+    observer = Troubled()
+    with open_population(
+        tmp_path / "p.db", task=CARD, task_identity=TASK, environment=ENVIRONMENT, seed=1
+    ) as population:
+        population.plant(FIRST)
+        with notifying.told(config, "toy", tmp_path / "p.db", observer) as (heard, tell_end):
+            engine = Engine(
+                population, ScriptedOperator(), ScriptedJudge(), Ledger(Budget(evaluations=6)), observer=heard
+            )
+            tell_end(engine.run())
+    events = read(told)
+    kinds = [event["event"] for event in events]
+    assert kinds[0] == "best" and kinds[-1] == "end" and "champion" in kinds and observer.said == []
+    assert events[-1]["cause"] == "budget" and events[-1]["score"] == max(event["score"] or 0 for event in events[:-1])
+    assert {event["task"] for event in events} == {"toy"} and events[0]["environment"] == "modeled (sm_90)"
+
+
+def test_without_a_command_the_observer_is_left_as_it_is(tmp_path: Path) -> None:
+    observer = Troubled()
+    with notifying.told(Config(), "toy", tmp_path / "p.db", observer) as (heard, _):
+        assert heard is observer
+
+
+def test_a_stall_is_told_once_until_something_better_comes(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    with Notifier(f"cat >> {told}", 5.0, 0.1, {}, print) as notifier:
+        time.sleep(0.4)
+        notifier.tell("best", score=2.0)
+        time.sleep(0.4)
+    assert [event["event"] for event in read(told)] == ["stall", "best", "stall"]
+
+
+@pytest.mark.parametrize(
+    ("command", "deadline_s", "says"),
+    [
+        ("exit 3", 5.0, "ended with exit code 3"),
+        ("no-such-command-here", 5.0, "ended with exit code 127"),
+        ("sleep 60 & sleep 60", 0.2, "took longer than 0."),
+    ],
+)
+def test_a_command_that_fails_is_complained_about_once(command: str, deadline_s: float, says: str) -> None:
+    said: list[str] = []
+    began = time.monotonic()
+    with Notifier(command, deadline_s, 60.0, {}, said.append) as notifier:
+        for _ in range(3):
+            notifier.tell("best")
+    assert len(said) == 1 and said[0].startswith(f"the on_event command {says}")
+    assert time.monotonic() - began < 5.0
+
+
+def test_events_beyond_the_queue_are_dropped_and_telling_never_waits(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    began = time.monotonic()
+    with Notifier(f"cat >> {told}; sleep 0.02", 10.0, 60.0, {}, print) as notifier:
+        for number in range(notifying.WAITING * 3):
+            notifier.tell("best", number=number)
+        assert time.monotonic() - began < 0.5
+    events = read(told)
+    assert notifying.WAITING <= len(events) <= notifying.WAITING + 2
+    assert events[-1]["dropped"] >= notifying.WAITING
+
+
+def test_what_a_model_named_is_no_part_of_the_command(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    with Notifier(f"cat >> {told}", 5.0, 60.0, {}, print) as notifier:
+        notifier.tell("best", strategy=f"$(touch {tmp_path}/owned); `touch {tmp_path}/owned`")
+    assert not (tmp_path / "owned").exists() and "touch" in read(told)[0]["strategy"]

@@ -1,0 +1,110 @@
+"""`report` and the pictures of `tree`, on a file that a real search wrote with a scripted judge."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from evo_kernel.budget import Budget, Ledger
+from evo_kernel.cli.ablating import ENTANGLED, taken_apart
+from evo_kernel.cli.reporting import _gathered
+from evo_kernel.engine import Engine
+from evo_kernel.observe.document import markdown
+from evo_kernel.observe.report import Edit, blocks, still_worth
+from evo_kernel.types import Evaluation, Purpose, Source, Status
+from populations.population import open_population
+from populations.reading import PopulationReader
+from tests.support.commands import evo, told
+from tests.support.scripted import CARD, ENVIRONMENT, FIRST, TASK, ScriptedJudge, ScriptedOperator, scored
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("report") / "scripted.db"
+    with open_population(path, task=CARD, task_identity=TASK, environment=ENVIRONMENT, seed=1) as population:
+        population.plant(FIRST)
+        Engine(population, ScriptedOperator(), ScriptedJudge(), Ledger(Budget(evaluations=12))).run()
+    return path
+
+
+def test_a_report_tells_the_path_and_how_to_repeat_it(searched: Path, tmp_path: Path) -> None:
+    page, text = tmp_path / "run.html", tmp_path / "run.md"
+    found = told(evo("report", searched, "--to", page, "--to", text, "--json"))
+    status = told(evo("status", searched, "--json"))
+    assert found["path"][-1]["candidate"] == status["champion"]["candidate"]
+    assert math.prod(step["gain"] or 1.0 for step in found["path"]) == pytest.approx(status["champion"]["score"])
+    html = page.read_text()
+    for said in ("Which edits made it", "modeled (sm_90)", "shave", f"evo-kernel resume {searched}"):
+        assert said in html and said in text.read_text().replace("\\", "")
+    assert html.count("<svg") == 3 and "<script" not in html
+    assert "| candidate | edit | score | gain |" in text.read_text()
+
+
+def test_a_report_is_html_or_markdown(searched: Path) -> None:
+    with pytest.raises(Exception, match=r"written as .html or .md, not '.pdf'"):
+        evo("report", searched, "--to", "run.pdf")
+
+
+def test_edits_are_taken_out_one_by_one(searched: Path) -> None:
+    with PopulationReader(searched) as reader:
+        report = _gathered(reader, None)
+    first = "time_us = 100\n\nx\n\ny\n"
+    faster = first.replace("100", "50")
+    renamed = faster.replace("x", "X")
+    again = renamed.replace("X", "XX")
+    texts = [first, faster, renamed, again, again.replace("y", "Y")]
+    report = replace(report, edits=[Edit(number, f"edit {number}", 1.0, 1.5, "") for number in range(5)])
+
+    def judge(source: Source) -> Evaluation:
+        found = scored(source, Purpose.SCORE)
+        return found if "Y" in source.text else replace(found, status=Status.WRONG, score=None, reason="off by 2")
+
+    apart = taken_apart(report, texts, judge, ())
+    assert apart.again == 2.0
+    assert [edit.without and edit.without.verdict for edit in apart.edits] == [
+        None, "passed", ENTANGLED, "passed", "wrong: off by 2",
+    ]  # fmt: skip
+    assert [still_worth(apart, edit) for edit in apart.edits] == [None, 2.0, None, 1.0, None]
+    text = markdown(blocks(apart))
+    assert "| candidate | edit | score | gain | still worth | without it |" in text
+    assert "| 1 | edit 1 | 1.000 | 1.50x | 2.00x | passed, score 1.000 |" in text
+
+
+def test_the_lineage_as_pictures(searched: Path, tmp_path: Path) -> None:
+    picture, page = tmp_path / "tree.svg", tmp_path / "tree.html"
+    found = told(evo("tree", searched, "--svg", picture, "--html", page, "--json"))
+    assert found["files"] == [str(picture), str(page)]
+    keys = [box.get("data-key") for box in ElementTree.parse(picture).getroot().iter() if box.get("data-key")]
+    path = told(evo("tree", searched, "--json"))["path"]
+    assert {int(key) for key in keys if key} >= set(path)
+    assert "shave" in page.read_text()
+    evo("tree", searched, "--svg", picture, "--all")
+    everything = [box for box in ElementTree.parse(picture).getroot().iter() if box.get("data-key")]
+    assert len(everything) == told(evo("status", searched, "--json"))["candidates"]
+
+
+def test_a_png_needs_matplotlib_and_says_so(searched: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "tree.png"
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        with pytest.raises(Exception, match=r"pip install 'evo-kernel\[draw\]'"):
+            evo("tree", searched, "--png", picture)
+    else:
+        assert evo("tree", searched, "--png", picture).exit_code == 0
+        assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_lineage_as_lines_of_json(searched: Path, tmp_path: Path) -> None:
+    evo("tree", searched, "--to", tmp_path / "lineage.jsonl")
+    lines = [json.loads(line) for line in (tmp_path / "lineage.jsonl").read_text().splitlines()]
+    status = told(evo("status", searched, "--json"))
+    assert [line["candidate"] for line in lines] == list(range(1, status["candidates"] + 1))
+    assert lines[0]["parents"] == [] and lines[0]["source"] == FIRST.text
+    assert all(line["parents"][0] == {"role": "parent", "candidate": line["parent"]} for line in lines[1:])
+    assert {line["source_sha256"] for line in lines} and lines[1]["parameters"] == {}

@@ -1,0 +1,198 @@
+"""A package without its kernels: what it holds, what it says, and that the reference answers where no kernel may."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import json
+import sys
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from evo_kernel.cli.packaging import has_hidden_cases, task_files
+from evo_kernel.errors import UserError
+from evo_kernel.export.hub import write_repository
+from evo_kernel.export.package import Package, checked_name, identifier, write_package
+from evo_kernel.export.ranges import Tensor, VerifiedCase, spans
+from evo_kernel.tasks.loading import builtin_names, load
+from evo_kernel.types import CaseKind, Source
+
+NAMES = ["x", "scale"]
+INPUTS = (Tensor("float32", (4, 8), (8, 1)), 2.0)
+(SPAN,) = spans([VerifiedCase("small", CaseKind.CHECK, {}, INPUTS, (INPUTS[0],), "candidate_7")], NAMES)
+ENVIRONMENT = {"kind": "measured", "label": "measured (a GPU)", "torch": "2.13.0"}
+TASK = "import torch\nCASES = [{}]\ndef inputs(case, generator, device): ...\n"
+TASK += "def reference(x, scale):\n    return x * scale\n"
+PACKAGE = Package(
+    name="doubling_kernel",
+    operator="doubling",
+    description='Twice "it"',
+    manifest={
+        "namespace": "doubling_kernel",
+        "op": "doubling",
+        "task": "doubling",
+        "names": NAMES,
+        "schema": "(Tensor x, float scale) -> Tensor",
+        "outputs": 1,
+        "layouts": [[0, 1]],
+        "output_shapes": None,
+        "differentiable": [0],
+        "backward": None,
+        "backward_schema": "(Tensor x, float scale, Tensor grad_0) -> Tensor",
+        "not_executed": ["large"],
+        "ranges": [{"task": "doubling", "capability": [9, 0], "environment": "measured (a GPU)", **SPAN}],
+    },
+    kernels={"candidate_7": Source("raise RuntimeError('no kernel may be imported here')\n")},
+    tasks={"doubling/task.py": TASK},
+    helpers={},
+    plans={"candidate_7.small": "{}"},
+    provenance=[
+        {
+            "kernel": "candidate_7", "task": "doubling", "candidate": 7, "confirmed": False, "hidden": True,
+            "survival": "96% of the claimed gain survived", "plans_are_the_judged_ones": True,
+            "evaluation": {"score": 2.0, "environment": ENVIRONMENT, "cases": [
+                {"case": "small", "us": 12.5, "baselines_us": {"eager": 25.0}, "speedup": 2.0}]},
+            "path": [{"strategy": "seed"}, {"strategy": "vectorise"}],
+            "plans": [{"case": "small", "kind": "check", "hash": "0", "file": "candidate_7.small.plan"}],
+        }
+    ],
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("export") / "new" / "package"
+    write_package(PACKAGE, made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def imported(folder: Path):
+    sys.path.insert(0, str(folder))
+    yield importlib.import_module("doubling_kernel")
+    sys.path.remove(str(folder))
+
+
+def test_every_file_is_in_the_manifest_with_its_hash(folder: Path) -> None:
+    home = folder / "doubling_kernel"
+    wanted = json.loads((home / "manifest.json").read_text())["files"]
+    written = {str(p.relative_to(home)) for p in home.rglob("*") if p.is_file() and "__pycache__" not in p.parts}
+    assert written == {*wanted, "manifest.json"}
+    for name, digest in wanted.items():
+        assert hashlib.sha256((home / name).read_bytes()).hexdigest() == digest
+    compile((folder / "tests" / "test_package.py").read_text(), "test_package.py", "exec")
+
+
+def test_the_readme_says_what_was_judged_and_how_to_check_it(folder: Path) -> None:
+    readme = (folder / "README.md").read_text()
+    assert "measured (a GPU); NOT confirmed on hidden cases.\n96% of the claimed gain survived." in readme
+    assert "| small | 12.5 | eager 25.0 | 2.00 |" in readme and "Path: seed → vectorise" in readme
+    assert "| x | float32 | 4 × 8, at most 32 elements |" in readme and "| scale | number | 2.0 |" in readme
+    assert "outside these ranges: large." in readme
+    task = "--task doubling_kernel/tasks/doubling"
+    assert f"evo-kernel verify doubling_kernel/kernels/candidate_7.py {task} --confirm" in readme
+    assert f"evo-kernel replay doubling_kernel/plans/candidate_7.small.plan {task}" in readme
+
+
+def test_outside_what_was_verified_the_reference_answers_and_one_warning_says_why(imported) -> None:
+    x = torch.randn(4, 8)
+    assert imported.chosen(x, 2.0) == "reference: inputs lie on the CPU"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert torch.equal(imported.doubling(x, 2.0), x * 2.0)
+        assert torch.equal(imported.doubling(x, 3.0), x * 3.0)
+    assert ["inputs lie on the CPU" in str(one.message) for one in caught] == [True]
+
+
+def test_gradients_and_compilers(imported) -> None:
+    x = torch.randn(4, 8, requires_grad=True)
+    compiled = torch.compile(lambda x: imported.doubling(x, 2.0).sum(), fullgraph=True, backend="aot_eager")
+    compiled(x).backward()
+    assert x.grad is not None and torch.equal(x.grad, torch.full_like(x, 2.0))
+
+
+def test_a_changed_file_is_told(imported, folder: Path) -> None:
+    verify = importlib.import_module("doubling_kernel.verify")
+    assert verify.changed_files() == []
+    path = folder / "doubling_kernel" / "kernels" / "candidate_7.py"
+    text = path.read_text()
+    path.write_text(text + "# mine\n")
+    assert verify.changed_files() == ["kernels/candidate_7.py"]
+    path.write_text(text)
+
+
+def test_a_repository_for_the_hub_loads_under_any_name(tmp_path: Path) -> None:
+    hub = replace(PACKAGE, name="hubbed", manifest={**PACKAGE.manifest, "namespace": "hubbed"})
+    write_repository(hub, tmp_path / "hub")
+    home = tmp_path / "hub" / "build" / "torch-universal"
+    assert json.loads((home / "metadata.json").read_text())["python-depends"] == []
+    # As older versions load it, which leads to the same names; newer ones load the folder around it.
+    spec = importlib.util.spec_from_file_location("loaded_1a2b", home / "hubbed" / "__init__.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert torch.equal(module.doubling(torch.ones(2, 2), 3.0), torch.full((2, 2), 3.0))
+    assert (tmp_path / "hub" / "README.md").read_text().startswith("---\ntags:\n- kernels\n")
+    assert "kernel = get_kernel(" in (tmp_path / "hub" / "README.md").read_text()
+
+
+def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(UserError, match="is not empty"):
+        write_package(PACKAGE, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_names_are_such_that_python_can_import_them() -> None:
+    assert [identifier(text) for text in ("softmax", "1_Linear+ReLU", "class")] == [
+        "softmax",
+        "_1_Linear_ReLU",
+        "_class",
+    ]
+    for wrong in ("my-kernel", "class", "é", ""):
+        with pytest.raises(UserError, match="cannot be imported"):
+            checked_name(wrong)
+
+
+def test_a_builtin_task_is_exported_with_its_seed(tmp_path: Path) -> None:
+    task = load("softmax")
+    for name, text in task_files(task).items():
+        (tmp_path / name).write_text(text)
+    assert load(str(tmp_path / "task.py")).seed == task.seed
+
+
+def test_a_task_that_needs_a_neighbour_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "shapes.py").write_text("N = 4\n")
+    (tmp_path / "mine.py").write_text(
+        "import torch\nfrom shapes import N\nCASES = [{'n': N}]\n"
+        "def inputs(case, generator, device):\n    return torch.ones(case['n'], device=device)\n"
+        "def reference(x):\n    return 2 * x\n"
+    )
+    with pytest.raises(UserError, match=r"imports shapes.py, which lies beside it"):
+        task_files(load(str(tmp_path / "mine.py")))
+    assert not has_hidden_cases(load(str(tmp_path / "mine.py"))) and has_hidden_cases(load("softmax"))
+
+
+def test_every_builtin_task_can_be_an_operator() -> None:
+    from evo_kernel.tasks.traits import takes_fakes
+
+    assert [name for name in builtin_names() if not takes_fakes(load(name))] == ["grouped_matmul"]
+
+
+def test_a_backward_task_is_matched_by_the_names_of_its_parameters() -> None:
+    from evo_kernel.errors import TaskError
+    from evo_kernel.tasks.traits import backward_arguments
+
+    assert backward_arguments(load("attention_causal"), load("attention_backward")) == [0, 1, 2, 3]
+    for other in (("attention_full", "attention_backward"), ("cross_entropy", "cross_entropy_backward")):
+        with pytest.raises(TaskError, match="does not compute the gradients"):
+            backward_arguments(*map(load, other))  # it is causal; it returns the loss, too
+    with pytest.raises(TaskError, match="give a task that takes these, by these names"):
+        backward_arguments(load("layernorm"), load("layernorm_backward"))  # wants the rows' statistics

@@ -1,0 +1,89 @@
+"""What people ask a file: the documented schema is the file's, and the views count as `status` does."""
+
+from __future__ import annotations
+
+import json
+import random
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlite_utils import Database
+
+from evo_kernel.types import Purpose
+from populations import schema
+from populations.migrations import migrate
+from populations.migrations.m0008_views import VIEWS
+from populations.population import open_population
+from populations.reading import PopulationReader
+from tests.populations.samples import CARD, MODELED, TASK, passed, search
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_documented_schema_is_current() -> None:
+    written = (ROOT / "docs" / "schema.md").read_text()
+    assert written == schema.current(), "python -m populations.schema > docs/schema.md"
+
+
+def test_every_table_and_view_is_described() -> None:
+    database = Database(memory=True)
+    migrate(database)
+    tables = [name for name in database.table_names() if not name.startswith(("_", "sqlite"))]
+    assert set(schema.ABOUT) == {*tables, *database.view_names()} and set(VIEWS) == set(database.view_names())
+
+
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("schema") / "p.db"
+    with open_population(path, task=CARD, task_identity=TASK, environment=MODELED, seed=1) as population:
+        rng = random.Random(1)
+        search(population, 90, rng)
+        best = population.best()
+        assert best is not None
+        confirmed = replace(passed(best.source, rng, MODELED), purpose=Purpose.CONFIRM)
+        population.tell(population.recorded(best.candidate), confirmed)
+    return path
+
+
+def rows(path: Path, sql: str) -> list[dict]:
+    connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)
+    connection.row_factory = sqlite3.Row
+    found = [dict(row) for row in connection.execute(sql)]
+    connection.close()
+    return found
+
+
+def test_views_say_what_the_reader_says(grown: Path) -> None:
+    with PopulationReader(grown) as reader:
+        status, history, strategies = reader.status(), reader.history(), reader.strategies()
+        confirmed = reader.confirmed()
+    improvements = rows(grown, "SELECT * FROM improvements")
+    assert [row["candidate"] for row in improvements] == [row["candidate"] for row in history]
+    assert sum(row["log_gain"] or 0.0 for row in improvements) == pytest.approx(
+        history[0]["log_us"] - history[-1]["log_us"]
+    )
+    credit = {row["strategy"]: row for row in rows(grown, "SELECT * FROM strategy_credit")}
+    for row in strategies:
+        mine = credit[row["name"]]
+        assert (mine["tried"], mine["passed"]) == (row["tried"], row["passed"]) and mine["witnessed"] <= mine["passed"]
+        assert mine["best_log_gain"] == pytest.approx(row["best_log_gain"])
+    spent = rows(grown, "SELECT what, of, SUM(amount) AS amount FROM ledger GROUP BY what, of")
+    evaluations = {row["of"]: row["amount"] for row in spent if row["what"] == "evaluations"}
+    assert evaluations == status.evaluations
+    tokens = sum(row["amount"] for row in spent if row["what"] == "tokens")
+    money = sum(row["amount"] for row in spent if row["what"] == "money")
+    gpu_s = sum(row["amount"] for row in spent if row["what"] == "gpu")
+    assert (tokens, money, gpu_s) == (status.tokens, pytest.approx(status.dollars), pytest.approx(status.gpu_s))
+    champions = rows(grown, "SELECT * FROM champions")
+    assert [row["candidate"] for row in champions] == confirmed
+    assert status.champion is not None
+    assert (champions[0]["place"], champions[0]["candidate"]) == (1, status.champion.candidate)
+
+
+def test_the_queries_of_the_page_run(grown: Path) -> None:
+    queries = schema.INTRODUCTION.split("```sql\n")[1].split("```")[0].strip().splitlines()
+    assert len(queries) == 4
+    for query in queries:
+        assert isinstance(json.dumps(rows(grown, query)), str)
