@@ -20,6 +20,7 @@ from populations.counters import has_turns
 from populations.encoding import loads
 from populations.fetching import fetch_environment
 from populations.overview import Cell, Earned, Overview, Rise
+from populations.spending import Spending
 
 LATEST = 12
 NAN = math.nan
@@ -63,9 +64,7 @@ class Follower:
         self.reading |= {"attempts": 0, "turns": 0}
         self._kind: list[tuple[str, str | None, int, int]] = [("", None, 0, 0)]  # operator, strategy, island, attempt
         self._verdicts: Counter[str] = Counter()
-        self._credits: dict[str, dict[str, _Credit]] = {
-            name: {} for name in ("operator", "strategy", "model", "island")
-        }
+        self._credits: dict[str, dict[str, _Credit]] = {"operator": {}, "strategy": {}, "model": {}, "island": {}}
         self._rises: list[Rise] = []
         self._low = math.inf
         self._elites: dict[tuple[int, str], int] = {}
@@ -73,13 +72,10 @@ class Follower:
         self._confirmed: dict[int, bool] = {}
         self._latest: deque[int] = deque(maxlen=LATEST)
         self._models: dict[int, set[str]] = defaultdict(set)
-        self._unspent: dict[int, float] = {}
-        self._reached = 0  # the latest attempt that was judged: dollars count up to it
-        self._charged, self._dollars, self._paid, self._tokens, self._gpu_s = 0, 0.0, 0.0, 0, 0.0
+        self._spending = Spending()
+        self._tokens, self._gpu_s = 0, 0.0
         self._failures, self._attempts = 0, 0
         self._failed: set[int] = set()
-        self._run, self._run_began, self._before_s, self._elapsed_s = 0, 0.0, 0.0, 0.0
-        self._last_at: float | None = None
 
     # ---- reading ----------------------------------------------------------------------------------------------------
 
@@ -94,11 +90,11 @@ class Follower:
         self._connection.execute("BEGIN")  # one moment for all tables
         try:
             self._read_calls()
+            self._read_turns()
             self._read_candidates()
             self._read_failures()
             self._read_evaluations()
             self._read_placements()
-            self._read_turns()
             for _, parent in self._new("attempts", "SELECT id, parent FROM attempts WHERE id > ? ORDER BY id"):
                 self._attempts += parent is not None
         finally:
@@ -118,11 +114,7 @@ class Follower:
             self._tokens += tokens
             self._models[attempt].add(model)
             self._credit("model", model).dollars += dollars or 0.0
-            self._paid += dollars or 0.0
-            if attempt <= self._reached:
-                self._dollars += dollars or 0.0
-            else:
-                self._unspent[attempt] = self._unspent.get(attempt, 0.0) + (dollars or 0.0)
+            self._spending.spend(attempt, dollars=dollars or 0.0)
 
     def _read_candidates(self) -> None:
         sql = (
@@ -138,7 +130,7 @@ class Follower:
                 self._kind.append(("", None, 0, 0))
             self.parent[number] = parent or 0
             self._kind[number] = (operator, strategy, island, attempt)
-            self._charged += probes
+            self._spending.spend(attempt, evaluations=probes)
 
     def _read_failures(self) -> None:
         sql = (
@@ -155,22 +147,21 @@ class Follower:
                 continue
             seen.add(attempt)
             self._failures += 1
-            self._charged += probes
+            self._spending.spend(attempt, evaluations=probes)
             for credit in self._credits_of(operator, strategy, island, attempt):
                 credit.failures += 1
         self.reading["failures"] = count
 
     def _read_evaluations(self) -> None:
         sql = (
-            "SELECT id, candidate, environment, purpose, status, score, log_us, cell, charged, gpu_s, run, at"
-            " FROM evaluations WHERE id > ? ORDER BY id"
+            "SELECT e.id, candidate, e.environment, purpose, status, score, log_us, cell, charged, gpu_s, run, r.at, e.at"
+            " FROM evaluations e JOIN runs r ON r.id = run WHERE e.id > ? ORDER BY e.id"
         )
         for row in self._new("evaluations", sql):
-            _, candidate, environment, purpose, status, score, log_us, cell, charged, gpu_s, run, at = row
-            self._charged += sum(loads(charged).values()) if charged != "{}" else 0
+            _, candidate, environment, purpose, status, score, log_us, cell, charged, gpu_s, run, began, at = row
             self._gpu_s += gpu_s
-            self._pass_time(run, at)
-            self._spend_up_to(self._kind[candidate][3])
+            evaluations = sum(loads(charged).values()) if charged != "{}" else 0
+            self._spending.judged(self._kind[candidate][3], evaluations, run, began, at)
             if environment != self.environment or status == "infra_error":
                 continue
             if purpose == "confirm":
@@ -181,10 +172,9 @@ class Follower:
     def _read_turns(self) -> None:
         if not has_turns(self._connection):
             return
-        for _, charged, gpu_s in self._new(
-            "turns", "SELECT rowid, charged, gpu_s FROM turns WHERE rowid > ? ORDER BY 1"
-        ):
-            self._charged += sum(loads(charged).values())
+        sql = "SELECT rowid, attempt, charged, gpu_s FROM turns WHERE rowid > ? ORDER BY rowid"
+        for _, attempt, charged, gpu_s in self._new("turns", sql):
+            self._spending.spend(attempt, sum(loads(charged).values()))
             self._gpu_s += gpu_s
 
     def _read_placements(self) -> None:
@@ -209,7 +199,7 @@ class Follower:
             self._low = log_us
             self.rose.append(candidate)
             operator, strategy, _, _ = self._kind[candidate]
-            spent = (self._charged, self._elapsed_s / 3600, self._dollars)
+            spent = self._spending.by_now()
             self._rises.append(Rise(candidate, score or NAN, log_us, strategy or operator, *spent))
         if not first:
             return
@@ -241,35 +231,20 @@ class Follower:
     def _credit(self, kind: str, name: str) -> _Credit:
         return self._credits[kind].setdefault(name, _Credit())
 
-    def _pass_time(self, run: int, at: float) -> None:
-        if run != self._run:
-            self._run, self._before_s = run, self._elapsed_s
-            self._run_began = fetch_one(self._connection, "SELECT at FROM runs WHERE id = ?", (run,)) or at
-        self._elapsed_s = max(self._elapsed_s, self._before_s + at - self._run_began)
-        self._last_at = at
-
-    def _spend_up_to(self, attempt: int) -> None:
-        """Calls have no time of their own: an attempt's count when it or a later one is judged."""
-        if attempt <= self._reached or not self._unspent:
-            self._reached = max(self._reached, attempt)
-            return
-        for number in range(self._reached + 1, attempt + 1):
-            self._dollars += self._unspent.pop(number, 0.0)
-        self._reached = attempt
-
     # ---- telling ----------------------------------------------------------------------------------------------------
 
     def overview(self) -> Overview:
         best, champion = self.best(), self._champion()
+        evaluations, hours, dollars = self._spending.in_all()
         told = {kind: tuple(self._earned(kind)) for kind in self._credits}
         return Overview(
             environment=fetch_environment(self._connection, self.environment) if self.environment else None,
             attempts=self._attempts,
             candidates=self.reading["candidates"],
             failures=self._failures,
-            evaluations=self._charged,
-            hours=self._elapsed_s / 3600,
-            dollars=self._paid,
+            evaluations=evaluations,
+            hours=hours,
+            dollars=dollars,
             tokens=self._tokens,
             gpu_s=self._gpu_s,
             verdicts={status: count for status, count in sorted(self._verdicts.items()) if count},
@@ -279,7 +254,7 @@ class Follower:
             rises=tuple(self._rises),
             cells=tuple(self._told_cells()),
             latest=tuple(self._latest),
-            last_at=self._last_at,
+            last_at=self._spending.last_at,
             operators=told["operator"],
             strategies=told["strategy"],
             models=told["model"],
