@@ -61,6 +61,8 @@ def _serve(app: object, listening: socket.socket) -> None:
         log_level="warning",
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # there is no proxy, and a header is anybody's word
+        ws="none",
         timeout_graceful_shutdown=1,  # streams would be waited for
     )
     uvicorn.Server(config).run(sockets=[listening])

@@ -114,6 +114,8 @@ class Dashboard:
         )
 
     async def _stream(self, request: Request) -> Response:
+        if request.method == "HEAD":
+            return Response(media_type="text/event-stream")
         return self._streams.open(_run(self.runs, request))
 
     def _problem(self, request: Request, error: HTTPException) -> Response:

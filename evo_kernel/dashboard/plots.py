@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from evo_kernel.dashboard.runs import Run
@@ -13,7 +12,7 @@ AXES = ("evaluations", "hours", "dollars")
 
 
 def rises(run: Run) -> dict[str, Any]:
-    """Best so far against what was spent, with a last point at now."""
+    """Best so far against what was spent."""
     return {"runs": [_columns(run.title, run.overview())], "axes": list(AXES)}
 
 
@@ -43,11 +42,14 @@ def roofline(run: Run, number: int) -> dict[str, Any]:
 
 
 def _columns(title: str, told: Overview) -> dict[str, Any]:
-    columns: dict[str, Sequence[Any]] = {axis: [getattr(rise, axis) for rise in told.rises] for axis in AXES}
-    scores = [None if math.isnan(rise.score) else rise.score for rise in told.rises]
-    candidates = [rise.candidate for rise in told.rises]
-    if told.rises:
-        for axis, now in (("evaluations", told.evaluations), ("hours", told.hours), ("dollars", told.dollars)):
-            columns[axis] = [*columns[axis], now]
-        scores, candidates = [*scores, scores[-1]], [*candidates, candidates[-1]]
-    return {"title": title, **columns, "score": scores, "candidate": candidates}
+    """By axis, strictly growing `x` and the best `score` there, with a last point at now."""
+    now = {"evaluations": told.evaluations, "hours": told.hours, "dollars": told.dollars}
+    columns: dict[str, Any] = {}
+    for axis in AXES:
+        best: dict[float, float | None] = {}  # several at one place: the last is the best
+        for rise in told.rises:
+            best[getattr(rise, axis)] = None if math.isnan(rise.score) else rise.score
+        if best:
+            best[now[axis]] = next(reversed(best.values()))
+        columns[axis] = {"x": list(best), "score": list(best.values())}
+    return {"title": title, **columns}

@@ -34,11 +34,10 @@
   // ---- the page follows the run ------------------------------------------------------------------------------------
   const live = $("#live");
   const stream = document.body.dataset.stream;
-  let first = "", refreshed = 0, waiting = 0;
+  let last = "", refreshed = 0, waiting = 0;
 
   async function refresh() {
     waiting = 0;
-    if (document.hidden) { waiting = -1; return; }
     refreshed = Date.now();
     let answer;
     try { answer = await fetch(location.href, { credentials: "same-origin" }); } catch { return; }
@@ -60,21 +59,37 @@
   }
 
   function soon() {
-    if (waiting > 0) return;
+    if (waiting) return;
     waiting = setTimeout(refresh, Math.max(0, refreshed + REFRESH_MS - Date.now()));
   }
 
-  if (stream && window.EventSource) {
-    const source = new EventSource(stream);
-    source.addEventListener("pulse", (event) => {
-      const news = JSON.parse(event.data);
-      const best = news.score ? `best ${news.score.toFixed(3)}×` : "nothing passed yet";
-      live.textContent = `${news.writing ? "● running" : "○ not running"}, ${best}, ${news.candidates} candidates`;
-      live.classList.toggle("running", Boolean(news.writing));
-      if (first && first !== event.data && $("[data-live], [data-plot='rises']")) soon();
-      first = event.data;
+  let source = null;
+
+  function hear(event) {
+    const news = JSON.parse(event.data);
+    const best = news.score ? `best ${news.score.toFixed(3)}×` : "nothing passed yet";
+    live.textContent = `${news.writing ? "● running" : "○ not running"}, ${best}, ${news.candidates} candidates`;
+    live.classList.toggle("running", Boolean(news.writing));
+    if (last && last !== event.data && $("[data-live]")) soon();
+    last = event.data;
+  }
+
+  // Only a page that is seen has a stream: browsers open six connections to a server, for all its pages together.
+  function follow() {
+    if (document.hidden) { if (source) source.close(); source = null; return; }
+    if (source) return;
+    source = new EventSource(stream);
+    source.addEventListener("pulse", hear);
+    source.addEventListener("error", () => {
+      live.textContent = "○ no connection to evo-kernel serve";
+      live.classList.remove("running");
     });
-    source.addEventListener("error", () => { live.textContent = "○ no connection to evo-kernel serve"; live.classList.remove("running"); });
-    document.addEventListener("visibilitychange", () => { if (!document.hidden && waiting === -1) { waiting = 0; soon(); } });
+  }
+
+  if (stream && window.EventSource) {
+    follow();
+    document.addEventListener("visibilitychange", follow);
+    addEventListener("pagehide", () => { if (source) source.close(); source = null; });
+    addEventListener("pageshow", (event) => { if (event.persisted) follow(); });
   }
 })();

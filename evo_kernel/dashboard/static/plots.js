@@ -15,13 +15,13 @@
   }
 
   // ---- best so far -------------------------------------------------------------------------------------------------
-  function riseChoices(place, data, draw) {
+  function riseChoices(place, axes, draw) {
     const group = document.createElement("fieldset");
     group.className = "choices";
     const legend = document.createElement("legend");
     legend.textContent = "against";
     group.append(legend);
-    for (const name of data.axes) {
+    for (const name of axes) {
       const label = document.createElement("label"), input = document.createElement("input");
       input.type = "radio";
       input.name = `axis-${place.dataset.from}`;
@@ -34,30 +34,31 @@
     return group;
   }
 
-  function drawRises(place, data) {
+  function drawRises(place, first) {
+    let data = first, plot = null;
     place.dataset.axis ||= data.axes[0];
     const holder = document.createElement("div");
-    let plot = null;
     const draw = () => {
       if (plot) plot.destroy();
-      const runs = data.runs.map((run) => [run[place.dataset.axis], run.score]);
-      const joined = runs.length > 1 ? uPlot.join(runs) : runs[0];
-      const [x, ...scores] = joined;
-      const filled = scores.map((values, at) => carry(x, values, data.runs[at][place.dataset.axis]));
+      plot = null;
+      if (data.runs.every((run) => run[place.dataset.axis].x.length === 0)) { holder.textContent = "Nothing passed yet."; return; }
+      holder.textContent = "";
+      const name = place.dataset.axis;
+      const runs = data.runs.map((run) => [run[name].x, run[name].score]);
+      const [x, ...scores] = runs.length > 1 ? uPlot.join(runs) : runs[0];
+      const filled = scores.map((values, at) => carry(x, values, data.runs[at][name].x));
       plot = new uPlot({
         width: place.clientWidth, height: HEIGHT, cursor: { y: false },
         scales: { x: { time: false, range: (u, low, high) => [Math.min(0, low), high > low ? high : low + 1] }, y: { auto: true } },
-        axes: [axis(NAMES[place.dataset.axis]), axis("score")],
-        series: [{ label: NAMES[place.dataset.axis], value: (u, v) => v == null ? "–" : +v.toPrecision(4) }, ...data.runs.map((run, at) => ({
+        axes: [axis(NAMES[name]), axis("score")],
+        series: [{ label: NAMES[name], value: (u, v) => v == null ? "–" : +v.toPrecision(4) }, ...data.runs.map((run, at) => ({
           label: run.title, stroke: series(at), width: 2, paths: uPlot.paths.stepped({ align: 1 }), spanGaps: true,
           dash: at ? [6, 4] : [], points: { show: false }, value: (u, v) => v == null ? "–" : `${v.toFixed(3)}×` }))],
       }, [x, ...filled], holder);
-      holder.querySelector("canvas")?.setAttribute("aria-hidden", "true");
     };
-    if (data.runs.every((run) => run.score.length === 0)) { place.textContent = "Nothing passed yet."; return () => {}; }
-    place.replaceChildren(riseChoices(place, data, draw), holder);
+    place.replaceChildren(riseChoices(place, data.axes, draw), holder);
     draw();
-    return draw;
+    return (fresh) => { data = fresh || data; draw(); };
   }
 
   // A step line holds its value until the next point; after the run's last point there is none.
@@ -105,13 +106,15 @@
 
   async function show(place) {
     const data = await load(place);
-    if (data) redraw.set(place, DRAW[place.dataset.plot](place, data));
+    if (!data) return;
+    const again = redraw.get(place);
+    if (again) again(data); else redraw.set(place, DRAW[place.dataset.plot](place, data));
   }
 
   const places = [...document.querySelectorAll("[data-plot]")];
   places.forEach(show);
   document.addEventListener("theme", () => redraw.forEach((draw) => draw()));
-  document.addEventListener("fresh", () => places.filter((place) => place.dataset.plot === "rises" && !place.contains(document.activeElement)).forEach(show));
+  document.addEventListener("fresh", () => places.filter((place) => place.dataset.plot === "rises").forEach(show));
   let resizing = 0;
   addEventListener("resize", () => { clearTimeout(resizing); resizing = setTimeout(() => redraw.forEach((draw) => draw()), 150); });
 })();
