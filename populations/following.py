@@ -72,6 +72,7 @@ class Follower:
         self._confirmed: dict[int, bool] = {}
         self._latest: deque[int] = deque(maxlen=LATEST)
         self._models: dict[int, set[str]] = defaultdict(set)
+        self._cost: dict[int, float] = defaultdict(float)  # dollars by attempt
         self._spending = Spending()
         self._tokens, self._gpu_s = 0, 0.0
         self._failures, self._attempts = 0, 0
@@ -114,6 +115,7 @@ class Follower:
             self._tokens += tokens
             self._models[attempt].add(model)
             self._credit("model", model).dollars += dollars or 0.0
+            self._cost[attempt] += dollars or 0.0
             self._spending.spend(attempt, dollars=dollars or 0.0)
 
     def _read_candidates(self) -> None:
@@ -154,8 +156,8 @@ class Follower:
 
     def _read_evaluations(self) -> None:
         sql = (
-            "SELECT e.id, candidate, e.environment, purpose, status, score, log_us, cell, charged, gpu_s, run, r.at, e.at"
-            " FROM evaluations e JOIN runs r ON r.id = run WHERE e.id > ? ORDER BY e.id"
+            "SELECT e.id, candidate, e.environment, purpose, status, score, log_us, cell, charged, gpu_s, run, r.at,"
+            " e.at FROM evaluations e JOIN runs r ON r.id = run WHERE e.id > ? ORDER BY e.id"
         )
         for row in self._new("evaluations", sql):
             _, candidate, environment, purpose, status, score, log_us, cell, charged, gpu_s, run, began, at = row
@@ -220,13 +222,14 @@ class Follower:
                 credit.gained += gain > 0
                 credit.best = gain if credit.best is None else max(credit.best, gain)
 
-    def _credits_of(self, operator: str, strategy: str | None, island: int, attempt: int) -> Iterator[_Credit]:
-        yield self._credit("operator", operator)
+    def _credits_of(self, operator: str, strategy: str | None, island: int, attempt: int) -> list[_Credit]:
+        """Of an attempt that ended: asked for once. What it cost goes to all but models, which have it call by call."""
+        found = [self._credit("operator", operator), self._credit("island", f"island {island}")]
         if strategy:
-            yield self._credit("strategy", strategy)
-        yield self._credit("island", f"island {island}")
-        for model in self._models.get(attempt, ()):
-            yield self._credit("model", model)
+            found.append(self._credit("strategy", strategy))
+        for credit in found:
+            credit.dollars += self._cost.get(attempt, 0.0)
+        return [*found, *(self._credit("model", model) for model in self._models.get(attempt, ()))]
 
     def _credit(self, kind: str, name: str) -> _Credit:
         return self._credits[kind].setdefault(name, _Credit())

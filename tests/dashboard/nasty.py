@@ -14,7 +14,7 @@ from tests.populations.samples import CARD, MODELED, TASK, failed, passed, searc
 
 MARK = "h0stile"
 SCRIPT = f"</code></pre></script><script>{MARK}()</script><img src=x onerror={MARK}()>"
-ATTRIBUTE = f"\" ' onmouseover={MARK}() x=\"{{{{7*7}}}}{{% raw %}}"
+ATTRIBUTE = f'" \' onmouseover={MARK}() x="{{{{7*7}}}}{{% raw %}}'
 TURNED = "\u202e\u2066\u200b\u0007\x1b[31m"
 NASTY = SCRIPT + ATTRIBUTE + TURNED
 SOURCE = f"# {NASTY}\n'''{NASTY}'''\n" + "x" * 2_000_000 + f"\n{SCRIPT}\ndef run(x): ...\n"

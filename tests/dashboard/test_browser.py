@@ -1,7 +1,7 @@
 """The dashboard in a real browser: skipped where playwright or Chromium is missing.
 
-    pip install playwright      and a Chromium: CHROMIUM=/path/to/it, or `chromium` on the PATH
-    AXE=/path/to/axe.min.js     to check accessibility too
+pip install playwright      and a Chromium: CHROMIUM=/path/to/it, or `chromium` on the PATH
+AXE=/path/to/axe.min.js     to check accessibility too
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from typing import Any
 
 import pytest
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-uvicorn = pytest.importorskip("uvicorn", reason="the extra [serve] is not installed")
+pytest.importorskip("playwright", reason="playwright is not installed")
+pytest.importorskip("uvicorn", reason="the extra [serve] is not installed")
+
+import uvicorn
+from playwright import sync_api
 
 from evo_kernel.cli.loopback import listen
 from evo_kernel.cli.yardsticks import limits
@@ -104,7 +107,9 @@ def test_every_page_is_whole_and_runs_nothing_foreign(site: Site, browse: Any, l
         assert wider <= 0, f"{path} is {wider} px wider than the {look} screen"
         if AXE:
             page.evaluate(Path(AXE).read_text())
-            found = page.evaluate("axe.run().then(done => done.violations.map(one => one.id + ' ' + one.nodes[0].html))")
+            found = page.evaluate(
+                "axe.run().then(done => done.violations.map(one => one.id + ' ' + one.nodes[0].html))"
+            )
             assert found == [], path
     assert wrong == []
 
