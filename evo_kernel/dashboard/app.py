@@ -144,7 +144,7 @@ def _templates() -> Environment:
     found = Environment(
         loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined, auto_reload=False
     )
-    names = ("clip", "micros", "ratio", "percent", "count", "hours", "dollars", "ago", "moment")
+    names = ("clip", "micros", "ratio", "percent", "count", "few", "hours", "dollars", "ago", "moment")
     found.filters |= {name: getattr(texts, name) for name in names}
     found.filters["exp"] = lambda value: math.exp(min(value, 700.0))
     found.filters["block"] = lambda text: Markup("\n").join(texts.lines_of(str(text)))

@@ -80,6 +80,14 @@ def count(value: float | None) -> str:
     return "–" if value is None else f"{value:,.0f}"
 
 
+def few(value: int) -> str:
+    """A count in at most four characters."""
+    for unit, name in ((1_000_000, "M"), (1000, "k")):
+        if value >= unit:
+            return f"{value / unit:.1f}{name}" if value < 10 * unit else f"{value // unit}{name}"
+    return str(value)
+
+
 def hours(value: float) -> str:
     return f"{value:.1f} h" if value >= 2 else f"{60 * value:.1f} min"
 

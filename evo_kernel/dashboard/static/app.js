@@ -68,7 +68,7 @@
   function hear(event) {
     const news = JSON.parse(event.data);
     const best = news.score ? `best ${news.score.toFixed(3)}×` : "nothing passed yet";
-    live.textContent = `${news.writing ? "● running" : "○ not running"}, ${best}, ${news.candidates} candidates`;
+    live.textContent = `${news.writing ? "● running" : "○ not running"}, ${best}, ${news.candidates.toLocaleString("en")} candidates`;
     live.classList.toggle("running", Boolean(news.writing));
     if (last && last !== event.data && $("[data-live]")) soon();
     last = event.data;

@@ -53,7 +53,7 @@
         axes: [axis(NAMES[name]), axis("score")],
         series: [{ label: NAMES[name], value: (u, v) => v == null ? "–" : +v.toPrecision(4) }, ...data.runs.map((run, at) => ({
           label: run.title, stroke: series(at), width: 2, paths: uPlot.paths.stepped({ align: 1 }), spanGaps: true,
-          dash: at ? [6, 4] : [], points: { show: false }, value: (u, v) => v == null ? "–" : `${v.toFixed(3)}×` }))],
+          dash: at ? [6, 4] : [], points: { show: true, size: 5, fill: series(at) }, value: (u, v) => v == null ? "–" : `${v.toFixed(3)}×` }))],
       }, [x, ...filled], holder);
     };
     place.replaceChildren(riseChoices(place, data.axes, draw), holder);
