@@ -44,7 +44,7 @@ ABOUT = {
     "attempts": "Briefs handed to operators: the parent, and what it was shown. A seed's attempt has no parent.",
     "candidates": "Sources at their places in the lineage; `parent` is the main one, `parents` has all.",
     "parents": "All parents of an attempt, by role.",
-    "decisions": "What a policy was offered (`offered`: strategies), with what probabilities, and what it chose.",
+    "decisions": "What a policy was offered (ids of strategies in `offered`), how likely each was, and what it chose.",
     "steps": "Edits of micro coding and their outcome.",
     "calls": "Calls of language models as they were made; `dollars` is empty where the price is not known.",
     "call_remarks": "What an operator found wrong with the answer of a call.",

@@ -46,7 +46,7 @@ def package(
         description=task.description or task.name,
         manifest=_manifest(name, operator, forward, version) | {"backward": _backward(task, backward)},
         kernels={one.name: one.source for _, kernels in parts for one in kernels},
-        tasks={f"{t.name}/{path}": text for t, _ in parts for path, text in task_files(t).items()},
+        tasks={f"{identifier(t.name)}/{path}": text for t, _ in parts for path, text in task_files(t).items()},
         helpers={key: text for t, _ in parts for key, text in _helpers(t.text).items()},
         plans=plans,
         provenance=[_provenance(t, one, version) for t, kernels in parts for one in kernels],
@@ -93,7 +93,7 @@ def _manifest(
         "made_by": f"evo-kernel {version}",
         "namespace": name,
         "op": operator,
-        "task": task.name,
+        "task": identifier(task.name),
         "names": names,
         "schema": f"({arguments}) -> {_returns(len(every[0].outputs))}",
         "outputs": len(every[0].outputs),
@@ -116,7 +116,7 @@ def _backward(task: Task, parts: Sequence[tuple[Task, Sequence[Recorded]]]) -> d
     arguments = traits.backward_arguments(task, gradient)
     names = list(gradient.input_names)
     return {
-        "task": gradient.name,
+        "task": identifier(gradient.name),
         "arguments": arguments,
         "ranges": [span for t, recorded in parts for span in _ranges(t, recorded, names)],
     }
@@ -153,7 +153,7 @@ def _ranges(task: Task, kernels: Sequence[Recorded], names: Sequence[str]) -> li
     target = next(iter(leader.plans.values())).plan.target
     tolerance = task.tolerance
     about = {
-        "task": task.name,
+        "task": identifier(task.name),
         "capability": [target // 10, target % 10],
         "environment": leader.chosen.evaluation.environment.label,
         "host_known": sorted(task.host_known),
@@ -207,6 +207,7 @@ def _provenance(task: Task, one: Recorded, version: str) -> dict[str, Any]:
     return {
         "kernel": one.name,
         "task": task.name,
+        "task_folder": identifier(task.name),
         "task_sha256": task.identity,
         "population": chosen.population.name,
         "candidate": chosen.view.candidate,

@@ -93,13 +93,14 @@ def _gathered(reader: PopulationReader, candidate: int | None) -> Report:
     first = reader.candidate(edits[0].candidate).proposal.source.text if edits else ""
     source = view.proposal.source.text if view else ""
     environment = evaluation.environment if evaluation else status.environment
+    dots = [(float(node["candidate"]), node["score"]) for node in reader.nodes() if node["score"] is not None]
     return Report(
         task=status.task,
         description=reader.task.description,
         label=environment.label if environment else "not judged yet",
         headline=_headline(view, confirmation),
-        dots=[(node["candidate"], node["score"]) for node in reader.nodes() if node["score"] is not None],
-        best=[(row["candidate"], row["score"]) for row in history if row["score"] is not None],
+        dots=dots,
+        best=_best_so_far(dots),
         best_by_hour=[((row["at"] - began) / 3600, row["score"]) for row in history if row["score"] is not None],
         edits=edits,
         evaluation=evaluation,
@@ -113,6 +114,15 @@ def _gathered(reader: PopulationReader, candidate: int | None) -> Report:
         source=_as_scored(source, evaluation),
         whole_diff=source_diff(first, source, edits[0].candidate, edits[-1].candidate) if len(edits) > 1 else "",
     )
+
+
+def _best_so_far(dots: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """In the order of candidates, which may be another one than that of their verdicts."""
+    best: list[tuple[float, float]] = []
+    for candidate, score in dots:
+        if not best or score > best[-1][1]:
+            best.append((candidate, score))
+    return best
 
 
 def _as_scored(source: str, evaluation: Evaluation | None) -> str:

@@ -126,7 +126,7 @@ def _commands(home: str, provenance: Sequence[Mapping[str, Any]]) -> list[tuple[
     """What needs evo-kernel."""
     found = []
     for one in provenance:
-        task = f"--task {home}/tasks/{one['task']}"
+        task = f"--task {home}/tasks/{one['task_folder']}"
         found.append((f"evo-kernel verify {home}/kernels/{one['kernel']}.py {task} --confirm", "the judge's verdict"))
         for kind, says in (("check", "is checked on any machine"), ("search", "is timed; without a GPU, modeled")):
             plan = next((p for p in one["plans"] if p["kind"] == kind), None)

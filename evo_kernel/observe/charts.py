@@ -86,7 +86,7 @@ def gains(rows: Sequence[tuple[str, float | None, float | None]]) -> Scene:
     shapes: list[Line | Box | Text] = []
     for number, (name, made, still) in enumerate(rows):
         y = 8 + number * tall
-        shapes.append(Text(left - 10, y + 16, _short(name), anchor="end"))
+        shapes.append(Text(left - 10, y + 16, _short(name), size=11, anchor="end"))
         for value, at, high in ((made, y + 4, 12.0), (still, y + 18, 6.0)):
             if value is None:
                 continue
@@ -101,5 +101,5 @@ def gains(rows: Sequence[tuple[str, float | None, float | None]]) -> Scene:
     return Scene(WIDTH, height, "gain of each edit, as a factor of time", shapes)
 
 
-def _short(text: str, longest: int = 44) -> str:
+def _short(text: str, longest: int = 40) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "…"

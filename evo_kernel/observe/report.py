@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from evo_kernel.observe.charts import gains, trajectory
 from evo_kernel.observe.document import Block, Code, Figure, Heading, Paragraph, Table
+from evo_kernel.observe.scene import Scene
 from evo_kernel.types import Evaluation, Measurement
 
 
@@ -40,7 +41,7 @@ class Report:
     headline: Sequence[str]  # sentences
     dots: Sequence[tuple[float, float]]  # (candidate, score) of what passed
     best: Sequence[tuple[float, float]]  # (candidate, score) of what beat all before
-    best_by_hour: Sequence[tuple[float, float]]
+    best_by_hour: Sequence[tuple[float, float]]  # (hours since the first session began, score)
     edits: Sequence[Edit]
     evaluation: Evaluation | None  # of the one that is told
     comparisons: Sequence[str]
@@ -64,7 +65,7 @@ def blocks(report: Report) -> list[Block]:
         Heading("How it went"),
         Figure(trajectory(report.dots, report.best, "candidates", "score"),
                f"Every candidate that passed, and the best so far. Scores are {report.label}."),
-        Figure(trajectory([], report.best_by_hour, "hours since the first session began", "score"), "The best so far."),
+        Figure(_over_time(report.best_by_hour), "The best so far."),
         *_path(report),
         *_measured(report),
         *_uses(report),
@@ -76,6 +77,13 @@ def blocks(report: Report) -> list[Block]:
         Code(report.source, "python", "Its source"),
         *([Code(report.whole_diff, "diff", "All that changed since the first kernel")] if report.whole_diff else []),
     ]  # fmt: skip
+
+
+def _over_time(best_by_hour: Sequence[tuple[float, float]]) -> Scene:
+    """In minutes where that is readable."""
+    minutes = bool(best_by_hour) and best_by_hour[-1][0] < 2.0
+    best = [(at * 60, score) for at, score in best_by_hour] if minutes else best_by_hour
+    return trajectory([], best, f"{'minutes' if minutes else 'hours'} since the first session began")
 
 
 def _path(report: Report) -> list[Block]:

@@ -53,7 +53,7 @@ PACKAGE = Package(
     plans={"candidate_7.small": "{}"},
     provenance=[
         {
-            "kernel": "candidate_7", "task": "doubling", "candidate": 7, "confirmed": False, "hidden": True,
+            "kernel": "candidate_7", "task": "doubling", "task_folder": "doubling", "candidate": 7, "confirmed": False, "hidden": True,
             "survival": "96% of the claimed gain survived", "plans_are_the_judged_ones": True,
             "evaluation": {"score": 2.0, "environment": ENVIRONMENT, "cases": [
                 {"case": "small", "us": 12.5, "baselines_us": {"eager": 25.0}, "speedup": 2.0}]},
