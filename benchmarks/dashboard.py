@@ -111,12 +111,18 @@ def time_watched(path: Path, server: Server, streams: int, seconds: float) -> No
     with open_toy(path) as population:
         for _ in range(max(1, round(seconds / ROUND_S))):
             spent[False] += paced(population, rng)
-            with_streams = [server.open("/0/stream") for _ in range(streams)]
-            for stream in with_streams:
-                threading.Thread(target=_listen, args=(stream, heard), daemon=True).start()
+            over = threading.Event()
+            listeners = [
+                threading.Thread(target=_listen, args=(server.open("/0/stream"), over, heard), daemon=True)
+                for _ in range(streams)
+            ]
+            for listener in listeners:
+                listener.start()
             spent[True] += paced(population, rng)
-            for stream in with_streams:
-                stream.close()
+            over.set()
+            grow(population, 1, rng)  # news, so that everybody hears that it is over
+            for listener in listeners:
+                listener.join(10.0)
     print(f"{'a run at 100 candidates/s':<28} {'median ms':>9} {'mean ms':>7} {'attempts':>8}")
     for watched, times in spent.items():
         name = f"{streams} streams open" if watched else "nobody watches"
@@ -125,12 +131,11 @@ def time_watched(path: Path, server: Server, streams: int, seconds: float) -> No
     print(f"slower by {slower:+.1%} of ask + record + tell; {heard[0]} events were heard")
 
 
-def _listen(stream, heard: list[int]) -> None:
-    try:
-        for line in stream:
+def _listen(stream, over: threading.Event, heard: list[int]) -> None:
+    """Closes the stream itself: one thread cannot close what another one waits for."""
+    with stream:
+        while not over.is_set() and (line := stream.readline()):
             heard[0] += line.startswith(b"event:")
-    except (OSError, ValueError, AttributeError):  # closed on this side
-        return
 
 
 def main() -> None:
