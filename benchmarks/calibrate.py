@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING
 import torch
 import triton
 
+from benchmarks import FIGURES_OF
 from benchmarks.calibration import samples
 from benchmarks.calibration.collect import Collector, Tally, drawn, widened
 from benchmarks.calibration.figures import by_task, filtered, modeled_us, print_ranks
-from evo_kernel.tasks.loading import builtin_names
 
 if TYPE_CHECKING:
     from benchmarks.calibration.fit import Fit
@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> None:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = made.add_subparsers(dest="command", required=True)
     one = commands.add_parser("collect", help="measure plans, a line each")
-    one.add_argument("--tasks", default=",".join(builtin_names()), help="comma-separated")
+    one.add_argument("--tasks", default=",".join(FIGURES_OF), help="comma-separated")
     one.add_argument("--seconds", type=float, default=240.0, help="a task, starting and ending included")
     one.add_argument("--out", type=Path, required=True, help="rows are appended here, and packed beside it at the end")
     one.add_argument("--device", default="cuda", help="cpu: modeled times stand in for measured ones (a dry run)")

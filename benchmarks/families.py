@@ -1,15 +1,16 @@
 """Attention, shared prompts and convolution on a GPU: vendors' kernels and our first kernels, in one command.
 
-    python -m benchmarks.families [--seconds 540] [--parts attention,shared,conv] [--json families.json]
+    python -m benchmarks.families [--seconds 540] [--parts attention,gqa,shared,conv] [--json families.json]
 
-Attention on 32k tokens (lengths 4k to 32k, heads of 128 and 64, causal and not); shared prompts, forward and forward +
-backward, at the sizes of the published comparison; twelve convolutions in IEEE float32, TF32 and bfloat16, with the
-memory that each method takes beyond its inputs and its output. Every time is the median of CUDA events around one call,
-caches flushed before each: work of the host counts where the GPU waits for it (shared prompts read their offsets, which
-is about 0.1 ms). Every result is compared with the first method's of its row.
+Attention on 32k tokens (lengths 4k to 32k, heads of 128 and 64, causal and not), grouped queries; shared prompts,
+forward and forward + backward, at the sizes of the published comparison; twelve convolutions in IEEE float32, TF32 and
+bfloat16, with the memory that each method takes beyond its inputs and its output. Every time is the median of CUDA
+events around one call, caches flushed before each: work of the host counts where the GPU waits for it (shared prompts
+read their offsets, which is about 0.1 ms). Every result is compared with the first method's of its row.
 
-Each part runs in a process of its own, baselines before first kernels: what fails, or takes longer than its share of
-the time, is named and the rest goes on. `--device cpu` tries the script itself, on the tasks' check cases.
+Each part runs in processes of its own, vendors' kernels before our first kernels, and what has to be compiled anew for
+every shape last: what fails, or takes longer than its share of the time, is named and the rest goes on. `--device cpu`
+tries the script itself, on the tasks' check cases.
 """
 
 from __future__ import annotations
@@ -36,13 +37,16 @@ from evo_kernel.types import CaseKind
 TASKS = {
     "attention": ("attention_full", "attention_causal"),
     "shared": ("shared_prompt", "shared_prompt_backward"),
+    "gqa": ("gqa",),
     "conv": ("conv2d", "conv2d_channels_last", "conv2d_tf32", "conv2d_bf16"),
 }
 SHARED = (  # (responses, rows of the prompt, rows of each response): measured elsewhere on an H200, then as published
     (16, 2048, 1024), (16, 8192, 1024), (32, 8192, 1024), (32, 8192, 512),
     (28, 4096, 2048), (28, 16384, 2048), (16, 32768, 2048), (28, 32768, 2048),
 )  # fmt: skip
-FIRST_KERNELS = "first kernels"
+BASELINES, FIRST_KERNELS, FLEX = "baselines", "first kernels", "flex"
+SHARES = {BASELINES: 3, FIRST_KERNELS: 2, FLEX: 1}
+"""Of the time that is left, by what a process measures; each may use twice its share."""
 MOST_S, MOST_RUNS = 0.5, 15
 """Of timed calls for one figure: whichever is reached first, but two calls at least."""
 WRONG = 0.03
@@ -165,9 +169,11 @@ def rows_of(clock: Clock, task: Task, case: Case, which: str) -> Iterator[dict[s
     generator = torch.Generator(clock.device).manual_seed(1)
     # The file's own function: what the host knows need not agree with other processes here, and is drawn on the GPU.
     inputs = task.inputs_function(case, generator, torch.device(clock.device))
-    methods = list(task.baselines.items())
-    if which == FIRST_KERNELS:
-        methods = [methods[0], *seeds_of(task)]  # the first for comparison
+    first = next(iter(task.baselines))  # always there, for comparison
+    listed = [(name, function) for name, function in task.baselines.items() if (name == FLEX) == (which == FLEX)]
+    methods = list(seeds_of(task)) if which == FIRST_KERNELS else listed
+    if which != BASELINES:
+        methods = [(first, task.baselines[first]), *methods] if methods else []
     wanted = None
     for number, (name, function) in enumerate(methods):
         if clock.cuda:
@@ -175,7 +181,7 @@ def rows_of(clock: Clock, task: Task, case: Case, which: str) -> Iterator[dict[s
         row = measured(clock, function, inputs, wanted, task.flops(case) or 0.0)
         made = row.pop("made", None)
         wanted = made if wanted is None else wanted
-        if number == 0 and which == FIRST_KERNELS:
+        if number == 0 and which != BASELINES:
             continue
         yield {"task": task.name, "case": case.name, "method": name, **row}
 
@@ -254,8 +260,8 @@ def main() -> None:
 
 def run_all(parts: Sequence[str], device: str, seconds: float, json_file: Path | None) -> None:
     begin, notes = time.monotonic(), []
-    kinds = ("baselines", FIRST_KERNELS) if device == "cuda" else ("baselines",)  # Triton compiles for no CPU
-    jobs = [(part, which) for which in kinds for part in parts]
+    kinds = [kind for kind in SHARES if device == "cuda" or kind != FIRST_KERNELS]  # Triton compiles for no CPU
+    jobs = [(part, which) for which in kinds for part in parts if (part, which) != ("conv", FLEX)]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "rows")
         out.touch()
@@ -264,8 +270,8 @@ def run_all(parts: Sequence[str], device: str, seconds: float, json_file: Path |
             if left < 10:
                 notes.append(f"{part}, {which}: no time left")
                 continue
-            # Baselines of a part may use twice an equal share: what they leave goes to those after them.
-            note = child(part, which, device, out, min(left, 2 * left / (len(jobs) - number)))
+            waiting = sum(SHARES[kind] for _, kind in jobs[number:])
+            note = child(part, which, device, out, left * min(1.0, 2 * SHARES[which] / waiting))
             notes += [note] if note else []
             print(f"{part}, {which}: {time.monotonic() - begin:.0f} s since the start", file=sys.stderr, flush=True)
         rows = [json.loads(line) for line in out.read_text().splitlines()]

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import FIGURES_OF
 from benchmarks.variants import parser, walks, write_json
 from evo_kernel.fitness.compiling.compiler import Compiler
 from evo_kernel.fitness.plan import CompiledPlan
@@ -27,7 +28,7 @@ from evo_kernel.fitness.record.cases import record_case
 from evo_kernel.fitness.record.recorder import Fault, Recorder
 from evo_kernel.fitness.runners.base import Checked, Exam, TimePart
 from evo_kernel.fitness.runners.cuda_runner import CudaRunner
-from evo_kernel.tasks.loading import builtin_names, load
+from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Case, Task
 from evo_kernel.types import CaseKind, Measurement, Source
 
@@ -48,7 +49,7 @@ print(1e3 * triton.testing.do_bench(lambda: module.run(*inputs), warmup=50, rep=
 def main() -> None:
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
     options = parser(__doc__)
-    options.add_argument("--tasks", default=",".join(builtin_names()))
+    options.add_argument("--tasks", default=",".join(FIGURES_OF))
     options.add_argument("--pairs", type=int, default=200, help="pairs of evaluations of the first task")
     options.add_argument("--pairs-more", type=int, default=40, help="of every other task")
     options.add_argument("--comparisons", type=int, default=50, help="paired A/A comparisons of the first task")

@@ -24,6 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks import FIGURES_OF
 from evo_kernel.fitness.compiling.compiler import Compiler
 from evo_kernel.fitness.features import plan_features
 from evo_kernel.fitness.plan import CompiledPlan
@@ -101,7 +102,7 @@ def tasks_of(names: list[str], folder: Path) -> dict[str, Path | str]:
         path = folder / f"{name}.py"
         path.write_text(CASES + text)
         found[name] = path
-    return {name: spec for name, spec in found.items() if not names or name in names}
+    return {name: spec for name, spec in found.items() if name in (names or (*FIGURES_OF, *LOWERED))}
 
 
 def offers_of(text: str, task: Task) -> list[Strategy]:

@@ -199,6 +199,7 @@ def fetch_proposal(connection: sqlite3.Connection, candidate: int) -> Proposal:
 def encode_card(card: TaskCard) -> dict[str, Any]:
     cases = [
         {"name": case.name, "kind": str(case.kind), "sizes": dict(case.sizes), "inputs": case.inputs}
+        | {"flops": case.flops, "moved": case.moved}
         for case in card.cases
     ]
     names = ("name", "reference", "allow", "precision", "atomics", "description")
@@ -212,6 +213,8 @@ def decode_card(data: dict[str, Any]) -> TaskCard:
             CaseKind(case["kind"]),
             case["sizes"],
             tuple((dtype, tuple(shape), tuple(strides)) for dtype, shape, strides in case["inputs"]),
+            case.get("flops"),  # older files do not say
+            case.get("moved"),
         )
         for case in data["cases"]
     )

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import socket
+import time
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,12 +29,10 @@ class OwnerLock:
         self.path = path.with_name(path.name + ".lock")
         self._descriptor: int | None = None
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _locked(descriptor):
             pid, host = _read_owner(descriptor)
             os.close(descriptor)
-            raise PopulationLocked(str(path), pid, host) from None
+            raise PopulationLocked(str(path), pid, host)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
         self._descriptor = descriptor
@@ -78,6 +77,18 @@ def announced(path: Path) -> dict[str, Any] | None:
             return dict(json.loads(side.read(SLOT).rstrip(b"\0")))
     except (OSError, ValueError, TypeError):  # nothing said yet, or caught while it was being said
         return None
+
+
+def _locked(descriptor: int) -> bool:
+    """Whether the lock is ours now. Who only asks whose it is (`owner`) holds it for an instant: tried again."""
+    for pause_s in (0.0, 0.01, 0.03):
+        time.sleep(pause_s)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            continue
+        return True
+    return False
 
 
 def _let_go(lock: OwnerLock | None) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evo_kernel.errors import PopulationError
-from evo_kernel.types import Environment, Evaluation, PipelineState, Relative, TaskCard
+from evo_kernel.types import Environment, Evaluation, PipelineState, Relative, Source, TaskCard
 from populations import lineage
 from populations.connect import connect_reader, fetch_dicts, fetch_one
 from populations.counters import read_tally, read_wall_s
@@ -24,7 +24,9 @@ from populations.fetching import (
     fetch_ceilings,
     fetch_environment,
     fetch_evaluation,
+    fetch_parents,
     fetch_proposal,
+    fetch_source,
     fetch_strategy,
 )
 from populations.handed import HandedOut, fetch_ticket, open_tickets
@@ -140,11 +142,7 @@ class PopulationReader:
 
     def pipeline(self) -> PipelineState | None:
         """What the process that writes the file said last of what it is doing; None while nobody writes it."""
-        said = announced(self.path)
-        try:
-            return PipelineState(**said) if said else None
-        except TypeError:  # said by another version
-            return None
+        return pipeline(self.path)
 
     def ceilings(self, environment: Environment | None = None) -> dict[str, float]:
         """What the machine of an environment, else of the one shown, reaches at most; empty where not measured."""
@@ -204,10 +202,7 @@ class PopulationReader:
     def candidate(self, number: int) -> CandidateView:
         connection = self.connection
         sql = "SELECT attempt, island, generation, parent, at FROM candidates WHERE id = ?"
-        row = connection.execute(sql, (number,)).fetchone()
-        if row is None:
-            last = fetch_one(self.connection, "SELECT COUNT(*) FROM candidates")
-            raise PopulationError(f"{self.path} has no candidate {number}: they are numbered 1 to {last}.")
+        row = self._known(connection.execute(sql, (number,)).fetchone(), number)
         attempt, island, generation, parent, at = row
         ids = connection.execute("SELECT id FROM evaluations WHERE candidate = ? ORDER BY id", (number,)).fetchall()
         children = connection.execute("SELECT id FROM candidates WHERE parent = ? ORDER BY id", (number,)).fetchall()
@@ -222,6 +217,24 @@ class PopulationReader:
             children=tuple(child for (child,) in children),
             at=at,
         )
+
+    def source(self, number: int) -> Source:
+        """A candidate's, without the rest of it."""
+        sql = "SELECT source FROM candidates WHERE id = ?"
+        return fetch_source(self.connection, self._known(fetch_one(self.connection, sql, (number,)), number))
+
+    def attempt_of(self, number: int) -> int:
+        """The attempt that brought a candidate."""
+        sql = "SELECT attempt FROM candidates WHERE id = ?"
+        return self._known(fetch_one(self.connection, sql, (number,)), number)
+
+    def parents(self, attempt: int) -> tuple[tuple[str, int], ...]:
+        """(role, candidate) of all that an attempt drew on."""
+        return fetch_parents(self.connection, attempt)
+
+    def last_candidate(self) -> int:
+        """The highest number; 0 of none."""
+        return fetch_one(self.connection, "SELECT MAX(id) FROM candidates") or 0
 
     def relative(self, number: int) -> Relative:
         """A candidate as operators see it, with its score in the environment shown."""
@@ -281,9 +294,25 @@ class PopulationReader:
 
     # ---- within ---------------------------------------------------------------------------------------------------
 
+    def _known(self, found: Any, number: int) -> Any:
+        if found is None:
+            raise PopulationError(
+                f"{self.path} has no candidate {number}: they are numbered 1 to {self.last_candidate()}."
+            )
+        return found
+
     def _standings(self, environment: int | None = None) -> Standings:
         return Standings(self.connection, environment or self.environment_row)
 
     def _shown(self, by_case: dict[str, _Values]) -> dict[str, _Values]:
         shown = {case.name for case in self.task.cases} if by_case else set()
         return {case: values for case, values in by_case.items() if case in shown}
+
+
+def pipeline(path: Path) -> PipelineState | None:
+    """What the process that writes a population said last of what it is doing; None while nobody writes it."""
+    said = announced(path)
+    try:
+        return PipelineState(**said) if said else None
+    except TypeError:  # said by another version
+        return None

@@ -16,12 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks import FIGURES_OF
 from benchmarks.agents import planting
 from benchmarks.agents.problems import CATEGORIES, SHIPPED, Parent, Planted, Problems, save
 from evo_kernel.errors import OperatorFailed
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
 from evo_kernel.tasks.first import first_kernel
-from evo_kernel.tasks.loading import builtin_names, load
+from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import Evaluation, Purpose, Source, Strategy
 from operators.micro.coder import RewriteCoder
@@ -37,7 +38,7 @@ def main(arguments: list[str] | None = None) -> None:
     made.add_argument("--out", type=Path, default=SHIPPED)
     made.add_argument("--parents", type=int, default=PARENTS)
     made.add_argument("--planted", type=int, default=PLANTED)
-    made.add_argument("--tasks", default=",".join(builtin_names()), help="comma-separated")
+    made.add_argument("--tasks", default=",".join(FIGURES_OF), help="comma-separated")
     made.add_argument("--seed", type=int, default=0)
     made.add_argument("--threads", type=int, default=2)
     made.add_argument("--look", action="store_true", help="leave parents out that fail the judge's probe on a CPU")

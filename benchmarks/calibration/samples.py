@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from evo_kernel.fitness.interpreting.traffic import LaunchTraffic
 from evo_kernel.fitness.model import LaunchFacts, PlanFacts
-from evo_kernel.fitness.traffic import LaunchTraffic
 
 SHIPPED = Path(__file__).with_name("h200.jsonl.gz")
 _TRAFFIC = tuple(field.name for field in fields(LaunchTraffic))

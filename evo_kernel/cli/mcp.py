@@ -17,6 +17,7 @@ from typing import Any
 
 import click
 
+from evo_kernel.cli.loopback import listen
 from evo_kernel.errors import UserError
 
 TOKEN = "EVO_KERNEL_MCP_TOKEN"
@@ -80,7 +81,7 @@ def mcp(
     from operators.workbench.judging import Allowed
 
     config = outside.last_config(population, {"device": device})
-    listening = _listen(port) if port is not None else None
+    listening = listen(port) if port is not None else None
     ending = _Ending()
     with outside.judged(population, config, wait_s, lambda line: click.echo(line, err=True)) as parts:
         ending.closes(parts)
@@ -111,21 +112,6 @@ def _run(serve: Callable[[], Awaitable[None]]) -> None:
     import anyio
 
     anyio.run(serve)
-
-
-def _listen(port: int) -> socket.socket:
-    """Loopback only: there is no option for more. Raises UserError."""
-    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind(("127.0.0.1", port))
-    except OSError as error:
-        listening.close()
-        raise UserError(
-            f"port {port} cannot be used ({error.strerror}): name another one, or 0 for a free one"
-        ) from error
-    listening.listen(64)
-    return listening
 
 
 def _token(path: Path) -> tuple[str, str]:

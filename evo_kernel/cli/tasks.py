@@ -47,8 +47,9 @@ def list_tasks(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found))
         return
+    width = max(map(len, found))
     for name, description in found.items():
-        click.echo(f"{name:<16}{description.splitlines()[0] if description else ''}")
+        click.echo(f"{name:<{width}}  {description.splitlines()[0] if description else ''}")
 
 
 @tasks.command("show")
@@ -84,17 +85,23 @@ def show_task(task: str, show_seed: bool, as_json: bool) -> None:
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 @JSON
 def check_task(task: str, device: str, as_json: bool) -> None:
-    """Load TASK, probe it for degeneracy, and judge its first kernel. Exit code 1 when something is wrong."""
+    """Load TASK, probe it, hold what it states against its reference, and judge its first kernel.
+
+    Exit code 1 when something is wrong.
+    """
     from evo_kernel.cli.mixed import mixed_lines
     from evo_kernel.cli.verdicts import evaluation_data
     from evo_kernel.fitness.judge import JudgeSettings, open_judge
     from evo_kernel.tasks.first import first_kernel
     from evo_kernel.tasks.loading import load
     from evo_kernel.tasks.probe import probe
+    from evo_kernel.tasks.stated import examine
     from evo_kernel.types import Purpose
 
     loaded = load(task)
     findings = probe(loaded)
+    if not any(finding.fatal for finding in findings):
+        findings += examine(loaded)
     if not as_json:
         for finding in findings:
             click.echo(f"{'NO' if finding.fatal else 'note'}  {finding.sentence}")

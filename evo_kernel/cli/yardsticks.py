@@ -17,14 +17,25 @@ def baselines_text(times: Mapping[str, float]) -> str:
 def ceilings_line(environment: Environment, stored: Mapping[str, float]) -> str:
     """What shares of the speed of light refer to."""
     from evo_kernel.fitness.ceilings import Ceilings
-    from evo_kernel.fitness.targets import target_for
 
     if measured := Ceilings.from_data(stored):
         return f"{measured.text}, measured ({environment.device})"
+    table = Ceilings.from_data(limits(environment, stored))
+    told = f"{table.text}, from the table" if table else "not measured yet"
+    return f"{told} ({environment.device})"
+
+
+def limits(environment: Environment, stored: Mapping[str, float]) -> Mapping[str, float]:
+    """Ceilings by name: as they were measured, else of the table where times are modeled, else none."""
+    from evo_kernel.fitness.ceilings import Ceilings
+    from evo_kernel.fitness.targets import target_for
+
     arch = environment.device.removeprefix("sm_")
+    if Ceilings.from_data(stored):
+        return stored
     if environment.kind == "measured" or not arch.isdecimal():
-        return f"not measured yet ({environment.device})"
-    return f"{Ceilings.of_target(target_for(int(arch))).text}, from the table ({environment.device})"
+        return {}
+    return Ceilings.of_target(target_for(int(arch))).as_data()
 
 
 def held_lines(

@@ -1,4 +1,4 @@
-"""What a look at a plan of real size (looking.py) says about it: held against the reference on the trusted side."""
+"""What a look at a plan of real size (interpreting/looking.py) says: held against the reference on the trusted side."""
 
 from __future__ import annotations
 

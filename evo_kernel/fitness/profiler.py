@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from evo_kernel.errors import UserError
 from evo_kernel.fitness.ceilings import Ceilings
 from evo_kernel.fitness.counters import Counted, CountPart
+from evo_kernel.fitness.interpreting.traffic import LaunchTraffic
 from evo_kernel.fitness.profile import CaseProfile, alone, costs_of, profile
 from evo_kernel.fitness.runners.base import Checked, Runner
 from evo_kernel.fitness.runners.interpreter_runner import InterpreterRunner
 from evo_kernel.fitness.targets import target_for
-from evo_kernel.fitness.traffic import LaunchTraffic
 from evo_kernel.tasks.task import Task
 
 

@@ -26,7 +26,7 @@ class SuiteRow:
     reason: str = ""
     environment: str = ""  # label
     measured: bool = False
-    first: str = "none"  # kind of the first kernel: seed, kernels, mixed, torch, none
+    first: str = "none"  # kind of the first kernel: kernels, mixed, torch, none
     first_us: float | None = None
     best_us: float | None = None
     baselines_us: Mapping[str, float] = field(default_factory=dict)

@@ -69,8 +69,8 @@ class Called:
         self._label = f"<problem {hashlib.sha256(text.encode()).hexdigest()[:16]}>"
         linecache.cache[self._label] = (len(text), None, text.splitlines(keepends=True), self._label)  # Triton reads it
         self._reference = parse_module(text)
-        self._test = rewritten(parts[1])
-        self._perf = rewritten(perf) if perf else None
+        self._test = rewritten(parts[1], script=True)
+        self._perf = rewritten(perf, script=True) if perf else None
         self._lock = threading.RLock()
 
     def skips(self, device: str) -> bool:
@@ -243,6 +243,7 @@ class _Run:
     def plain(self, reference: ast.Module, path: str) -> dict[str, Any]:
         """The reference part's names."""
         names: dict[str, Any] = {"__name__": "_evo_kernel_problem", "__file__": path, "print": silent}
+        names["torch"] = torch  # some references leave it to their tests to import it
         names |= {"_device": self.device}
         exec(compile(reference, path, "exec"), names)
         return names
@@ -256,7 +257,7 @@ class _Run:
     def wrap(self, names: dict[str, Any]) -> None:
         for name, value in list(names.items()):
             function = getattr(value, "_evo_kernel_plain", value)
-            own = inspect.isfunction(function) and function.__globals__ is names and name != "print"
+            own = inspect.isfunction(function) and inspect.unwrap(function).__globals__ is names and name != "print"
             if own or (inspect.ismethod(function) and is_differentiable(function.__self__)):
                 names[name] = self._noting(name, function)
             elif is_differentiable(value) and value is not torch.autograd.Function:

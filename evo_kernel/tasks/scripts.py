@@ -14,6 +14,7 @@ from evo_kernel.syntax import parse_expression, parse_module
 
 APPLY = "__applied"
 _CUDA = re.compile(r"cuda(:\d+)?")
+_FILLED = {"empty": "zeros", "empty_like": "zeros_like", "new_empty": "new_zeros"}
 _OF_A_GPU = {
     "torch.cuda.is_available": "True",
     "torch.cuda.device": "__import__('contextlib').nullcontext()",
@@ -94,6 +95,9 @@ class Placed(TorchFunctionMode):
 class _Here(ast.NodeTransformer):
     """ "cuda" becomes the device at hand; seeds, prints to it and imports of the benchmark's own modules go."""
 
+    def __init__(self, *, script: bool) -> None:
+        self._script = script
+
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
         if isinstance(node.value, str) and _CUDA.fullmatch(node.value):
             return ast.copy_location(ast.Name("_device", ast.Load()), node)
@@ -109,6 +113,8 @@ class _Here(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
+        if self._script and isinstance(node.func, ast.Attribute):  # what nobody filled would differ in every draw
+            node.func.attr = _FILLED.get(node.func.attr, node.func.attr)
         called = ast.unparse(node.func)
         if re.fullmatch(r"[A-Za-z_]\w*\.apply", called):  # of an autograd function, most often: see _Run.wrap
             name = called.removesuffix(".apply")
@@ -134,8 +140,9 @@ class _Here(ast.NodeTransformer):
         return ast.copy_location(ast.Expr(ast.Constant(None)), node) if own else node
 
 
-def rewritten(text: str) -> ast.Module:
-    return ast.fix_missing_locations(_Here().visit(parse_module(text)))
+def rewritten(text: str, *, script: bool = False) -> ast.Module:
+    """The tree of a reference, or of a script that calls it, fit to run on the device at hand."""
+    return ast.fix_missing_locations(_Here(script=script).visit(parse_module(text)))
 
 
 def silent(*args: Any, **kwargs: Any) -> None:

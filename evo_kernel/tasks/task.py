@@ -284,6 +284,8 @@ class Task:
                         for spec in self.input_specs(case)
                         if isinstance(spec, TensorSpec)
                     ),
+                    flops=self.flops(case),
+                    moved=self.bytes(case),
                 )
                 for case in shown
             ),

@@ -23,7 +23,7 @@ from evo_kernel.errors import LoweringError, TaskError
 from evo_kernel.tasks.calls import CUT, Called
 from evo_kernel.tasks.forms import Call, Form, same_values
 from evo_kernel.tasks.interpreted import Interpreted
-from evo_kernel.tasks.task import describe
+from evo_kernel.tasks.task import HOST_KNOWN_ELEMENTS, describe
 
 SCHEME = "tritonbench"
 CHANNELS = ("T", "G")
@@ -140,6 +140,7 @@ class Chosen:
     search: Sequence[Mapping[str, Any]]
     confirm: Sequence[Mapping[str, Any]]
     left: int  # calls of the test that have another form
+    known: tuple[int, ...] = ()  # positions of small integers beside floating point: page tables, offsets
 
 
 @lru_cache(maxsize=512)
@@ -150,7 +151,7 @@ def _text(entry: Entry, source: str, timings: str) -> str:
     chosen, called, made = _first_steady(candidates, made_by)
     triton = entry.channel == "G"
     allow = "mixed" if triton else _allow(called, chosen.check)
-    seed = f"SEED = {_seed(source, called)!r}\n" if triton else ""
+    seed = f"HOST_KNOWN = {list(chosen.known)!r}\nSEED = {_seed(source, called)!r}\n" if triton else ""
     cases = {"check": chosen.check, "search": chosen.search, "confirm": chosen.confirm}
     cases = {kind: list(found) for kind, found in cases.items() if found}
     description = f"TritonBench {entry.channel}: {entry.name}."
@@ -190,7 +191,8 @@ def _candidates(entry: Entry, source: str, timings: str) -> tuple[list[Chosen], 
     tested = [call.form.key for call in first]
     at_work = [call.form.key for call in timed]
     order = sorted(forms, key=lambda key: (key not in at_work, key not in tested, -tested.count(key)))
-    found = [_choice(forms[key].form, timed, first, second) for key in order]
+    # A kernel follows offsets into memory wherever they lead: there integers stay as they are written.
+    found = [_choice(forms[key].form, timed, first, second, shuffle=entry.channel != "G") for key in order]
     if not any(found):
         why = f"its test does not run on a CPU: {describe(fault)}" if fault else "it has no call small enough to check"
         if not forms and not fault:
@@ -199,13 +201,15 @@ def _candidates(entry: Entry, source: str, timings: str) -> tuple[list[Chosen], 
     return [choice for choice in found if choice is not None], timings
 
 
-def _choice(form: Form, timed: Sequence[Call], first: Sequence[Call], second: Sequence[Call]) -> Chosen | None:
+def _choice(
+    form: Form, timed: Sequence[Call], first: Sequence[Call], second: Sequence[Call], *, shuffle: bool
+) -> Chosen | None:
     """The cases of one form; None where none is small enough to check."""
     large = [index for index, call in enumerate(timed) if call.form.key == form.key]
     large = [index for index in large if 0 < timed[index].elements <= SEARCH_ELEMENTS]
     large.sort(key=lambda index: timed[index].elements, reverse=True)
     search = [{"name": f"timing_{index}", "perf": index} for index in large]
-    check = _checks(form, first, second)
+    check = _checks(form, first, second, shuffle=shuffle)
     if not check or any("written" in case for case in check):  # fresh values are better than written ones
         small = [case for case in search if timed[case["perf"]].elements <= CHECK_ELEMENTS]
         check = [{**case, "name": f"small_{case['perf']}"} for case in small[-2:]] or check
@@ -214,7 +218,21 @@ def _choice(form: Form, timed: Sequence[Call], first: Sequence[Call], second: Se
     shown = {"perf": large[0]} if large else {"test": check[0]["test"]}
     left = sum(call.form.key != form.key for call in first if call.tensors)
     own = [{**case, "name": f"own_{case['name']}"} for case in check[:1]]
-    return Chosen(form, shown, check, search[:1] or own, search[1:2], left)
+    cases = [*check, *search[:2], *own]
+    used = [timed[case["perf"]] if "perf" in case else first[case["test"]] for case in cases]
+    return Chosen(form, shown, check, search[:1] or own, search[1:2], left, _small_integers(used))
+
+
+def _small_integers(calls: Sequence[Call]) -> tuple[int, ...]:
+    """Positions where every call has integers that the host may know; none where there is nothing else to compute."""
+    columns = list(zip(*(call.tensors for call in calls), strict=True))
+    if not any(column[0].is_floating_point() for column in columns):
+        return ()
+    return tuple(
+        position
+        for position, column in enumerate(columns)
+        if not column[0].is_floating_point() and all(tensor.numel() <= HOST_KNOWN_ELEMENTS for tensor in column)
+    )
 
 
 def _first_steady(candidates: Sequence[Chosen], made: Callable[..., Called]) -> tuple[Chosen, Called, dict[str, Any]]:
@@ -230,7 +248,7 @@ def _first_steady(candidates: Sequence[Chosen], made: Callable[..., Called]) -> 
     return found[0]
 
 
-def _checks(form: Form, first: Sequence[Call], second: Sequence[Call]) -> list[dict[str, Any]]:
+def _checks(form: Form, first: Sequence[Call], second: Sequence[Call], *, shuffle: bool) -> list[dict[str, Any]]:
     """The test's calls of this form, each shape once; what two draws have in common was written out in numbers."""
     found: list[dict[str, Any]] = []
     seen: set[Any] = set()
@@ -244,7 +262,8 @@ def _checks(form: Form, first: Sequence[Call], second: Sequence[Call]) -> list[d
         written = tuple(
             index
             for index, (a, b) in enumerate(zip(one.tensors, other.tensors, strict=True))
-            if not a.is_complex() and a.dtype != torch.bool and torch.equal(a, b)
+            if (a.is_floating_point() or (shuffle and not a.is_complex() and a.dtype != torch.bool))
+            and torch.equal(a, b)
         )
         found.append({"name": f"test_{number}", "test": number} | ({"written": written} if written else {}))
     found.sort(key=lambda case: first[case["test"]].elements)
@@ -286,12 +305,14 @@ def _kind(entry: Entry) -> type[Called]:
 
 def _seed(source: str, called: Called) -> str:
     """The benchmark's own kernels as a first kernel: its module, and `run`, which makes the task's one call."""
+    reference = source.partition(CUT)[0]
+    head = "" if "import torch" in reference else "import torch\n"  # some leave it to their tests
     names = called.names
     given = [f"{name}_given" if index in called.changed else name for index, name in enumerate(names)]
     lines = [f"    {given[index]} = {names[index]}.clone()" for index in called.changed]
     returned = "".join(f", {given[index]}" for index in called.changed)
     return (
-        f"{source.partition(CUT)[0].rstrip()}\n\n\n"
+        f"{head}{reference.rstrip()}\n\n\n"
         "def _tensors(made, *written):\n"
         "    made = made if isinstance(made, (tuple, list)) else [made]\n"
         "    flat = [part for part in made if hasattr(part, 'stride')]\n"

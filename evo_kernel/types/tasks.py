@@ -22,6 +22,8 @@ class CaseCard:
     kind: CaseKind
     sizes: Mapping[str, Any]
     inputs: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...] = ()  # (dtype, shape, strides) per tensor input
+    flops: float | None = None  # that the computation needs; None where the task does not say
+    moved: float | None = None  # bytes that must move at least; None where the task does not say
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.calibration.samples import Sample
+from evo_kernel.fitness.interpreting.traffic import LaunchTraffic
 from evo_kernel.fitness.model import Constants, LaunchFacts, PlanFacts, time_of
 from evo_kernel.fitness.targets import H200
-from evo_kernel.fitness.traffic import LaunchTraffic
 
 TASKS = ("rows", "tiles", "sums")
 

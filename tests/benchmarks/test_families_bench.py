@@ -18,7 +18,7 @@ def test_every_method_has_a_row_and_what_is_wrong_or_fails_is_marked(capsys):
     wrong = {"doubled": lambda *inputs: 2 * task.reference(*inputs), "broken": lambda *inputs: 1 / 0}
     task = dataclasses.replace(task, baselines={**task.baselines, **wrong})
     case = families.cases_of(task, "cpu")[0]
-    rows = [{"part": "conv", **row} for row in families.rows_of(families.Clock("cpu"), task, case, "baselines")]
+    rows = [{"part": "conv", **row} for row in families.rows_of(families.Clock("cpu"), task, case, families.BASELINES)]
     assert [row["method"] for row in rows] == list(task.baselines)
     assert all(row["off"] < 1e-5 and row["ms"] > 0 for row in rows[:-2])
     assert rows[-2]["off"] == pytest.approx(1) and "ZeroDivisionError" in rows[-1]["error"]
@@ -49,6 +49,7 @@ def test_a_gpu_measures_the_published_sizes():
 
 def test_a_part_that_fails_leaves_the_others(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(families.TASKS, "gone", ("no_such_task",))
+    monkeypatch.setattr(families, "SHARES", {families.BASELINES: 1})  # one process is enough
     families.run_all(["gone"], "cpu", 60, tmp_path / "made.json")
     assert "NOTE gone, baselines: ended with" in capsys.readouterr().out
     assert '"rows": []' in (tmp_path / "made.json").read_text()

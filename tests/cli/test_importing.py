@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
-from evo_kernel.cli.main import main
 from tests.support.benchmark import checkout
+from tests.support.commands import evo_main
 
 
 @pytest.fixture
@@ -17,13 +16,8 @@ def evo(monkeypatch, capsys):
     """The command line in this process: (exit code, stdout, stderr). A child of its own costs seconds a call."""
 
     def called(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["evo-kernel", *map(str, arguments)])
-        code = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        return code, *capsys.readouterr()
+        ended = evo_main(capsys, monkeypatch, *map(str, arguments))
+        return ended.returncode, ended.stdout, ended.stderr
 
     return called
 
@@ -31,8 +25,8 @@ def evo(monkeypatch, capsys):
 def test_import_lists_checks_and_writes(evo, tmp_path: Path) -> None:
     root = checkout(tmp_path / "checkout")
     _, listed, _ = evo("tasks", "import", f"kernelbench:{root}/level1", "--list")
-    assert len(listed.splitlines()) == 8 and listed.splitlines()[0].endswith("level1/1  Softmax")
-    for other in ("4_No_inputs", "5_Random", "6_Bessel", "2_Loss", "7_Hinge", "8_Images"):
+    assert len(listed.splitlines()) == 9 and listed.splitlines()[0].endswith("level1/1  Softmax")
+    for other in ("4_No_inputs", "5_Random", "6_Bessel", "2_Loss", "7_Hinge", "8_Images", "9_Pairs"):
         (root / f"KernelBench/level1/{other}.py").unlink()
     _, said, _ = evo("tasks", "import", f"kernelbench:{root}/level1", "--check", "--json")
     found = json.loads(said)

@@ -10,8 +10,8 @@ import pytest
 from evo_kernel.cli.suite_runs import Budget, Chosen, SuiteRun, tasks_of
 from evo_kernel.errors import UserError
 from evo_kernel.observe.suites import FASTEST, SuiteRow, figures, markdown
-from tests.cli.test_end_to_end import evo
 from tests.support.benchmark import checkout
+from tests.support.commands import evo_main
 
 TINY = '''"""Twice."""
 
@@ -29,30 +29,31 @@ def reference(x):
 '''
 
 
-def test_a_suite_searches_goes_on_after_a_failure_and_is_done_once(tmp_path: Path) -> None:
+def test_a_suite_searches_goes_on_after_a_failure_and_is_done_once(tmp_path: Path, capsys, monkeypatch) -> None:
     (tmp_path / "twice.py").write_text(TINY)
     (tmp_path / "broken.py").write_text("import nothing_of_this_name\n")
     (tmp_path / "mine.txt").write_text(f"# two\n{tmp_path}/broken.py\n{tmp_path}/twice.py  # small\n")
-    command = [
-        "suite",
-        tmp_path / "mine.txt",
+    words = (
         "--to",
-        tmp_path / "out",
+        f"{tmp_path}/out",
         "--evaluations",
         "1",
         "--device",
         "cpu",
+        "--set",
+        "judge.tune_plans=0",
         "--json",
-    ]
-    ended = evo(*command)
-    assert ended.exit_code == 1, ended.output
+    )
+    ended = evo_main(capsys, monkeypatch, "suite", f"{tmp_path}/mine.txt", *words)
+    assert ended.returncode == 1, ended.stderr
     broken, twice = json.loads(ended.stdout)["tasks"]
     assert broken["status"] == "failed" and "nothing_of_this_name" in broken["reason"]
     assert twice["status"] in ("passed", "confirmed") and twice["first"] == "kernels"
     assert twice["gain"] >= 1.0 and twice["own_share"] == 1.0 and twice["speedup"] is None  # modeled
     assert "modeled (sm_90)" in (tmp_path / "out/report.md").read_text()
     before = (tmp_path / "out/results.jsonl").read_text()
-    assert json.loads(evo(*command).stdout)["tasks"] == [broken, twice]
+    again = evo_main(capsys, monkeypatch, "suite", f"{tmp_path}/mine.txt", *words)
+    assert json.loads(again.stdout)["tasks"] == [broken, twice]
     assert (tmp_path / "out/results.jsonl").read_text() == before
 
 

@@ -14,8 +14,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from evo_kernel.fitness.interpreting.traffic import LaunchTraffic
 from evo_kernel.fitness.plan import Binary, Buffer, CompiledPlan, Kernel, Launch, Plan, Pointer, Scalar, View
-from evo_kernel.fitness.traffic import LaunchTraffic
 
 HEADER = "import triton\nimport triton.language as tl\n\n\n"
 
@@ -220,7 +220,7 @@ def traffic_of(plan: Plan) -> list[LaunchTraffic]:
     script = (
         "import json, sys, tempfile, dataclasses, pathlib\n"
         "from evo_kernel.fitness.plan import read_plan\n"
-        "from evo_kernel.fitness.traffic import sample_traffic\n"
+        "from evo_kernel.fitness.interpreting.sampling import sample_traffic\n"
         "with tempfile.TemporaryDirectory() as folder:\n"
         "    made = sample_traffic(read_plan(pathlib.Path(sys.argv[1]).read_text()), pathlib.Path(folder))\n"
         "print(json.dumps([dataclasses.asdict(launch) for launch in made]))\n"

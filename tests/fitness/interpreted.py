@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from evo_kernel.fitness.interpret import KernelFault, NotInterpretable, execute, view_of
+from evo_kernel.fitness.interpreting.interpret import KernelFault, NotInterpretable, execute, view_of
 from evo_kernel.fitness.plan import (
     Aten,
     Buffer,

@@ -32,7 +32,7 @@ def test_no_check_is_forgotten():
 def test_without_the_variable_it_refuses():
     script = (
         "import os, tempfile, pathlib; os.environ.pop('TRITON_INTERPRET')\n"
-        "from evo_kernel.fitness.emulation import Builder, Memory, install\n"
+        "from evo_kernel.fitness.interpreting.emulation import Builder, Memory, install\n"
         "try:\n    install(Builder(Memory([4], ['a'])))\nexcept RuntimeError as e:\n    print(e)"
     )
     assert "TRITON_INTERPRET=1 must be set" in in_interpreter(script)

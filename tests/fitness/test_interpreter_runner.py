@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from evo_kernel.fitness.interpreting.sampling_inputs import index_inputs
 from evo_kernel.fitness.plan import Buffer, CompiledPlan, Kernel, Launch, Plan, Pointer, View
 from evo_kernel.fitness.runners import interpreter_runner
 from evo_kernel.fitness.runners.interpreter_runner import InterpreterRunner, _batches, _traffic_key
-from evo_kernel.fitness.sampling_inputs import index_inputs
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Case, Task
 from evo_kernel.types import CaseKind, Status
@@ -143,9 +143,9 @@ def test_warps_alone_are_not_sampled_again():
 
 SAMPLE = """
 import json, sys, tempfile, dataclasses, pathlib
-from evo_kernel.fitness import sampling
+from evo_kernel.fitness.interpreting import sampling
 from evo_kernel.fitness.plan import read_plan
-from evo_kernel.fitness.traffic import sample_traffic
+from evo_kernel.fitness.interpreting.sampling import sample_traffic
 plan = read_plan(pathlib.Path(sys.argv[1]).read_text())
 found = []
 for few in (sampling.FEW, 10**6):

@@ -8,13 +8,13 @@ import shutil
 import pytest
 
 from evo_kernel.fitness import prefilter
+from evo_kernel.fitness.interpreting.traffic import LaunchTraffic
 from evo_kernel.fitness.model import modeled_time
 from evo_kernel.fitness.plan import Binary, CompiledPlan
 from evo_kernel.fitness.prefilter import Prefilter, Sieve, prefilter_for
 from evo_kernel.fitness.record.recorder import Fault, Recording
 from evo_kernel.fitness.runners.base import Checked
 from evo_kernel.fitness.targets import H200
-from evo_kernel.fitness.traffic import LaunchTraffic
 from evo_kernel.tasks.loading import BUILTIN, load
 from evo_kernel.tasks.task import Case
 from evo_kernel.types import CaseKind, Status

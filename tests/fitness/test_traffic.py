@@ -3,9 +3,9 @@ import base64
 import numpy as np
 import pytest
 
+from evo_kernel.fitness.interpreting.sampling_math import expand
+from evo_kernel.fitness.interpreting.traffic import total_flops
 from evo_kernel.fitness.plan import Constant, View
-from evo_kernel.fitness.sampling_math import expand
-from evo_kernel.fitness.traffic import total_flops
 from tests.fitness.handmade import SOFTMAX, matmul_plan, softmax_plan, traffic_of
 
 

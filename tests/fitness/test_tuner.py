@@ -9,12 +9,12 @@ from typing import ClassVar
 import pytest
 
 from evo_kernel.fitness import judge as judge_module
+from evo_kernel.fitness.interpreting.traffic import LaunchTraffic
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge
 from evo_kernel.fitness.knobs import Knob, find_knobs
 from evo_kernel.fitness.pipeline import Stages
 from evo_kernel.fitness.prefilter import Prefilter
 from evo_kernel.fitness.runners.base import Checked, exam_one_by_one
-from evo_kernel.fitness.traffic import LaunchTraffic
 from evo_kernel.fitness.tuner import BATCH, Tuner, too_large
 from evo_kernel.tasks.loading import load
 from evo_kernel.types import Environment, Measurement, Purpose, Source, Status

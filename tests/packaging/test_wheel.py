@@ -39,6 +39,13 @@ def test_three_names_and_the_configurations(installed):
     assert shipped == {path.name for path in (ROOT / "configs").iterdir()}
 
 
+def test_what_the_dashboard_sends_is_in_it(installed):
+    for kind in ("templates", "static"):
+        shipped = {path.name for path in (installed / "evo_kernel" / "dashboard" / kind).iterdir()}
+        assert shipped == {path.name for path in (ROOT / "evo_kernel" / "dashboard" / kind).iterdir()}
+    assert "uPlot.LICENSE" in shipped
+
+
 def test_the_notes_are_in_it(installed, tmp_path):
     done = run(installed, tmp_path, str(installed), "knowledge", "online", "softmax", "--no-api", "--k", "1")
     assert done.returncode == 0 and "evo-kernel/attention.md#online-softmax" in done.stdout, done.stderr

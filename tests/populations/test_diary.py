@@ -68,11 +68,13 @@ def test_an_old_file_is_read_and_gets_its_tables(tmp_path):
     with open_it(path) as population:
         population.plant(Source("seed"))
     with Database(path) as database:
+        for view in database.view_names():
+            database.view(view).drop()
         for table in ("turns", "memories", "findings"):
             database.table(table).drop()
         for column in ("evidence", "refutes"):
             database.execute(f"ALTER TABLE notes DROP COLUMN {column}")
-        database.execute("DELETE FROM _sqlite_migrations WHERE name = '0005_agents'")
+        database.execute("DELETE FROM _sqlite_migrations WHERE name IN ('0005_agents', '0008_views')")
         database.conn.commit()
     with PopulationReader(path) as reader:
         assert reader.status().evaluations == {}

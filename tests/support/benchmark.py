@@ -120,6 +120,13 @@ IMAGES = (
 )
 """Spells its images out where it draws them."""
 
+PAIRS = (
+    SOFTMAX.replace("torch.softmax(x, dim=1)", "x.reshape(x.shape[0], width, 2).prod(-1)")
+    .replace("dim = 32768", "width = 1024\npairs = 2048")
+    .replace("torch.rand(batch_size, dim)", "torch.rand(batch_size, pairs)")
+)
+"""One size must stay twice another."""
+
 HINGE = (
     SOFTMAX.replace("forward(self, x)", "forward(self, x, sign)")
     .replace("torch.softmax(x, dim=1)", "torch.clamp(1 - x * sign, min=0).mean()")
@@ -145,6 +152,7 @@ PROBLEMS = {
     "level1/6_Bessel.py": SOLVE,
     "level1/7_Hinge.py": HINGE,
     "level1/8_Images.py": IMAGES,
+    "level1/9_Pairs.py": PAIRS,
     "level2/1_Linear_GroupNorm.py": LINEAR,
     "level3/10_State.py": STATE,
 }

@@ -100,17 +100,18 @@ import triton.language as tl
 
 @triton.autotune(configs=[triton.Config({"BLOCK": 64}), triton.Config({"BLOCK": 128})], key=["n"])
 @triton.jit
-def doubled_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+def doubled_kernel(x_ptr, order_ptr, out_ptr, n, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(out_ptr + at, tl.load(x_ptr + at, mask=at < n) * 2, mask=at < n)
+    to = tl.load(order_ptr + at, mask=at < n)
+    tl.store(out_ptr + to, tl.load(x_ptr + at, mask=at < n) * 2, mask=at < n)
 
 
 class Doubled(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, out):
+    def forward(ctx, x, order, out):
         assert x.is_cuda
         with torch.cuda.device(x.device):
-            doubled_kernel[lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)](x, out, x.numel())
+            doubled_kernel[lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)](x, order, out, x.numel())
         ctx.mark_non_differentiable(out)
         return None
 """
@@ -122,8 +123,8 @@ import torch
 def test_doubled():
     results = []
     for n in (70, 200):
-        x, out = torch.randn(n, device="cuda"), torch.zeros(n, device="cuda")
-        Doubled.apply(x, out)
+        x, out = torch.randn(n, device="cuda"), torch.empty(n, device="cuda")
+        Doubled.apply(x, torch.arange(n - 1, -1, -1, device="cuda"), out)
         results.append(out)
     return results
 

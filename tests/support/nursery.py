@@ -52,7 +52,9 @@ class Nurseries:
         if key not in self._started:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             command = [sys.executable, "-P", "-m", "tests.support.nursery", role, str(theirs.fileno())]
-            process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=env, start_new_session=True)
+            process = subprocess.Popen(
+                command, pass_fds=[theirs.fileno()], env=env, cwd=tempfile.gettempdir(), start_new_session=True
+            )
             theirs.close()
             self._started[key] = (process, ours)
         return self._started[key]

@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
+from evo_kernel.fitness import regimes
+from evo_kernel.fitness.check import judge_outputs
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import as_float64
 from evo_kernel.types import CaseKind
@@ -105,6 +107,57 @@ def test_gradients_of_attention_are_autograds(task, case):
     with torch.no_grad():
         got = task.reference(*leaves, upstream)
     assert all(close(one, other) for one, other in zip(got, wanted, strict=True))
+
+
+def by_flash_attention(task, inputs, corrected=True):
+    """Gradients as that kernel family makes them: weights from the log-sum-exp, the correction from the rounded output,
+    operands of products rounded to the task's dtype."""
+    q, k, v, do = inputs if task.name == "attention_backward" else flattened(*inputs)
+    wide, kind = torch.float32, q.dtype
+    q, k, v, do = (x.to(wide) for x in (q, k, v, do))
+    scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~seen(task, inputs), float("-inf"))
+    p = (scores - scores.logsumexp(-1, keepdim=True)).exp()
+    o = (p.to(kind).to(wide) @ v).to(kind).to(wide)
+    correction = (do * o).sum(-1, keepdim=True) if corrected else 0.0
+    ds = (p * (do @ v.mT - correction) * q.shape[-1] ** -0.5).to(kind).to(wide)
+    made = ds @ k, ds.mT @ q, p.to(kind).to(wide).mT @ do
+    if task.name == "attention_backward":
+        return tuple(x.to(kind) for x in made)
+    heads, prompt = inputs[1].shape[1], len(inputs[1])
+    dq = made[0].transpose(0, 1).to(kind).contiguous()
+    dk, dv = (x.unflatten(0, (heads, -1)).sum(1).transpose(0, 1).to(kind) for x in made[1:])
+    return dq, *(x.contiguous() for x in (dk[:prompt], dv[:prompt], dk[prompt:], dv[prompt:]))
+
+
+def flattened(q, k_ctx, v_ctx, k_dec, v_dec, do, cu):
+    """Heads first; keys and values of prompt and responses in one, repeated for every query head."""
+    group = q.shape[1] // k_ctx.shape[1]
+    k, v = (
+        torch.cat(pair).repeat_interleave(group, dim=1).transpose(0, 1) for pair in ((k_ctx, k_dec), (v_ctx, v_dec))
+    )
+    return q.transpose(0, 1), k, v, do.transpose(0, 1)
+
+
+def seen(task, inputs):
+    """[query, key]: whether the query attends to the key."""
+    length = len(inputs[0]) if task.name != "attention_backward" else inputs[0].shape[-2]
+    place = torch.arange(length)
+    causal = place <= place[:, None]
+    if task.name == "attention_backward":
+        return causal
+    owner = torch.bucketize(place - len(inputs[1]), inputs[-1].long(), right=True)
+    return causal & ((owner == owner[:, None]) | (owner == 0))
+
+
+@pytest.mark.parametrize("regime", regimes.REGIMES)
+@pytest.mark.parametrize(("task", "case"), checks("attention_backward", "shared_prompt_backward"))
+def test_gradients_in_the_usual_way_are_honest_in_every_regime(task, case, regime):
+    """Where a row's weight is nearly all on one key, digits cancel; the vendors' kernels lose them too."""
+    inputs = regimes.apply(regime, task.inputs(case, torch.Generator().manual_seed(5), "cpu"))
+    verdict = judge_outputs(task, case.name, inputs, by_flash_attention(task, inputs))
+    assert verdict.passed, verdict.reason
+    if regime == "nominal":
+        assert not judge_outputs(task, case.name, inputs, by_flash_attention(task, inputs, corrected=False)).passed
 
 
 @pytest.mark.parametrize(("task", "case"), checks("conv2d", "conv2d_tf32", "conv2d_channels_last", "conv2d_bf16"))

@@ -32,7 +32,7 @@ def drawn(task, case, seed=3):
 
 def test_entries_are_found_from_the_root_a_level_and_a_number(root):
     assert [(e.level, e.number) for e in entries(f"{root}")][-2:] == [(2, 1), (3, 10)]
-    assert [e.number for e in entries(f"{root}/KernelBench/level1/")] == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert [e.number for e in entries(f"{root}/KernelBench/level1/")] == list(range(1, 10))
     (one,) = entries(f"{root}/level2/1_Linear_GroupNorm.py")
     assert one.title == "Linear GroupNorm" and load(one.spec).name == "kernelbench_2_1"
 
@@ -41,9 +41,9 @@ def test_entries_are_found_from_the_root_a_level_and_a_number(root):
     ("rest", "says"),
     [
         ("nowhere/level1/1", "There is no folder"),
-        ("{root}/KernelBench/level1", "names 8 problems"),
+        ("{root}/KernelBench/level1", "names 9 problems"),
         ("{root}/level9/1", "It has level1, level2, level3"),
-        ("{root}/level1/77", "its problems are 1 to 8"),
+        ("{root}/level1/77", "its problems are 1 to 9"),
         ("{root}/level1/3", "no_such_module_of_anyone"),
         ("{root}/level1/4", "has no get_inputs"),
         ("{root}/KernelBench/level1/1_Softmax.py/level1/1", "no folder"),
@@ -105,6 +105,11 @@ def test_sizes_that_must_stay_equal_shrink_together(root):
     case = task.cases_of(CaseKind.CHECK)[0]
     assert case["batch_size"] == case["dim"] < 32
     assert survey(task.spec).stock_at == "check sizes"
+
+
+def test_sizes_in_proportion_shrink_together(root):
+    case = named(root, "level1/9").cases_of(CaseKind.CHECK)[0]
+    assert case["pairs"] == 2 * case["width"] < 200
 
 
 def test_sizes_that_get_inputs_spells_out_shrink_too(root):

@@ -435,6 +435,11 @@ def pooling_3d(x):
     )  # fmt: skip
 
 
+@entry(lambda g, s: (normal(g, *s), torch.randperm(s[0], generator=g)[:3], normal(g, 3)), (40,), (7,))
+def scatters_of_numbers(x, place, values):
+    return x.index_fill(0, place, 2.0), x.index_add(0, place, values), x.scatter(0, place, values)
+
+
 @entry(matrix, (2, 3, 9, 11), (1, 4, 8, 6))
 def pooling(x):
     return (

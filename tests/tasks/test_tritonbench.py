@@ -72,13 +72,14 @@ def test_what_is_written_in_numbers_is_varied_and_what_is_written_to_is_returned
 
 def test_triton_kernels_are_interpreted_and_are_their_own_first_kernel(root):
     task = load(f"tritonbench:{root}/G/doubled")
-    assert (task.allow, task.input_names) == ("mixed", ("x", "out"))
+    assert (task.allow, task.host_known, task.input_names) == ("mixed", {1}, ("x", "order", "out"))
     case = task.cases_of(CaseKind.CHECK)[0]
-    x, out = drawn(task, case)
-    assert torch.equal(task.reference(x, out), 2 * x) and out.eq(0).all()
-    assert torch.equal(task.truth(x.double() / 3, out)[0], x.double() / 3 * 2)
+    x, order, out = drawn(task, case)
+    assert order.tolist() == sorted(order.tolist(), reverse=True)  # as it is written: a kernel goes where it points
+    assert torch.equal(task.reference(x, order, out), 2 * x.flip(0)) and out.eq(0).all()
+    assert torch.equal(task.truth(x.double() / 3, order, out)[0], x.double().flip(0) / 3 * 2)
     seed = first_kernel(task).text
-    assert "out_given = out.clone()" in seed and "_tensors(Doubled.apply(x, out_given), out_given)" in seed
+    assert "out_given = out.clone()" in seed and "_tensors(Doubled.apply(x, order, out_given), out_given)" in seed
 
 
 def test_the_task_text_is_a_task_file_of_its_own(scaled, tmp_path):

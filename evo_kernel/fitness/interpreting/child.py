@@ -23,9 +23,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from evo_kernel.fitness import interpret, looking, traffic
-from evo_kernel.fitness.emulation import KernelFault, NotInterpretable
-from evo_kernel.fitness.interpreting import TOO_LATE
+from evo_kernel.fitness.interpreting import TOO_LATE, interpret, looking, sampling
+from evo_kernel.fitness.interpreting.emulation import KernelFault, NotInterpretable
 from evo_kernel.fitness.plan import Buffer, Kernel, Launch, Plan, Pointer, View
 
 POISON = 0xFF
@@ -36,7 +35,7 @@ def warm_up() -> None:
     plan = _small_plan()
     with tempfile.TemporaryDirectory(dir=os.getcwd()) as folder:  # the zygote's own, which goes with it
         _run(plan, {0: bytes(plan.buffers[0].bytes)}, Path(folder))
-        traffic.sample_traffic(plan, Path(folder))
+        sampling.sample_traffic(plan, Path(folder))
     gc.collect()
     gc.freeze()  # a collection in the child would touch, and so copy, every page of the zygote
 
@@ -50,7 +49,7 @@ def handle(request: dict[str, Any], folder: str) -> dict[str, Any]:
         return _looked(plan, place, int(request["seed"]))
     contents = {index: data for index in range(len(plan.buffers)) if (data := _read(place / f"buffer{index}.bin"))}
     try:
-        return {"traffic": [asdict(launch) for launch in traffic.sample_traffic(plan, place, _tensors(contents))]}
+        return {"traffic": [asdict(launch) for launch in sampling.sample_traffic(plan, place, _tensors(contents))]}
     except (KernelFault, NotInterpretable) as fault:
         return {"fault": _said(fault)}
 

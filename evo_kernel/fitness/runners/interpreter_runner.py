@@ -25,18 +25,18 @@ from evo_kernel.fitness.confined.guards import Limits
 from evo_kernel.fitness.confined.zygote import Zygote
 from evo_kernel.fitness.counters import Counted, CountPart
 from evo_kernel.fitness.features import plan_features, torch_details
-from evo_kernel.fitness.interpretable import interpreter_gap
 from evo_kernel.fitness.interpreting import TOO_LATE
+from evo_kernel.fitness.interpreting.interpretable import interpreter_gap
+from evo_kernel.fitness.interpreting.sampling_inputs import index_inputs
+from evo_kernel.fitness.interpreting.traffic import LaunchTraffic
 from evo_kernel.fitness.model import modeled_time
 from evo_kernel.fitness.pairing import Comparison, PairSettings, Verdict
 from evo_kernel.fitness.pipeline import EXECUTING, Stages
 from evo_kernel.fitness.plan import CompiledPlan, Plan, View
 from evo_kernel.fitness.references import References
 from evo_kernel.fitness.runners.base import Checked, Exam, Examined, Paired, Round, exam_one_by_one
-from evo_kernel.fitness.sampling_inputs import index_inputs
 from evo_kernel.fitness.targets import target_for
 from evo_kernel.fitness.timing import JUDGE_VERSION
-from evo_kernel.fitness.traffic import LaunchTraffic
 from evo_kernel.tasks.task import Case, Input, Task, TensorSpec
 from evo_kernel.types import CaseKind, Environment, Measurement, Status, content_hash
 

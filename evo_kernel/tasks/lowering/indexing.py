@@ -130,7 +130,7 @@ def _scatter(module: Module, node: Node, kind: str, place: Value, source: Any, d
     """Every output element walks along `dim` of the index and takes what is meant for it, in order."""
     base, place = materialise(module, node.value(0)), materialise(module, place)
     rank = len(base.shape)
-    flat = len(place.shape) == 1 and rank != 1  # index_add: one index for whole slices
+    flat = len(place.shape) == 1  # one index for whole slices, or for single numbers: read as a number
     along = tuple(None if d == dim else d for d in range(rank))
     dtype = compute_type(base.dtype)
     reads: list[Read | Index] = [Read(base, dtype), Index(dim)]
@@ -140,7 +140,8 @@ def _scatter(module: Module, node: Node, kind: str, place: Value, source: Any, d
     if tensor:
         reads.append(Read(source, along=along, load=False))
         scalars.append(f"{source.name}.stride({dim})")
-        value = f"tl.load({{source}} + k * {{stride}}, mask=inside, other=0).to({tl_type(dtype)})"
+        guarded = "" if rank == 1 else ", mask=inside, other=0"  # a number's load takes no mask of a block
+        value = f"tl.load({{source}} + k * {{stride}}{guarded}).to({tl_type(dtype)})"
     else:
         value = literal(source.fill if isinstance(source, Value) else source, dtype)
     short = [d for d in range(rank) if d != dim and not flat and not same(place.shape[d], base.shape[d])]

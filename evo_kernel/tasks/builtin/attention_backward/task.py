@@ -4,6 +4,10 @@ All are (batch, heads, length, d). With p = softmax(q @ k.T / sqrt(d), over keys
 the gradients are dv = p.T @ do, dq = ds @ k / sqrt(d) and dk = ds.T @ q / sqrt(d), where ds = p * (dp - sum over keys
 of p * dp). Nothing of a forward pass is handed over: what a kernel needs of it, it computes within its time. Products
 and sums are accumulated in float32.
+
+The reference takes the way of FlashAttention (Dao et al. 2022, appendix B.4: p from the log-sum-exp, the sum from the
+rounded output, operands of products in bfloat16), so that in the task's own dtypes it loses the digits that this way
+loses, where much cancels: a kernel that takes it is honest.
 """
 
 import torch
@@ -42,12 +46,15 @@ def reference(q, k, v, do):
         end = min(start + step, s)
         rows, seen = (slice(None), slice(None), slice(start, end)), (slice(None), slice(None), slice(0, end))
         allowed = torch.ones(end - start, end, dtype=torch.bool, device=q.device).tril(start)
-        p = (q[rows] @ k[seen].mT * scale).masked_fill(~allowed, float("-inf")).softmax(-1)
-        dp = do[rows] @ v[seen].mT
-        ds = p * (dp - (p * dp).sum(-1, keepdim=True)) * scale
+        scores = (q[rows] @ k[seen].mT * scale).masked_fill(~allowed, float("-inf"))
+        p = (scores - scores.logsumexp(-1, keepdim=True)).exp()
+        weights = p.to(kind).to(p.dtype)  # operands of products are the task's: bfloat16, or float64 for the truth
+        o = (weights @ v[seen]).to(kind).to(p.dtype)
+        ds = p * (do[rows] @ v[seen].mT - (do[rows] * o).sum(-1, keepdim=True)) * scale
+        ds = ds.to(kind).to(p.dtype)
         dq[rows] = ds @ k[seen]
         dk[seen] += ds.mT @ q[rows]
-        dv[seen] += p.mT @ do[rows]
+        dv[seen] += weights.mT @ do[rows]
     return dq.to(kind), dk.to(kind), dv.to(kind)
 
 

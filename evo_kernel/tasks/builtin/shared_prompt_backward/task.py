@@ -4,7 +4,8 @@ Shapes, masks and offsets are those of the task shared_prompt; do is the gradien
 gradients of q, k_ctx, v_ctx, k_dec and v_dec; those of the prompt's keys and values are sums over the prompt and all
 responses. With p = softmax(scores) and dp = do @ v.T, they are dv = p.T @ do, dq = ds @ k / sqrt(d) and dk = ds.T @ q
 / sqrt(d), where ds = p * (dp - sum over keys of p * dp). Nothing of a forward pass is handed over: what a kernel
-needs of it, it computes within its time. Products and sums are accumulated in float32.
+needs of it, it computes within its time. Products and sums are accumulated in float32. The reference takes the way of
+FlashAttention, for the reason that the task attention_backward gives.
 """
 
 import torch
@@ -63,12 +64,14 @@ def reference(q, k_ctx, v_ctx, k_dec, v_dec, do, cu):
         own = (owner == owner[rows, None]) & (place <= place[rows, None])
         scores = q[:, :, rows] @ k.mT * d**-0.5
         scores = scores.masked_fill(~(own | ((owner == 0) & (owner[rows, None] > 0))), float("-inf"))
-        shares = scores.softmax(-1)
-        dp = do[:, :, rows] @ v.mT
-        ds = shares * (dp - (shares * dp).sum(-1, keepdim=True)) * d**-0.5
+        shares = (scores - scores.logsumexp(-1, keepdim=True)).exp()
+        weights = shares.to(kind).to(wide)
+        o = (weights @ v).to(kind).to(wide)
+        ds = shares * (do[:, :, rows] @ v.mT - (do[:, :, rows] * o).sum(-1, keepdim=True)) * d**-0.5
+        ds = ds.to(kind).to(wide)
         dq[:, :, rows] = ds @ k
         dk += (ds.mT @ q[:, :, rows]).sum(1, keepdim=True)
-        dv += (shares.mT @ do[:, :, rows]).sum(1, keepdim=True)
+        dv += (weights.mT @ do[:, :, rows]).sum(1, keepdim=True)
     dq, dk, dv = (x.flatten(0, 1).transpose(0, 1).to(kind) for x in (dq, dk, dv))
     return tuple(x.contiguous() for x in (dq, dk[:p], dv[:p], dk[p:], dv[p:]))
 

@@ -1,14 +1,10 @@
-"""What a launch of real size moves and computes, from a sample of its programs. The sampler itself is sampling.py."""
+"""What a launch of real size moves and computes, from a sample of its programs. The sampler is
+sampling.py, which needs Triton's interpreter; who only reads the results does not."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-
-import torch
-
-from evo_kernel.fitness.plan import Plan
 
 LINE_BYTES, SECTOR_BYTES = 128, 32
 WAVE_PROGRAMS = 264
@@ -37,24 +33,6 @@ class LaunchTraffic:
         default_factory=dict
     )  # elementwise operations by class: fp, mufu, int, reduce
     complete: bool = True  # False: a program was cut short because it did too much
-
-
-def sample_traffic(
-    plan: Plan, folder: Path, contents: Mapping[int, torch.Tensor] | None = None, seed: int = 0
-) -> list[LaunchTraffic]:
-    """Traffic of every kernel launch of a plan, in order.
-
-    Runs in a clean process with TRITON_INTERPRET=1. `folder` is scratch. `contents` gives bytes (uint8) for input
-    buffers whose values decide addresses, by buffer; tables of the plan hold what they say. All others read as zeros,
-    and their pages are never touched unless a sampled program stores there. The same arguments give the same answer.
-    Raises KernelFault and NotInterpretable as `interpret.execute` does.
-    """
-    from evo_kernel.fitness.sampling import Sampler  # needs Triton's interpreter: the parent only reads the results
-
-    sampler = Sampler(plan, folder, seed)
-    for buffer, data in (contents or {}).items():
-        sampler.fill(buffer, data)
-    return [sampler.traffic(launch) for launch in plan.launches]
 
 
 def total_flops(traffic: Sequence[LaunchTraffic]) -> float:

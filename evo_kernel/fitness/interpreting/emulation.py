@@ -28,15 +28,14 @@ from triton._C.libtriton import interpreter as _native
 from triton._C.libtriton import ir as _ir
 from triton.runtime import interpreter
 
-from evo_kernel.fitness import device_functions
+from evo_kernel.fitness.interpreting import device_functions
+from evo_kernel.fitness.interpreting.narrow_floats import NARROW, decode, encode
 
 GAP_BYTES = 1 << 20
 """Between buffers, so that an access that runs off one does not land in another."""
 _PAGE = 4096
 
 Handle = interpreter.TensorHandle
-_FLOAT8 = {tl.float8e5: torch.float8_e5m2, tl.float8e4nv: torch.float8_e4m3fn}
-_NARROW = {tl.bfloat16, *_FLOAT8}
 
 
 class KernelFault(Exception):
@@ -108,30 +107,6 @@ class Memory:
         raise KernelFault(f"{what} reaches {where} ({int(outside.sum())} of {flat.size} elements lie outside)")
 
 
-def decode(data: np.ndarray, dtype: tl.dtype) -> np.ndarray:
-    """bfloat16 or float8 bits as float32; anything else as it is."""
-    if dtype == tl.bfloat16:
-        return (data.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    if dtype in _FLOAT8:
-        raw = torch.from_numpy(np.ascontiguousarray(data, dtype=np.uint8))
-        return raw.view(_FLOAT8[dtype]).float().numpy().reshape(data.shape)
-    return data
-
-
-def encode(values: np.ndarray, dtype: tl.dtype, toward_zero: bool = False) -> np.ndarray:
-    """Numbers as bits of bfloat16 (nearest even unless `toward_zero`) or float8 (saturating, as sm_90 converts)."""
-    wide = np.ascontiguousarray(values, dtype=np.float32).reshape(np.shape(values))
-    if dtype == tl.bfloat16:
-        bits = wide.view(np.uint32)
-        bias = np.uint32(0) if toward_zero else ((bits >> np.uint32(16)) & np.uint32(1)) + np.uint32(0x7FFF)
-        rounded = ((bits + bias) >> np.uint32(16)).astype(np.uint16)
-        return np.where(np.isnan(wide), np.uint16(0x7FC0), rounded)
-    kind = _FLOAT8[dtype]
-    largest = torch.finfo(kind).max
-    clamped = torch.from_numpy(wide).clamp(-largest, largest)
-    return clamped.to(kind).view(torch.uint8).numpy().reshape(np.shape(values))
-
-
 def _plain(handle: Any) -> np.ndarray:
     """A handle's numbers. Results of comparisons carry booleans whatever their handle's dtype says."""
     return handle.data if handle.data.dtype == np.bool_ else decode(handle.data, handle.dtype.scalar)
@@ -140,11 +115,11 @@ def _plain(handle: Any) -> np.ndarray:
 def wrap(values: np.ndarray, dtype: tl.dtype) -> Any:
     if values.dtype == np.bool_:
         return Handle(values, tl.int1)
-    return Handle(encode(values, dtype) if dtype in _NARROW else values.astype(interpreter._get_np_dtype(dtype)), dtype)
+    return Handle(encode(values, dtype) if dtype in NARROW else values.astype(interpreter._get_np_dtype(dtype)), dtype)
 
 
 def _is_narrow(*handles: Any) -> bool:
-    return any(handle.dtype.scalar in _NARROW for handle in handles)
+    return any(handle.dtype.scalar in NARROW for handle in handles)
 
 
 class Builder(interpreter.InterpreterBuilder):
@@ -273,7 +248,7 @@ class Builder(interpreter.InterpreterBuilder):
         return self.unary_op(arg, lambda x: torch.erf(torch.from_numpy(np.ascontiguousarray(x))).numpy())
 
     def cast_impl(self, src: Any, dst_type: Any) -> Any:
-        if _is_narrow(src) or dst_type.scalar in _NARROW:
+        if _is_narrow(src) or dst_type.scalar in NARROW:
             values = _plain(src)
             if dst_type.scalar == tl.int1:
                 return Handle(values != 0, tl.int1)

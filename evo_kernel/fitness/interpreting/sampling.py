@@ -17,7 +17,7 @@ import dataclasses
 import functools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,12 @@ import triton.language as tl
 from triton._C.libtriton import ir as _ir
 from triton.runtime import interpreter
 
-from evo_kernel.fitness.device_functions import numbers_of
-from evo_kernel.fitness.emulation import Builder, Handle, KernelFault, Memory, NotInterpretable, wrap
-from evo_kernel.fitness.interpret import Machine, table_of
+from evo_kernel.fitness.interpreting.device_functions import numbers_of
+from evo_kernel.fitness.interpreting.emulation import Builder, Handle, KernelFault, Memory, NotInterpretable, wrap
+from evo_kernel.fitness.interpreting.interpret import Machine, table_of
+from evo_kernel.fitness.interpreting.sampling_math import expand, is_disjoint
+from evo_kernel.fitness.interpreting.traffic import SECTOR_BYTES, WAVE_PROGRAMS, LaunchTraffic
 from evo_kernel.fitness.plan import Constant, Launch, Plan
-from evo_kernel.fitness.sampling_math import expand, is_disjoint
-from evo_kernel.fitness.traffic import SECTOR_BYTES, WAVE_PROGRAMS, LaunchTraffic
 
 LOOP_SAMPLE = 3
 BUDGET = 45_000_000
@@ -312,6 +312,22 @@ class Sampler:
             elements={kind: mean(kind) for kind in ("fp", "mufu", "int", "reduce")},
             complete=complete,
         )
+
+
+def sample_traffic(
+    plan: Plan, folder: Path, contents: Mapping[int, torch.Tensor] | None = None, seed: int = 0
+) -> list[LaunchTraffic]:
+    """Traffic of every kernel launch of a plan, in order.
+
+    Runs in a clean process with TRITON_INTERPRET=1. `folder` is scratch. `contents` gives bytes (uint8) for input
+    buffers whose values decide addresses, by buffer; tables of the plan hold what they say. All others read as zeros,
+    and their pages are never touched unless a sampled program stores there. The same arguments give the same answer.
+    Raises KernelFault and NotInterpretable as `interpret.execute` does.
+    """
+    sampler = Sampler(plan, folder, seed)
+    for buffer, data in (contents or {}).items():
+        sampler.fill(buffer, data)
+    return [sampler.traffic(launch) for launch in plan.launches]
 
 
 def _flops(program: _Program) -> dict[str, float]:

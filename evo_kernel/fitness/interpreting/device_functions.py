@@ -18,6 +18,8 @@ import triton.language as tl
 from triton.language.extra import libdevice as generic_libdevice
 from triton.language.extra.cuda import libdevice as cuda_libdevice
 
+from evo_kernel.fitness.interpreting.narrow_floats import decode, encode
+
 _UNARY = {
     name: getattr(torch, name)
     for name in (
@@ -136,8 +138,6 @@ def _bound(interpreter: Any, member: Callable[..., Any]) -> Callable[..., Any]:
 
 def _widened(operations: Any, inputs: tuple[Any, ...], apply: Callable[[tuple[Any, ...]], Any]) -> Any:
     """Run a reduction or scan on float32 copies of bfloat16 and float8 inputs, and round its results back."""
-    from evo_kernel.fitness.emulation import decode, encode
-
     narrow = [value.dtype if value.dtype.primitive_bitwidth < 32 and value.dtype.is_floating() else None
               for value in inputs]  # fmt: skip
     narrow = [None if dtype == tl.float16 else dtype for dtype in narrow]

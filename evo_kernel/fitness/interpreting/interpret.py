@@ -23,8 +23,8 @@ import torch
 import triton.language as tl
 from triton.runtime import interpreter
 
-from evo_kernel.fitness import device_functions
-from evo_kernel.fitness.emulation import Builder, Handle, KernelFault, Memory, NotInterpretable, install
+from evo_kernel.fitness.interpreting import device_functions
+from evo_kernel.fitness.interpreting.emulation import Builder, Handle, KernelFault, Memory, NotInterpretable, install
 from evo_kernel.fitness.plan import (
     Aten,
     Constant,

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from evo_kernel.fitness.emulation import Builder
-from evo_kernel.fitness.interpret import Machine, table_of
+from evo_kernel.fitness.interpreting.emulation import Builder
+from evo_kernel.fitness.interpreting.interpret import Machine, table_of
 from evo_kernel.fitness.plan import Aten, Constant, Copy, Fill, Launch, Plan
 
 RUBBISH = (0xFB, 0x7B)

@@ -1,0 +1,114 @@
+"""Two runs side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from evo_kernel.dashboard.runs import Run
+from evo_kernel.dashboard.texts import count, dollars, hours, ratio
+from evo_kernel.types import Evaluation
+from populations.overview import Overview
+
+
+@dataclass(frozen=True)
+class Side:
+    run: Run
+    told: Overview
+    identity: str  # of its task
+    evaluation: Evaluation | None  # of its best
+    config: Mapping[str, Any]  # of its last session
+
+
+def compare(runs: Sequence[Run], request: Request) -> dict[str, Any]:
+    pair = [_side(run) for run in chosen(runs, request)]
+    return {
+        "pair": pair,
+        "warnings": _warnings(*pair),
+        "rows": [(name, [tell(one.told) for one in pair]) for name, tell in _ROWS],
+        "cases": _cases(*pair),
+        "settings": _settings(*pair),
+    }
+
+
+def chosen(runs: Sequence[Run], request: Request) -> tuple[Run, Run]:
+    """The two that are asked for: the first two where none is named. Raises HTTPException."""
+    numbers = []
+    for name, usual in (("a", 0), ("b", min(1, len(runs) - 1))):
+        asked = request.query_params.get(name, str(usual))
+        if not (asked.isascii() and asked.isdigit() and len(asked) < 6 and int(asked) < len(runs)):
+            raise HTTPException(404, f"Populations are numbered 0 to {len(runs) - 1} here.")
+        numbers.append(int(asked))
+    return runs[numbers[0]], runs[numbers[1]]
+
+
+def _side(run: Run) -> Side:
+    told = run.overview()
+    with run.reader() as reader:
+        evaluation = reader.candidate(told.best).evaluation if told.best else None
+        sessions = reader.sessions()
+        return Side(run, told, reader.task_identity, evaluation, sessions[-1].config if sessions else {})
+
+
+def _warnings(first: Side, second: Side) -> list[str]:
+    found = []
+    if first.identity != second.identity:
+        found.append("The tasks differ: what they score is not the same work.")
+    places = [one.told.environment for one in (first, second)]
+    if places[0] and places[1] and places[0].key != places[1].key:
+        found.append(f"The environments differ ({places[0].label}, {places[1].label}): scores compare only inside one.")
+    return found
+
+
+def _score(told: Overview) -> str:
+    return ratio(told.scores.get(told.best)) if told.best else "–"
+
+
+def _champion(told: Overview) -> str:
+    return ratio(told.scores.get(told.champion)) if told.champion else "none"
+
+
+_ROWS = (
+    ("environment", lambda told: told.environment.label if told.environment else "–"),
+    ("best score", _score),
+    ("champion", _champion),
+    ("candidates", lambda told: count(told.candidates)),
+    ("passed", lambda told: count(told.verdicts.get("passed", 0))),
+    ("attempts without a candidate", lambda told: count(told.failures)),
+    ("improvements", lambda told: count(len(told.rises))),
+    ("evaluations", lambda told: count(told.evaluations)),
+    ("time", lambda told: hours(told.hours)),
+    ("dollars", lambda told: dollars(told.dollars)),
+    ("tokens", lambda told: count(told.tokens)),
+    ("archive cells", lambda told: count(len(told.cells))),
+)
+
+
+def _cases(first: Side, second: Side) -> list[tuple[str, float | None, float | None]]:
+    """µs of both bests by case."""
+    times = [
+        {one.case: one.median_us for one in side.evaluation.measurements if math.isfinite(one.median_us)}
+        if side.evaluation
+        else {}
+        for side in (first, second)
+    ]
+    names = list(dict.fromkeys([*times[0], *times[1]]))
+    return [(name, times[0].get(name), times[1].get(name)) for name in names]
+
+
+def _settings(first: Side, second: Side) -> list[tuple[str, str, str]]:
+    flat = [dict(_flat(side.config)) for side in (first, second)]
+    names = sorted(flat[0].keys() | flat[1].keys())
+    pairs = [(name, flat[0].get(name, "–"), flat[1].get(name, "–")) for name in names]
+    return [pair for pair in pairs if pair[1] != pair[2]]
+
+
+def _flat(value: Any, name: str = "") -> Sequence[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        return [one for key, part in value.items() for one in _flat(part, f"{name}.{key}" if name else str(key))]
+    return [(name, str(value))]

@@ -1,0 +1,193 @@
+"""What each page shows: values for the templates, read from a population and never changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from evo_kernel.dashboard import conversation
+from evo_kernel.dashboard.branches import line, tree
+from evo_kernel.dashboard.diffs import diff_lines
+from evo_kernel.dashboard.heat import heat_map
+from evo_kernel.dashboard.intervals import case_times
+from evo_kernel.dashboard.runs import Run
+from evo_kernel.dashboard.texts import clip, count, dollars, highlighted, hours
+from evo_kernel.types import CaseKind, Evaluation, Rival
+from populations.views import CandidateView
+
+ANCESTORS = 300
+"""That a candidate can be compared with, its nearest."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    candidate: int
+    action: str
+    status: str
+    score: float | None
+
+
+@dataclass(frozen=True)
+class Line:
+    """One thing that happened."""
+
+    at: float
+    kind: str
+    text: str
+    candidate: int = 0
+
+
+def overview(run: Run, request: Request) -> dict[str, Any]:
+    del request
+    told = run.overview()
+    with run.following() as follower:
+        latest = [
+            Judged(number, follower.action_of(number), follower.status[number], follower.score_of(number))
+            for number in told.latest
+        ]
+    return {"told": told, "doing": run.doing(), "latest": latest, "heat": heat_map(told.cells)}
+
+
+def candidate(run: Run, request: Request) -> dict[str, Any]:
+    number = request.path_params["number"]
+    with run.reader() as reader:
+        view = reader.candidate(number)
+        path, confirmation = reader.critical_path(number), reader.confirmation(number)
+        turns = conversation.length(reader.connection, view.attempt)
+        parents = reader.parents(view.attempt)
+        last = reader.last_candidate()
+        ancestors = [(step.candidate, step.action) for step in path[:-1]][::-1]
+        ancestors += [(other, role) for role, other in parents if other not in dict(ancestors)]
+        ancestors = ancestors[:ANCESTORS]
+        against = _against(request, ancestors)
+        before = reader.source(against).text if against else ""
+        counted = any(case.flops and case.moved for case in reader.task.cases)
+    evaluation = view.evaluation
+    modeled = evaluation is not None and evaluation.environment.kind == "modeled"
+    measurements = evaluation.measurements if evaluation else ()
+    return {
+        "view": view,
+        "proposal": view.proposal,
+        "evaluation": evaluation,
+        "cases": [case_times(one, modeled) for one in measurements],
+        "resources": [(one.case, one.features) for one in measurements if one.features],
+        "roofline": counted,
+        "confirmation": confirmation,
+        "gains": _gains(confirmation),
+        "path": path,
+        "others": [(role, other) for role, other in parents if other != view.parent],
+        "ancestors": ancestors,
+        "against": against,
+        "diff": diff_lines(before, view.proposal.source.text) if against else [],
+        "source": highlighted(view.proposal.source.text),
+        "turns": turns,
+        "cost": _cost(view),
+        "last": last,
+    }
+
+
+def talk(run: Run, request: Request) -> dict[str, Any]:
+    number = request.path_params["number"]
+    with run.reader() as reader:
+        attempt = reader.attempt_of(number)
+        messages = conversation.conversation(reader.connection, attempt)
+    return {"candidate": number, "attempt": attempt, "messages": messages}
+
+
+def events(run: Run, request: Request) -> dict[str, Any]:
+    del request
+    with run.reader() as reader:
+        told, failures, notes = reader.events(100), reader.failures(100), reader.notes(50)
+        sessions = reader.sessions()
+    return {
+        "rises": [
+            Line(0.0, rise.action, f"{rise.score:.3f}×, after {hours(rise.hours)}", rise.candidate)
+            for rise in run.overview().rises[:-51:-1]
+        ],
+        "events": [Line(row["at"], row["kind"], _fields(row["data"])) for row in told],
+        "failures": [Line(row["at"], row["operator"], row["reason"]) for row in failures],
+        "notes": [Line(row["at"], row["author"], row["text"]) for row in notes],
+        "sessions": [
+            Line(one.began, f"session {one.number}", f"{one.environment.label}, seed {one.seed}, process {one.pid}")
+            for one in reversed(sessions)
+        ],
+    }
+
+
+def lineage(run: Run, request: Request) -> dict[str, Any]:
+    asked = request.query_params.get("at", "")
+    with run.following() as follower:
+        at = int(asked) if asked.isascii() and asked.isdigit() and len(asked) < 12 else None
+        if asked and (at is None or not 0 < at < len(follower.parent)):
+            raise HTTPException(404, f"There is no candidate {clip(asked, 20)}.")
+        best = follower.best()
+        drawn = tree(follower, best, at)
+        path = [
+            Judged(number, follower.action_of(number), follower.status[number], follower.score_of(number))
+            for number in line(follower, best)
+        ]
+        candidates = len(follower.parent) - 1
+    return {"tree": drawn, "at": at, "path": path[:200], "candidates": candidates}
+
+
+def task(run: Run, request: Request) -> dict[str, Any]:
+    del request
+    with run.reader() as reader:
+        card = reader.task
+        return {
+            "card": card,
+            "environment": reader.environment,
+            "baselines": reader.baselines(),
+            "faults": reader.baseline_faults(),
+            "ceilings": reader.ceilings(),
+            "source": highlighted(card.reference),
+        }
+
+
+def _against(request: Request, ancestors: Sequence[tuple[int, str]]) -> int:
+    """The ancestor that a diff is asked against; the parent where none is named, 0 where there is none."""
+    named = request.query_params.get("against", "")
+    if not named:
+        return ancestors[0][0] if ancestors else 0
+    if not (named.isascii() and named.isdigit() and int(named[:12]) in dict(ancestors)):
+        raise HTTPException(404, f"{clip(named, 20)} is no ancestor that can be shown.")
+    return int(named[:12])
+
+
+def _gains(confirmation: Evaluation | None) -> list[tuple[str, str]]:
+    """What fresh pairs showed, with intervals."""
+    if confirmation is None:
+        return []
+    found = [
+        (f"over the {rival} on the {kind} cases", confirmation.gain_over(rival, kind))
+        for rival in Rival
+        for kind in (CaseKind.SEARCH, CaseKind.CONFIRM)
+    ]
+    return [(what, str(gain)) for what, gain in found if gain is not None]
+
+
+def _cost(view: CandidateView) -> list[str]:
+    """What making and judging it took."""
+    proposal = view.proposal
+    tokens = sum(call.tokens_in + call.tokens_out for call in proposal.calls)
+    told = [f"{proposal.wall_s:.1f} s to propose", f"{proposal.probes} probes"]
+    if proposal.calls:
+        spent = sum(call.dollars or 0.0 for call in proposal.calls)
+        unpriced = sum(call.dollars is None for call in proposal.calls)
+        told.append(f"{len(proposal.calls)} model calls, {count(tokens)} tokens, {dollars(spent)}")
+        told += [f"{unpriced} calls of unknown price"] if unpriced else []
+    charged: dict[str, int] = {}
+    for evaluation in view.evaluations:
+        for purpose, number in evaluation.charged.items():
+            charged[str(purpose)] = charged.get(str(purpose), 0) + number
+    told += [f"{number} evaluations to {purpose}" for purpose, number in sorted(charged.items())]
+    told.append(f"{sum(one.gpu_s for one in view.evaluations):.2f} s of GPU")
+    return [*told, f"{sum(one.wall_s for one in view.evaluations):.1f} s of judging"]
+
+
+def _fields(data: Any) -> str:
+    return ", ".join(f"{name}: {value}" for name, value in data.items()) if isinstance(data, dict) else str(data)
