@@ -49,8 +49,10 @@ def backward_arguments(task: Task, gradient: Task) -> list[int]:
     names, wanted = list(task.input_names), [n for n in gradient.input_names if n not in task.input_names]
     inputs = tuple(as_float64(value) for value in _drawn(task))
     places = differentiable(task)
+    if not places:
+        raise TaskError(f"{task.name} cannot be differentiated, so {gradient.name} cannot be held against anything")
     outputs, pull = _pullback(task, inputs, places)
-    if not places or len(wanted) != len(outputs) or any(name not in gradient.input_names for name in names):
+    if len(wanted) != len(outputs) or any(name not in gradient.input_names for name in names):
         raise TaskError(
             f"{gradient.name} takes {', '.join(gradient.input_names)}; the gradients of {task.name} follow from "
             f"{', '.join(names)} and the gradients of its {len(outputs)} floating-point outputs: give a task that "

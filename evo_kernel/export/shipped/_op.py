@@ -198,11 +198,20 @@ def _gradients(*values: Any) -> Any:
         outer = [value.contiguous() if isinstance(value, torch.Tensor) else value for value in values[COUNT:]]
         full = [*values[:COUNT], *outer]
         made = BACKWARD([full[place] for place in backward["arguments"]])
-    return _one_or_all([_like(values[p], grad) for p, grad in zip(MANIFEST["differentiable"], made, strict=True)])
+    taken = {value.untyped_storage().data_ptr() for value in values if isinstance(value, torch.Tensor)}
+    found = []
+    for place, grad in zip(MANIFEST["differentiable"], made, strict=True):
+        found.append(_like(values[place], grad, taken))
+        taken.add(grad.untyped_storage().data_ptr())
+    return _one_or_all(found)
 
 
-def _like(value: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
-    """The gradient in its input's layout and dtype, in memory of its own."""
+def _like(value: torch.Tensor, grad: torch.Tensor, taken: set[int]) -> torch.Tensor:
+    """The gradient in its input's layout and dtype, in memory of its own; copied only where it is not so already."""
+    promised = torch.empty_like(value, device="meta")
+    alike = (grad.dtype, grad.stride()) == (promised.dtype, promised.stride())
+    if alike and grad.untyped_storage().data_ptr() not in taken:
+        return grad
     return torch.empty_like(value).copy_(grad)
 
 
