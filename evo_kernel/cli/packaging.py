@@ -102,9 +102,9 @@ def _manifest(
         "differentiable": places,
         "backward_schema": f"({arguments}{grads}) -> {_returns(len(places))}" if places else None,
         "ranges": [span for t, recorded in parts for span in _ranges(t, recorded, names)],
-        "not_executed": [
-            case.name for t, recorded in parts for case in t.cases if not _executed(recorded[0].chosen, case)
-        ],
+        "not_executed": list(
+            dict.fromkeys(case.name for t, ks in parts for case in t.cases if not _executed(ks[0].chosen, case))
+        ),
     }
 
 
