@@ -153,6 +153,8 @@ def resume(
 
     with PopulationReader(population) as reader:
         stored = dict(reader.sessions()[-1].config)
+    if command := stored.pop("on_event", None):  # files are handed on, and nobody expects a shell in one
+        click.echo(f"on_event is not taken from the file; to be told again: --set on_event={command!r}", err=True)
     config = compose.resumed_config(population, stored)
     named = {key: value for key, value in {"device": device, "gpus": gpus}.items() if value is not None}
     config = _asking(compose.config_with(config, named), models, base_url, api_key_env)
