@@ -70,9 +70,12 @@ class Dashboard:
         self.app = Guard(starlette, token, cookie)
 
     def look(self) -> None:
-        """Read what is there, so that the first page need not."""
+        """Read what is there, templates and the colouring of sources too, so that the first page need not."""
         for run in self.runs:
             run.overview()
+        for name in self._templates.list_templates():
+            self._templates.get_template(name)
+        texts.highlighted("x = 1")
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
