@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -153,13 +153,27 @@ def resume(
 
     with PopulationReader(population) as reader:
         stored = dict(reader.sessions()[-1].config)
-    if command := stored.pop("on_event", None):  # files are handed on, and nobody expects a shell in one
-        click.echo(f"on_event is not taken from the file; to be told again: --set on_event={command!r}", err=True)
+    stored = without_commands(stored, overrides)
     config = compose.resumed_config(population, stored)
     named = {key: value for key, value in {"device": device, "gpus": gpus}.items() if value is not None}
     config = _asking(compose.config_with(config, named), models, base_url, api_key_env)
     config, traffic = with_overrides(config, overrides), _traffic(record, replay)
     _search(config, compose.task_of(config), population, create=False, as_json=as_json, traffic=traffic)
+
+
+def without_commands(stored: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """A stored configuration without the shell commands in it: files are handed on, and nobody expects one there."""
+    left = dict(stored)
+    if "external" in left:
+        left["external"] = dict(left["external"])
+    for section, key, name in (
+        (left, "on_event", "on_event"),
+        (left.get("external", {}), "command", "external.command"),
+    ):
+        command = section.pop(key, None)
+        if command and not any(override.startswith(f"{name}=") for override in overrides):
+            click.echo(f"{name} is not taken from the file; to run it again: --set {name}={command!r}", err=True)
+    return left
 
 
 def _asking(config: Config, models: tuple[str, ...], base_url: str | None, api_key_env: str | None) -> Config:

@@ -111,7 +111,7 @@ def test_a_resume_goes_on_where_it_stopped(searched: Result, exported: Path) -> 
     before, heard = told(evo("status", f"{NAME}.db", "--json")), Path("events.jsonl").read_text()
     ended = evo("resume", f"{NAME}.db", "--set", "budget.evaluations=5", "--json")
     assert ended.exit_code == 0, ended.output
-    assert "on_event is not taken from the file; to be told again: --set on_event='cat >> events.jsonl'" in ended.output
+    assert "on_event is not taken from the file; to run it again: --set on_event='cat >> events.jsonl'" in ended.output
     assert json.loads(heard.splitlines()[-1])["event"] == "end" and Path("events.jsonl").read_text() == heard
     after = told(evo("status", f"{NAME}.db", "--json"))
     assert after["candidates"] >= before["candidates"] and after["sessions"] == 2

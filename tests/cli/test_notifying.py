@@ -11,6 +11,7 @@ import pytest
 from evo_kernel.budget import Budget, Ledger
 from evo_kernel.cli import notifying
 from evo_kernel.cli.notifying import Notifier
+from evo_kernel.cli.search import without_commands
 from evo_kernel.config import Config
 from evo_kernel.engine import Engine, Silence
 from populations.population import open_population
@@ -99,3 +100,12 @@ def test_what_a_model_named_is_no_part_of_the_command(tmp_path: Path) -> None:
     with Notifier(f"cat >> {told}", 5.0, 60.0, {}, print) as notifier:
         notifier.tell("best", strategy=f"$(touch {tmp_path}/owned); `touch {tmp_path}/owned`")
     assert not (tmp_path / "owned").exists() and "touch" in read(told)[0]["strategy"]
+
+
+def test_no_command_travels_with_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    stored = {"width": 2, "on_event": "curl evil", "external": {"command": "sh evil.sh", "minutes": 5.0}}
+    assert without_commands(stored, []) == {"width": 2, "external": {"minutes": 5.0}}
+    said = capsys.readouterr().err
+    assert "--set on_event='curl evil'" in said and "--set external.command='sh evil.sh'" in said
+    without_commands(stored, ["on_event=mine", "external.command=mine"])
+    assert capsys.readouterr().err == ""  # they were named again

@@ -211,3 +211,4 @@ def test_no_prefilter_where_times_are_modeled(raced, monkeypatch):
     monkeypatch.setattr(judge_module, "prefilter_for", lambda *_: pytest.fail("it was asked for one"))
     with PlanJudge(usual.task, ScriptedRunner(usual.task), JudgeSettings(prefilter="on")) as judge:
         judge.start()
+        assert judge._tuning.prefilter is None
