@@ -143,7 +143,7 @@ class _Worker:
             grower.close(seconds)
             self._board.put(grower.problem, seconds, more)
             self._tell(opened, seconds, more, clean)
-            opened = following.result()
+            opened = following.result() or self._next().result()  # what was at hand is free by now
 
     def _next(self) -> Future[_Opened | None]:
         return self._pool.submit(self._open)
