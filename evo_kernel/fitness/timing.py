@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-JUDGE_VERSION = 5
+JUDGE_VERSION = 6
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,8 @@ class TimingSettings:
     enough: float = 0.01  # stop once the interval's half-width is below this share of the median
     margin: float = 0.03  # by which a time must clear the one it is held against to be settled by it
     most_s: float = 2.0  # of sampling one plan on one case: slow kernels need no third digit
+    burst_us: float = math.inf  # of replays in one batch, at most; one replay may be longer
+    rest: float = 0.0  # idle time between batches, as a multiple of a batch
     tick_us: float = 0.5  # of the event clock, where equal readings do not show a finer one
     rotate_bytes_of_l2: float = 5.0  # inputs rotate over more than this many times the L2
     flush_bytes_of_l2: float = 2.0
@@ -43,9 +45,9 @@ class TimingSettings:
 
 
 TIMING = TimingSettings()
-CLAIM = TimingSettings(warmup_ms=100.0, few=50, usual=50, many=400, enough=0.001)
+CLAIM = TimingSettings(few=50, usual=50, many=400, enough=0.001, burst_us=10_000.0, rest=3.0)
 """For confirmations and baselines: what is published, or held against everything else. Tensor cores at full power bring
-the clocks down within tens of milliseconds, by 5 %: a claim is about the state after that."""
+the clocks down within tens of milliseconds, by 5 % and never twice by the same: bursts with rests keep them up."""
 
 
 @dataclass(frozen=True)
@@ -121,9 +123,8 @@ def settled(samples_us: Sequence[float], settings: TimingSettings = TIMING, agai
 def next_batch(taken: int, settings: TimingSettings, expected_us: float) -> int:
     """How many samples to queue before the next look. `expected_us`: a first guess of one sample."""
     factor = settings.short_factor if expected_us < settings.short_us else 1
-    if taken == 0:
-        return settings.few * factor
-    return max(1, min(settings.usual * factor, settings.many * factor - taken))
+    wanted = settings.few * factor if taken == 0 else min(settings.usual * factor, settings.many * factor - taken)
+    return max(1, int(min(wanted, settings.burst_us / max(expected_us, 1e-3))))
 
 
 def clock_fault(event_us: float, wall_us: float, settings: TimingSettings = TIMING) -> str:
