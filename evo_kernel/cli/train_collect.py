@@ -60,7 +60,8 @@ def collect(
     the one that had least time first, so that every part of a collection has all tasks.
     """
     from evo_kernel.cli.crew import Order, print_problems, send
-    from evo_kernel.cli.growing import Want, problem_names
+    from evo_kernel.cli.growing import Want
+    from evo_kernel.cli.problems import problem_names
     from evo_kernel.tasks.loading import builtin_names
     from operators.learning.assembling import assemble
 
