@@ -18,7 +18,7 @@ import click
 
 from evo_kernel.cli.growing import Grower, Want
 from evo_kernel.cli.problems import rows_of
-from evo_kernel.errors import InfraError
+from evo_kernel.errors import InfraError, UserError
 from evo_kernel.fitness.gpus import usable_cores
 from operators.learning.assembling import Rows, read_rows
 from operators.learning.tree import Tree
@@ -163,7 +163,8 @@ class _Worker:
             except Exception as error:  # noqa: BLE001 (another may open)
                 self._failed += 1
                 self._board.put(name, 0.0, more=False)
-                _say(f"[{self._number}] {name} does not open: {error}\n{traceback.format_exc()[-1500:]}")
+                where = "" if isinstance(error, UserError) else f"\n{traceback.format_exc()[-1500:]}"
+                _say(f"[{self._number}] {name} does not open: {error}{where}")
         return None
 
     def _baselines(self, name: str) -> dict[str, dict[str, float]]:
