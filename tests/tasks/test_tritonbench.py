@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 import torch
 
 from evo_kernel.errors import TaskError
-from evo_kernel.export.tritonbench import Solution, write_solution
-from evo_kernel.tasks.calls import CUT
 from evo_kernel.tasks.first import first_kernel
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.probe import probe
-from evo_kernel.tasks.tritonbench import entries, solved
+from evo_kernel.tasks.tritonbench import entries
 from evo_kernel.types import CaseKind
 from tests.support.more_benchmarks import tritonbench
 
@@ -111,25 +108,3 @@ def test_inputs_that_do_not_fit_are_refused_in_one_sentence(scaled, monkeypatch)
     monkeypatch.setattr("evo_kernel.tasks.calls.free_bytes", lambda device: 1_000_000)
     with pytest.raises(TaskError, match=r"need 0\.0 GB and cpu has 0\.0 GB free\. Run it on"):
         drawn(scaled, scaled.cases_of(CaseKind.SEARCH)[0])
-
-
-def test_a_solution_answers_the_benchmarks_test_and_says_what_it_leaves(root, tmp_path):
-    parts = solved(f"{root}/T/scaled_add")
-    kernel = "CALLS = []\n\n\ndef run(x, y):\n    CALLS.append(1)\n    return x + y\n"
-    solution = Solution(parts.name, parts.entry, kernel, parts.reference, parts.form, parts.test, parts.instruction)
-    path = write_solution(solution, tmp_path, CUT)
-    code, test = path.read_text().split(CUT)
-    names: dict[str, Any] = {"print": lambda *words: None}
-    exec(code + test.replace('"cuda"', '"cpu"').replace(".cuda()", ""), names)
-    assert (len(names["CALLS"]), parts.left) == (2, 1)
-    assert torch.equal(names["test_results"]["test_case_1"], torch.tensor([4.0, 2.0]))
-    line = json.loads((tmp_path / "predictions.jsonl").read_text())
-    assert line["predict"] == solution.code() and "Functional Description: Adds.\nWrapper Entry" in line["instruction"]
-
-
-def test_a_solution_of_an_autograd_function_has_its_apply():
-    reference = "class Twice:\n    def apply(*args):\n        return args[0] * 2\n"
-    solution = Solution("twice", "Twice.apply", "def run(x):\n    return x + x\n", reference, (None,), "", "")
-    names: dict[str, Any] = {}
-    exec(solution.code(), names)
-    assert names["Twice"].apply(torch.ones(2)).tolist() == [2.0, 2.0] and names["Twice"].apply(3) == 6

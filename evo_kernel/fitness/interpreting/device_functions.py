@@ -34,6 +34,8 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "rint": torch.round,
     "nearbyint": torch.round,
     "round": lambda x: torch.trunc(x + torch.copysign(torch.full_like(x, 0.5), x)),
+    "llrint": lambda x: torch.round(x).long(),
+    "llround": lambda x: torch.trunc(x + torch.copysign(torch.full_like(x, 0.5), x)).long(),
     "exp10": lambda x: torch.pow(10.0, x),
     "cbrt": lambda x: torch.copysign(x.abs().double().pow(1 / 3).to(x.dtype), x),
     "saturate": lambda x: x.clamp(0.0, 1.0),
