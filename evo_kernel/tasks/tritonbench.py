@@ -240,7 +240,7 @@ def _small_integers(calls: Sequence[Call]) -> tuple[int, ...]:
     return tuple(
         position
         for position, column in enumerate(columns)
-        if not column[0].is_floating_point() and all(tensor.numel() <= HOST_KNOWN_ELEMENTS for tensor in column)
+        if all(not tensor.is_floating_point() and tensor.numel() <= HOST_KNOWN_ELEMENTS for tensor in column)
     )
 
 

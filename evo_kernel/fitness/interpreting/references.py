@@ -37,7 +37,9 @@ class _Grids(interpreter.GridExecutor):
     """Grids may be lists, as they may be on a GPU."""
 
     def __init__(self, fn: Any, arg_names: Any, grid: Any, *hooks: Any) -> None:
-        sizes = (lambda meta: tuple(grid(meta))) if callable(grid) else tuple(grid)
+        def sizes(meta: Any) -> tuple[int, ...]:
+            return tuple(grid(meta) if callable(grid) else grid)  # pyright: ignore[reportArgumentType]
+
         super().__init__(fn, arg_names, sizes, *hooks)
 
 
@@ -72,7 +74,8 @@ def _script(file: Path) -> None:
     except BaseException:  # noqa: BLE001  whatever ends a script, its last words are told
         traceback.print_exc()
     finally:
-        sys.stdout.flush(), sys.stderr.flush()
+        sys.stdout.flush()
+        sys.stderr.flush()
         (file.parent / "code").write_text(str(code))
         os._exit(code)
 
