@@ -32,7 +32,7 @@ def drawn(task, case, seed=3) -> Any:
 
 def test_problems_are_found_by_channel_and_name(root):
     assert [entry.label for entry in entries(f"{root}")] == [
-        "T/fill_rows", "T/of_a_box", "T/scaled_add", "T/uncut", "G/doubled",
+        "T/fill_rows", "T/of_a_box", "T/scaled_add", "T/uncut", "G/doubled", "G/powers",
     ]  # fmt: skip
     assert entries(f"{root}/T/scaled_add.py")[0].spec == f"tritonbench:{root}/T/scaled_add"
 
@@ -77,6 +77,14 @@ def test_triton_kernels_are_interpreted_and_are_their_own_first_kernel(root):
     assert torch.equal(task.truth(x.double() / 3, order, out)[0], x.double().flip(0) / 3 * 2)
     seed = first_kernel(task).text
     assert "out_given = out.clone()" in seed and "_tensors(Doubled.apply(x, order, out_given), out_given)" in seed
+
+
+def test_what_runs_on_a_gpu_runs_in_the_interpreter(root):
+    task = load(f"tritonbench:{root}/G/powers")
+    x, out = drawn(task, task.cases_of(CaseKind.CHECK)[0])
+    wanted = x * x + x.float().pow(2).bfloat16()
+    assert task.input_names == ("x", "out")
+    assert torch.equal(task.reference(x, out), wanted) and out.eq(0).all()
 
 
 def test_the_task_text_is_a_task_file_of_its_own(scaled, tmp_path):
