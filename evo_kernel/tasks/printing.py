@@ -1,7 +1,7 @@
 """TritonBench's own metric: does a solution's script run, and does it print what the reference's prints?
 
 Its first step counts scripts that end with 0 (call accuracy), its second those that print the same text as the
-reference's (execution accuracy): EVAL/eval_*/0_call_acc.py and 1_exe_acc.py. Nine of its 350 tests print anything; for
+reference's (execution accuracy): EVAL/eval_*/0_call_acc.py and 1_exe_acc.py. Eight of its 350 tests print anything; for
 the others the second step says nothing. Seeds stay as the scripts set them. On a GPU the scripts run as they are;
 without one "cuda" becomes "cpu" in both, and Triton's kernels are interpreted.
 """
