@@ -141,7 +141,8 @@ class _Here(ast.NodeTransformer):
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         self.generic_visit(node)
         if node.attr == "_empty_strided_cuda":  # as PyTorch's compiler spells it
-            either = f"({ast.unparse(node)} if str(_device).startswith('cuda') else torch.empty_strided)"
+            plain = "lambda size, stride, dtype: torch.empty_strided(size, stride, dtype=dtype)"
+            either = f"({ast.unparse(node)} if str(_device).startswith('cuda') else {plain})"
             return ast.copy_location(parse_expression(either), node)
         return ast.copy_location(ast.Constant(True), node) if node.attr == "is_cuda" else node
 
