@@ -30,6 +30,13 @@ _UNARY = {
 }  # fmt: skip
 _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     **_UNARY,
+    "erfcx": torch.special.erfcx,
+    "cyl_bessel_i0": torch.special.i0,
+    "cyl_bessel_i1": torch.special.i1,
+    "j0": torch.special.bessel_j0,
+    "j1": torch.special.bessel_j1,
+    "y0": torch.special.bessel_y0,
+    "y1": torch.special.bessel_y1,
     "fabs": torch.abs,
     "rint": torch.round,
     "nearbyint": torch.round,
