@@ -99,7 +99,7 @@ class Placed(TorchFunctionMode):
 
 
 class _Here(ast.NodeTransformer):
-    """ "cuda" becomes the device at hand; seeds, prints to it and imports of the benchmark's own modules go."""
+    """ "cuda" becomes the device at hand; seeds go, as do imports of the benchmark's own modules and paths to them."""
 
     def __init__(self, *, script: bool, seeds: bool) -> None:
         self._script, self._seeds = script, seeds
@@ -131,7 +131,8 @@ class _Here(ast.NodeTransformer):
             either = f"({ast.unparse(node)} if str(_device).startswith('cuda') else {_OF_A_GPU[called]})"
             return ast.copy_location(parse_expression(either), node)
         seed = not self._seeds and re.fullmatch(r"(torch(\.cuda)?|random|np|numpy)\..*seed\w*", called)
-        if called == "torch.cuda.synchronize" or seed:
+        own = called in ("sys.path.append", "sys.path.insert")  # to find the benchmark's own modules
+        if called == "torch.cuda.synchronize" or seed or own:
             return ast.copy_location(ast.Constant(None), node)
         if isinstance(node.func, ast.Attribute) and node.func.attr == "cuda" and called != "torch.cuda":
             here = ast.Name("_device", ast.Load())

@@ -42,6 +42,8 @@ TIMINGS = """
 import sys
 import os
 
+sys.path.append(os.path.abspath(os.path.join(os.path.dirname(__file__), "..")))
+
 from TorchBench_v1.scaled_add import scaled_add
 from performance_utils import Performance_Metrics, do_bench_config
 

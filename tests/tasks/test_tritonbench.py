@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,6 +44,7 @@ def test_timings_give_the_sizes_without_making_the_others(scaled):
     assert (dict(search), dict(confirm)) == ({"perf": 2}, {"perf": 1})  # 2^30 elements each are too many
     assert [spec.shape for spec in scaled.input_specs(search)] == [(1 << 22,)] * 2
     assert scaled.input_names == ("x", "y") and scaled.allow == "kernels"
+    assert str(Path.cwd().parent) not in sys.path  # its script adds the folder above its own, wherever it runs
 
 
 def test_a_case_has_fresh_values_of_one_form(scaled):
