@@ -78,7 +78,9 @@ def answer_text(parent: str, child: str, reasoning: str = "") -> str:
 def _blocks(parent: str, child: str) -> str | None:
     """Search/replace blocks; None where a whole file is shorter, or where no block could be made unique."""
     old, new = parent.split("\n"), child.split("\n")
-    changes = [list(code[1:]) for code in SequenceMatcher(None, old, new, autojunk=False).get_opcodes() if code[0] != "equal"]
+    changes = [
+        list(code[1:]) for code in SequenceMatcher(None, old, new, autojunk=False).get_opcodes() if code[0] != "equal"
+    ]
     if sum(high - low for low, high, _, _ in changes) > WHOLE_ABOVE * len(old):
         return None
     said = []

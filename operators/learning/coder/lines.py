@@ -86,7 +86,9 @@ def applied(text: str, parent: str) -> str:
     for hunk in parsed(text):
         inserted = hunk.last < hunk.first
         if hunk.first - 1 < at or hunk.last > len(old) or (not inserted and hunk.last < hunk.first):
-            raise BadLines(f"lines {hunk.first} to {hunk.last} are out of order, or not in a source of {len(old)} lines")
+            raise BadLines(
+                f"lines {hunk.first} to {hunk.last} are out of order, or not in a source of {len(old)} lines"
+            )
         if inserted and (hunk.last != hunk.first - 1 or hunk.first - 1 > len(old)):
             raise BadLines(f"lines {hunk.first} to {hunk.last} are no range")
         new += [*old[at : hunk.first - 1], *hunk.lines]
