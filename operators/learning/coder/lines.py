@@ -1,11 +1,11 @@
 """The short form of an edit: numbered lines. Made for models with a context of a thousand tokens.
 
-The source is shown with `@N ` before each line, counted from 1. An edit is a list of hunks, each a header and the new
-lines, which carry no numbers:
+The source is shown with `@N` and a line break before each line, counted from 1. An edit is a list of hunks, each a
+header and the new lines, which carry no numbers:
 
-    @12 @14      lines 12 to 14 become what follows
-    @20 @20      line 20 goes (nothing follows)
-    @3+          what follows stands after line 3 (@0+: before the first)
+    @12@14      lines 12 to 14 become what follows
+    @20@20      line 20 goes (nothing follows)
+    @3+         what follows stands after line 3 (@0+: before the first)
 
 Numbers are those of the source as it was shown; hunks stand in order and do not overlap.
 """
@@ -16,7 +16,7 @@ import re
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-HEADER = re.compile(r"@(\d{1,4})(?: @(\d{1,4})|(\+))")
+HEADER = re.compile(r"@(\d{1,4})(?:@(\d{1,4})|(\+))")
 MOST_HUNKS = 200
 
 
@@ -35,7 +35,7 @@ class Hunk:
 
 def numbered(text: str) -> str:
     """The source as a model is shown it."""
-    return "\n".join(f"@{number} {line}" for number, line in enumerate(text.rstrip("\n").split("\n"), start=1))
+    return "".join(f"@{number}\n{line}" for number, line in enumerate(text.rstrip("\n").split("\n"), start=1))
 
 
 def written(parent: str, child: str) -> str:
@@ -45,7 +45,7 @@ def written(parent: str, child: str) -> str:
     for kind, low, high, start, stop in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if kind == "equal":
             continue
-        said.append(f"@{low}+" if kind == "insert" else f"@{low + 1} @{high}")
+        said.append(f"@{low}+" if kind == "insert" else f"@{low + 1}@{high}")
         said.extend(new[start:stop])
     return "\n".join(said)
 
@@ -63,7 +63,7 @@ def parsed(text: str) -> tuple[Hunk, ...]:
         found = HEADER.fullmatch(line.rstrip())
         if found is None:
             if not hunks:
-                raise BadLines(f"an edit starts with a header such as `@12 @14` or `@3+`, not {line[:40]!r}")
+                raise BadLines(f"an edit starts with a header such as `@12@14` or `@3+`, not {line[:40]!r}")
             lines.append(line)
             continue
         if hunks:
