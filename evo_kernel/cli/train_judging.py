@@ -127,7 +127,7 @@ class JudgeBench:
         try:
             found = judge.evaluate(source, purpose)
             return Outcome(_light(found), found.passed and _is_triton(judge, source))
-        except InfraError:
+        except (InfraError, OSError):  # OSError: a judge that was closed has no folders any more
             return NOT_JUDGED
 
     def _find(self, task: str, source: Source, timed: bool) -> Outcome | None:

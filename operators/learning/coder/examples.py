@@ -17,20 +17,11 @@ from evo_kernel.errors import UserError
 from evo_kernel.types import Status, Strategy
 from operators.learning.coder.answers import answer_text, reasoning_of
 from operators.learning.evidence import strategy_data, strategy_of
+from operators.learning.families import HELD_OUT, family_of
 from operators.learning.tree import Tree
 from operators.llm.transcript import unpack
 from operators.macro.catalogue import description
 from operators.micro.llm_coder import strategy_text
-
-FAMILIES: Mapping[str, tuple[str, ...]] = {
-    "attention": ("attention", "gqa", "shared_prompt", "decode"),
-    "matmul": ("matmul", "linear"),
-    "convolution": ("conv",),
-    "norm": ("norm",),
-    "softmax": ("softmax", "cross_entropy"),
-    "elementwise": ("swiglu", "rotary"),
-}
-"""Family -> parts of the names of its tasks; the first that fits. A task of no family is one of its own."""
 
 MOST_REASONING = 4000  # characters of what an agent wrote beside its edit
 
@@ -96,16 +87,11 @@ class Wanted:
         return fits and (not self.strategies or one.strategy.name in self.strategies)
 
 
-def family_of(task: str) -> str:
-    """Of a task's or a problem's (task@case) name: tasks of one family are never on both sides of the split."""
-    name = task.partition("@")[0]
-    return next((family for family, parts in FAMILIES.items() if any(part in name for part in parts)), name)
-
-
 def placed(one: Example, held_out: Sequence[str]) -> Example:
-    """With family and split. `held_out`: families, or names of tasks."""
-    family = one.family or family_of(one.task)
-    out = family in held_out or one.task.partition("@")[0] in held_out
+    """With family and split. `held_out`: families, or names of tasks; empty: as in the trees that are shipped."""
+    task = one.task.partition("@")[0]
+    family = one.family or family_of(task)
+    out = family in (held_out or HELD_OUT) or task in held_out
     return replace(one, family=family, split="held-out" if out else "train")
 
 
