@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The run's folder; an old one goes on.")
 @click.option("--model", default="scratch", show_default=True,
               help="`scratch`: a small network from nothing; else a Hugging Face model, by name or path.")  # fmt: skip
-@click.option("--size", type=click.Choice(["tiny", "small", "base"]), default="base", show_default=True)
+@click.option("--size", type=click.Choice(["tiny", "mini", "small", "base"]), default="base", show_default=True)
 @click.option("--reward", default="full", show_default=True, help="full, correct, or binary (Triton and passes).")
 @click.option("--part", "parts", multiple=True, help="NAME=VALUE: a part of the reward; again for more.")
 @click.option("--task", "tasks", multiple=True, help="Earn rewards on this task alone; again for more.")

@@ -98,28 +98,31 @@ def _messages(
     return tuple({"role": one.role, "content": one.content} for one in opening.messages)
 
 
-def walked(tasks: Sequence[str], count: int, seed: int, workers: int) -> list[Example]:
+def walked(
+    tasks: Sequence[str], count: int, seed: int, workers: int, most: int, strategies: frozenset[str]
+) -> list[Example]:
     """Examples that the rewriter makes, nobody's verdict on them. The same arguments make the same examples."""
     from evo_kernel.cli.train_judging import problem
 
     for name in tasks:
         problem(name)  # raises UserError here, not in a child
     shares = [count // workers + (number < count % workers) for number in range(workers)]
-    jobs = [(tuple(tasks), share, [seed, number]) for number, share in enumerate(shares) if share]
+    jobs = [(tuple(tasks), share, [seed, number], most, strategies) for number, share in enumerate(shares) if share]
     if len(jobs) <= 1:
         return [one for job in jobs for one in _walk(*job)]
     with ProcessPoolExecutor(len(jobs), mp_context=multiprocessing.get_context("spawn")) as pool:
         return [one for found in pool.map(_walk, *zip(*jobs, strict=True)) for one in found]
 
 
-def _walk(tasks: Sequence[str], count: int, seed: list[int]) -> list[Example]:
+def _walk(tasks: Sequence[str], count: int, seed: list[int], most: int, strategies: frozenset[str]) -> list[Example]:
     from evo_kernel.cli.train_judging import problem
     from evo_kernel.tasks.first import first_kernel
     from operators.learning.coder.walks import walks
 
     loaded = [problem(name) for name in tasks]
     firsts = [(task.card(), first_kernel(task)) for task in loaded]
-    return list(walks(firsts, count, np.random.default_rng(seed)))
+    rng = np.random.default_rng(seed)
+    return list(walks(firsts, count, rng, most_characters=most or 4000, strategies=strategies))
 
 
 def judged(examples: Sequence[Example], bench: Bench) -> list[Example]:

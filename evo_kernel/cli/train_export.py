@@ -108,7 +108,7 @@ def _all(
     for path in sources:
         yield from examples_in(path, wanted, prompt == "run")
     if walks:
-        made = walked(tasks or builtin_names(), walks, seed, max(1, workers))
+        made = walked(tasks or builtin_names(), walks, seed, max(1, workers), wanted.characters, wanted.strategies)
         if judging:
             with JudgeBench(BenchSettings(device=device, threads=max(2, workers))) as bench:
                 made = judged(made, bench)

@@ -7,7 +7,7 @@ Names are changed so that a model from nothing cannot learn kernels by heart: it
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -25,31 +25,41 @@ STEMS = (
 ENDINGS = ("", "", "", "_ptr", "_a", "_b", "_n", "_m", "2")
 RENAMED = 0.8  # share of walks on sources with other names
 DEPTH = 3  # steps of a walk at most
+A_SOURCE = 4  # examples made on one source: offering costs more than carrying out
 
 
 def walks(
-    firsts: Sequence[tuple[TaskCard, Source]], count: int, rng: np.random.Generator, depth: int = DEPTH,
+    firsts: Sequence[tuple[TaskCard, Source]],
+    count: int,
+    rng: np.random.Generator,
+    depth: int = DEPTH,
     most_characters: int = 4000,
-) -> Iterator[Example]:  # fmt: skip
-    """`count` examples, or fewer where the rewriter finds nothing. The same generator makes the same examples."""
+    strategies: Collection[str] = (),
+) -> Iterator[Example]:
+    """`count` examples, or fewer where the rewriter finds nothing. The same generator makes the same examples.
+
+    On each source that a walk comes by a few of the offers are carried out, one of which the walk goes on with.
+    """
     coder, made, barren = RewriteCoder(), 0, 0
     while made < count and barren < 50 + 2 * count:
         barren += 1
         card, first = firsts[int(rng.integers(len(firsts)))]
         source = Source(renamed(first.text, rng)) if rng.random() < RENAMED else first
         for _ in range(int(rng.integers(1, depth + 1))):
-            offers = coder.offer(source, card)
-            if not offers or made >= count:
+            offers = [one for one in coder.offer(source, card) if not strategies or one.name in strategies]
+            children: list[str] = []
+            for at in rng.permutation(len(offers))[: min(A_SOURCE, count - made)]:
+                try:
+                    child = coder.implement(source, offers[at], card, rng)
+                except OperatorFailed:
+                    continue
+                if max(len(child), len(source.text)) <= most_characters:
+                    children.append(child)
+                    yield Example(card.name, source.text, child, offers[at], origin="rewriter")
+            made += len(children)
+            if not children or made >= count:
                 break
-            strategy = offers[int(rng.integers(len(offers)))]
-            try:
-                child = coder.implement(source, strategy, card, rng)
-            except OperatorFailed:
-                continue
-            if max(len(child), len(source.text)) > most_characters:
-                continue
-            yield Example(card.name, source.text, child, strategy, origin="rewriter")
-            made, source = made + 1, Source(child)
+            source = Source(children[int(rng.integers(len(children)))])
 
 
 def renamed(text: str, rng: np.random.Generator) -> str:

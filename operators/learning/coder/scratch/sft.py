@@ -26,7 +26,7 @@ class SftSettings:
     batch: int = 48
     rate: float = 1e-3
     warm_up: int = 100
-    prompt_weight: float = 0.1
+    prompt_weight: float = 0.3
     every: int = 100  # steps between words, and between checkpoints
     watched: int = 64  # held-out lessons whose answers are compared word by word
     seed: int = 0
