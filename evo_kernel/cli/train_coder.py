@@ -85,7 +85,7 @@ def _scratch(
         size=options["size"],
         sft=SftSettings(
             options["sft_steps"], options["batch"], options["sft_rate"], seed=options["seed"],
-            every=max(1, min(100, options["sft_steps"] // 10)),
+            every=max(1, min(500, options["sft_steps"] // 10)),
         ),
         grpo=GrpoSettings(
             options["grpo_steps"], options["groups"], options["answers"], most=options["most"],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -123,7 +124,7 @@ def reasoning_in(calls: Sequence[Any]) -> str:
     for call in reversed(calls):
         try:
             said = ((unpack(call.messages).get("reply") or {}).get("content")) or ""
-        except (ValueError, AttributeError):  # kept by another version, or cut off
+        except (ValueError, AttributeError, zlib.error):  # kept by another version, or cut off
             continue
         if isinstance(said, str) and ("```" in said or "<<<<<<<" in said):
             return reasoning_of(said)[:MOST_REASONING]

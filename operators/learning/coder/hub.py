@@ -89,7 +89,10 @@ def _supervised(settings: HubSettings, rows: list[dict[str, Any]], out: Path) ->
         warmup_steps=max(1, settings.sft_steps // 20), gradient_checkpointing=not settings.cpu, **_shared(settings),
     )  # fmt: skip
     trainer = SFTTrainer(
-        model=settings.model, args=config, train_dataset=Dataset.from_list(said), peft_config=_lora(LoraConfig, settings)
+        model=settings.model,
+        args=config,
+        train_dataset=Dataset.from_list(said),
+        peft_config=_lora(LoraConfig, settings),
     )
     trainer.train(resume_from_checkpoint=_last(out / "sft-run"))
     trainer.save_model(str(done))

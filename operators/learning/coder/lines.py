@@ -70,6 +70,8 @@ def parsed(text: str) -> tuple[Hunk, ...]:
             hunks[-1] = Hunk(hunks[-1].first, hunks[-1].last, tuple(lines))
         first = int(found[1]) + (found[3] is not None)
         last = first - 1 if found[3] else int(found[2])
+        if found[3] is None and last < first:
+            raise BadLines(f"lines {first} to {last} are no range")
         hunks.append(Hunk(first, last, ()))
         lines = []
         if len(hunks) > MOST_HUNKS:
@@ -84,13 +86,10 @@ def applied(text: str, parent: str) -> str:
     new: list[str] = []
     at = 0  # lines of the parent that are behind us
     for hunk in parsed(text):
-        inserted = hunk.last < hunk.first
-        if hunk.first - 1 < at or hunk.last > len(old) or (not inserted and hunk.last < hunk.first):
+        if hunk.first - 1 < at or max(hunk.last, hunk.first - 1) > len(old) or hunk.first < 1:
             raise BadLines(
                 f"lines {hunk.first} to {hunk.last} are out of order, or not in a source of {len(old)} lines"
             )
-        if inserted and (hunk.last != hunk.first - 1 or hunk.first - 1 > len(old)):
-            raise BadLines(f"lines {hunk.first} to {hunk.last} are no range")
         new += [*old[at : hunk.first - 1], *hunk.lines]
         at = hunk.last
     return "\n".join([*new, *old[at:]]) + "\n"

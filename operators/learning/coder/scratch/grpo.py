@@ -40,7 +40,7 @@ class GrpoSettings:
     divergence: float = 0.02  # weight of the k3 estimate
     passes: int = 2
     rows: int = 32  # answers in one backward pass
-    every: int = 1  # steps between checkpoints
+    every: int = 5  # steps between checkpoints
     seed: int = 0
 
 

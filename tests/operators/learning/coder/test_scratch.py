@@ -11,7 +11,7 @@ from evo_kernel.errors import UserError
 from evo_kernel.types import Brief, Environment, Relative, Source
 from operators.learning.coder.examples import placed
 from operators.learning.coder.lines import applied
-from operators.learning.coder.rewards import Ask, Outcome, RewardParts
+from operators.learning.coder.rewards import Outcome, RewardParts
 from operators.learning.coder.scratch import grpo, sft
 from operators.learning.coder.scratch.coder import ScratchModel, asked
 from operators.learning.coder.scratch.network import Cache, network_of
@@ -105,7 +105,7 @@ def test_what_earns_more_becomes_likelier():
 
 
 def test_advantages_are_of_groups_and_of_what_was_judged():
-    grade = lambda reward: grpo.Grade(reward)  # noqa: E731
+    grade = grpo.Grade
     found = [grade(1.0), grade(0.0), grade(math.nan), grade(0.5), grade(0.5), grade(0.5)]
     advantages = grpo._advantages(found, 3).tolist()
     assert advantages[0] == pytest.approx(-advantages[1]) and advantages[0] > 0.9
