@@ -75,9 +75,9 @@ def train(
 
 
 def _supervised(settings: HubSettings, rows: list[dict[str, Any]], out: Path) -> Path:
-    from datasets import Dataset
-    from peft import LoraConfig
-    from trl import SFTConfig, SFTTrainer
+    from datasets import Dataset  # pyright: ignore[reportMissingImports]
+    from peft import LoraConfig  # pyright: ignore[reportMissingImports]
+    from trl import SFTConfig, SFTTrainer  # pyright: ignore[reportMissingImports]
 
     done = out / "sft"
     if (done / "adapter_config.json").exists():
@@ -108,9 +108,9 @@ def _rewarded(
     out: Path,
     reward: Callable[..., list[float]],
 ) -> Path:
-    from datasets import Dataset
-    from peft import AutoPeftModelForCausalLM, LoraConfig
-    from trl import GRPOConfig, GRPOTrainer
+    from datasets import Dataset  # pyright: ignore[reportMissingImports]
+    from peft import AutoPeftModelForCausalLM, LoraConfig  # pyright: ignore[reportMissingImports]
+    from trl import GRPOConfig, GRPOTrainer  # pyright: ignore[reportMissingImports]
 
     config = GRPOConfig(
         output_dir=str(out / "grpo-run"), max_steps=settings.grpo_steps, learning_rate=settings.grpo_rate,
@@ -157,7 +157,7 @@ def _lora(kind: Any, settings: HubSettings) -> Any:
 
 
 def _tokenizer(model: str) -> Any:
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer  # pyright: ignore[reportMissingImports]
 
     found = AutoTokenizer.from_pretrained(model)
     if found.pad_token is None:
