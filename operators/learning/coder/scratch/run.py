@@ -22,7 +22,7 @@ from operators.learning.coder.rewards import Ask, Bench, RewardParts
 from operators.learning.coder.scratch import grpo, sft
 from operators.learning.coder.scratch.evaluating import Rate, evaluate
 from operators.learning.coder.scratch.network import network_of
-from operators.learning.coder.scratch.prompts import corpus, lesson, lessons
+from operators.learning.coder.scratch.prompts import Lesson, corpus, lesson
 from operators.learning.coder.scratch.training import (
     Clock,
     State,
@@ -115,6 +115,7 @@ class _Run:
         self.held_out = [one for one in examples if one.split == "held-out"]
         if not self.train:
             raise UserError("no example has split `train`: see --held-out of `evo-kernel train export-sft`")
+        self._taught: dict[int, Lesson] = {}  # by the example's identity: they live as long as this
         found = stored(folder, device)
         self.state = self._new() if found is None else self._again(found)
         self.vocabulary, self.context = self.state.coder.vocabulary, self.state.coder.network.shape.context
@@ -153,13 +154,13 @@ class _Run:
     # -- stages ------------------------------------------------------------------------------------------------------
 
     def supervised(self, stop: Callable[[], bool]) -> bool:
-        taught = lessons(self.vocabulary, self.train, self.context)
+        taught = self._lessons(self.train)
         if not taught:
             raise UserError(
                 f"none of the {len(self.train)} examples fits into a context of {self.context} tokens: export smaller "
                 "kernels (--most), or take a larger --size."
             )
-        watched = self._some(lessons(self.vocabulary, self.held_out, self.context), self.settings.sft.watched, 2)
+        watched = self._some(self._lessons(self.held_out), self.settings.sft.watched, 2)
         return sft.train(self.state, taught, watched, self.settings.sft, self.tell, self.keep, stop)
 
     def begin_rewards(self) -> None:
@@ -198,10 +199,20 @@ class _Run:
         room, most = self.context - self.settings.grpo.most, self.settings.grpo.most
         found: dict[tuple[str, str, str], Ask] = {}
         for one in examples:
-            taught = lesson(self.vocabulary, one)
+            taught = self._lesson(one)
             if len(taught.prompt) <= room and len(taught.answer) <= most:
                 found[(one.task, one.parent, one.strategy.key)] = Ask(one.task, one.parent, one.strategy)
         return list(found.values())
+
+    def _lessons(self, examples: Sequence[Example]) -> list[Lesson]:
+        """Those that fit into the context."""
+        return [taught for one in examples if len(taught := self._lesson(one)) <= self.context]
+
+    def _lesson(self, one: Example) -> Lesson:
+        """Made once: ten thousand examples take ten seconds."""
+        if id(one) not in self._taught:
+            self._taught[id(one)] = lesson(self.vocabulary, one)
+        return self._taught[id(one)]
 
     def _some(self, found: Sequence[Any], count: int, salt: int) -> list[Any]:
         rng = np.random.default_rng([self.settings.seed, salt])
