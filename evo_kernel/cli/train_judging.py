@@ -20,7 +20,7 @@ from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
 from evo_kernel.fitness.plan import CompiledPlan
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Task
-from evo_kernel.types import CaseKind, Evaluation, Purpose, Source, Status
+from evo_kernel.types import CaseKind, Purpose, Source, Status
 from operators.learning.coder.rewards import Outcome
 
 NOT_JUDGED = Outcome(None)
@@ -108,7 +108,7 @@ class JudgeBench:
         for task, source in kernels:
             judge = self._judges.get(task)
             if judge is not None:
-                futures[pool.submit(self._judge, judge, source, purpose)] = (task, source)
+                futures[pool.submit(self._judge, judge, task, source, purpose)] = (task, source)
         done, late = wait(futures, timeout=max(0.0, until - time.monotonic()))
         pool.shutdown(wait=not late, cancel_futures=True)
         if late:  # whatever hangs hangs in these: their judges go, and the threads end with them
@@ -123,10 +123,15 @@ class JudgeBench:
                 self._keep(task, source, purpose, outcome)
         return left
 
-    def _judge(self, judge: PlanJudge, source: Source, purpose: Purpose) -> Outcome:
+    def _judge(self, judge: PlanJudge, task: str, source: Source, purpose: Purpose) -> Outcome:
         try:
-            found = judge.evaluate(source, purpose)
-            return Outcome(_light(found), found.passed and _is_triton(judge, source))
+            found = replace(judge.evaluate(source, purpose), verdicts=())  # those are for populations
+            probed = self._find(task, source, False)
+            if not found.passed:
+                return Outcome(found)
+            if probed is not None:  # what was recorded then is recorded
+                return replace(probed, evaluation=found)
+            return Outcome(found, *_recorded(judge, source))
         except (InfraError, OSError):  # OSError: a judge that was closed has no folders any more
             return NOT_JUDGED
 
@@ -197,18 +202,14 @@ def problem(name: str) -> Task:
     return replace(task, cases=kept)
 
 
-def _is_triton(judge: PlanJudge, source: Source) -> bool:
-    """Whether every launch that was recorded is of a Triton kernel, and no torch operation computes."""
-    plans = judge.plans(source, (), [CaseKind.CHECK]).values()
-    return bool(plans) and all(
-        isinstance(one, CompiledPlan)
-        and bool(one.plan.launches)
+def _recorded(judge: PlanJudge, source: Source) -> tuple[bool, frozenset[tuple[str, str]]]:
+    """Whether all that was recorded are launches of Triton kernels, and no torch operation computes; and the plans."""
+    found = judge.plans(source, (), [CaseKind.CHECK, CaseKind.SEARCH])
+    plans = {case: one for case, one in found.items() if isinstance(one, CompiledPlan)}
+    is_triton = bool(plans) and all(
+        bool(one.plan.launches)
         and not one.plan.aten_nodes
         and all(kernel.language == "triton" for kernel in one.plan.kernels)
-        for one in plans
+        for one in plans.values()
     )
-
-
-def _light(found: Evaluation) -> Evaluation:
-    """Without what only a population stores."""
-    return replace(found, verdicts=())
+    return is_triton, frozenset((case, one.hash) for case, one in plans.items())

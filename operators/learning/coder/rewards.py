@@ -78,10 +78,14 @@ class Ask:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the judge found. `evaluation`: None where the machine failed. `is_triton`: by the recorded launches."""
+    """What the judge found. `evaluation`: None where the machine failed. `is_triton`: by the recorded launches.
+
+    `plans`: (case, plan hash) on check and search cases with the knobs as written; empty of a kernel that failed.
+    """
 
     evaluation: Evaluation | None
     is_triton: bool = False
+    plans: frozenset[tuple[str, str]] = frozenset()
 
 
 class Bench(Protocol):
@@ -126,7 +130,7 @@ def _grade(ask: Ask, one: Written, child: Outcome | None, parent: Outcome | None
         return Grade(math.nan, status="not judged", reason="the machine failed, not the kernel")
     found, before = child.evaluation, parent.evaluation if parent is not None else None
     reward = parts.form - (parts.integrity if found.status is Status.REJECTED else 0.0)
-    same = before is not None and bool(found.plans) and _plans(found) == _plans(before)
+    same = parent is not None and bool(child.plans) and child.plans == parent.plans
     right = found.passed and (child.is_triton or not parts.is_triton) and not (parts.changed and same)
     if not right:
         reason = found.reason or ("its plan is the parent's" if same else "it is not Triton alone")
@@ -137,9 +141,3 @@ def _grade(ask: Ask, one: Written, child: Outcome | None, parent: Outcome | None
     if not math.isnan(gain):
         reward += parts.speed * max(-parts.speed_limit, min(parts.speed_limit, gain))
     return Grade(reward, True, shows, None if math.isnan(gain) else gain, str(found.status))
-
-
-def _plans(evaluation: Evaluation) -> set[tuple[str, str]]:
-    """Of the sources' own settings, on the check cases: those that every purpose sees."""
-    checked = {check.case for check in evaluation.checks}
-    return {(case, plan) for case, knobs, plan in evaluation.plans if not knobs and case in checked}

@@ -20,7 +20,7 @@ TASK = "swiglu"
 
 @pytest.fixture(scope="module")
 def bench():
-    with JudgeBench(BenchSettings(device="cpu", deadline_s=6.0, threads=2)) as made:
+    with JudgeBench(BenchSettings(device="cpu", deadline_s=8.0, threads=2)) as made:
         yield made
 
 
