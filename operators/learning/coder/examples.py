@@ -22,6 +22,7 @@ from operators.learning.families import HELD_OUT, family_of
 from operators.learning.tree import Tree
 from operators.llm.transcript import unpack
 from operators.macro.catalogue import description
+from operators.micro.edit_blocks import given_up, parse
 from operators.micro.llm_coder import strategy_text
 
 MOST_REASONING = 4000  # characters of what an agent wrote beside its edit
@@ -123,11 +124,13 @@ def reasoning_in(calls: Sequence[Any]) -> str:
     """What the agent wrote beside its last edit, from the calls of a proposal; empty of a rewriter."""
     for call in reversed(calls):
         try:
-            said = ((unpack(call.messages).get("reply") or {}).get("content")) or ""
-        except (ValueError, AttributeError, zlib.error):  # kept by another version, or cut off
+            said = (unpack(call.messages).get("reply") or {}).get("content") or ""
+            if not isinstance(said, str) or given_up(said):
+                continue
+            parse(said)  # an answer that holds an edit: others came to nothing
+        except (ValueError, AttributeError, zlib.error):  # malformed; or kept by another version, or cut off
             continue
-        if isinstance(said, str) and ("```" in said or "<<<<<<<" in said):
-            return reasoning_of(said)[:MOST_REASONING]
+        return reasoning_of(said)[:MOST_REASONING]
     return ""
 
 

@@ -134,6 +134,11 @@ def test_reasoning_is_what_stands_around_an_edit():
     block = f"{SEARCH}\na\n{DIVIDE}\nb\n{REPLACE}"
     assert reasoning_of(f"Why.\n{block}\nSo.\n```python\nx\n```") == "Why.\nSo."
     assert exporting.reasoning_in((Call("m", messages="torn"), Call("m"))) == ""
+    calls = [
+        Call("m", messages=pack({}, {"role": "assistant", "content": said}))
+        for said in (f"Why.\n{block}", f"GIVE UP: no `{SEARCH}` fits", f"{SEARCH} torn")
+    ]
+    assert exporting.reasoning_in(calls) == "Why."
 
 
 def test_the_reward_as_a_function_of_other_trainers():
