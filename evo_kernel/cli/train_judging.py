@@ -20,7 +20,7 @@ from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
 from evo_kernel.fitness.plan import CompiledPlan
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Task
-from evo_kernel.types import CaseKind, Purpose, Source, Status
+from evo_kernel.types import CaseKind, Measurement, Purpose, Source, Status
 from operators.learning.coder.rewards import Outcome
 
 NOT_JUDGED = Outcome(None)
@@ -45,7 +45,7 @@ class JudgeBench:
     """Implements operators.learning.coder.rewards.Bench; use it as a context manager. Thread-safe.
 
     Kernels are checked all at once; those that are right are timed task by task, so that no other judge's kernels run
-    on the GPU beside the clock.
+    on the GPU beside the clock. Times are held against nothing but each other: scores mean nothing here.
     """
 
     def __init__(self, settings: BenchSettings | None = None) -> None:
@@ -53,6 +53,7 @@ class JudgeBench:
         self._judges: OrderedDict[str, PlanJudge] = OrderedDict()
         self._known: OrderedDict[tuple[str, str, bool], Outcome] = OrderedDict()
         self._lock, self._turn = threading.Lock(), threading.Lock()
+        self._ceilings: Mapping[str, float] = {}
         self.judged_count = 0  # verdicts that were not remembered
 
     def __enter__(self) -> JudgeBench:
@@ -169,6 +170,7 @@ class JudgeBench:
         with ThreadPoolExecutor(max(1, len(missing))) as pool:
             for task, judge in zip(missing, pool.map(lambda name: self._opened(loaded[name]), missing), strict=True):
                 if judge is not None:
+                    self._outfit(judge, loaded[task])
                     with self._lock:
                         self._judges[task] = judge
 
@@ -181,6 +183,14 @@ class JudgeBench:
             with contextlib.suppress(InfraError):
                 return open_judge(task, device=own.device, settings=settings, gpus=own.gpus)
         return None
+
+    def _outfit(self, judge: PlanJudge, task: Task) -> None:
+        """Spare it what a reward has no use for: compiling and timing baselines, and measuring the GPU once a task."""
+        for case in task.cases_of(CaseKind.SEARCH):
+            judge.yardsticks.know(Measurement(case.name, "", 1.0, 0.0, 0, 1.0, 1.0, {"1 µs": 1.0}))
+        if judge.environment.kind == "measured" and not judge.yardsticks.ceilings.know(self._ceilings):
+            with contextlib.suppress(InfraError):  # whoever needs them next says so
+                self._ceilings = judge.ceilings.as_data()
 
     def _close(self, tasks: set[str]) -> None:
         for task in tasks:
