@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 @click.option("--groups", default=12, show_default=True, help="Requests in a rewarded step.")
 @click.option("--answers", default=8, show_default=True, help="Answers to each request.")
 @click.option("--sft-rate", default=1e-3, show_default=True, help="Learning rate of the supervised stage.")
-@click.option("--grpo-rate", default=5e-5, show_default=True, help="Learning rate of the rewarded stage.")
+@click.option("--grpo-rate", default=3e-5, show_default=True, help="Learning rate of the rewarded stage.")
 @click.option("--most", default=384, show_default=True, help="Tokens of an answer.")
 @click.option("--asked", default=48, show_default=True, help="Held-out requests that the rate is measured on.")
 @click.option("--samples", default=4, show_default=True, help="Answers to each of them.")
