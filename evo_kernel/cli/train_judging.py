@@ -95,6 +95,8 @@ class JudgeBench:
             self._all([(task, one) for one in right], Purpose.SCORE, until)
 
     def _all(self, kernels: Sequence[tuple[str, Source]], purpose: Purpose, until: float) -> None:
+        if not kernels or time.monotonic() >= until:
+            return
         self._open({task for task, _ in kernels})
         left = self._once(kernels, purpose, until)
         if left and time.monotonic() < until:  # their judges broke down: once more, with new ones

@@ -110,6 +110,12 @@ def test_a_judge_that_dies_is_opened_anew(bench, seed, honest):
     assert found.evaluation.status is Status.PASSED and found.is_triton
 
 
+def test_a_batch_that_takes_too_long_is_not_judged(seed, honest):
+    with JudgeBench(BenchSettings(device="cpu", batch_s=0.0)) as late:
+        (found,) = grades([Ask(TASK, seed)], [written(seed, honest[1])], late, PRESETS["correct"])
+    assert math.isnan(found.reward) and found.status == "not judged"
+
+
 def test_parts_are_named_and_switched():
     parts = parts_of("full", {"speed": "0", "witness": "0", "is_triton": "false"})
     assert parts == RewardParts(speed=0.0, witness=0.0, is_triton=False) and not parts.timed and PRESETS["full"].timed
