@@ -8,9 +8,13 @@ from evo_kernel.cli.lazy import LazyGroup
 
 COMMANDS = {
     "collect": ("evo_kernel.cli.train_collect", "collect"),
+    "export-sft": ("evo_kernel.cli.train_export", "export_sft"),
+    "coder": ("evo_kernel.cli.train_coder", "coder"),
 }
 SUMMARIES = {
     "collect": "Judge what the offline rewriter can do, for a tree of transitions to learn from.",
+    "export-sft": "Examples of edits, from populations and trees, to train a coder on.",
+    "coder": "Train a coder: supervised, then by the judge's rewards.",
 }
 
 
