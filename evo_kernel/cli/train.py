@@ -8,9 +8,11 @@ from evo_kernel.cli.lazy import LazyGroup
 
 COMMANDS = {
     "collect": ("evo_kernel.cli.train_collect", "collect"),
+    "policy": ("evo_kernel.cli.train_policy", "policy"),
 }
 SUMMARIES = {
     "collect": "Judge what the offline rewriter can do, for a tree of transitions to learn from.",
+    "policy": "Train a policy on a tree of transitions.",
 }
 
 

@@ -14,14 +14,13 @@ import pickle
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from evo_kernel.errors import UserError
-from operators.learning.network import Network, NetworkSettings
-from operators.learning.sight import STRATEGIES, Seen, Sight
+from operators.learning.network import Network, NetworkSettings, Scorer
+from operators.learning.sight import STRATEGIES, Seen
 from operators.macro.features import FEATURES
 
 FORMAT, VERSION = "evo-kernel policy", 1
@@ -30,15 +29,7 @@ LARGEST = 20 * 2**20  # bytes, of a network
 Plain = Mapping[str, str | int | float | bool]
 
 
-class Scorer(Protocol):
-    """What every policy model is: sights in, (scores [B, offers] padded with -inf, values [B]) out."""
-
-    kind: str
-
-    def __call__(self, sights: list[Sight]) -> tuple[Tensor, Tensor]: ...
-
-
-def save(path: Path, model: Network, about: Plain) -> int:
+def save(path: Path, model: Scorer, about: Plain) -> int:
     """Writes it at once or not at all; returns its size in bytes. `about`: how it came to be, told by `show`."""
     data = {
         "format": FORMAT,
@@ -55,7 +46,7 @@ def save(path: Path, model: Network, about: Plain) -> int:
     return path.stat().st_size
 
 
-def load(path: Path) -> tuple[Network, dict[str, Any]]:
+def load(path: Path) -> tuple[Scorer, dict[str, Any]]:
     """The model, ready to score, and what is told about it. Raises UserError."""
     try:
         data = torch.load(path, map_location="cpu", weights_only=True)
@@ -85,7 +76,7 @@ def _check(path: Path, data: Mapping[str, Any]) -> None:
         )
 
 
-def _model(data: Mapping[str, Any]) -> Network:
+def _model(data: Mapping[str, Any]) -> Scorer:
     settings = dict(data["settings"])
     seen = Seen(**settings.pop("seen"))
     if data["kind"] == Network.kind:

@@ -11,7 +11,8 @@ with the defaults; one decision takes a few milliseconds on a CPU core.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,28 @@ PATCH = 16  # tokens that become one position
 POSITIONS = 64  # patches of a source, at most: TOKENS / PATCH
 
 
+class Scorer(nn.Module):
+    """What every policy model is: sights in, (scores [B, offers] padded with -inf, values [B]) out.
+
+    `kind` and `settings` say in a checkpoint how it is built again, `stored` and `restore` what of it was trained.
+    """
+
+    kind = ""
+    settings: Any
+    offline_lr = 1e-3  # of imitation and regression
+    policy_lr = 3e-4  # of PPO: what starts from scratch needs more than a language model's 1e-6
+
+    def critic_parameters(self) -> list[nn.Parameter]:
+        """Those of the value alone."""
+        raise NotImplementedError
+
+    def stored(self) -> dict[str, Tensor]:
+        return self.state_dict()
+
+    def restore(self, stored: dict[str, Tensor]) -> None:
+        self.load_state_dict(stored)
+
+
 @dataclass(frozen=True)
 class NetworkSettings:
     """`dropout` is also the probability with which a training example shows no source text at all."""
@@ -33,11 +56,11 @@ class NetworkSettings:
     layers: int = 2
     heads: int = 4
     dropout: float = 0.1
-    seen: Seen = Seen()
+    seen: Seen = field(default_factory=Seen)
 
 
-class Network(nn.Module):
-    """Sights in, (scores [B, offers] padded with -inf, values [B]) out."""
+class Network(Scorer):
+    """The transformer."""
 
     kind = "network"
 
@@ -73,17 +96,6 @@ class Network(nn.Module):
 
     def critic_parameters(self) -> list[nn.Parameter]:
         return list(self.value.parameters())
-
-    def policy_parameters(self) -> list[nn.Parameter]:
-        critic = {id(parameter) for parameter in self.value.parameters()}
-        return [parameter for parameter in self.parameters() if id(parameter) not in critic]
-
-    def stored(self) -> dict[str, Tensor]:
-        """What a checkpoint holds."""
-        return self.state_dict()
-
-    def restore(self, stored: dict[str, Tensor]) -> None:
-        self.load_state_dict(stored)
 
     def _source(self, rows: Sequence[Encoded]) -> tuple[Tensor, Tensor]:
         """Patches [B, P, width], and where there are none."""

@@ -16,7 +16,7 @@ from operators.macro.features import MacroState, context
 from operators.macro.policies import draw
 
 if TYPE_CHECKING:
-    from operators.learning.checkpoint import Scorer
+    from operators.learning.network import Scorer
 
 
 class TrainedPolicy:

@@ -6,11 +6,11 @@ import dataclasses
 import itertools
 
 import numpy as np
-from tests.operators.learning.trees import CARD, ENVIRONMENT, edge, evaluation
 
 from evo_kernel.types import Status, Strategy
 from operators.learning.tree import Problem, State, Tree, state_id
 from operators.macro.catalogue import CATALOGUE
+from tests.operators.learning.trees import CARD, ENVIRONMENT, edge, evaluation
 
 NAMES = ("exp2", "hoist", "cache-hints", "drop-masks", "persistent", "software-pipeline", "swizzle", "online-row")
 SPILLED = {"hoist": 0.5, "drop-masks": 0.3, "software-pipeline": -0.3, "exp2": 0.01}
