@@ -19,7 +19,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -94,7 +94,8 @@ class Edge:
 class Tree:
     """States by id, and edges by parent and strategy key.
 
-    `plans`: how many plans the judge checked to make it, those of tuning too. `command`: what it was made with.
+    What the judge did to make it: `plans`, distinct launch plans executed, each on one case; `settings`, of the knobs
+    of distinct sources, executed; `candidates`, distinct sources. `command`: what it was made with.
     """
 
     problems: Mapping[str, Problem]
@@ -103,6 +104,8 @@ class Tree:
     environments: Mapping[str, Environment] = field(default_factory=dict, repr=False)
     plans: int = 0
     command: str = ""
+    settings: int = 0
+    candidates: int = 0
     _best: dict[tuple[str, int], float] = field(default_factory=dict, repr=False, compare=False)
 
     @staticmethod
@@ -194,9 +197,16 @@ def state_id(problem: str, text: str) -> str:
 
 
 def _rows(tree: Tree) -> Iterable[Row]:
-    yield {"format": FORMAT, "version": VERSION, "plans": tree.plans, "command": tree.command}
+    yield {
+        "format": FORMAT,
+        "version": VERSION,
+        "plans": tree.plans,
+        "settings": tree.settings,
+        "candidates": tree.candidates,
+        "command": tree.command,
+    }
     for key, environment in sorted(tree.environments.items()):
-        yield {"kind": "environment", "key": key, "environment": vars_of(environment)}
+        yield {"kind": "environment", "key": key, "environment": asdict(environment)}
     for name, problem in sorted(tree.problems.items()):
         yield {
             "kind": "problem", "name": name, "task": problem.task, "family": problem.family, "split": problem.split,
@@ -221,10 +231,6 @@ def _rows(tree: Tree) -> Iterable[Row]:
                 "kind": "edge", "parent": edge.parent, "key": key, "child": edge.child, "gain": edge.log_gain,
                 "status": None if edge.status is None else str(edge.status), "witnessed": edge.witnessed,
             }  # fmt: skip
-
-
-def vars_of(environment: Environment) -> Row:
-    return {name: getattr(environment, name) for name in environment.__dataclass_fields__}
 
 
 def _tree_of(head: Mapping[str, Any], rows: Iterable[Row]) -> Tree:
@@ -258,4 +264,5 @@ def _tree_of(head: Mapping[str, Any], rows: Iterable[Row]) -> Tree:
                 transitions.setdefault(edge.parent, {})[edge.strategy] = edge
             case kind:
                 raise ValueError(f"it has a row of kind {kind!r}")
-    return Tree(problems, states, transitions, environments, int(head["plans"]), str(head["command"]))
+    counts = int(head["settings"]), int(head["candidates"])
+    return Tree(problems, states, transitions, environments, int(head["plans"]), str(head["command"]), *counts)

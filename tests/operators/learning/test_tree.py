@@ -45,7 +45,7 @@ def test_equal_texts_are_stored_once(tmp_path: Path) -> None:
         (b"nonsense", "no tree of transitions"),
         (gzip.compress(b'{"format": "something", "version": 1}\n'), "something"),
         (gzip.compress(b'{"format": "evo-kernel transitions", "version": 99}\n'), "version 99"),
-        (gzip.compress(b'{"format": "evo-kernel transitions", "version": 1, "plans": 0, "command": ""}\n{"kind": "x"}\n'), "kind 'x'"),
+        (gzip.compress(b'{"format": "evo-kernel transitions", "version": 1, "plans": 0, "settings": 0, "candidates": 0, "command": ""}\n{"kind": "x"}\n'), "kind 'x'"),
     ],
 )  # fmt: skip
 def test_what_is_no_tree_is_refused(data: bytes, said: str, tmp_path: Path) -> None:
