@@ -36,6 +36,7 @@ class Scorer(nn.Module):
     settings: Any
     offline_lr = 1e-3  # of imitation and regression
     policy_lr = 3e-4  # of PPO: what starts from scratch needs more than a language model's 1e-6
+    value_lr = 1e-3  # of its critic
 
     def critic_parameters(self) -> list[nn.Parameter]:
         """Those of the value alone."""

@@ -16,6 +16,7 @@ import torch
 
 from operators.learning.imitation import OfflineSettings, Report, imitate, weighted
 from operators.learning.network import Scorer
+from operators.learning.ppo import PpoSettings, ppo
 from operators.learning.tree import Tree
 from operators.learning.values import parted, shortfall
 
@@ -30,7 +31,11 @@ def _weighted(model: Scorer, tree: Tree, rng: np.random.Generator) -> Iterator[R
     return weighted(model, tree, OfflineSettings(lr=model.offline_lr), rng)
 
 
-METHODS: Mapping[str, Method] = {"imitation": _imitate, "awr": _weighted}
+def _ppo(model: Scorer, tree: Tree, rng: np.random.Generator) -> Iterator[Report]:
+    return ppo(model, tree, PpoSettings(), rng)
+
+
+METHODS: Mapping[str, Method] = {"imitation": _imitate, "awr": _weighted, "ppo": _ppo}
 
 
 @dataclass(frozen=True)

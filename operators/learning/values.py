@@ -70,7 +70,8 @@ def parted(tree: Tree) -> tuple[Tree, Tree]:
 def decision(tree: Tree, state: State, tried: Sequence[int] = ()) -> Sight:
     """At a stored state: its known actions and STOP offered, those at the positions `tried` taken already."""
     known, edges = tree.offered(state.id), tree.edges(state.id)
-    past = tuple(Tried(known[at], edges[known[at].key].status, edges[known[at].key].log_gain) for at in tried)
+    outcomes = [(known[at], edges[known[at].key]) for at in tried]
+    past = tuple(Tried(one, edge.status, edge.log_gain if edge.child else None) for one, edge in outcomes)
     left = tuple(one for at, one in enumerate(known) if at not in tried)
     return sight_of(replace(tree.macro_state(state.id), tried=past), (*left, STOP))
 
