@@ -170,11 +170,14 @@ class Tree:
 
     def macro_state(self, state_id: str, taken: Sequence[Strategy] | None = None) -> MacroState:
         """What a policy decides on. `taken`: strategies from the root; None: those by which it was found first."""
-        one = self.states[state_id]
-        path = one.path if taken is None else tuple(taken)
-        source = Source(one.text)
-        parent = Relative(0, source, len(path), 0, one.evidence, path)
-        return MacroState(self.problems[one.task].card, parent, source)
+        return self.seen(self.states[state_id], taken)
+
+    def seen(self, state: State, taken: Sequence[Strategy] | None = None) -> MacroState:
+        """The same of a state that need not be in the tree, but is of one of its problems."""
+        path = state.path if taken is None else tuple(taken)
+        source = Source(state.text)
+        parent = Relative(0, source, len(path), 0, state.evidence, path)
+        return MacroState(self.problems[state.task].card, parent, source)
 
     @cached_property
     def size(self) -> tuple[int, int, int]:
