@@ -9,10 +9,12 @@ from evo_kernel.cli.lazy import LazyGroup
 COMMANDS = {
     "collect": ("evo_kernel.cli.train_collect", "collect"),
     "policy": ("evo_kernel.cli.train_policy", "policy"),
+    "evaluate": ("evo_kernel.cli.train_evaluate", "evaluate"),
 }
 SUMMARIES = {
     "collect": "Judge what the offline rewriter can do, for a tree of transitions to learn from.",
     "policy": "Train a policy on a tree of transitions.",
+    "evaluate": "Hold policies against uniform choice and the bandit, on held-out tasks.",
 }
 
 

@@ -22,6 +22,9 @@ from operators.learning.replay import Taken, Walk
 from operators.learning.tree import HORIZON, Split, Tree
 from operators.macro.policies import Policy
 
+Walker = Callable[[Tree, str, Policy, np.random.Generator, int], Walk]
+"""One episode from a root, of each step of which the policy is told."""
+
 SEEDS, EPISODES = 5, 10
 T_975 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
@@ -92,8 +95,9 @@ def regret(
     episodes: int = EPISODES,
     split: Split | None = "held-out",
     steps: int = HORIZON,
+    walk: Walker | None = None,
 ) -> Regret:
-    """`make(seed)`: a policy as it is at the beginning of a problem."""
+    """`make(seed)`: a policy as it is at the beginning of a problem. `walk`: how an episode goes; `walked` if None."""
     roots = tree.roots(split)
     if not roots:
         raise ValueError(f"the tree has no root in the split {split!r}")
@@ -106,8 +110,8 @@ def regret(
         for number, root in enumerate(roots):
             policy, rng = make(seed), np.random.default_rng([seed, number])
             named = named or policy.name
-            walks = [walked(tree, root.id, policy, rng, steps) for _ in range(episodes)]
-            gain = math.fsum(walk.best_gain for walk in walks) / episodes
+            walks = [(walk or walked)(tree, root.id, policy, rng, steps) for _ in range(episodes)]
+            gain = math.fsum(one.best_gain for one in walks) / episodes
             gains.append(gain)
             found[seed][root.task] = best[root.task] - gain
         reached.append(math.fsum(gains) / len(gains))

@@ -21,7 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 from operators.learning.network import Scorer
 from operators.learning.sight import Sight
 from operators.learning.tree import State, Tree
-from operators.learning.values import Values, decision, drawn, learnable
+from operators.learning.values import Decisions, Values, decision, learnable
 from operators.macro.catalogue import STOP
 
 FLOOR = -1e4  # stands for minus infinity in products with zero
@@ -29,15 +29,13 @@ FLOOR = -1e4  # stands for minus infinity in products with zero
 
 @dataclass(frozen=True)
 class OfflineSettings:
-    """`temperature`: of Q or the advantage, in log gain. `hidden`: the largest share of a state's known actions that an
-    example counts as tried already, so that the policy learns to go on from what failed."""
+    """`temperature`: of Q or the advantage, in log gain."""
 
     lr: float = 1e-3
     batch: int = 32
     temperature: float = 0.05
     discount: float = 0.9
     failure: float = 0.05  # what a step that fails costs, in log gain
-    hidden: float = 0.5
     weight_decay: float = 0.01
     limit: float = 20.0  # of an exponential weight
 
@@ -54,11 +52,11 @@ class Report:
 def imitate(model: Scorer, tree: Tree, settings: OfflineSettings, rng: np.random.Generator) -> Iterator[Report]:
     """Raises ValueError where no state of the tree has a known action."""
     states, values = learnable(tree), Values(tree, settings.discount, settings.failure)
-    optimiser = _optimiser(model, settings)
+    decisions, optimiser = Decisions(tree, rng), _optimiser(model, settings)
     step = 0
     while True:
         batch = [states[at] for at in rng.integers(0, len(states), settings.batch)]
-        sights = [drawn(tree, state, rng, settings.hidden) for state in batch]
+        sights = [decisions.at(state) for state in batch]
         worth = [torch.tensor(values.offers(state, sight)) for state, sight in zip(batch, sights, strict=True)]
         scores, found = model(sights)
         wanted = pad_sequence([(q / settings.temperature).softmax(0) for q in worth], batch_first=True).to(scores)
@@ -71,11 +69,11 @@ def imitate(model: Scorer, tree: Tree, settings: OfflineSettings, rng: np.random
 
 def weighted(model: Scorer, tree: Tree, settings: OfflineSettings, rng: np.random.Generator) -> Iterator[Report]:
     """Raises ValueError where no state of the tree has a known action."""
-    states, optimiser = learnable(tree), _optimiser(model, settings)
+    states, decisions, optimiser = learnable(tree), Decisions(tree, rng), _optimiser(model, settings)
     step = 0
     while True:
         batch = [states[at] for at in rng.integers(0, len(states), settings.batch)]
-        sights = [drawn(tree, state, rng, settings.hidden) for state in batch]
+        sights = [decisions.at(state) for state in batch]
         picks = [int(rng.integers(0, len(sight.offered))) for sight in sights]
         rewards, after = _outcomes(tree, settings, batch, sights, picks)
         scores, found = model(sights)

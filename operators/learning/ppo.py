@@ -19,9 +19,9 @@ from operators.learning.imitation import FLOOR, Report
 from operators.learning.network import Scorer
 from operators.learning.replay import Walk
 from operators.learning.reward import RewardSettings
-from operators.learning.sight import Sight, sight_of
+from operators.learning.sight import Outcome, Sight, sight_of
 from operators.learning.tree import Tree
-from operators.learning.values import learnable
+from operators.learning.values import Decisions, learnable
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,7 @@ class Walks:
     def __init__(self, tree: Tree, settings: PpoSettings, rng: np.random.Generator) -> None:
         self._tree, self._settings, self._rng = tree, settings, rng
         self._roots = [one.id for one in tree.roots() if tree.edges(one.id)]
+        self._decisions = Decisions(tree, rng)
         self._walks = [self._begun() for _ in range(settings.walks)]
         self.returns: list[float] = []  # best log gain of walks that are over, since the last `gather`
 
@@ -86,7 +87,7 @@ class Walks:
     def _step(self, at: int, sight: Sight, scores: Tensor, value: float) -> Moment:
         chances = scores.double().softmax(-1).numpy()
         chosen = int(self._rng.choice(len(chances), p=chances / chances.sum()))
-        walk = self._walks[at]
+        walk, _ = self._walks[at]
         taken = walk.take(sight.offered[chosen])
         if walk.over:
             self.returns.append(walk.best_gain)
@@ -103,11 +104,11 @@ class Walks:
             moment.advantage, following = carried, moment.value
 
     def _sights(self) -> list[Sight]:
-        return [sight_of(walk.macro_state, walk.open_offers) for walk in self._walks]
+        return [sight_of(walk.macro_state, walk.open_offers, earned) for walk, earned in self._walks]
 
-    def _begun(self) -> Walk:
+    def _begun(self) -> tuple[Walk, tuple[Outcome, ...]]:
         root = self._roots[int(self._rng.integers(len(self._roots)))]
-        return Walk(self._tree, root, self._settings.reward)
+        return Walk(self._tree, root, self._settings.reward), self._decisions.earned(self._tree.states[root].task)
 
 
 def ppo(model: Scorer, tree: Tree, settings: PpoSettings, rng: np.random.Generator) -> Iterator[Report]:

@@ -28,7 +28,9 @@ VOCABULARY = 1024  # places of hashed tokens; 0 is padding
 TOKENS = 1024  # of a source, at most: the longest first kernel but two has 900
 WORDS = 12  # tokens of an action's region and parameters, at most
 PAST = 16  # actions of path and tried together, the latest
-ACTION_NUMBERS = 6  # share of time, offered, on the path, tried here, gain, failed
+EARNED = 24  # actions whose earnings are shown, the latest
+ACTION_NUMBERS = 7  # share of time, offered, on the path, tried here, earned, gain, failed
+OFFERED, ON_PATH, TRIED, EARNT = 1, 2, 3, 4  # which of them says what an action is here
 STRATEGIES = (*CATALOGUE, "other")
 PLAN_FREE = frozenset({"bias", "log elements", "contraction", "depth"})
 """Features of a context that need neither a plan nor a measurement."""
@@ -58,7 +60,25 @@ class Sight:
     offered: tuple[Strategy, ...]
     path: tuple[Outcome, ...] = ()  # from the root, oldest first
     tried: tuple[Outcome, ...] = ()  # on this very source
+    earned: tuple[Outcome, ...] = ()  # mean log gain of actions so far in this run, on whatever source
     shares: tuple[tuple[str, float], ...] = ()
+
+
+class Earnings:
+    """What actions have earned so far in a run: a model that sees it adapts to the task without learning anew."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, tuple[Strategy, float, int]] = {}
+
+    def add(self, strategy: Strategy, log_gain: float) -> None:
+        """`log_gain`: 0 for what failed. The latest is last."""
+        _, total, count = self._sums.pop(strategy.key, (strategy, 0.0, 0))
+        self._sums[strategy.key] = (strategy, total + log_gain, count + 1)
+
+    @property
+    def outcomes(self) -> tuple[Outcome, ...]:
+        latest = list(self._sums.values())[-EARNED:]
+        return tuple(Outcome(strategy, total / count) for strategy, total, count in latest)
 
 
 @dataclass(frozen=True)
@@ -73,7 +93,7 @@ class Seen:
         """The sight without what is switched off."""
         seen = sight if self.source else replace(sight, text="")
         if not self.history:
-            seen = replace(seen, path=(), tried=(), context=_without(seen.context, "depth"))
+            seen = replace(seen, path=(), tried=(), earned=(), context=_without(seen.context, "depth"))
         if not self.plan:
             kept = tuple(float(v) for v in np.asarray(seen.context, dtype=np.float32) * _KEPT)
             seen = replace(seen, context=kept, shares=())
@@ -93,15 +113,15 @@ class Encoded:
     offers: int  # n
 
 
-def sight_of(state: MacroState, offered: tuple[Strategy, ...]) -> Sight:
-    """Of a live decision."""
+def sight_of(state: MacroState, offered: tuple[Strategy, ...], earned: tuple[Outcome, ...] = ()) -> Sight:
+    """Of a decision, in a run or on a tree."""
     evaluation = state.parent.evaluation
     path = [Outcome(strategy) for strategy in state.parent.strategies]
     path += [Outcome(strategy) for strategy, outcome in state.trail if outcome == "kept"]
     tried = [Outcome(t.strategy, t.log_gain, t.status is not None and t.status != "passed") for t in state.tried]
     plan = evaluation.features if evaluation else None
     fresh = () if state.steps else tuple(tried)  # after a step the source is another
-    return Sight(state.source.text, context(state), offered, tuple(path), fresh, shares_of(plan))
+    return Sight(state.source.text, context(state), offered, tuple(path), fresh, earned, shares_of(plan))
 
 
 def shares_of(plan: PlanFeatures | None) -> tuple[tuple[str, float], ...]:
@@ -109,15 +129,16 @@ def shares_of(plan: PlanFeatures | None) -> tuple[tuple[str, float], ...]:
 
 
 def encoded(sight: Sight) -> Encoded:
-    past = [(o, 2) for o in sight.path] + [(o, 3) for o in sight.tried]
-    every = [*past[-PAST:], *((Outcome(strategy), 1) for strategy in sight.offered)]
+    past = [(one, EARNT) for one in sight.earned]
+    past += ([(one, ON_PATH) for one in sight.path] + [(one, TRIED) for one in sight.tried])[-PAST:]
+    every = [*past, *((Outcome(strategy), OFFERED) for strategy in sight.offered)]
     strategies = [outcome.strategy for outcome, _ in every]
     numbers = np.zeros((len(every), ACTION_NUMBERS), dtype=np.float32)
     for row, (outcome, role) in zip(numbers, every, strict=True):
         row[0] = _share(sight.shares, outcome.strategy)
         row[role] = 1.0
-        row[4] = max(-1.0, min(1.0, outcome.log_gain)) if outcome.log_gain is not None else 0.0
-        row[5] = outcome.failed
+        row[5] = max(-1.0, min(1.0, outcome.log_gain)) if outcome.log_gain is not None else 0.0
+        row[6] = outcome.failed
     return Encoded(
         tokens=tokens(sight.text),
         context=np.asarray(sight.context, dtype=np.float32),
@@ -157,7 +178,12 @@ def described(sight: Sight, characters: int = 4000) -> str:
     known = ", ".join(f"{name} {value:.2f}" for name, value in zip(FEATURES[1:], sight.context[1:], strict=True))
     lines = ["A Triton kernel is to be made faster, one step at a time.", "", sight.text[:characters], ""]
     lines += [f"Evidence: {known}."]
-    lines += [f"Done: {_told(sight.path)}.", f"Tried on this source: {_told(sight.tried)}.", "The best next step is "]
+    lines += [
+        f"Done: {_told(sight.path)}.",
+        f"Tried on this source: {_told(sight.tried)}.",
+        f"Earned so far: {_told(sight.earned)}.",
+        "The best next step is ",
+    ]
     return "\n".join(lines)
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from evo_kernel.types import Tried
+from evo_kernel.types import Strategy, Tried
 from operators.learning.network import Scorer
-from operators.learning.sight import Sight, sight_of
+from operators.learning.sight import EARNED, Earnings, Outcome, Sight, sight_of
 from operators.learning.tree import HORIZON, Edge, State, Tree
 from operators.macro.catalogue import STOP
 
@@ -24,11 +24,16 @@ BATCH = 64  # of decisions scored at once without gradients
 
 @dataclass
 class Values:
-    """Discounted values of a tree, by state and steps left. `failure`: what a failed step costs, in log gain."""
+    """Discounted values of a tree, by state and steps left.
+
+    `failure`, `stop`: what a failed step and stopping cost, in log gain. Stopping is not free: the fastest kernel on
+    the way is kept anyway, so that going on can only win.
+    """
 
     tree: Tree
     discount: float = 0.9
     failure: float = 0.05
+    stop: float = 0.05
     _known: dict[tuple[str, int], float] = field(default_factory=dict, repr=False)
 
     def state(self, name: str, steps: int) -> float:
@@ -46,9 +51,9 @@ class Values:
         return edge.log_gain + self.discount * self.state(edge.child, steps - 1)
 
     def offers(self, state: State, sight: Sight) -> list[float]:
-        """Q of every offer of a decision at a state; STOP is worth 0."""
+        """Q of every offer of a decision at a state."""
         edges, steps = self.tree.edges(state.id), max(HORIZON - len(state.path), 1)
-        return [0.0 if one == STOP else self.action(edges[one.key], steps) for one in sight.offered]
+        return [-self.stop if one == STOP else self.action(edges[one.key], steps) for one in sight.offered]
 
 
 def learnable(tree: Tree) -> list[State]:
@@ -67,20 +72,46 @@ def parted(tree: Tree) -> tuple[Tree, Tree]:
     return _only(tree, frozenset(tasks) - kept_back), _only(tree, kept_back)
 
 
-def decision(tree: Tree, state: State, tried: Sequence[int] = ()) -> Sight:
+def decision(tree: Tree, state: State, tried: Sequence[int] = (), earned: tuple[Outcome, ...] = ()) -> Sight:
     """At a stored state: its known actions and STOP offered, those at the positions `tried` taken already."""
     known, edges = tree.offered(state.id), tree.edges(state.id)
     outcomes = [(known[at], edges[known[at].key]) for at in tried]
     past = tuple(Tried(one, edge.status, edge.log_gain if edge.child else None) for one, edge in outcomes)
     left = tuple(one for at, one in enumerate(known) if at not in tried)
-    return sight_of(replace(tree.macro_state(state.id), tried=past), (*left, STOP))
+    return sight_of(replace(tree.macro_state(state.id), tried=past), (*left, STOP), earned)
 
 
-def drawn(tree: Tree, state: State, rng: np.random.Generator, hidden: float) -> Sight:
-    """As `decision`; in every second one up to a share `hidden` of the actions, drawn at random, is tried already."""
-    count = len(tree.edges(state.id))
-    tried = rng.permutation(count)[: rng.integers(0, int(hidden * count) + 1)] if rng.random() < 0.5 else ()
-    return decision(tree, state, [int(at) for at in tried])
+@dataclass
+class Decisions:
+    """Decisions as a run meets them, drawn from a tree.
+
+    In every second one up to a share `hidden` of a state's known actions is tried already, so that a policy learns to
+    go on from what failed; in every second one something was earned on the problem before, so that it learns to adapt.
+    """
+
+    tree: Tree
+    rng: np.random.Generator
+    hidden: float = 0.5
+    _edges: dict[str, list[tuple[Strategy, float]]] = field(default_factory=dict, repr=False)
+
+    def at(self, state: State) -> Sight:
+        count = len(self.tree.edges(state.id))
+        many = int(self.rng.integers(0, int(self.hidden * count) + 1)) if self.rng.random() < 0.5 else 0
+        tried = [int(at) for at in self.rng.permutation(count)[:many]]
+        return decision(self.tree, state, tried, self.earned(state.task))
+
+    def earned(self, problem: str) -> tuple[Outcome, ...]:
+        """What up to EARNED random transitions of a problem earned; in every second draw nothing."""
+        if not self._edges:
+            for state in self.tree.states.values():
+                edges = self.tree.edges(state.id)
+                known = [(one, edges[one.key].log_gain) for one in self.tree.offered(state.id)]
+                self._edges.setdefault(state.task, []).extend(known)
+        earnings, edges = Earnings(), self._edges[problem]
+        count = int(self.rng.integers(1, EARNED + 1)) if self.rng.random() < 0.5 else 0
+        for at in self.rng.integers(0, len(edges), count) if edges else ():
+            earnings.add(*edges[int(at)])
+        return earnings.outcomes
 
 
 def shortfall(model: Scorer, tree: Tree) -> float:

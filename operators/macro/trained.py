@@ -1,10 +1,12 @@
 """A policy that was trained before the run: `evo-kernel train policy` makes its checkpoint.
 
-It learns nothing during a run: what it knows comes from other tasks, the bandit knows this one.
+Its weights stay as they are during a run. What it is told of earlier choices (mean log gain of each action so far) is
+part of what it sees, and it was trained to make use of that: it begins with what other tasks taught, and adapts.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from evo_kernel.types import Credit, Decision, Strategy
+from operators.learning.sight import Earnings, sight_of
 from operators.macro.features import MacroState, context
 from operators.macro.policies import draw
 
@@ -32,6 +35,7 @@ class TrainedPolicy:
             raise ValueError(f"explore must lie in [0, 1], not {explore}")
         self._model, self._explore = model, explore
         self._lock = threading.Lock()
+        self._earnings = Earnings()
 
     @staticmethod
     def load(path: Path, explore: float = 0.05) -> TrainedPolicy:
@@ -47,13 +51,15 @@ class TrainedPolicy:
         """The probability of each offer; sums to 1."""
         import torch
 
-        from operators.learning.sight import sight_of
-
         with self._lock, torch.inference_mode():
-            scores = self._model([sight_of(state, offered)])[0][0]
+            scores = self._model([sight_of(state, offered, self._earnings.outcomes)])[0][0]
         chances = scores.double().softmax(-1).cpu().numpy()
         chances = (1.0 - self._explore) * chances + self._explore / len(offered)
         return chances / chances.sum()
 
     def learn(self, credit: Credit) -> None:
-        """It was trained before."""
+        """An action's own gain; shares of what its descendants gained say little of the action."""
+        if credit.decision is None or credit.depth != 0 or not math.isfinite(credit.log_gain):
+            return
+        with self._lock:
+            self._earnings.add(credit.decision.offered[credit.decision.chosen], credit.log_gain)
