@@ -88,6 +88,7 @@ def _learner(
     import torch
 
     from operators.learning import checkpoint
+    from operators.learning.language import LanguagePolicy, LanguageSettings
     from operators.learning.network import Network, NetworkSettings
     from operators.learning.sight import Seen
 
@@ -96,7 +97,7 @@ def _learner(
     torch.manual_seed(seed)
     seen = Seen(**{name: name not in without for name in BLIND})
     if model is not None:
-        raise UserError("under construction")
+        return LanguagePolicy(LanguageSettings(model, seen=seen)), {}
     return Network(NetworkSettings(seen=seen)), {}
 
 

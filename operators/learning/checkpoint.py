@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from evo_kernel.errors import UserError
+from operators.learning.language import LanguagePolicy, LanguageSettings
 from operators.learning.network import Network, NetworkSettings, Scorer
 from operators.learning.sight import STRATEGIES, Seen
 from operators.macro.features import FEATURES
@@ -81,4 +82,6 @@ def _model(data: Mapping[str, Any]) -> Scorer:
     seen = Seen(**settings.pop("seen"))
     if data["kind"] == Network.kind:
         return Network(NetworkSettings(**settings, seen=seen))
+    if data["kind"] == LanguagePolicy.kind:
+        return LanguagePolicy(LanguageSettings(**settings, seen=seen))
     raise ValueError(f"its kind is {data['kind']!r}")

@@ -31,14 +31,6 @@ from operators.macro.trained import TrainedPolicy  # noqa: E402
 TINY = NetworkSettings(width=32, layers=1, heads=2, dropout=0.0)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def tree():
     return planted(problems=8, steps=2, held_out=2)
