@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import sys
 import time
 import traceback
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,12 +16,12 @@ from typing import Any
 
 import click
 
-from evo_kernel.cli.growing import Grower, Want
+from evo_kernel.cli.growing import Grower, Want, rows_of
 from evo_kernel.fitness.gpus import usable_cores
 from operators.learning.assembling import Rows, read_rows
 from operators.learning.tree import Tree
 
-NARROWED = 0.5  # of the time that a whole task gets
+NARROWED = 0.6  # of the time that a whole task gets
 DRAIN_S = 20.0  # for what is in flight at the end of a slice
 WORTH_S = 15.0  # no problem is opened for less
 GRACE_S = 12.0  # after the end, before a process is killed
@@ -67,7 +69,7 @@ class Board:
 def send(order: Order, want: Want) -> None:
     """Start the processes, and wait until the time is over or nothing is left."""
     context = multiprocessing.get_context("spawn")
-    spent = [read_rows(_path(order.folder, name)).seconds for name in order.problems]
+    spent = [read_rows(rows_of(order.folder, name)).seconds for name in order.problems]
     board = Board(order.problems, spent, context)
     gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(order.processes)))).split(",")
     cores, each = sorted(os.sched_getaffinity(0)), max(1, usable_cores() // order.processes)
@@ -87,10 +89,6 @@ def send(order: Order, want: Want) -> None:
                 _say(f"process {process.pid} did not end in time: terminated")
                 process.terminate()
                 process.join(3.0)
-
-
-def _path(folder: Path, problem: str) -> Path:
-    return folder / f"{problem}.jsonl"
 
 
 def _say(text: str) -> None:
@@ -125,6 +123,7 @@ class _Worker:
         self._number, self._order, self._want, self._board = number, order, want, board
         self._pool = ThreadPoolExecutor(1)
         self._failed = 0
+        self._ceilings: Mapping[str, float] = {}
 
     def run(self) -> None:
         now = self._next()
@@ -133,13 +132,16 @@ class _Worker:
             if opened is None:
                 return
             grower = opened.grower
-            until = min(time.monotonic() + self._order.slice_s, self._order.end - 2.0)
+            slice_s = self._order.slice_s * (NARROWED if "@" in grower.problem else 1.0)
+            until = min(time.monotonic() + slice_s, self._order.end - 2.0)
+            grower.know(self._ceilings)
             more = grower.grow(until)
+            self._ceilings = self._ceilings or grower.ceilings
             now = self._next()
             clean = grower.drain(min(time.monotonic() + DRAIN_S, self._order.end))
             seconds = time.monotonic() - opened.began
             grower.close(seconds)
-            self._board.put(grower.name, seconds, more)
+            self._board.put(grower.problem, seconds, more)
             self._tell(opened, seconds, more, clean)
 
     def _next(self) -> Future[_Opened | None]:
@@ -153,7 +155,7 @@ class _Worker:
                 return None
             began = time.monotonic()
             try:
-                path = _path(self._order.folder, name)
+                path = rows_of(self._order.folder, name)
                 grower = Grower(name, self._want, path, self._baselines(name))
                 return _Opened(grower, began, time.monotonic())
             except Exception as error:  # noqa: BLE001 (another may open)
@@ -163,9 +165,8 @@ class _Worker:
         return None
 
     def _baselines(self, name: str) -> dict[str, dict[str, float]]:
-        """Of the whole task, for problems that are narrowed to one of its cases; else its own."""
-        whole = read_rows(_path(self._order.folder, name.partition("@")[0])).baselines
-        return whole if "@" in name else whole or {}
+        """Of the whole task, also for problems that are narrowed to one of its cases."""
+        return read_rows(rows_of(self._order.folder, name.partition("@")[0])).baselines
 
     def _tell(self, opened: _Opened, seconds: float, more: bool, clean: bool) -> None:
         grower = opened.grower
@@ -188,10 +189,11 @@ def print_problems(tree: Tree, folder: Path) -> None:
     titles = ("problem", "split", "kernels", "states", "edges", "settings", "depth", "best gain", "seconds")
     click.echo("{:<34}{:<10}{:>8}{:>8}{:>8}{:>10}{:>7}{:>11}{:>9}".format(*titles))
     roots = {one.task: one for one in tree.roots()}
+    every = {rows.problem.name: rows for rows in map(read_rows, sorted(folder.glob("*.jsonl"))) if rows.problem}
     for name, problem in sorted(tree.problems.items()):
         states = [one for one in tree.states.values() if one.task == name]
-        rows = read_rows(_path(folder, name))
-        gain = f"{2.718281828459045 ** tree.best_gain(roots[name].id):.3f}x" if name in roots else "-"
+        rows = every[name]
+        gain = f"{math.exp(tree.best_gain(roots[name].id)):.3f}x" if name in roots else "-"
         click.echo(
             f"{name[:33]:<34}{problem.split:<10}{len(rows.candidates):>8}{len(states):>8}"
             f"{sum(len(tree.edges(one.id)) for one in states):>8}{rows.settings:>10}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 import traceback
@@ -13,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from evo_kernel.errors import EvoKernelError, InfraError, OperatorFailed
+from evo_kernel.errors import EvoKernelError, InfraError, OperatorFailed, UserError
 from evo_kernel.fitness.baselines import COMPILED
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
 from evo_kernel.fitness.knobs import apply_knobs
 from evo_kernel.tasks.first import first_kernel
-from evo_kernel.tasks.loading import load
+from evo_kernel.tasks.loading import importer_of, load
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import CaseKind, Evaluation, Measurement, Purpose, Source, Status, Strategy
 from operators.learning import assembling
@@ -44,34 +45,48 @@ class Want:
     unconfined: bool = False
 
 
-def problem_task(name: str) -> Task:
+def problem_task(problem: str) -> Task:
     """The task of a problem: `softmax`, or `softmax@CASE` with that search case alone. Raises TaskError."""
-    spec, _, case = name.partition("@")
-    task = load(spec)
+    spec, _, case = problem.partition("@")
+    task = _own(spec)
     if not case:
         return task
     task.case(case)
     kept = tuple(one for one in task.cases if one.kind is not CaseKind.SEARCH or one.name == case)
-    return replace(task, name=name, cases=kept)
+    return replace(task, name=f"{task.name}@{case}", cases=kept)
 
 
 def problem_names(spec: str, narrowed: bool) -> list[str]:
     """The problems that a task makes: itself, and where it has several search cases each of them alone."""
-    searched = load(spec).cases_of(CaseKind.SEARCH)
+    searched = _own(spec).cases_of(CaseKind.SEARCH)
     return [spec, *(f"{spec}@{case.name}" for case in searched if narrowed and len(searched) > 1)]
+
+
+def rows_of(folder: Path, problem: str) -> Path:
+    """Where a problem's rows are."""
+    return folder / (re.sub(r"[^\w@.-]", "_", problem) + ".jsonl")
+
+
+def _own(spec: str) -> Task:
+    """A task that is no benchmark's: what is trained on a tree must not have seen what it is compared on."""
+    task = load(spec)
+    if task.origin or importer_of(spec) is not None:
+        raise UserError(f"{spec} is a benchmark's problem: a tree to train on must hold none. Leave it out of --tasks.")
+    return task
 
 
 class Grower:
     """Grows one problem's rows; `grow` hands out work until a time, `drain` waits for what is in flight.
 
-    `baselines`: what others found out, by case; a case whose compiled reference is not among them is timed without it
-    in the first slice of a problem (it takes longer than a dozen kernels), and with it from the second on.
+    `baselines`: what others found out, by case. What is not among them is timed here, but compiled references only in
+    a problem's second slice: they take longer than a dozen kernels, and may never end.
     """
 
-    def __init__(self, name: str, want: Want, path: Path, baselines: Mapping[str, Mapping[str, float]]) -> None:
-        self.name, self._want, self._path = name, want, path
+    def __init__(self, problem: str, want: Want, path: Path, baselines: Mapping[str, Mapping[str, float]]) -> None:
+        self.problem, self._want, self._path = problem, want, path
         self._rows = assembling.read_rows(path)
-        self._task = problem_task(name)
+        self._task = problem_task(problem)
+        self.name = self._task.name
         self._card, self._coder = self._task.card(), RewriteCoder()
         self._changed = threading.Condition()
         self._frontier = Frontier(np.random.default_rng([want.seed, *self._rows_so_far()]))
@@ -79,8 +94,7 @@ class Grower:
         self._flying: dict[str, list[tuple[str, Strategy, int]]] = {}  # candidate -> edges that wait for it
         self._busy, self._over, self._closed = 0, False, False
         self.trouble: list[str] = []
-        first = not self._rows.seconds
-        if first and not any(COMPILED in times for times in baselines.values()):
+        if self._rows.slices != 1 and not any(COMPILED in times for times in baselines.values()):
             setattr(self._task.reference_function, "compiled_baseline", False)  # noqa: B010 (functions have no such field)
         settings = JudgeSettings(
             want.deadline_s, want.tune_plans, EVERY_KERNEL, want.seed, unconfined=want.unconfined, prefilter="off"
@@ -95,6 +109,18 @@ class Grower:
     @property
     def rows(self) -> assembling.Rows:
         return self._rows
+
+    def know(self, ceilings: Mapping[str, float]) -> None:
+        """Take what the slice before measured of this GPU: every judge would measure it anew."""
+        self._judge.yardsticks.ceilings.know(ceilings)
+
+    @property
+    def ceilings(self) -> Mapping[str, float]:
+        """What this GPU can do at most, to be passed on; empty where it was not measured."""
+        if not self._rows.candidates or self._judge.environment.kind != "measured":
+            return {}
+        found = self._judge.ceilings
+        return found.as_data() if found.measured else {}
 
     def close(self, seconds: float = 0.0) -> None:
         """`seconds`: that it took in all, opening too."""
@@ -131,10 +157,13 @@ class Grower:
         environment = self._judge.environment
         other = [one for one in self._rows.environments.values() if one.key != environment.key]
         if other:
-            raise InfraError(
+            raise UserError(
                 f"{self._path} was collected in {other[0].label} ({other[0].torch}, {other[0].triton}, driver "
                 f"{other[0].driver}), and this is {environment.label}: collect with another --out."
             )
+        if self._path.exists() and not self._path.read_bytes().endswith(b"\n"):
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write("\n")  # after a line that a killed run left torn
         if not self._rows.environments:
             family = family_of(self.name.partition("@")[0])
             names = {"name": self.name, "task": self.name.partition("@")[0], "family": family}

@@ -11,7 +11,9 @@ from pathlib import Path
 import click
 
 from evo_kernel.errors import UserError
+from operators.learning.decontamination import overlaps
 from operators.learning.families import HELD_OUT
+from operators.learning.tree import Tree
 
 ENDING_S = 20.0
 """Of --seconds: closing and packing."""
@@ -31,6 +33,12 @@ ENDING_S = 20.0
 )
 @click.option("--held-out", default=",".join(HELD_OUT), show_default=True, help="Families that are not trained on.")
 @click.option("--seed", default=0, show_default=True, help="Of the order in which actions are tried.")
+@click.option(
+    "--against",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True),
+    help="A benchmark's checkout: refuse a tree that holds code of it.",
+)
 @click.option("--unconfined", is_flag=True, help="Go on where kernels cannot be confined at all.")
 def collect(
     out: Path,
@@ -44,6 +52,7 @@ def collect(
     threads: int,
     held_out: str,
     seed: int,
+    against: tuple[Path, ...],
     unconfined: bool,
 ) -> None:
     """Judge what the offline rewriter can do with the built-in tasks: a tree of transitions to learn from.
@@ -70,12 +79,26 @@ def collect(
         raise UserError(
             f"nothing was judged: {folder} has no rows of kernels that pass. What was printed above says why."
         )
+    _refuse_contaminated(tree, against)
     size = tree.save(out)
     print_problems(tree, folder)
     click.echo(
         f"{tree.settings:,} knob settings of {tree.candidates:,} kernels judged, {tree.plans:,} distinct plans of one "
         f"case each; {time.monotonic() - began:.0f} s\n{out}: {size / 1e6:.2f} MB"
     )
+
+
+def _refuse_contaminated(tree: Tree, against: Sequence[Path]) -> None:
+    """Raises UserError, naming problems and files."""
+    for folder in against:
+        found = overlaps(tree, folder)
+        if found:
+            named = "; ".join(f"{one.problem} and {one.file} ({one.line[:60]})" for one in found[:5])
+            raise UserError(
+                f"{len(found)} problems share code with {folder}: {named}. Leave these tasks out: remove their rows "
+                "and collect with --tasks."
+            )
+        click.echo(f"no code of {folder} is in the tree")
 
 
 def _in_turn(groups: Sequence[Sequence[str]]) -> list[str]:

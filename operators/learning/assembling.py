@@ -37,6 +37,7 @@ class Rows:
     candidates: dict[str, Row] = field(default_factory=dict)
     edges: dict[tuple[str, str], Row] = field(default_factory=dict)
     seconds: float = 0.0
+    slices: int = 0
 
     def take(self, row: Row) -> None:
         match row["kind"]:
@@ -53,6 +54,7 @@ class Rows:
                 self.edges.setdefault((row["parent"], strategy_of(row["strategy"]).key), row)
             case "slice":
                 self.seconds += row["seconds"]
+                self.slices += 1
 
     @property
     def plans(self) -> int:
