@@ -67,7 +67,7 @@ def evaluate(
     kinds = ", ".join(sorted({one.label for one in tree.environments.values()}))
     if as_json:
         told = {"tree": str(tree_file), "split": split, "environments": kinds, "episodes": episodes}
-        click.echo(json.dumps({**told, "policies": [_data(one, found[0]) for one in found]}))
+        click.echo(json.dumps({**told, "policies": [_data(one, *found[:2]) for one in found]}))
     else:
         click.echo(f"\n{split} problems of {tree_file.name}: {len(tree.roots(split))}; times: {kinds}\n")  # type: ignore[arg-type]
         click.echo(table(found))
@@ -101,13 +101,14 @@ def _always(path: Path) -> Callable[[int], Policy]:
     return lambda _seed: TrainedPolicy(model)
 
 
-def _data(one: Regret, first: Regret) -> dict[str, Any]:
-    share = one.share_of(first)
+def _data(one: Regret, uniform: Regret, bandit: Regret) -> dict[str, Any]:
+    """Comparisons are paired by seed: below zero is less regret."""
     return {
         "policy": one.policy,
         "regret": vars(one.interval),
-        "share_of_uniform": vars(share),
-        "less_than_uniform": vars(one.less(first)),
+        "share_of_uniform": vars(one.share_of(uniform)),
+        "less_than_uniform": vars(one.less(uniform)),
+        "less_than_bandit": vars(one.less(bandit)),
         "reached": vars(one.reached),
         "best": one.best,
         "by_problem": {name: vars(interval) for name, interval in one.by_problem.items()},
