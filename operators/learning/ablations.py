@@ -22,10 +22,12 @@ from operators.macro.catalogue import STOP
 from operators.macro.policies import Policy
 
 
-def without_masks(tree: Tree, root: str, policy: Policy, rng: np.random.Generator, steps: int = HORIZON) -> Walk:
+def without_masks(
+    tree: Tree, root: str, policy: Policy, rng: np.random.Generator, steps: int = HORIZON, stop: bool = False
+) -> Walk:
     """One episode in which the policy is not told what applies."""
     walk = Walk(tree, root, horizon=steps)
-    every = _everywhere(tree, tree.states[root].task)
+    every = _everywhere(tree, tree.states[root].task) + (STOP,) * stop
     for _ in range(steps):
         decision = policy.choose(walk.macro_state, every, rng)
         strategy = decision.offered[decision.chosen]
@@ -37,17 +39,22 @@ def without_masks(tree: Tree, root: str, policy: Policy, rng: np.random.Generato
     return walk
 
 
-def without_hierarchy(tree: Tree, root: str, policy: Policy, rng: np.random.Generator, steps: int = HORIZON) -> Walk:
+def without_hierarchy(
+    tree: Tree, root: str, policy: Policy, rng: np.random.Generator, steps: int = HORIZON, stop: bool = False
+) -> Walk:
     """One episode in which nothing is looked at between steps."""
     walk = Walk(tree, root, horizon=steps)
     first = walk.macro_state
     while not walk.over:
+        offered = walk.open_offers if stop else walk.open_offers[:-1]
+        if not offered:
+            break
         seen = replace(first, parent=replace(first.parent, strategies=walk.macro_state.parent.strategies))
-        decision = policy.choose(seen, walk.open_offers, rng)
+        decision = policy.choose(seen, offered, rng)
         policy.learn(credit_of(walk.take(decision.offered[decision.chosen]), decision))
     return walk
 
 
 def _everywhere(tree: Tree, problem: str) -> tuple[Strategy, ...]:
     offers = {offer.key: offer for one in tree.states.values() if one.task == problem for offer in one.offers}
-    return (*(offers[key] for key in sorted(offers)), STOP)
+    return tuple(offers[key] for key in sorted(offers))

@@ -28,7 +28,7 @@ class Fixed:
         self._order, self._share = order, share
 
     def choose(self, state, offered, rng) -> Decision:
-        first = next(one for one in (*self._order, STOP) if one in offered)
+        first = next(one for one in (*self._order, STOP, *offered) if one in offered)
         rest = (1 - self._share) / max(len(offered) - 1, 1)
         chances = np.array([self._share if one == first else rest for one in offered])
         return draw(self.name, offered, chances / chances.sum(), (1.0,) * 17, rng)
@@ -44,7 +44,8 @@ def tree() -> Tree:
 def test_regret_is_the_oracles_gain_less_the_best_on_the_way(tree: Tree) -> None:
     assert regret(tree, lambda _: Fixed(EXP2, HOIST)).seeds == pytest.approx([0.0] * 5)
     assert regret(tree, lambda _: Fixed(HINTS)).seeds == pytest.approx([0.2] * 5)
-    stays = regret(tree, lambda _: Fixed(STOP))
+    assert regret(tree, lambda _: Fixed(HOIST, HINTS), steps=2).seeds == pytest.approx([0.2] * 5), "a failure is a step"
+    stays = regret(tree, lambda _: Fixed(STOP), stop=True)
     assert stays.seeds == pytest.approx([0.4] * 5) and stays.best == pytest.approx(0.4)
     assert set(stays.by_problem) == {"held", "too"}
     assert stays.reached.mean == pytest.approx(0.0)
@@ -57,9 +58,11 @@ def test_uniforms_regret_is_what_enumeration_says(tree: Tree) -> None:
     hinted = begun  # the same for hints, which gain 0.2
     through = 1 / 3 + 1 / 3 * 1 / 2  # hoist; or hints cannot be carried out, and hoist of what is left
     expected = 0.4 - (begun * through * 0.4 + hinted * 0.2)
-    found = regret(tree, lambda _: UniformPolicy(), seeds=range(30), episodes=40)
+    found = regret(tree, lambda _: UniformPolicy(), seeds=range(30), episodes=40, stop=True)
     assert found.interval.low < expected < found.interval.high
     assert found.interval.high - found.interval.low < 0.05
+    unstopped = regret(tree, lambda _: UniformPolicy(), seeds=range(30), episodes=40).interval
+    assert unstopped.low < 0.4 - (0.5 * 0.4 + 0.5 * 0.2) < unstopped.high, "half go either way, and go on"
 
 
 def test_a_bandit_learns_within_a_problem_and_before() -> None:
