@@ -18,16 +18,13 @@ from operators.learning.evaluation import credit_of
 from operators.learning.replay import Taken, Walk
 from operators.learning.reward import Reward
 from operators.learning.tree import HORIZON, Tree
-from operators.macro.catalogue import STOP
 from operators.macro.policies import Policy
 
 
-def without_masks(
-    tree: Tree, root: str, policy: Policy, rng: np.random.Generator, steps: int = HORIZON, stop: bool = False
-) -> Walk:
+def without_masks(tree: Tree, root: str, policy: Policy, rng: np.random.Generator, steps: int = HORIZON) -> Walk:
     """One episode in which the policy is not told what applies."""
     walk = Walk(tree, root, horizon=steps)
-    every = _everywhere(tree, tree.states[root].task) + (STOP,) * stop
+    every = _everywhere(tree, tree.states[root].task)
     for _ in range(steps):
         decision = policy.choose(walk.macro_state, every, rng)
         strategy = decision.offered[decision.chosen]
@@ -39,14 +36,12 @@ def without_masks(
     return walk
 
 
-def without_hierarchy(
-    tree: Tree, root: str, policy: Policy, rng: np.random.Generator, steps: int = HORIZON, stop: bool = False
-) -> Walk:
+def without_hierarchy(tree: Tree, root: str, policy: Policy, rng: np.random.Generator, steps: int = HORIZON) -> Walk:
     """One episode in which nothing is looked at between steps."""
     walk = Walk(tree, root, horizon=steps)
     first = walk.macro_state
     while not walk.over:
-        offered = walk.open_offers if stop else walk.open_offers[:-1]
+        offered = walk.open_offers[:-1]  # `stop` is the last
         if not offered:
             break
         seen = replace(first, parent=replace(first.parent, strategies=walk.macro_state.parent.strategies))

@@ -2,9 +2,10 @@
 
 The regret of an episode is the log gain that at most `steps` known steps can reach from the root, less the log gain of
 the fastest kernel on the policy's way (a population keeps that one). A policy is asked only about what the tree knows.
-`stop` is not among the offers unless `stop=True`: it saves kernels, which regret does not count, so that a policy that
-stops at random would only look worse than it is. A policy that learns does so as in a run: it begins anew on every problem, and is told what
-came of each of its steps over `episodes` episodes, all of which count. One that was trained before comes as it is.
+`stop` is not offered: it saves kernels, which regret does not count, so a policy that stops at random would only look
+worse than it is (`walked(..., stop=True)` offers it). A policy that learns does so as in a run: it begins anew on every
+problem, and is told what came of each of its steps over `episodes` episodes, all of which count. One that was trained
+before comes as it is.
 
 Intervals are over seeds (Student's t): per seed the mean over problems and episodes, so they tell how much luck there
 is in a policy, not how much in the choice of the problems. Comparisons are paired by seed.
@@ -23,7 +24,7 @@ from operators.learning.replay import Taken, Walk
 from operators.learning.tree import HORIZON, Split, Tree
 from operators.macro.policies import Policy
 
-Walker = Callable[[Tree, str, Policy, np.random.Generator, int, bool], Walk]
+Walker = Callable[[Tree, str, Policy, np.random.Generator, int], Walk]
 """One episode from a root, of each step of which the policy is told."""
 
 SEEDS, EPISODES = 5, 10
@@ -96,7 +97,6 @@ def regret(
     episodes: int = EPISODES,
     split: Split | None = "held-out",
     steps: int = HORIZON,
-    stop: bool = False,
     walk: Walker | None = None,
 ) -> Regret:
     """`make(seed)`: a policy as it is at the beginning of a problem. `walk`: how an episode goes; `walked` if None."""
@@ -112,7 +112,7 @@ def regret(
         for number, root in enumerate(roots):
             policy, rng = make(seed), np.random.default_rng([seed, number])
             named = named or policy.name
-            walks = [(walk or walked)(tree, root.id, policy, rng, steps, stop) for _ in range(episodes)]
+            walks = [(walk or walked)(tree, root.id, policy, rng, steps) for _ in range(episodes)]
             gain = math.fsum(one.best_gain for one in walks) / episodes
             gains.append(gain)
             found[seed][root.task] = best[root.task] - gain

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from operators.macro.bandit import BanditPolicy
 from operators.macro.catalogue import STOP
 from operators.macro.policies import UniformPolicy, draw
 from tests.operators.learning.trees import EXP2, HINTS, HOIST, joined, small
+
+STOPS = partial(walked, stop=True)
 
 
 class Fixed:
@@ -45,7 +48,7 @@ def test_regret_is_the_oracles_gain_less_the_best_on_the_way(tree: Tree) -> None
     assert regret(tree, lambda _: Fixed(EXP2, HOIST)).seeds == pytest.approx([0.0] * 5)
     assert regret(tree, lambda _: Fixed(HINTS)).seeds == pytest.approx([0.2] * 5)
     assert regret(tree, lambda _: Fixed(HOIST, HINTS), steps=2).seeds == pytest.approx([0.2] * 5), "a failure is a step"
-    stays = regret(tree, lambda _: Fixed(STOP), stop=True)
+    stays = regret(tree, lambda _: Fixed(STOP), walk=STOPS)
     assert stays.seeds == pytest.approx([0.4] * 5) and stays.best == pytest.approx(0.4)
     assert set(stays.by_problem) == {"held", "too"}
     assert stays.reached.mean == pytest.approx(0.0)
@@ -58,7 +61,7 @@ def test_uniforms_regret_is_what_enumeration_says(tree: Tree) -> None:
     hinted = begun  # the same for hints, which gain 0.2
     through = 1 / 3 + 1 / 3 * 1 / 2  # hoist; or hints cannot be carried out, and hoist of what is left
     expected = 0.4 - (begun * through * 0.4 + hinted * 0.2)
-    found = regret(tree, lambda _: UniformPolicy(), seeds=range(30), episodes=40, stop=True)
+    found = regret(tree, lambda _: UniformPolicy(), seeds=range(30), episodes=40, walk=STOPS)
     assert found.interval.low < expected < found.interval.high
     assert found.interval.high - found.interval.low < 0.05
     unstopped = regret(tree, lambda _: UniformPolicy(), seeds=range(30), episodes=40).interval
@@ -68,7 +71,7 @@ def test_uniforms_regret_is_what_enumeration_says(tree: Tree) -> None:
 def test_a_bandit_learns_within_a_problem_and_before() -> None:
     tree = joined(small(), small("held", "held-out", "loss"))
     uniform, bandit, trained, again = (
-        regret(tree, make, seeds=range(3), episodes=15)
+        regret(tree, make, seeds=range(3), episodes=15, steps=1)
         for make in (
             lambda _: UniformPolicy(),
             lambda _: BanditPolicy(),
