@@ -51,12 +51,14 @@ class Scorer(nn.Module):
 
 @dataclass(frozen=True)
 class NetworkSettings:
-    """`dropout` is also the probability with which a training example shows no source text at all."""
+    """`blind`: the probability with which a training example shows no source. A text says which task it is, and then
+    what to do can be learnt by heart; without it the policy must also know from plans and histories."""
 
     width: int = 96
     layers: int = 2
     heads: int = 4
     dropout: float = 0.1
+    blind: float = 0.5
     seen: Seen = field(default_factory=Seen)
 
 
@@ -103,7 +105,7 @@ class Network(Scorer):
         found = self._padded([torch.from_numpy(row.tokens) for row in rows])
         found = nn.functional.pad(found, (0, -found.shape[1] % PATCH))
         if self.training:
-            kept = torch.rand(len(rows), 1, device=found.device) >= self.settings.dropout
+            kept = torch.rand(len(rows), 1, device=found.device) >= self.settings.blind
             found = found * kept
         blank = (found == 0).view(len(rows), -1, PATCH).all(-1)
         patches = self.patch(self.token(found).transpose(1, 2)).transpose(1, 2)

@@ -28,7 +28,7 @@ from operators.learning.values import Decisions, Values, decision, learnable, pa
 from operators.macro.policies import UniformPolicy  # noqa: E402
 from operators.macro.trained import TrainedPolicy  # noqa: E402
 
-TINY = NetworkSettings(width=32, layers=1, heads=2, dropout=0.0)
+TINY = NetworkSettings(width=32, layers=1, heads=2, dropout=0.0, blind=0.2)
 
 
 @pytest.fixture(scope="module")
