@@ -33,8 +33,14 @@ class Contender:
 @click.option(
     "--policy", "policies", multiple=True, type=click.Path(path_type=Path), help="A checkpoint; may be repeated."
 )
-@click.option("--split", type=click.Choice(["held-out", "train"]), default="held-out", show_default=True)
-@click.option("--seeds", type=click.IntRange(min=2), default=5, show_default=True)
+@click.option(
+    "--split",
+    type=click.Choice(["held-out", "train"]),
+    default="held-out",
+    show_default=True,
+    help="Which tasks: those that training never saw, or those that it saw.",
+)
+@click.option("--seeds", type=click.IntRange(min=2), default=5, show_default=True, help="Over which intervals are.")
 @click.option("--episodes", type=click.IntRange(min=1), default=10, show_default=True, help="On each problem.")
 @click.option("--ablations", is_flag=True, help="The policies also without masks, and without the hierarchy.")
 @JSON

@@ -32,8 +32,14 @@ BLIND = ("source", "history", "plan")
 )
 @click.option("--model", help="A causal language model (Hugging Face name or folder), not the small transformer.")
 @click.option("--seconds", type=click.FloatRange(min=0), default=1800, show_default=True, help="Of learning.")
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of first weights and of what is drawn.")
+@click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="auto",
+    show_default=True,
+    help="Where it is trained; auto takes a GPU if there is one.",
+)
 @click.option("--without", multiple=True, type=click.Choice(BLIND), help="Hide this from the policy: an ablation.")
 @click.option("--resume", is_flag=True, help="Go on from the checkpoint that is there.")
 @JSON
