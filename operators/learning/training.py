@@ -24,15 +24,15 @@ Method = Callable[[Scorer, Tree, np.random.Generator], Iterator[Report]]
 
 
 def _imitate(model: Scorer, tree: Tree, rng: np.random.Generator) -> Iterator[Report]:
-    return imitate(model, tree, OfflineSettings(lr=model.offline_lr), rng)
+    return imitate(model, tree, OfflineSettings(lr=model.offline_lr, batch=model.batch), rng)
 
 
 def _weighted(model: Scorer, tree: Tree, rng: np.random.Generator) -> Iterator[Report]:
-    return weighted(model, tree, OfflineSettings(lr=model.offline_lr), rng)
+    return weighted(model, tree, OfflineSettings(lr=model.offline_lr, batch=model.batch), rng)
 
 
 def _ppo(model: Scorer, tree: Tree, rng: np.random.Generator) -> Iterator[Report]:
-    return ppo(model, tree, PpoSettings(), rng)
+    return ppo(model, tree, PpoSettings(walks=model.batch, batch=2 * model.batch), rng)
 
 
 METHODS: Mapping[str, Method] = {"imitation": _imitate, "awr": _weighted, "ppo": _ppo}
