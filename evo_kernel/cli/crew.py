@@ -16,13 +16,15 @@ from typing import Any
 
 import click
 
-from evo_kernel.cli.growing import Grower, Want, rows_of
+from evo_kernel.cli.growing import Grower, Want
+from evo_kernel.cli.problems import rows_of
+from evo_kernel.errors import InfraError, UserError
 from evo_kernel.fitness.gpus import usable_cores
 from operators.learning.assembling import Rows, read_rows
 from operators.learning.tree import Tree
 
 NARROWED = 0.6  # of the time that a whole task gets
-DRAIN_S = 20.0  # for what is in flight at the end of a slice
+DRAIN_S = 25.0  # for what is in flight at the end of a slice
 WORTH_S = 15.0  # no problem is opened for less
 GRACE_S = 12.0  # after the end, before a process is killed
 OPENINGS = 6  # that may fail before a process gives up
@@ -77,7 +79,7 @@ def send(order: Order, want: Want) -> None:
     for number in range(order.processes):
         own = cores[number * len(cores) // order.processes :][:each]
         gpu = gpus[number] if number < len(gpus) else str(number)
-        wanted = replace(want, threads=want.threads or 3 * len(own) // 2 + 2)
+        wanted = replace(want, threads=want.threads or len(own) + 2)
         processes.append(context.Process(target=_work, args=(number, gpu, own, order, wanted, board), daemon=False))
         processes[-1].start()
     try:
@@ -126,23 +128,23 @@ class _Worker:
         self._ceilings: Mapping[str, float] = {}
 
     def run(self) -> None:
-        now = self._next()
-        while True:
-            opened = now.result()
-            if opened is None:
-                return
-            grower = opened.grower
+        opened = self._next().result()
+        while opened is not None:
+            grower, more = opened.grower, True
             slice_s = self._order.slice_s * (NARROWED if "@" in grower.problem else 1.0)
-            until = min(time.monotonic() + slice_s, self._order.end - 2.0)
             grower.know(self._ceilings)
-            more = grower.grow(until)
-            self._ceilings = self._ceilings or grower.ceilings
-            now = self._next()
+            try:
+                more = grower.grow(min(time.monotonic() + slice_s, self._order.end - 2.0))
+                self._ceilings = self._ceilings or grower.ceilings
+            except InfraError as error:
+                grower.trouble.append(str(error))
+            following = self._next()
             clean = grower.drain(min(time.monotonic() + DRAIN_S, self._order.end))
             seconds = time.monotonic() - opened.began
             grower.close(seconds)
             self._board.put(grower.problem, seconds, more)
             self._tell(opened, seconds, more, clean)
+            opened = following.result() or self._next().result()  # what was at hand is free by now
 
     def _next(self) -> Future[_Opened | None]:
         return self._pool.submit(self._open)
@@ -161,7 +163,8 @@ class _Worker:
             except Exception as error:  # noqa: BLE001 (another may open)
                 self._failed += 1
                 self._board.put(name, 0.0, more=False)
-                _say(f"[{self._number}] {name} does not open: {error}\n{traceback.format_exc()[-1500:]}")
+                where = "" if isinstance(error, UserError) else f"\n{traceback.format_exc()[-1500:]}"
+                _say(f"[{self._number}] {name} does not open: {error}{where}")
         return None
 
     def _baselines(self, name: str) -> dict[str, dict[str, float]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+import evo_kernel
 from evo_kernel.cli.options import JSON, POPULATION
 
 
@@ -65,15 +66,13 @@ def export(
     groups = [first, *(choose(path, None, unconfirmed) for path in also)]
     gradients = [choose(backward, None, unconfirmed)] if backward is not None else []
 
-    from importlib.metadata import version  # from here on it takes seconds
-
-    from evo_kernel.cli.packaging import package
+    from evo_kernel.cli.packaging import package  # from here on it takes seconds
     from evo_kernel.cli.recorded import record
     from evo_kernel.export.hub import write_repository
     from evo_kernel.export.package import write_package
 
     forward, backwards = ([record(chosen, device) for chosen in each] for each in (groups, gradients))
-    made = package(name, forward, backwards, version("evo-kernel"))
+    made = package(name, forward, backwards, evo_kernel.version())
     written = write_package(made, folder) if layout == "package" else write_repository(made, folder)
     if as_json:
         data = {"candidate": first[0].view.candidate, "package": made.name, "kernels": list(made.kernels)}

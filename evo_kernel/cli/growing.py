@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 import traceback
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from evo_kernel.cli.problems import problem_task
 from evo_kernel.errors import EvoKernelError, InfraError, OperatorFailed, UserError
 from evo_kernel.fitness.baselines import COMPILED
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
 from evo_kernel.fitness.knobs import apply_knobs
 from evo_kernel.tasks.first import first_kernel
-from evo_kernel.tasks.loading import importer_of, load
-from evo_kernel.tasks.task import Task
 from evo_kernel.types import CaseKind, Evaluation, Measurement, Purpose, Source, Status, Strategy
 from operators.learning import assembling
 from operators.learning.collecting import Frontier
@@ -43,36 +41,6 @@ class Want:
     deadline_s: float = 30.0
     held_out: tuple[str, ...] = ()
     unconfined: bool = False
-
-
-def problem_task(problem: str) -> Task:
-    """The task of a problem: `softmax`, or `softmax@CASE` with that search case alone. Raises TaskError."""
-    spec, _, case = problem.partition("@")
-    task = _own(spec)
-    if not case:
-        return task
-    task.case(case)
-    kept = tuple(one for one in task.cases if one.kind is not CaseKind.SEARCH or one.name == case)
-    return replace(task, name=f"{task.name}@{case}", cases=kept)
-
-
-def problem_names(spec: str, narrowed: bool) -> list[str]:
-    """The problems that a task makes: itself, and where it has several search cases each of them alone."""
-    searched = _own(spec).cases_of(CaseKind.SEARCH)
-    return [spec, *(f"{spec}@{case.name}" for case in searched if narrowed and len(searched) > 1)]
-
-
-def rows_of(folder: Path, problem: str) -> Path:
-    """Where a problem's rows are."""
-    return folder / (re.sub(r"[^\w@.-]", "_", problem) + ".jsonl")
-
-
-def _own(spec: str) -> Task:
-    """A task that is no benchmark's: what is trained on a tree must not have seen what it is compared on."""
-    task = load(spec)
-    if task.origin or importer_of(spec) is not None:
-        raise UserError(f"{spec} is a benchmark's problem: a tree to train on must hold none. Leave it out of --tasks.")
-    return task
 
 
 class Grower:

@@ -68,7 +68,10 @@ def import_tasks(
 @click.option("--sample", default=0, show_default=True, help="Number of the sample (KernelBench).")
 @click.option("--author", default="evo-kernel", show_default=True, help="Who made it (FlashInfer-Bench).")
 @click.option("--hardware", default="NVIDIA H200", show_default=True, help="What it is for (FlashInfer-Bench).")
-def export_solution(spec: str, kernel: Path, folder: Path, sample: int, author: str, hardware: str) -> None:
+@click.option("--own-check", is_flag=True, help="Then say what the benchmark's own metric says of it (TritonBench).")
+def export_solution(
+    spec: str, kernel: Path, folder: Path, sample: int, author: str, hardware: str, own_check: bool
+) -> None:
     """Write KERNEL, a module with run(*inputs), as a solution of the problem SPEC that its own harness accepts."""
     from evo_kernel.tasks.loading import IMPORTERS, importer_of
 
@@ -77,6 +80,8 @@ def export_solution(spec: str, kernel: Path, folder: Path, sample: int, author: 
         raise UserError(
             f"{spec!r} is no problem of a benchmark; write {' or '.join(f'{one}:PATH/...' for one in IMPORTERS)}"
         )
+    if own_check and scheme != "tritonbench":
+        raise UserError("--own-check is for tritonbench:...; the other benchmarks' harnesses check what is written")
     try:
         text = kernel.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -95,6 +100,18 @@ def export_solution(spec: str, kernel: Path, folder: Path, sample: int, author: 
     click.echo(f"wrote {path}")
     for note in notes:
         click.echo(f"note: {note}")
+    if own_check:
+        click.echo(f"its own check: {_own_check(rest, path)}")
+
+
+def _own_check(rest: str, written: Path) -> str:
+    import torch
+
+    from evo_kernel.tasks.printing import printed
+    from evo_kernel.tasks.tritonbench import problem_of
+
+    (found,) = printed(problem_of(rest)[0].path, [written], "cuda" if torch.cuda.is_available() else "cpu")
+    return found.sentence
 
 
 def _export_kernelbench(spec: str, text: str, folder: Path, sample: int, notes: list[str]) -> Path:
@@ -112,12 +129,15 @@ def _export_kernelbench(spec: str, text: str, folder: Path, sample: int, notes: 
 def _export_tritonbench(rest: str, text: str, folder: Path, notes: list[str]) -> Path:
     from evo_kernel.export.tritonbench import Solution, write_solution
     from evo_kernel.tasks.calls import CUT
-    from evo_kernel.tasks.tritonbench import solved
+    from evo_kernel.tasks.tritonbench_solved import solved
 
     parts = solved(rest)
     if parts.left:
         notes.append(f"{parts.left} calls of its test have other arguments than the task, and go to the reference")
-    solution = Solution(parts.name, parts.entry, text, parts.reference, parts.form, parts.test, parts.instruction)
+    solution = Solution(
+        parts.name, parts.entry, text, parts.reference, parts.form, parts.test, parts.instruction, parts.label,
+        parts.returned.text, parts.returned.writes,
+    )  # fmt: skip
     return write_solution(solution, folder, CUT)
 
 

@@ -12,7 +12,6 @@ import hmac
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
-from importlib.metadata import version
 from typing import Any
 
 import anyio
@@ -22,6 +21,7 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, PaginatedRequestParams, TextContent, Tool
 
+import evo_kernel
 from evo_kernel.cli.shift import Shift
 from operators.workbench.tool import ToolFailed, checked
 
@@ -81,7 +81,7 @@ def server_of(shift: Shift) -> Server[Any]:
 
     return Server(
         "evo-kernel",
-        version=version("evo-kernel"),
+        version=evo_kernel.version(),
         instructions=INSTRUCTIONS,
         on_list_tools=listed,
         on_call_tool=called,

@@ -61,7 +61,7 @@ def suite(
     Exit codes: 0 every task has a kernel that passed; 1 some have none; 2 a mistake that you can mend; 130 interrupted.
     """
     from evo_kernel.cli.suite_runs import Budget, SuiteRun, tasks_of
-    from evo_kernel.observe import suites
+    from evo_kernel.observe import document, suites
 
     if minutes <= 0 or turns < 1 or (evaluations is not None and evaluations < 1):
         raise UserError("a suite needs --minutes above 0, and --turns and --evaluations of 1 or more")
@@ -77,11 +77,16 @@ def suite(
     except KeyboardInterrupt:
         interrupted = True
     rows = run.found()
-    report = suites.markdown(f"Suite {suite}", rows)
+    title = f"Suite {suite}"
+    blocks = suites.report(title, rows)
+    report = document.markdown(blocks)
     (folder / "report.md").write_text(report, encoding="utf-8")
+    (folder / "report.html").write_text(document.html(title, blocks), encoding="utf-8")
     data = {"suite": suite, "minutes": minutes, "interrupted": interrupted} | suites.as_data(rows)
     (folder / "report.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    click.echo(json.dumps(data) if as_json else f"\n{report}\nwrote {folder / 'report.md'} and report.json")
+    click.echo(
+        json.dumps(data) if as_json else f"\n{report}\nwrote {folder / 'report.md'}, report.html and report.json"
+    )
     if interrupted:
         sys.exit(130)
     if not all(row.correct for row in rows):

@@ -28,9 +28,7 @@ ENDING_S = 20.0
 @click.option("--gpus", default=1, show_default=True, type=click.IntRange(1), help="One process each.")
 @click.option("--slice", "slice_s", default=40.0, show_default=True, help="Seconds with a problem at a time.")
 @click.option("--tune-plans", default=8, show_default=True, type=click.IntRange(0), help="Knob settings a kernel.")
-@click.option(
-    "--threads", default=0, type=click.IntRange(0), help="Kernels at a time a process; 0: 3 for 2 cores, + 2."
-)
+@click.option("--threads", default=0, type=click.IntRange(0), help="Kernels at a time a process; 0: one a core, + 2.")
 @click.option("--held-out", default=",".join(HELD_OUT), show_default=True, help="Families that are not trained on.")
 @click.option("--seed", default=0, show_default=True, help="Of the order in which actions are tried.")
 @click.option(
@@ -62,7 +60,8 @@ def collect(
     the one that had least time first, so that every part of a collection has all tasks.
     """
     from evo_kernel.cli.crew import Order, print_problems, send
-    from evo_kernel.cli.growing import Want, problem_names
+    from evo_kernel.cli.growing import Want
+    from evo_kernel.cli.problems import problem_names
     from evo_kernel.tasks.loading import builtin_names
     from operators.learning.assembling import assemble
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from evo_kernel.observe.document import Block, Heading, Paragraph, Table
+
 FASTEST = "fastest"
 """Stands for whichever listed baseline is fastest on a case: what a score is relative to."""
 
@@ -115,29 +117,32 @@ def as_data(rows: Sequence[SuiteRow]) -> dict[str, Any]:
     return {"tasks": told, "figures": [asdict(one) for one in figures(rows)]}
 
 
-def markdown(title: str, rows: Sequence[SuiteRow]) -> str:
+def report(title: str, rows: Sequence[SuiteRow]) -> list[Block]:
     """The report: figures, then a table of all tasks, then why some have none."""
     labels = sorted({row.environment for row in rows if row.environment})
-    lines = [f"# {title}", "", f"Times are {' and '.join(labels) or 'not there yet'}.", "", *_figure_table(rows), ""]
     head = ["task", "state", "first kernel", "first µs", "best µs", "gain", "vs fastest baseline", "share of light",
             "own kernels", "evaluations", "minutes"]  # fmt: skip
-    lines += ["| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |"]
-    lines += ["| " + " | ".join(_cells(row)) + " |" for row in rows]
-    told = [f"* {row.label}: {row.reason}" for row in rows if row.reason]
-    return "\n".join([*lines, *(["", "Why:", *told] if told else []), ""])
+    told = [[row.label, row.reason] for row in rows if row.reason]
+    return [
+        Heading(title, 1),
+        Paragraph(f"Times are {' and '.join(labels) or 'not there yet'}."),
+        _figure_table(rows),
+        Heading("Tasks"),
+        Table(head, [_cells(row) for row in rows]),
+        *([Heading("Why"), Table(["task", "reason"], told)] if told else []),
+    ]
 
 
-def _figure_table(rows: Sequence[SuiteRow]) -> list[str]:
+def _figure_table(rows: Sequence[SuiteRow]) -> Table:
     head = ["group", "problems", "baseline", "kernels", "correct", "fast_1", "fast_2", "mean, failures 0",
             "geomean of correct", "gain"]  # fmt: skip
-    lines = ["| " + " | ".join(head) + " |", "| --- " * len(head) + "|"]
+    lines = []
     for one in figures(rows):
         kernels = "own only" if one.own_only else "torch allowed"
         shares = [_percent(share) for share in (one.correct, one.fast_1, one.fast_2)]
         ratios = [_times(ratio) for ratio in (one.mean_all, one.geomean_correct, one.gain)]
-        told = [one.group, str(one.problems), one.baseline, kernels, *shares, *ratios]
-        lines.append("| " + " | ".join(told) + " |")
-    return lines
+        lines.append([one.group, str(one.problems), one.baseline, kernels, *shares, *ratios])
+    return Table(head, lines)
 
 
 def _cells(row: SuiteRow) -> list[str]:

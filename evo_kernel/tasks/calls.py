@@ -31,11 +31,13 @@ from evo_kernel.syntax import parse_module
 from evo_kernel.tasks.forms import (
     Call,
     Form,
+    Returned,
     free_name,
     is_differentiable,
     is_tensor,
     noted_call,
     parameters_of,
+    returned,
     same_values,
     with_defaults,
 )
@@ -143,7 +145,7 @@ class Called:
                 if place not in functions:
                     with _disable_current_modes():
                         functions[place] = self._entry(place)
-                given = [v.clone() if index in self.changed else v for index, v in enumerate(values)]
+                given = [self.copied(v) if index in self.changed else v for index, v in enumerate(values)]
                 made = [leaf for leaf in pytree.tree_leaves(form.call(functions[place], given)) if is_tensor(leaf)]
             written = [given[index] for index in self.changed]
             made += [tensor for tensor in written if not any(tensor is other for other in made)]
@@ -157,12 +159,23 @@ class Called:
 
     def effects(self, values: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], tuple[int, ...]]:
         """What the function makes of these values, what it writes to among it, and the positions of the latter."""
-        given = [value.clone() for value in values]
+        given = [self.copied(value) for value in values]
         with torch.no_grad():
             made = pytree.tree_leaves(self.form.call(self._entry(values[0].device.type), given))
         pairs = zip(values, given, strict=True)
         changed = tuple(index for index, (was, now) in enumerate(pairs) if not same_values(was, now))
         return [leaf for leaf in made if is_tensor(leaf)] + [given[index] for index in changed], changed
+
+    def returned(self, values: Sequence[torch.Tensor]) -> Returned:
+        """How the function gives back what it makes of these values. Raises TaskError where that is no plain data."""
+        given = [self.copied(value) for value in values]
+        with torch.no_grad():
+            result = self.form.call(self._entry(values[0].device.type), given)
+        return returned(result, given, self.changed)
+
+    def copied(self, value: torch.Tensor) -> torch.Tensor:
+        """The same values, for the function to write into."""
+        return value.clone()
 
     @cached_property
     def names(self) -> list[str]:

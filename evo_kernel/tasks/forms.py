@@ -13,6 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from evo_kernel.errors import TaskError
+from evo_kernel.syntax import parse_expression
 
 _HERE = "the inputs' device"
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout)
@@ -73,6 +74,39 @@ class Call:
         return sum(tensor.numel() for tensor in self.tensors)
 
 
+@dataclass(frozen=True)
+class Returned:
+    """What a function returns, as text over `made`, its outputs as one list, and `given`, its tensors; and which of
+    `given` it writes to, with the output that holds the new values."""
+
+    text: str
+    writes: tuple[tuple[int, int], ...]
+
+
+def returned(result: Any, given: Sequence[torch.Tensor], changed: Sequence[int]) -> Returned:
+    """The outputs are in the order of a task's: every tensor returned, then what is written to and not among them."""
+    leaves, spec = pytree.tree_flatten(result)
+    made = [leaf for leaf in leaves if is_tensor(leaf)]
+    words = []
+    for leaf in leaves:
+        own = [index for index in changed if leaf is given[index]]
+        number = next((n for n, tensor in enumerate(made) if tensor is leaf), None)
+        words.append(_Word(f"given[{own[0]}]") if own else leaf if number is None else _Word(f"made[{number}]"))
+    written = [index for index in changed if not any(given[index] is tensor for tensor in made)]
+    places = made + [given[index] for index in written]
+    text = repr(pytree.tree_unflatten(words, spec))
+    try:
+        parse_expression(text)
+    except SyntaxError as error:
+        raise TaskError(f"it returns {type(result).__name__}, which is no plain data") from error
+    return Returned(text, tuple((i, next(n for n, t in enumerate(places) if t is given[i])) for i in changed))
+
+
+def told_in_a_form(leaf: Any) -> str:
+    """How a solution tells an argument that is no tensor: a device is whichever the tensors are on."""
+    return "device" if leaf == _HERE else repr(leaf)
+
+
 def noted_call(entry: str, args: Any, kwargs: Any) -> Call:
     leaves, spec = pytree.tree_flatten((args, kwargs))
     tensors = tuple(is_tensor(leaf) for leaf in leaves)
@@ -88,11 +122,12 @@ def noted_call(entry: str, args: Any, kwargs: Any) -> Call:
 def with_defaults(function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, Any]:
     """The same call with nothing left to defaults and nothing to write to, so that equal calls look equal."""
     try:
-        bound = inspect.signature(function).bind(*args, **kwargs)
+        signature = inspect.signature(function)
+        bound = signature.bind(*args, **kwargs)
     except (TypeError, ValueError):  # a wrong call: the function will say so
         return args, kwargs
     bound.apply_defaults()
-    if "out" in bound.arguments:  # holds nothing yet: no input
+    if "out" in bound.arguments and signature.parameters["out"].default is None:  # holds nothing yet: no input
         bound.arguments["out"] = None
     return bound.args, bound.kwargs
 

@@ -1,7 +1,8 @@
 """Called functions whose reference is made of Triton kernels (TritonBench G): on a CPU they run in the interpreter.
 
 Triton decides when it is imported whether it interprets, so a child process does, one for all problems, started when it
-is first needed. On a GPU the reference runs in this process, as its harness runs it.
+is first needed: by name, for what mends Triton's interpreter (bfloat16, CUDA's math library) is the judge's. On a GPU
+the reference runs in this process, as its harness runs it.
 """
 
 from __future__ import annotations
@@ -25,10 +26,15 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from evo_kernel.errors import TaskError
 from evo_kernel.tasks.calls import Called
+from evo_kernel.tasks.forms import Returned
 from evo_kernel.tasks.task import describe
 
 DEADLINE_S = 60.0
 """Of processor time for one request: a program takes milliseconds, and some tests launch a hundred thousand."""
+CHILD = "evo_kernel.fitness.interpreting.references"
+"""The module of the child, which calls `tune_nothing` and `serve`."""
+MARGIN = 1 << 14
+"""Elements of zeros around each tensor in the child: what reads past an end on a GPU finds memory there too."""
 PATIENCE = 5.0
 """How many times a deadline may pass by the clock: other processes may have the processors."""
 
@@ -41,6 +47,9 @@ class Interpreted(Called):
 
     def effects(self, values: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], tuple[int, ...]]:
         return self._ask("effects", list(values)) if values[0].device.type == "cpu" else super().effects(values)
+
+    def returned(self, values: Sequence[torch.Tensor]) -> Returned:
+        return self._ask("returned", list(values)) if values[0].device.type == "cpu" else super().returned(values)
 
     def reference(self) -> Callable[..., Any]:
         plain = super().reference()
@@ -101,7 +110,7 @@ class _Interpreter:
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._owner != os.getpid():
-            command = [sys.executable, "-P", "-m", "evo_kernel.tasks.interpreted"]
+            command = [sys.executable, "-P", "-m", CHILD]
             environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
@@ -143,7 +152,6 @@ def serve() -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     torch.set_num_threads(1)
-    _tune_nothing()
     requests = sys.stdin.buffer
     problems: dict[str, _Here] = {}
     while True:
@@ -162,7 +170,7 @@ def serve() -> None:
         answers.flush()
 
 
-def _tune_nothing() -> None:
+def tune_nothing() -> None:
     """`triton.autotune` takes the first configuration: there is nothing to time here."""
     import triton
     from triton.runtime import KernelInterface
@@ -187,12 +195,17 @@ def _tune_nothing() -> None:
 class _Here(Interpreted):
     """The problem inside the child: what it is asked for, it does itself."""
 
+    def copied(self, value: torch.Tensor) -> torch.Tensor:
+        room = value.new_zeros(value.numel() + 2 * MARGIN)
+        return room.as_strided(value.shape, torch.empty_like(value).stride(), MARGIN).copy_(value)
+
     def do_effects(self, values: list[torch.Tensor]) -> tuple[list[torch.Tensor], tuple[int, ...]]:
-        return Called.effects(self, values)
+        made, changed = Called.effects(self, values)
+        return [part.clone() for part in made], changed
+
+    def do_returned(self, values: list[torch.Tensor]) -> Returned:
+        return Called.returned(self, values)
 
     def do_reference(self, values: list[torch.Tensor]) -> Any:
-        return Called.reference(self)(*values)
-
-
-if __name__ == "__main__":
-    serve()
+        made = Called.reference(self)(*(self.copied(value) for value in values))
+        return made.clone() if isinstance(made, torch.Tensor) else tuple(part.clone() for part in made)

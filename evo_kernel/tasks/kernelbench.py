@@ -159,7 +159,10 @@ def _own_sizes(entry: Entry, source: str) -> Mapping[str, Size]:
         raise TaskError(f"{where}: this is not valid Python: {error.msg}. Check it out again.") from error
     except (Exception, SystemExit) as error:  # the problem's own code may raise anything
         line = line_in(entry.path, error)
-        raise TaskError(f"{entry.path}{line}: running the problem's file failed: {describe(error)}.") from error
+        install = f" Install {error.name} for it." if isinstance(error, ModuleNotFoundError) else ""
+        raise TaskError(
+            f"{entry.path}{line}: running the problem's file failed: {describe(error)}.{install}"
+        ) from error
 
 
 def _castable(entry: Entry, source: str, own: Mapping[str, Size]) -> bool:

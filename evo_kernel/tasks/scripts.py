@@ -18,10 +18,16 @@ _FILLED = {"empty": "zeros", "empty_like": "zeros_like", "new_empty": "new_zeros
 _OF_A_GPU = {
     "torch.cuda.is_available": "True",
     "torch.cuda.device": "__import__('contextlib').nullcontext()",
+    "torch.cuda._DeviceGuard": "__import__('contextlib').nullcontext()",
     "torch.cuda.current_device": "0",
     "torch.cuda.device_count": "1",
     "torch.cuda.get_device_capability": "(9, 0)",
     "torch.cuda.get_device_name": "'NVIDIA H200'",
+    "torch.cuda.get_device_properties": "__import__('types').SimpleNamespace("
+    "name='NVIDIA H200', major=9, minor=0, multi_processor_count=132, warp_size=32, total_memory=150754820096)",
+    "torch.cuda.set_device": "None",
+    "triton.runtime.driver.active.get_current_target": "__import__('triton.backends.compiler', "
+    "fromlist=['GPUTarget']).GPUTarget('cuda', 90, 32)",
 }
 
 
@@ -93,10 +99,10 @@ class Placed(TorchFunctionMode):
 
 
 class _Here(ast.NodeTransformer):
-    """ "cuda" becomes the device at hand; seeds, prints to it and imports of the benchmark's own modules go."""
+    """ "cuda" becomes the device at hand; seeds go, as do imports of the benchmark's own modules and paths to them."""
 
-    def __init__(self, *, script: bool) -> None:
-        self._script = script
+    def __init__(self, *, script: bool, seeds: bool) -> None:
+        self._script, self._seeds = script, seeds
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
         if isinstance(node.value, str) and _CUDA.fullmatch(node.value):
@@ -124,7 +130,9 @@ class _Here(ast.NodeTransformer):
         if called in _OF_A_GPU:  # a CPU answers as a GPU of the kind that kernels are judged for
             either = f"({ast.unparse(node)} if str(_device).startswith('cuda') else {_OF_A_GPU[called]})"
             return ast.copy_location(parse_expression(either), node)
-        if called == "torch.cuda.synchronize" or re.fullmatch(r"(torch(\.cuda)?|random|np|numpy)\..*seed\w*", called):
+        seed = not self._seeds and re.fullmatch(r"(torch(\.cuda)?|random|np|numpy)\..*seed\w*", called)
+        own = called in ("sys.path.append", "sys.path.insert")  # to find the benchmark's own modules
+        if called == "torch.cuda.synchronize" or seed or own:
             return ast.copy_location(ast.Constant(None), node)
         if isinstance(node.func, ast.Attribute) and node.func.attr == "cuda" and called != "torch.cuda":
             here = ast.Name("_device", ast.Load())
@@ -133,16 +141,24 @@ class _Here(ast.NodeTransformer):
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         self.generic_visit(node)
+        if node.attr == "_empty_strided_cuda":  # as PyTorch's compiler spells it
+            plain = "lambda size, stride, dtype: torch.empty_strided(size, stride, dtype=dtype)"
+            either = f"({ast.unparse(node)} if str(_device).startswith('cuda') else {plain})"
+            return ast.copy_location(parse_expression(either), node)
         return ast.copy_location(ast.Constant(True), node) if node.attr == "is_cuda" else node
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
+        if node.module == "torch._C":  # what PyTorch has on GPUs only, as its compiler's code asks for streams
+            stubs = "".join(f"    {alias.asname or alias.name} = lambda *args: 0\n" for alias in node.names)
+            either = parse_module(f"try:\n    {ast.unparse(node)}\nexcept ImportError:\n{stubs}").body[0]
+            return ast.copy_location(either, node)
         own = re.match(r"(Torch|Triton)Bench_\w+\.|performance_utils$", node.module or "")
         return ast.copy_location(ast.Expr(ast.Constant(None)), node) if own else node
 
 
-def rewritten(text: str, *, script: bool = False) -> ast.Module:
-    """The tree of a reference, or of a script that calls it, fit to run on the device at hand."""
-    return ast.fix_missing_locations(_Here(script=script).visit(parse_module(text)))
+def rewritten(text: str, *, script: bool = False, seeds: bool = False) -> ast.Module:
+    """The tree of a reference, or of a script that calls it, fit to run on the device at hand; seeds stay on demand."""
+    return ast.fix_missing_locations(_Here(script=script, seeds=seeds).visit(parse_module(text)))
 
 
 def silent(*args: Any, **kwargs: Any) -> None:

@@ -63,7 +63,7 @@ def survey(spec: str) -> Survey:
     try:
         findings = probe(task)
     except (TaskError, RuntimeError, MemoryError) as error:
-        return Survey(spec, reason=str(error), **known)
+        return Survey(spec, reason=str(error), first="none" if task.seed is None else "seed", **known)
     broken = [finding for finding in findings if finding.name in _BROKEN]
     stock, stock_at = _stock(task)
     first, left, reason = _first(task)

@@ -9,7 +9,6 @@ prints: here the returned tensors are compared, for fresh values.
 from __future__ import annotations
 
 import functools
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -123,10 +122,15 @@ def _read(path: Path) -> str:
         raise TaskError(f"{path} cannot be read: {describe(error)}. Check the file out again.") from error
 
 
+def timings_of(entry: Entry) -> str:
+    """The script of its timings; empty where it has none."""
+    return _read(entry.timings) if entry.timings.is_file() else ""
+
+
 def read(rest: str) -> tuple[str, str, Path, str]:
     """Name, spec, file and task text of the one problem that `rest` names. Raises TaskError."""
     entry, source = problem_of(rest)
-    timings = _read(entry.timings) if entry.timings.is_file() else ""
+    timings = timings_of(entry)
     return f"tritonbench_{entry.channel}_{entry.name}", entry.spec, entry.path, _text(entry, source, timings)
 
 
@@ -146,9 +150,7 @@ class Chosen:
 @lru_cache(maxsize=512)
 def _text(entry: Entry, source: str, timings: str) -> str:
     """The task file. Finding its cases runs the test, so it is made once a process."""
-    candidates, timings = _candidates(entry, source, timings)
-    made_by = functools.partial(_kind(entry), source, str(entry.path), timings)
-    chosen, called, made = _first_steady(candidates, made_by)
+    chosen, called, made, timings = choose(entry, source, timings)
     triton = entry.channel == "G"
     allow = "mixed" if triton else _allow(called, chosen.check)
     seed = f"HOST_KNOWN = {list(chosen.known)!r}\nSEED = {_seed(source, called)!r}\n" if triton else ""
@@ -168,6 +170,13 @@ def _text(entry: Entry, source: str, timings: str) -> str:
         "inputs = _called.inputs\n"
         "reference = _called.reference()\n"
     )
+
+
+def choose(entry: Entry, source: str, timings: str) -> tuple[Chosen, Called, dict[str, Any], str]:
+    """The task's form and cases, its function, what that is made by, and the timings where they run."""
+    candidates, timings = _candidates(entry, source, timings)
+    made_by = functools.partial(_kind(entry), source, str(entry.path), timings)
+    return *_first_steady(candidates, made_by), timings
 
 
 def _candidates(entry: Entry, source: str, timings: str) -> tuple[list[Chosen], str]:
@@ -231,7 +240,7 @@ def _small_integers(calls: Sequence[Call]) -> tuple[int, ...]:
     return tuple(
         position
         for position, column in enumerate(columns)
-        if not column[0].is_floating_point() and all(tensor.numel() <= HOST_KNOWN_ELEMENTS for tensor in column)
+        if all(not tensor.is_floating_point() and tensor.numel() <= HOST_KNOWN_ELEMENTS for tensor in column)
     )
 
 
@@ -322,46 +331,3 @@ def _seed(source: str, called: Called) -> str:
         + "".join(f"{line}\n" for line in lines)
         + f"    return _tensors({called.form.written(given)}{returned})\n"
     )
-
-
-@dataclass(frozen=True)
-class Solved:
-    """What a solution of one problem is written around."""
-
-    name: str
-    entry: str
-    reference: str
-    form: tuple[str | None, ...]
-    test: str
-    instruction: str
-    left: int
-
-
-def solved(rest: str) -> Solved:
-    """What the harness needs beside a kernel. Raises TaskError."""
-    entry, source = problem_of(rest)
-    timings = _read(entry.timings) if entry.timings.is_file() else ""
-    candidates, timings = _candidates(entry, source, timings)
-    made_by = functools.partial(_kind(entry), source, str(entry.path), timings)
-    chosen, _, made = _first_steady(candidates, made_by)
-    if made["changed"]:
-        raise TaskError(f"{entry.path}: {chosen.form.entry} writes into its arguments. Write its solution by hand.")
-    form = chosen.form
-    leaves = tuple(None if tensor else repr(leaf) for leaf, tensor in zip(form.leaves, form.tensors, strict=True))
-    reference, test = source.split(CUT)
-    instruction = _instruction(entry)
-    return Solved(entry.name, form.entry, reference, leaves, test, instruction, chosen.left)
-
-
-def _instruction(entry: Entry) -> str:
-    """What its first step finds the problem by: a description between two phrases. Empty where none is listed."""
-    for catalogue in entry.path.parents[1].glob(f"TritonBench_{entry.channel}_v1.json*"):
-        try:
-            listed = json.loads(catalogue.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        for item in listed:
-            if entry.path.name in (item.get("file"), f"{item.get('name')}.py"):
-                functional, wrapper = "Functional Description: ", "Wrapper Entry Information:"
-                return f"{functional}{item.get('description', '')}\n{wrapper}{item.get('func_inputs', '')}"
-    return ""

@@ -9,7 +9,8 @@ import pytest
 
 from evo_kernel.cli.suite_runs import Budget, Chosen, SuiteRun, tasks_of
 from evo_kernel.errors import UserError
-from evo_kernel.observe.suites import FASTEST, SuiteRow, figures, markdown
+from evo_kernel.observe.document import html, markdown
+from evo_kernel.observe.suites import FASTEST, SuiteRow, figures, report
 from tests.support.benchmark import checkout
 from tests.support.commands import evo_main
 
@@ -51,6 +52,7 @@ def test_a_suite_searches_goes_on_after_a_failure_and_is_done_once(tmp_path: Pat
     assert twice["status"] in ("passed", "confirmed") and twice["first"] == "kernels"
     assert twice["gain"] >= 1.0 and twice["own_share"] == 1.0 and twice["speedup"] is None  # modeled
     assert "modeled (sm_90)" in (tmp_path / "out/report.md").read_text()
+    assert "modeled (sm_90)" in (tmp_path / "out/report.html").read_text()
     before = (tmp_path / "out/results.jsonl").read_text()
     again = evo_main(capsys, monkeypatch, "suite", f"{tmp_path}/mine.txt", *words)
     assert json.loads(again.stdout)["tasks"] == [broken, twice]
@@ -95,9 +97,12 @@ def test_figures_count_every_problem_and_own_kernels_apart() -> None:
     assert fastest.mean_all == pytest.approx((4 + 2 + 0.25) / 4)
     assert fastest.geomean_correct == pytest.approx((4 * 2 * 0.25) ** (1 / 3))
     assert (found["eager", False].fast_2, found["eager", True].correct) == (0.5, 0.5)
-    assert "| level1 | 4 | fastest | torch allowed | 75 % | 50 % | 25 % | 1.56x | 1.26x | 5.04x |" in markdown(
-        "s", rows
-    )
+    rows.append(SuiteRow("x", "a|b", "level1", "failed", reason="no <kernel> | of its own"))
+    blocks = report("Suite <s>", rows)
+    written, page = markdown(blocks), html("Suite <s>", blocks)
+    assert "| level1 | 5 | fastest | torch allowed | 60 % | 40 % | 20 % | 1.25x | 1.26x | 5.04x |" in written
+    assert "| a\\|b | no &lt;kernel&gt; \\| of its own |" in written
+    assert "<h1>Suite &lt;s&gt;</h1>" in page and "<td>no &lt;kernel&gt; | of its own</td>" in page
 
 
 def test_mistakes_say_what_and_what_to_do(tmp_path: Path) -> None:

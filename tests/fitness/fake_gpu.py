@@ -109,6 +109,7 @@ class FakeLauncher:
 
     def run(self, arena: FakeArena) -> None:
         self.runs += 1
+        self.device.launches += 1
         x, y = arena.tensor(self.plan.plan.inputs[0]), arena.tensor(self.plan.plan.outputs[0])
         self.device.run_for(self.us)
         match self.kind:
@@ -149,7 +150,7 @@ class FakeDevice:
         self.rng = np.random.default_rng(7)
         self.us = 0.0  # of the simulated clock
         self.lost = self.timing = False
-        self.closed = self.wipes = self.samples = self.released = 0
+        self.closed = self.wipes = self.samples = self.released = self.launches = 0
 
     def run_for(self, us: float) -> None:
         self.samples += 1

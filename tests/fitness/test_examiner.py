@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+
 import pytest
 import torch
 
@@ -11,7 +14,7 @@ from evo_kernel.fitness.ceilings import Ceilings
 from evo_kernel.fitness.pairing import PAIRING
 from evo_kernel.fitness.runners.clock import Metronome
 from evo_kernel.fitness.runners.examiner import Examiner
-from evo_kernel.fitness.runners.referee import Budget
+from evo_kernel.fitness.runners.referee import Budget, Disturbed
 from evo_kernel.fitness.targets import target_for
 from evo_kernel.fitness.timing import CLAIM, TIMING, summarise
 from evo_kernel.fitness.vault import SMALL_BYTES, Vault
@@ -136,9 +139,39 @@ def test_rounds_that_do_not_fit_at_once_are_run_in_turns(task):
     assert exam(examiner, "honest", timings=())["checks"][0]["status"] == "passed"
 
 
-def test_a_clock_that_disagrees_with_the_wall_is_refused(task):
-    answer = exam(Examiner(task, FakeDevice(skew=3.0), SETTINGS), "honest_2000", checks=())
+def test_a_kernel_whose_clocks_disagree_is_refused(task):
+    device = FakeDevice()
+    device.now = lambda: (device.us + 1e4 * device.launches) * 1e-6  # each of its launches takes more than events say
+    answer = exam(Examiner(task, device, SETTINGS), "honest_2000", checks=())
     assert answer["timings"][0]["status"] == Status.REJECTED and "wall clock" in answer["timings"][0]["reason"]
+
+
+def test_a_gpu_that_others_use_is_the_machines_fault(task):
+    with pytest.raises(Disturbed, match=r"something else is at work.*wall clock.*CUDA_VISIBLE_DEVICES"):
+        exam(Examiner(task, FakeDevice(skew=3.0), SETTINGS), "honest_2000", checks=())
+
+
+def test_a_passing_disturbance_is_sampled_again(task):
+    device, skewed = FakeDevice(), []
+
+    def now():
+        skewed.append(device.samples < 30)
+        return device.us * 1e-6 * (3.0 if skewed[-1] else 1.0)
+
+    device.now = now
+    examiner = Examiner(task, device, SETTINGS)
+    examiner.timer.metronome.disturbed = lambda stretch_us: ""
+    assert exam(examiner, "honest_2000", checks=())["timings"][0]["status"] == Status.PASSED and any(skewed)
+
+
+def test_a_claim_rests_between_short_bursts(task):
+    device, batches = FakeDevice(noise=0.05), []
+    synchronize = device.synchronize
+    device.synchronize = lambda: (batches.append(device.samples), synchronize())[1]
+    examiner = Examiner(task, device, SETTINGS)
+    examiner.timer.settings = dataclasses.replace(CLAIM, rest=0.0)
+    exam(examiner, "honest_2000", checks=())
+    assert max(b - a for a, b in itertools.pairwise(batches)) <= CLAIM.burst_us / 2000 * 1.1
 
 
 def test_a_plan_for_other_inputs_is_refused(examiner):

@@ -95,3 +95,10 @@ def test_sets_rotate_over_more_than_five_times_the_l2():
         sets = sets_needed(size, l2, 100 << 30)
         assert sets >= 2 and (sets * size > 5 * l2 or sets == TIMING.max_sets)
     assert sets_needed(10 << 30, l2, 40 << 30) == 1
+
+
+def test_a_slow_kernel_is_claimed_from_a_few_samples():
+    second = 1e6
+    assert not settled([second] * 4, CLAIM) and settled([second] * 5, CLAIM)
+    assert not settled([1000.0] * 49, CLAIM)  # 49 ms in all: there is time for more
+    assert next_batch(0, CLAIM, expected_us=second) == 1 and next_batch(0, CLAIM, expected_us=1000.0) == 10

@@ -42,6 +42,8 @@ TIMINGS = """
 import sys
 import os
 
+sys.path.append(os.path.abspath(os.path.join(os.path.dirname(__file__), "..")))
+
 from TorchBench_v1.scaled_add import scaled_add
 from performance_utils import Performance_Metrics, do_bench_config
 
@@ -133,6 +135,41 @@ result_gold = test_doubled()
 """
 )
 
+POWERS = (
+    """
+import torch
+import triton
+import triton.language as tl
+
+SMS = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
+
+
+@triton.jit
+def powers_kernel(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    before = tl.load(x_ptr + at - 5000)
+    x = tl.load(x_ptr + at)
+    power = tl.extra.cuda.libdevice.pow(x.to(tl.float32), 2.0)
+    tl.store(out_ptr + at, tl.where(at < 0, before, x * x + power.to(tl.bfloat16)))
+
+
+def powers(x, out):
+    assert SMS > 1
+    powers_kernel[[1]](x, out, 64)
+"""
+    + CUT
+    + """
+def test_powers():
+    out = torch.zeros(64, device="cuda", dtype=torch.bfloat16)
+    powers(torch.randn(64, device="cuda", dtype=torch.bfloat16), out)
+    return out
+
+
+result_gold = test_powers()
+"""
+)
+"""Reads before its input, as published kernels do; a list for a grid; `out` without a default; CUDA's own library."""
+
 OPTIMIZER = "class Box:\n    size = 3\n\n\ndef of_a_box(box):\n    return box.size\n" + CUT + "of_a_box(Box())\n"
 
 
@@ -148,6 +185,7 @@ def tritonbench(folder: Path) -> Path:
     made_of_triton = folder / "data/TritonBench_G_v1"
     made_of_triton.mkdir()
     (made_of_triton / "doubled.py").write_text(DOUBLED)
+    (made_of_triton / "powers.py").write_text(POWERS)
     (problems / "uncut.py").write_text("def f(x):\n    return x\n")
     listed = [{"name": "scaled_add", "description": "Adds.", "func_inputs": "scaled_add(x, y)"}]
     (folder / "data/TritonBench_T_v1.jsonl").write_text(json.dumps(listed))

@@ -44,7 +44,7 @@ def test_entries_are_found_from_the_root_a_level_and_a_number(root):
         ("{root}/KernelBench/level1", "names 9 problems"),
         ("{root}/level9/1", "It has level1, level2, level3"),
         ("{root}/level1/77", "its problems are 1 to 9"),
-        ("{root}/level1/3", "no_such_module_of_anyone"),
+        ("{root}/level1/3", "Install no_such_module_of_anyone for it"),
         ("{root}/level1/4", "has no get_inputs"),
         ("{root}/KernelBench/level1/1_Softmax.py/level1/1", "no folder"),
     ],

@@ -310,6 +310,15 @@ def logarithms(x):
     return torch.log(x), torch.log1p(x), torch.log2(x), torch.log10(x), torch.exp(x), torch.erf(x), torch.sqrt(x)
 
 
+@entry(lambda g, s: (normal(g, *s).abs() + 0.01, normal(g, *s)), *SMALL)
+def special(x, y):
+    inside = torch.tanh(y)
+    circular = inside.asin(), inside.acos(), y.atan(), torch.atan2(y, x), torch.hypot(x, y)
+    hyperbolic = y.asinh(), (x + 1).acosh(), (inside * 0.9).atanh()
+    bessel = torch.special.i0(y), torch.special.bessel_j1(y), torch.special.bessel_y0(x)
+    return *circular, *hyperbolic, *bessel, torch.lgamma(x), torch.erfinv(inside * 0.9), torch.special.erfcx(y)
+
+
 @entry(lambda g, s: (normal(g, *s) * 4,), *SMALL)
 def rounding(x):
     return x.floor(), x.ceil(), x.round(), x.trunc(), x.sign(), x.abs(), x.frac(), x // 1.5, x % 1.5

@@ -8,6 +8,7 @@ the whole batch is held against the wall clock.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -139,10 +140,12 @@ def sample(
     """Samples over rotating replays with a cold L2 until they are settled. `warmed` is called before the first."""
     expected_us = warm_up(device, replays, settings)
     warmed()
+    wall_us = 0.0
     samples: list[float] = []
     looks: list[tuple[float, float]] = []  # (event, wall) µs of each batch
     while not settled(samples, settings, against_us) or _in_doubt(looks, settings):
         marks = []
+        time.sleep(settings.rest * wall_us * 1e-6)
         device.synchronize()
         began = device.now()
         first = device.mark()
@@ -227,12 +230,34 @@ class Metronome:
             self._strike()
         return self.drift
 
+    def disturbed(self, stretch_us: float) -> str:
+        """What is wrong with the clock while nothing but our own copies run for `stretch_us`; empty when nothing is.
+
+        Asked when a kernel's clocks disagree: work of other processes on the same GPU takes turns with ours, which
+        events do not see. One stretch of several that is off is enough.
+        """
+        beat = self._made()
+        for _ in range(self._settings.looks):
+            self._device.synchronize()
+            began, first = self._device.now(), self._device.mark()
+            for _ in range(max(1, math.ceil(stretch_us / max(self._first_us, 1.0)))):
+                beat()
+            last = self._device.mark()
+            self._device.synchronize()
+            wall_us = (self._device.now() - began) * 1e6
+            if fault := clock_fault(self._device.elapsed_us(first, last), wall_us, self._settings):
+                return fault
+        return ""
+
     def _strike(self) -> None:
+        us = sample(self._device, [self._made()], self._settings).median_us
+        self.drift = us / self._first_us - 1.0
+
+    def _made(self) -> Replay:
         if self._beat is None:
             source = torch.empty(self._settings.metronome_bytes, dtype=torch.uint8, device=self._device.name).random_()
             target = torch.empty_like(source)
             self._beat = self._device.capture(lambda: target.copy_(source))
             sample(self._device, [self._beat], self._settings)  # the first beats of a cold GPU are not the measure
-        us = sample(self._device, [self._beat], self._settings).median_us
-        self._first_us = self._first_us or us
-        self.drift = us / self._first_us - 1.0
+            self._first_us = sample(self._device, [self._beat], self._settings).median_us
+        return self._beat

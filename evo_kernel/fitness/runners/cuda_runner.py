@@ -232,6 +232,8 @@ class CudaRunner:
                 self._drop()
             if "bug" in answer:
                 raise InfraError(f"the GPU process failed on its own account:\n{answer['bug']}")
+            if "disturbed" in answer:
+                raise InfraError(answer["disturbed"])
             if not answer.get("stale"):
                 return answer
         raise InfraError(f"the GPU process was lost {_TRIES} times to others' faults: is the GPU in order?")

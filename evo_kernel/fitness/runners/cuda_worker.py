@@ -25,7 +25,7 @@ from evo_kernel.fitness.pairing import PairSettings
 from evo_kernel.fitness.runners import wire
 from evo_kernel.fitness.runners.clock import Device
 from evo_kernel.fitness.runners.examiner import Examiner
-from evo_kernel.fitness.runners.referee import Answer
+from evo_kernel.fitness.runners.referee import Answer, Disturbed
 from evo_kernel.fitness.timing import CLAIM, TIMING, TimingSettings
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Task, describe
@@ -47,6 +47,9 @@ class Worker:
                 return
             try:
                 answer = self.answer(request)
+            except Disturbed as disturbed:
+                self.examiner.referee.dirty = True  # buffers were freed as they were
+                answer = {"disturbed": str(disturbed)}
             # Whatever is raised here is no plan's fault but ours, or the machine's: the parent is told and raises.
             except Exception:  # noqa: BLE001
                 answer = {"bug": traceback.format_exc(), "fatal": True}
@@ -78,6 +81,8 @@ class Worker:
             function = baseline_function(self.task, request["name"])
             with torch.no_grad():
                 return self.examiner.timer.time_function(case, function, CLAIM)
+        except Disturbed:
+            raise
         # A vendor path may be missing for this dtype, shape or build, and says so in many ways.
         except Exception as error:  # noqa: BLE001
             fatal = not self.device.healthy()

@@ -7,7 +7,7 @@ from functools import partial
 
 from evo_kernel.fitness.pairing import PairSettings
 from evo_kernel.fitness.runners.checker import Checker
-from evo_kernel.fitness.runners.clock import Device, Metronome
+from evo_kernel.fitness.runners.clock import Device
 from evo_kernel.fitness.runners.referee import Answer, Budget, Plans, Referee
 from evo_kernel.fitness.runners.timer import Timer
 from evo_kernel.fitness.timing import TIMING, TimingSettings
@@ -23,7 +23,6 @@ class Examiner:
     ) -> None:
         self.referee = Referee(task, device, budget)
         self.checker, self.timer = Checker(self.referee), Timer(self.referee, settings)
-        self._metronome = Metronome(device, settings)
 
     def exam(
         self,
@@ -46,7 +45,7 @@ class Examiner:
         answer["fatal"] = last.pop("fatal", False)
         if answer["timings"] and not answer["fatal"]:
             with self.referee.phase("metronome"):
-                answer["drift"] = self._metronome.tick()
+                answer["drift"] = self.timer.metronome.tick()
         return answer | {"spent_s": dict(spent_s)}
 
     def pair(self, plans: Plans, part: Answer, settings: PairSettings) -> Answer:

@@ -38,6 +38,10 @@ class Budget:
     check_bytes: int = 8 << 30
 
 
+class Disturbed(Exception):
+    """The machine's fault: what was measured says nothing about the plan."""
+
+
 class Refused(Exception):
     """A plan that failed, with its answer."""
 

@@ -13,13 +13,14 @@ import numpy as np
 from evo_kernel.fitness.benches import benches
 from evo_kernel.fitness.pairing import PairSettings
 from evo_kernel.fitness.plan import CompiledPlan
-from evo_kernel.fitness.runners.clock import Buffers, Launches, disagreement, sample, sample_pairs
-from evo_kernel.fitness.runners.referee import Answer, Plans, Referee, Refused, fill
+from evo_kernel.fitness.runners.clock import Buffers, Launches, Metronome, Sampled, disagreement, sample, sample_pairs
+from evo_kernel.fitness.runners.referee import Answer, Disturbed, Plans, Referee, Refused, fill
 from evo_kernel.fitness.runners.stock import plan_bytes, size_of
 from evo_kernel.fitness.timing import CLAIM, TIMING, TimingSettings, sets_needed, summarise
 from evo_kernel.tasks.task import Case, Input
 from evo_kernel.types import Status
 
+_DOUBTS = 3  # times that a kernel is sampled again when its clocks disagree, and nothing else's do
 _CHECKED_SETS = 4  # the outputs of one of so many sets are compared after timing: a reference each is kept
 
 
@@ -28,6 +29,7 @@ class Timer:
 
     def __init__(self, referee: Referee, settings: TimingSettings = TIMING) -> None:
         self._referee, self.settings = referee, settings
+        self.metronome = Metronome(referee.device, settings)
         self.bench_sizes: dict[str, int] = {}  # of the ceilings' benches, where not the usual ones
 
     def time(self, plan: CompiledPlan, launcher: Launches, part: Answer) -> Answer:
@@ -42,14 +44,12 @@ class Timer:
                 replays = self._captured(launcher, arenas)
             with self._referee.phase("time"):
                 poison = partial(_poison, plan, arenas)
-                sampled = sample(self._referee.device, replays, self.settings, part.get("against_us"), poison)
+                sampled = self._sampled(replays, self.settings, part.get("against_us"), poison)
             with self._referee.phase("state"):
                 state = self._referee.device.state()
             with self._referee.phase("compare"):
                 used = min(len(sampled.samples_us), count)
                 self._referee.undisturbed(plan, arenas[:used], drawn[:used])
-                if fault := disagreement(sampled, self.settings):
-                    raise Refused(Status.REJECTED, fault)
                 if part["check"]:
                     chosen = secrets.randbelow(min(used, _CHECKED_SETS))
                     self._right_when_timed(plan, case, seed + chosen, drawn[chosen], arenas[chosen])
@@ -62,6 +62,32 @@ class Timer:
             "sets": count,
             "state": state.as_data(),
         }
+
+    def _sampled(
+        self,
+        replays: Sequence[Callable[[], Any]],
+        settings: TimingSettings,
+        against_us: float | None = None,
+        warmed: Callable[[], None] = lambda: None,
+    ) -> Sampled:
+        """Samples that events and the wall clock agree about.
+
+        Raises Refused for what disagrees again and again while our own copies do not, Disturbed where they do too.
+        """
+        sampled = sample(self._referee.device, replays, settings, against_us, warmed)
+        for _ in range(_DOUBTS):
+            if not (fault := disagreement(sampled, settings)):
+                return sampled
+            if beside := self.metronome.disturbed(sampled.event_us):
+                raise Disturbed(
+                    f"something else is at work on this GPU: {fault}; of the judge's own copies, {beside}. Times are "
+                    "worth nothing then: end the other process (nvidia-smi names it), or choose another GPU by "
+                    "CUDA_VISIBLE_DEVICES"
+                )
+            sampled = sample(self._referee.device, replays, settings, against_us)
+        if fault := disagreement(sampled, settings):
+            raise Refused(Status.REJECTED, fault)
+        return sampled
 
     def sets(self, size: int) -> int:
         return sets_needed(size, self._referee.device.l2_bytes, self._referee.device.free_bytes(), self.settings)
@@ -128,10 +154,8 @@ class Timer:
         for _ in range(2):
             function(*sets[0])
         replays = [self._referee.device.capture(partial(function, *inputs), n == 0) for n, inputs in enumerate(sets)]
-        sampled = sample(self._referee.device, replays, settings)
         self._referee.dirty = True
-        if fault := disagreement(sampled, settings):
-            raise Refused(Status.REJECTED, fault)
+        sampled = self._sampled(replays, settings)
         return {"status": Status.PASSED, "reason": "", "samples_us": sampled.samples_us}
 
     def ceilings(self, progress: Callable[[], None] = lambda: None) -> dict[str, float]:

@@ -84,6 +84,19 @@ FLOAT_OPS: Mapping[Any, tuple[str, tuple[str, ...]]] = {
     aten.silu: ("silu", ("{0} * tl.sigmoid({0})",)),
 }
 
+# The same, by CUDA's math library. Function there → operation.
+_LIBRARY = {
+    "acos": aten.acos, "acosh": aten.acosh, "asin": aten.asin, "asinh": aten.asinh, "atan": aten.atan,
+    "atanh": aten.atanh, "atan2": aten.atan2, "lgamma": aten.lgamma, "erfinv": aten.erfinv, "hypot": aten.hypot,
+    "erfcx": aten.special_erfcx, "cyl_bessel_i0": aten.i0, "cyl_bessel_i1": aten.special_i1,
+    "j0": aten.special_bessel_j0, "j1": aten.special_bessel_j1,
+    "y0": aten.special_bessel_y0, "y1": aten.special_bessel_y1,
+}  # fmt: skip
+LIBRARY_OPS: Mapping[Any, tuple[str, tuple[str, ...]]] = {
+    operation: (name, (f"tl.extra.cuda.libdevice.{name}({{0}}{', {1}' if name in ('atan2', 'hypot') else ''})",))
+    for name, operation in _LIBRARY.items()
+}
+
 # Results have the promoted dtype of the operands.
 SAME_OPS: Mapping[Any, tuple[str, tuple[str, ...]]] = {
     aten.mul: ("mul", ("{0} * {1}",)),
@@ -234,6 +247,7 @@ def _rounding_job(node: Node, name: str, operands: tuple[Any, ...], lines: tuple
 
 
 _register(FLOAT_OPS, result_job)
+_register(LIBRARY_OPS, result_job)
 _register(SAME_OPS, result_job)
 _register(ROUNDING_OPS, _rounding_job)
 _register(COMPARE_OPS, _compare_job)

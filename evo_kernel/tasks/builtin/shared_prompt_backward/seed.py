@@ -2,7 +2,9 @@
 
 Segment 0 is the prompt itself, segment i the i-th response. The tables say which segment, and which of its tiles, is
 whose. Keys of the prompt and of the own response are one sequence of blocks; a block is loaded from where it lies. No
-atomics: the program of a tile of keys sums over all queries that see it.
+atomics: the program of a tile of keys sums over all queries that see it. Scores are scaled after the row's maximum is
+taken off, so that its own power is 1 however large they are: a product that is fused with the subtraction would round
+the two differently.
 """
 
 import torch
@@ -51,9 +53,10 @@ def queries_kernel(
         dec_offsets = ctx_offsets + own * k_stride
         k = tl.load(k_ctx_ptr + ctx_offsets, mask=ctx_mask, other=0.0)
         k += tl.load(k_dec_ptr + dec_offsets, mask=dec_mask, other=0.0)
-        scores = tl.where(visible, tl.dot(q, k) * scale, float("-inf"))
+        scores = tl.where(visible, tl.dot(q, k), float("-inf"))
         new_max = tl.maximum(row_max, tl.max(scores, axis=1))
-        row_sum = row_sum * tl.exp(row_max - new_max) + tl.sum(tl.exp(scores - new_max[:, None]), axis=1)
+        powers = tl.exp((scores - new_max[:, None]) * scale)
+        row_sum = row_sum * tl.exp((row_max - new_max) * scale) + tl.sum(powers, axis=1)
         row_max = new_max
     delta = tl.zeros([BLOCK_M], tl.float32)
     for start in range(0, end, BLOCK_N):
@@ -68,7 +71,7 @@ def queries_kernel(
         k += tl.load(k_dec_ptr + dec_offsets, mask=dec_mask, other=0.0)
         v = tl.load(v_ctx_ptr + ctx_offsets, mask=ctx_mask, other=0.0)
         v += tl.load(v_dec_ptr + dec_offsets, mask=dec_mask, other=0.0)
-        p = tl.where(visible, tl.exp(tl.dot(q, k) * scale - row_max[:, None]), 0.0) / row_sum[:, None]
+        p = tl.where(visible, tl.exp((tl.dot(q, k) - row_max[:, None]) * scale), 0.0) / row_sum[:, None]
         delta += tl.sum(p * tl.dot(do, v), axis=1)
     dq = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
     for start in range(0, end, BLOCK_N):
@@ -83,7 +86,7 @@ def queries_kernel(
         k += tl.load(k_dec_ptr + dec_offsets, mask=dec_mask, other=0.0)
         v = tl.load(v_ctx_ptr + ctx_offsets, mask=ctx_mask, other=0.0)
         v += tl.load(v_dec_ptr + dec_offsets, mask=dec_mask, other=0.0)
-        p = tl.where(visible, tl.exp(tl.dot(q, k) * scale - row_max[:, None]), 0.0) / row_sum[:, None]
+        p = tl.where(visible, tl.exp((tl.dot(q, k) - row_max[:, None]) * scale), 0.0) / row_sum[:, None]
         ds = p * (tl.dot(do, v) - delta[:, None])
         dq = tl.dot(ds.to(k.dtype), tl.trans(k), dq)
     tl.store(dq_ptr + q_offsets, (dq * scale).to(dq_ptr.dtype.element_ty), mask=row_mask[:, None])
@@ -128,7 +131,7 @@ def keys_kernel(
             row_sum = tl.load(sum_ptr + head * total + rows, mask=row_mask, other=1.0)
             delta = tl.load(delta_ptr + head * total + rows, mask=row_mask, other=0.0)
             visible = (first + keys[:, None] <= rows[None, :]) & row_mask[None, :] & (ctx_mask | dec_mask)
-            p = tl.where(visible, tl.exp(tl.dot(k, q) * scale - row_max[None, :]), 0.0) / row_sum[None, :]
+            p = tl.where(visible, tl.exp((tl.dot(k, q) - row_max[None, :]) * scale), 0.0) / row_sum[None, :]
             dv = tl.dot(p.to(do.dtype), tl.trans(do), dv)
             ds = p * (tl.dot(v, do) - delta[None, :])
             dk = tl.dot(ds.to(q.dtype), tl.trans(q), dk)

@@ -1,0 +1,145 @@
+"""What the benchmarks' own harnesses say of exported files, where a checkout of them is named; skipped where none is.
+
+EVO_KERNEL_KERNELBENCH, EVO_KERNEL_TRITONBENCH and EVO_KERNEL_FLASHINFER_BENCH name checkouts. Their code runs here, on
+problems of our own that are small enough for a CPU: KernelBench's loaders, its comparison and its static checker;
+TritonBench's two steps; FlashInfer-Bench's models of a solution. What needs a GPU (their timings) is left out.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evo_kernel.tasks.first import first_kernel
+from evo_kernel.tasks.loading import load
+from tests.export.test_tritonbench import ADDED
+from tests.support.benchmark import LINEAR, checkout
+from tests.support.commands import evo_main
+from tests.support.more_benchmarks import CUT, SCALED, flashinfer, tritonbench
+
+CHILD = Path(__file__).parents[1] / "support" / "kernelbench_harness.py"
+
+
+def named(variable: str) -> Path:
+    """The checkout that the environment names; the test is skipped where it names none."""
+    if not os.environ.get(variable):
+        pytest.skip(f"{variable} names no checkout")
+    return Path(os.environ[variable])
+
+
+@pytest.fixture
+def export(monkeypatch, capsys):
+    """`tasks export`, in this process: where it wrote to."""
+
+    def called(spec: str, kernel: str, folder: Path, *more: str) -> Path:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "mine.py").write_text(kernel)
+        arguments = ("tasks", "export", spec, str(folder / "mine.py"), "--to", str(folder / "out"), *more)
+        ended = evo_main(capsys, monkeypatch, *arguments)
+        assert ended.returncode == 0, ended.stderr
+        (written,) = [line for line in ended.stdout.splitlines() if line.startswith("wrote ")]
+        return Path(written.removeprefix("wrote "))
+
+    return called
+
+
+def test_kernelbench_loads_compares_and_lets_pass_a_first_kernel(export, tmp_path):
+    harness = named("EVO_KERNEL_KERNELBENCH")
+    root = checkout(tmp_path / "checkout")
+    small = LINEAR.replace("features, out = 4096, 2048", "features, out = 96, 128").replace("= 512", "= 16")
+    problem = root / "KernelBench/level2/1_Linear_GroupNorm.py"
+    problem.write_text(small)
+    spec = f"kernelbench:{root}/level2/1"
+    kernel = first_kernel(load(spec)).text
+    written = export(spec, kernel, tmp_path / "runs")
+    wrong = export(spec, kernel.replace("def run(", "def _run(") + WRONG, tmp_path / "wrong")
+    environment = os.environ | {"TRITON_INTERPRET": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    command = [sys.executable, "-P", str(CHILD), str(harness), str(problem), str(written), str(wrong)]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if ended.returncode == 3:
+        pytest.skip(ended.stderr.splitlines()[-1])
+    assert ended.returncode == 0, ended.stderr
+    right, other = json.loads(ended.stdout.splitlines()[-1])
+    assert right == {"named": True, "compiled": True, "correct": True, "refused": []}
+    assert (other["compiled"], other["correct"]) == (True, False)
+
+
+WRONG = "\n\ndef run(*inputs):\n    return _run(*inputs) * 1.01\n"
+
+
+@pytest.fixture
+def steps(tmp_path) -> tuple[Any, Any]:
+    """TritonBench's two steps for channel T, reading a checkout of ours whose scripts need no GPU."""
+    folder = named("EVO_KERNEL_TRITONBENCH") / "EVAL" / "eval_T"
+    found = []
+    for name in ("0_call_acc.py", "1_exe_acc.py"):
+        text = (folder / name).read_text()
+        text = text.replace('path.split("/")[-1].replace(".jsonl", "")', "path")  # Python 3.12 alone reads that
+        module = types.ModuleType(name)
+        exec(compile(text, name, "exec"), module.__dict__)
+        module.__dict__["py_interpreter"] = sys.executable
+        found.append(module)
+    return found[0], found[1]
+
+
+def test_tritonbench_runs_what_is_predicted_and_compares_what_it_prints(export, steps, tmp_path):
+    called, executed = steps
+    root = tritonbench(tmp_path / "checkout")
+    problem = root / "data/TritonBench_T_v1/scaled_add.py"
+    here = SCALED.replace('"cuda"', '"cpu"').replace(".cuda()", "").replace('print("noise"', 'print("results"')
+    assert CUT in here
+    problem.write_text(here)
+    listed = json.loads((root / "data/TritonBench_T_v1.jsonl").read_text())
+    (tmp_path / "listed.json").write_text(json.dumps([item | {"file": "scaled_add.py"} for item in listed]))
+    called.statis_path, called.py_folder = str(tmp_path / "listed.json"), str(problem.parent)
+    answers = []
+    for number, kernel in enumerate((ADDED, ADDED.replace("x + y", "x - y"))):
+        written = export(f"tritonbench:{root}/T/scaled_add", kernel, tmp_path / str(number))
+        codes, tests, files = called.get_codes_for_test(str(written.parent / "predictions.jsonl"))
+        target = tmp_path / f"{number}/target"
+        runs, name = called.run_script_on_gpu(codes[0], tests[0], files[0], str(target), 0)
+        answers.append((runs, executed.compare_python_files(str(target / name), str(problem))))
+    assert answers == [(True, (True, "scaled_add.py")), (True, (False, "scaled_add.py"))]
+
+
+def test_tritonbench_keeps_what_it_needs_of_a_prediction_for_channel_g(export, tmp_path):
+    step = named("EVO_KERNEL_TRITONBENCH") / "EVAL" / "eval_G" / "0_call_acc.py"
+    names: dict[str, Any] = {"__name__": "step"}
+    exec(step.read_text().replace('path.split("/")[-1].replace(".jsonl", "")', "path"), names)
+    root = tritonbench(tmp_path / "checkout")
+    written = export(f"tritonbench:{root}/T/scaled_add", ADDED, tmp_path)
+    line = json.loads((written.parent / "predictions.jsonl").read_text())
+    left: dict[str, Any] = {}
+    exec(names["process_code"](line["predict"]), left)
+    import torch
+
+    assert left["scaled_add"](torch.ones(2), torch.ones(2)).tolist() == [2.0, 2.0]
+
+
+def test_flashinfer_bench_accepts_the_solution(export, tmp_path, monkeypatch):
+    harness = named("EVO_KERNEL_FLASHINFER_BENCH")
+    pytest.importorskip("pydantic")
+    for name in ("flashinfer_bench", "flashinfer_bench.data"):  # without what else they import (flashinfer, ...)
+        package = types.ModuleType(name)
+        package.__path__ = [str(harness / name.replace(".", "/"))]
+        monkeypatch.setitem(sys.modules, name, package)
+    for name in ("flashinfer_bench.data.solution", "flashinfer_bench.data.utils"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    models = importlib.import_module("flashinfer_bench.data.solution")
+    root = flashinfer(tmp_path / "data")
+    written = export(f"flashinfer:{root}/gemm_n256", "def run(A, B):\n    return A @ B.T\n", tmp_path)
+    solution = models.Solution.model_validate_json(written.read_text())
+    assert (solution.definition, solution.get_entry_symbol()) == ("gemm_n256", "run")
+    assert solution.get_entry_source().content.startswith("def run(A, B)")
+    broken = json.loads(written.read_text())
+    broken["spec"]["entry_point"] = "other.py::run"
+    with pytest.raises(ValueError, match="not found in sources"):
+        models.Solution.model_validate(broken)
