@@ -73,7 +73,11 @@ class OperatorsConfig(_Section):
     )
     policy: str = Field(
         default="bandit",
-        description="how offline macro thinking picks a strategy: uniform, bandit, or the name of an installed one",
+        description="how offline macro thinking picks a strategy: uniform, bandit, trained (with a checkpoint), or the "
+        "name of an installed one",
+    )
+    checkpoint: Path | None = Field(
+        default=None, description="of the trained policy: a file of `evo-kernel train policy`"
     )
     max_steps: _Count = Field(default=1, description="strategies in one proposal, at most")
 
@@ -140,7 +144,8 @@ class AgentsConfig(_Section):
 
     policy: str = Field(
         default="llm",
-        description="who picks strategies: llm, mixed (llm and bandit), bandit, uniform, an installed one",
+        description="who picks strategies: llm, mixed (llm and bandit), bandit, uniform, trained "
+        "(operators.checkpoint), an installed one",
     )
     coder: Literal["combined", "llm", "rewriter"] = Field(
         default="combined",

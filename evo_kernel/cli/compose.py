@@ -67,10 +67,13 @@ def lasting(config: Config) -> Config:
     agents, knowledge = config.agents, config.knowledge
     lessons, keep = tuple(path.absolute() for path in agents.lessons), agents.keep_lessons
     kept = {"lessons": lessons, "keep_lessons": keep.absolute() if keep is not None else None}
+    checkpoint = config.operators.checkpoint
+    operators = {"checkpoint": checkpoint.absolute() if checkpoint is not None else None}
     folders = tuple(path.absolute() for path in knowledge.folders)
     return config.model_copy(
         update={
             "start_from": config.start_from.absolute() if config.start_from is not None else None,
+            "operators": config.operators.model_copy(update=operators),
             "agents": agents.model_copy(update=kept),
             "knowledge": knowledge.model_copy(update={"folders": folders}),
         }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from evo_kernel import plugins
 from evo_kernel.budget import Ledger
 from evo_kernel.cli.around import Around
+from evo_kernel.cli.choosing import policy_of
 from evo_kernel.cli.profiles import Profiles
 from evo_kernel.cli.prompting import Remembers, knowledge_of, lessons_kept, memory_of, prompts_of
 from evo_kernel.cli.traffic import Traffic
@@ -20,7 +21,7 @@ from evo_kernel.fitness.scratch import Scratch
 from evo_kernel.types import Brief, Operator, Probe, Proposal, Relative, Source
 from operators.crossover import CrossoverOperator
 from operators.macro.bandit import BanditPolicy
-from operators.macro.policies import Policy, UniformPolicy
+from operators.macro.policies import Policy
 from operators.micro.coder import RewriteCoder
 from operators.mix import MixOperator
 from operators.mtmc import MtmcOperator
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 EXTERNAL = "external"  # a command-line coding agent, see cli/external.py
 WITH_MODEL = ("llm-mtmc", "llm-crossover", "avo", "best-of-n", "sequential", "session")
 SPOKEN = 500  # candidates, the youngest, among which the last word of a conversation is looked for
-POLICIES: Mapping[str, Callable[[], Policy]] = {"bandit": BanditPolicy, "uniform": UniformPolicy}
 
 
 def with_models(config: Config, traffic: Traffic | None = None) -> bool:
@@ -133,7 +133,7 @@ def build_operator(
     made: list[Operator] = []
     for name in weights:
         if name == "mtmc":
-            policy = policy_of(config.operators.policy)
+            policy = policy_of(config.operators.policy, config)
             made.append(MtmcOperator(policy, rewriter, max_steps=config.operators.max_steps))
         elif name == "crossover":
             made.append(CrossoverOperator(rewriter))
@@ -159,9 +159,9 @@ def check(config: Config, traffic: Traffic | None = None) -> None:
         elif name not in ("mtmc", "crossover", *WITH_MODEL):
             plugins.factory(plugins.OPERATORS, name)
     if "mtmc" in weights:
-        policy_of(config.operators.policy)
+        policy_of(config.operators.policy, config)
     if "llm-mtmc" in weights and config.agents.policy not in ("llm", "mixed"):
-        policy_of(config.agents.policy)
+        policy_of(config.agents.policy, config)
     if asked:
         from evo_kernel.cli import models
         from operators.llm.purse import NoLimit
@@ -179,11 +179,6 @@ def _check_external(config: Config, weights: Mapping[str, float]) -> None:
         raise ConfigError(
             f"external.name is {config.external.name!r}: give the agent a name that no other operator of the mix has"
         )
-
-
-def policy_of(name: str) -> Policy:
-    made = POLICIES.get(name) or plugins.factory(plugins.POLICIES, name)
-    return made()
 
 
 def _with_model(name: str, config: Config, outfit: Outfit, rewriter: RewriteCoder) -> Operator:
@@ -220,7 +215,7 @@ def _llm_mtmc(config: Config, outfit: Outfit, rewriter: RewriteCoder) -> MtmcOpe
     elif agents.policy == "mixed":
         policy = MixedPolicy([(LlmPolicy(model, prompts, BanditPolicy()), 1.0), (BanditPolicy(), 1.0)])
     else:
-        policy = policy_of(agents.policy)
+        policy = policy_of(agents.policy, config)
     return MtmcOperator(policy, coder, max_steps=config.operators.max_steps, name="llm-mtmc")
 
 

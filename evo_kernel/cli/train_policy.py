@@ -1,0 +1,143 @@
+"""`train policy`: a policy from a tree of transitions."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from evo_kernel.cli.options import JSON
+from evo_kernel.errors import UserError
+
+if TYPE_CHECKING:
+    from operators.learning.network import Scorer
+    from operators.learning.training import Progress
+    from operators.learning.tree import Tree
+
+BLIND = ("source", "history", "plan")
+
+
+@click.command()
+@click.option("--tree", "tree_file", required=True, type=click.Path(path_type=Path), help="What `train collect` made.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="The checkpoint.")
+@click.option(
+    "--method",
+    type=click.Choice(["imitation", "awr", "ppo"]),
+    default="imitation",
+    show_default=True,
+    help="Imitate the tree's best actions; advantage-weighted regression; or PPO on its replay.",
+)
+@click.option("--model", help="A causal language model (Hugging Face name or folder), not the small transformer.")
+@click.option("--seconds", type=click.FloatRange(min=0), default=1800, show_default=True, help="Of learning.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of first weights and of what is drawn.")
+@click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="auto",
+    show_default=True,
+    help="Where it is trained; auto takes a GPU if there is one.",
+)
+@click.option("--without", multiple=True, type=click.Choice(BLIND), help="Hide this from the policy: an ablation.")
+@click.option("--resume", is_flag=True, help="Go on from the checkpoint that is there.")
+@JSON
+def policy(
+    tree_file: Path,
+    out: Path,
+    method: str,
+    model: str | None,
+    seconds: float,
+    seed: int,
+    device: str,
+    without: tuple[str, ...],
+    resume: bool,
+    as_json: bool,
+) -> None:
+    """Train a policy on the training tasks of a tree; held-out tasks are never looked at.
+
+    Some training tasks are kept back: what a draw of the policy falls short of the best action there, in log gain,
+    decides which checkpoint is kept. Ctrl-C ends the training; the best so far is in the file. Use it with
+    `--set operators.policy=trained --set operators.checkpoint=FILE`.
+    """
+    from operators.learning.training import METHODS, training
+    from operators.learning.tree import Tree
+
+    if out.exists() and not resume:
+        raise UserError(f"{out} is there already: --resume goes on with it, or name another file.")
+    tree = Tree.load(tree_file)
+    learner, about = _learner(out, model, without, seed, resume)
+    learner.to(_device(device))
+    known = float(about.get("shortfall", math.inf))
+    past = float(about.get("seconds", 0.0))
+    last: dict[str, Any] = {}
+    try:
+        for progress in training(learner, tree, METHODS[method], seconds, seed, known=known):
+            last = _told(progress, past)
+            if not as_json:
+                click.echo(_line(last))
+            if progress.best:
+                about = {**last, "method": method, "seed": seed, **_origin(tree_file, tree)}
+                _save(out, learner, about)
+    except KeyboardInterrupt:
+        click.echo("interrupted; the best so far is kept", err=True)
+    if not about:
+        raise UserError("nothing was learnt in this time: give it more --seconds.")
+    told = {"checkpoint": str(out), "bytes": out.stat().st_size, **about}
+    click.echo(json.dumps(told) if as_json else f"{out}: {told['bytes'] / 2**20:.1f} MB, {_line(about)}")
+
+
+def _learner(
+    out: Path, model: str | None, without: tuple[str, ...], seed: int, resume: bool
+) -> tuple[Scorer, dict[str, Any]]:
+    import torch
+
+    from operators.learning import checkpoint
+    from operators.learning.language import LanguagePolicy, LanguageSettings
+    from operators.learning.network import Network, NetworkSettings
+    from operators.learning.sight import Seen
+
+    if resume and out.exists():
+        return checkpoint.load(out)
+    torch.manual_seed(seed)
+    seen = Seen(**{name: name not in without for name in BLIND})
+    if model is not None:
+        return LanguagePolicy(LanguageSettings(model, seen=seen)), {}
+    return Network(NetworkSettings(seen=seen)), {}
+
+
+def _save(out: Path, learner: Scorer, about: dict[str, Any]) -> None:
+    from operators.learning import checkpoint
+
+    checkpoint.save(out, learner, about)
+
+
+def _origin(path: Path, tree: Tree) -> dict[str, Any]:
+    kinds = sorted({one.label for one in tree.environments.values()})
+    return {"tree": path.name, "plans": tree.plans, "environments": ", ".join(kinds)}
+
+
+def _device(name: str) -> str:
+    import torch
+
+    there = torch.cuda.is_available()
+    if name == "cuda" and not there:
+        raise UserError("--device cuda: torch sees no GPU here; --device cpu works.")
+    return "cuda" if there and name != "cpu" else "cpu"
+
+
+def _told(progress: Progress, past: float) -> dict[str, Any]:
+    report = progress.report
+    return {
+        "seconds": round(past + progress.seconds, 1),
+        "step": report.step,
+        "decisions": report.decisions,
+        "shortfall": round(progress.shortfall, 5),
+        **{name: round(value, 5) for name, value in report.numbers.items()},
+    }
+
+
+def _line(told: dict[str, Any]) -> str:
+    numbers = [f"{name} {value:.4f}" for name, value in told.items() if name in ("loss", "critic", "reward", "kl")]
+    return f"{told['seconds']:.0f} s, step {told['step']}, shortfall {told['shortfall']:.4f}, {', '.join(numbers)}"

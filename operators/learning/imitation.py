@@ -1,0 +1,124 @@
+"""Learning from stored transitions alone: imitation of the tree's best actions, and advantage-weighted regression.
+
+Both take one gradient step a `next()` and never end by themselves: the caller stops when its time is up.
+
+    imitate    cross-entropy to softmax(Q / temperature), with Q of the tree itself, known by dynamic programming
+    weighted   regression on what was stored, weighted by exp(advantage / temperature); a learnt critic tells the
+               advantage (Peng et al. 2019, one-step returns), so nothing beyond single transitions is used
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import smooth_l1_loss
+from torch.nn.utils.rnn import pad_sequence
+
+from operators.learning.network import Scorer
+from operators.learning.sight import Sight
+from operators.learning.tree import State, Tree
+from operators.learning.values import Decisions, Values, decision, learnable
+from operators.macro.catalogue import STOP
+
+FLOOR = -1e4  # stands for minus infinity in products with zero
+
+
+@dataclass(frozen=True)
+class OfflineSettings:
+    """`temperature`: of Q or the advantage, in log gain."""
+
+    lr: float = 1e-3
+    batch: int = 32
+    temperature: float = 0.05
+    discount: float = 0.9
+    failure: float = 0.05  # what a step that fails costs, in log gain
+    weight_decay: float = 0.01
+    limit: float = 20.0  # of an exponential weight
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one step of learning did. `decisions`: seen so far; `numbers`: losses and the like, by name."""
+
+    step: int
+    decisions: int
+    numbers: Mapping[str, float]
+
+
+def imitate(model: Scorer, tree: Tree, settings: OfflineSettings, rng: np.random.Generator) -> Iterator[Report]:
+    """Raises ValueError where no state of the tree has a known action."""
+    states, values = learnable(tree), Values(tree, settings.discount, settings.failure)
+    decisions, optimiser = Decisions(tree, rng), _optimiser(model, settings)
+    step = 0
+    while True:
+        batch = [states[at] for at in rng.integers(0, len(states), settings.batch)]
+        sights = [decisions.at(state) for state in batch]
+        worth = [torch.tensor(values.offers(state, sight)) for state, sight in zip(batch, sights, strict=True)]
+        scores, found = model(sights)
+        wanted = pad_sequence([(q / settings.temperature).softmax(0) for q in worth], batch_first=True).to(scores)
+        loss = -(wanted * scores.log_softmax(-1).clamp(min=FLOOR)).sum(-1).mean()
+        critic = smooth_l1_loss(found, torch.stack([q.max() for q in worth]).to(found))
+        _descend(optimiser, loss + critic, model)
+        step += 1
+        yield Report(step, step * settings.batch, {"loss": loss.item(), "critic": critic.item()})
+
+
+def weighted(model: Scorer, tree: Tree, settings: OfflineSettings, rng: np.random.Generator) -> Iterator[Report]:
+    """Raises ValueError where no state of the tree has a known action."""
+    states, decisions, optimiser = learnable(tree), Decisions(tree, rng), _optimiser(model, settings)
+    step = 0
+    while True:
+        batch = [states[at] for at in rng.integers(0, len(states), settings.batch)]
+        sights = [decisions.at(state) for state in batch]
+        picks = [int(rng.integers(0, len(sight.offered))) for sight in sights]
+        rewards, after = _outcomes(tree, settings, batch, sights, picks)
+        scores, found = model(sights)
+        with torch.no_grad():
+            returns = rewards.to(found) + settings.discount * _values(model, after).to(found)
+            weights = ((returns - found) / settings.temperature).exp().clamp(max=settings.limit)
+        logs = scores.log_softmax(-1).gather(1, torch.tensor(picks, device=scores.device)[:, None])[:, 0]
+        loss = -(weights * logs).sum() / weights.sum().clamp(min=1.0)
+        critic = smooth_l1_loss(found, returns)
+        _descend(optimiser, loss + critic, model)
+        step += 1
+        yield Report(step, step * settings.batch, {"loss": loss.item(), "critic": critic.item()})
+
+
+def _outcomes(
+    tree: Tree, settings: OfflineSettings, states: Sequence[State], sights: Sequence[Sight], picks: Sequence[int]
+) -> tuple[Tensor, list[Sight | None]]:
+    """Rewards [B], and what is seen afterwards; None where the episode ends, or nothing more is known."""
+    rewards: list[float] = []
+    after: list[Sight | None] = []
+    for state, sight, at in zip(states, sights, picks, strict=True):
+        strategy = sight.offered[at]
+        edge = None if strategy == STOP else tree.edges(state.id)[strategy.key]
+        child = edge.child if edge else None
+        rewards.append(0.0 if edge is None else edge.log_gain if child else -settings.failure)
+        after.append(decision(tree, tree.states[child]) if child and tree.edges(child) else None)
+    return torch.tensor(rewards), after
+
+
+def _values(model: Scorer, sights: Sequence[Sight | None]) -> Tensor:
+    """Of every sight, [B]; 0 where there is none."""
+    there = [at for at, sight in enumerate(sights) if sight is not None]
+    values = torch.zeros(len(sights))
+    if there:
+        values[there] = model([sight for sight in sights if sight is not None])[1].cpu()
+    return values
+
+
+def _optimiser(model: Scorer, settings: OfflineSettings) -> torch.optim.Optimizer:
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return torch.optim.AdamW(trained, settings.lr, weight_decay=settings.weight_decay)
+
+
+def _descend(optimiser: torch.optim.Optimizer, loss: Tensor, model: Scorer) -> None:
+    optimiser.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimiser.step()

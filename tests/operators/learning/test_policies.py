@@ -1,0 +1,241 @@
+"""The small transformer, what it learns from a tree with a law in it, its checkpoints, and the policy that uses it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from evo_kernel.errors import UserError
+from evo_kernel.types import Credit, Strategy
+from operators.macro.catalogue import STOP
+from tests.operators.learning.planted import FAILS, HEALTHY, SPILLED, planted
+
+torch = pytest.importorskip("torch")
+
+from operators.learning import checkpoint  # noqa: E402
+from operators.learning.ablations import without_hierarchy, without_masks  # noqa: E402
+from operators.learning.evaluation import regret, walked  # noqa: E402
+from operators.learning.imitation import OfflineSettings, imitate, weighted  # noqa: E402
+from operators.learning.network import Network, NetworkSettings  # noqa: E402
+from operators.learning.ppo import Moment, PpoSettings, Walks, ppo  # noqa: E402
+from operators.learning.sight import EARNED, Earnings, Outcome, Seen, Sight  # noqa: E402
+from operators.learning.values import Decisions, Values, decision, learnable, parted, shortfall  # noqa: E402
+from operators.macro.policies import UniformPolicy  # noqa: E402
+from operators.macro.trained import TrainedPolicy  # noqa: E402
+
+TINY = NetworkSettings(width=32, layers=1, heads=2, dropout=0.0, blind=0.2)
+
+
+@pytest.fixture(scope="module")
+def tree():
+    return planted(problems=8, steps=2, held_out=2)
+
+
+@pytest.fixture(scope="module")
+def imitator(tree):
+    torch.manual_seed(0)
+    model = Network(TINY)
+    steps = imitate(model, tree.within("train"), OfflineSettings(lr=3e-3, batch=16), np.random.default_rng(0))
+    losses = [report.numbers["loss"] for report in itertools.islice(steps, 120)]
+    assert np.mean(losses[-20:]) < 0.5 * np.mean(losses[:20])
+    return model.eval()
+
+
+def roots(tree, split):
+    return [decision(tree, root) for root in tree.roots(split)]
+
+
+def favourite(model, sight: Sight) -> str:
+    with torch.inference_mode():
+        return sight.offered[int(model([sight])[0][0].argmax())].name
+
+
+def laws(tree, model):
+    """(what the model would do first, what the law of that problem says) of every held-out problem."""
+    told = []
+    for sight in roots(tree, "held-out"):
+        law = SPILLED if sight.context[12] else HEALTHY
+        told.append((favourite(model, sight), {name for name, gain in law.items() if gain >= 0.3}))
+    return told
+
+
+# -- the network -----------------------------------------------------------------------------------------------------
+
+
+def test_a_decision_scores_the_same_alone_and_among_others(tree):
+    torch.manual_seed(1)
+    model = Network(TINY).eval()
+    state = learnable(tree)[0]
+    long, short = decision(tree, state), decision(tree, state, [0, 2, 3])
+    short = dataclasses.replace(short, text="x", path=(Outcome(STOP),))
+    with torch.inference_mode():
+        both, values = model([long, short])
+        alone, value = model([short])
+    count = len(short.offered)
+    assert torch.allclose(both[1, :count], alone[0], atol=1e-5) and torch.allclose(values[1], value[0], atol=1e-5)
+    assert torch.isinf(both[1, count:]).all() and len(long.offered) == both.shape[1]
+
+
+def test_what_is_hidden_does_not_move_the_scores(tree):
+    torch.manual_seed(1)
+    blind = Network(dataclasses.replace(TINY, seen=Seen(source=False, history=False, plan=False))).eval()
+    seeing = Network(TINY).eval()
+    sight = roots(tree, "train")[0]
+    other = dataclasses.replace(
+        sight, text="another", path=(Outcome(sight.offered[0]),), earned=(Outcome(sight.offered[1], 0.4),),
+        context=(*sight.context[:12], 1.0 - sight.context[12], *sight.context[13:]), shares=(("k", 0.5),),
+    )  # fmt: skip
+    with torch.inference_mode():
+        assert torch.equal(blind([sight])[0], blind([other])[0])
+        assert not torch.allclose(seeing([sight])[0], seeing([other])[0])
+
+
+# -- learning --------------------------------------------------------------------------------------------------------
+
+
+def test_values_look_ahead_and_discount(tree):
+    values, root = Values(tree, discount=0.5), tree.roots("train")[0]
+    edges = tree.edges(root.id)
+    by_name = {edge.strategy.split("@")[0]: edge for edge in edges.values()}
+    assert values.action(by_name["hoist"], 8) == pytest.approx(0.5 + 0.5 * 0.3)
+    assert values.action(by_name["hoist"], 1) == pytest.approx(0.5)
+    assert values.action(by_name["cache-hints"], 8) == pytest.approx(0.5 * 0.5)
+    assert values.action(by_name[FAILS], 8) == -values.failure
+    worth = values.offers(root, decision(tree, root))
+    assert worth[-1] == -values.stop and len(worth) == len(edges) + 1
+
+
+def test_imitation_carries_the_law_to_problems_that_it_never_saw(tree, imitator):
+    assert all(first in wanted for first, wanted in laws(tree, imitator))
+    untrained = Network(TINY).eval()
+    assert shortfall(imitator, tree.within("held-out")) < 0.3 * shortfall(untrained, tree.within("held-out"))
+
+
+def test_regression_on_stored_transitions_finds_the_law_too(tree):
+    torch.manual_seed(0)
+    model = Network(TINY)
+    settings = OfflineSettings(lr=3e-3, batch=16, temperature=0.1)
+    for _ in itertools.islice(weighted(model, tree.within("train"), settings, np.random.default_rng(0)), 150):
+        pass
+    assert all(first in wanted for first, wanted in laws(tree, model.eval()))
+
+
+def test_ppo_earns_more_than_it_did(tree):
+    torch.manual_seed(0)
+    model = Network(TINY)
+    model.policy_lr = 3e-3
+    settings = PpoSettings(warm_up=64, walks=16)
+    steps = itertools.islice(ppo(model, tree.within("train"), settings, np.random.default_rng(0)), 30)
+    reports = [report.numbers for report in steps]
+    earned = [one["reward"] for one in reports if "reward" in one]
+    assert np.mean(earned[-8:]) > np.mean(earned[:8]) + 0.1
+    assert reports[0]["kl"] == pytest.approx(0.0, abs=1e-5), "while the critic warms up the policy stays"
+
+
+def test_advantages_are_those_of_the_formula(tree):
+    walks = Walks(tree.within("train"), PpoSettings(walks=1, gamma=0.9, lam=0.5), np.random.default_rng(0))
+    sight = roots(tree, "train")[0]
+    row = [Moment(sight, 0, 0.0, value, reward, over) for value, reward, over in ((1, 0, 0), (2, 1, 1), (3, 0, 0))]
+    walks._credit(row, 4.0)
+    last = 0.9 * 4 - 3
+    assert [one.advantage for one in row] == pytest.approx([0.9 * 2 - 1 + 0.45 * (1 - 2), 1 - 2, last])
+    assert row[0].wanted == pytest.approx(row[0].advantage + 1)
+
+
+def test_tasks_that_are_kept_back_and_held_out_are_not_learnt_from(tree):
+    learnt, kept = parted(tree)
+    assert {one.task for one in learnt.problems.values()} == {f"task{number}" for number in (0, 1, 2, 4, 5)}
+    assert {one.task for one in kept.problems.values()} == {"task3"}
+    assert all(state.task in learnt.problems for state in learnt.states.values())
+
+
+def test_decisions_are_drawn_with_and_without_a_past(tree):
+    drawn = Decisions(tree, np.random.default_rng(0))
+    root = tree.roots("train")[0]
+    sights = [drawn.at(root) for _ in range(40)]
+    assert {bool(sight.tried) for sight in sights} == {bool(sight.earned) for sight in sights} == {True, False}
+    for sight in sights:
+        assert sight.offered[-1] == STOP and len(sight.earned) <= EARNED
+        assert not {one.strategy.key for one in sight.tried} & {one.key for one in sight.offered}
+
+
+# -- checkpoints and the policy --------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_gives_the_same_scores(tree, imitator, tmp_path):
+    size = checkpoint.save(tmp_path / "p.pt", imitator, {"seconds": 1.5})
+    model, about = checkpoint.load(tmp_path / "p.pt")
+    sights = roots(tree, "held-out")
+    with torch.inference_mode():
+        assert torch.equal(model(sights)[0], imitator(sights)[0])
+    assert about == {"seconds": 1.5} and size == (tmp_path / "p.pt").stat().st_size < checkpoint.LARGEST
+
+
+BOMB = Path(tempfile.gettempdir()) / "evo-kernel-no-code-runs-from-a-checkpoint"
+
+
+class Bomb:
+    def __reduce__(self):
+        return (Path.touch, (BOMB,))
+
+
+@pytest.mark.parametrize("change", [{"version": 99}, {"format": "x"}, {"kind": "x"}, {"model": {}}, {"bomb": Bomb()}])
+def test_other_files_are_refused_with_a_sentence(imitator, tmp_path, change):
+    path = tmp_path / "p.pt"
+    checkpoint.save(path, imitator, {})
+    torch.save(torch.load(path, weights_only=True) | change, path)
+    with pytest.raises(UserError, match=r"train policy|update"):
+        checkpoint.load(path)
+    path.write_bytes(b"no checkpoint")
+    with pytest.raises(UserError, match="train policy"):
+        checkpoint.load(path)
+    with pytest.raises(UserError, match="cannot be read"):
+        checkpoint.load(tmp_path / "absent.pt")
+    assert not BOMB.exists()
+
+
+def test_a_trained_policy_has_far_less_regret_and_can_be_ablated(tree, imitator):
+    def found(make, walk=walked):
+        return regret(tree, make, seeds=range(2), episodes=2, walk=walk).interval.mean
+
+    uniform, trained = found(lambda _: UniformPolicy()), found(lambda _: TrainedPolicy(imitator))
+    assert trained < 0.5 * uniform
+    for walk in (without_masks, without_hierarchy):
+        assert 0 <= found(lambda _: TrainedPolicy(imitator), walk) < tree.best_gain(tree.roots("held-out")[0].id)
+
+
+def test_propensities_are_drawn_from_and_bounded(tree, imitator):
+    policy, root = TrainedPolicy(imitator, explore=0.2), tree.roots("held-out")[0]
+    offered = (*tree.offered(root.id), STOP)
+    state = tree.macro_state(root.id)
+    one, two = (policy.choose(state, offered, np.random.default_rng(3)) for _ in range(2))
+    assert one == two and one.policy == "trained" and one.offered == offered
+    assert sum(one.probabilities) == pytest.approx(1) and min(one.probabilities) >= 0.2 / len(offered) - 1e-9
+    with pytest.raises(ValueError, match="explore"):
+        TrainedPolicy(imitator, explore=2)
+
+
+def test_it_sees_what_its_choices_earned(tree, imitator):
+    policy, root = TrainedPolicy(imitator), tree.roots("held-out")[0]
+    state, offered = tree.macro_state(root.id), (*tree.offered(root.id), STOP)
+    before = policy.propensities(state, offered)
+    chosen = policy.choose(state, offered, np.random.default_rng(0))
+    policy.learn(Credit(1, 1, "mtmc", "x", True, 1.0, 1.0, 1, chosen))
+    assert np.array_equal(policy.propensities(state, offered), before), "a descendant's share is none of its own"
+    policy.learn(Credit(1, 1, "mtmc", "x", True, -1.0, -1.0, 0, chosen))
+    assert not np.array_equal(policy.propensities(state, offered), before)
+
+
+def test_earnings_are_means_of_the_latest_actions():
+    earnings = Earnings()
+    for number in range(EARNED + 1):
+        earnings.add(Strategy(f"s{number}", "memory"), 0.1)
+    earnings.add(Strategy("s1", "memory"), 0.3)
+    found = earnings.outcomes
+    assert len(found) == EARNED and found[-1] == Outcome(Strategy("s1", "memory"), pytest.approx(0.2))
+    assert "s0" not in {one.strategy.name for one in found}
