@@ -1,10 +1,13 @@
 """What all tests share."""
 
+import os
 import socket
 from collections.abc import Iterator
 from typing import BinaryIO
 
 import pytest
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the command line does: small matrices, other threads at work
 
 from evo_kernel.fitness.confined.zygote import Zygote
 from tests.support.nursery import Born, Nurseries

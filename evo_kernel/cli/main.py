@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import os
 import signal
@@ -12,6 +11,7 @@ from types import FrameType
 
 import click
 
+from evo_kernel.cli.lazy import LazyGroup
 from evo_kernel.errors import EvoKernelError, UserError
 
 COMMANDS = {
@@ -33,6 +33,7 @@ COMMANDS = {
     "tell": ("evo_kernel.cli.asking", "tell"),
     "mcp": ("evo_kernel.cli.mcp", "mcp"),
     "agent": ("evo_kernel.cli.agent", "agent"),
+    "train": ("evo_kernel.cli.train", "train"),
     "doctor": ("evo_kernel.cli.doctor", "doctor"),
 }
 SUMMARIES = {
@@ -54,33 +55,15 @@ SUMMARIES = {
     "tell": "Hand in a kernel for an attempt, and get its verdict.",
     "mcp": "Serve the workbench to coding agents over MCP.",
     "agent": "Let any command-line coding agent work on a population.",
+    "train": "Grow a tree of transitions, and train policies and coders on it.",
     "doctor": "What this machine can do, and what to mend.",
 }
 
 
-class _Commands(click.Group):
-    """A group whose commands are imported on demand."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        del ctx
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        del ctx
-        if cmd_name not in COMMANDS:
-            return None
-        module, name = COMMANDS[cmd_name]
-        return getattr(importlib.import_module(module), name)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands from their summaries, so that help imports none of them."""
-        del ctx
-        with formatter.section("Commands"):
-            formatter.write_dl(list(SUMMARIES.items()))
-
-
 @click.command(
-    cls=_Commands,
+    cls=LazyGroup,
+    modules=COMMANDS,
+    summaries=SUMMARIES,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 done; 1 a kernel did not pass, or nothing was found; 2 a mistake that you can mend; "
     "3 the machine failed; 130 interrupted.",

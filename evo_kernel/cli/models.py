@@ -87,7 +87,7 @@ def _one(
     purse: Purse,
     stop: threading.Event,
 ) -> Model:
-    if one.name.partition(":")[0] in ("scripted", "replay"):
+    if one.name.partition(":")[0] in ("scripted", "replay", "scratch"):
         return open_model([one.name], np.random.default_rng(config.seed))
     if one.base_url is None and one.api_key_env is None and (reason := unready(one.name)):
         raise ConfigError(reason)
@@ -126,7 +126,7 @@ def price_of(one: ModelConfig) -> Price | None:
 
 def known_price(one: ModelConfig) -> Price | None:
     """As configured, else as litellm's own table has it."""
-    if one.name.partition(":")[0] in ("scripted", "replay"):
+    if one.name.partition(":")[0] in ("scripted", "replay", "scratch"):
         return Price(0.0, 0.0)
     return price_of(one) or LiteLLMModel(one.name, one.base_url).price
 

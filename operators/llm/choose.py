@@ -1,4 +1,5 @@
-"""From what a user names to a model: `provider/name`, `scripted`, `scripted:FILE`, `replay:FILE`, or several."""
+"""From what a user names to a model: `provider/name`, `scripted`, `scripted:FILE`, `replay:FILE`, `scratch:FILE` (a
+coder that `train coder` made), or several."""
 
 from __future__ import annotations
 
@@ -36,6 +37,10 @@ def _one(name: str, wire: Wire, settings: dict[str, Any]) -> Model:
     kind, _, path = name.partition(":")
     if kind == "replay":
         return Replayer(Path(path))
+    if kind == "scratch":
+        from operators.learning.coder.scratch.coder import ScratchModel  # torch, which no other model needs here
+
+        return ScratchModel.from_file(Path(path), name)
     if kind == "scripted":
         return ScriptedModel.from_file(Path(path), name) if path else ScriptedModel()
     return LiteLLMModel(name, wire=wire, **settings)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
 import pytest
 
+from evo_kernel.cli import manual
 from evo_kernel.cli.main import COMMANDS, SUMMARIES, cli
 from evo_kernel.config import Config, keys, load_config
 from evo_kernel.errors import ConfigError
@@ -103,3 +104,18 @@ def test_overrides_reach_nested_keys() -> None:
     with pytest.raises(Exception, match="frozen"):
         config.seed = 1  # type: ignore[misc]
     assert isinstance(Config.model_validate(config.model_dump(mode="json")), Config)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("commands.md", manual.commands), ("configuration.md", manual.configuration)]
+)
+def test_the_manual_is_current(name: str, text: Callable[[], str]) -> None:
+    """So every command, option and key is in it."""
+    assert (ROOT / "docs" / name).read_text() == text(), "run `python -m evo_kernel.cli.manual docs`"
+
+
+def test_the_manual_would_show_what_is_missing() -> None:
+    text = manual.commands()
+    assert all(f"## evo-kernel {name}\n" in text for name, _ in commands(cli))
+    assert "python -m" not in text.split("## evo-kernel run")[1] and "\b" not in text
+    assert all(f"| `{name}` |" in manual.configuration() for name, _, _ in keys())

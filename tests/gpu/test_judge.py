@@ -15,7 +15,7 @@ QUICK = JudgeSettings(tune_plans=0, deadline_s=20.0)
 def test_seeds_are_measured(name):
     task = load(name)
     assert task.seed is not None
-    with open_judge(task, device="cuda", settings=QUICK) as judge:
+    with open_judge(task, device="cuda", settings=JudgeSettings(tune_plans=0)) as judge:
         evaluation = judge.evaluate(task.seed, Purpose.SCORE)
         assert judge.environment.kind == "measured"
         assert evaluation.status is Status.PASSED, evaluation.reason

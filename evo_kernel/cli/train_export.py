@@ -1,0 +1,124 @@
+"""`train export-sft`: what searches found, as examples to learn from."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import click
+
+from evo_kernel.cli.options import JSON
+from evo_kernel.errors import UserError
+
+
+@click.command("export-sft")
+@click.argument("sources", nargs=-1, type=click.Path(path_type=Path))
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path), help="The file of examples to write (JSON lines)."
+)
+@click.option("--walks", default=0, show_default=True, help="Examples that the offline rewriter makes besides.")
+@click.option("--task", "tasks", multiple=True, help="Walk on this task; again for more. Default: every built-in one.")
+@click.option("--judge", "judging", is_flag=True, help="Judge what the rewriter made; else it has no verdict.")
+@click.option("--unjudged", is_flag=True, help="Keep examples that nobody judged.")
+@click.option("--any-witness", is_flag=True, help="Keep edits whose strategy does not show in the plan.")
+@click.option("--min-gain", type=float, help="Least log(parent's time ÷ child's); 0 keeps what is not slower.")
+@click.option("--strategy", "strategies", multiple=True, help="Keep this strategy of the catalogue; again for more.")
+@click.option("--held-out", multiple=True, help="A family or a task that is not trained on; again for more.")
+@click.option("--split", type=click.Choice(["all", "train", "held-out"]), default="all", show_default=True)
+@click.option("--prompt", type=click.Choice(["short", "run"]), default="short", show_default=True,
+              help="How the model is asked: in short, or as the coder of a run is.")  # fmt: skip
+@click.option("--most", default=0, show_default=True, help="Characters of a kernel at most; 0: any number.")
+@click.option("--seed", default=0, show_default=True, help="Of the walks.")
+@click.option("--workers", default=1, show_default=True, help="Processes that walk, and kernels judged at once.")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@JSON
+def export_sft(
+    sources: tuple[Path, ...],
+    out: Path,
+    walks: int,
+    tasks: tuple[str, ...],
+    judging: bool,
+    unjudged: bool,
+    any_witness: bool,
+    min_gain: float | None,
+    strategies: tuple[str, ...],
+    held_out: tuple[str, ...],
+    split: str,
+    prompt: str,
+    most: int,
+    seed: int,
+    workers: int,
+    device: str,
+    as_json: bool,
+) -> None:
+    """Write examples of edits for the supervised training of a coder.
+
+    SOURCES are population files and trees of transitions. An example is a task, a parent kernel and a strategy, and
+    the edit that came of them, with the reasoning where an agent wrote it: a conversation that TRL reads as it is.
+    Kept are edits that passed, whose strategy shows in the plan; each once. Families of tasks are never split.
+
+    \b
+    evo-kernel train export-sft softmax.db matmul.db --out edits.jsonl --min-gain 0
+    evo-kernel train export-sft --walks 4000 --unjudged --held-out softmax --out walks.jsonl
+    """
+    from operators.learning.coder.examples import Wanted, kept, write
+
+    if not sources and not walks:
+        raise UserError(
+            "nothing to export: name populations or trees, or let the rewriter make examples with --walks N"
+        )
+    wanted = Wanted(not any_witness, min_gain, unjudged, frozenset(strategies), most)
+    found = list(kept(_all(sources, wanted, prompt, walks, tasks, seed, workers, judging, device), wanted, held_out))
+    chosen = [one for one in found if split in ("all", one.split)]
+    if not chosen:
+        raise UserError(
+            "no example was left. Filters: passed, with its strategy seen in the plan (--any-witness), gain "
+            f"{'any' if min_gain is None else min_gain} (--min-gain), judged (--unjudged), split {split}."
+        )
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write(out, chosen, _about)
+    counts: dict[str, Any] = {
+        "examples": len(chosen),
+        "splits": dict(Counter(one.split for one in chosen)),
+        "families": dict(Counter(one.family for one in chosen)),
+        "strategies": dict(Counter(one.strategy.name for one in chosen)),
+        "with_reasoning": sum(bool(one.reasoning) for one in chosen),
+        "out": str(out),
+    }
+    if as_json:
+        click.echo(json.dumps(counts))
+        return
+    click.echo(f"{len(chosen)} examples in {out}, {counts['with_reasoning']} with reasoning")
+    for what in ("splits", "families", "strategies"):
+        click.echo(f"  {what}: " + ", ".join(f"{name} {count}" for name, count in sorted(counts[what].items())))
+
+
+def _all(
+    sources: Sequence[Path], wanted: Any, prompt: str, walks: int, tasks: Sequence[str], seed: int, workers: int,
+    judging: bool, device: str,
+) -> Iterator[Any]:  # fmt: skip
+    from evo_kernel.cli.train_examples import examples_in, judged, walked
+    from evo_kernel.cli.train_judging import BenchSettings, JudgeBench
+    from evo_kernel.tasks.loading import builtin_names
+
+    for path in sources:
+        yield from examples_in(path, wanted, prompt == "run")
+    if walks:
+        made = walked(tasks or builtin_names(), walks, seed, max(1, workers), wanted.characters, wanted.strategies)
+        if judging:
+            with JudgeBench(BenchSettings(device=device, threads=max(2, workers))) as bench:
+                made = judged(made, bench)
+        yield from made
+
+
+@cache
+def _about(task: str) -> str:
+    """The task in a sentence, where it is one that can be loaded here."""
+    from evo_kernel.tasks.loading import builtin_names, load
+
+    name = task.partition("@")[0]
+    return load(name).description if name in builtin_names() else ""

@@ -1,0 +1,198 @@
+"""What a coder learns from: (task, parent kernel, strategy) -> the kernel that came of it, and why.
+
+A file of examples is JSON lines: a conversation in `messages` (what TRL and most trainers read), and beside it the
+columns that our own loops and the reward need: task, family, split, parent, child, action, gain, witnessed, origin.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from evo_kernel.errors import UserError
+from evo_kernel.types import Status, Strategy
+from operators.learning.coder.answers import answer_text, reasoning_of
+from operators.learning.evidence import strategy_data, strategy_of
+from operators.learning.families import HELD_OUT, family_of
+from operators.learning.tree import Tree
+from operators.llm.transcript import unpack
+from operators.macro.catalogue import description
+from operators.micro.edit_blocks import given_up, parse
+from operators.micro.llm_coder import strategy_text
+
+MOST_REASONING = 4000  # characters of what an agent wrote beside its edit
+
+SYSTEM = """You make GPU kernels written in Triton faster, one structural change at a time. You are given a task, its \
+kernel and one strategy. Carry out this strategy and nothing else; the results must stay the same. Answer with \
+search/replace blocks, or with the whole file in one ```python fence.
+
+A block, each marker alone on its line; the lines to find must stand in the source once, exactly:
+<<<<<<< SEARCH
+lines as they stand
+=======
+lines as they become
+>>>>>>> REPLACE"""
+
+
+@dataclass(frozen=True)
+class Example:
+    """One edit. `gain`: log(parent's time ÷ child's); None where they were not both timed in one environment.
+
+    `status`: the judge's verdict on the child; None where nobody judged it. `origin`: where it comes from.
+    """
+
+    task: str
+    parent: str = field(repr=False)
+    child: str = field(repr=False)
+    strategy: Strategy
+    status: Status | None = None
+    witnessed: bool = False
+    gain: float | None = None
+    reasoning: str = field(default="", repr=False)
+    origin: str = ""
+    family: str = ""
+    split: str = "train"
+    messages: tuple[Mapping[str, str], ...] = field(default=(), repr=False)  # how the coder of a run is asked
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """Examples with one key are one: the same edit, whoever made it."""
+        return self.task, self.parent.strip(), self.strategy.key, self.child.strip()
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which are kept. `gain`: least log gain; None: any, unknown too. `unjudged`: also those that nobody judged."""
+
+    witnessed: bool = True
+    gain: float | None = None
+    unjudged: bool = False
+    strategies: frozenset[str] = frozenset()  # names; empty: all
+    characters: int = 0  # of parent and child each at most; 0: any
+
+    def fits(self, one: Example) -> bool:
+        if one.status is None:
+            return self.unjudged and self._named(one)
+        if one.status is not Status.PASSED or (self.witnessed and not one.witnessed):
+            return False
+        if self.gain is not None and (one.gain is None or one.gain < self.gain):
+            return False
+        return self._named(one)
+
+    def _named(self, one: Example) -> bool:
+        fits = not self.characters or max(len(one.parent), len(one.child)) <= self.characters
+        return fits and (not self.strategies or one.strategy.name in self.strategies)
+
+
+def placed(one: Example, held_out: Sequence[str]) -> Example:
+    """With family and split. `held_out`: families, or names of tasks; empty: as in the trees that are shipped."""
+    task = one.task.partition("@")[0]
+    family = one.family or family_of(task)
+    out = family in (held_out or HELD_OUT) or task in held_out
+    return replace(one, family=family, split="held-out" if out else "train")
+
+
+def kept(examples: Iterable[Example], wanted: Wanted, held_out: Sequence[str] = ()) -> Iterator[Example]:
+    """Those that are wanted, each once, with family and split."""
+    seen: set[tuple[str, str, str, str]] = set()
+    for one in examples:
+        if wanted.fits(one) and one.key not in seen and one.parent.strip() != one.child.strip():
+            seen.add(one.key)
+            yield placed(one, held_out) if not one.family or held_out else one
+
+
+def of_tree(tree: Tree, origin: str = "tree") -> Iterator[Example]:
+    """Every edge of a tree whose child is known; family and split are the tree's."""
+    for state in tree.states.values():
+        offers = {strategy.key: strategy for strategy in state.offers}
+        for key, edge in tree.edges(state.id).items():
+            if edge.child is None or edge.status is None or key not in offers or edge.child == state.id:
+                continue
+            yield Example(
+                task=state.task, parent=state.text, child=tree.states[edge.child].text, strategy=offers[key],
+                status=edge.status, witnessed=edge.witnessed, gain=edge.log_gain, origin=origin,
+                family=state.family, split=state.split,
+            )  # fmt: skip
+
+
+def reasoning_in(calls: Sequence[Any]) -> str:
+    """What the agent wrote beside its last edit, from the calls of a proposal; empty of a rewriter."""
+    for call in reversed(calls):
+        try:
+            said = (unpack(call.messages).get("reply") or {}).get("content") or ""
+            if not isinstance(said, str) or given_up(said):
+                continue
+            parse(said)  # an answer that holds an edit: others came to nothing
+        except (ValueError, AttributeError, zlib.error):  # malformed; or kept by another version, or cut off
+            continue
+        return reasoning_of(said)[:MOST_REASONING]
+    return ""
+
+
+# -- conversations and files -----------------------------------------------------------------------------------------
+
+
+def request(one: Example, about: str = "") -> list[dict[str, str]]:
+    """What the model is asked: system and user. `about`: the task in a sentence."""
+    if one.messages:
+        return [dict(message) for message in one.messages]
+    task = f"Task {one.task}" + (f": {about.strip()}" if about.strip() else "")
+    said = strategy_text(one.strategy, description(one.strategy))
+    user = f"{task}\n\nThe strategy to carry out\n{said}\n\nThe kernel\n```python\n{one.parent.rstrip()}\n```"
+    return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": user}]
+
+
+def row(one: Example, about: str = "") -> dict[str, Any]:
+    """The line of a file."""
+    answer = {"role": "assistant", "content": answer_text(one.parent, one.child, one.reasoning)}
+    gain = one.gain if one.gain is not None and math.isfinite(one.gain) else None
+    return {
+        "messages": [*request(one, about), answer], "task": one.task, "family": one.family, "split": one.split,
+        "strategy": one.strategy.key, "action": json.dumps(strategy_data(one.strategy)), "parent": one.parent,
+        "child": one.child, "gain": gain, "witnessed": one.witnessed,
+        "status": None if one.status is None else str(one.status), "origin": one.origin,
+    }  # fmt: skip
+
+
+def write(path: Path, examples: Iterable[Example], about: Callable[[str], str] = lambda task: "") -> int:
+    """Writes a file, whole or not at all; returns how many lines it has."""
+    part, count = path.with_name(path.name + ".part"), 0
+    with part.open("w", encoding="utf-8") as file:
+        for one in examples:
+            file.write(json.dumps(row(one, about(one.task)), ensure_ascii=False) + "\n")
+            count += 1
+    part.replace(path)
+    return count
+
+
+def read(path: Path) -> list[Example]:
+    """Raises UserError with the line that is none."""
+    found: list[Example] = []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: the examples cannot be read: {error}.") from None
+    for number, line in enumerate(lines, start=1):
+        try:
+            data = json.loads(line)
+            said = data["messages"]
+            found.append(
+                Example(
+                    task=data["task"], parent=data["parent"], child=data["child"],
+                    strategy=strategy_of(json.loads(data["action"])),
+                    status=None if data["status"] is None else Status(data["status"]), witnessed=data["witnessed"],
+                    gain=data["gain"], reasoning=reasoning_of(said[-1]["content"]), origin=data["origin"],
+                    family=data["family"], split=data["split"], messages=tuple(said[:-1]),
+                )
+            )  # fmt: skip
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise UserError(
+                f"{path}, line {number}: no example ({type(error).__name__}: {error}). "
+                "Write the file with `evo-kernel train export-sft`."
+            ) from None
+    return found

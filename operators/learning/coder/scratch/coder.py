@@ -1,0 +1,99 @@
+"""A trained coder at the door to models: `--model scratch:PATH`, like any other model's name.
+
+It reads the strategy and the source out of the conversation that `micro.llm_coder` opens, and answers with blocks. It
+knows nothing but edits: of choices that a policy asks for it takes the first, and repairs are fresh answers.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from evo_kernel.types import Call, Strategy
+from operators.learning.coder.answers import answer_text, kernel_of
+from operators.learning.coder.scratch.prompts import prompt_tokens
+from operators.learning.coder.scratch.sampling import sample
+from operators.learning.coder.scratch.training import Trained, load_coder
+from operators.llm.base import Message, ModelFailed, Reply, Tool
+from operators.llm.scripted import smallest
+from operators.llm.transcript import message_data, pack, request_data
+from operators.micro.edit_blocks import GIVE_UP
+
+_SOURCE = re.compile(r"^#+ Source[^\n]*\n(?:[^`\n]*\n)*?```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_STRATEGY = re.compile(r"^\*\*([a-z0-9-]+)\*\* \(([a-z-]+)\): .*(?:\nWhere: (.*)\.)?((?:\n\w+: .*)*)", re.MULTILINE)
+MOST = 512  # tokens of an answer
+
+
+class ScratchModel:
+    """Thread-safe: answers are made one at a time, on the device that the coder lies on."""
+
+    def __init__(self, coder: Trained, name: str, temperature: float = 0.8, seed: int = 0) -> None:
+        self.name, self._coder, self._temperature = name, coder, temperature
+        self._generator = torch.Generator(coder.device).manual_seed(seed)
+        self._lock = threading.Lock()
+
+    @classmethod
+    def from_file(cls, path: Path, name: str) -> ScratchModel:
+        """On a GPU where there is one. Raises UserError."""
+        device = "cuda" if torch.version.cuda is not None and torch.cuda.is_available() else "cpu"
+        coder, _about = load_coder(path, device)
+        return cls(coder, name)
+
+    def complete(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Tool] = (),
+        schema: Mapping[str, Any] | None = None,
+        max_tokens: int | None = None,
+    ) -> Reply:
+        began = time.monotonic()
+        prompt, said, tokens = 0, "", 0
+        if schema is not None:
+            said = json.dumps(smallest(schema))
+        else:
+            strategy, source = asked("\n".join(one.content for one in messages if one.role == "user"))
+            if strategy is None or not source:
+                raise ModelFailed("this coder carries strategies out on a source, and was given none", "invalid")
+            prompt, said, tokens = self._edit(strategy, source, max_tokens or MOST)
+        message = Message("assistant", said)
+        call = Call(
+            model=self.name, tokens_in=prompt, tokens_out=tokens, dollars=0.0, wall_s=time.monotonic() - began,
+            messages=pack(request_data(messages, tools, schema, max_tokens), message_data(message)),
+        )  # fmt: skip
+        return Reply(message, call)
+
+    def _edit(self, strategy: Strategy, source: str, most: int) -> tuple[int, str, int]:
+        """Tokens asked, the answer with blocks, tokens answered."""
+        prompt = prompt_tokens(self._coder.vocabulary, strategy, source)
+        if len(prompt) >= self._coder.network.shape.context:
+            raise ModelFailed(f"a source of {len(prompt)} tokens is too long for this coder", "too long")
+        with self._lock:
+            (answer,) = sample(
+                self._coder.network, [prompt], temperature=self._temperature, most=min(most, MOST),
+                generator=self._generator,
+            )  # fmt: skip
+        written = kernel_of(self._coder.vocabulary.decode(answer), source)
+        if written.text is None:
+            return len(prompt), f"{GIVE_UP} {written.fault}", len(answer)
+        return len(prompt), answer_text(source, written.text), len(answer)
+
+
+def asked(text: str) -> tuple[Strategy | None, str]:
+    """The last strategy and the last source that a conversation shows."""
+    sources, strategies = _SOURCE.findall(text), list(_STRATEGY.finditer(text))
+    if not strategies:
+        return None, sources[-1] if sources else ""
+    name, family, region, rest = strategies[-1].groups()
+    parameters = tuple(
+        (key, int(value) if value.lstrip("-").isdecimal() else value)
+        for key, _, value in (line.partition(": ") for line in (rest or "").strip().split("\n") if line)
+    )
+    return Strategy(name, family, region or "", parameters), sources[-1] if sources else ""

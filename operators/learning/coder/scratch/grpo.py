@@ -1,0 +1,195 @@
+"""Group-relative policy optimisation: several answers to each request, judged; better than the group's mean is good.
+
+Advantages are (reward - mean) / deviation within a group (Shao et al. 2024, arXiv:2402.03300); the clipped objective is
+averaged over tokens (Yu et al. 2025, arXiv:2503.14476), so that long answers count by their length; the k3 estimate of
+the divergence from the supervised network holds it near. Groups without a difference teach nothing and are left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from evo_kernel.types import Strategy
+from operators.learning.coder.rewards import Ask, Bench, Grade, RewardParts, grades
+from operators.learning.coder.scratch.network import Network
+from operators.learning.coder.scratch.prompts import prompt_tokens
+from operators.learning.coder.scratch.sampling import sample
+from operators.learning.coder.scratch.training import State, Tell, Trained, clipped_step, rate_at
+from operators.learning.coder.scratch.vocabulary import PAD
+
+
+@dataclass(frozen=True)
+class GrpoSettings:
+    """`groups` requests a step, `answers` to each. `passes`: times that a step's answers are learnt from."""
+
+    steps: int = 60
+    groups: int = 12
+    answers: int = 8
+    temperature: float = 1.0
+    most: int = 384  # tokens of an answer
+    rate: float = 3e-5  # ten times as much took a network of a million parameters apart in eight steps
+    warm_up: int = 3
+    clip: float = 0.2
+    divergence: float = 0.05  # weight of the k3 estimate
+    passes: int = 2
+    rows: int = 32  # answers in one backward pass
+    every: int = 5  # steps between checkpoints
+    seed: int = 0
+
+
+def train(
+    state: State,
+    reference: Network,
+    asks: Sequence[Ask],
+    bench: Bench,
+    parts: RewardParts,
+    settings: GrpoSettings,
+    tell: Tell,
+    keep: Callable[[], None],
+    stop: Callable[[], bool],
+) -> bool:
+    """Goes on from `state.step`; whether it came to its end. `reference`: the supervised network, which stays."""
+    while state.step < settings.steps and state.clock.share < 1.0:
+        if stop():
+            keep()
+            return False
+        rng = np.random.default_rng([settings.seed, 7, state.step])
+        chosen = [asks[at] for at in rng.choice(len(asks), settings.groups, replace=len(asks) < settings.groups)]
+        repeated = [ask for ask in chosen for _ in range(settings.answers)]
+        prompts, answers = answered(state.coder, repeated, settings, int(rng.integers(1 << 62)))
+        said = [state.coder.vocabulary.decode(answer) for answer in answers]
+        found = grades(repeated, said, bench, parts)
+        share = max(state.step / settings.steps, state.clock.share)
+        rate = rate_at(state.step, share, settings.rate, settings.warm_up, least=0.3)
+        learnt = _learn(state, reference, prompts, answers, _advantages(found, settings.answers), settings, rate)
+        state.step += 1
+        tell(
+            {"stage": "grpo", "step": state.step, **summary(found), **learnt, "seconds": round(state.clock.spent_s, 1)}
+        )
+        if state.step % settings.every == 0:
+            keep()
+    keep()
+    return True
+
+
+def answered(
+    coder: Trained, asks: Sequence[Ask], settings: GrpoSettings, seed: int, rows: int = 256
+) -> tuple[list[tuple[int, ...]], list[list[int]]]:
+    """Prompts and sampled answers, one for each ask; requests that do not fit the context get an empty answer."""
+    made: dict[tuple[str, str], tuple[int, ...]] = {}
+    prompts: list[tuple[int, ...]] = []
+    for ask in asks:
+        strategy = ask.strategy or Strategy("as-you-see-fit", "algorithm")
+        key = (strategy.key, ask.parent)
+        if key not in made:
+            made[key] = prompt_tokens(coder.vocabulary, strategy, ask.parent)
+        prompts.append(made[key])
+    generator = torch.Generator(coder.device).manual_seed(seed)
+    answers: list[list[int]] = [[] for _ in asks]
+    order = sorted(range(len(asks)), key=lambda at: len(prompts[at]))
+    for at in range(0, len(order), rows):
+        some = order[at : at + rows]
+        said = sample(
+            coder.network, [prompts[one] for one in some], temperature=settings.temperature, most=settings.most,
+            generator=generator,
+        )  # fmt: skip
+        for one, answer in zip(some, said, strict=True):
+            answers[one] = answer
+    return prompts, answers
+
+
+def summary(found: Sequence[Grade]) -> dict[str, float]:
+    """Means over what was judged: the reward, and the shares that are right, and right and witnessed."""
+    judged = [one for one in found if not math.isnan(one.reward)]
+    if not judged:
+        return {"reward": math.nan, "right": math.nan, "witnessed": math.nan, "edits": math.nan, "judged": 0.0}
+    return {
+        "reward": float(np.mean([one.reward for one in judged])),
+        "right": float(np.mean([one.right for one in judged])),
+        "witnessed": float(np.mean([one.right and one.witnessed for one in judged])),
+        "edits": float(np.mean([one.status != "no edit" for one in judged])),
+        "judged": len(judged) / len(found),
+    }
+
+
+def _advantages(found: Sequence[Grade], answers: int) -> Tensor:
+    """(groups · answers,): 0 for what was not judged, and in groups without a difference."""
+    rewards = np.array([one.reward for one in found]).reshape(-1, answers)
+    advantages = np.zeros_like(rewards)
+    for group, values in zip(advantages, rewards, strict=True):
+        known = ~np.isnan(values)
+        if known.sum() > 1 and values[known].std() > 1e-6:
+            group[known] = (values[known] - values[known].mean()) / (values[known].std() + 1e-4)
+    return torch.tensor(advantages.reshape(-1), dtype=torch.float32)
+
+
+def _learn(
+    state: State,
+    reference: Network,
+    prompts: Sequence[Sequence[int]],
+    answers: Sequence[Sequence[int]],
+    advantages: Tensor,
+    settings: GrpoSettings,
+    rate: float,
+) -> dict[str, float]:
+    network, device = state.coder.network, state.coder.device
+    useful = [at for at in range(len(answers)) if float(advantages[at]) != 0.0 and answers[at]]
+    useful.sort(key=lambda at: len(prompts[at]) + len(answers[at]))
+    parts = [useful[at : at + settings.rows] for at in range(0, len(useful), settings.rows)]
+    tokens = sum(len(answers[at]) for at in useful)
+    if not parts:
+        return {"divergence": 0.0, "learnt_from": 0.0}
+    batches = [_Batch.of([prompts[at] for at in part], [answers[at] for at in part], device) for part in parts]
+    with torch.no_grad():
+        old = [one.chances(network) for one in batches]
+        near = [one.chances(reference) for one in batches]
+    divergence = 0.0
+    for _ in range(settings.passes):
+        divergence = 0.0
+        for part, batch, before, anchor in zip(parts, batches, old, near, strict=True):
+            now, good = batch.chances(network), advantages[part].to(device)[:, None]
+            ratio = (now - before).exp()
+            gain = torch.minimum(ratio * good, ratio.clamp(1 - settings.clip, 1 + settings.clip) * good)
+            away = (anchor - now).exp() - (anchor - now) - 1
+            loss = (-(gain - settings.divergence * away) * batch.said).sum() / tokens
+            loss.backward()
+            divergence += float((away.detach() * batch.said).sum()) / tokens
+        clipped_step(network, state.optimiser, rate)
+    return {"divergence": divergence, "learnt_from": len(useful) / len(answers)}
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Prompts padded on the left, answers on the right. `said` (rows, longest answer): 1.0 where a token was said."""
+
+    tokens: Tensor
+    start: Tensor
+    said: Tensor
+
+    @staticmethod
+    def of(prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]], device: torch.device) -> _Batch:
+        asked, told = max(map(len, prompts)), max(map(len, answers))
+        rows = [
+            [PAD] * (asked - len(one)) + list(one) + list(two) + [PAD] * (told - len(two))
+            for one, two in zip(prompts, answers, strict=True)
+        ]
+        said = [[1.0] * len(two) + [0.0] * (told - len(two)) for two in answers]
+        start = torch.tensor([asked - len(one) for one in prompts], device=device)
+        return _Batch(torch.tensor(rows, device=device), start, torch.tensor(said, device=device))
+
+    def chances(self, network: Network) -> Tensor:
+        """Log probabilities of the answers' tokens (rows, longest answer)."""
+        told = self.said.shape[1]
+        device = self.tokens.device
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            features = network.features(self.tokens[:, :-1], self.start)[:, -told:]
+            logits = F.linear(features, network.embedding.weight)
+        found = torch.log_softmax(logits.float(), dim=-1)
+        return found.gather(-1, self.tokens[:, -told:, None])[..., 0] * self.said

@@ -1,0 +1,129 @@
+"""A decoder-only transformer: RMS norms before each block, rotary positions, gated feed-forward, tied embeddings.
+
+Each is the field's common form (Zhang & Sennrich 2019; Su et al. 2021; Shazeer 2020); nothing here is new. Batches are
+padded on the left when they are sampled, so that all rows end at one place; `start` says where each row begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Of a network. `context`: tokens of prompt and answer together at most."""
+
+    vocabulary: int
+    width: int = 384
+    layers: int = 8
+    heads: int = 6
+    context: int = 1536
+
+    def data(self) -> dict[str, int]:
+        return asdict(self)
+
+
+SIZES: Mapping[str, Mapping[str, int]] = {
+    "tiny": {"width": 32, "layers": 2, "heads": 2, "context": 1024},  # for tests
+    "mini": {"width": 128, "layers": 3, "heads": 4, "context": 768},  # 0.7 million parameters: a CPU, to see it move
+    "small": {"width": 192, "layers": 4, "heads": 4, "context": 1024},  # 2 million: a CPU, hours
+    "base": {"width": 384, "layers": 8, "heads": 6, "context": 1536},  # 15 million: a GPU, minutes
+}
+
+
+class Cache:
+    """Keys and values of what was read so far, (batch, heads, length, head width) a layer; filled up to `filled`."""
+
+    def __init__(self, shape: Shape, batch: int, length: int, like: Tensor) -> None:
+        size = (batch, shape.heads, length, shape.width // shape.heads)
+        self.keys = [like.new_empty(size) for _ in range(shape.layers)]
+        self.values = [like.new_empty(size) for _ in range(shape.layers)]
+        self.filled = 0
+
+
+class Network(nn.Module):
+    """Tokens (batch, length) -> logits (batch, length, vocabulary)."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.embedding = nn.Embedding(shape.vocabulary, shape.width)
+        self.blocks = nn.ModuleList(_Block(shape, number) for number in range(shape.layers))
+        self.norm = nn.RMSNorm(shape.width)
+        nn.init.normal_(self.embedding.weight, std=0.02)
+        turns = 10_000.0 ** (-torch.arange(0, shape.width // shape.heads, 2).float() / (shape.width // shape.heads))
+        angles = torch.arange(shape.context).float()[:, None] * turns
+        self.register_buffer("cosines", angles.cos(), persistent=False)
+        self.register_buffer("sines", angles.sin(), persistent=False)
+
+    def forward(self, tokens: Tensor, start: Tensor | None = None, cache: Cache | None = None) -> Tensor:
+        return F.linear(self.features(tokens, start, cache), self.embedding.weight)
+
+    def features(self, tokens: Tensor, start: Tensor | None = None, cache: Cache | None = None) -> Tensor:
+        """The last layer's output (batch, length, width). `start` (batch,): columns of padding on the left."""
+        before = cache.filled if cache is not None else 0
+        length = tokens.shape[1]
+        columns = torch.arange(before, before + length, device=tokens.device)
+        places = columns[None] if start is None else (columns[None] - start[:, None]).clamp(min=0)
+        turn = (self.cosines[places][:, None], self.sines[places][:, None])  # type: ignore[index]
+        mask = None
+        if start is not None:
+            seen = torch.arange(before + length, device=tokens.device)
+            causal = seen[None, :] <= columns[:, None]
+            mask = (causal[None] & (seen[None, None] >= start[:, None, None]))[:, None]
+            mask = mask | (seen == columns[:, None])[None, None]  # padding sees itself: an empty row is NaN
+        found = self.embedding(tokens)
+        for block in self.blocks:
+            found = block(found, turn, mask, cache)
+        if cache is not None:
+            cache.filled = before + length
+        return self.norm(found)
+
+    @property
+    def parameters_count(self) -> int:
+        return sum(one.numel() for one in self.parameters())
+
+
+class _Block(nn.Module):
+    def __init__(self, shape: Shape, number: int) -> None:
+        super().__init__()
+        width, hidden = shape.width, 8 * shape.width // 3 // 32 * 32 or 32
+        self.number, self.heads, self.scale = number, shape.heads, (2 * shape.layers) ** -0.5
+        self.norm_one, self.norm_two = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.inward, self.outward = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+        self.up, self.down = nn.Linear(width, 2 * hidden, bias=False), nn.Linear(hidden, width, bias=False)
+        for layer, std in ((self.inward, 0.02), (self.up, 0.02), (self.outward, 0.02 * self.scale)):
+            nn.init.normal_(layer.weight, std=std)
+        nn.init.normal_(self.down.weight, std=0.02 * self.scale)
+
+    def forward(self, found: Tensor, turn: tuple[Tensor, Tensor], mask: Tensor | None, cache: Cache | None) -> Tensor:
+        batch, length, width = found.shape
+        mixed = self.inward(self.norm_one(found)).view(batch, length, 3, self.heads, width // self.heads)
+        query, key, value = mixed.permute(2, 0, 3, 1, 4)
+        query, key = _turned(query, turn), _turned(key, turn)
+        if cache is not None:
+            end = cache.filled + length
+            cache.keys[self.number][:, :, cache.filled : end] = key
+            cache.values[self.number][:, :, cache.filled : end] = value
+            key, value = cache.keys[self.number][:, :, :end], cache.values[self.number][:, :, :end]
+        seen = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=mask is None and length > 1)
+        found = found + self.outward(seen.transpose(1, 2).reshape(batch, length, width))
+        gate, value = self.up(self.norm_two(found)).chunk(2, dim=-1)
+        return found + self.down(F.silu(gate) * value)
+
+
+def _turned(found: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
+    """Rotary positions: halves of each head turned by an angle that grows with the place."""
+    cosines, sines = turn[0].to(found.dtype), turn[1].to(found.dtype)
+    one, two = found.chunk(2, dim=-1)
+    return torch.cat((one * cosines - two * sines, two * cosines + one * sines), dim=-1)
+
+
+def network_of(size: str, vocabulary: int, **changes: Any) -> Network:
+    return Network(Shape(vocabulary=vocabulary, **{**SIZES[size], **changes}))

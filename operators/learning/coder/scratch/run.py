@@ -1,0 +1,234 @@
+"""A whole training from nothing: vocabulary, supervised stage, held-out rate, rewards, held-out rate again.
+
+Every stage goes on where it was stopped. The same examples, settings and device make the same supervised network; the
+judge's times are measured, so that rewards with a speed part do not repeat to the last digit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from evo_kernel.errors import UserError
+from operators.learning.coder.examples import Example
+from operators.learning.coder.rewards import Ask, Bench, RewardParts
+from operators.learning.coder.scratch import grpo, sft
+from operators.learning.coder.scratch.evaluating import Rate, evaluate
+from operators.learning.coder.scratch.network import network_of
+from operators.learning.coder.scratch.prompts import Lesson, corpus, lesson
+from operators.learning.coder.scratch.training import (
+    Clock,
+    State,
+    Stored,
+    Tell,
+    Trained,
+    load_coder,
+    optimiser_of,
+    save_coder,
+    stored,
+)
+from operators.learning.coder.scratch.vocabulary import Vocabulary
+
+SFT, GRPO, DONE = "sft", "grpo", "done"
+LEARNT_FROM = 400  # examples that a vocabulary is learnt from
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Of a whole training. `sft_s`, `grpo_s`: seconds after which a stage ends; None: by its steps alone.
+
+    `asked`: held-out requests that the rate is measured on, `samples` answers to each; 0: none is measured.
+    """
+
+    size: str = "base"
+    vocabulary: int = 1280
+    sft: sft.SftSettings = field(default_factory=sft.SftSettings)
+    grpo: grpo.GrpoSettings = field(default_factory=grpo.GrpoSettings)
+    parts: RewardParts = field(default_factory=RewardParts)
+    sft_s: float | None = None
+    grpo_s: float | None = None
+    asked: int = 48
+    samples: int = 4
+    tasks: tuple[str, ...] = ()  # whose requests the rewards are earned on; empty: every task of the train split
+    seed: int = 0
+
+    def about(self, examples: Sequence[Example]) -> dict[str, Any]:
+        """What must not change between sessions of one run, and what a checkpoint says of itself."""
+        text = "\n".join("\0".join(one.key) + one.split for one in examples)
+        return {
+            "examples": hashlib.sha256(text.encode()).hexdigest()[:16], "size": self.size,
+            "vocabulary": self.vocabulary, "seed": self.seed, "parts": asdict(self.parts), "tasks": list(self.tasks),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Result:
+    """Held-out rates before and after the rewards; None where they were not measured. `ended`: ran to its end."""
+
+    ended: bool
+    stage: str
+    before: Rate | None = None
+    after: Rate | None = None
+
+
+def run(
+    examples: Sequence[Example],
+    folder: Path,
+    settings: RunSettings,
+    bench: Bench | None,
+    device: str,
+    tell: Tell,
+    stop: Callable[[], bool] = lambda: False,
+) -> Result:
+    """Train, or go on. `bench`: None ends after the supervised stage. Raises UserError."""
+    job = _Run(examples, folder, settings, device, tell)
+    if job.state.stage == SFT and not job.supervised(stop):
+        return Result(False, SFT)
+    if bench is None:
+        return Result(True, SFT)
+    if job.state.stage == SFT:
+        job.state.extra["before"] = job.rate(bench)
+        job.begin_rewards()
+    if job.state.stage == GRPO and not job.rewarded(bench, stop):
+        return Result(False, GRPO, _rate(job.state.extra, "before"))
+    if job.state.stage == GRPO:
+        job.state.extra["after"] = job.rate(bench)
+        job.state.stage = DONE
+        job.keep()
+    return Result(True, DONE, _rate(job.state.extra, "before"), _rate(job.state.extra, "after"))
+
+
+class _Run:
+    def __init__(
+        self, examples: Sequence[Example], folder: Path, settings: RunSettings, device: str, tell: Tell
+    ) -> None:
+        self.folder, self.settings, self.device, self.tell = folder, settings, device, tell
+        self.about = settings.about(examples)
+        self.train = [one for one in examples if one.split == "train"]
+        self.held_out = [one for one in examples if one.split == "held-out"]
+        if not self.train:
+            raise UserError("no example has split `train`: see --held-out of `evo-kernel train export-sft`")
+        self._taught: dict[int, Lesson] = {}  # by the example's identity: they live as long as this
+        found = stored(folder, device)
+        self.state = self._new() if found is None else self._again(found)
+        self.vocabulary, self.context = self.state.coder.vocabulary, self.state.coder.network.shape.context
+
+    def _new(self) -> State:
+        settings = self.settings
+        rng = np.random.default_rng([settings.seed, 1])
+        some = [self.train[at] for at in rng.permutation(len(self.train))[:LEARNT_FROM]]
+        vocabulary = Vocabulary.learnt(corpus(some), settings.vocabulary)
+        torch.manual_seed(settings.seed)  # of the weights that a network begins with, nothing else
+        network = network_of(settings.size, vocabulary.size).to(self.device)
+        self.tell({
+            "stage": SFT, "step": 0, "parameters": network.parameters_count, "vocabulary": vocabulary.size,
+            "examples": len(self.train), "held_out": len(self.held_out),
+        })  # fmt: skip
+        optimiser = optimiser_of(network, settings.sft.rate)
+        return State(SFT, 0, Trained(network, vocabulary), optimiser, Clock(settings.sft_s))
+
+    def _again(self, found: Stored) -> State:
+        differs = [name for name, value in self.about.items() if found.about.get(name) != value]
+        if differs:
+            raise UserError(
+                f"{self.folder} holds a run with other {', '.join(differs)}. Give it what it began with, or name "
+                "another folder with --out."
+            )
+        rate = self.settings.sft.rate if found.stage == SFT else self.settings.grpo.rate
+        optimiser = optimiser_of(found.coder.network, rate)
+        optimiser.load_state_dict(found.optimiser)
+        clock = Clock(self.settings.sft_s if found.stage == SFT else self.settings.grpo_s, found.spent_s)
+        self.tell({"stage": found.stage, "step": found.step, "goes_on_after_s": round(found.spent_s, 1)})
+        return State(found.stage, found.step, found.coder, optimiser, clock, dict(found.extra))
+
+    def keep(self) -> None:
+        self.state.save(self.folder, self.about)
+
+    # -- stages ------------------------------------------------------------------------------------------------------
+
+    def supervised(self, stop: Callable[[], bool]) -> bool:
+        taught = self._lessons(self.train)
+        if not taught:
+            raise UserError(
+                f"none of the {len(self.train)} examples fits into a context of {self.context} tokens: export smaller "
+                "kernels (--most), or take a larger --size."
+            )
+        watched = self._some(self._lessons(self.held_out), self.settings.sft.watched, 2)
+        return sft.train(self.state, taught, watched, self.settings.sft, self.tell, self.keep, stop)
+
+    def begin_rewards(self) -> None:
+        """The supervised network stays as the reference; the optimiser begins anew."""
+        save_coder(self.folder / "sft.pt", self.state.coder, {**self.about, "stage": SFT, "step": self.state.step})
+        optimiser = optimiser_of(self.state.coder.network, self.settings.grpo.rate)
+        self.state = State(
+            GRPO, 0, self.state.coder, optimiser, Clock(self.settings.grpo_s), self.state.extra
+        )  # fmt: skip
+        self.keep()
+
+    def rewarded(self, bench: Bench, stop: Callable[[], bool]) -> bool:
+        reference, _ = load_coder(self.folder / "sft.pt", self.device)
+        wanted = [one for one in self.train if not self.settings.tasks or one.task in self.settings.tasks]
+        asks = self._asks(wanted)
+        if not asks:
+            raise UserError("no request is left to earn rewards on: see --task and the examples' tasks")
+        settings = self.settings
+        return grpo.train(
+            self.state, reference.network.requires_grad_(False), asks, bench, settings.parts, settings.grpo, self.tell,
+            self.keep, stop,
+        )  # fmt: skip
+
+    def rate(self, bench: Bench) -> dict[str, Any] | None:
+        """The share of answers to held-out requests that the judge finds right."""
+        asks = self._some(self._asks(self.held_out), self.settings.asked, 3)
+        if not asks:
+            return None
+        self.keep()
+        found = evaluate(self.state.coder, asks, bench, self.settings.parts, self.settings.grpo, self.settings.samples)
+        self.tell({"stage": "held-out", "step": self.state.step, **found.data()})
+        return found.data()
+
+    def _asks(self, examples: Sequence[Example]) -> list[Ask]:
+        """Requests whose prompt and known answer leave room for an answer; each once."""
+        room, most = self.context - self.settings.grpo.most, self.settings.grpo.most
+        found: dict[tuple[str, str, str], Ask] = {}
+        for one in examples:
+            taught = self._lesson(one)
+            if len(taught.prompt) <= room and len(taught.answer) <= most:
+                found[(one.task, one.parent, one.strategy.key)] = Ask(one.task, one.parent, one.strategy)
+        return list(found.values())
+
+    def _lessons(self, examples: Sequence[Example]) -> list[Lesson]:
+        """Those that fit into the context."""
+        return [taught for one in examples if len(taught := self._lesson(one)) <= self.context]
+
+    def _lesson(self, one: Example) -> Lesson:
+        """Made once: ten thousand examples take ten seconds."""
+        if id(one) not in self._taught:
+            self._taught[id(one)] = lesson(self.vocabulary, one)
+        return self._taught[id(one)]
+
+    def _some(self, found: Sequence[Any], count: int, salt: int) -> list[Any]:
+        rng = np.random.default_rng([self.settings.seed, salt])
+        return [found[at] for at in rng.permutation(len(found))[:count]]
+
+
+def _rate(extra: Mapping[str, Any], name: str) -> Rate | None:
+    data = extra.get(name)
+    return Rate(**data) if data else None
+
+
+def printed(told: Mapping[str, Any]) -> str:
+    """A word of progress as one line."""
+
+    def value(one: Any) -> str:
+        return f"{one:.3g}" if isinstance(one, float) else json.dumps(one) if isinstance(one, dict) else str(one)
+
+    rest = ", ".join(f"{name} {value(one)}" for name, one in told.items() if name not in ("stage", "step"))
+    return f"{told['stage']} {told['step']}: {rest}"

@@ -1,0 +1,72 @@
+"""Many completions at once: prompts padded on the left, one step for all rows, rows that ended are dropped late."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from operators.learning.coder.scratch.network import Cache, Network
+from operators.learning.coder.scratch.vocabulary import END, PAD
+
+CHECKED = 16  # steps between looks at whether all rows have ended: each look waits for the device
+
+
+def padded(rows: Sequence[Sequence[int]], device: torch.device, left: bool) -> tuple[Tensor, Tensor]:
+    """(batch, longest) tokens, and (batch,) columns of padding of each row."""
+    longest = max(map(len, rows))
+    free = [longest - len(row) for row in rows]
+    filled = [[PAD] * gap + list(row) if left else list(row) + [PAD] * gap for row, gap in zip(rows, free, strict=True)]
+    return torch.tensor(filled, device=device), torch.tensor(free, device=device)
+
+
+@torch.no_grad()
+def sample(
+    network: Network,
+    prompts: Sequence[Sequence[int]],
+    *,
+    temperature: float,
+    most: int,
+    generator: torch.Generator,
+    stop: Callable[[], bool] = lambda: False,
+) -> list[list[int]]:
+    """One answer for each prompt, END included where it came; temperature 0 takes the likeliest token.
+
+    `most`: tokens of an answer; fewer where the context ends. `stop`: asked now and then; what is there is returned.
+    """
+    device = next(network.parameters()).device
+    tokens, start = padded(prompts, device, left=True)
+    room = min(most, network.shape.context - tokens.shape[1])
+    if room <= 0:
+        return [[] for _ in prompts]
+    with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+        like = torch.empty(0, device=device, dtype=torch.bfloat16 if device.type == "cuda" else torch.float32)
+        cache = Cache(network.shape, len(prompts), tokens.shape[1] + room, like)
+        said: list[Tensor] = []
+        ended = torch.zeros(len(prompts), dtype=torch.bool, device=device)
+        step = tokens
+        for number in range(room):
+            features = network.features(step, start, cache)[:, -1]
+            logits = torch.nn.functional.linear(features, network.embedding.weight).float()
+            chosen = _chosen(logits, temperature, generator)
+            chosen = torch.where(ended, PAD, chosen)
+            said.append(chosen)
+            ended = ended | (chosen == END)
+            if number % CHECKED == CHECKED - 1 and (bool(ended.all()) or stop()):
+                break
+            step = chosen[:, None]
+    answers = torch.stack(said, dim=1).tolist()
+    return [_until_end(answer) for answer in answers]
+
+
+def _chosen(logits: Tensor, temperature: float, generator: torch.Generator) -> Tensor:
+    logits[:, :END] = -torch.inf  # marks of the prompt's parts are no part of an answer
+    if temperature <= 0:
+        return logits.argmax(dim=-1)
+    chances = torch.softmax(logits / temperature, dim=-1)
+    return torch.multinomial(chances, 1, generator=generator)[:, 0]
+
+
+def _until_end(answer: list[int]) -> list[int]:
+    return answer[: answer.index(END) + 1] if END in answer else [token for token in answer if token != PAD]

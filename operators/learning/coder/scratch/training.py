@@ -1,0 +1,185 @@
+"""What both stages share: a run's folder, its checkpoints, its progress, its clock.
+
+A run's folder holds `state.pt` (all that going on needs), `coder.pt` (the network alone, as `--model scratch:PATH`
+takes it) and `progress.jsonl` (what was said). Files are written whole or not at all; nothing in them is code.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from evo_kernel.errors import UserError
+from operators.learning.coder.scratch.network import Network, Shape
+from operators.learning.coder.scratch.vocabulary import Vocabulary
+
+FORMAT, VERSION = "evo-kernel coder", 1
+Tell = Callable[[Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A network and the vocabulary that it speaks."""
+
+    network: Network = field(repr=False)
+    vocabulary: Vocabulary = field(repr=False)
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.network.parameters()).device
+
+
+def save_coder(path: Path, coder: Trained, about: Mapping[str, Any]) -> None:
+    """`about`: how it was made, as JSON has it."""
+    weights = {name: value.detach().to("cpu", torch.float32) for name, value in coder.network.state_dict().items()}
+    _save(path, {**_head(coder), "weights": weights, "about": json.dumps(dict(about))})
+
+
+def load_coder(path: Path, device: str = "cpu") -> tuple[Trained, dict[str, Any]]:
+    """The coder and what is said about it. Raises UserError for a file that holds none."""
+    data = _load(path)
+    try:
+        coder = _coder_of(data, device)
+        return coder, json.loads(data["about"])
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"{path} holds no coder ({type(error).__name__}: {error}).") from None
+
+
+@dataclass
+class Clock:
+    """Seconds of training, earlier sessions included. `limit_s`: after which a stage ends; None: never."""
+
+    limit_s: float | None = None
+    before_s: float = 0.0
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def spent_s(self) -> float:
+        return self.before_s + time.monotonic() - self.began
+
+    @property
+    def share(self) -> float:
+        """Of the limit, 0 to 1; 0 where there is none."""
+        return 0.0 if self.limit_s is None else min(1.0, self.spent_s / max(self.limit_s, 1e-9))
+
+
+@dataclass
+class State:
+    """Where a stage of a run stands: what a resume goes on with."""
+
+    stage: str
+    step: int
+    coder: Trained
+    optimiser: torch.optim.Optimizer
+    clock: Clock
+    extra: dict[str, Any] = field(default_factory=dict)  # as JSON has it
+
+    def save(self, folder: Path, about: Mapping[str, Any]) -> None:
+        """Both files of the run's folder."""
+        weights = {name: value.detach().cpu() for name, value in self.coder.network.state_dict().items()}
+        _save(
+            folder / "state.pt",
+            {
+                **_head(self.coder), "weights": weights, "stage": self.stage, "step": self.step,
+                "optimiser": self.optimiser.state_dict(), "spent_s": self.clock.spent_s,
+                "extra": json.dumps(self.extra), "about": json.dumps(dict(about)),
+            },
+        )  # fmt: skip
+        save_coder(folder / "coder.pt", self.coder, {**about, "stage": self.stage, "step": self.step})
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A stage as it was saved."""
+
+    stage: str
+    step: int
+    coder: Trained
+    optimiser: dict[str, Any] = field(repr=False)
+    spent_s: float
+    extra: dict[str, Any]
+    about: dict[str, Any]
+
+
+def stored(folder: Path, device: str) -> Stored | None:
+    """Where the run in a folder stands; None where there is none yet. Raises UserError."""
+    path = folder / "state.pt"
+    if not path.exists():
+        return None
+    data = _load(path)
+    try:
+        return Stored(
+            data["stage"], int(data["step"]), _coder_of(data, device), data["optimiser"], float(data["spent_s"]),
+            json.loads(data["extra"]), json.loads(data["about"]),
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"{path} is no state of a run ({type(error).__name__}: {error}); remove it.") from None
+
+
+def optimiser_of(network: Network, rate: float) -> torch.optim.AdamW:
+    """AdamW with decay on matrices alone."""
+    matrices = [one for one in network.parameters() if one.ndim > 1]
+    vectors = [one for one in network.parameters() if one.ndim <= 1]
+    groups = [{"params": matrices, "weight_decay": 0.05}, {"params": vectors, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.95))
+
+
+def rate_at(step: int, share: float, rate: float, warm_up: int, least: float = 0.1) -> float:
+    """Linear warm-up over steps, then a cosine over `share` (0 to 1) of the stage, down to `least` of the rate."""
+    falling = least + (1 - least) * 0.5 * (1 + math.cos(math.pi * min(1.0, share)))
+    return rate * min(1.0, (step + 1) / max(1, warm_up)) * falling
+
+
+def clipped_step(network: Network, optimiser: torch.optim.Optimizer, rate: float) -> float:
+    """One step of the optimiser; the gradient's norm, which is held to 1. A gradient that is not finite is dropped."""
+    norm = float(torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0))
+    if math.isfinite(norm):
+        for group in optimiser.param_groups:
+            group["lr"] = rate
+        optimiser.step()
+    optimiser.zero_grad(set_to_none=True)
+    return norm
+
+
+def _head(coder: Trained) -> dict[str, Any]:
+    return {
+        "format": FORMAT, "version": VERSION, "shape": coder.network.shape.data(),
+        "vocabulary": coder.vocabulary.data(),
+    }  # fmt: skip
+
+
+def _coder_of(data: Mapping[str, Any], device: str) -> Trained:
+    network = Network(Shape(**data["shape"]))
+    network.load_state_dict(data["weights"])
+    return Trained(network.to(device), Vocabulary.of(data["vocabulary"]))
+
+
+def _save(path: Path, data: Mapping[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    torch.save(dict(data), part)
+    part.replace(path)
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        data = torch.load(path, map_location="cpu", weights_only=True)
+        if data["format"] != FORMAT:
+            raise ValueError(f"its format is {data['format']!r}")
+    except OSError as error:
+        raise UserError(f"{path}: the coder cannot be read: {error.strerror or error}.") from None
+    except Exception as error:  # noqa: BLE001 - a torn or foreign file fails in as many ways as there are bytes
+        raise UserError(
+            f"{path} holds no coder ({type(error).__name__}: {str(error)[:200]}). "
+            "Make one with `evo-kernel train coder`."
+        ) from None
+    if data["version"] > VERSION:
+        raise UserError(f"{path} has version {data['version']}; this evo-kernel reads {VERSION}: update it.")
+    return data

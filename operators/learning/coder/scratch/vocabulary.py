@@ -1,0 +1,132 @@
+"""Byte pairs learnt from a corpus of code, in words; line marks (`@12`) are tokens of their own.
+
+Any text can be written: what no pair covers is written byte by byte. Learning is the usual greedy one (Gage 1994;
+Sennrich et al. 2016, arXiv:1508.07909), over words that begin with their blank and lines that begin with their indent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+LINES = 256  # line marks that are one token; a longer kernel is no task for a context of a thousand tokens
+PAD, BEGIN, ASK, ANSWER, END = range(5)  # BEGIN strategy ASK source ANSWER edit END
+_BYTES = 5
+_MARKS = _BYTES + 256
+_PAIRS = _MARKS + LINES
+_WORD = re.compile(rb"@\d{1,4}\b|\n *| ?[A-Za-z_]+| ?\d+| ?[^\sA-Za-z_\d@]+|@|\s")
+_MARK = re.compile(rb"@(\d{1,4})")
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """`pairs`: in the order in which they were learnt; pair i makes token `_PAIRS + i`."""
+
+    pairs: tuple[tuple[int, int], ...] = ()
+    _kept: dict[bytes, tuple[int, ...]] = field(default_factory=dict, repr=False, compare=False)
+
+    @staticmethod
+    def learnt(texts: Iterable[str], size: int = 1024) -> Vocabulary:
+        """Pairs until there are `size` tokens in all, or nothing repeats."""
+        words = Counter(word for text in texts for word in _WORD.findall(text.encode()))
+        spelled = {word: [byte + _BYTES for byte in word] for word in words if not _mark(word)}
+        where: dict[tuple[int, int], set[bytes]] = {}
+        counts: Counter[tuple[int, int]] = Counter()
+        for word, tokens in spelled.items():
+            for pair in pairwise(tokens):
+                counts[pair] += words[word]
+                where.setdefault(pair, set()).add(word)
+        pairs: list[tuple[int, int]] = []
+        while counts and _PAIRS + len(pairs) < size:
+            best = max(counts, key=lambda pair: (counts[pair], pair))
+            if counts[best] < 2:
+                break
+            for word in where.pop(best, ()):
+                _join(spelled, word, best, _PAIRS + len(pairs), words[word], counts, where)
+            counts.pop(best, None)
+            pairs.append(best)
+        return Vocabulary(tuple(pairs))
+
+    @property
+    def size(self) -> int:
+        return _PAIRS + len(self.pairs)
+
+    @cached_property
+    def _ranks(self) -> Mapping[tuple[int, int], int]:
+        return {pair: rank for rank, pair in enumerate(self.pairs)}
+
+    @cached_property
+    def _spelling(self) -> list[bytes]:
+        found = [b""] * _BYTES + [bytes([byte]) for byte in range(256)] + [b"@%d" % line for line in range(LINES)]
+        for one, two in self.pairs:
+            found.append(found[one] + found[two])
+        return found
+
+    def encode(self, text: str) -> list[int]:
+        return [token for word in _WORD.findall(text.encode()) for token in self._word(word)]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Special tokens are nothing; half a character is a question mark."""
+        return b"".join(self._spelling[token] for token in tokens).decode("utf-8", "replace")
+
+    def _word(self, word: bytes) -> tuple[int, ...]:
+        if word in self._kept:
+            return self._kept[word]
+        mark = _mark(word)
+        tokens = [_MARKS + mark - 1] if mark else [byte + _BYTES for byte in word]
+        while len(tokens) > 1:
+            ranked = [(self._ranks.get(pair, 1 << 30), at) for at, pair in enumerate(pairwise(tokens))]
+            rank, at = min(ranked)
+            if rank == 1 << 30:
+                break
+            tokens[at : at + 2] = [_PAIRS + rank]
+        if len(self._kept) < 50_000:
+            self._kept[word] = tuple(tokens)
+        return tuple(tokens)
+
+    def data(self) -> dict[str, Any]:
+        return {"pairs": [list(pair) for pair in self.pairs]}
+
+    @staticmethod
+    def of(data: Mapping[str, Any]) -> Vocabulary:
+        return Vocabulary(tuple((int(one), int(two)) for one, two in data["pairs"]))
+
+
+def _mark(word: bytes) -> int:
+    """1 + the line that a mark names, where it has a token; else 0."""
+    found = _MARK.fullmatch(word)
+    spelled_so = found is not None and b"@%d" % int(found[1]) == word
+    return int(found[1]) + 1 if found is not None and spelled_so and int(found[1]) < LINES else 0
+
+
+def _join(
+    spelled: dict[bytes, list[int]],
+    word: bytes,
+    pair: tuple[int, int],
+    made: int,
+    times: int,
+    counts: Counter[tuple[int, int]],
+    where: dict[tuple[int, int], set[bytes]],
+) -> None:
+    """Replace a pair by its token in one word, and count its neighbours anew."""
+    tokens = spelled[word]
+    for one in pairwise(tokens):
+        counts[one] -= times
+    joined: list[int] = []
+    at = 0
+    while at < len(tokens):
+        if tuple(tokens[at : at + 2]) == pair:
+            joined.append(made)
+            at += 2
+        else:
+            joined.append(tokens[at])
+            at += 1
+    spelled[word] = joined
+    for one in pairwise(joined):
+        counts[one] += times
+        where.setdefault(one, set()).add(word)

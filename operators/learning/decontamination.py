@@ -1,0 +1,78 @@
+"""Whether a tree holds text of a benchmark: what is trained on it must not have seen what it is compared on.
+
+Texts are compared as lines of code, without comments, docstrings and spacing: a tree is contaminated where WINDOW
+successive lines of a state or a reference also stand, one after another, in a file of the benchmark. Imports are left
+out, for they are alike everywhere. That an *operation* (a softmax) is in both is not contamination in this sense, and
+cannot be avoided; a figure on a benchmark says so where it matters.
+"""
+
+from __future__ import annotations
+
+import io
+import tokenize
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from operators.learning.tree import Tree
+
+WINDOW = 6
+"""Lines: shorter runs (loads, an accumulator, a store) are the same in unrelated kernels."""
+
+_SKIPPED = (tokenize.COMMENT, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING, tokenize.ENDMARKER)
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """A problem of the tree and a file of the benchmark with common code, and the first line of it."""
+
+    problem: str
+    file: str
+    line: str
+
+
+def overlaps(tree: Tree, folder: Path) -> list[Overlap]:
+    """The first of each problem with each Python file under `folder` (or with that file), sorted."""
+    theirs: dict[tuple[str, ...], str] = {}
+    files = [folder] if folder.is_file() else sorted(folder.rglob("*.py"))
+    for path in files:
+        for window in _windows(path.read_text(encoding="utf-8", errors="replace")):
+            theirs.setdefault(window, str(path))
+    found: dict[tuple[str, str], Overlap] = {}
+    for problem, text in _texts(tree):
+        for window in _windows(text):
+            if (file := theirs.get(window)) is not None:
+                found.setdefault((problem, file), Overlap(problem, file, window[0]))
+    return [found[key] for key in sorted(found)]
+
+
+def _texts(tree: Tree) -> Iterable[tuple[str, str]]:
+    yield from ((name, one.card.reference) for name, one in tree.problems.items())
+    yield from dict.fromkeys((one.task, one.text) for one in tree.states.values())
+
+
+def _windows(text: str) -> Iterable[tuple[str, ...]]:
+    lines = code_lines(text)
+    return (tuple(lines[at : at + WINDOW]) for at in range(len(lines) - WINDOW + 1))
+
+
+def code_lines(text: str) -> list[str]:
+    """Logical lines with one space between tokens; no comments, docstrings and imports. Ends at what is no Python."""
+    lines: list[str] = []
+    tokens: list[tokenize.TokenInfo] = []
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.NEWLINE:
+                if not _empty(tokens):
+                    lines.append(" ".join(one.string for one in tokens))
+                tokens = []
+            elif token.type not in _SKIPPED:
+                tokens.append(token)
+    except (tokenize.TokenError, SyntaxError):
+        pass
+    return lines
+
+
+def _empty(tokens: list[tokenize.TokenInfo]) -> bool:
+    """Whether a line says nothing about whose it is."""
+    return not tokens or tokens[0].string in ("import", "from") or all(one.type == tokenize.STRING for one in tokens)

@@ -1,0 +1,176 @@
+"""How far policies stay behind the best that a tree holds.
+
+The regret of an episode is the log gain that at most `steps` known steps can reach from the root, less the log gain of
+the fastest kernel on the policy's way (a population keeps that one). A policy is asked only about what the tree knows.
+`stop` is not offered: it saves kernels, which regret does not count, so a policy that stops at random would only look
+worse than it is (`walked(..., stop=True)` offers it). A policy that learns does so as in a run: it begins anew on every
+problem, and is told what came of each of its steps over `episodes` episodes, all of which count. One that was trained
+before comes as it is.
+
+Intervals are over seeds (Student's t): per seed the mean over problems and episodes, so they tell how much luck there
+is in a policy, not how much in the choice of the problems. Comparisons are paired by seed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from evo_kernel.types import Credit, Decision, Status
+from operators.learning.replay import Taken, Walk
+from operators.learning.tree import HORIZON, Split, Tree
+from operators.macro.policies import Policy
+
+Walker = Callable[[Tree, str, Policy, np.random.Generator, int], Walk]
+"""One episode from a root, of each step of which the policy is told."""
+
+SEEDS, EPISODES = 5, 10
+T_975 = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
+    2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+"""Student's t, 97.5 %, for 1 to 30 degrees of freedom."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean with its 95 % interval; a mean of one value has an infinite one."""
+
+    mean: float
+    low: float
+    high: float
+
+    @staticmethod
+    def of(values: Sequence[float]) -> Interval:
+        count, mean = len(values), math.fsum(values) / len(values)
+        if count == 1:
+            return Interval(mean, -math.inf, math.inf)
+        spread = math.sqrt(math.fsum((one - mean) ** 2 for one in values) / (count - 1) / count)
+        reach = (T_975[count - 2] if count - 2 < len(T_975) else 1.96) * spread
+        return Interval(mean, mean - reach, mean + reach)
+
+    def __str__(self) -> str:
+        return f"{self.mean:.4f} [{self.low:.4f}, {self.high:.4f}]"
+
+
+@dataclass(frozen=True)
+class Regret:
+    """Of one policy. `by_seed`: seed -> problem -> mean regret over episodes (log gain). `reached`: the log gain."""
+
+    policy: str
+    by_seed: Mapping[int, Mapping[str, float]]
+    reached: Interval
+    best: float  # mean over problems of what can be reached
+
+    @property
+    def seeds(self) -> tuple[float, ...]:
+        """The mean over problems, a seed each."""
+        return tuple(math.fsum(one.values()) / len(one) for one in self.by_seed.values())
+
+    @property
+    def interval(self) -> Interval:
+        return Interval.of(self.seeds)
+
+    @property
+    def by_problem(self) -> Mapping[str, Interval]:
+        problems = next(iter(self.by_seed.values()))
+        return {name: Interval.of([one[name] for one in self.by_seed.values()]) for name in problems}
+
+    def less(self, other: Regret) -> Interval:
+        """This regret less another's, paired by seed: below zero is better."""
+        return Interval.of([a - b for a, b in zip(self.seeds, other.seeds, strict=True)])
+
+    def share_of(self, other: Regret) -> Interval:
+        """This regret as a share of another's mean: 0.5 is half of it."""
+        whole = other.interval.mean
+        return Interval.of([one / whole for one in self.seeds])
+
+
+def regret(
+    tree: Tree,
+    make: Callable[[int], Policy],
+    name: str = "",
+    seeds: Sequence[int] = range(SEEDS),
+    episodes: int = EPISODES,
+    split: Split | None = "held-out",
+    steps: int = HORIZON,
+    walk: Walker | None = None,
+) -> Regret:
+    """`make(seed)`: a policy as it is at the beginning of a problem. `walk`: how an episode goes; `walked` if None."""
+    roots = tree.roots(split)
+    if not roots:
+        raise ValueError(f"the tree has no root in the split {split!r}")
+    best = {root.task: tree.best_gain(root.id, steps) for root in roots}
+    found: dict[int, dict[str, float]] = {}
+    reached: list[float] = []
+    named = name
+    for seed in seeds:
+        found[seed], gains = {}, []
+        for number, root in enumerate(roots):
+            policy, rng = make(seed), np.random.default_rng([seed, number])
+            named = named or policy.name
+            walks = [(walk or walked)(tree, root.id, policy, rng, steps) for _ in range(episodes)]
+            gain = math.fsum(one.best_gain for one in walks) / episodes
+            gains.append(gain)
+            found[seed][root.task] = best[root.task] - gain
+        reached.append(math.fsum(gains) / len(gains))
+    return Regret(named, found, Interval.of(reached), math.fsum(best.values()) / len(best))
+
+
+def walked(
+    tree: Tree, root: str, policy: Policy, rng: np.random.Generator, steps: int = HORIZON, stop: bool = False
+) -> Walk:
+    """One episode, of each step of which the policy is told. Without `stop` it ends where nothing is left to take."""
+    walk = Walk(tree, root, horizon=steps)
+    while not walk.over:
+        offered = walk.open_offers if stop else walk.open_offers[:-1]
+        if not offered:
+            break
+        decision = policy.choose(walk.macro_state, offered, rng)
+        policy.learn(credit_of(walk.take(decision.offered[decision.chosen]), decision))
+    return walk
+
+
+def warmed(make: Callable[[int], Policy], tree: Tree, episodes: int = EPISODES) -> Callable[[int], Policy]:
+    """The same policies after so many episodes on every problem of the training split; one a seed, shared from then on:
+    what it learns on one held-out problem it takes to the next."""
+    made: dict[int, Policy] = {}
+
+    def trained(seed: int) -> Policy:
+        if seed not in made:
+            policy, rng = make(seed), np.random.default_rng([seed, 1 << 20])
+            for _ in range(episodes):
+                for root in tree.roots("train"):
+                    walked(tree, root.id, policy, rng)
+            made[seed] = policy
+        return made[seed]
+
+    return trained
+
+
+def credit_of(taken: Taken, decision: Decision) -> Credit:
+    """What a run would tell the policy: the log gain where the strategy shows in the plan, nothing for a failure."""
+    edge = taken.edge
+    passed = edge is not None and edge.status is Status.PASSED
+    gain = edge.log_gain if edge is not None and passed else 0.0
+    witnessed = edge is not None and edge.witnessed
+    strategy = taken.strategy.name if witnessed else "other"
+    return Credit(0, 0, "mtmc", strategy, witnessed, gain, gain, 0, decision)
+
+
+def table(found: Sequence[Regret]) -> str:
+    """Markdown: a line a policy; shares are of the first one's regret."""
+    rows = [
+        "| policy | regret (log gain) | share of the first | reached of what can be |",
+        "| --- | --- | --- | --- |",
+    ]
+    for one in found:
+        share = one.share_of(found[0])
+        reached = f"{math.exp(one.reached.mean):.3f}× of {math.exp(one.best):.3f}×"
+        rows.append(
+            f"| {one.policy} | {one.interval} | {share.mean:.2f} [{share.low:.2f}, {share.high:.2f}] | {reached} |"
+        )
+    return "\n".join(rows)

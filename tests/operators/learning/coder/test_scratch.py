@@ -1,0 +1,166 @@
+"""The coder from nothing: its vocabulary and network, both stages, resuming, and the door."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evo_kernel.errors import UserError
+from evo_kernel.types import Brief, Environment, Relative, Source
+from operators.learning.coder.examples import placed
+from operators.learning.coder.lines import applied
+from operators.learning.coder.rewards import Outcome, RewardParts
+from operators.learning.coder.scratch import grpo, sft
+from operators.learning.coder.scratch.coder import ScratchModel, asked
+from operators.learning.coder.scratch.network import Cache, network_of
+from operators.learning.coder.scratch.prompts import corpus, lesson, lessons, prompt_text
+from operators.learning.coder.scratch.run import DONE, RunSettings, run
+from operators.learning.coder.scratch.sampling import sample
+from operators.learning.coder.scratch.training import Clock, State, Trained, load_coder, optimiser_of, save_coder
+from operators.learning.coder.scratch.vocabulary import END, Vocabulary
+from operators.llm.base import ModelFailed
+from operators.llm.choose import open_model
+from operators.llm.scripted import ScriptedModel
+from operators.micro.edit_blocks import GIVE_UP
+from operators.micro.llm_coder import LlmCoder
+from tests.operators.learning.coder.support import EXAMPLES, FIRSTS
+
+VOCABULARY = Vocabulary.learnt(corpus(EXAMPLES), 900)
+
+
+def coder(seed=0, **changes):
+    torch.manual_seed(seed)
+    return Trained(network_of("tiny", VOCABULARY.size, **changes), VOCABULARY)
+
+
+@given(st.text(max_size=60))
+@settings(max_examples=30, deadline=None)
+def test_any_text_is_written_and_read(text):
+    assert VOCABULARY.decode(VOCABULARY.encode(text)) == text.encode("utf-8", "replace").decode()
+    assert Vocabulary.of(VOCABULARY.data()).encode(text) == VOCABULARY.encode(text)
+
+
+def test_an_example_is_a_lesson_that_makes_the_child():
+    for one in EXAMPLES:
+        taught = lesson(VOCABULARY, one)
+        assert VOCABULARY.decode(taught.prompt) == "".join(prompt_text(one.strategy, one.parent))
+        assert applied(VOCABULARY.decode(taught.answer), one.parent).strip() == one.child.strip()
+        assert taught.answer[-1] == END and len(taught.prompt) < 0.6 * len(one.parent)  # pairs were learnt
+    assert VOCABULARY.encode("@12") != VOCABULARY.encode("@012") and len(VOCABULARY.encode("@12@14")) == 2
+
+
+def test_padding_and_cache_change_nothing():
+    network = coder().network.eval()
+    tokens = torch.randint(5, VOCABULARY.size, (2, 12))
+    with torch.no_grad():
+        plain = network(tokens)
+        padded = torch.cat([torch.zeros(2, 3, dtype=torch.long), tokens], dim=1)
+        start, cache = torch.tensor([3, 3]), Cache(network.shape, 2, 15, torch.empty(0))
+        assert torch.allclose(network(padded, start)[:, 3:], plain, atol=1e-4)
+        first = network(padded[:, :9], start, cache)
+        rest = [network(padded[:, at : at + 1], start, cache) for at in range(9, 15)]
+        assert torch.allclose(torch.cat([first, *rest], dim=1)[:, 3:], plain, atol=1e-4)
+
+
+def test_answers_end_and_fit_the_context():
+    made = coder(context=64)
+    generator = torch.Generator().manual_seed(0)
+    prompts = [lesson(VOCABULARY, one).prompt[:50] for one in EXAMPLES[:3]]
+    first = sample(made.network, prompts, temperature=1.0, most=100, generator=generator)
+    assert all(len(prompt) + len(answer) <= 64 for prompt, answer in zip(prompts, first))
+    assert all(END not in answer[:-1] and min(answer, default=9) >= END for answer in first)
+    again = sample(made.network, prompts, temperature=1.0, most=100, generator=generator.manual_seed(0))
+    assert again == first
+    assert sample(made.network, [prompts[0] * 2], temperature=1.0, most=9, generator=generator) == [[]]
+
+
+class Says:
+    """A bench with one verdict for all."""
+
+    def __init__(self):
+        self.asked = 0
+
+    def judged(self, kernels, timed):
+        self.asked += len(kernels)
+        return [Outcome(None)] * len(kernels)
+
+
+def test_what_earns_more_becomes_likelier():
+    made = coder()
+    state = State("grpo", 0, made, optimiser_of(made.network, 1e-3), Clock())
+    taught = lessons(VOCABULARY, EXAMPLES[:2], 1024)
+    prompts, answers = [one.prompt[:40] for one in taught], [one.answer[:20] for one in taught]
+    batch = grpo._Batch.of(prompts, answers, made.device)
+    with torch.no_grad():
+        before = batch.chances(made.network).sum(dim=1)
+    some = grpo.GrpoSettings(rate=1e-3, divergence=0.0)
+    reference = coder().network
+    for _ in range(5):
+        grpo._learn(state, reference, prompts, answers, torch.tensor([1.0, -1.0]), some, 1e-3)
+    with torch.no_grad():
+        after = batch.chances(made.network).sum(dim=1)
+    assert after[0] > before[0] and after[1] < before[1]
+
+
+def test_advantages_are_of_groups_and_of_what_was_judged():
+    grade = grpo.Grade
+    found = [grade(1.0), grade(0.0), grade(math.nan), grade(0.5), grade(0.5), grade(0.5)]
+    advantages = grpo._advantages(found, 3).tolist()
+    assert advantages[0] == pytest.approx(-advantages[1]) and advantages[0] > 0.9
+    assert advantages[2:] == [0.0] * 4
+    assert grpo.summary(found)["judged"] == 5 / 6
+
+
+def some_settings(**changes):
+    fields = {
+        "size": "tiny", "vocabulary": 700, "sft": sft.SftSettings(steps=4, batch=2, every=2, watched=2),
+        "grpo": grpo.GrpoSettings(steps=2, groups=2, answers=2, most=100), "parts": RewardParts(), "asked": 2, "samples": 2,
+    }  # fmt: skip
+    return RunSettings(**{**fields, **changes})
+
+
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path):
+    examples = [placed(one, ("rotary",)) for one in EXAMPLES]
+    told, stops = [], iter([False, False, False, True, *[False] * 99])
+    bench = Says()
+    whole = run(examples, tmp_path / "whole", some_settings(), bench, "cpu", told.append)
+    assert whole.ended and whole.stage == DONE and whole.before is not None and whole.after is not None
+    assert {one["stage"] for one in told} == {"sft", "grpo", "held-out"}
+    stopped = run(examples, tmp_path / "parts", some_settings(), bench, "cpu", told.append, lambda: next(stops))
+    assert not stopped.ended and stopped.stage == "sft"
+    ended = run(examples, tmp_path / "parts", some_settings(), bench, "cpu", told.append)
+    assert ended.ended and any("goes_on_after_s" in one for one in told)
+    for name in ("sft.pt", "coder.pt"):
+        one, two = (load_coder(tmp_path / folder / name)[0].network for folder in ("whole", "parts"))
+        for first, second in zip(one.parameters(), two.parameters(), strict=True):
+            assert torch.equal(first, second)
+    asked_before = bench.asked
+    assert run(examples, tmp_path / "parts", some_settings(), bench, "cpu", told.append) == ended  # nothing again
+    assert bench.asked == asked_before
+    with pytest.raises(UserError, match="other size"):
+        run(examples, tmp_path / "parts", some_settings(size="mini"), bench, "cpu", told.append)
+    with pytest.raises(UserError, match="split `train`"):
+        run(examples[:0], tmp_path / "none", some_settings(), bench, "cpu", told.append)
+
+
+def test_the_door_reads_what_the_coder_of_a_run_asks(tmp_path):
+    save_coder(tmp_path / "coder.pt", coder(), {})
+    model = open_model([f"scratch:{tmp_path / 'coder.pt'}"], None)
+    card, first = FIRSTS[0]
+    environment = Environment("modeled", "sm_90", "", "2", "3", True, 1, "none")
+    brief = Brief(1, card, Relative(1, first, 0, 0, None), (), (), 0, (0,), environment)
+    for one in EXAMPLES:
+        source = Source(one.parent)
+        messages = LlmCoder(ScriptedModel()).opening(brief, source, one.strategy).messages
+        assert asked(messages[-1].content) == (one.strategy, one.parent.rstrip() + "\n")
+    reply = model.complete(messages, max_tokens=8)
+    assert isinstance(model, ScratchModel) and reply.message.content.startswith(GIVE_UP) and reply.call.dollars == 0.0
+    assert model.complete(messages, schema={"type": "object", "required": []}).message.content == "{}"
+    with pytest.raises(ModelFailed, match="strategies"):
+        model.complete(messages[:1])
+    (tmp_path / "torn.pt").write_bytes((tmp_path / "coder.pt").read_bytes()[:999])
+    for name in ("torn.pt", "none.pt"):
+        with pytest.raises(UserError, match="coder"):
+            open_model([f"scratch:{tmp_path / name}"], None)
