@@ -8,20 +8,17 @@ from evo_kernel.cli.lazy import LazyGroup
 
 COMMANDS = {
     "collect": ("evo_kernel.cli.train_collect", "collect"),
+    "policy": ("evo_kernel.cli.train_policy", "policy"),
+    "evaluate": ("evo_kernel.cli.train_evaluate", "evaluate"),
     "export-sft": ("evo_kernel.cli.train_export", "export_sft"),
     "coder": ("evo_kernel.cli.train_coder", "coder"),
 }
 SUMMARIES = {
     "collect": "Judge what the offline rewriter can do, for a tree of transitions to learn from.",
-    "export-sft": "Examples of edits, from populations and trees, to train a coder on.",
-    "coder": "Train a coder: supervised, then by the judge's rewards.",
-    "policy": ("evo_kernel.cli.train_policy", "policy"),
-    "evaluate": ("evo_kernel.cli.train_evaluate", "evaluate"),
-}
-SUMMARIES = {
-    "collect": "Judge what the offline rewriter can do, for a tree of transitions to learn from.",
     "policy": "Train a policy on a tree of transitions.",
     "evaluate": "Hold policies against uniform choice and the bandit, on held-out tasks.",
+    "export-sft": "Examples of edits, from populations and trees, to train a coder on.",
+    "coder": "Train a coder: supervised, then by the judge's rewards.",
 }
 
 

@@ -51,7 +51,7 @@ def test_a_suite_searches_goes_on_after_a_failure_and_is_done_once(tmp_path: Pat
     assert broken["status"] == "failed" and "nothing_of_this_name" in broken["reason"]
     assert twice["status"] in ("passed", "confirmed") and twice["first"] == "kernels"
     assert twice["gain"] >= 1.0 and twice["own_share"] == 1.0 and twice["speedup"] is None  # modeled
-    assert "modeled (sm_90)" in (tmp_path / "out/report.md").read_text()
+    assert "modeled (sm\\_90)" in (tmp_path / "out/report.md").read_text()
     assert "modeled (sm_90)" in (tmp_path / "out/report.html").read_text()
     before = (tmp_path / "out/results.jsonl").read_text()
     again = evo_main(capsys, monkeypatch, "suite", f"{tmp_path}/mine.txt", *words)
