@@ -33,7 +33,7 @@ COMMANDS = {
     "tell": ("evo_kernel.cli.asking", "tell"),
     "mcp": ("evo_kernel.cli.mcp", "mcp"),
     "agent": ("evo_kernel.cli.agent", "agent"),
-    "train": ("evo_kernel.cli.train", "train"),
+    "train": ("evo_kernel.cli.train.group", "train"),
     "doctor": ("evo_kernel.cli.doctor", "doctor"),
 }
 SUMMARIES = {

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from evo_kernel.cli.crew import Board
-from evo_kernel.cli.growing import Grower, Want
-from evo_kernel.cli.problems import problem_names, problem_task, rows_of
+from evo_kernel.cli.train.crew import Board
+from evo_kernel.cli.train.growing import Grower, Want
+from evo_kernel.cli.train.problems import problem_names, problem_task, rows_of
 from evo_kernel.errors import UserError
 from evo_kernel.fitness.judge import JudgeSettings, open_judge
 from evo_kernel.fitness.knobs import apply_knobs

@@ -43,13 +43,13 @@ def test_equal_texts_are_stored_once(tmp_path: Path) -> None:
     ("data", "said"),
     [
         (b"nonsense", "no tree of transitions"),
-        (gzip.compress(b'{"format": "something", "version": 1}\n'), "something"),
-        (gzip.compress(b'{"format": "evo-kernel transitions", "version": 99}\n'), "version 99"),
-        (gzip.compress(b'{"format": "evo-kernel transitions", "version": 1, "plans": 0, "settings": 0, "candidates": 0, "command": ""}\n{"kind": "x"}\n'), "kind 'x'"),
+        (b'{"format": "something", "version": 1}\n', "something"),
+        (b'{"format": "evo-kernel transitions", "version": 99}\n', "version 99"),
+        (b'{"format": "evo-kernel transitions", "version": 1, "plans": 0, "settings": 0, "candidates": 0, "command": ""}\n{"kind": "x"}\n', "kind 'x'"),
     ],
 )  # fmt: skip
 def test_what_is_no_tree_is_refused(data: bytes, said: str, tmp_path: Path) -> None:
-    (tmp_path / "tree.gz").write_bytes(data)
+    (tmp_path / "tree.gz").write_bytes(data if data == b"nonsense" else gzip.compress(data))
     with pytest.raises(UserError, match=said):
         Tree.load(tmp_path / "tree.gz")
     with pytest.raises(UserError, match="cannot be read"):

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from evo_kernel.cli.main import cli
-from evo_kernel.cli.train_reward import JudgedReward, compute_score
+from evo_kernel.cli.train.reward import JudgedReward, compute_score
 from evo_kernel.errors import UserError
 from evo_kernel.types import Call, Proposal, Source, Status
 from operators.learning.coder import examples as exporting

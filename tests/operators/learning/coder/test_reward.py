@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from evo_kernel.cli.train_judging import BenchSettings, JudgeBench, problem
+from evo_kernel.cli.train.judging import BenchSettings, JudgeBench, problem
 from evo_kernel.errors import UserError
 from evo_kernel.tasks.loading import load
 from evo_kernel.types import CaseKind, Source, Status

@@ -7,11 +7,11 @@ import click
 from evo_kernel.cli.lazy import LazyGroup
 
 COMMANDS = {
-    "collect": ("evo_kernel.cli.train_collect", "collect"),
-    "policy": ("evo_kernel.cli.train_policy", "policy"),
-    "evaluate": ("evo_kernel.cli.train_evaluate", "evaluate"),
-    "export-sft": ("evo_kernel.cli.train_export", "export_sft"),
-    "coder": ("evo_kernel.cli.train_coder", "coder"),
+    "collect": ("evo_kernel.cli.train.collect", "collect"),
+    "policy": ("evo_kernel.cli.train.policy", "policy"),
+    "evaluate": ("evo_kernel.cli.train.evaluate", "evaluate"),
+    "export-sft": ("evo_kernel.cli.train.export", "export_sft"),
+    "coder": ("evo_kernel.cli.train.coder", "coder"),
 }
 SUMMARIES = {
     "collect": "Judge what the offline rewriter can do, for a tree of transitions to learn from.",

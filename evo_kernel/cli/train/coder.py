@@ -76,7 +76,7 @@ def coder(examples: Path, out: Path, model: str, as_json: bool, **options: Any) 
 def _scratch(
     examples: Sequence[Any], out: Path, reward: RewardParts, options: Mapping[str, Any], as_json: bool
 ) -> None:
-    from evo_kernel.cli.train_judging import BenchSettings, JudgeBench
+    from evo_kernel.cli.train.judging import BenchSettings, JudgeBench
     from operators.learning.coder.scratch.grpo import GrpoSettings
     from operators.learning.coder.scratch.run import RunSettings, printed, run
     from operators.learning.coder.scratch.sft import SftSettings
@@ -137,8 +137,8 @@ def _scratch(
 
 
 def _hub(model: str, examples: Path, out: Path, reward: RewardParts, options: Mapping[str, Any]) -> None:
-    from evo_kernel.cli.train_judging import BenchSettings
-    from evo_kernel.cli.train_reward import JudgedReward
+    from evo_kernel.cli.train.judging import BenchSettings
+    from evo_kernel.cli.train.reward import JudgedReward
     from operators.learning.coder.hub import HubSettings, train
 
     judging = BenchSettings(

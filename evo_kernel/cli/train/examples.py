@@ -102,7 +102,7 @@ def walked(
     tasks: Sequence[str], count: int, seed: int, workers: int, most: int, strategies: frozenset[str]
 ) -> list[Example]:
     """Examples that the rewriter makes, nobody's verdict on them. The same arguments make the same examples."""
-    from evo_kernel.cli.train_judging import problem
+    from evo_kernel.cli.train.judging import problem
 
     for name in tasks:
         problem(name)  # raises UserError here, not in a child
@@ -115,7 +115,7 @@ def walked(
 
 
 def _walk(tasks: Sequence[str], count: int, seed: list[int], most: int, strategies: frozenset[str]) -> list[Example]:
-    from evo_kernel.cli.train_judging import problem
+    from evo_kernel.cli.train.judging import problem
     from evo_kernel.tasks.first import first_kernel
     from operators.learning.coder.walks import walks
 

@@ -1,6 +1,6 @@
 """The reward as a function that other trainers import: TRL's signature, and verl's.
 
-    from evo_kernel.cli.train_reward import reward_function, compute_score
+    from evo_kernel.cli.train.reward import reward_function, compute_score
 
     trainer = GRPOTrainer(..., reward_funcs=reward_function(task="softmax", device="cuda", parts="full"))
 
@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from evo_kernel.cli.train_judging import BenchSettings, JudgeBench, problem
+from evo_kernel.cli.train.judging import BenchSettings, JudgeBench, problem
 from evo_kernel.errors import UserError
 from evo_kernel.tasks.first import first_kernel
 from evo_kernel.types import Strategy

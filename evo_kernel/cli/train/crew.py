@@ -16,8 +16,8 @@ from typing import Any
 
 import click
 
-from evo_kernel.cli.growing import Grower, Want
-from evo_kernel.cli.problems import rows_of
+from evo_kernel.cli.train.growing import Grower, Want
+from evo_kernel.cli.train.problems import rows_of
 from evo_kernel.errors import InfraError, UserError
 from evo_kernel.fitness.gpus import usable_cores
 from operators.learning.assembling import Rows, read_rows

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from evo_kernel.cli.problems import problem_task
+from evo_kernel.cli.train.problems import problem_task
 from evo_kernel.errors import EvoKernelError, InfraError, OperatorFailed, UserError
 from evo_kernel.fitness.baselines import COMPILED
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
