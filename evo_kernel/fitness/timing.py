@@ -41,6 +41,7 @@ class TimingSettings:
     looks: int = 5  # batches about which they may disagree before the time is not believed
     wall_slack_us: float = 300.0  # what submitting and synchronising a batch may cost on the host
     metronome_every: int = 20  # requests between two beats
+    stretch_us: float = 50_000.0  # of beats that tell whether others use the GPU, at most
     metronome_bytes: int = 64 << 20
 
 

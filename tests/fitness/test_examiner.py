@@ -151,6 +151,13 @@ def test_a_gpu_that_others_use_is_the_machines_fault(task):
         exam(Examiner(task, FakeDevice(skew=3.0), SETTINGS), "honest_2000", checks=())
 
 
+def test_our_own_copies_are_never_watched_for_long():
+    device = FakeDevice(noise=0.0)
+    metronome = Metronome(device, SETTINGS)
+    assert metronome.disturbed(60e6) == ""  # a minute of the kernel's
+    assert device.us < 2 * TIMING.looks * TIMING.stretch_us
+
+
 def test_a_passing_disturbance_is_sampled_again(task):
     device, skewed = FakeDevice(), []
 

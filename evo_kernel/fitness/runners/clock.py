@@ -231,12 +231,13 @@ class Metronome:
         return self.drift
 
     def disturbed(self, stretch_us: float) -> str:
-        """What is wrong with the clock while nothing but our own copies run for `stretch_us`; empty when nothing is.
+        """What is wrong with the clock while nothing but our own copies run for so long; empty when nothing is.
 
         Asked when a kernel's clocks disagree: work of other processes on the same GPU takes turns with ours, which
-        events do not see. One stretch of several that is off is enough.
+        events do not see. One stretch of several that is off is enough; turns are a few ms, so none need be long.
         """
         beat = self._made()
+        stretch_us = min(stretch_us, self._settings.stretch_us)
         for _ in range(self._settings.looks):
             self._device.synchronize()
             began, first = self._device.now(), self._device.mark()
