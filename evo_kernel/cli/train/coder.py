@@ -18,6 +18,7 @@ from evo_kernel.cli.options import JSON
 from evo_kernel.errors import UserError
 
 if TYPE_CHECKING:
+    from evo_kernel.cli.train.judging import BenchSettings
     from operators.learning.coder.rewards import RewardParts
 
 
@@ -76,7 +77,7 @@ def coder(examples: Path, out: Path, model: str, as_json: bool, **options: Any) 
 def _scratch(
     examples: Sequence[Any], out: Path, reward: RewardParts, options: Mapping[str, Any], as_json: bool
 ) -> None:
-    from evo_kernel.cli.train.judging import BenchSettings, JudgeBench
+    from evo_kernel.cli.train.judging import JudgeBench
     from operators.learning.coder.scratch.grpo import GrpoSettings
     from operators.learning.coder.scratch.run import RunSettings, printed, run
     from operators.learning.coder.scratch.sft import SftSettings
@@ -99,15 +100,11 @@ def _scratch(
         tasks=tuple(options["tasks"]),
         seed=options["seed"],
     )  # fmt: skip
-    judging = BenchSettings(
-        device=options["device"], gpus=options["gpus"], threads=options["threads"], deadline_s=options["deadline_s"],
-        most_open=options["most_open"], unconfined=options["unconfined"],
-    )  # fmt: skip
     out.mkdir(parents=True, exist_ok=True)
     with (
         (out / "progress.jsonl").open("a", encoding="utf-8") as log,
         interruptible() as stop,
-        JudgeBench(judging) as bench,
+        JudgeBench(_judging(options)) as bench,
     ):
 
         def tell(told: Mapping[str, Any]) -> None:
@@ -137,21 +134,23 @@ def _scratch(
 
 
 def _hub(model: str, examples: Path, out: Path, reward: RewardParts, options: Mapping[str, Any]) -> None:
-    from evo_kernel.cli.train.judging import BenchSettings
     from evo_kernel.cli.train.reward import JudgedReward
     from operators.learning.coder.hub import HubSettings, train
 
-    judging = BenchSettings(
-        device=options["device"], gpus=options["gpus"], threads=options["threads"], deadline_s=options["deadline_s"],
-        most_open=options["most_open"], unconfined=options["unconfined"],
-    )  # fmt: skip
     settings = HubSettings(
         model=model, sft_steps=options["sft_steps"], grpo_steps=options["grpo_steps"], answers=options["answers"],
         groups=options["groups"], most=options["most"], seed=options["seed"], cpu=_device(options["device"]) == "cpu",
     )  # fmt: skip
-    with JudgedReward(parts=reward, bench=judging) as judged:
+    with JudgedReward(parts=reward, bench=_judging(options)) as judged:
         place = train(settings, examples, out, judged, tuple(options["tasks"]))
     click.echo(f"adapter: {place}. Serve it with any OpenAI-compatible server and name that with --model.")
+
+
+def _judging(options: Mapping[str, Any]) -> BenchSettings:
+    from evo_kernel.cli.train.judging import BenchSettings
+
+    names = ("device", "gpus", "threads", "deadline_s", "most_open", "unconfined")
+    return BenchSettings(**{name: options[name] for name in names})
 
 
 @contextlib.contextmanager

@@ -91,6 +91,9 @@ def send(order: Order, want: Want) -> None:
                 _say(f"process {process.pid} did not end in time: terminated")
                 process.terminate()
                 process.join(3.0)
+            if process.is_alive():  # or the interpreter would wait for it for ever at its own end
+                process.kill()
+                process.join()
 
 
 def _say(text: str) -> None:
