@@ -12,6 +12,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from evo_kernel.observe.document import Block, Heading, Paragraph, Table
+from evo_kernel.observe.protocols import CORRECT, Stock, disagreements, side_by_side, standings
+
+STOCK_HEAD = ("vs eager", "stock", "stock µs", "stock vs eager", "stock, scaled inputs", "scaled vs TF32 eager")
 
 FASTEST = "fastest"
 """Stands for whichever listed baseline is fastest on a case: what a score is relative to."""
@@ -37,6 +40,7 @@ class SuiteRow:
     torch_operations: tuple[str, ...] = ()
     evaluations: int = 0
     minutes: float = 0.0
+    stock: Stock | None = None  # None: its benchmark's harness was not asked, or has none
 
     @property
     def correct(self) -> bool:
@@ -114,21 +118,31 @@ def geomean(values: Sequence[float]) -> float | None:
 def as_data(rows: Sequence[SuiteRow]) -> dict[str, Any]:
     """One object for scripts."""
     told = [asdict(row) | {"gain": row.gain, "speedup": row.speedup()} for row in rows]
-    return {"tasks": told, "figures": [asdict(one) for one in figures(rows)]}
+    return {
+        "tasks": told,
+        "figures": [asdict(one) for one in figures(rows)],
+        "protocols": [asdict(one) for one in standings(rows)],
+        "disagreements": disagreements(rows),
+    }
 
 
 def report(title: str, rows: Sequence[SuiteRow]) -> list[Block]:
     """The report: figures, then a table of all tasks, then why some have none."""
     labels = sorted({row.environment for row in rows if row.environment})
+    stock = any(row.stock is not None for row in rows)
     head = ["task", "state", "first kernel", "first µs", "best µs", "gain", "vs fastest baseline", "share of light",
-            "own kernels", "evaluations", "minutes"]  # fmt: skip
+            "own kernels", "evaluations", "minutes", *(STOCK_HEAD if stock else ())]  # fmt: skip
     told = [[row.label, row.reason] for row in rows if row.reason]
+    told += [
+        [row.label, f"stock: {why}"] for row in rows if row.stock for why in (row.stock.reason, *row.stock.notes) if why
+    ]
     return [
         Heading(title, 1),
         Paragraph(f"Times are {' and '.join(labels) or 'not there yet'}."),
         _figure_table(rows),
+        *side_by_side(rows),
         Heading("Tasks"),
-        Table(head, [_cells(row) for row in rows]),
+        Table(head, [_cells(row) + (_stock_cells(row) if stock else []) for row in rows]),
         *([Heading("Why"), Table(["task", "reason"], told)] if told else []),
     ]
 
@@ -158,6 +172,24 @@ def _cells(row: SuiteRow) -> list[str]:
         _percent(row.own_share),
         str(row.evaluations),
         f"{row.minutes:.1f}",
+    ]
+
+
+def _stock_cells(row: SuiteRow) -> list[str]:
+    """By this judge against eager, then by the benchmark's own harness."""
+    stock = row.stock
+    if stock is None:
+        return [_times(row.speedup("eager")), "not asked", "-", "-", "-", "-"]
+    verdict = stock.verdict if stock.sizes == "own" else f"{stock.verdict} ({stock.sizes} sizes)"
+    failed = [factor for factor, correct in stock.scaled.items() if not correct]
+    scaled = "-" if not stock.scaled else CORRECT if stock.verified else f"wrong at {', '.join(failed)}"
+    return [
+        _times(row.speedup("eager")),
+        verdict,
+        _number(stock.us),
+        _times(stock.speedup),
+        scaled if stock.correct else "-",
+        _times(stock.verified_speedup),
     ]
 
 
