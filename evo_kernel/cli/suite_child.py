@@ -1,7 +1,7 @@
 """A process of a suite: it loads what it needs, waits for its order on standard input, and does that one thing.
 
 It is started while another still works, so that loading (seconds) is not waited for. It ends with whoever started it,
-its own children with it: when standard input ends, and by the kernel's own word. Arguments: cores ("0,1", or empty),
+its own children with it: when standard input ends. Arguments: cores ("0,1", or empty),
 `search`, or `stock` and a TASK. The order is one line: the words of a command (`search`), or what to ask (`stock`).
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import signal
 import sys
 import threading
@@ -20,38 +21,37 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from evo_kernel.tasks.kernelbench_harness import Heard
 
+_ORDERS: queue.SimpleQueue[str] = queue.SimpleQueue()
+
 
 def main() -> None:
-    from evo_kernel.fitness.confined.guards import die_with_parent
-
-    die_with_parent()
     cores, role, *named = sys.argv[1:]
     if cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, [int(core) for core in cores.split(",")])
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is under way yet that would have to be kept
+    threading.Thread(target=_read, daemon=True).start()
     if role == "search":
         _search()
     else:
         _stock(named[0])
 
 
-def _ordered() -> str:
-    """The order; the process ends, with all of its group, when no one is left to give one or to hear the answer."""
-    line = sys.stdin.buffer.readline()
-    if not line:
-        _end_all()
-    threading.Thread(target=_watch, daemon=True).start()
-    return line.decode()
+def _read() -> None:
+    """Take the order; at the end of standard input nobody is left to hear the answer: end the whole group.
 
-
-def _watch() -> None:
-    while sys.stdin.buffer.read(1):
-        continue
-    _end_all()
-
-
-def _end_all() -> None:
+    Not the kernel's PR_SET_PDEATHSIG: it would end this process alone, before it can end those that it started.
+    """
+    order = b""
+    while read := os.read(0, 1 << 16):  # not by sys.stdin: its lock, held here, would abort the interpreter at its end
+        order += read
+        if order.endswith(b"\n"):
+            _ORDERS.put(order.decode())
+            order = b""
     os.killpg(os.getpgid(0), signal.SIGKILL)
+
+
+def _ordered() -> Any:
+    return json.loads(_ORDERS.get())
 
 
 def _search() -> None:
@@ -60,7 +60,7 @@ def _search() -> None:
     from evo_kernel.tasks.surveying import warm_up
 
     warm_up()
-    words = json.loads(_ordered())
+    words = _ordered()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = ["evo-kernel", *words]
     main.main()
@@ -79,7 +79,7 @@ def _stock(spec: str) -> None:
         ask = _Kernelbench(spec) if spec.startswith("kernelbench:") else _Tritonbench(spec)
     except EvoKernelError as error:
         fault = str(error)
-    order = json.loads(_ordered())
+    order = _ordered()
     began = time.monotonic()
     try:
         heard = ask(**order) if ask is not None else Heard("no verdict", fault)

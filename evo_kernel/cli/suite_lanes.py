@@ -82,10 +82,7 @@ class Ended:
 
 
 class Child:
-    """A process that is loading, and does one thing when it is ordered to. Its group dies with it, and it with us.
-
-    To be made, ordered and closed by one thread, which outlives it: the kernel kills it when that thread ends.
-    """
+    """A process that is loading, and does one thing when it is ordered to. Its group dies with it, and it with us."""
 
     def __init__(self, lane: Lane, words: Sequence[str], more: Mapping[str, str] | None = None) -> None:
         command = [sys.executable, "-P", "-m", "evo_kernel.cli.suite_child", ",".join(map(str, lane.cores)), *words]
