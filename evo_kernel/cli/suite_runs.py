@@ -29,7 +29,8 @@ RESULTS = "results.jsonl"
 ENDING_S = 4.0  # of --within: the report
 LEAST_SEARCH_S = 5.0  # of --within: what a search gets, however little there is
 CLOSING_S = 12.0  # of --within: before its end a search is asked to end as by ^C
-WORTH_S = 20.0  # of --within: with less left no search is begun
+SHARE_S = 45.0  # of --within: no task gets less; rather, some are left for the same command again
+WORTH_S = 30.0  # of --within: with less left no search is begun
 BESIDE_S = 20.0  # of --within: what a search takes beyond its budget, until some have told
 
 
@@ -252,14 +253,18 @@ class SuiteRun:
             return job.minutes * 60
         if clock.left_s < WORTH_S:
             return None
-        searching_s = max(LEAST_SEARCH_S, clock.share(waiting) - clock.beside_s)
+        searching_s = max(LEAST_SEARCH_S, self._share_s(waiting, clock) - clock.beside_s)
         return min(searching_s, job.minutes * 60) if job.minutes else searching_s
+
+    @staticmethod
+    def _share_s(waiting: int, clock: Clock) -> float:
+        return min(clock.left_s, max(SHARE_S, clock.share(waiting)))
 
     def _times(self, job: Job, searching_s: float, waiting: int, clock: Clock) -> Times:
         if not clock.limited:
             return Times(searching_s, None, searching_s + GRACE_S)
         had_s = searched_s(self.folder / job.one.population)
-        left_s, share_s = clock.left_s, clock.share(waiting)
+        left_s, share_s = clock.left_s, self._share_s(waiting, clock)
         polite_s = min(left_s - CLOSING_S, max(1.5 * share_s, share_s + WORTH_S))
         return Times(had_s + searching_s, max(1.0, polite_s), left_s)
 

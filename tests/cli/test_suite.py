@@ -126,6 +126,7 @@ def test_a_time_for_the_whole_command_is_shared_and_what_was_not_reached_comes_f
     chosen = [Chosen(f"{name}.py", name, "g") for name in "cdefgh"]
     monkeypatch.setattr(suite_runs, "ENDING_S", 0.0)
     monkeypatch.setattr(suite_runs, "WORTH_S", 0.1)
+    monkeypatch.setattr(suite_runs, "SHARE_S", 0.1)
     monkeypatch.setattr(suite_runs, "LEAST_SEARCH_S", 0.05)
     monkeypatch.setattr(suite_runs, "BESIDE_S", 0.0)
     monkeypatch.setattr(Scripted, "seconds", 0.25)
