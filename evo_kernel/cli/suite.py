@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("suite")
 @click.option("--to", "folder", type=click.Path(path_type=Path), required=True, help="Populations, results and report.")
-@click.option("--minutes", type=float, help="Of search for each task, over all turns; 3 if left out.")
+@click.option(
+    "--minutes", type=float, help="Of search for each task, over all turns; 3 if left out. With --within: at most."
+)
 @click.option(
     "--within",
     type=float,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     "--turns", default=1, show_default=True, help="Go round the tasks so many times, a part of the budget each."
 )
 @click.option("--only", multiple=True, metavar="GLOB", help="Tasks whose name fits, such as 'level1/2*'; repeatable.")
+@click.option("--except", "but", multiple=True, metavar="GLOB", help="Tasks to leave out of these; repeatable.")
 @click.option("--limit", type=int, help="The first so many tasks only.")
 @click.option(
     "--config", "config_file", metavar="FILE", help="A run configuration; configs/quickstart.toml if left out."
@@ -67,6 +70,7 @@ def suite(
     evaluations: int | None,
     turns: int,
     only: tuple[str, ...],
+    but: tuple[str, ...],
     limit: int | None,
     config_file: str | None,
     overrides: tuple[str, ...],
@@ -103,7 +107,7 @@ def suite(
     budget = Budget(minutes or (0.0 if within is not None else 3.0), evaluations, turns, within)
     named = ["--config", config_file] if config_file else []
     extra = ["--device", device, *named, *(word for override in overrides for word in ("--set", override))]
-    chosen, lanes = tasks_of(suite, only, limit), lanes_of(gpus, device)
+    chosen, lanes = tasks_of(suite, only, limit, but), lanes_of(gpus, device)
     run = SuiteRun(folder, chosen, budget, extra, retry, lanes, device, stock, began)
     with _halting(run.halt):
         for row, turn in run.rows():

@@ -153,8 +153,11 @@ class SuiteRun:
         able = [one for one in self.chosen if (row := self._known(one)) is None or row.status != "failed"]
         new = [one for one in able if one.spec not in self._records]
         asked = [Job(one, search=False) for one in able if one not in new and self._lacks_stock(one)]
-        searched = new if new or asked else able
+        searched = new if new or asked else [one for one in able if not self._had_most(one)]
         return [*asked, *(Job(one, self.budget.minutes, self.budget.evaluations) for one in searched)]
+
+    def _had_most(self, one: Chosen) -> bool:
+        return bool(self.budget.minutes) and self._records[one.spec]["minutes"] >= 0.9 * self.budget.minutes
 
     def _known(self, one: Chosen) -> SuiteRow | None:
         record = self._records.get(one.spec)
@@ -264,9 +267,10 @@ class SuiteRun:
         if not clock.limited:
             return Times(searching_s, None, searching_s + GRACE_S)
         had_s = searched_s(self.folder / job.one.population)
+        budget_s = min(had_s + searching_s, job.minutes * 60 or float("inf"))
         left_s, share_s = clock.left_s, self._share_s(waiting, clock)
         polite_s = min(left_s - CLOSING_S, max(1.5 * share_s, share_s + WORTH_S))
-        return Times(had_s + searching_s, max(1.0, polite_s), left_s)
+        return Times(budget_s, max(1.0, polite_s), left_s)
 
     def _keep(self, result: Result) -> None:
         job = result.job

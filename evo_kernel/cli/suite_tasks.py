@@ -30,11 +30,12 @@ class Chosen:
         return self.name + ".db"
 
 
-def tasks_of(suite: str, only: Sequence[str], limit: int | None) -> list[Chosen]:
+def tasks_of(suite: str, only: Sequence[str], limit: int | None, but: Sequence[str] = ()) -> list[Chosen]:
     """The tasks that a suite's name stands for. Raises UserError."""
     found = _all_of(suite)
     if only:
         found = [one for one in found if any(fnmatch.fnmatchcase(one.label, pattern) for pattern in only)]
+    found = [one for one in found if not any(fnmatch.fnmatchcase(one.label, pattern) for pattern in but)]
     if not found:
         listed = "tasks list" if suite == "builtin" else f"tasks import {suite} --list"
         raise UserError(f"no task of {suite} fits {', '.join(only) or 'it'}; `evo-kernel {listed}` names them")

@@ -141,6 +141,10 @@ def test_a_time_for_the_whole_command_is_shared_and_what_was_not_reached_comes_f
     asked.clear()
     list(SuiteRun(tmp_path, chosen, Budget(0, None, 1, within_s=60.0)).rows())
     assert [label for label, *_ in asked] == list("cdefgh")  # everything has a result: all search on
+    asked.clear()
+    most = Budget(0.001, None, 1, within_s=60.0)
+    list(SuiteRun(tmp_path / "capped", chosen[:1], most).rows())
+    assert asked == [("c", 0.001, None)]  # a minute is not what it may have
 
 
 def test_what_searches_take_beside_their_budget_is_learnt() -> None:
@@ -293,6 +297,8 @@ def test_mistakes_say_what_and_what_to_do(tmp_path: Path) -> None:
         "level1/1",
         "level1/2",
     ]
+    left = tasks_of(f"kernelbench:{root}", ["level1/[12]", "level2/*"], None, ["level1/2"])
+    assert [one.label for one in left] == ["level1/1", "level2/1"]
     with pytest.raises(UserError, match=r"no task of .* fits level7"):
         tasks_of(f"kernelbench:{root}", ["level7/*"], None)
     with pytest.raises(UserError, match="there is no suite 'nowhere'"):

@@ -39,7 +39,7 @@ class Harness(types.ModuleType):
     def __init__(self, answer: Result, wrong_at: str = "") -> None:
         super().__init__("harness")
         self.asked: list[dict[str, Any]] = []
-        self.tf32: tuple[bool, bool] | None = None
+        self.tf32: Any = None
         self.timing = types.SimpleNamespace(measure_ref_program_time=self._measure)
         self._answer, self._wrong_at = answer, wrong_at
 
