@@ -89,9 +89,10 @@ class Clock:
         return min(self.left_s, self.left_s * self._lanes / max(waiting, 1))
 
     def took(self, whole_s: float, search_s: float) -> None:
-        """A job took so long, of which it was allowed to search so long."""
-        with self._lock:
-            self._beside.append(max(0.0, whole_s - search_s))
+        """A job took so long, of which it was allowed to search so long; one that ended early says nothing."""
+        if whole_s > search_s:
+            with self._lock:
+                self._beside.append(whole_s - search_s)
 
     @property
     def beside_s(self) -> float:

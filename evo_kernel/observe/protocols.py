@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from evo_kernel.observe.document import Block, Heading, Paragraph, Table
 
+HEAD = ("task", "this judge", "vs eager", "stock", "stock µs", "stock vs eager", "scaled inputs", "vs TF32 eager")
 CORRECT, WRONG, NONE = "correct", "wrong", "no verdict"
 
 
@@ -80,6 +81,8 @@ class Row(Protocol):
     @property
     def group(self) -> str: ...
     @property
+    def status(self) -> str: ...
+    @property
     def correct(self) -> bool: ...
     @property
     def torch_operations(self) -> Sequence[str]: ...
@@ -99,14 +102,14 @@ class Side:
 
 
 PROTOCOLS = (
-    Side("this judge, against eager", lambda row: row.correct, lambda row: row.speedup("eager")),
+    Side("this judge vs eager", lambda row: row.correct, lambda row: row.speedup("eager")),
     Side(
-        "stock, against its eager",
+        "stock vs eager",
         lambda row: row.stock is not None and row.stock.correct,
         lambda row: row.stock.speedup if row.stock is not None else None,
     ),
     Side(
-        "stock at x1, x3, x0.01, x-1, against its eager in TF32",
+        "stock, scaled inputs vs TF32 eager",
         lambda row: row.stock is not None and row.stock.verified,
         lambda row: row.stock.verified_speedup if row.stock is not None else None,
     ),
@@ -197,7 +200,7 @@ def side_by_side(rows: Sequence[Row]) -> list[Block]:
     lines = []
     for at in range(0, len(every), len(PROTOCOLS)):
         beside = every[at : at + len(PROTOCOLS)]
-        kernels = "own only" if beside[0].own_only else "torch allowed"
+        kernels = "own only" if beside[0].own_only else "any"
         for name, cells in _figures(beside):
             lines.append([beside[0].group, str(beside[0].problems), kernels, name, *cells])
     head = ["group", "problems", "kernels", "figure", *(protocol.name for protocol in PROTOCOLS)]
@@ -215,7 +218,30 @@ def side_by_side(rows: Sequence[Row]) -> list[Block]:
             if apart
             else []
         ),
+        Heading("Kernels by each protocol"),
+        Table(HEAD, [_cells(row) for row in rows]),
     ]
+
+
+def _cells(row: Row) -> list[str]:
+    judge = [row.label, row.status, _times(row.speedup("eager"))]
+    stock = row.stock
+    if stock is None:
+        return [*judge, "not asked", "-", "-", "-", "-"]
+    failed = [factor for factor, correct in stock.scaled.items() if not correct]
+    scaled = "-" if not stock.correct or not stock.scaled else f"wrong at {', '.join(failed)}" if failed else CORRECT
+    return [
+        *judge,
+        stock.verdict if stock.sizes == "own" else f"{stock.verdict} ({stock.sizes} sizes)",
+        "-" if stock.us is None else f"{stock.us:.1f}",
+        _times(stock.speedup),
+        scaled,
+        _times(stock.verified_speedup),
+    ]
+
+
+def _times(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}x"
 
 
 def _figures(beside: Sequence[Standing]) -> list[tuple[str, list[str]]]:
@@ -223,7 +249,7 @@ def _figures(beside: Sequence[Standing]) -> list[tuple[str, list[str]]]:
         return ["-" if value is None else f"{100 * value:.0f} %" for value in values]
 
     def ratios(values: Sequence[float | None]) -> list[str]:
-        return ["-" if value is None else f"{value:.2f}x" for value in values]
+        return [_times(value) for value in values]
 
     found = [("correct", shares([one.correct for one in beside]))]
     if any(one.mean_all is not None for one in beside):
@@ -234,5 +260,5 @@ def _figures(beside: Sequence[Standing]) -> list[tuple[str, list[str]]]:
             ("geomean of correct", ratios([one.geomean_correct for one in beside])),
         ]
     if any(one.undecided for one in beside):
-        found.append(("kernels without a verdict", [str(one.undecided) for one in beside]))
+        found.append(("no verdict", [str(one.undecided) for one in beside]))
     return found

@@ -12,9 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from evo_kernel.observe.document import Block, Heading, Paragraph, Table
-from evo_kernel.observe.protocols import CORRECT, Stock, disagreements, side_by_side, standings
-
-STOCK_HEAD = ("vs eager", "stock", "stock µs", "stock vs eager", "stock, scaled inputs", "scaled vs TF32 eager")
+from evo_kernel.observe.protocols import Stock, disagreements, side_by_side, standings
 
 FASTEST = "fastest"
 """Stands for whichever listed baseline is fastest on a case: what a score is relative to."""
@@ -129,9 +127,8 @@ def as_data(rows: Sequence[SuiteRow]) -> dict[str, Any]:
 def report(title: str, rows: Sequence[SuiteRow]) -> list[Block]:
     """The report: figures, then a table of all tasks, then why some have none."""
     labels = sorted({row.environment for row in rows if row.environment})
-    stock = any(row.stock is not None for row in rows)
     head = ["task", "state", "first kernel", "first µs", "best µs", "gain", "vs fastest baseline", "share of light",
-            "own kernels", "evaluations", "minutes", *(STOCK_HEAD if stock else ())]  # fmt: skip
+            "own kernels", "evaluations", "minutes"]  # fmt: skip
     told = [[row.label, row.reason] for row in rows if row.reason]
     told += [
         [row.label, f"stock: {why}"] for row in rows if row.stock for why in (row.stock.reason, *row.stock.notes) if why
@@ -142,7 +139,7 @@ def report(title: str, rows: Sequence[SuiteRow]) -> list[Block]:
         _figure_table(rows),
         *side_by_side(rows),
         Heading("Tasks"),
-        Table(head, [_cells(row) + (_stock_cells(row) if stock else []) for row in rows]),
+        Table(head, [_cells(row) for row in rows]),
         *([Heading("Why"), Table(["task", "reason"], told)] if told else []),
     ]
 
@@ -152,7 +149,7 @@ def _figure_table(rows: Sequence[SuiteRow]) -> Table:
             "geomean of correct", "gain"]  # fmt: skip
     lines = []
     for one in figures(rows):
-        kernels = "own only" if one.own_only else "torch allowed"
+        kernels = "own only" if one.own_only else "any"
         shares = [_percent(share) for share in (one.correct, one.fast_1, one.fast_2)]
         ratios = [_times(ratio) for ratio in (one.mean_all, one.geomean_correct, one.gain)]
         lines.append([one.group, str(one.problems), one.baseline, kernels, *shares, *ratios])
@@ -172,24 +169,6 @@ def _cells(row: SuiteRow) -> list[str]:
         _percent(row.own_share),
         str(row.evaluations),
         f"{row.minutes:.1f}",
-    ]
-
-
-def _stock_cells(row: SuiteRow) -> list[str]:
-    """By this judge against eager, then by the benchmark's own harness."""
-    stock = row.stock
-    if stock is None:
-        return [_times(row.speedup("eager")), "not asked", "-", "-", "-", "-"]
-    verdict = stock.verdict if stock.sizes == "own" else f"{stock.verdict} ({stock.sizes} sizes)"
-    failed = [factor for factor, correct in stock.scaled.items() if not correct]
-    scaled = "-" if not stock.scaled else CORRECT if stock.verified else f"wrong at {', '.join(failed)}"
-    return [
-        _times(row.speedup("eager")),
-        verdict,
-        _number(stock.us),
-        _times(stock.speedup),
-        scaled if stock.correct else "-",
-        _times(stock.verified_speedup),
     ]
 
 
