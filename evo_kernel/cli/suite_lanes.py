@@ -78,7 +78,8 @@ class Ended:
     code: int
     out: str
     err: str
-    late: bool = False  # killed at its deadline
+    late: bool = False  # asked to end for its time was over, or killed
+    after_s: float = 0.0
 
 
 class Child:
@@ -108,7 +109,7 @@ class Child:
             self._process.stdin.flush()
         began = time.monotonic()
         end, polite = began + deadline_s, began + (deadline_s if polite_s is None else polite_s)
-        told = halted = late = False
+        told = halted = False
         while not self._exited():
             now = time.monotonic()
             if halt.asked.is_set() and not halted:
@@ -117,11 +118,12 @@ class Child:
                 self._process.send_signal(signal.SIGINT)
                 told = True
             if halt.now.is_set() or now >= end:
-                late = not halted
                 break
             time.sleep(0.05)
         self.close()
-        return Ended(self._process.returncode, self._out.text(), self._err.text(), late)
+        took = time.monotonic() - began
+        late = not halted and (told or took >= deadline_s)
+        return Ended(self._process.returncode, self._out.text(), self._err.text(), late, took)
 
     def close(self) -> None:
         """Kill it and its group, if there is anything left of them."""

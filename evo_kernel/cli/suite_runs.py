@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from evo_kernel.cli.suite_lanes import Halt, Lane
+from evo_kernel.cli.suite_lanes import INTERRUPTED_S, Halt, Lane
 from evo_kernel.cli.suite_search import Times, Worker, has_harness, searched_s
 from evo_kernel.cli.suite_tasks import Chosen
 from evo_kernel.errors import UserError
@@ -270,8 +270,8 @@ class SuiteRun:
         had_s = searched_s(self.folder / job.one.population)
         budget_s = min(had_s + searching_s, job.minutes * 60 or float("inf"))
         left_s, share_s = clock.left_s, self._share_s(waiting, clock)
-        polite_s = min(left_s - CLOSING_S, max(1.5 * share_s, share_s + WORTH_S))
-        return Times(budget_s, max(1.0, polite_s), left_s)
+        polite_s = max(1.0, min(left_s - CLOSING_S, max(1.5 * share_s, share_s + WORTH_S)))
+        return Times(budget_s, polite_s, min(left_s, polite_s + INTERRUPTED_S))
 
     def _keep(self, result: Result) -> None:
         job = result.job

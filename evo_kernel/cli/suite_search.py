@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -88,9 +87,9 @@ class Worker:
             ended = child.order(words, times.deadline, self._halt, times.polite)
         finally:
             child.close()
-        return self._row(one, population, ended, times.deadline)
+        return self._row(one, population, ended)
 
-    def _row(self, one: Chosen, population: Path, ended: Ended, deadline_s: float) -> SuiteRow | None:
+    def _row(self, one: Chosen, population: Path, ended: Ended) -> SuiteRow | None:
         row = SuiteRow(one.spec, one.label, one.group, "failed")
         told = _told(ended)
         if population.exists():
@@ -102,7 +101,7 @@ class Worker:
             return row
         if self._halt.asked.is_set():
             return None
-        late = f"took longer than {deadline_s:.0f} s and was ended; give it more time"
+        late = f"was ended after {ended.after_s:.0f} s; give it more time"
         why = late if ended.late else _why(ended.code, ended.err)
         return replace(row, reason=f"its search did not end well: {why}" if row.correct else why,
                        status=row.status if row.correct else "failed")  # fmt: skip
@@ -128,14 +127,13 @@ class Worker:
         self.get_ready_to_ask(one)
         child, self._asker = self._asker, None
         assert child is not None
-        began = time.monotonic()
         try:
             ended = child.order(order, min(STOCK_S, deadline_s), self._halt, interrupted_s=0.0)
         finally:
             child.close()
         if self._halt.asked.is_set() and not ended.out.strip():
             return row  # the same command again asks
-        return replace(row, stock=_answer(ended, source.sha256, time.monotonic() - began))
+        return replace(row, stock=_answer(ended, source.sha256))
 
 
 def has_harness(one: Chosen) -> bool:
@@ -143,13 +141,13 @@ def has_harness(one: Chosen) -> bool:
     return one.spec.partition(":")[0] in HARNESSES and not Path(one.spec).exists()
 
 
-def _answer(ended: Ended, kernel: str, seconds: float) -> Stock:
+def _answer(ended: Ended, kernel: str) -> Stock:
     try:
         return replace(stock_of(json.loads(ended.out.strip().splitlines()[-1])), kernel=kernel)
     except (IndexError, ValueError, TypeError, KeyError, AttributeError):
-        late = f"its harness took longer than {seconds:.0f} s and was ended"
+        late = f"its harness took longer than {ended.after_s:.0f} s and was ended"
         why = late if ended.late else f"its harness ended early: {_why(ended.code, ended.err)}"
-        return Stock(NONE, why, kernel, seconds=seconds)
+        return Stock(NONE, why, kernel, seconds=ended.after_s)
 
 
 def _without_config(extra: Sequence[str]) -> list[str]:
