@@ -18,6 +18,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evo_kernel.cli.suite_lanes import kill_tree
+
 if TYPE_CHECKING:
     from evo_kernel.tasks.kernelbench_harness import Heard
 
@@ -37,7 +39,7 @@ def main() -> None:
 
 
 def _read() -> None:
-    """Take the order; at the end of standard input nobody is left to hear the answer: end the whole group.
+    """Take the order; at the end of standard input nobody is left to hear the answer: end all that was started.
 
     Not the kernel's PR_SET_PDEATHSIG: it would end this process alone, before it can end those that it started.
     """
@@ -47,7 +49,7 @@ def _read() -> None:
         if order.endswith(b"\n"):
             _ORDERS.put(order.decode())
             order = b""
-    os.killpg(os.getpgid(0), signal.SIGKILL)
+    kill_tree(os.getpid())
 
 
 def _ordered() -> Any:

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any
 
 from evo_kernel.errors import UserError
@@ -126,9 +127,8 @@ class Child:
         return Ended(self._process.returncode, self._out.text(), self._err.text(), late, took)
 
     def close(self) -> None:
-        """Kill it and its group, if there is anything left of them."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        """Kill it and all that it started, if there is anything left of them."""
+        kill_tree(self._process.pid)
         self._process.wait()
         with contextlib.suppress(OSError):
             if self._process.stdin is not None:
@@ -137,6 +137,27 @@ class Child:
     def _exited(self) -> bool:
         """Whether it has ended; it is not reaped yet, so that its group's number is nobody else's."""
         return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def kill_tree(root: int) -> None:
+    """Kill what a process has started, in whatever session, then its group and itself.
+
+    A judge's process ends by itself when its search does, but not while it waits for a kernel: the next search would
+    share the GPU with it.
+    """
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended meanwhile
+            parent = int(stat.read_text(errors="replace").rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(stat.parent.name))
+    found = [root]
+    for pid in found:
+        found += children.get(pid, [])
+    for pid in reversed(found[1:]):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(root, signal.SIGKILL)
 
 
 class _Tail:

@@ -70,8 +70,8 @@ def home_of(problem: Path) -> Path:
 
 def harness_of(checkout: Path) -> types.ModuleType:
     """Its `kernelbench.eval`, with empty modules in place of clients of language models. Raises TaskError."""
-    for name in CLIENTS:
-        sys.modules.setdefault(name, _Stand(name))
+    stands = {name: _Stand(name) for name in CLIENTS if name not in sys.modules}
+    sys.modules.update(stands)
     sys.path.insert(0, str(checkout / "src"))
     available, torch.cuda.is_available = torch.cuda.is_available, lambda: False  # its import would ask for a context:
     try:  # a search may be measured on the GPU meanwhile
@@ -81,6 +81,8 @@ def harness_of(checkout: Path) -> types.ModuleType:
         raise TaskError(f"its harness does not import: {describe(error)}.{install}") from error
     finally:
         torch.cuda.is_available = available
+        for name in stands:  # a problem may want the real one
+            del sys.modules[name]
 
 
 class _Stand(types.ModuleType):

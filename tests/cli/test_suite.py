@@ -218,7 +218,7 @@ def test_a_suite_that_is_killed_leaves_nobody_behind(tmp_path: Path) -> None:
     sleeper = wait_for(package / "hangs")
     suite.kill()
     suite.wait()
-    assert gone(sleeper)  # a grandchild: the whole group is
+    assert gone(sleeper)  # a grandchild, in a session of its own
 
 
 def wait_for(path: Path) -> int:

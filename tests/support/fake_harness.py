@@ -67,7 +67,7 @@ HANGS = (
 
 def set_seed(seed):
     import pathlib, subprocess, time
-    child = subprocess.Popen(["sleep", "600"])
+    child = subprocess.Popen(["sleep", "600"], start_new_session=True)
     path = pathlib.Path(__file__).with_name("hangs")
     path.with_suffix(".tmp").write_text(str(child.pid))
     path.with_suffix(".tmp").rename(path)
