@@ -160,7 +160,8 @@ def _line(row: object, turn: int, turns: int) -> str:
     if (ratio := row.speedup()) is not None:
         told.append(f"{ratio:.2f}x the fastest baseline")
     if row.stock is not None:
-        told.append(f"stock: {row.stock.verdict}" + (f", {row.stock.speedup:.2f}x eager" if row.stock.speedup else ""))
+        ratio = f", {row.stock.speedup:.2f}x its eager" if row.stock.speedup else ""
+        told.append(f"stock: {row.stock.verdict}{ratio}" + (f" ({row.stock.reason})" if row.stock.reason else ""))
     told += [f"{row.minutes:.1f} min", row.environment]
     turn_told = f" (turn {turn} of {turns})" if turns > 1 else ""
     return f"{row.label}{turn_told}: {', '.join(word for word in told if word)}" + (
