@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from evo_kernel.errors import UserError
 
 if TYPE_CHECKING:
     from evo_kernel.cli.suite_lanes import Halt
+    from evo_kernel.observe.document import Block
 
 
 @click.command()
@@ -98,7 +99,7 @@ def suite(
     from evo_kernel.cli.suite_lanes import lanes_of
     from evo_kernel.cli.suite_runs import Budget, SuiteRun
     from evo_kernel.cli.suite_tasks import tasks_of
-    from evo_kernel.observe import document, suites
+    from evo_kernel.observe import suites
 
     if (minutes is not None and minutes <= 0) or turns < 1 or (evaluations is not None and evaluations < 1):
         raise UserError("a suite needs --minutes above 0, and --turns and --evaluations of 1 or more")
@@ -112,22 +113,28 @@ def suite(
     with _halting(run.halt):
         for row, turn in run.rows():
             click.echo(_line(row, turn, turns), err=as_json)
-    interrupted = run.halt.asked.is_set()
-    rows = run.found()
+    interrupted, rows = run.halt.asked.is_set(), run.found()
     title = f"Suite {suite}"
-    blocks = suites.report(title, rows)
-    report = document.markdown(blocks)
-    (folder / "report.md").write_text(report, encoding="utf-8")
-    (folder / "report.html").write_text(document.html(title, blocks), encoding="utf-8")
     data = {"suite": suite, "minutes": minutes, "within_s": within, "interrupted": interrupted} | suites.as_data(rows)
-    (folder / "report.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    written = _write(folder, title, suites.report(title, rows), data)
     click.echo(
-        json.dumps(data) if as_json else f"\n{report}\nwrote {folder / 'report.md'}, report.html and report.json"
+        json.dumps(data) if as_json else f"\n{written}\nwrote {folder / 'report.md'}, report.html and report.json"
     )
     if interrupted:
         sys.exit(130)
     if not all(row.correct for row in rows):
         sys.exit(1)
+
+
+def _write(folder: Path, title: str, blocks: Sequence[Block], data: Mapping[str, object]) -> str:
+    """The report in its three forms; its text."""
+    from evo_kernel.observe import document
+
+    written = document.markdown(blocks)
+    (folder / "report.md").write_text(written, encoding="utf-8")
+    (folder / "report.html").write_text(document.html(title, blocks), encoding="utf-8")
+    (folder / "report.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    return written
 
 
 @contextlib.contextmanager
