@@ -18,6 +18,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from evo_kernel.tasks.lowering.networks import Recurrent
 from evo_kernel.tasks.problems import SMALLEST, Problem, assigned
 
 ODD = (3, 7, 11, 13, 17, 19, 23, 29, 31, 37)
@@ -88,7 +89,7 @@ def run_fake(problem: Problem, sizes: Mapping[str, Any]) -> Ran:
     with _quiet(), _disable_current_modes(), torch.random.fork_rng(devices=[]), torch.no_grad(), fake:
         drawn = problem.drawn(sizes)
         model = problem.model(sizes)
-        with _Watch() as watch:
+        with Recurrent(), _Watch() as watch:
             result = model(*drawn)
     outputs = [part for part in _flat(result) if isinstance(part, torch.Tensor)]
     if not outputs or any(part.numel() == 0 for part in outputs):
