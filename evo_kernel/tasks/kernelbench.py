@@ -158,11 +158,18 @@ def _own_sizes(entry: Entry, source: str) -> Mapping[str, Size]:
         where = f"{entry.path}:{error.lineno}"
         raise TaskError(f"{where}: this is not valid Python: {error.msg}. Check it out again.") from error
     except (Exception, SystemExit) as error:  # the problem's own code may raise anything
-        line = line_in(entry.path, error)
-        install = f" Install {error.name} for it." if isinstance(error, ModuleNotFoundError) else ""
+        line, what = line_in(entry.path, error), describe(error).rstrip(".")
         raise TaskError(
-            f"{entry.path}{line}: running the problem's file failed: {describe(error)}.{install}"
+            f"{entry.path}{line}: running the problem's file failed: {what}.{_way_out(source, error)}"
         ) from error
+
+
+def _way_out(source: str, error: BaseException) -> str:
+    if isinstance(error, ModuleNotFoundError):
+        return f" Install {error.name} for it."
+    if isinstance(error, OSError) and "from_pretrained" in source:  # level 4: it is not in the cache, or no network
+        return " Its model comes from a hub: put it into the local cache of that library first, and try again."
+    return ""
 
 
 def _castable(entry: Entry, source: str, own: Mapping[str, Size]) -> bool:

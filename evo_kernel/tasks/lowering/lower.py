@@ -49,6 +49,9 @@ FAMILIES = (
     views,
 )
 
+NETWORK = 40
+"""Tensors among the inputs from which on a reference is a network, whose many sizes take minutes as symbols."""
+
 
 def lower(task: Task) -> Source:
     """A first kernel for `task`, written from its reference.
@@ -98,13 +101,33 @@ def _branches(
 ) -> list[tuple[Traced, list[Sequence[Any]]]]:
     """As few traces as cover all cases; most often one. The most general shapes are traced first."""
     waiting = sorted(cases, key=_ones)
+    fixed = _fixed(cases)
     branches = []
     while waiting:
-        traced = trace(reference, waiting[0])
+        traced = trace(reference, waiting[0], fixed)
         served = [waiting[0], *(case for case in waiting[1:] if traced.covers(case))]
         waiting = [case for case in waiting[1:] if not any(case is other for other in served)]
         branches.append((traced, served))
     return branches
+
+
+def _fixed(cases: Sequence[Sequence[Any]]) -> frozenset[tuple[int, int]]:
+    """Sizes (argument, dimension) of a network's tensors that all cases share: as numbers they cost no algebra."""
+    first, *others = cases
+    tensors = [index for index, value in enumerate(first) if isinstance(value, torch.Tensor)]
+    alike = all(
+        len(case) == len(first)
+        and all(isinstance(case[index], torch.Tensor) and case[index].dim() == first[index].dim() for index in tensors)
+        for case in others
+    )
+    if len(tensors) < NETWORK or not alike:
+        return frozenset()
+    return frozenset(
+        (index, dim)
+        for index in tensors
+        for dim, size in enumerate(first[index].shape)
+        if all(case[index].shape[dim] == size for case in others)
+    )
 
 
 def _ones(case: Sequence[Any]) -> int:
