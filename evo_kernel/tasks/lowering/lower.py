@@ -21,6 +21,7 @@ from evo_kernel.tasks.lowering import (
     reduction,
     rows,
     sorting,
+    special,
     views,
 )
 from evo_kernel.tasks.lowering.frames import covers_storage
@@ -46,6 +47,7 @@ FAMILIES = (
     reduction,
     rows,
     sorting,
+    special,
     views,
 )
 
@@ -101,32 +103,31 @@ def _branches(
 ) -> list[tuple[Traced, list[Sequence[Any]]]]:
     """As few traces as cover all cases; most often one. The most general shapes are traced first."""
     waiting = sorted(cases, key=_ones)
-    fixed = _fixed(cases)
     branches = []
     while waiting:
-        traced = trace(reference, waiting[0], fixed)
+        traced = trace(reference, waiting[0], _fixed(waiting[0], cases))
         served = [waiting[0], *(case for case in waiting[1:] if traced.covers(case))]
         waiting = [case for case in waiting[1:] if not any(case is other for other in served)]
         branches.append((traced, served))
     return branches
 
 
-def _fixed(cases: Sequence[Sequence[Any]]) -> frozenset[tuple[int, int]]:
-    """Sizes (argument, dimension) of a network's tensors that all cases share: as numbers they cost no algebra."""
-    first, *others = cases
-    tensors = [index for index, value in enumerate(first) if isinstance(value, torch.Tensor)]
-    alike = all(
-        len(case) == len(first)
-        and all(isinstance(case[index], torch.Tensor) and case[index].dim() == first[index].dim() for index in tensors)
-        for case in others
-    )
-    if len(tensors) < NETWORK or not alike:
+def _fixed(first: Sequence[Any], cases: Sequence[Sequence[Any]]) -> frozenset[tuple[int, int]]:
+    """Sizes (argument, dimension) of a network's tensors that all cases like the first share.
+
+    As numbers they cost no algebra, and kernels read strides that are one for what they are.
+    """
+    ranks = [value.dim() if isinstance(value, torch.Tensor) else -1 for value in first]
+    alike = [
+        case for case in cases if [value.dim() if isinstance(value, torch.Tensor) else -1 for value in case] == ranks
+    ]
+    if sum(rank >= 0 for rank in ranks) < NETWORK:
         return frozenset()
     return frozenset(
         (index, dim)
-        for index in tensors
-        for dim, size in enumerate(first[index].shape)
-        if all(case[index].shape[dim] == size for case in others)
+        for index, rank in enumerate(ranks)
+        for dim in range(rank)
+        if all(case[index].shape[dim] == first[index].shape[dim] for case in alike)
     )
 
 
