@@ -19,7 +19,7 @@ from typing import Any
 from evo_kernel.errors import LoweringError, TaskError
 from evo_kernel.syntax import parse_module
 from evo_kernel.tasks.problems import NEEDED, Problem
-from evo_kernel.tasks.reducing import ODD, WIDE, Size, constants, reduced, run_fake
+from evo_kernel.tasks.reducing import ODD, WIDE, Size, constants, reduced, run_fake, telling
 from evo_kernel.tasks.task import TensorSpec, describe, line_in
 
 SCHEME = "kernelbench"
@@ -188,10 +188,10 @@ def _castable(entry: Entry, source: str, own: Mapping[str, Size]) -> bool:
 
 def _check_cases(problem: Problem, own: Mapping[str, Size]) -> list[dict[str, Size]]:
     """One or two sets of small sizes; the problem's own where nothing smaller was found."""
-    cases = [reduced(problem, own, ODD)]
+    cases = [telling(problem, own, reduced(problem, own, ODD))]
     if cases[0] == own or run_fake(problem, cases[0]).operations > NETWORK:
         return cases
-    wide = reduced(problem, own, WIDE)
+    wide = telling(problem, own, reduced(problem, own, WIDE))
     ran = run_fake(problem, wide)
     if wide not in (*cases, own) and ran.elements + ran.work <= SECOND_CASE:
         cases.append(wide)

@@ -12,9 +12,11 @@ from evo_kernel.tasks.first import first_kernel
 from evo_kernel.tasks.kernelbench import entries
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.probe import probe
+from evo_kernel.tasks.problems import Problem
+from evo_kernel.tasks.reducing import ODD, constants, reduced, telling
 from evo_kernel.tasks.surveying import survey
 from evo_kernel.types import CaseKind
-from tests.support.benchmark import LINEAR, checkout, download, model_hub
+from tests.support.benchmark import LINEAR, SOFTMAX, checkout, download, model_hub
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +120,16 @@ def test_sizes_that_get_inputs_spells_out_shrink_too(root):
     (own,) = task.cases_of(CaseKind.SEARCH)
     assert own["size_224"] == 224 and task.input_specs(own)[0].shape == (4096, 3, 224, 224)
     assert drawn(task, task.cases_of(CaseKind.CHECK)[0])[0].shape[-1] < 64
+
+
+def test_a_size_stays_where_the_output_would_else_say_nothing():
+    sums = Problem(SOFTMAX.replace("torch.softmax(x, dim=1)", "torch.relu(x.sum(1) - 4000)"), "sums.py")
+    own = constants(sums)
+    small = reduced(sums, own, ODD)
+    assert small["dim"] < 128 and telling(sums, own, small) == small | {"dim": own["dim"]}
+    plain = Problem(SOFTMAX, "softmax.py")
+    small = reduced(plain, own, ODD)
+    assert telling(plain, own, small) == small
 
 
 def test_class_numbers_keep_their_dtype_and_the_task_says_so(root):
