@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from evo_kernel.errors import LoweringError
 from evo_kernel.tasks import loading
 from evo_kernel.tasks.lowering import lower, lower_function
+from evo_kernel.tasks.lowering.lower import NETWORK
 from tests.tasks.test_lowering_references import TABLE, Entry
 
 CHILD = """
@@ -231,3 +232,18 @@ def test_built_in_tasks_lower(name):
     task = loading.load(folder / "task.py")
     source = lower(task)
     assert source.language == "triton" and "def run(" in source.text and "torch.ops" not in source.text
+
+
+def test_a_network_keeps_as_symbols_only_the_sizes_that_differ():
+    def reference(x, *weights):
+        for weight in weights:
+            x = torch.relu(x @ weight)
+        return x
+
+    def text(weights):
+        cases = [[torch.ones(batch, 8), *[torch.ones(8, 8)] * weights] for batch in (3, 5)]
+        return lower_function(reference, cases)
+
+    small, network = text(2), text(NETWORK)
+    assert "= x2.shape" in small and "= x2.shape" not in network
+    assert "= x0.shape" in network and network.count("def run") == 1

@@ -21,7 +21,13 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 """Those whose matrix products have kernels."""
 
 
-@torch.library.custom_op("evo_kernel::recurrence", mutates_args=())
+SCHEMA = (
+    "(str kind, Tensor gates, Tensor hidden, Tensor cell, Tensor weight, Tensor bias, bool backwards)"
+    " -> (Tensor, Tensor)"
+)
+
+
+@torch.library.custom_op("evo_kernel::recurrence", mutates_args=(), schema=SCHEMA)
 def recurrence(
     kind: str,
     gates: torch.Tensor,
