@@ -17,6 +17,7 @@ from unittest import mock
 
 import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 
 from evo_kernel.errors import LoweringError
 from evo_kernel.tasks.compiled.stand_in import stand_in
@@ -55,8 +56,8 @@ _SETTINGS: dict[str, Any] = {
 _TEMPLATES: dict[str, Any] = {
     "max_autotune": True,
     "max_autotune_gemm": True,
-    "max_autotune_gemm_backends": "TRITON",
-    "max_autotune_conv_backends": "TRITON",
+    "max_autotune_gemm_backends": "TRITON,ATEN",
+    "max_autotune_conv_backends": "TRITON,ATEN",
 }
 
 
@@ -119,27 +120,31 @@ def _has(config: Any, name: str) -> bool:
 
 
 def _on_cuda(traced: Traced) -> tuple[fx.GraphModule, list[Any], Any]:
-    """The graph for fake tensors of the same symbolic sizes on a CUDA device."""
-    from torch.fx.experimental.proxy_tensor import make_fx
-
+    """The graph with everything on a CUDA device. Nothing is run again: only what nodes say of their values changes."""
     tensors = [value for value in traced.inputs if isinstance(value, torch.Tensor)]
     mode: Any = getattr(tensors[0], "fake_mode")  # noqa: B009  of a FakeTensor; torch.Tensor has no such attribute
-    with mode:
-        fakes = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=CUDA) for t in tensors]
-    moved = make_fx(_Moved(traced.graph).run, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*fakes)
-    for node in moved.graph.nodes:
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, torch.device):
+            return CUDA
+        if not isinstance(value, torch.Tensor):
+            return value
+        with mode:
+            return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=CUDA)
+
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(traced.graph.graph, {}))
+    for node in graph.nodes:
+        node.args, node.kwargs = (fx.node.map_aggregate(given, _moved_device) for given in (node.args, node.kwargs))
+        if "val" in node.meta:
+            node.meta["val"] = pytree.tree_map(moved, node.meta["val"])
         if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
             node.meta["original_aten"] = node.target  # what kernels are named after
-    return moved, fakes, mode
+    return fx.GraphModule(traced.graph, graph), [moved(tensor) for tensor in tensors], mode
 
 
-class _Moved(fx.Interpreter):
-    """Runs a graph with every device that it names replaced."""
-
-    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        args = tuple(CUDA if isinstance(value, torch.device) else value for value in args)
-        kwargs = {name: CUDA if isinstance(value, torch.device) else value for name, value in kwargs.items()}
-        return super().call_function(target, args, kwargs)
+def _moved_device(value: Any) -> Any:
+    return CUDA if isinstance(value, torch.device) else value
 
 
 @contextlib.contextmanager

@@ -115,6 +115,8 @@ class _Words(ast.NodeTransformer):
             case ast.Attribute(value=ast.Name(id="libdevice" | "tl_math" as module), attr=name):
                 plain = name in LANGUAGE or module == "tl_math"
                 node.func = parse_expression(f"tl.{name}" if plain else f"tl.extra.cuda.libdevice.{name}")
+            case ast.Attribute(value=ast.Name(id="tl"), attr="inline_asm_elementwise"):
+                return _in_words(node)
         return node
 
     def visit_Expr(self, node: ast.Expr) -> Any:
@@ -127,6 +129,18 @@ class _Words(ast.NodeTransformer):
         node.decorator_list = [d for d in node.decorator_list if ast.unparse(d) == "triton.jit"]
         node.body = node.body or [ast.Pass()]
         return node
+
+
+def _in_words(node: ast.Call) -> ast.expr:
+    """Inline assembly that the language has words for; other assembly stays."""
+    match node.args:
+        case [ast.Constant(value=str() as code), _, ast.List(elts=values), *_]:
+            operation, given = code.split(" ")[0], [ast.unparse(value) for value in values]
+            if operation == "fma.rn.f32":
+                return parse_expression(f"tl.fma({', '.join(given)})")
+            if operation == "rcp.approx.ftz.f32":
+                return parse_expression(f"(1.0 / ({given[0]}))")
+    return node
 
 
 def _assign(name: str, value: int) -> ast.stmt:
