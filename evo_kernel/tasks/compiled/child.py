@@ -22,13 +22,12 @@ from evo_kernel.tasks.interpreted import answered
 from evo_kernel.tasks.task import Task, TensorSpec, describe
 from evo_kernel.types import Source
 
-DEADLINE_S = 240.0
+DEADLINE_S = 120.0
 """Of processor time for one task; starting takes about 8, a model of a hundred operations a minute."""
 MEMORY_BYTES = 24 << 30
 """Of address space, a third of which libraries map without using it."""
 
 
-@functools.lru_cache(maxsize=64)
 def compiled(task: Task, templates: bool | None = None) -> Source:
     """A first kernel for `task` from what torch.compile's back end generates for its reference. Raises LoweringError.
 
@@ -36,10 +35,16 @@ def compiled(task: Task, templates: bool | None = None) -> Source:
     `ALLOW = "mixed"` they stay library calls unless asked for.
     """
     wanted = task.allow != "mixed" if templates is None else templates
-    said = _CHILD.ask({"task": task.spec, "templates": wanted})
+    said = _said(task, wanted)
     if "text" not in said:
         raise LoweringError(said["reason"])
     return Source(said["text"])
+
+
+@functools.lru_cache(maxsize=64)
+def _said(task: Task, templates: bool) -> dict[str, str]:
+    """The child's answer; a run asks for its first kernel several times."""
+    return _CHILD.ask({"task": task.spec, "templates": templates})
 
 
 class _Child:

@@ -80,7 +80,7 @@ def generate(reference: Callable[..., Any], inputs: Sequence[Any], templates: bo
     with _quiet():
         traced = trace(reference, inputs, select_decomp_table())
         try:
-            with stand_in(), _tf32(precision == "tf32"), _first_choice():
+            with stand_in(), _tf32(precision == "tf32"), _first_choice(), _whole_scans():
                 text = _generated(_on_cuda(traced), templates)
         except LoweringError:
             raise
@@ -162,6 +162,16 @@ def _first_choice() -> Iterator[None]:
         return ask(self, name, sorted(templates, key=_distance)[:1] or list(choices)[:1], *rest, **options)
 
     with mock.patch.object(AlgorithmSelectorCache, "__call__", choose):
+        yield
+
+
+@contextlib.contextmanager
+def _whole_scans() -> Iterator[None]:
+    """A long scan is one loop: split over blocks, they would wait for each other by a protocol of Inductor's own."""
+    from torch._inductor import ir
+
+    ask = ir.Scan.num_splits
+    with mock.patch.object(ir.Scan, "num_splits", staticmethod(lambda *given, **named: (ask(*given, **named)[0], 1))):
         yield
 
 

@@ -115,6 +115,9 @@ class _Words(ast.NodeTransformer):
             case ast.Attribute(value=ast.Name(id="libdevice" | "tl_math" as module), attr=name):
                 plain = name in LANGUAGE or module == "tl_math"
                 node.func = parse_expression(f"tl.{name}" if plain else f"tl.extra.cuda.libdevice.{name}")
+            case ast.Attribute(value=number, attr="to") if len(node.args) == 1 and _is_size(number):
+                # A size of one is a constant to the compiler, and constants have no methods.
+                return parse_expression(f"tl.cast({ast.unparse(number)}, {ast.unparse(node.args[0])})")
             case ast.Attribute(value=ast.Name(id="tl"), attr="inline_asm_elementwise"):
                 return _in_words(node)
         return node
@@ -129,6 +132,12 @@ class _Words(ast.NodeTransformer):
         node.decorator_list = [d for d in node.decorator_list if ast.unparse(d) == "triton.jit"]
         node.body = node.body or [ast.Pass()]
         return node
+
+
+def _is_size(node: ast.expr) -> bool:
+    """Whether an expression is made of the sizes that a launch passes."""
+    names = [part.id for part in ast.walk(node) if isinstance(part, ast.Name)]
+    return bool(names) and all(name.startswith("ks") or name.endswith("numel") for name in names)
 
 
 def _in_words(node: ast.Call) -> ast.expr:
