@@ -17,6 +17,7 @@ from unittest import mock
 
 import torch
 from torch import fx
+from torch.fx.node import map_aggregate
 from torch.utils import _pytree as pytree
 
 from evo_kernel.errors import LoweringError
@@ -135,7 +136,7 @@ def _on_cuda(traced: Traced) -> tuple[fx.GraphModule, list[Any], Any]:
     graph = fx.Graph()
     graph.output(graph.graph_copy(traced.graph.graph, {}))
     for node in graph.nodes:
-        node.args, node.kwargs = (fx.node.map_aggregate(given, _moved_device) for given in (node.args, node.kwargs))
+        node.args, node.kwargs = (map_aggregate(given, _moved_device) for given in (node.args, node.kwargs))
         if "val" in node.meta:
             node.meta["val"] = pytree.tree_map(moved, node.meta["val"])
         if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
@@ -170,7 +171,7 @@ def _whole_scans() -> Iterator[None]:
     """A long scan is one loop: split over blocks, they would wait for each other by a protocol of Inductor's own."""
     from torch._inductor import ir
 
-    ask = ir.Scan.num_splits
+    ask: Any = ir.Scan.num_splits
     with mock.patch.object(ir.Scan, "num_splits", staticmethod(lambda *given, **named: (ask(*given, **named)[0], 1))):
         yield
 
