@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import os
 import time
+import traceback
 
 import pytest
 
 from evo_kernel.errors import LoweringError
 from evo_kernel.fitness.judge import JudgeSettings, open_judge
+from evo_kernel.tasks.compiled.module import compiled_function
 from evo_kernel.tasks.first import first_of
 from evo_kernel.tasks.loading import load
+from evo_kernel.tasks.task import TensorSpec
 from evo_kernel.types import Purpose, Status
 
 BEGAN = time.monotonic()
@@ -89,6 +92,7 @@ def test_cleaned_kernels_are_right_and_timed(name, tmp_path):
     try:
         first = first_of(task, "compiled")
     except LoweringError as error:
+        _traced(task)
         pytest.fail(f"{name}: no kernels: {error}")
     made_s = time.monotonic() - began
     with open_judge(task, device="cuda", settings=JudgeSettings(tune_plans=0, deadline_s=25.0)) as judge:
@@ -102,3 +106,13 @@ def test_cleaned_kernels_are_right_and_timed(name, tmp_path):
         print(first.source.text)
     assert first.origin == "compiled"
     assert evaluation.status is Status.PASSED, evaluation.reason
+
+
+def _traced(task):
+    """Print where it goes wrong: the child tells a sentence, in this process there is a traceback."""
+    specs = (task.input_specs(case) for case in task.cases)
+    cases = [[s.empty("meta") if isinstance(s, TensorSpec) else s for s in inputs] for inputs in specs]
+    try:
+        compiled_function(task.reference_function, cases, allow_aten=True, templates=task.allow != "mixed")
+    except LoweringError:
+        traceback.print_exc()

@@ -70,18 +70,17 @@ class Generated:
     text: str
 
 
-def generate(reference: Callable[..., Any], inputs: Sequence[Any], templates: bool, precision: str) -> Generated:
+def generate(reference: Callable[..., Any], inputs: Sequence[Any], templates: bool) -> Generated:
     """Inductor's text for `reference` on inputs like these. Raises LoweringError.
 
-    `templates`: matrix products and convolutions by its Triton templates instead of library calls, in `precision`
-    ("ieee" or "tf32").
+    `templates`: matrix products and convolutions by its Triton templates instead of library calls.
     """
     from torch._inductor.decomposition import select_decomp_table
 
     with _quiet():
         traced = trace(reference, inputs, select_decomp_table())
         try:
-            with stand_in(), _tf32(precision == "tf32"), _first_choice(), _whole_scans():
+            with stand_in(), _first_choice(), _whole_scans():
                 text = _generated(_on_cuda(traced), templates)
         except LoweringError:
             raise
@@ -184,16 +183,6 @@ def _distance(choice: Any) -> tuple[float, ...]:
         return (1e9,)
     far = sum(abs(got / wanted - 1) for got, wanted in zip((m, n, k), TILE, strict=True))
     return (m == n, far, abs(int(told.get("num_warps", 4)) - 4), abs(int(told.get("num_stages", 3)) - 3))
-
-
-@contextlib.contextmanager
-def _tf32(allowed: bool) -> Iterator[None]:
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = allowed
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 @contextlib.contextmanager

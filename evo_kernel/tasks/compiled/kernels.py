@@ -57,15 +57,19 @@ class Cleaned:
         raise LoweringError(f"torch.compile's kernel {self.base} has a grid of kind {self.grid_kind}, not known here.")
 
 
-def clean(raw: Raw, tails: Sequence[Sequence[str]]) -> Cleaned:
+def clean(raw: Raw, tails: Sequence[Sequence[str]], tf32: bool = False) -> Cleaned:
     """The kernel in Triton's own words. Raises LoweringError that names what cannot be said in them.
 
-    `tails`: of a template, the grid of each of its launches.
+    `tails`: of a template, the grid of each of its launches. `tf32`: what its products of float32 may use, whatever the
+    settings of this machine's PyTorch are.
     """
     words = _Words(raw.name)
     function = words.visit(raw.function)
     assert isinstance(function, ast.FunctionDef)
     template = raw.kind == "template"
+    for node in function.body:
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "ALLOW_TF32":
+            node.value = ast.Constant(tf32)
     tiles = _tiles(function, tails) if template else {}
     inside = _constants(function)
     function.body = _used(function.body)

@@ -46,8 +46,8 @@ def compiled_function(
     branches: list[tuple[Branch, dict[str, str], list[Sequence[Any]]]] = []
     waiting = sorted(cases, key=lambda case: (_ones(case), -_elements(case)))
     while waiting:
-        made = generate(reference, waiting[0], templates, precision)
-        branch, helpers = _branch(made.traced, made.text, allow_aten)
+        made = generate(reference, waiting[0], templates)
+        branch, helpers = _branch(made.traced, made.text, allow_aten, precision == "tf32")
         served = [waiting[0], *(case for case in waiting[1:] if made.traced.covers(case))]
         waiting = [case for case in waiting[1:] if not any(case is other for other in served)]
         branches.append((branch, helpers, served))
@@ -63,7 +63,7 @@ def compiled_function(
     return render(title, modules, list(functions.values()))
 
 
-def _branch(traced: Traced, text: str, allow_aten: bool) -> tuple[Branch, dict[str, str]]:
+def _branch(traced: Traced, text: str, allow_aten: bool, tf32: bool) -> tuple[Branch, dict[str, str]]:
     found = read(text)
     host = Host(traced, found)
     if host.library and not allow_aten:
@@ -72,7 +72,7 @@ def _branch(traced: Traced, text: str, allow_aten: bool) -> tuple[Branch, dict[s
             'of your own (SEED = "kernel.py"), or set ALLOW = "mixed" to keep such operations as PyTorch calls.'
         )
     cleaned = {
-        name: clean(raw, [step.tail for step in host.steps if isinstance(step, Start) and step.kernel == name])
+        name: clean(raw, [step.tail for step in host.steps if isinstance(step, Start) and step.kernel == name], tf32)
         for name, raw in found.kernels.items()
     }
     lines: list[str | Launch] = []

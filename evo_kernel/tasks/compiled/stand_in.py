@@ -42,6 +42,7 @@ _ANSWERS: dict[str, Any] = {
     "get_device_capability": lambda device=None: (PROPERTIES.major, PROPERTIES.minor),
     "get_device_properties": lambda device=None: PROPERTIES,
     "is_bf16_supported": lambda including_emulation=True: True,
+    "is_tf32_supported": lambda: True,
 }
 
 
@@ -75,7 +76,7 @@ def stand_in() -> Iterator[None]:
     device_interface.get_interface_for_device("cpu")  # fills the table
     with contextlib.ExitStack() as changed:
         for name, answer in _ANSWERS.items():
-            changed.enter_context(mock.patch.object(torch.cuda, name, answer))
+            changed.enter_context(mock.patch.object(torch.cuda, name, answer, create=True))
         changed.enter_context(mock.patch.dict(device_interface.device_interfaces, {"cuda": _interface()}))
         changed.enter_context(mock.patch.object(triton_facts, "triton_hash_with_backend", lambda *given: ""))
         yield
