@@ -96,6 +96,7 @@ def judge_settings(config: Config) -> JudgeSettings:
         seed=config.seed,
         unconfined=judge.unconfined,
         prefilter=judge.prefilter,
+        first=config.first,
     )
 
 

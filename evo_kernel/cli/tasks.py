@@ -111,7 +111,7 @@ def check_task(task: str, device: str, wanted: Wanted, as_json: bool) -> None:
     if not as_json:
         for finding in findings:
             click.echo(f"{'NO' if finding.fatal else 'note'}  {finding.sentence}")
-    with open_judge(loaded, device=device, settings=JudgeSettings(tune_plans=0)) as judge:
+    with open_judge(loaded, device=device, settings=JudgeSettings(tune_plans=0, first=wanted)) as judge:
         evaluation = judge.evaluate(first_kernel(loaded, wanted), Purpose.SCORE)
     sound = evaluation.passed and not any(finding.fatal for finding in findings)
     if as_json:
