@@ -22,7 +22,7 @@ from evo_kernel.engine import Engine, EngineSettings, Observer, Summary
 from evo_kernel.errors import ConfigError, PopulationError
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
 from evo_kernel.fitness.knobs import apply_knobs
-from evo_kernel.tasks.first import first_kernel
+from evo_kernel.tasks.first import first_of
 from evo_kernel.tasks.loading import BUILTIN, builtin_names, load
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import Environment, Judge, PlanVerdict, Relative, Source
@@ -33,6 +33,8 @@ from populations.settings import PopulationSettings
 
 START_FROM = 8
 """Kernels taken over from another population."""
+ORIGINS = {"seed": "seed", "lowered": "seed", "compiled": "compiled"}
+"""What the lineage calls where a first kernel comes from."""
 BARREN = {False: 200, True: 60}
 """Attempts in a row with nothing new judged that end a run: without models, where they take milliseconds, and with."""
 
@@ -94,13 +96,14 @@ def judge_settings(config: Config) -> JudgeSettings:
         seed=config.seed,
         unconfined=judge.unconfined,
         prefilter=judge.prefilter,
+        first=config.first,
     )
 
 
 @contextlib.contextmanager
 def prepared(config: Config, task: Task, path: Path, create: bool | None) -> Iterator[Prepared]:
     """Open judge and population for a run; plants the first kernel, and those that a new population starts from."""
-    first = first_kernel(task)
+    first = first_of(task, config.first)
     others = _leaders(config.start_from) if create and config.start_from is not None else []
     with open_judge(task, device=config.device, settings=judge_settings(config), gpus=config.gpus) as judge:
         search = config.search
@@ -124,10 +127,10 @@ def prepared(config: Config, task: Task, path: Path, create: bool | None) -> Ite
         with population:
             judge.know(_verdicts(population, judge.environment))
             keep_ceilings(judge, population)
-            population.plant(first)
+            population.plant(first.source, ORIGINS[first.origin])
             for source in others:
                 population.plant(source, "start-from")
-            yield Prepared(task, judge, population, first)
+            yield Prepared(task, judge, population, first.source)
 
 
 def _leaders(path: Path) -> list[Source]:

@@ -30,7 +30,7 @@ CALLS = {"avo": 30}  # an attempt of an agent; else an edit and, half of the tim
 
 def dry_run(config: Config, task: Task, path: Path, traffic: Traffic) -> None:
     """Print it. Raises UserError for what would stop the run at once: a key that is missing, a price not known."""
-    first = first_kernel(task)
+    first = first_kernel(task, config.first)
     models = with_models(config, traffic)
     click.echo(f"task        {task.name} ({task.path})")
     click.echo(f"population  {path}{' (exists: this would be a resume)' if path.exists() else ''}")

@@ -185,7 +185,8 @@ def _line(row: dict[str, Any]) -> str:
     if row["degenerate"]:
         stock = [f"{what} passes the benchmark's test ({row['stock_at']})" for what in row["stock"]]
         told.append("DEGENERATE: " + ", ".join([*stock, *row["findings"]]))
-    told.append(f"first kernel {row['first']}" + (f" ({', '.join(row['left'])} stay)" if row["left"] else ""))
+    made = " by torch.compile" if row["origin"] == "compiled" else ""
+    told.append(f"first kernel {row['first']}{made}" + (f" ({', '.join(row['left'])} stay)" if row["left"] else ""))
     return f"{row['label']:<12} " + "; ".join(told) + (f"; {row['reason']}" if row["reason"] else "")
 
 

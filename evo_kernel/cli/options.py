@@ -8,3 +8,11 @@ import click
 
 POPULATION = click.argument("population", type=click.Path(path_type=Path))
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+FIRST = click.option(
+    "--first",
+    "wanted",
+    type=click.Choice(["auto", "compiled"]),
+    default="auto",
+    show_default=True,
+    help="The first kernel: the seed or what lowering writes, or torch.compile's kernels.",
+)

@@ -49,6 +49,7 @@ def _with_models(command: Callable[..., None]) -> Callable[..., None]:
     type=click.Path(path_type=Path),
     help="Plant the best kernels of another population, too.",
 )
+@click.option("--first", type=click.Choice(["auto", "compiled"]), help="compiled: start from torch.compile's kernels.")
 @click.option(
     "--device", type=click.Choice(["auto", "cpu", "cuda"]), help="cuda measures, cpu models, auto takes what is there."
 )
@@ -65,6 +66,7 @@ def run(
     population: Path | None,
     config_file: Path | None,
     start_from: Path | None,
+    first: str | None,
     device: str | None,
     gpus: str | None,
     overrides: tuple[str, ...],
@@ -99,7 +101,14 @@ def run(
     config = load_config(config_file or shipped, [*(o for o in overrides if o not in late), *extra])
     config = with_overrides(_asking(config, models, base_url, api_key_env), late)
     traffic = _traffic(record, replay)
-    named = {"task": task, "population": population, "start_from": start_from, "device": device, "gpus": gpus}
+    named = {
+        "task": task,
+        "population": population,
+        "start_from": start_from,
+        "first": first,
+        "device": device,
+        "gpus": gpus,
+    }
     config = config.model_copy(update={key: value for key, value in named.items() if value is not None})
     from evo_kernel.cli import compose
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from evo_kernel.cli.importing import export_solution, import_tasks
-from evo_kernel.cli.options import JSON
+from evo_kernel.cli.options import FIRST, JSON
 from evo_kernel.errors import UserError
+
+if TYPE_CHECKING:
+    from evo_kernel.tasks.first import Wanted
 
 TEMPLATE = '''"""One line on what this computes."""
 
@@ -55,15 +59,16 @@ def list_tasks(as_json: bool) -> None:
 @tasks.command("show")
 @click.argument("task")
 @click.option("--seed", "show_seed", is_flag=True, help="Print the first kernel: the seed, or what lowering writes.")
+@FIRST
 @JSON
-def show_task(task: str, show_seed: bool, as_json: bool) -> None:
+def show_task(task: str, show_seed: bool, wanted: Wanted, as_json: bool) -> None:
     """Cases, rules and first kernel of TASK."""
     from evo_kernel.tasks.first import first_kernel
     from evo_kernel.tasks.loading import load
 
     loaded = load(task)
     if show_seed:
-        click.echo(first_kernel(loaded).text)
+        click.echo(first_kernel(loaded, wanted).text)
         return
     cases = [{"case": c.name, "kind": str(c.kind), "sizes": dict(c.sizes)} for c in loaded.cases]
     if as_json:
@@ -83,8 +88,9 @@ def show_task(task: str, show_seed: bool, as_json: bool) -> None:
 @tasks.command("check")
 @click.argument("task")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@FIRST
 @JSON
-def check_task(task: str, device: str, as_json: bool) -> None:
+def check_task(task: str, device: str, wanted: Wanted, as_json: bool) -> None:
     """Load TASK, probe it, hold what it states against its reference, and judge its first kernel.
 
     Exit code 1 when something is wrong.
@@ -105,8 +111,8 @@ def check_task(task: str, device: str, as_json: bool) -> None:
     if not as_json:
         for finding in findings:
             click.echo(f"{'NO' if finding.fatal else 'note'}  {finding.sentence}")
-    with open_judge(loaded, device=device, settings=JudgeSettings(tune_plans=0)) as judge:
-        evaluation = judge.evaluate(first_kernel(loaded), Purpose.SCORE)
+    with open_judge(loaded, device=device, settings=JudgeSettings(tune_plans=0, first=wanted)) as judge:
+        evaluation = judge.evaluate(first_kernel(loaded, wanted), Purpose.SCORE)
     sound = evaluation.passed and not any(finding.fatal for finding in findings)
     if as_json:
         said = [{"fatal": finding.fatal, "sentence": finding.sentence} for finding in findings]

@@ -17,7 +17,7 @@ from evo_kernel.fitness.record.recorder import Fault, Recording
 from evo_kernel.fitness.references import fresh_seed
 from evo_kernel.fitness.runners.base import Checked, Exam, Runner, TimePart
 from evo_kernel.fitness.work import Work
-from evo_kernel.tasks.first import first_kernel
+from evo_kernel.tasks.first import Wanted, first_kernel
 from evo_kernel.tasks.task import Case, Task
 from evo_kernel.types import CaseKind, PairedComparison, Rival, Source
 
@@ -34,14 +34,15 @@ class Opponent:
 class Confirming:
     """Compares kernels of one task. Thread-safe."""
 
-    def __init__(self, task: Task, grader: Grader) -> None:
+    def __init__(self, task: Task, grader: Grader, first: Wanted = "auto") -> None:
         self._task, self._grader = task, grader
+        self._first: Wanted = first
 
     def opponents(self, champion: Source | None) -> list[Opponent]:
-        """Recorded ahead, so that no GPU waits for it. A task that lowering does not know has no first kernel."""
+        """Recorded ahead, so that no GPU waits for it. A task that nobody knows a first kernel of has none."""
         found = []
         try:
-            first = first_kernel(self._task)
+            first = first_kernel(self._task, self._first)
         except LoweringError:
             first = None
         for rival, source, kinds in (

@@ -32,6 +32,7 @@ from evo_kernel.fitness.targets import target_for
 from evo_kernel.fitness.tuning import Tuning
 from evo_kernel.fitness.work import PASSED, Work
 from evo_kernel.fitness.yardsticks import Yardsticks
+from evo_kernel.tasks.first import Wanted
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import CaseKind, Environment, Evaluation, Knobs, Measurement, PlanVerdict, Purpose, Source
 
@@ -46,6 +47,7 @@ class JudgeSettings:
     seed: int = 0  # of the tuner; correctness draws are secret
     unconfined: bool = False  # go on where the recorder cannot be confined at all
     prefilter: Mode = "auto"  # see fitness/prefilter.py
+    first: Wanted = "auto"  # the first kernel that times and gains are told against
 
 
 class PlanJudge:
@@ -56,10 +58,10 @@ class PlanJudge:
         self.stages = runner.stages
         self._compiler = Compiler(runner.arch, settings.deadline_s, self.stages)
         self._recorder = Recorder(self._compiler, runner.arch, settings.deadline_s, self.stages)
-        self.yardsticks = Yardsticks(task, self._recorder)
+        self.yardsticks = Yardsticks(task, self._recorder, settings.first)
         self._grader = Grader(task, self._recorder, self.yardsticks)
         self._tuning = Tuning(self._grader, settings.seed, settings.tune_within)
-        self._confirming = Confirming(task, self._grader)
+        self._confirming = Confirming(task, self._grader, settings.first)
         self.environment: Environment
 
     def start(self) -> None:

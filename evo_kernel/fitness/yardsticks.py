@@ -12,7 +12,7 @@ from evo_kernel.fitness.ceilings import KnownCeilings
 from evo_kernel.fitness.record.cases import record_case
 from evo_kernel.fitness.record.recorder import Fault, Recorder
 from evo_kernel.fitness.runners.base import Checked, Runner
-from evo_kernel.tasks.first import first_kernel
+from evo_kernel.tasks.first import Wanted, first_kernel
 from evo_kernel.tasks.task import Case, Task
 from evo_kernel.types import Measurement, Status
 
@@ -20,8 +20,9 @@ from evo_kernel.types import Measurement, Status
 class Yardsticks:
     """The yardsticks of one task on one machine; baselines are timed once. Thread-safe."""
 
-    def __init__(self, task: Task, recorder: Recorder) -> None:
+    def __init__(self, task: Task, recorder: Recorder, first: Wanted = "auto") -> None:
         self._task, self._recorder = task, recorder
+        self._first: Wanted = first
         self._baselines: dict[str, Mapping[str, float]] = {}
         self._lock = threading.Lock()
         self._measured = False
@@ -69,7 +70,7 @@ class Yardsticks:
 
     def _first_kernel_us(self, runner: Runner, case: Case, found: Measurement | None) -> float:
         """Time of the first kernel on a case; `found`, which is held against it, is often itself."""
-        source = first_kernel(self._task)
+        source = first_kernel(self._task, self._first)
         plan = self._recorder.record(source, (record_case(self._task, case),), [()]).plans[(case.name, ())]
         if isinstance(plan, Fault):
             raise InfraError(f"the task's first kernel does not record: {plan.reason}")

@@ -1,18 +1,68 @@
-"""The first kernel of a search: the task's SEED, or one written from its reference."""
+"""The first kernel of a search: the task's SEED, one written from its reference, or torch.compile's, cleaned."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Literal
+
+from evo_kernel.errors import LoweringError
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import Source
 
+Wanted = Literal["auto", "compiled"]
+"""How a first kernel is chosen: by `first_of`'s order, or torch.compile's whatever else there is."""
+Origin = Literal["seed", "lowered", "compiled"]
 
-def first_kernel(task: Task) -> Source:
+
+@dataclass(frozen=True)
+class First:
+    """A first kernel, and where it comes from."""
+
+    source: Source
+    origin: Origin
+
+
+def first_kernel(task: Task, wanted: Wanted = "auto") -> Source:
+    """The source of `first_of`."""
+    return first_of(task, wanted).source
+
+
+def first_of(task: Task, wanted: Wanted = "auto") -> First:
     """The task's seed if it names one, else what lowering writes.
 
-    Raises LoweringError when the reference uses an operation that lowering does not know.
+    Where lowering gives nothing, or leaves operations to PyTorch, torch.compile's kernels are tried, and taken where
+    they leave fewer. Raises LoweringError when neither knows the reference's operations.
     """
+    if wanted == "compiled":
+        return First(_compiled(task), "compiled")
     if task.seed is not None:
-        return task.seed
+        return First(task.seed, "seed")
     from evo_kernel.tasks.lowering import lower  # only here: a task with a seed need not pay for tracing
 
-    return lower(task)
+    try:
+        lowered = lower(task)
+    except LoweringError as unknown:
+        try:
+            return First(_compiled(task, templates=True), "compiled")
+        except LoweringError as error:
+            raise LoweringError(f"{unknown} torch.compile has none either: {error}") from error
+    if left_to_torch(lowered):
+        try:
+            other = _compiled(task, templates=True)
+        except LoweringError:
+            return First(lowered, "lowered")
+        if len(left_to_torch(other)) < len(left_to_torch(lowered)):
+            return First(other, "compiled")
+    return First(lowered, "lowered")
+
+
+def left_to_torch(source: Source) -> list[str]:
+    """The calls of aten in a first kernel, in the order of its text."""
+    words = (word.split("(")[0] for line in source.text.splitlines() for word in line.split())
+    return [word.removeprefix("torch.ops.aten.") for word in words if word.startswith("torch.ops.aten.")]
+
+
+def _compiled(task: Task, templates: bool | None = None) -> Source:
+    from evo_kernel.tasks.compiled.child import compiled
+
+    return compiled(task, templates)

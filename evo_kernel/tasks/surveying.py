@@ -38,6 +38,7 @@ class Survey:
     stock_at: str = ""
     first: str = "none"
     left: tuple[str, ...] = ()  # operations that stay PyTorch's in it
+    origin: str = ""  # of the first kernel: seed, lowered, compiled (torch.compile's)
     notes: tuple[str, ...] = ()
 
     @property
@@ -66,7 +67,7 @@ def survey(spec: str) -> Survey:
         return Survey(spec, reason=str(error), first="none" if task.seed is None else "seed", **known)
     broken = [finding for finding in findings if finding.name in _BROKEN]
     stock, stock_at = _stock(task)
-    first, left, reason = _first(task)
+    first, origin, left, reason = _first(task)
     return Survey(
         spec,
         checks=not broken,
@@ -76,25 +77,25 @@ def survey(spec: str) -> Survey:
         stock_at=stock_at,
         first=first,
         left=left,
+        origin=origin,
         **known,
     )
 
 
-def _first(task: Task) -> tuple[str, tuple[str, ...], str]:
-    """Kind of the first kernel, the operations that stay PyTorch's, and why there is none."""
-    from evo_kernel.tasks.first import first_kernel
+def _first(task: Task) -> tuple[str, str, tuple[str, ...], str]:
+    """Kind of the first kernel, its origin, the operations that stay PyTorch's, and why there is none."""
+    from evo_kernel.tasks.first import first_of, left_to_torch
 
-    if task.seed is not None:
-        return "seed", (), ""
     try:
-        text = first_kernel(task).text
+        first = first_of(task)
     except LoweringError as error:
-        return "none", (), str(error)
-    calls = {word.split("(")[0] for line in text.splitlines() for word in line.split() if "torch.ops.aten." in word}
-    left = tuple(sorted(call.removeprefix("torch.ops.aten.") for call in calls))
+        return "none", "", (), str(error)
+    if first.origin == "seed":
+        return "seed", first.origin, (), ""
+    left = tuple(sorted(set(left_to_torch(first.source))))
     if not left:
-        return "kernels", (), ""
-    return ("mixed" if "@triton.jit" in text else "torch"), left, ""
+        return "kernels", first.origin, (), ""
+    return ("mixed" if "@triton.jit" in first.source.text else "torch"), first.origin, left, ""
 
 
 def _stock(task: Task) -> tuple[tuple[str, ...], str]:

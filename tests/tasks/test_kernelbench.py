@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from evo_kernel.errors import TaskError
-from evo_kernel.tasks.first import first_kernel
 from evo_kernel.tasks.kernelbench import entries
 from evo_kernel.tasks.loading import load
+from evo_kernel.tasks.lowering import lower
 from evo_kernel.tasks.probe import probe
 from evo_kernel.tasks.problems import Problem
 from evo_kernel.tasks.reducing import ODD, constants, reduced, telling
@@ -148,7 +148,7 @@ def test_state_that_forward_overwrites_is_an_input_that_stays_as_it_is(root):
 def test_allow_is_kernels_where_every_operation_has_one(root):
     assert named(root, "level2/1").allow == named(root, "level1/1").allow == "kernels"
     bessel = named(root, "level1/6")
-    assert bessel.allow == "mixed" and "special_i0e" in first_kernel(bessel).text
+    assert bessel.allow == "mixed" and "special_i0e" in lower(bessel).text
 
 
 @pytest.mark.parametrize("rest", ["level2/1", "level1/2", "level3/10"])

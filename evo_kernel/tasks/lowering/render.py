@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
-from evo_kernel.tasks.lowering.module import Launch, Module, numbered
+from evo_kernel.tasks.lowering.module import Launch, numbered
+from evo_kernel.tasks.lowering.trace import Traced
 
 LINE = 112
 
@@ -16,9 +18,23 @@ HEADER = '''"""{title}"""
 '''
 
 
-def render(title: str, modules: Sequence[tuple[Module, str]]) -> str:
+class Branch(Protocol):
+    """What is printed of one trace: a `Module`, or the same from elsewhere."""
+
+    @property
+    def traced(self) -> Traced: ...
+    @property
+    def lines(self) -> list[str | Launch]: ...
+    @property
+    def defaults(self) -> dict[str, dict[str, int]]: ...
+    @property
+    def used(self) -> set[str]: ...
+
+
+def render(title: str, modules: Sequence[tuple[Branch, str]], functions: Sequence[str] = ()) -> str:
     """The whole module. Each entry is one traced branch with the test by which `run` takes it.
 
+    `functions`: texts of jitted functions that kernels call.
     Kernels with equal texts are written once, whichever branch launches them.
     """
     defaults: dict[str, dict[str, int]] = {}
@@ -39,7 +55,7 @@ def render(title: str, modules: Sequence[tuple[Module, str]]) -> str:
     if "math." in body:
         imports.insert(0, "import math\n")
     header = HEADER.format(title=title, imports="\n".join(imports), constants="\n".join(constants))
-    return "\n\n".join([header, *kernels, body])
+    return "\n\n".join([header, *functions, *kernels, body])
 
 
 def _kernel(name: str, text: str) -> str:
@@ -58,7 +74,7 @@ def _prefix(name: str, kernels: int) -> str:
     return "" if kernels == 1 else name.replace("_kernel", "").upper() + "_"
 
 
-def _run(modules: Sequence[tuple[Module, str]], names: dict[str, str], prefixes: dict[str, str]) -> str:
+def _run(modules: Sequence[tuple[Branch, str]], names: dict[str, str], prefixes: dict[str, str]) -> str:
     if len(modules) == 1:
         return _function("run", modules[0][0], names, prefixes)
     functions, choice = [], []
@@ -71,14 +87,14 @@ def _run(modules: Sequence[tuple[Module, str]], names: dict[str, str], prefixes:
     return "\n\n".join([*functions, "\n".join([f"def run({arguments}):", *choice]) + "\n"])
 
 
-def _function(name: str, module: Module, names: dict[str, str], prefixes: dict[str, str]) -> str:
+def _function(name: str, module: Branch, names: dict[str, str], prefixes: dict[str, str]) -> str:
     lines = [f"def {name}({', '.join(module.traced.names)}):", *_read_sizes(module)]
     for line in module.lines:
         lines.append("    " + (line if isinstance(line, str) else _launch(line, names, prefixes)))
     return "\n".join(lines) + "\n"
 
 
-def _read_sizes(module: Module) -> list[str]:
+def _read_sizes(module: Branch) -> list[str]:
     """`n0, n1 = x.shape` for every input of which a size is used."""
     traced, lines = module.traced, []
     for position, argument in enumerate(traced.names):

@@ -15,7 +15,7 @@ import logging
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -63,6 +63,7 @@ class Traced:
     inputs: tuple[Any, ...]  # fake tensors and Python values, one per argument
     symbols: Mapping[sympy.Symbol, tuple[int, int]]  # size symbol → (argument, dimension)
     conditions: tuple[str, ...]  # Python over the names of sizes (`size_name`), all of which must hold
+    environment: ShapeEnv = field(repr=False, compare=False)  # what is known of the sizes
 
     def size_name(self, symbol: sympy.Symbol) -> str:
         """The Python name of a size symbol inside `run`."""
@@ -162,12 +163,16 @@ def flatten(outputs: Any) -> tuple[Any, ...]:
 
 
 def trace(
-    reference: Callable[..., Any], inputs: Sequence[Any], fixed: frozenset[tuple[int, int]] = frozenset()
+    reference: Callable[..., Any],
+    inputs: Sequence[Any],
+    fixed: frozenset[tuple[int, int]] = frozenset(),
+    table: Mapping[Any, Callable[..., Any]] | None = None,
 ) -> Traced:
     """Trace `reference` on fake tensors shaped like `inputs` (real, fake or meta tensors, and Python values).
 
-    Sizes are symbols, but for those named in `fixed` (argument, dimension), which are numbers. Raises LoweringError
-    when the reference cannot be traced, for instance because it decides on tensor values.
+    Sizes are symbols, but for those named in `fixed` (argument, dimension), which are numbers. `table`: which
+    operations are broken up, and how; lowering's own where left out. Raises LoweringError when the reference cannot be
+    traced, for instance because it decides on tensor values.
     """
     environment = ShapeEnv(duck_shape=False)
     mode = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
@@ -180,10 +185,17 @@ def trace(
         left = iter(given)
         return reference(*(next(left) if isinstance(fake, torch.Tensor) else fake for fake in fakes))
 
-    graph = _functional(_make_graph(of_tensors, tensors), tensors)
+    table = decomposition_table() if table is None else table
+    graph = _functional(_make_graph(of_tensors, tensors, table), tensors, table)
     symbols, conditions = _assumptions(environment, names, fakes, graph)
     _refuse_unknown_sizes(graph, symbols)
-    return Traced(graph, reference, names, fakes, symbols, conditions)
+    return Traced(graph, reference, names, fakes, symbols, conditions, environment)
+
+
+def renewed(traced: Traced) -> Traced:
+    """The trace with what has been assumed of its sizes since, by whoever went on working with its graph."""
+    symbols, conditions = _assumptions(traced.environment, traced.names, traced.inputs, traced.graph)
+    return replace(traced, symbols=symbols, conditions=conditions)
 
 
 def _refuse_unknown_sizes(graph: fx.GraphModule, symbols: Mapping[sympy.Symbol, tuple[int, int]]) -> None:
@@ -200,7 +212,9 @@ def _refuse_unknown_sizes(graph: fx.GraphModule, symbols: Mapping[sympy.Symbol, 
                     )
 
 
-def _make_graph(function: Callable[..., Any], fakes: Sequence[Any]) -> fx.GraphModule:
+def _make_graph(
+    function: Callable[..., Any], fakes: Sequence[Any], table: Mapping[Any, Callable[..., Any]]
+) -> fx.GraphModule:
     from torch.fx.experimental.proxy_tensor import make_fx
 
     quiet = logging.getLogger("torch.fx.experimental.symbolic_shapes")
@@ -210,7 +224,7 @@ def _make_graph(function: Callable[..., Any], fakes: Sequence[Any]) -> fx.GraphM
         with Respelled():
             traced = make_fx(
                 lambda *arguments: flatten(function(*arguments)),
-                decomposition_table=decomposition_table(),
+                decomposition_table=table,
                 tracing_mode="symbolic",
                 _allow_non_fake_inputs=True,
             )(*fakes)
@@ -226,11 +240,11 @@ def _make_graph(function: Callable[..., Any], fakes: Sequence[Any]) -> fx.GraphM
     return traced
 
 
-def _functional(graph: fx.GraphModule, fakes: Sequence[Any]) -> fx.GraphModule:
+def _functional(graph: fx.GraphModule, fakes: Sequence[Any], table: Mapping[Any, Callable[..., Any]]) -> fx.GraphModule:
     """Rewrite in-place operations as functional ones; the graph is traced again only where it has any."""
     mutating = [node for node in graph.graph.nodes if _mutates(node)]
     if mutating:
-        graph = _make_graph(torch.func.functionalize(graph, remove="mutations"), fakes)
+        graph = _make_graph(torch.func.functionalize(graph, remove="mutations"), fakes, table)
         # Functionalising reads a mutated view back into itself; that copy is the value it copies.
         for node in list(graph.graph.nodes):
             if node.target is torch.ops.aten.copy_.default and node.args[0].op == "placeholder":
@@ -276,7 +290,7 @@ def _assumptions(
     """Where each size symbol is read from, and all that the trace took for granted, as Python."""
     symbols: dict[sympy.Symbol, tuple[int, int]] = {}
     conditions: list[str] = []
-    draft = Traced(graph, lambda: None, tuple(names), tuple(fakes), symbols, ())
+    draft = Traced(graph, lambda: None, tuple(names), tuple(fakes), symbols, (), environment)
     for argument, fake in enumerate(fakes):
         if not isinstance(fake, torch.Tensor):
             continue

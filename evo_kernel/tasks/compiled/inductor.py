@@ -1,0 +1,200 @@
+"""The text that Inductor, torch.compile's back end, generates for a reference. No GPU; nothing compiled or timed.
+
+The reference is traced as for lowering, by its symbolic sizes and with Inductor's decompositions, and the graph is put
+on a CUDA device that exists in name only. What Inductor assumes of the sizes beyond that becomes conditions of the
+trace, as the tracer's own assumptions are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import fx
+from torch.fx.node import map_aggregate
+from torch.utils import _pytree as pytree
+
+from evo_kernel.errors import LoweringError
+from evo_kernel.tasks.compiled.stand_in import stand_in
+from evo_kernel.tasks.lowering.trace import Traced, renewed, trace
+
+CUDA = torch.device("cuda", 0)
+TILE = (128, 64, 32)
+"""M, N and K of the template tiles that are preferred; M and N differ, so that a grid tells which is which."""
+
+_SETTINGS: dict[str, Any] = {
+    # One plain function per graph, no checks of its inputs, no memory used twice: the judge's plan says all that.
+    "cpp_wrapper": False,
+    "graph_partition": False,
+    "size_asserts": False,
+    "nan_asserts": False,
+    "scalar_asserts": False,
+    "alignment_asserts": False,
+    "allow_buffer_reuse": False,
+    "inplace_buffers": False,
+    "fx_graph_cache": False,
+    "compile_threads": 1,
+    "combo_kernels": False,
+    "benchmark_kernel": False,
+    "profiler_mark_wrapper_call": False,
+    # Helpers that wait across blocks or keep two running values are Inductor's own; the plain forms are Triton's.
+    "online_softmax": False,
+    "triton.cooperative_reductions": False,
+    "triton.mix_order_reduction": False,
+    "triton.multi_kernel": 0,
+    "triton.use_block_ptr": False,
+    "triton.cudagraphs": False,
+    "triton.autotune_at_compile_time": False,
+    "triton.unique_kernel_names": True,
+    "triton.descriptive_names": "original_aten",
+}
+_TEMPLATES: dict[str, Any] = {
+    "max_autotune": True,
+    "max_autotune_gemm": True,
+    "max_autotune_gemm_backends": "TRITON,ATEN",
+    "max_autotune_conv_backends": "TRITON,ATEN",
+}
+
+
+@dataclass(frozen=True)
+class Generated:
+    """What Inductor writes for one trace."""
+
+    traced: Traced  # its conditions hold what Inductor assumes too
+    text: str
+
+
+def generate(reference: Callable[..., Any], inputs: Sequence[Any], templates: bool) -> Generated:
+    """Inductor's text for `reference` on inputs like these. Raises LoweringError.
+
+    `templates`: matrix products and convolutions by its Triton templates instead of library calls.
+    """
+    from torch._inductor.decomposition import select_decomp_table
+
+    with _quiet():
+        traced = trace(reference, inputs, table=select_decomp_table())
+        try:
+            with stand_in(), _first_choice(), _whole_scans():
+                text = _generated(_on_cuda(traced), templates)
+        except LoweringError:
+            raise
+        except Exception as error:  # whatever Inductor raises about a graph means: it has no kernels for it
+            reason = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:300]}"
+            raise LoweringError(f"torch.compile's back end writes no kernels for the reference ({reason}).") from error
+    return Generated(renewed(traced), text)
+
+
+def _generated(moved: tuple[fx.GraphModule, list[Any], Any], templates: bool) -> str:
+    from torch._inductor import compile_fx, config
+    from torch._inductor.debug import DebugContext
+    from torch._inductor.graph import GraphLowering
+    from torch._inductor.virtualized import V
+
+    module, fakes, mode = moved
+    settings = _SETTINGS | (_TEMPLATES if templates else {"max_autotune": False, "max_autotune_gemm": False})
+    known = {name: value for name, value in settings.items() if _has(config, name)}
+    with config.patch(known), V.set_fake_mode(mode), V.set_debug_handler(DebugContext()), torch.no_grad():
+        compile_fx._recursive_post_grad_passes(module, is_inference=True)
+        graph = GraphLowering(module, example_inputs=fakes, shape_env=mode.shape_env, is_inference=True)
+        with V.set_graph_handler(graph):
+            graph.run(*fakes)
+            written = graph.codegen()[0]
+        if graph.constants:
+            raise LoweringError("The reference holds tensors that are no inputs; torch.compile keeps them outside run.")
+    return str(getattr(written, "value", written))  # with its line map, or plain
+
+
+def _has(config: Any, name: str) -> bool:
+    """Whether this version of PyTorch knows a setting."""
+    for part in name.split("."):
+        if not hasattr(config, part):
+            return False
+        config = getattr(config, part)
+    return True
+
+
+def _on_cuda(traced: Traced) -> tuple[fx.GraphModule, list[Any], Any]:
+    """The graph with everything on a CUDA device. Nothing is run again: only what nodes say of their values changes."""
+    tensors = [value for value in traced.inputs if isinstance(value, torch.Tensor)]
+    mode: Any = getattr(tensors[0], "fake_mode")  # noqa: B009  of a FakeTensor; torch.Tensor has no such attribute
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, torch.device):
+            return CUDA
+        if not isinstance(value, torch.Tensor):
+            return value
+        with mode:
+            return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=CUDA)
+
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(traced.graph.graph, {}))
+    for node in graph.nodes:
+        node.args, node.kwargs = (map_aggregate(given, _moved_device) for given in (node.args, node.kwargs))
+        if "val" in node.meta:
+            node.meta["val"] = pytree.tree_map(moved, node.meta["val"])
+        if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
+            node.meta["original_aten"] = node.target  # what kernels are named after
+    return fx.GraphModule(traced.graph, graph), [moved(tensor) for tensor in tensors], mode
+
+
+def _moved_device(value: Any) -> Any:
+    return CUDA if isinstance(value, torch.device) else value
+
+
+@contextlib.contextmanager
+def _first_choice() -> Iterator[None]:
+    """Of the templates that could be timed against each other, take the one whose tile is nearest to `TILE`.
+
+    Its sizes become knobs, which the judge's tuner sets on the GPU at hand.
+    """
+    from torch._inductor.select_algorithm import AlgorithmSelectorCache
+
+    ask = AlgorithmSelectorCache.__call__
+
+    def choose(self: Any, name: str, choices: Any, *rest: Any, **options: Any) -> Any:
+        templates = [choice for choice in choices if "TritonTemplate" in type(choice).__name__]
+        return ask(self, name, sorted(templates, key=_distance)[:1] or list(choices)[:1], *rest, **options)
+
+    with mock.patch.object(AlgorithmSelectorCache, "__call__", choose):
+        yield
+
+
+@contextlib.contextmanager
+def _whole_scans() -> Iterator[None]:
+    """A long scan is one loop: split over blocks, they would wait for each other by a protocol of Inductor's own."""
+    from torch._inductor import ir
+
+    ask: Any = ir.Scan.num_splits
+    with mock.patch.object(ir.Scan, "num_splits", staticmethod(lambda *given, **named: (ask(*given, **named)[0], 1))):
+        yield
+
+
+def _distance(choice: Any) -> tuple[float, ...]:
+    told = choice.info_dict()
+    try:
+        m, k, n = (int(part) for part in str(told["tile_shape"]).strip("()").split(","))
+    except (KeyError, ValueError):
+        return (1e9,)
+    far = sum(abs(got / wanted - 1) for got, wanted in zip((m, n, k), TILE, strict=True))
+    return (m == n, far, abs(int(told.get("num_warps", 4)) - 4), abs(int(told.get("num_stages", 3)) - 3))
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Inductor's remarks are about its own compiling."""
+    loggers = [logging.getLogger("torch._inductor"), logging.getLogger("torch.fx.experimental.symbolic_shapes")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

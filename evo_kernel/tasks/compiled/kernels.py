@@ -1,0 +1,299 @@
+"""One of Inductor's kernels in Triton's own words: no helper of Inductor's left, its block sizes as knobs, its grid."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from evo_kernel.errors import LoweringError
+from evo_kernel.syntax import parse_expression
+from evo_kernel.tasks.compiled.helpers import CALLS, HELPERS, LANGUAGE
+from evo_kernel.tasks.compiled.reading import Raw
+
+BLOCKS = re.compile(r"(X|Y|Z|R\d_)BLOCK$")
+TILES = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M")
+AXIS_MOST = 65535
+"""Blocks along the second and third axis of a grid, at most (CUDA)."""
+_POINTWISE = {1: (1024,), 2: (32, 32), 3: (16, 8, 8)}
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """A kernel without its name: what a launch must pass, and what it may set."""
+
+    base: str  # what it computes: "add_relu"
+    text: str  # "(x, y, XBLOCK: tl.constexpr):" and the body, as lowering's module keeps kernels
+    params: tuple[str, ...]
+    knobs: Mapping[str, int]  # with NUM_WARPS
+    fixed: Mapping[str, int]  # block sizes that have one right value
+    helpers: Mapping[str, str]  # function name → text
+    kind: str
+    grid_kind: str
+
+    def grid(self, args: Sequence[str], tail: Sequence[str]) -> str:
+        """The grid of a launch with these arguments; knobs in braces. `tail`: a template's own grid."""
+        if self.grid_kind == "FixedGrid":
+            return "(" + ", ".join(_with_tiles(text, self.knobs) for text in tail) + ",)"
+        given = dict(zip(self.params, args, strict=True))
+
+        def blocks(dimension: str) -> str:
+            block = self.fixed.get(f"{dimension.upper()}BLOCK", f"{{{dimension.upper()}BLOCK}}")
+            number = given[f"{dimension}numel"]
+            return number if block == 1 else f"triton.cdiv({number}, {block})"
+
+        match self.grid_kind:
+            case "Grid1D":
+                return f"({blocks('x')},)"
+            case "Grid2D":
+                return f"({blocks('x')}, {blocks('y')})"
+            case "Grid3D":
+                return f"({blocks('x')}, {blocks('y')}, {blocks('z')})"
+            case "Grid2DWithYZOverflow":
+                rows = blocks("y")
+                return f"({blocks('x')}, min({rows}, {AXIS_MOST}), triton.cdiv({rows}, {AXIS_MOST}))"
+        raise LoweringError(f"torch.compile's kernel {self.base} has a grid of kind {self.grid_kind}, not known here.")
+
+
+def clean(raw: Raw, tails: Sequence[Sequence[str]], tf32: bool = False) -> Cleaned:
+    """The kernel in Triton's own words. Raises LoweringError that names what cannot be said in them.
+
+    `tails`: of a template, the grid of each of its launches. `tf32`: what its products of float32 may use, whatever the
+    settings of this machine's PyTorch are.
+    """
+    words = _Words(raw.name)
+    function = words.visit(raw.function)
+    assert isinstance(function, ast.FunctionDef)
+    template = raw.kind == "template"
+    for node in function.body:
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "ALLOW_TF32":
+            node.value = ast.Constant(tf32)
+    tiles = _tiles(function, tails) if template else {}
+    inside = _constants(function)
+    function.body = _used(function.body)
+    params = tuple(arg.arg for arg in function.args.args if arg.annotation is None)
+    constexprs = [arg.arg for arg in function.args.args if arg.annotation is not None]
+    knobs: dict[str, int] = dict(tiles)
+    fixed = {name: value for name, value in inside.items() if BLOCKS.match(name)}
+    passed: dict[str, int] = {}
+    for name, value in _blocks(raw, [name for name in constexprs if BLOCKS.match(name)], fixed).items():
+        # One value leaves nothing to choose: its masks are written for it.
+        (passed if _size(raw, name) == 1 else knobs)[name] = value
+    if left := [name for name in constexprs if name not in knobs and name not in passed]:
+        raise LoweringError(f"torch.compile's kernel {raw.name} takes {', '.join(left)}, which is not known here.")
+    for name, value in passed.items():
+        fixed[name] = value
+        function.body.insert(0, _assign(name, value))
+    signature = ", ".join([*params, *(f"{name}: tl.constexpr" for name in knobs)])
+    body = "\n".join("    " + line for line in ast.unparse(ast.Module(function.body, [])).splitlines())
+    knobs["NUM_WARPS"] = raw.warps or _warps(raw, knobs | fixed)
+    if raw.stages:
+        knobs["NUM_STAGES"] = raw.stages
+    helpers = {name: HELPERS[name] for name in HELPERS if name in words.helpers}
+    helpers |= {node.name: ast.unparse(words.visit(node)) + "\n" for node in raw.combines}
+    return Cleaned(_base(raw), f"({signature}):\n{body}\n", params, knobs, fixed, helpers, raw.kind, raw.grid)
+
+
+class _Words(ast.NodeTransformer):
+    """Inductor's helper modules → Triton's language and the functions of helpers.py."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.helpers: set[str] = set()
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        self.generic_visit(node)
+        match node.func:
+            case ast.Attribute(value=ast.Name(id="triton_helpers"), attr=name):
+                if name not in CALLS:
+                    raise LoweringError(
+                        f"torch.compile's kernel {self._name} calls {name}, which has no form of its own yet."
+                    )
+                text = CALLS[name].format(
+                    *map(ast.unparse, node.args), **{str(k.arg): ast.unparse(k.value) for k in node.keywords}
+                )
+                self.helpers |= {helper for helper in HELPERS if re.search(rf"\b{helper}\b", text)}
+                return parse_expression(text)
+            case ast.Attribute(value=ast.Name(id="libdevice" | "tl_math" as module), attr=name):
+                plain = name in LANGUAGE or module == "tl_math"
+                node.func = parse_expression(f"tl.{name}" if plain else f"tl.extra.cuda.libdevice.{name}")
+            case ast.Attribute(value=number, attr="to") if len(node.args) == 1 and _is_size(number):
+                # A size of one is a constant to the compiler, and constants have no methods.
+                return parse_expression(f"tl.cast({ast.unparse(number)}, {ast.unparse(node.args[0])})")
+            case ast.Attribute(value=ast.Name(id="tl"), attr="inline_asm_elementwise"):
+                return _in_words(node)
+        return node
+
+    def visit_Expr(self, node: ast.Expr) -> Any:
+        if isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "tl.device_assert":
+            return None  # indices are the judge's business
+        return self.generic_visit(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
+        self.generic_visit(node)
+        node.decorator_list = [d for d in node.decorator_list if ast.unparse(d) == "triton.jit"]
+        node.body = node.body or [ast.Pass()]
+        return node
+
+
+def _is_size(node: ast.expr) -> bool:
+    """Whether an expression is made of the sizes that a launch passes."""
+    names = [part.id for part in ast.walk(node) if isinstance(part, ast.Name)]
+    return bool(names) and all(name.startswith("ks") or name.endswith("numel") for name in names)
+
+
+def _in_words(node: ast.Call) -> ast.expr:
+    """Inline assembly that the language has words for; other assembly stays."""
+    match node.args:
+        case [ast.Constant(value=str() as code), _, ast.List(elts=values), *_]:
+            operation, given = code.split(" ")[0], [ast.unparse(value) for value in values]
+            if operation == "fma.rn.f32":
+                return parse_expression(f"tl.fma({', '.join(given)})")
+            if operation == "rcp.approx.ftz.f32":
+                return parse_expression(f"(1.0 / ({given[0]}))")
+    return node
+
+
+def _assign(name: str, value: int) -> ast.stmt:
+    return ast.AnnAssign(ast.Name(name, ast.Store()), parse_expression("tl.constexpr"), ast.Constant(value), 1)
+
+
+def _constants(function: ast.FunctionDef) -> dict[str, int]:
+    """`NAME: tl.constexpr = 32` in a body, integers only."""
+    found: dict[str, int] = {}
+    for node in function.body:
+        match node:
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.Constant(value=int() as value)):
+                found[name] = value
+    return found
+
+
+def _tiles(function: ast.FunctionDef, tails: Sequence[Sequence[str]]) -> dict[str, int]:
+    """Take a template's tile sizes out of its body: they become parameters, where every grid can follow them."""
+    constants = _constants(function)
+    fast = [name for name in ("BLOCK_M", "BLOCK_N") if not all(name in _movable(tail, constants) for tail in tails)]
+    even = any(isinstance(n, ast.AnnAssign) and ast.unparse(n).startswith("EVEN_K: tl.constexpr = True") for n in
+               function.body)  # fmt: skip
+    stay = {*fast, "BLOCK_K"} if even else {*fast}
+    taken = {name: constants[name] for name in TILES if name in constants and name not in stay}
+    function.body = [
+        n for n in function.body
+        if not (isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name) and n.target.id in taken)
+    ]  # fmt: skip
+    return taken
+
+
+def _used(body: list[ast.stmt]) -> list[ast.stmt]:
+    """Without assignments that nothing reads."""
+    while True:
+        module = ast.Module(body, [])
+        read = {n.id for n in ast.walk(module) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+        dropped = _Unread(read)
+        body = dropped.visit(module).body
+        if not dropped.any:
+            return body
+
+
+class _Unread(ast.NodeTransformer):
+    def __init__(self, read: set[str]) -> None:
+        self._read, self.any = read, False
+
+    def visit_Assign(self, node: ast.Assign) -> Any:
+        match node.targets:
+            case [ast.Name(id=name)] if name not in self._read:
+                self.any = True
+                return None
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
+        if isinstance(node.target, ast.Name) and node.target.id not in self._read:
+            self.any = True
+            return None
+        return node
+
+
+def _size(raw: Raw, block: str) -> int:
+    return raw.size_hints.get(block.removesuffix("BLOCK").lower(), 1 << 30)
+
+
+def _blocks(raw: Raw, names: Sequence[str], fixed: Mapping[str, int]) -> dict[str, int]:
+    """Where the search for block sizes starts: tiles of about a thousand elements, long along what lies contiguous."""
+    if raw.kind == "pointwise":
+        ordered = [name for name in ("XBLOCK", "YBLOCK", "ZBLOCK") if name in names]
+        return {n: min(most, _size(raw, n)) for n, most in zip(ordered, _POINTWISE[len(ordered)], strict=True)}
+    reduced = [name for name in names if name.startswith("R")]
+    outer = raw.hint == "OUTER"
+    found: dict[str, int] = {}
+    room = 16 if outer else 2048
+    for name in sorted(reduced, reverse=True):  # the innermost first
+        found[name] = min(room, _size(raw, name))
+        room = max(1, room // found[name])
+    row = 1
+    for name, value in (found | dict(fixed)).items():
+        row *= value if name.startswith("R") else 1
+    for name in names:
+        if not name.startswith("R"):
+            found[name] = min(64 if outer else max(1, 1024 // row), _size(raw, name))
+    return {name: found[name] for name in names}
+
+
+def _warps(raw: Raw, blocks: Mapping[str, int]) -> int:
+    elements = 1
+    for name, value in blocks.items():
+        elements *= value if BLOCKS.match(name) else 1
+    return 8 if raw.kind != "pointwise" and elements >= 2048 else 4 if elements >= 128 else 1
+
+
+def _base(raw: Raw) -> str:
+    """What a kernel computes, from the name that Inductor gives it."""
+    what = re.sub(r"^triton_[a-z]+_fused_?|_?\d+$", "", raw.name).strip("_")
+    short = re.match(r"^.{1,40}(?=_|$)", what)
+    return re.sub(r"\W", "_", short[0] if short else what[:40]).strip("_") or raw.kind.removeprefix("persistent_")
+
+
+def _with_tiles(text: str, knobs: Mapping[str, int]) -> str:
+    """One axis of a template's grid with its tile sizes as knobs again."""
+    return ast.unparse(_Tiles(knobs).visit(parse_expression(text)))
+
+
+def _movable(tail: Sequence[str], constants: Mapping[str, int]) -> set[str]:
+    """Tile sizes that a grid can be written by."""
+    tiles = _Tiles(constants)
+    for text in tail:
+        tiles.visit(parse_expression(text))
+    return tiles.found
+
+
+class _Tiles(ast.NodeTransformer):
+    """`(63 + n) // 64` is a division rounded up by BLOCK_N, where that is 64 and BLOCK_M is not."""
+
+    def __init__(self, knobs: Mapping[str, int]) -> None:
+        sizes = {name: knobs[name] for name in ("BLOCK_M", "BLOCK_N") if name in knobs}
+        alone = [name for name, value in sizes.items() if list(sizes.values()).count(value) == 1]
+        self._names = {sizes[name]: name for name in alone}
+        self.found: set[str] = set()
+
+    def visit_BinOp(self, node: ast.BinOp) -> Any:
+        self.generic_visit(node)
+        match node:
+            case ast.BinOp(op=ast.FloorDiv(), right=ast.Constant(value=int() as size)) if size in self._names:
+                count = _without(node.left, size - 1)
+                if count is not None:
+                    self.found.add(self._names[size])
+                    return parse_expression(f"triton.cdiv({ast.unparse(count)}, {{{self._names[size]}}})")
+        return node
+
+
+def _without(node: ast.expr, rounding: int) -> ast.expr | None:
+    """A sum without this constant summand; None where it has none."""
+    match node:
+        case ast.BinOp(left=ast.Constant(value=value), op=ast.Add(), right=rest) if value == rounding:
+            return rest
+        case ast.BinOp(left=rest, op=ast.Add(), right=ast.Constant(value=value)) if value == rounding:
+            return rest
+        case ast.BinOp(left=left, op=ast.Add() | ast.Sub() as op, right=right):
+            inner = _without(left, rounding)
+            return None if inner is None else ast.BinOp(inner, op, right)
+    return None

@@ -1,0 +1,207 @@
+"""torch.compile's kernels, cleaned: generated without a GPU, right in Triton's interpreter, and honest about the rest."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from evo_kernel.errors import LoweringError
+from evo_kernel.tasks.compiled.child import compiled
+from evo_kernel.tasks.compiled.kernels import clean
+from evo_kernel.tasks.compiled.module import compiled_function
+from evo_kernel.tasks.compiled.reading import read
+from evo_kernel.tasks.first import first_of, left_to_torch
+from evo_kernel.tasks.loading import load
+
+pytest.importorskip("triton")
+
+REFERENCES = {
+    # one kernel; two shapes that broadcast; a looped reduction with a second pass; Welford's; a reduction with indices;
+    # a scan; a template with an epilogue; products that stay a library's
+    "add_relu": (lambda x, y: torch.relu(x + y), [((5, 33), (33,)), ((7, 4), (4,))]),
+    "softmax": (lambda x: torch.softmax(x * 2, -1), [((5, 33),), ((7, 4),)]),
+    "layer_norm": (lambda x, w: F.layer_norm(x, (x.shape[-1],), w), [((5, 33), (33,)), ((7, 4), (4,))]),
+    "largest": (lambda x: (x.argmax(-1), x.amin(0)), [((5, 33),), ((7, 4),)]),
+    "total": (lambda x: x.cumsum(-1), [((5, 300),), ((7, 4),)]),
+    "linear": (lambda x, w, b: F.gelu(F.linear(x, w, b)), [((35, 40), (70, 40), (70,)), ((5, 7), (9, 7), (9,))]),
+}
+RUN = """
+import importlib.util, sys, torch
+from pathlib import Path
+import numpy as np
+torch.set_num_threads(1)
+import triton.language as tl
+from triton.language.extra.cuda import libdevice
+for path in sorted(Path(sys.argv[1]).glob("*.py")):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    results = []
+    for inputs in torch.load(path.with_suffix(".in"), weights_only=True):
+        out = module.run(*inputs)
+        results.append([out] if isinstance(out, torch.Tensor) else list(out))
+    torch.save(results, path.with_suffix(".out"))
+"""
+
+
+def draw(shapes):
+    generator = torch.Generator().manual_seed(3)
+    return [tuple(torch.randn(shape, generator=generator) for shape in case) for case in shapes]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """All references as modules, run in one interpreter: name → (text, results)."""
+    folder = tmp_path_factory.mktemp("compiled")
+    texts = {}
+    for name, (reference, shapes) in REFERENCES.items():
+        cases = draw(shapes)
+        texts[name] = compiled_function(reference, cases, name=name)
+        (folder / f"{name}.py").write_text(texts[name])
+        torch.save(cases, folder / f"{name}.in")
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    subprocess.run([sys.executable, "-P", "-c", RUN, str(folder)], env=environment, check=True, timeout=300)
+    return {name: (text, torch.load(folder / f"{name}.out", weights_only=True)) for name, text in texts.items()}
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_one_module_is_right_on_every_shape(made, name):
+    text, results = made[name]
+    reference, shapes = REFERENCES[name]
+    for inputs, mine in zip(draw(shapes), results, strict=True):
+        wanted = reference(*inputs)
+        for got, right in zip(mine, (wanted,) if isinstance(wanted, torch.Tensor) else wanted, strict=True):
+            torch.testing.assert_close(got, right, rtol=2e-5, atol=2e-5)
+    assert "def run_1" not in text  # sizes are symbols: no shape has a branch of its own
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_nothing_of_inductor_is_left_and_blocks_are_knobs(made, name):
+    text, _ = made[name]
+    modules = {alias.name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import) for alias in node.names}
+    assert modules <= {"torch", "triton", "triton.language", "math"}
+    for word in ("inductor", "triton_helpers", "triton_heuristics", "tl_math", "async_compile", "extern_kernels"):
+        assert word not in text
+    assert "NUM_WARPS = " in text and ("XBLOCK = " in text or "BLOCK_M = " in text)
+    if name == "linear":
+        assert "tl.dot(" in text and text.count("@triton.jit") == 1  # the epilogue is in the template
+        assert "triton.cdiv(n0, BLOCK_M)" in text and "BLOCK_M: tl.constexpr = " not in text
+
+
+def test_libraries_are_left_only_where_they_are_allowed():
+    matrix = [[torch.empty(64, 32, device="meta"), torch.empty(32, 48, device="meta")]]
+    text = compiled_function(lambda x, y: torch.relu(x @ y), matrix, allow_aten=True, templates=False)
+    assert "torch.ops.aten.mm.out(x, y, out=buf0)" in text and text.count("@triton.jit") == 1
+    for precision, said in (("ieee", "False"), ("tf32", "True")):
+        text = compiled_function(lambda x, y: x @ y, matrix, precision=precision)
+        assert f"ALLOW_TF32: tl.constexpr = {said}" in text
+    with pytest.raises(LoweringError, match=r"leaves aten\.sort\.stable to a library.*ALLOW"):
+        compiled_function(lambda x: x.sort(-1)[0], [[torch.empty(5, 300, device="meta")]])
+
+
+TASK = """
+import torch
+
+CASES = {{"check": [{{"n": 20}}], "search": [{{"n": 4096}}], "confirm": [{{"n": 2048}}]}}
+ALLOW = "{allow}"
+
+def inputs(case, generator, device):
+    return (torch.randn(8, case["n"], generator=generator, device=device),)
+
+def reference(x):
+    print("said by the task")
+    return {result}
+"""
+
+
+def task_of(tmp_path, result, allow="kernels"):
+    path = tmp_path / "task.py"
+    path.write_text(TASK.format(result=result, allow=allow))
+    return load(path)
+
+
+def test_a_task_gets_them_where_lowering_knows_less(tmp_path):
+    plain = task_of(tmp_path, "torch.relu(x)")
+    assert first_of(plain).origin == "lowered"
+    asked = first_of(plain, "compiled")
+    assert asked.origin == "compiled" and "as torch.compile's back end generates them" in asked.source.text
+    sample = "torch.nn.functional.grid_sample(x[None, None], torch.tanh(x[None, :, None, :2]), align_corners=False)"
+    found = first_of(task_of(tmp_path, sample, "mixed"))
+    assert found.origin == "compiled" and not left_to_torch(found.source)
+
+
+def test_what_neither_knows_is_one_sentence_each(tmp_path):
+    with pytest.raises(LoweringError, match=r"linalg_qr.*ALLOW = .mixed.*torch\.compile has none either: .*linalg_qr"):
+        first_of(task_of(tmp_path, "torch.linalg.qr(x)[1]"))
+
+
+def test_a_reference_that_raises_ends_nothing(tmp_path):
+    with pytest.raises(LoweringError, match="on purpose"):
+        compiled(task_of(tmp_path, "int('on purpose')"))
+    assert compiled(task_of(tmp_path, "x + 1")).text  # the same process goes on
+
+
+OLDER = """
+triton_red_fused_sum_0 = async_compile.triton('triton_red_fused_sum_0', '''
+import triton
+import triton.language as tl
+from torch._inductor.runtime import triton_helpers, triton_heuristics
+
+@triton.jit
+def _triton_helper_fn_add0(arg0_0, arg1_0):
+    tmp0 = arg0_0 + arg1_0
+    return tmp0
+
+@triton_heuristics.reduction(
+    size_hints={'x': 1024, 'r0_': 4096},
+    reduction_hint=ReductionHint.INNER,
+    filename=__file__,
+    triton_meta={'device': DeviceProperties(type='cuda', index=0)},
+    inductor_meta={'grid_type': 'Grid2DWithYZOverflow', 'autotune_hints': set(), 'no_x_dim': False}
+)
+@triton.jit
+def triton_red_fused_sum_0(in_ptr0, out_ptr0, xnumel, ynumel, r0_numel, XBLOCK : tl.constexpr, YBLOCK : tl.constexpr, R0_BLOCK : tl.constexpr):
+    rnumel = r0_numel
+    xoffset = tl.program_id(0) * XBLOCK
+    tl.device_assert((0 <= xoffset), "index out of bounds")
+    tmp1 = triton_helpers.max2(tl.load(in_ptr0 + (xoffset)), 1)[:, None]
+    tmp2 = libdevice.tanh(tl_math.abs(tmp1))
+    tl.store(out_ptr0 + (xoffset), tmp2, None)
+''', device_str='cuda')
+
+class Runner:
+    def call(self, args):
+        arg0_1, arg1_1 = args
+        args.clear()
+        with torch.cuda._DeviceGuard(0):
+            torch.cuda.set_device(0)
+            triton_red_fused_sum_0.run(arg1_1, stream=stream0)
+        return (arg1_1, )
+"""
+
+
+def test_the_form_of_other_versions_of_pytorch_is_read_too():
+    found = read(OLDER)
+    raw = found.kernels["triton_red_fused_sum_0"]
+    assert (raw.kind, raw.hint, raw.size_hints) == ("reduction", "INNER", {"x": 1024, "r0_": 4096})
+    assert [ast.unparse(node).split("(")[0] for node in found.host[2:4]] == [
+        "torch.cuda.set_device", "triton_red_fused_sum_0.run",
+    ]  # fmt: skip
+    kernel = clean(raw, [])
+    assert "device_assert" not in kernel.text and "rnumel" not in kernel.text.partition("\n")[2].replace("r0_numel", "")
+    assert "tl.extra.cuda.libdevice.tanh(tl.abs(tmp1))" in kernel.text
+    assert kernel.grid(("x", "y", "a", "b", "c"), ()) == (
+        "(triton.cdiv(a, {XBLOCK}), min(triton.cdiv(b, {YBLOCK}), 65535), triton.cdiv(triton.cdiv(b, {YBLOCK}), 65535))"
+    )
+
+
+def test_an_unknown_helper_is_named():
+    raw = read(OLDER.replace("max2", "sort_with_index")).kernels["triton_red_fused_sum_0"]
+    with pytest.raises(LoweringError, match="sort_with_index, which has no form of its own yet"):
+        clean(raw, [])
