@@ -265,5 +265,8 @@ def _swapped(task: Task, draw: _Drawn, left: int, right: int) -> Outputs | None:
         return None
     inputs = list(draw.inputs)
     inputs[left], inputs[right] = other, one
-    got = task.outputs(*inputs)
+    try:
+        got = task.outputs(*inputs)
+    except TaskError:  # positions into tables of different lengths
+        return None
     return None if _same(got, draw.honest) else got

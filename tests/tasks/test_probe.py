@@ -63,6 +63,18 @@ def test_inputs_that_ignore_the_generator_are_named(tmp_path):
     assert finding.name == "inputs-vary" and finding.fatal
 
 
+def test_inputs_that_cannot_be_swapped_are_left_alone(tmp_path):
+    text = """
+import torch
+CASES = {"check": [{"n": 33}], "search": [{"n": 512}]}
+def inputs(case, generator, device):
+    places = [torch.randint(0, size, (case["n"],), generator=generator, device=device) for size in (2, 50)]
+    return torch.randn(2, 4, generator=generator, device=device), torch.randn(50, 4, generator=generator), *places
+def reference(x, y, i, j): return x[i] + y[j]
+"""
+    assert findings(tmp_path, text) == []
+
+
 def test_a_case_too_small_to_tell_does_not_condemn_a_task(tmp_path):
     """softmax over one column is always 1, over seven it is not."""
     text = HEAD.replace('{"n": 7}', '{"n": 1}') + "def reference(x, y): return torch.softmax(x + y, -1)\n"
