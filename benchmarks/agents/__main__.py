@@ -24,12 +24,14 @@ from benchmarks.agents.report import print_report
 from evo_kernel.errors import EvoKernelError, UserError
 from operators.llm.base import Model
 from operators.llm.choose import open_model
+from operators.llm.line import Patience
 
 WEIGHTS = {"macro": 4, "micro": 4, "repair": 2, "arms": 4}
 """How the calls are shared among the parts that are asked for."""
 A_PAIR = 2 * len(coding.VARIANTS)  # calls that a pair takes in all variants, about
 A_FAULT = 3  # calls that a fault takes in both variants, about
-ANSWERS_S = 300.0
+ANSWER_S = 300.0
+TRIES = 3  # that a call's deadline leaves room for
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -60,6 +62,7 @@ def options() -> argparse.ArgumentParser:
     made.add_argument("--base-url", help="of a server that speaks chat completions")
     made.add_argument("--api-key-env", help="the environment variable that holds its key")
     made.add_argument("--calls", type=int, default=MOST_CALLS, help=f"in all sessions; at most {MOST_CALLS}")
+    made.add_argument("--answer-s", type=float, default=ANSWER_S, help="that one answer may take")
     made.add_argument("--out", type=Path, default=Path("agents-bench.jsonl"), help="what is found out, a row each")
     made.add_argument("--parts", default="macro,micro,repair", help=f"of {', '.join(WEIGHTS)}")
     made.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"], help="judges what is written")
@@ -134,8 +137,13 @@ def in_turn(planted: tuple[problems.Planted, ...], seed: int = 0) -> list[proble
 
 
 def _model(chosen: argparse.Namespace) -> Model:
+    patience = Patience(deadline_s=TRIES * chosen.answer_s, try_s=chosen.answer_s)
     return open_model(
-        [chosen.model], np.random.default_rng(0), base_url=chosen.base_url, api_key_env=chosen.api_key_env
+        [chosen.model],
+        np.random.default_rng(0),
+        base_url=chosen.base_url,
+        api_key_env=chosen.api_key_env,
+        patience=patience,
     )
 
 

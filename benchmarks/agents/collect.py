@@ -87,7 +87,8 @@ def main(arguments: list[str] | None = None) -> None:
     made.add_argument("--problems", type=Path, default=SHIPPED)
     made.add_argument("--parents", type=int, default=0, help="only so many, tasks in turn; 0: all")
     made.add_argument("--planted", type=int, default=-1, help="only so many faults; -1: all")
-    made.add_argument("--tune-plans", type=int, default=8)
+    made.add_argument("--tune-plans", type=int, default=4, help="knob settings tried for a child")
+    made.add_argument("--parent-plans", type=int, default=32, help="and for a parent")
     made.add_argument("--threads", type=int, default=0, help="a process; 0: one and a half a core")
     chosen = made.parse_args(arguments)
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
@@ -130,10 +131,14 @@ def collect(chosen: argparse.Namespace, problems: Problems, began: float) -> Non
         mine, theirs = context.Pipe()
         own = cores[number * len(cores) // chosen.gpus :][:each]
         threads = chosen.threads or 3 * len(own) // 2 + 2
+        settings = {
+            "device": chosen.device, "tune_plans": chosen.tune_plans, "parent_plans": chosen.parent_plans,
+            "threads": threads,
+        }  # fmt: skip
         gpu = gpus[number] if number < len(gpus) else str(number)
         process = context.Process(
             target=work,
-            args=(theirs, gpu, own, chosen.device, chosen.tune_plans, threads, truth.part(chosen.out, number), end),
+            args=(theirs, gpu, own, settings, truth.part(chosen.out, number), end),
         )
         process.start()
         theirs.close()
@@ -176,9 +181,7 @@ def serve(pipe: Connection, deal: Deal, known: Mapping[str, Any], end: float, nu
 # -- one process a GPU -----------------------------------------------------------------------------------------------
 
 
-def work(
-    pipe: Connection, gpu: str, cores: list[int], device: str, tune_plans: int, threads: int, out: Path, end: float
-) -> None:
+def work(pipe: Connection, gpu: str, cores: list[int], settings: dict[str, Any], out: Path, end: float) -> None:
     """The life of a process: a task at a time, parents as long as there are any and the time is not over."""
     os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
@@ -186,8 +189,7 @@ def work(
         os.sched_setaffinity(0, cores)
     from benchmarks.agents.measuring import Bench, Want, Writer  # after the GPU is chosen
 
-    write, over = Writer(out), threading.Event()
-    want = Want(device, tune_plans, threads)
+    want, write, over = Want(**settings), Writer(out), threading.Event()
     threading.Thread(target=_ring, args=(over, end), daemon=True).start()
     bench: Bench | None = None
     since, failures = time.monotonic(), 0
@@ -218,7 +220,7 @@ def work(
                 bench.planted(one)
             if parent is not None:
                 bench.parent(parent, known)
-            bench.drain(threads, end)
+            bench.drain(want.threads, end)
     except Exception:  # noqa: BLE001 (the other processes' rows are still wanted)
         pipe.send({"said": f"failed\n{traceback.format_exc()}"})
     if bench is not None:
@@ -229,7 +231,7 @@ def work(
 
 def _leave(bench: Any, pipe: Connection, end: float) -> None:
     bench.drain(1, end)
-    pipe.send({"said": f"{bench.name} ended, GPU busy for {bench.busy_s:.0f} s"})
+    pipe.send({"said": f"{bench.name} ended, its evaluations had the GPU for {bench.gpu_s:.0f} s"})
     bench.close()
 
 

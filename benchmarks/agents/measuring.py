@@ -1,8 +1,9 @@
 """Measures every action of every parent that it is handed, on one GPU: what one process of `collect` does.
 
-A parent is tuned as in a search; its knobs are written in, and from there each offered action is carried out by the
-rewriter, judged and tuned in the same way, and then timed side by side with the parent, in pairs: what tuning picked as
-the fastest of several was partly lucky, fresh pairs are not. The model's opinion of the untuned child is noted beside.
+A parent is tuned well; its knobs are written in, and from there each offered action is carried out by the rewriter,
+judged, tuned a little, and then timed side by side with the parent, in pairs. Were the parent tuned no better than its
+children, every action would be one more draw of tile sizes. What tuning picked as the fastest of several was partly
+lucky; fresh pairs are not. The model's opinion of the untuned child is noted beside.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from operators.micro.faults import fault_of
 
 PAIRS = PairSettings(pairs=40, look_every=20)
 SAMPLE_S = 20.0
-OPENING = 8  # jobs that a parent counts as until its actions are submitted
+OPENING = 3  # jobs that a parent counts as until its actions are submitted
 EVERY_KERNEL = 1e9  # tune_within: slow kernels are tuned too, since parent and child must be treated alike
 
 
@@ -51,7 +52,8 @@ class Want:
     """How to measure."""
 
     device: str = "cuda"
-    tune_plans: int = 8
+    tune_plans: int = 4  # of a child
+    parent_plans: int = 32
     threads: int = 24
     deadline_s: float = 30.0
     tune_seed: int = 0
@@ -76,6 +78,7 @@ class Bench:
         self._coder, self._card = RewriteCoder(), self._task.card()
         self._changed = threading.Condition()
         self._pending = 0
+        self.gpu_s = 0.0  # of evaluations; pairs come on top
         self._pool = ThreadPoolExecutor(want.threads)
         settings = JudgeSettings(
             deadline_s=want.deadline_s, tune_plans=want.tune_plans, tune_within=EVERY_KERNEL, seed=want.tune_seed,
@@ -88,10 +91,6 @@ class Bench:
     @property
     def environment(self) -> dict[str, Any]:
         return asdict(self._judge.environment)
-
-    @property
-    def busy_s(self) -> float:
-        return self._judge._runner.busy_s
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -135,13 +134,16 @@ class Bench:
         if not self._over.is_set():  # what ends with us is nobody's fault
             self._write({"kind": "trouble", "id": name, "task": self.name, "why": why[-1500:]})
 
-    def _evaluate(self, source: Source, purpose: Purpose = Purpose.SCORE) -> Evaluation:
+    def _evaluate(self, source: Source, purpose: Purpose = Purpose.SCORE, tune_plans: int | None = None) -> Evaluation:
         try:
-            return self._judge.evaluate(source, purpose)
+            found = self._judge.evaluate(source, purpose, tune_plans=tune_plans)
         except InfraError:
             if self._over.is_set():
                 raise
-            return self._judge.evaluate(source, purpose)
+            found = self._judge.evaluate(source, purpose, tune_plans=tune_plans)
+        with self._changed:
+            self.gpu_s += found.gpu_s
+        return found
 
     def _planted(self, one: Planted) -> None:
         found = self._evaluate(one.source, Purpose.PROBE)
@@ -153,7 +155,11 @@ class Bench:
 
     def _parent(self, parent: Parent, known: Mapping[str, truth.Row]) -> None:
         old = known.get(parent.id)
-        found = truth.evaluation_of(old["evaluation"]) if old else self._evaluate(parent.source)
+        found = (
+            truth.evaluation_of(old["evaluation"])
+            if old
+            else self._evaluate(parent.source, tune_plans=self._want.parent_plans)
+        )
         source = apply_knobs(parent.source, found.knobs)
         plans = self._judge.plans(source, (), [CaseKind.SEARCH])
         beside = Beside(parent, source, found, plans)

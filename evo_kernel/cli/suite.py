@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import signal
 import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
 
 import click
 
 from evo_kernel.errors import UserError
 
+if TYPE_CHECKING:
+    from evo_kernel.cli.suite_lanes import Halt
+    from evo_kernel.observe.document import Block
+
 
 @click.command()
 @click.argument("suite")
 @click.option("--to", "folder", type=click.Path(path_type=Path), required=True, help="Populations, results and report.")
-@click.option("--minutes", default=3.0, show_default=True, help="Of search for each task, over all turns.")
+@click.option(
+    "--minutes", type=float, help="Of search for each task, over all turns; 3 if left out. With --within: at most."
+)
+@click.option(
+    "--within",
+    type=float,
+    metavar="SECONDS",
+    help="Of the whole command: every task gets an equal share, and it ends in time. The same command again takes what "
+    "was not reached, then searches on.",
+)
 @click.option("--evaluations", type=int, help="Evaluations for each task, at most, over all turns.")
 @click.option(
     "--turns", default=1, show_default=True, help="Go round the tasks so many times, a part of the budget each."
 )
 @click.option("--only", multiple=True, metavar="GLOB", help="Tasks whose name fits, such as 'level1/2*'; repeatable.")
+@click.option("--except", "but", multiple=True, metavar="GLOB", help="Tasks to leave out of these; repeatable.")
 @click.option("--limit", type=int, help="The first so many tasks only.")
 @click.option(
     "--config", "config_file", metavar="FILE", help="A run configuration; configs/quickstart.toml if left out."
@@ -29,21 +49,35 @@ from evo_kernel.errors import UserError
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override one configuration key; repeatable."
 )
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="Where kernels are judged.")
-@click.option("--gpus", metavar="N|all", help="GPUs of this machine that judge side by side; 1 if left out.")
-@click.option("--retry", is_flag=True, help="Try again what failed before it searched.")
+@click.option(
+    "--gpus",
+    metavar="N|all",
+    help="Searches side by side, each with a GPU of its own and its part of the cores; 1 if left out. Without a GPU: "
+    "searches that share the cores.",
+)
+@click.option(
+    "--stock/--no-stock",
+    default=True,
+    show_default=True,
+    help="Ask the benchmark's own harness, of the checkout, about each kernel found (KernelBench, TritonBench).",
+)
+@click.option("--retry", is_flag=True, help="Try again what failed before it searched, or had no stock verdict.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
 def suite(
     suite: str,
     folder: Path,
-    minutes: float,
+    minutes: float | None,
+    within: float | None,
     evaluations: int | None,
     turns: int,
     only: tuple[str, ...],
+    but: tuple[str, ...],
     limit: int | None,
     config_file: str | None,
     overrides: tuple[str, ...],
     device: str,
     gpus: str | None,
+    stock: bool,
     retry: bool,
     as_json: bool,
 ) -> None:
@@ -57,40 +91,70 @@ def suite(
     evo-kernel suite builtin --to runs/builtin
     evo-kernel suite kernelbench:KernelBench/level1 --to runs/level1 --minutes 5 --only 'level1/2*'
     evo-kernel suite tasks.txt --to runs/mine --turns 4 --minutes 20
+    evo-kernel suite kernelbench:KernelBench/level1 --to runs/level1 --device cuda --gpus 2 --within 590
 
     Exit codes: 0 every task has a kernel that passed; 1 some have none; 2 a mistake that you can mend; 130 interrupted.
     """
-    from evo_kernel.cli.suite_runs import Budget, SuiteRun, tasks_of
-    from evo_kernel.observe import document, suites
+    began = time.monotonic()
+    from evo_kernel.cli.suite_lanes import lanes_of
+    from evo_kernel.cli.suite_runs import Budget, SuiteRun
+    from evo_kernel.cli.suite_tasks import tasks_of
+    from evo_kernel.observe import suites
 
-    if minutes <= 0 or turns < 1 or (evaluations is not None and evaluations < 1):
+    if (minutes is not None and minutes <= 0) or turns < 1 or (evaluations is not None and evaluations < 1):
         raise UserError("a suite needs --minutes above 0, and --turns and --evaluations of 1 or more")
-    chosen = tasks_of(suite, only, limit)
-    named = [word for key, value in (("--config", config_file), ("--gpus", gpus)) if value for word in (key, value)]
+    if within is not None and (within < 60 or turns > 1):
+        raise UserError("--within needs 60 seconds or more, and no --turns: repeat the command instead")
+    budget = Budget(minutes or (0.0 if within is not None else 3.0), evaluations, turns, within)
+    named = ["--config", config_file] if config_file else []
     extra = ["--device", device, *named, *(word for override in overrides for word in ("--set", override))]
-    run = SuiteRun(folder, chosen, Budget(minutes, evaluations, turns), extra, retry=retry)
-    interrupted = False
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as ^C: what is under way is finished and kept
-    try:
+    chosen, lanes = tasks_of(suite, only, limit, but), lanes_of(gpus, device)
+    run = SuiteRun(folder, chosen, budget, extra, retry, lanes, device, stock, began)
+    with _halting(run.halt):
         for row, turn in run.rows():
             click.echo(_line(row, turn, turns), err=as_json)
-    except KeyboardInterrupt:
-        interrupted = True
-    rows = run.found()
+    interrupted, rows = run.halt.asked.is_set(), run.found()
     title = f"Suite {suite}"
-    blocks = suites.report(title, rows)
-    report = document.markdown(blocks)
-    (folder / "report.md").write_text(report, encoding="utf-8")
-    (folder / "report.html").write_text(document.html(title, blocks), encoding="utf-8")
-    data = {"suite": suite, "minutes": minutes, "interrupted": interrupted} | suites.as_data(rows)
-    (folder / "report.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    data = {"suite": suite, "minutes": minutes, "within_s": within, "interrupted": interrupted} | suites.as_data(rows)
+    written = _write(folder, title, suites.report(title, rows), data)
     click.echo(
-        json.dumps(data) if as_json else f"\n{report}\nwrote {folder / 'report.md'}, report.html and report.json"
+        json.dumps(data) if as_json else f"\n{written}\nwrote {folder / 'report.md'}, report.html and report.json"
     )
     if interrupted:
         sys.exit(130)
     if not all(row.correct for row in rows):
         sys.exit(1)
+
+
+def _write(folder: Path, title: str, blocks: Sequence[Block], data: Mapping[str, object]) -> str:
+    """The report in its three forms; its text."""
+    from evo_kernel.observe import document
+
+    written = document.markdown(blocks)
+    (folder / "report.md").write_text(written, encoding="utf-8")
+    (folder / "report.html").write_text(document.html(title, blocks), encoding="utf-8")
+    (folder / "report.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    return written
+
+
+@contextlib.contextmanager
+def _halting(halt: Halt) -> Iterator[None]:
+    """^C and SIGTERM: the first ends what is under way and keeps it, a second kills it."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        if halt.asked.is_set():
+            halt.now.set()
+        halt.asked.set()
+        # Not by a stream: the handler may have interrupted somebody who writes to it.
+        os.write(2, b"\nfinishing what is under way; once more stops it now\n")
+
+    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def _line(row: object, turn: int, turns: int) -> str:
@@ -102,6 +166,9 @@ def _line(row: object, turn: int, turns: int) -> str:
         told.append(f"{row.gain:.2f}x the first kernel")
     if (ratio := row.speedup()) is not None:
         told.append(f"{ratio:.2f}x the fastest baseline")
+    if row.stock is not None:
+        ratio = f", {row.stock.speedup:.2f}x its eager" if row.stock.speedup else ""
+        told.append(f"stock: {row.stock.verdict}{ratio}" + (f" ({row.stock.reason})" if row.stock.reason else ""))
     told += [f"{row.minutes:.1f} min", row.environment]
     turn_told = f" (turn {turn} of {turns})" if turns > 1 else ""
     return f"{row.label}{turn_told}: {', '.join(word for word in told if word)}" + (

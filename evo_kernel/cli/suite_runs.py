@@ -1,52 +1,47 @@
-"""The searches of a suite: a child process each, so that no task can end another, and a file that remembers them.
+"""The searches of a suite: processes in lanes, so that no task can end another, and a file that remembers them.
 
-`results.jsonl` in the suite's folder gets one line for each search that ended, and is only appended to. What is done
-follows from it: the same command again skips what had its budget, and a larger budget resumes the populations.
+`results.jsonl` in the suite's folder gets one line for each result, by one writer, and is only appended to. What is
+done follows from it: the same command again skips what had its budget, and a larger budget resumes the populations.
 """
 
 from __future__ import annotations
 
-import fnmatch
 import json
-import os
-import re
-import signal
-import subprocess
-import sys
+import queue
+import threading
+import time
+from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from evo_kernel.cli.suite_lanes import INTERRUPTED_S, Halt, Lane
+from evo_kernel.cli.suite_search import Times, Worker, has_harness, searched_s
+from evo_kernel.cli.suite_tasks import Chosen
 from evo_kernel.errors import UserError
-from evo_kernel.observe.suites import SuiteRow, geomean
+from evo_kernel.observe.protocols import NONE, stock_of
+from evo_kernel.observe.suites import SuiteRow
 
 GRACE_S = 600.0
 """What a search may take beyond its budget: loading, the first kernel, baselines, confirming what it found."""
 RESULTS = "results.jsonl"
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """One task of a suite."""
-
-    spec: str
-    label: str
-    group: str
-
-    @property
-    def population(self) -> str:
-        """Its population's file name."""
-        return re.sub(r"[^A-Za-z0-9_.-]+", "_", self.label) + ".db"
+ENDING_S = 4.0  # of --within: the report
+LEAST_SEARCH_S = 5.0  # of --within: what a search gets, however little there is
+CLOSING_S = 12.0  # of --within: before its end a search is asked to end as by ^C
+SHARE_S = 45.0  # of --within: no task gets less; rather, some are left for the same command again
+WORTH_S = 30.0  # of --within: with less left no search is begun
+BESIDE_S = 20.0  # of --within: what a search takes beyond its budget, until some have told
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Of one task, over all turns."""
+    """Of one task, over all turns; or of the whole command."""
 
     minutes: float
     evaluations: int | None
     turns: int
+    within_s: float | None = None  # seconds of the whole command: every task gets an equal share
 
     def until(self, turn: int) -> tuple[float, int | None]:
         """Minutes and evaluations that may be spent by the end of a turn (from 1)."""
@@ -54,84 +49,126 @@ class Budget:
         return self.minutes * turn / self.turns, evaluations
 
 
-def tasks_of(suite: str, only: Sequence[str], limit: int | None) -> list[Chosen]:
-    """The tasks that a suite's name stands for. Raises UserError."""
-    found = _all_of(suite)
-    if only:
-        found = [one for one in found if any(fnmatch.fnmatchcase(one.label, pattern) for pattern in only)]
-    if not found:
-        listed = "tasks list" if suite == "builtin" else f"tasks import {suite} --list"
-        raise UserError(f"no task of {suite} fits {', '.join(only) or 'it'}; `evo-kernel {listed}` names them")
-    return found[:limit]
+@dataclass(frozen=True)
+class Job:
+    """What is to be done for a task: search until its population had so much, or ask its harness alone."""
+
+    one: Chosen
+    minutes: float = 0.0
+    evaluations: int | None = None
+    search: bool = True
 
 
-def _all_of(suite: str) -> list[Chosen]:
-    from evo_kernel.tasks.loading import builtin_names, importer_of
+@dataclass(frozen=True)
+class Result:
+    """What came of a job; `minutes`: of search that count as had."""
 
-    if suite == "builtin":
-        return [Chosen(name, name, "builtin") for name in builtin_names()]
-    importer = importer_of(suite)
-    if importer is not None:
-        return [Chosen(entry.spec, entry.label, entry.group) for entry in importer.entries(suite.partition(":")[2])]
-    path = Path(suite).expanduser()
-    if not path.is_file():
-        raise UserError(
-            f"there is no suite {suite!r}: name `builtin`, a benchmark's checkout such as kernelbench:PATH/level1, or "
-            "a text file with a TASK a line"
-        )
-    try:
-        lines = [line.partition("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read as text ({error}): name a text file with a TASK a line") from error
-    specs = list(dict.fromkeys(line for line in lines if line))
-    labels = [Path(spec).stem if spec.endswith(".py") else spec for spec in specs]
-    twice = [label for label in labels if labels.count(label) > 1]
-    return [
-        Chosen(spec, spec if label in twice else label, path.stem) for spec, label in zip(specs, labels, strict=True)
-    ]
+    job: Job
+    row: SuiteRow
+    minutes: float
 
 
+class Clock:
+    """Shares out what is left of the whole command's time. Thread-safe."""
+
+    def __init__(self, end: float | None, lanes: int) -> None:
+        self._end, self._lanes = end, lanes
+        self._beside: list[float] = []
+        self._lock = threading.Lock()
+
+    @property
+    def limited(self) -> bool:
+        return self._end is not None
+
+    @property
+    def left_s(self) -> float:
+        return float("inf") if self._end is None else self._end - time.monotonic()
+
+    def share(self, waiting: int) -> float:
+        """Seconds for a search that is begun now, all that it takes beside included; `waiting`: itself and others."""
+        return min(self.left_s, self.left_s * self._lanes / max(waiting, 1))
+
+    def took(self, whole_s: float, search_s: float) -> None:
+        """A job took so long, of which it was allowed to search so long; one that ended early says nothing."""
+        if whole_s > search_s:
+            with self._lock:
+                self._beside.append(whole_s - search_s)
+
+    @property
+    def beside_s(self) -> float:
+        """What a job takes beyond its search's budget."""
+        with self._lock:
+            recent = self._beside[-2 * self._lanes :]
+            return sum(recent) / len(recent) if recent else BESIDE_S
+
+
+@dataclass
 class SuiteRun:
-    """All searches of a suite in its folder."""
+    """All searches of a suite in its folder. Raises UserError where the folder cannot be made."""
 
-    def __init__(
-        self,
-        folder: Path,
-        chosen: Sequence[Chosen],
-        budget: Budget,
-        extra: Sequence[str],
-        *,
-        retry: bool = False,
-    ) -> None:
-        self.folder, self.chosen, self.budget, self.extra = folder, tuple(chosen), budget, tuple(extra)
+    folder: Path
+    chosen: Sequence[Chosen]
+    budget: Budget
+    extra: Sequence[str] = ()
+    retry: bool = False
+    lanes: Sequence[Lane] = (Lane(),)
+    device: str = "auto"
+    stock: bool = True  # ask the benchmarks' own harnesses too
+    began: float = field(default_factory=time.monotonic)
+    halt: Halt = field(default_factory=Halt)
+
+    def __post_init__(self) -> None:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UserError(f"{folder} cannot be made ({error.strerror}): name another folder with --to") from error
-        self._results = folder / RESULTS
+            raise UserError(
+                f"{self.folder} cannot be made ({error.strerror}): name another folder with --to"
+            ) from error
+        self._results = self.folder / RESULTS
         self._records = self._read()
-        if retry:
+        if self.retry:
             self._records = {task: one for task, one in self._records.items() if one["row"]["status"] != "failed"}
 
     def rows(self) -> Iterator[tuple[SuiteRow, int]]:
-        """Search what has budget left, in turn; each result as it comes, with its turn."""
+        """Do what is left to do, in lanes; each result as it comes, with its turn."""
+        if self.budget.within_s is not None:
+            yield from self._round(self._sharing(), 1)
+            return
         for turn in range(1, self.budget.turns + 1):
-            minutes, evaluations = self.budget.until(turn)
-            for one in self.chosen:
-                if self._done(one, minutes, evaluations):
-                    continue
-                row = self._search(one, minutes, evaluations)
-                self._keep(one, row, minutes, evaluations)
-                yield row, turn
+            yield from self._round(self._jobs(*self.budget.until(turn)), turn)
 
     def found(self) -> list[SuiteRow]:
         """The latest of every task; what has not been reached is waiting."""
         return [
-            _row(self._records[one.spec]["row"])
-            if one.spec in self._records
-            else SuiteRow(one.spec, one.label, one.group, "waiting", "not reached yet: the same command goes on")
+            self._known(one)
+            or SuiteRow(one.spec, one.label, one.group, "waiting", "not reached yet: the same command goes on")
             for one in self.chosen
         ]
+
+    def _jobs(self, minutes: float, evaluations: int | None) -> list[Job]:
+        every = [Job(one, minutes, evaluations, not self._done(one, minutes, evaluations)) for one in self.chosen]
+        return [job for job in every if job.search or self._lacks_stock(job.one)]
+
+    def _sharing(self) -> list[Job]:
+        """For a command with a time of its own: what has no result yet, or all once more where everything has one."""
+        able = [one for one in self.chosen if (row := self._known(one)) is None or row.status != "failed"]
+        new = [one for one in able if one.spec not in self._records]
+        asked = [Job(one, search=False) for one in able if one not in new and self._lacks_stock(one)]
+        searched = new if new or asked else [one for one in able if not self._had_most(one)]
+        return [*asked, *(Job(one, self.budget.minutes, self.budget.evaluations) for one in searched)]
+
+    def _had_most(self, one: Chosen) -> bool:
+        return bool(self.budget.minutes) and self._records[one.spec]["minutes"] >= 0.9 * self.budget.minutes
+
+    def _known(self, one: Chosen) -> SuiteRow | None:
+        record = self._records.get(one.spec)
+        return _row(record["row"]) if record is not None else None
+
+    def _lacks_stock(self, one: Chosen) -> bool:
+        row = self._known(one)
+        if not self.stock or row is None or not row.correct or not has_harness(one):
+            return False
+        return row.stock is None or (self.retry and row.stock.verdict == NONE)
 
     def _done(self, one: Chosen, minutes: float, evaluations: int | None) -> bool:
         record = self._records.get(one.spec)
@@ -143,26 +180,110 @@ class SuiteRun:
         enough = had is None or (evaluations is not None and evaluations <= had)
         return enough and minutes <= record["minutes"] + 1e-9
 
-    def _search(self, one: Chosen, minutes: float, evaluations: int | None) -> SuiteRow:
-        population = self.folder / one.population
-        budget = ["--set", f"budget.hours={minutes / 60:.6f}"]
-        if evaluations is not None:
-            budget += ["--set", f"budget.evaluations={evaluations}"]
-        if population.exists():  # `resume` keeps its configuration; what was said then holds
-            command = ["resume", str(population), *_without_config(self.extra), *budget, "--json"]
-        else:
-            command = ["run", one.spec, "--population", str(population), *self.extra, *budget, "--json"]
-        code, out, err = _child(command, minutes * 60 + GRACE_S)
-        row = SuiteRow(one.spec, one.label, one.group, "failed")
-        try:
-            told = json.loads(out.strip().splitlines()[-1])
-        except (IndexError, ValueError):
-            return replace(row, reason=_why(code, err))
-        return _with_first(_with_summary(row, told), population)
+    def _round(self, jobs: Sequence[Job], turn: int) -> Iterator[tuple[SuiteRow, int]]:
+        """All jobs once. What a lane raises ends the others and is raised here."""
+        waiting, results = deque(jobs), queue.Queue[Result | BaseException]()
+        lanes = list(self.lanes)[: max(1, len(jobs))] if jobs else []
+        within = self.budget.within_s
+        clock = Clock(None if within is None else self.began + within - ENDING_S, max(1, len(lanes)))
+        threads = [
+            threading.Thread(target=self._work, args=(lane, waiting, results, clock), daemon=True) for lane in lanes
+        ]
+        for thread in threads:
+            thread.start()
+        fault: BaseException | None = None
+        while any(thread.is_alive() for thread in threads) or not results.empty():
+            try:
+                result = results.get(timeout=0.2)  # in slices, so that signals reach this thread
+            except queue.Empty:
+                continue
+            if isinstance(result, BaseException):
+                fault = fault or result
+                self.halt.asked.set()
+                self.halt.now.set()
+                continue
+            self._keep(result)
+            yield result.row, turn
+        if fault is not None:
+            raise fault
 
-    def _keep(self, one: Chosen, row: SuiteRow, minutes: float, evaluations: int | None) -> None:
-        record = {"task": one.spec, "minutes": minutes, "evaluations": evaluations, "row": asdict(row)}
-        self._records[one.spec] = record
+    def _work(self, lane: Lane, waiting: deque[Job], results: queue.Queue[Any], clock: Clock) -> None:
+        """The life of a lane."""
+        worker = Worker(lane, self.folder, self.extra, self.halt, self.device)
+        try:
+            while not self.halt.asked.is_set():
+                try:
+                    job = waiting.popleft()
+                except IndexError:
+                    return
+                result = self._do(worker, job, 1 + len(waiting), clock)
+                if result is not None:
+                    results.put(result)
+        # Not handled here: carried to the thread that reads the results.
+        except BaseException as error:  # noqa: BLE001
+            results.put(error)
+        finally:
+            worker.close()
+
+    def _do(self, worker: Worker, job: Job, waiting: int, clock: Clock) -> Result | None:
+        began, row, minutes = time.monotonic(), self._known(job.one), job.minutes
+        asks = self.stock and has_harness(job.one)
+        if job.search:
+            searching_s = self._searching_s(job, waiting, clock)
+            if searching_s is None:
+                return None
+            if asks:
+                worker.get_ready_to_ask(job.one)
+            before = row.stock if row is not None else None
+            row = worker.search(job.one, self._times(job, searching_s, waiting, clock), job.evaluations)
+            if row is None:
+                return None
+            row = replace(row, stock=before)
+            if clock.limited or self.halt.asked.is_set():
+                minutes = row.minutes
+        else:
+            minutes, searching_s = self._records[job.one.spec]["minutes"], 0.0
+        if waiting > 1 and not self.halt.asked.is_set() and clock.left_s > WORTH_S:
+            worker.get_ready()  # loads while the harness is asked
+        if row is not None and asks:
+            row = worker.stock(job.one, row, clock.left_s)
+        if job.search:
+            clock.took(time.monotonic() - began, searching_s)
+        return Result(job, row, minutes) if row is not None else None
+
+    def _searching_s(self, job: Job, waiting: int, clock: Clock) -> float | None:
+        """Seconds of search that a job is granted; None where there is not enough time left to begin one."""
+        if not clock.limited:
+            return job.minutes * 60
+        if clock.left_s < WORTH_S:
+            return None
+        searching_s = max(LEAST_SEARCH_S, self._share_s(waiting, clock) - clock.beside_s)
+        return min(searching_s, job.minutes * 60) if job.minutes else searching_s
+
+    @staticmethod
+    def _share_s(waiting: int, clock: Clock) -> float:
+        return min(clock.left_s, max(SHARE_S, clock.share(waiting)))
+
+    def _times(self, job: Job, searching_s: float, waiting: int, clock: Clock) -> Times:
+        if not clock.limited:
+            return Times(searching_s, None, searching_s + GRACE_S)
+        had_s = searched_s(self.folder / job.one.population)
+        budget_s = min(had_s + searching_s, job.minutes * 60 or float("inf"))
+        left_s, share_s = clock.left_s, self._share_s(waiting, clock)
+        polite_s = max(1.0, min(left_s - CLOSING_S, max(1.5 * share_s, share_s + WORTH_S)))
+        return Times(budget_s, polite_s, min(left_s, polite_s + INTERRUPTED_S))
+
+    def _keep(self, result: Result) -> None:
+        job = result.job
+        had = self._records.get(job.one.spec, {}).get("evaluations")
+        evaluations = job.evaluations if job.search else had
+        record = {
+            "task": job.one.spec,
+            "minutes": result.minutes,
+            "evaluations": evaluations,
+            "row": asdict(result.row),
+        }
+        self._records[job.one.spec] = record
         with self._results.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
 
@@ -180,90 +301,7 @@ class SuiteRun:
         return found
 
 
-def _without_config(extra: Sequence[str]) -> list[str]:
-    kept = list(extra)
-    if "--config" in kept:
-        at = kept.index("--config")
-        del kept[at : at + 2]
-    return kept
-
-
-def _child(command: Sequence[str], deadline_s: float) -> tuple[int, str, str]:
-    """Exit code and what was said. An interrupt goes on to the child, which finishes what is under way."""
-    words = [sys.executable, "-P", "-m", "evo_kernel.cli.main", *command]
-    process = subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=os.environ
-    )
-    try:
-        out, err = process.communicate(timeout=deadline_s)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        return 137, "", f"took longer than {deadline_s:.0f} s and was ended; give it more --minutes"
-    except KeyboardInterrupt:
-        process.send_signal(signal.SIGINT)
-        try:
-            process.communicate(timeout=GRACE_S)
-        except (KeyboardInterrupt, subprocess.TimeoutExpired):
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-        raise
-    return process.returncode, out, err
-
-
-def _why(code: int, err: str) -> str:
-    lines = [line.strip() for line in err.splitlines() if line.strip()]
-    return lines[-1].removeprefix("error: ") if lines else f"its process ended with code {code} and said nothing"
-
-
-def _with_summary(row: SuiteRow, told: dict[str, Any]) -> SuiteRow:
-    """The row with what `run --json` says."""
-    row = replace(
-        row,
-        status="nothing passed",
-        reason="no candidate passed; `evo-kernel tree` on its population lists what became of each",
-        environment=told["environment"]["label"],
-        measured=told["environment"]["kind"] == "measured",
-        evaluations=sum(told["evaluations"].values()),
-    )
-    best = told["best"]
-    if best is None or not best["cases"]:
-        return row
-    cases = list(best["cases"].values())
-    names = set.intersection(*(set(case["baselines_us"]) for case in cases))
-    lights = [case["light_share"] for case in cases if case["light_share"] is not None]
-    shares = [one["own_kernels_share"] for one in best["mixed"].values()]
-    operations = sorted({name for one in best["mixed"].values() for name in one["torch_operations"]})
-    return replace(
-        row,
-        status="confirmed" if told["confirmed"] else "passed",
-        reason="",
-        best_us=geomean([case["us"] for case in cases]),
-        baselines_us={name: geomean([case["baselines_us"][name] for case in cases]) or 0.0 for name in sorted(names)},
-        light_share=geomean(lights) if lights and all(lights) else None,
-        own_share=1.0 if not operations else None if None in shares else min(shares),
-        torch_operations=tuple(name.removeprefix("aten.") for name in operations),
-    )
-
-
-def _with_first(row: SuiteRow, population: Path) -> SuiteRow:
-    """The row with its first kernel's kind and time, and the minutes of all sessions."""
-    from populations.reading import PopulationReader
-
-    with PopulationReader(population) as reader:
-        first = reader.candidate(1)
-        minutes = reader.status().wall_s / 60
-    times = [m.median_us for m in first.evaluation.measurements] if first.evaluation else []
-    return replace(row, first=kind_of(first.proposal.source.text), first_us=geomean(times), minutes=minutes)
-
-
-def kind_of(text: str) -> str:
-    """What a first kernel is: kernels, mixed (some operations stay PyTorch's) or torch."""
-    if "torch.ops.aten." not in text:
-        return "kernels"
-    return "mixed" if "@triton.jit" in text else "torch"
-
-
 def _row(data: dict[str, Any]) -> SuiteRow:
-    told: dict[str, Any] = data | {"torch_operations": tuple(data["torch_operations"])}
+    stock = stock_of(data["stock"]) if data.get("stock") else None
+    told: dict[str, Any] = data | {"torch_operations": tuple(data["torch_operations"]), "stock": stock}
     return SuiteRow(**told)

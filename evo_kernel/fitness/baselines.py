@@ -2,12 +2,13 @@
 
 All are timed by the clock of plans, as graphs. One that cannot run here is told by its name and never ends a search. A
 task whose reference gains nothing from compiling, or takes minutes to, says `reference.compiled_baseline = False`; a
-listed function may say `function.deadline_s = 30`.
+listed function may say `function.deadline_s = 30`. cuDNN looks for its fastest convolution by trying (`searching`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -48,3 +49,20 @@ def baseline_function(task: Task, name: str) -> Callable[..., Any]:
         raise KeyError(name)
     torch.compiler.reset()  # one shape at a time: no guard of an earlier case, and no limit on recompiling
     return torch.compile(task.reference_function, dynamic=False)
+
+
+@contextlib.contextmanager
+def searching() -> Iterator[None]:
+    """cuDNN tries its algorithms on every new shape, as whoever cares for speed lets it.
+
+    PyTorch remembers one algorithm a shape, dtype and setting of `deterministic`, whether it was searched for or not.
+    So whoever computes references in the same process sets `deterministic`: what is remembered for them is not found
+    here.
+    """
+    flags = torch.backends.cudnn
+    before = flags.benchmark, flags.deterministic
+    flags.benchmark, flags.deterministic = True, False
+    try:
+        yield
+    finally:
+        flags.benchmark, flags.deterministic = before

@@ -60,7 +60,7 @@ class PlanJudge:
         self._recorder = Recorder(self._compiler, runner.arch, settings.deadline_s, self.stages)
         self.yardsticks = Yardsticks(task, self._recorder, settings.first)
         self._grader = Grader(task, self._recorder, self.yardsticks)
-        self._tuning = Tuning(self._grader, settings.seed, settings.tune_plans, settings.tune_within)
+        self._tuning = Tuning(self._grader, settings.seed, settings.tune_within)
         self._confirming = Confirming(task, self._grader, settings.first)
         self.environment: Environment
 
@@ -115,11 +115,22 @@ class PlanJudge:
         self.close()
 
     def evaluate(
-        self, source: Source, purpose: Purpose, anew: bool = False, against: Source | None = None
+        self,
+        source: Source,
+        purpose: Purpose,
+        anew: bool = False,
+        against: Source | None = None,
+        *,
+        tune_plans: int | None = None,
     ) -> Evaluation:
-        """The verdict on one source; see types.Judge. Raises InfraError when the machine failed."""
+        """The verdict on one source; see types.Judge. Raises InfraError when the machine failed.
+
+        `tune_plans`: knob settings to try here, where that is another number than in the settings.
+        """
         began, busy = time.monotonic(), self._runner.busy_s
-        work = Work(source, purpose, self._runner, anew)
+        work = Work(
+            source, purpose, self._runner, anew, self._settings.tune_plans if tune_plans is None else tune_plans
+        )
         evaluation = self._confirm(work, against) if purpose is Purpose.CONFIRM else self._evaluate(work)
         return replace(evaluation, wall_s=time.monotonic() - began, gpu_s=self._runner.busy_s - busy)
 

@@ -44,9 +44,9 @@ class _Entrant:
 class Tuning:
     """Finds the setting that a source is scored with. Thread-safe."""
 
-    def __init__(self, grader: Grader, seed: int, plans: int, within: float) -> None:
-        """`plans`, `within`: see JudgeSettings."""
-        self._grader, self._plans, self._within = grader, plans, within
+    def __init__(self, grader: Grader, seed: int, within: float) -> None:
+        """`within`: see JudgeSettings."""
+        self._grader, self._within = grader, within
         self._tuner = Tuner(seed)
         self.prefilter: Prefilter | None = None  # on a GPU, where the task has earned one
         self._lock = threading.Lock()
@@ -60,7 +60,7 @@ class Tuning:
         knobs = find_knobs(work.source, dict(recording.configs)) if worth else ()
         arrived: list[_Entrant] = []
         sieve = self._sieve(recording)
-        for batch in self._tuner.batches(work.source, knobs, self._plans, _fixed_tiles(recording, knobs)):
+        for batch in self._tuner.batches(work.source, knobs, work.tune_plans, _fixed_tiles(recording, knobs)):
             arrived += self._race(work, batch, [own, *(one.found for one in arrived)], sieve)
         for one in sorted(arrived, key=lambda one: one.cost):
             if one.cost >= best_log:

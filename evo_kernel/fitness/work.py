@@ -28,6 +28,7 @@ class Work:
     purpose: Purpose
     runner: Runner  # that serves it
     anew: bool = False  # times are taken again, checks are not
+    tune_plans: int = 0  # knob settings to try beyond the source's own
     verdicts: list[PlanVerdict] = field(default_factory=list)
     checks: list[CheckResult] = field(default_factory=list)
     plans: list[tuple[str, Knobs, str]] = field(default_factory=list)

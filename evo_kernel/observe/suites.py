@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from evo_kernel.observe.document import Block, Heading, Paragraph, Table
+from evo_kernel.observe.protocols import Stock, disagreements, side_by_side, standings
 
 FASTEST = "fastest"
 """Stands for whichever listed baseline is fastest on a case: what a score is relative to."""
@@ -37,6 +38,7 @@ class SuiteRow:
     torch_operations: tuple[str, ...] = ()
     evaluations: int = 0
     minutes: float = 0.0
+    stock: Stock | None = None  # None: its benchmark's harness was not asked, or has none
 
     @property
     def correct(self) -> bool:
@@ -114,7 +116,12 @@ def geomean(values: Sequence[float]) -> float | None:
 def as_data(rows: Sequence[SuiteRow]) -> dict[str, Any]:
     """One object for scripts."""
     told = [asdict(row) | {"gain": row.gain, "speedup": row.speedup()} for row in rows]
-    return {"tasks": told, "figures": [asdict(one) for one in figures(rows)]}
+    return {
+        "tasks": told,
+        "figures": [asdict(one) for one in figures(rows)],
+        "protocols": [asdict(one) for one in standings(rows)],
+        "disagreements": disagreements(rows),
+    }
 
 
 def report(title: str, rows: Sequence[SuiteRow]) -> list[Block]:
@@ -123,10 +130,14 @@ def report(title: str, rows: Sequence[SuiteRow]) -> list[Block]:
     head = ["task", "state", "first kernel", "first µs", "best µs", "gain", "vs fastest baseline", "share of light",
             "own kernels", "evaluations", "minutes"]  # fmt: skip
     told = [[row.label, row.reason] for row in rows if row.reason]
+    told += [
+        [row.label, f"stock: {why}"] for row in rows if row.stock for why in (row.stock.reason, *row.stock.notes) if why
+    ]
     return [
         Heading(title, 1),
         Paragraph(f"Times are {' and '.join(labels) or 'not there yet'}."),
         _figure_table(rows),
+        *side_by_side(rows),
         Heading("Tasks"),
         Table(head, [_cells(row) for row in rows]),
         *([Heading("Why"), Table(["task", "reason"], told)] if told else []),
@@ -138,7 +149,7 @@ def _figure_table(rows: Sequence[SuiteRow]) -> Table:
             "geomean of correct", "gain"]  # fmt: skip
     lines = []
     for one in figures(rows):
-        kernels = "own only" if one.own_only else "torch allowed"
+        kernels = "own only" if one.own_only else "any"
         shares = [_percent(share) for share in (one.correct, one.fast_1, one.fast_2)]
         ratios = [_times(ratio) for ratio in (one.mean_all, one.geomean_correct, one.gain)]
         lines.append([one.group, str(one.problems), one.baseline, kernels, *shares, *ratios])

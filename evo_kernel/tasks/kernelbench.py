@@ -19,7 +19,7 @@ from typing import Any
 from evo_kernel.errors import LoweringError, TaskError
 from evo_kernel.syntax import parse_module
 from evo_kernel.tasks.problems import NEEDED, Problem
-from evo_kernel.tasks.reducing import ODD, WIDE, Size, constants, reduced, run_fake
+from evo_kernel.tasks.reducing import ODD, WIDE, Size, constants, reduced, run_fake, telling
 from evo_kernel.tasks.task import TensorSpec, describe, line_in
 
 SCHEME = "kernelbench"
@@ -158,11 +158,18 @@ def _own_sizes(entry: Entry, source: str) -> Mapping[str, Size]:
         where = f"{entry.path}:{error.lineno}"
         raise TaskError(f"{where}: this is not valid Python: {error.msg}. Check it out again.") from error
     except (Exception, SystemExit) as error:  # the problem's own code may raise anything
-        line = line_in(entry.path, error)
-        install = f" Install {error.name} for it." if isinstance(error, ModuleNotFoundError) else ""
+        line, what = line_in(entry.path, error), describe(error).rstrip(".")
         raise TaskError(
-            f"{entry.path}{line}: running the problem's file failed: {describe(error)}.{install}"
+            f"{entry.path}{line}: running the problem's file failed: {what}.{_way_out(source, error)}"
         ) from error
+
+
+def _way_out(source: str, error: BaseException) -> str:
+    if isinstance(error, ModuleNotFoundError):
+        return f" Install {error.name} for it."
+    if isinstance(error, OSError) and "from_pretrained" in source:  # level 4: it is not in the cache, or no network
+        return " Its model comes from a hub: put it into the local cache of that library first, and try again."
+    return ""
 
 
 def _castable(entry: Entry, source: str, own: Mapping[str, Size]) -> bool:
@@ -181,10 +188,10 @@ def _castable(entry: Entry, source: str, own: Mapping[str, Size]) -> bool:
 
 def _check_cases(problem: Problem, own: Mapping[str, Size]) -> list[dict[str, Size]]:
     """One or two sets of small sizes; the problem's own where nothing smaller was found."""
-    cases = [reduced(problem, own, ODD)]
+    cases = [telling(problem, own, reduced(problem, own, ODD))]
     if cases[0] == own or run_fake(problem, cases[0]).operations > NETWORK:
         return cases
-    wide = reduced(problem, own, WIDE)
+    wide = telling(problem, own, reduced(problem, own, WIDE))
     ran = run_fake(problem, wide)
     if wide not in (*cases, own) and ran.elements + ran.work <= SECOND_CASE:
         cases.append(wide)

@@ -19,6 +19,8 @@ from evo_kernel.types import CaseKind
 
 MAX_CASES = 3
 """Check cases probed at most, smallest first."""
+MAX_SWAPS = 12
+"""Pairs of inputs that are swapped at most: a network of a hundred layers has thousands of one shape."""
 
 Outputs = tuple[torch.Tensor, ...]  # at least one
 
@@ -197,7 +199,7 @@ def _degenerate(task: Task, drawn: list[_Drawn]) -> list[Finding]:
         if _passes(task, drawn, lambda draw, position=position: _passed_through(draw, position)):
             sentence = f"{task.name}: {name} passed through as the output passes {checked}. {accepted}"
             found.append(Finding("passed-through", sentence))
-    for (left, one), (right, other) in combinations(_tensors(task, drawn[0]), 2):
+    for (left, one), (right, other) in _pairs(task, drawn[0]):
         if _passes(task, drawn, lambda draw, left=left, right=right: _swapped(task, draw, left, right)):
             sentence = f"{task.name}: the output with {one} and {other} swapped passes {checked}. {accepted}"
             found.append(Finding("swapped", sentence))
@@ -222,6 +224,18 @@ def _tensors(task: Task, draw: _Drawn) -> Iterator[tuple[int, str]]:
     for position, value in enumerate(draw.inputs):
         if isinstance(value, torch.Tensor):
             yield position, task.input_names[position] if position < len(task.input_names) else f"input {position}"
+
+
+def _pairs(task: Task, draw: _Drawn) -> list[tuple[tuple[int, str], tuple[int, str]]]:
+    """Pairs of tensor inputs of one shape and dtype, evenly spread where many: each costs a reference call."""
+
+    def kind(position: int) -> tuple[torch.Size, torch.dtype]:
+        value = draw.inputs[position]
+        assert isinstance(value, torch.Tensor)
+        return value.shape, value.dtype
+
+    found = [pair for pair in combinations(_tensors(task, draw), 2) if kind(pair[0][0]) == kind(pair[1][0])]
+    return found[:: -(-len(found) // MAX_SWAPS) or 1]
 
 
 def _without(task: Task, draw: _Drawn, position: int) -> Outputs | None:

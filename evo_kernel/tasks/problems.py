@@ -57,6 +57,7 @@ class Problem:
         self, source: str, path: str, cases: Sequence[Mapping[str, Any]] = ({},), *, cast: bool = True
     ) -> None:
         self.path, self.cast, self.cases = path, cast, tuple(dict(case) for case in cases)
+        self.pretrained = "from_pretrained" in source  # its weights come from files, not from its constructor
         self.statements = _with_named_sizes(parse_module(source).body)
         self._modules: dict[str, dict[str, Any]] = {}
         self._variants: dict[Any, _Variant] = {}

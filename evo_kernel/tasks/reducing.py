@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch import nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from evo_kernel.tasks.problems import SMALLEST, Problem, assigned
+from evo_kernel.tasks.lowering.networks import Recurrent
+from evo_kernel.tasks.problems import SMALLEST, Problem, assigned, own_numbers
 
 ODD = (3, 7, 11, 13, 17, 19, 23, 29, 31, 37)
 WIDE = (2, 67, 33, 35, 37, 39, 41, 43, 45, 47)
@@ -27,6 +29,9 @@ SMALL_ENOUGH = 128
 ROUND = (16, 32, 64, 128, 256)
 OPERATIONS = 15_000
 """Operations on fake tensors that may be spent on one problem; about 0.1 ms each."""
+
+TRIED = 30_000_000
+"""Elements that all operations of a run may write for it to be tried on real tensors: about a second."""
 
 Size = int | tuple[int, ...] | list[int]
 
@@ -84,11 +89,23 @@ def _quiet() -> Iterator[None]:
 
 def run_fake(problem: Problem, sizes: Mapping[str, Any]) -> Ran:
     """Run the problem at these sizes on fake tensors. Raises what the problem raises."""
+    try:
+        return _run(problem, sizes)
+    except Exception as error:
+        # A constructor that reads values needs real tensors; so do weights that a checkpoint lacks.
+        if not (problem.pretrained or isinstance(error, DataDependentOutputException)):
+            raise
+    with _quiet(), _disable_current_modes(), torch.random.fork_rng(devices=[]):
+        model = problem.model(sizes)
+    return _run(problem, sizes, model)
+
+
+def _run(problem: Problem, sizes: Mapping[str, Any], model: nn.Module | None = None) -> Ran:
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     with _quiet(), _disable_current_modes(), torch.random.fork_rng(devices=[]), torch.no_grad(), fake:
         drawn = problem.drawn(sizes)
-        model = problem.model(sizes)
-        with _Watch() as watch:
+        model = model or problem.model(sizes)
+        with Recurrent(), _Watch() as watch:
             result = model(*drawn)
     outputs = [part for part in _flat(result) if isinstance(part, torch.Tensor)]
     if not outputs or any(part.numel() == 0 for part in outputs):
@@ -135,6 +152,40 @@ def reduced(problem: Problem, own: Mapping[str, Size], wanted: Sequence[int]) ->
         if sizes == before:
             break
     return sizes
+
+
+def telling(problem: Problem, own: Mapping[str, Size], sizes: dict[str, Size]) -> dict[str, Size]:
+    """The sizes, with one of them left at its own where the output would else say nothing of the inputs.
+
+    A clamp or a minimum that hardly ever takes hold at a problem's own sizes may take hold of everything at small ones.
+    """
+    if not _says_nothing(problem, sizes):
+        return sizes
+    for name in sorted((name for name in own if sizes[name] != own[name]), key=lambda name: "batch" in name):
+        trial = sizes | {name: own[name]}
+        with contextlib.suppress(Exception):  # whatever does not fit together says so in its own way
+            if _says_nothing(problem, trial) is False and _means_the_same(
+                *(run_fake(problem, s) for s in (own, trial))
+            ):
+                return trial
+    return sizes
+
+
+def _says_nothing(problem: Problem, sizes: Mapping[str, Size]) -> bool | None:
+    """Whether two draws of the inputs give one output but for a thousandth of it. None where that cannot be told."""
+    try:
+        ran = run_fake(problem, sizes)
+        if ran.elements + ran.work > TRIED:
+            return None
+        outputs = []
+        with _disable_current_modes(), own_numbers("cpu"), torch.no_grad():
+            model = problem.model(sizes)
+            for seed in (1, 2):
+                torch.manual_seed(seed)
+                outputs.append([part for part in _flat(model(*problem.drawn(sizes))) if isinstance(part, torch.Tensor)])
+    except Exception:  # noqa: BLE001  it needs a GPU, say; checking the task will tell
+        return None
+    return all(float((one != other).double().mean()) < 1e-3 for one, other in zip(*outputs, strict=True))
 
 
 def _scaled(own: Mapping[str, Size], now: Mapping[str, Size], name: str, wanted: Size) -> dict[str, Size]:

@@ -24,7 +24,7 @@ def test_every_method_has_a_row_and_what_is_wrong_or_fails_is_marked(capsys):
     assert rows[-2]["off"] == pytest.approx(1) and "ZeroDivisionError" in rows[-1]["error"]
     families.report(rows)
     shown = capsys.readouterr().out
-    assert shown.count("WRONG") == 1 and "failed: conv2d" in shown and shown.count(" MiB") == 0
+    assert shown.count("APART") == 1 and "failed: conv2d" in shown and shown.count(" MiB") == 0
 
 
 def test_forward_and_backward_are_added_for_first_kernels_alone(capsys):

@@ -3,76 +3,98 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
-from evo_kernel.cli.suite_runs import Budget, Chosen, SuiteRun, tasks_of
+from evo_kernel.cli import suite_runs
+from evo_kernel.cli.suite_lanes import Child, Halt, Lane, lanes_of
+from evo_kernel.cli.suite_runs import Budget, Clock, SuiteRun
+from evo_kernel.cli.suite_search import Times, _answer
+from evo_kernel.cli.suite_tasks import Chosen, tasks_of
 from evo_kernel.errors import UserError
 from evo_kernel.observe.document import html, markdown
+from evo_kernel.observe.protocols import CORRECT, NONE, WRONG, Stock, disagreements, standings, stock_of
 from evo_kernel.observe.suites import FASTEST, SuiteRow, figures, report
 from tests.support.benchmark import checkout
-from tests.support.commands import evo_main
-
-TINY = '''"""Twice."""
-
-import torch
-
-CASES = {"check": [{"n": 67}], "search": [{"n": 1000}]}
+from tests.support.commands import ROOT, evo_main
+from tests.support.fake_harness import CRASHES, HANGS, add_harness
 
 
-def inputs(case, generator, device):
-    return torch.randn(case["n"], generator=generator, device=device)
-
-
-def reference(x):
-    return x + x
-'''
-
-
-def test_a_suite_searches_goes_on_after_a_failure_and_is_done_once(tmp_path: Path, capsys, monkeypatch) -> None:
-    (tmp_path / "twice.py").write_text(TINY)
+def test_a_suite_searches_goes_on_after_a_failure_asks_the_harness_and_is_done_once(
+    tmp_path: Path, capsys, monkeypatch
+) -> None:
+    root = checkout(tmp_path / "checkout")
+    add_harness(root)
     (tmp_path / "broken.py").write_text("import nothing_of_this_name\n")
-    (tmp_path / "mine.txt").write_text(f"# two\n{tmp_path}/broken.py\n{tmp_path}/twice.py  # small\n")
-    words = (
-        "--to",
-        f"{tmp_path}/out",
-        "--evaluations",
-        "1",
-        "--device",
-        "cpu",
-        "--set",
-        "judge.tune_plans=0",
-        "--json",
-    )
-    ended = evo_main(capsys, monkeypatch, "suite", f"{tmp_path}/mine.txt", *words)
+    (tmp_path / "mine.txt").write_text(f"# two\n{tmp_path}/broken.py\nkernelbench:{root}/level1/1  # softmax\n")
+    words = ("suite", f"{tmp_path}/mine.txt", "--to", f"{tmp_path}/out", "--evaluations", "1", "--device", "cpu",
+             "--gpus", "2", "--set", "judge.tune_plans=0", "--json")  # fmt: skip
+    ended = evo_main(capsys, monkeypatch, *words)
     assert ended.returncode == 1, ended.stderr
-    broken, twice = json.loads(ended.stdout)["tasks"]
+    broken, softmax = json.loads(ended.stdout)["tasks"]
     assert broken["status"] == "failed" and "nothing_of_this_name" in broken["reason"]
-    assert twice["status"] in ("passed", "confirmed") and twice["first"] == "kernels"
-    assert twice["gain"] >= 1.0 and twice["own_share"] == 1.0 and twice["speedup"] is None  # modeled
+    assert softmax["status"] in ("passed", "confirmed") and softmax["first"] == "kernels"
+    assert softmax["gain"] >= 1.0 and softmax["own_share"] == 1.0 and softmax["speedup"] is None  # modeled
+    assert softmax["stock"]["verdict"] == "correct" and softmax["stock"]["sizes"] == "small", softmax
+    assert softmax["stock"]["scaled"] == {"x3": True, "x0.01": True, "x-1": True}
+    solution = tmp_path / "out/solutions/level_1_problem_1_sample_0_kernel.py"
+    assert "class ModelNew" in solution.read_text()
     assert "modeled (sm\\_90)" in (tmp_path / "out/report.md").read_text()
-    assert "modeled (sm_90)" in (tmp_path / "out/report.html").read_text()
+    assert "Kernels by each protocol" in (tmp_path / "out/report.html").read_text()
     before = (tmp_path / "out/results.jsonl").read_text()
-    again = evo_main(capsys, monkeypatch, "suite", f"{tmp_path}/mine.txt", *words)
-    assert json.loads(again.stdout)["tasks"] == [broken, twice]
+    assert len(before.splitlines()) == 2
+    again = evo_main(capsys, monkeypatch, *words)
+    assert json.loads(again.stdout)["tasks"] == [broken, softmax]
     assert (tmp_path / "out/results.jsonl").read_text() == before
 
 
-def test_what_is_done_follows_from_the_lines_of_the_results(tmp_path: Path, monkeypatch) -> None:
-    chosen = [Chosen("a.py", "a", "g"), Chosen("b.py", "b", "g")]
-    searched = []
+class Scripted:
+    """A lane's worker that only notes what it is asked to do."""
 
-    def search(run, one, minutes, evaluations):
-        searched.append((one.label, minutes, evaluations))
+    asked: ClassVar[list[tuple]] = []
+    seconds = 0.0
+
+    def __init__(self, lane: Lane, folder: Path, extra, halt: Halt, device: str) -> None:
+        self._lane = lane
+
+    def get_ready(self) -> None: ...
+    def get_ready_to_ask(self, one: Chosen) -> None: ...
+    def close(self) -> None: ...
+
+    def search(self, one: Chosen, times: Times, evaluations: int | None) -> SuiteRow:
+        self.asked.append((one.label, round(times.budget / 60, 3), evaluations))
+        time.sleep(self.seconds)
         return SuiteRow(one.spec, one.label, one.group, "failed" if one.label == "b" else "passed", evaluations=9)
 
-    monkeypatch.setattr(SuiteRun, "_search", search)
+    def stock(self, one: Chosen, row: SuiteRow, deadline_s: float) -> SuiteRow:
+        if row.stock is None and row.correct:
+            self.asked.append((one.label, "stock"))
+            row = replace(row, stock=Stock(CORRECT, kernel="k"))
+        return row
+
+
+@pytest.fixture
+def asked(monkeypatch) -> list[tuple]:
+    monkeypatch.setattr(suite_runs, "Worker", Scripted)
+    monkeypatch.setattr(Scripted, "asked", [])
+    return Scripted.asked
+
+
+def test_what_is_done_follows_from_the_lines_of_the_results(tmp_path: Path, asked) -> None:
+    chosen = [Chosen("a.py", "a", "g"), Chosen("b.py", "b", "g")]
 
     def again(budget: Budget, *, retry: bool = False) -> list[tuple]:
-        searched.clear()
-        list(SuiteRun(tmp_path, chosen, budget, [], retry=retry).rows())
-        return list(searched)
+        asked.clear()
+        list(SuiteRun(tmp_path, chosen, budget, retry=retry).rows())
+        return list(asked)
 
     assert again(Budget(4, 10, 2)) == [("a", 2, 5), ("b", 2, 5), ("a", 4, 10)]  # what failed is left in peace
     assert again(Budget(4, 10, 2)) == []
@@ -81,6 +103,172 @@ def test_what_is_done_follows_from_the_lines_of_the_results(tmp_path: Path, monk
     assert again(Budget(4, 10, 1), retry=True) == [("b", 4, 10)]
     assert again(Budget(8, 10, 1)) == [("a", 8, 10)]
     assert again(Budget(8, None, 1)) == [("a", 8, None)]
+
+
+def test_a_kernel_without_a_stock_verdict_gets_one_and_is_not_searched_again(tmp_path: Path, asked) -> None:
+    one = Chosen("kernelbench:somewhere/level1/1", "level1/1", "level1")
+    list(SuiteRun(tmp_path, [one], Budget(1, None, 1), stock=False).rows())
+    assert asked == [("level1/1", 1, None)]
+    asked.clear()
+    run = SuiteRun(tmp_path, [one], Budget(1, None, 1))
+    list(run.rows())
+    assert asked == [("level1/1", "stock")]
+    (row,) = run.found()
+    assert row.stock == Stock(CORRECT, kernel="k")
+    asked.clear()
+    list(SuiteRun(tmp_path, [one], Budget(1, None, 1)).rows())
+    assert asked == []
+
+
+def test_a_time_for_the_whole_command_is_shared_and_what_was_not_reached_comes_first(
+    tmp_path: Path, asked, monkeypatch
+) -> None:
+    chosen = [Chosen(f"{name}.py", name, "g") for name in "cdefgh"]
+    monkeypatch.setattr(suite_runs, "ENDING_S", 0.0)
+    monkeypatch.setattr(suite_runs, "WORTH_S", 0.1)
+    monkeypatch.setattr(suite_runs, "SHARE_S", 0.1)
+    monkeypatch.setattr(suite_runs, "LEAST_SEARCH_S", 0.05)
+    monkeypatch.setattr(suite_runs, "BESIDE_S", 0.0)
+    monkeypatch.setattr(Scripted, "seconds", 0.25)
+    list(SuiteRun(tmp_path, chosen, Budget(0, None, 1, within_s=0.6), lanes=[Lane(), Lane()]).rows())
+    first = [label for label, *_ in asked]
+    assert 2 <= len(first) <= 4, asked  # a round of two takes 0.25 s: there is no time for a third
+    assert asked[0][1] == pytest.approx(0.6 * 2 / 6 / 60, abs=0.002)
+    asked.clear()
+    monkeypatch.setattr(Scripted, "seconds", 0.0)
+    list(SuiteRun(tmp_path, chosen, Budget(0, None, 1, within_s=60.0), lanes=[Lane(), Lane()]).rows())
+    assert {label for label, *_ in asked} == set("cdefgh") - set(first)
+    asked.clear()
+    list(SuiteRun(tmp_path, chosen, Budget(0, None, 1, within_s=60.0)).rows())
+    assert [label for label, *_ in asked] == list("cdefgh")  # everything has a result: all search on
+    asked.clear()
+    most = Budget(0.001, None, 1, within_s=60.0)
+    list(SuiteRun(tmp_path / "capped", chosen[:1], most).rows())
+    assert asked == [("c", 0.001, None)]  # a minute is not what it may have
+
+
+def test_what_searches_take_beside_their_budget_is_learnt() -> None:
+    clock = Clock(time.monotonic() + 100, 2)
+    assert clock.beside_s == suite_runs.BESIDE_S
+    clock.took(12.0, 5.0)
+    clock.took(14.0, 5.0)
+    assert clock.beside_s == 8.0
+    assert clock.share(10) == pytest.approx(20.0, abs=0.1)
+    assert clock.share(1) == pytest.approx(100.0, abs=0.1)
+    assert not Clock(None, 1).limited
+
+
+def test_lanes_divide_the_cores(monkeypatch) -> None:
+    assert lanes_of(None, "cpu") == [Lane()]
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setattr("evo_kernel.cli.suite_lanes.usable_cores", lambda: 8)
+    assert lanes_of("2", "cpu") == [Lane("", (0, 1, 2, 3)), Lane("", (4, 5, 6, 7))]
+    assert len(lanes_of("all", "cpu")) == 4
+    monkeypatch.setattr("torch.version.cuda", "13.0")
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    assert lanes_of("all", "auto") == [Lane("3", (0, 1, 2, 3)), Lane("5", (4, 5, 6, 7))]
+    assert lanes_of("2", "cuda")[1].environment({})["CUDA_VISIBLE_DEVICES"] == "5"
+    for wrong in ("3", "none", "0"):
+        with pytest.raises(UserError, match=f"--gpus {wrong}"):
+            lanes_of(wrong, "cuda")
+    with pytest.raises(UserError, match="--gpus 9"):
+        lanes_of("9", "cpu")
+
+
+ORDER = {"kernel": "def run(x):\n    return x\n", "device": "cpu", "expected_us": None}
+
+
+def asker(root: Path) -> Child:
+    return Child(Lane(), ["stock", f"kernelbench:{root}/level1/1"], {"TRITON_INTERPRET": "1"})
+
+
+def test_a_harness_that_crashes_or_hangs_gives_no_verdict_and_leaves_nobody(tmp_path: Path) -> None:
+    roots = {name: checkout(tmp_path / name) for name in ("crashes", "hangs")}
+    add_harness(roots["crashes"], CRASHES)
+    package = add_harness(roots["hangs"], HANGS)
+    children = {name: asker(root) for name, root in roots.items()}
+    ended = {}
+
+    def ask(name: str, halt: Halt) -> None:
+        ended[name] = children[name].order(ORDER | {"folder": f"{tmp_path}/{name}/out"}, 60.0, halt, interrupted_s=0.0)
+
+    halt = Halt()
+    threads = [threading.Thread(target=ask, args=(name, halt if name == "hangs" else Halt())) for name in roots]
+    for thread in threads:
+        thread.start()
+    sleeper = wait_for(package / "hangs")
+    halt.asked.set()
+    for thread in threads:
+        thread.join()
+    assert ended["crashes"].code == 7 and not ended["crashes"].out
+    assert ended["hangs"].code < 0 and gone(sleeper)
+    assert _answer(ended["crashes"], "k") == Stock(
+        NONE, "its harness ended early: its process ended with code 7 and said nothing", "k",
+        seconds=ended["crashes"].after_s,
+    )  # fmt: skip
+
+
+def test_a_suite_that_is_killed_leaves_nobody_behind(tmp_path: Path) -> None:
+    root = checkout(tmp_path)
+    package = add_harness(root, HANGS)
+    script = (
+        "from tests.cli.test_suite import *\n"
+        f"asker(Path({str(root)!r})).order(ORDER | {{'folder': {str(tmp_path / 'out')!r}}}, 600.0, Halt())\n"
+    )
+    suite = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT)
+    sleeper = wait_for(package / "hangs")
+    suite.kill()
+    suite.wait()
+    assert gone(sleeper)  # a grandchild, in a session of its own
+
+
+def wait_for(path: Path) -> int:
+    """The process that a harness which hangs has started."""
+    end = time.monotonic() + 90
+    while not path.exists():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    return int(path.read_text())
+
+
+def gone(pid: int) -> bool:
+    """Whether a process ends within seconds."""
+    for _ in range(100):
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_protocols_are_told_side_by_side_and_where_they_disagree() -> None:
+    def row(label: str, stock: Stock | None, us: float = 10.0) -> SuiteRow:
+        return SuiteRow(label, label, "level1", "passed", measured=True, first_us=80.0, best_us=us,
+                        baselines_us={"eager": 40.0}, stock=stock)  # fmt: skip
+
+    every = {"x3": True, "x0.01": True, "x-1": True}
+    rows = [
+        row("all agree", Stock(CORRECT, us=20.0, eager_us=60.0, tf32_us=10.0, scaled=every)),
+        row("not scaled", Stock(CORRECT, us=20.0, eager_us=10.0, tf32_us=10.0, scaled=every | {"x3": False})),
+        row("refused", Stock(WRONG, "Output mismatch")),
+        row("late", Stock(NONE, "its harness took longer than 120 s and was ended")),
+        SuiteRow("none", "none", "level1", "nothing passed"),
+    ]
+    judge, stock, scaled = standings(rows)[:3]
+    assert (judge.correct, judge.fast_2, judge.undecided) == (0.8, 0.8, 0)
+    assert (stock.correct, stock.fast_1, stock.mean_all, stock.undecided) == (0.4, 0.2, pytest.approx(0.7), 1)
+    assert (scaled.correct, scaled.fast_1, scaled.geomean_correct) == (0.2, 0.0, pytest.approx(0.5))
+    assert list(disagreements(rows).values()) == [["refused"], ["not scaled"], ["not scaled"]]
+    written = markdown(report("S", rows))
+    assert "| level1 | 5 | any | fast\\_1 | 80 % | 20 % | 0 % |" in written
+    assert "They disagree about 2 of the 3 kernels that all of them looked at." in written
+    assert "| late | stock: its harness took longer than 120 s and was ended |" in written
+    assert "| not scaled | passed | 4.00x | correct | 20.0 | 0.50x | wrong at x3 | - |" in written
+    assert standings([row("a", None)]) == [] and "side by side" not in markdown(report("S", [row("a", None)]))
+    assert stock_of(json.loads(json.dumps(vars(rows[0].stock)))) == rows[0].stock
 
 
 def test_figures_count_every_problem_and_own_kernels_apart() -> None:
@@ -100,7 +288,7 @@ def test_figures_count_every_problem_and_own_kernels_apart() -> None:
     rows.append(SuiteRow("x", "a|b", "level1", "failed", reason="no <kernel> | of its own"))
     blocks = report("Suite <s>", rows)
     written, page = markdown(blocks), html("Suite <s>", blocks)
-    assert "| level1 | 5 | fastest | torch allowed | 60 % | 40 % | 20 % | 1.25x | 1.26x | 5.04x |" in written
+    assert "| level1 | 5 | fastest | any | 60 % | 40 % | 20 % | 1.25x | 1.26x | 5.04x |" in written
     assert "| a\\|b | no &lt;kernel&gt; \\| of its own |" in written
     assert "<h1>Suite &lt;s&gt;</h1>" in page and "<td>no &lt;kernel&gt; | of its own</td>" in page
 
@@ -111,6 +299,8 @@ def test_mistakes_say_what_and_what_to_do(tmp_path: Path) -> None:
         "level1/1",
         "level1/2",
     ]
+    left = tasks_of(f"kernelbench:{root}", ["level1/[12]", "level2/*"], None, ["level1/2"])
+    assert [one.label for one in left] == ["level1/1", "level2/1"]
     with pytest.raises(UserError, match=r"no task of .* fits level7"):
         tasks_of(f"kernelbench:{root}", ["level7/*"], None)
     with pytest.raises(UserError, match="there is no suite 'nowhere'"):

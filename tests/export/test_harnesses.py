@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import subprocess
+import re
 import sys
 import types
 from pathlib import Path
@@ -18,14 +18,15 @@ from typing import Any
 
 import pytest
 
+from evo_kernel.cli.suite_lanes import Child, Halt, Lane
+from evo_kernel.observe.protocols import CORRECT, Stock, stock_of
+from evo_kernel.observe.protocols import WRONG as WRONG_OUTPUT
 from evo_kernel.tasks.first import first_kernel
 from evo_kernel.tasks.loading import load
 from tests.export.test_tritonbench import ADDED
 from tests.support.benchmark import LINEAR, checkout
 from tests.support.commands import evo_main
 from tests.support.more_benchmarks import CUT, SCALED, flashinfer, tritonbench
-
-CHILD = Path(__file__).parents[1] / "support" / "kernelbench_harness.py"
 
 
 def named(variable: str) -> Path:
@@ -58,18 +59,22 @@ def test_kernelbench_loads_compares_and_lets_pass_a_first_kernel(export, tmp_pat
     problem = root / "KernelBench/level2/1_Linear_GroupNorm.py"
     problem.write_text(small)
     spec = f"kernelbench:{root}/level2/1"
+    (root / "src").symlink_to(harness / "src")
     kernel = first_kernel(load(spec)).text
     written = export(spec, kernel, tmp_path / "runs")
-    wrong = export(spec, kernel.replace("def run(", "def _run(") + WRONG, tmp_path / "wrong")
-    environment = os.environ | {"TRITON_INTERPRET": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-    command = [sys.executable, "-P", str(CHILD), str(harness), str(problem), str(written), str(wrong)]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if ended.returncode == 3:
-        pytest.skip(ended.stderr.splitlines()[-1])
-    assert ended.returncode == 0, ended.stderr
-    right, other = json.loads(ended.stdout.splitlines()[-1])
-    assert right == {"named": True, "compiled": True, "correct": True, "refused": []}
-    assert (other["compiled"], other["correct"]) == (True, False)
+    assert re.fullmatch(r"level_\d+_problem_\d+_sample_\d+_kernel\.py", written.name)
+    right = asked(spec, kernel, tmp_path / "runs")
+    if "Install" in right.reason:
+        pytest.skip(right.reason)
+    assert (right.verdict, right.notes, set(right.scaled.values())) == (CORRECT, (), {True}), right
+    assert asked(spec, kernel.replace("def run(", "def _run(") + WRONG, tmp_path / "wrong").verdict == WRONG_OUTPUT
+
+
+def asked(spec: str, kernel: str, folder: Path) -> Stock:
+    """What the benchmark's own harness says, as `suite` asks it."""
+    child = Child(Lane(), ["stock", spec], {"TRITON_INTERPRET": "1"})
+    order = {"kernel": kernel, "folder": str(folder), "device": "cpu", "expected_us": None}
+    return stock_of(json.loads(child.order(order, 200.0, Halt()).out.splitlines()[-1]))
 
 
 WRONG = "\n\ndef run(*inputs):\n    return _run(*inputs) * 1.01\n"

@@ -135,6 +135,98 @@ HINGE = (
 )
 """Broadcasts one input's rows over the other's columns: two sizes that must stay equal."""
 
+PRETRAINED = (
+    HEAD
+    + """
+from model_hub import AutoConfig, AutoModel
+
+
+class Model(nn.Module):
+    def __init__(self, name, config):
+        super().__init__()
+        self.model = AutoModel.from_pretrained(name, config=config)
+
+    def forward(self, x):
+        return self.model(x).logits
+
+
+name = "some/language-model"
+config = AutoConfig.from_pretrained(name)
+vocabulary = config.vocabulary
+sequence_length = 512
+batch_size = 32
+
+
+def get_inputs():
+    return [torch.randint(0, vocabulary, (batch_size, sequence_length))]
+
+
+def get_init_inputs():
+    return [name, config]
+"""
+)
+"""Takes its model from a hub, as level 4 does."""
+
+MODEL_HUB = """
+import json, pathlib, types
+import torch
+from torch import nn
+
+CACHE = pathlib.Path(__file__).parent / "cache"
+
+
+def cached(name):
+    folder = CACHE / name.replace("/", "--")
+    if not folder.exists():
+        raise OSError("We could not connect, and did not find it in the cache.\\nCheck your network.")
+    return folder
+
+
+class AutoConfig:
+    @staticmethod
+    def from_pretrained(name):
+        return types.SimpleNamespace(**json.loads((cached(name) / "config.json").read_text()))
+
+
+class Language(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.embedding = nn.Embedding(config.vocabulary, 16)
+        self.drop = nn.Dropout(0.1)
+        self.head = nn.Linear(16, config.vocabulary, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, x):
+        return types.SimpleNamespace(logits=self.head(torch.tanh(self.drop(self.embedding(x)))))
+
+
+class AutoModel:
+    @staticmethod
+    def from_pretrained(name, config):
+        model = Language(config).eval()
+        weights = torch.load(cached(name) / "weights.pt", weights_only=True)
+        model.embedding.weight.data.copy_(weights["embedding.weight"])
+        return model
+"""
+"""A library that reads models from a local cache, with the calls that level 4 makes."""
+
+
+def model_hub(folder: Path) -> None:
+    """Write the library, without a model in its cache."""
+    (folder / "model_hub.py").write_text(MODEL_HUB)
+
+
+def download(folder: Path, vocabulary: int = 199) -> None:
+    """Put the model into the library's cache."""
+    import torch
+
+    cache = folder / "cache" / "some--language-model"
+    cache.mkdir(parents=True)
+    (cache / "config.json").write_text(f'{{"vocabulary": {vocabulary}}}')
+    generator = torch.Generator().manual_seed(5)
+    torch.save({"embedding.weight": torch.randn(vocabulary, 16, generator=generator)}, cache / "weights.pt")
+
+
 RANDOM = SOFTMAX.replace("torch.softmax(x, dim=1)", "torch.nn.functional.dropout(x, 0.5)")
 
 SOLVE = SOFTMAX.replace("torch.softmax(x, dim=1)", "torch.special.i0e(torch.relu(x))")
@@ -155,6 +247,7 @@ PROBLEMS = {
     "level1/9_Pairs.py": PAIRS,
     "level2/1_Linear_GroupNorm.py": LINEAR,
     "level3/10_State.py": STATE,
+    "level4/1_some-language-model_bs32_seq512.py": PRETRAINED,
 }
 
 

@@ -12,9 +12,11 @@ from evo_kernel.tasks.kernelbench import entries
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.lowering import lower
 from evo_kernel.tasks.probe import probe
+from evo_kernel.tasks.problems import Problem
+from evo_kernel.tasks.reducing import ODD, constants, reduced, telling
 from evo_kernel.tasks.surveying import survey
 from evo_kernel.types import CaseKind
-from tests.support.benchmark import LINEAR, checkout
+from tests.support.benchmark import LINEAR, SOFTMAX, checkout, download, model_hub
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +33,7 @@ def drawn(task, case, seed=3):
 
 
 def test_entries_are_found_from_the_root_a_level_and_a_number(root):
-    assert [(e.level, e.number) for e in entries(f"{root}")][-2:] == [(2, 1), (3, 10)]
+    assert [(e.level, e.number) for e in entries(f"{root}")][-3:] == [(2, 1), (3, 10), (4, 1)]
     assert [e.number for e in entries(f"{root}/KernelBench/level1/")] == list(range(1, 10))
     (one,) = entries(f"{root}/level2/1_Linear_GroupNorm.py")
     assert one.title == "Linear GroupNorm" and load(one.spec).name == "kernelbench_2_1"
@@ -42,9 +44,10 @@ def test_entries_are_found_from_the_root_a_level_and_a_number(root):
     [
         ("nowhere/level1/1", "There is no folder"),
         ("{root}/KernelBench/level1", "names 9 problems"),
-        ("{root}/level9/1", "It has level1, level2, level3"),
+        ("{root}/level9/1", "It has level1, level2, level3, level4"),
         ("{root}/level1/77", "its problems are 1 to 9"),
         ("{root}/level1/3", "Install no_such_module_of_anyone for it"),
+        ("{root}/level4/1", "Install model_hub for it"),
         ("{root}/level1/4", "has no get_inputs"),
         ("{root}/KernelBench/level1/1_Softmax.py/level1/1", "no folder"),
     ],
@@ -119,6 +122,16 @@ def test_sizes_that_get_inputs_spells_out_shrink_too(root):
     assert drawn(task, task.cases_of(CaseKind.CHECK)[0])[0].shape[-1] < 64
 
 
+def test_a_size_stays_where_the_output_would_else_say_nothing():
+    sums = Problem(SOFTMAX.replace("torch.softmax(x, dim=1)", "torch.relu(x.sum(1) - 4000)"), "sums.py")
+    own = constants(sums)
+    small = reduced(sums, own, ODD)
+    assert small["dim"] < 128 and telling(sums, own, small) == small | {"dim": own["dim"]}
+    plain = Problem(SOFTMAX, "softmax.py")
+    small = reduced(plain, own, ODD)
+    assert telling(plain, own, small) == small
+
+
 def test_class_numbers_keep_their_dtype_and_the_task_says_so(root):
     task = named(root, "level1/2")
     assert drawn(task, task.cases_of(CaseKind.CHECK)[0])[1].dtype == torch.int64
@@ -167,3 +180,19 @@ def test_inputs_that_do_not_fit_are_refused_in_one_sentence(root, monkeypatch):
     monkeypatch.setattr("evo_kernel.tasks.problems.free_bytes", lambda device: 1_000_000)
     with pytest.raises(TaskError, match=r"need 0\.5 GB and cpu has 0\.0 GB free\. Run it on"):
         drawn(task, task.cases_of(CaseKind.SEARCH)[0])
+
+
+def test_a_model_from_a_hub_is_read_from_the_local_cache(root, tmp_path, monkeypatch):
+    model_hub(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    spec = f"kernelbench:{root}/level4/1"
+    with pytest.raises(TaskError, match="cache\\. Its model comes from a hub: put it into the local cache") as caught:
+        load(spec)
+    assert "\n" not in str(caught.value)
+    download(tmp_path)
+    task = load(spec)
+    case = task.cases_of(CaseKind.CHECK)[0]
+    x, weight = drawn(task, case)  # the tied weight once; class numbers stay class numbers
+    assert x.dtype == torch.int64 and x.numel() < 200 and weight.shape == (199, 16)
+    assert torch.equal(task.reference(x, weight), torch.tanh(weight[x]) @ weight.T)  # its dropout is off
+    assert survey(spec).first == "kernels"

@@ -470,6 +470,48 @@ def order(x):
     return values, positions, *x.topk(3, dim=-1), x.argsort(-1)
 
 
+@entry(matrix, (3, 70), (7, 33))
+def series(x):
+    return (
+        torch.digamma(x * 3), torch.polygamma(1, x * 3), torch.polygamma(2, x.abs() * 9 + 0.1), torch.polygamma(5, x),
+        torch.special.chebyshev_polynomial_t(x, 4), torch.special.chebyshev_polynomial_t(x.clamp(-1, 1), 9),
+    )  # fmt: skip
+
+
+def _network(gates, layers, twice, biased=True):
+    """Weights of a recurrent network that reads 5 numbers and holds 9."""
+
+    def draw(g, s, dtype=torch.float32):
+        steps, batch = s
+        weights = []
+        for place in range(layers * (1 + twice)):
+            reads = 5 if place < 1 + twice else 9 * (1 + twice)
+            weights += [normal(g, gates * 9, n, dtype=dtype) / 3 for n in (reads, 9)]
+            weights += [normal(g, gates * 9, dtype=dtype) for _ in range(2 * biased)]
+        start = normal(g, layers * (1 + twice), batch, 9, dtype=dtype)
+        return normal(g, steps, batch, 5, dtype=dtype), start, start.flip(0) / 2, *weights
+
+    return draw
+
+
+@entry(_network(4, 2, True), (4, 3), (2, 18))
+def lstm(x, hidden, cell, *weights):
+    return torch.lstm(x.transpose(0, 1), (hidden, cell), weights, True, 2, 0.0, False, True, True)
+
+
+@entry(_network(3, 2, True, False), (4, 3), (3, 17))
+def gru(x, hidden, _, *weights):
+    return torch.gru(x, hidden, weights, False, 2, 0.0, False, True, False)
+
+
+@entry(lambda g, s: _network(1, 1, False)(g, s, HALF), (4, 3), (2, 2))
+def rnn_half(x, hidden, _, *weights):
+    return (
+        *torch.rnn_tanh(x, hidden, weights, True, 1, 0.0, False, False, False),
+        *torch.rnn_relu(x, hidden, weights, True, 1, 0.0, False, False, False),
+    )
+
+
 def test_the_table_is_large_enough_and_varies_shapes():
     assert len(TABLE) >= 50
     for item in TABLE.values():

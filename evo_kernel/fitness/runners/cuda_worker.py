@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from evo_kernel.fitness.baselines import baseline_function
+from evo_kernel.fitness.baselines import baseline_function, searching
 from evo_kernel.fitness.pairing import PairSettings
 from evo_kernel.fitness.runners import wire
 from evo_kernel.fitness.runners.clock import Device
@@ -79,7 +79,7 @@ class Worker:
         self.progress()
         try:
             function = baseline_function(self.task, request["name"])
-            with torch.no_grad():
+            with torch.no_grad(), searching():
                 return self.examiner.timer.time_function(case, function, CLAIM)
         except Disturbed:
             raise
@@ -117,6 +117,7 @@ def main() -> None:
 
     torch.backends.cuda.matmul.allow_tf32 = task.tolerance.precision == "tf32"
     torch.backends.cudnn.allow_tf32 = task.tolerance.precision == "tf32"
+    torch.backends.cudnn.deterministic = True  # references; baselines are another matter: see `searching`
     if requests.readline() != b"go\n":
         return
     device = CudaDevice()

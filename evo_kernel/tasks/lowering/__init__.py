@@ -1,11 +1,12 @@
 """Lowering: from a task's PyTorch reference to a first, naive but correct Triton module. No GPU, no model, no key.
 
-trace.py             reference → aten graph with symbolic sizes (decompositions.py, composites.py: what is respelled)
+trace.py             reference → aten graph of symbolic sizes (decompositions.py; composites.py, networks.py: respelled)
 layout.py            values, strides, collapsing of dimensions
 frames.py            the loops and addresses that kernels share
 module.py render.py  the module being written, and its text
 registry.py          which function lowers which operation; a new lowering is one decorated function in a family:
-                     pointwise activations reduction rows contraction convolution indexing joining sorting views
+                     pointwise activations reduction rows contraction convolution indexing joining recurrent sorting
+                     special views
 """
 
 from evo_kernel.tasks.lowering.lower import lower, lower_function, unsupported

@@ -1,7 +1,7 @@
 """Functions of torch that are respelled while a reference is traced, because PyTorch's own expansion is clumsy.
 
 `scaled_dot_product_attention` expands into some twenty operations that guard against rows without any key; spelled
-plainly it is two products, a mask and a softmax.
+plainly it is two products, a mask and a softmax. Recurrent networks are spelled by the layer (networks.py).
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
+
+from evo_kernel.tasks.lowering.networks import network, respelled
 
 
 def attention(
@@ -49,4 +51,6 @@ class Respelled(TorchFunctionMode):
     ) -> Any:
         if func is F.scaled_dot_product_attention and (kwargs or {}).get("dropout_p", 0.0) == 0.0:
             return attention(*args, **(kwargs or {}))
+        if respelled(func, args, kwargs):
+            return network(func.__name__, *args)
         return func(*args, **(kwargs or {}))

@@ -102,7 +102,9 @@ def constant(module: Module, node: fx.Node, tensor: torch.Tensor) -> Value:
     """A tensor that the reference closes over: a number, a fill, or a short table inside a kernel."""
     flat = [item for item in tensor.reshape(-1).tolist()]
     name = module.fresh(node.name.strip("_"))
-    if flat and all(item == flat[0] for item in flat):
+    if not flat:
+        return module.empty(name, tensor)
+    if all(item == flat[0] for item in flat):
         return Value.of(name, tensor, fill=flat[0])
     if len(flat) > CONSTANT_AT_MOST:
         raise LoweringError(

@@ -17,9 +17,11 @@ from evo_kernel.tasks.lowering import (
     joining,
     pointwise,
     pooling,
+    recurrent,
     reduction,
     rows,
     sorting,
+    special,
     views,
 )
 from evo_kernel.tasks.lowering.frames import covers_storage
@@ -41,11 +43,16 @@ FAMILIES = (
     joining,
     pointwise,
     pooling,
+    recurrent,
     reduction,
     rows,
     sorting,
+    special,
     views,
 )
+
+NETWORK = 40
+"""Tensors among the inputs from which on a reference is a network, whose many sizes take minutes as symbols."""
 
 
 def lower(task: Task) -> Source:
@@ -95,17 +102,36 @@ def _branches(
     reference: Callable[..., Any], cases: Sequence[Sequence[Any]]
 ) -> list[tuple[Traced, list[Sequence[Any]]]]:
     """As few traces as cover all cases; most often one. The most general shapes are traced first."""
-    waiting = sorted(cases, key=_ones)
+    waiting = sorted(cases, key=ones)
     branches = []
     while waiting:
-        traced = trace(reference, waiting[0])
+        traced = trace(reference, waiting[0], fixed_sizes(waiting[0], cases))
         served = [waiting[0], *(case for case in waiting[1:] if traced.covers(case))]
         waiting = [case for case in waiting[1:] if not any(case is other for other in served)]
         branches.append((traced, served))
     return branches
 
 
-def _ones(case: Sequence[Any]) -> int:
+def fixed_sizes(first: Sequence[Any], cases: Sequence[Sequence[Any]]) -> frozenset[tuple[int, int]]:
+    """Sizes (argument, dimension) of a network's tensors that all cases like the first share.
+
+    As numbers they cost no algebra, and kernels read strides that are one for what they are.
+    """
+    ranks = [value.dim() if isinstance(value, torch.Tensor) else -1 for value in first]
+    alike = [
+        case for case in cases if [value.dim() if isinstance(value, torch.Tensor) else -1 for value in case] == ranks
+    ]
+    if sum(rank >= 0 for rank in ranks) < NETWORK:
+        return frozenset()
+    return frozenset(
+        (index, dim)
+        for index, rank in enumerate(ranks)
+        for dim in range(rank)
+        if all(case[index].shape[dim] == first[index].shape[dim] for case in alike)
+    )
+
+
+def ones(case: Sequence[Any]) -> int:
     """How many sizes of one (or none) a case has: those hide what a dimension means."""
     return sum(size <= 1 for value in case if isinstance(value, torch.Tensor) for size in value.shape)
 

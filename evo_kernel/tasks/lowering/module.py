@@ -111,6 +111,7 @@ class Launch:
     args: tuple[str, ...]
     knobs: tuple[str, ...]
     constexprs: tuple[tuple[str, str], ...]
+    depth: int = 0  # of the loop in `run` that it stands in
 
 
 class Module:
@@ -189,13 +190,13 @@ class Module:
                     return name
         return None
 
-    def launch(self, kernel: Kernel, grid: str) -> None:
+    def launch(self, kernel: Kernel, grid: str, depth: int = 0) -> None:
         """Write a launch of `kernel`. The grid mentions knobs in braces: "(triton.cdiv({size}, {BLOCK}),)"."""
         knobs = {**kernel.knobs, "NUM_WARPS": 4}
         constexprs = [f"{name}: tl.constexpr" for name in (*kernel.constexprs, *knobs) if not name.startswith("NUM_")]
         text = f"({', '.join([*kernel.params, *constexprs])}):\n" + "\n".join(kernel.body) + "\n"
         full = Launch(
-            f"{kernel.base}\0{text}", grid, tuple(kernel.args), tuple(knobs), tuple(kernel.constexprs.items())
+            f"{kernel.base}\0{text}", grid, tuple(kernel.args), tuple(knobs), tuple(kernel.constexprs.items()), depth
         )
         self.lines.append(full)
         known = self.defaults.setdefault(full.kernel, dict(knobs))

@@ -113,7 +113,9 @@ def _launch(launch: Launch, names: dict[str, str], prefixes: dict[str, str]) -> 
     options += [f"{knob.lower() if knob.startswith('NUM_') else knob}={prefix}{knob}" for knob in launch.knobs]
     call = f"{names[launch.kernel]}[{grid}]"
     arguments = [*launch.args, *options]
-    flat = f"{call}({', '.join(arguments)})"
+    loop = "    " * launch.depth
+    flat = f"{loop}{call}({', '.join(arguments)})"
     if len(flat) <= LINE - 4:
         return flat
-    return f"{call}(\n        {', '.join(launch.args)},\n        {', '.join(options)},\n    )"
+    inside = f"\n{loop}        "
+    return f"{loop}{call}({inside}{', '.join(launch.args)},{inside}{', '.join(options)},\n{loop}    )"

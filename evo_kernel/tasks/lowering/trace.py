@@ -163,16 +163,20 @@ def flatten(outputs: Any) -> tuple[Any, ...]:
 
 
 def trace(
-    reference: Callable[..., Any], inputs: Sequence[Any], table: Mapping[Any, Callable[..., Any]] | None = None
+    reference: Callable[..., Any],
+    inputs: Sequence[Any],
+    fixed: frozenset[tuple[int, int]] = frozenset(),
+    table: Mapping[Any, Callable[..., Any]] | None = None,
 ) -> Traced:
     """Trace `reference` on fake tensors shaped like `inputs` (real, fake or meta tensors, and Python values).
 
-    `table`: which operations are broken up, and how; lowering's own where left out. Raises LoweringError when the
-    reference cannot be traced, for instance because it decides on tensor values.
+    Sizes are symbols, but for those named in `fixed` (argument, dimension), which are numbers. `table`: which
+    operations are broken up, and how; lowering's own where left out. Raises LoweringError when the reference cannot be
+    traced, for instance because it decides on tensor values.
     """
     environment = ShapeEnv(duck_shape=False)
     mode = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
-    fakes = tuple(_fake(mode, value, index) for index, value in enumerate(inputs))
+    fakes = tuple(_fake(mode, value, index, fixed) for index, value in enumerate(inputs))
     names = _argument_names(reference, len(inputs))
     tensors = [fake for fake in fakes if isinstance(fake, torch.Tensor)]
 
@@ -255,14 +259,15 @@ def _mutates(node: fx.Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
-def _fake(mode: FakeTensorMode, value: Any, index: int) -> Any:
+def _fake(mode: FakeTensorMode, value: Any, index: int, fixed: frozenset[tuple[int, int]]) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     from torch._dynamo.source import ConstantSource
 
     if isinstance(value, FakeTensor):  # from another mode: only its metadata counts
         value = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
-    context = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] * value.dim())
+    kinds = [DimDynamic.STATIC if (index, dim) in fixed else DimDynamic.DYNAMIC for dim in range(value.dim())]
+    context = StatelessSymbolicContext(dynamic_sizes=kinds)
     fake = mode.from_tensor(value, source=ConstantSource(f"argument_{index}"), symbolic_context=context)
     with mode:
         return torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device="cpu")

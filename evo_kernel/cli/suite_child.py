@@ -1,0 +1,160 @@
+"""A process of a suite: it loads what it needs, waits for its order on standard input, and does that one thing.
+
+It is started while another still works, so that loading (seconds) is not waited for. It ends with whoever started it,
+its own children with it: when standard input ends. Arguments: cores ("0,1", or empty),
+`search`, or `stock` and a TASK. The order is one line: the words of a command (`search`), or what to ask (`stock`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evo_kernel.cli.suite_lanes import kill_tree
+
+if TYPE_CHECKING:
+    from evo_kernel.tasks.kernelbench_harness import Heard
+
+_ORDERS: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+
+def main() -> None:
+    cores, role, *named = sys.argv[1:]
+    if cores and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, [int(core) for core in cores.split(",")])
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is under way yet that would have to be kept
+    threading.Thread(target=_read, daemon=True).start()
+    if role == "search":
+        _search()
+    else:
+        _stock(named[0])
+
+
+def _read() -> None:
+    """Take the order; at the end of standard input nobody is left to hear the answer: end all that was started.
+
+    Not the kernel's PR_SET_PDEATHSIG: it would end this process alone, before it can end those that it started.
+    """
+    order = b""
+    while read := os.read(0, 1 << 16):  # not by sys.stdin: its lock, held here, would abort the interpreter at its end
+        order += read
+        if order.endswith(b"\n"):
+            _ORDERS.put(order.decode())
+            order = b""
+    kill_tree(os.getpid())
+
+
+def _ordered() -> Any:
+    return json.loads(_ORDERS.get())
+
+
+def _search() -> None:
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from evo_kernel.cli import compose, main, notifying, operating, search, summary  # noqa: F401
+    from evo_kernel.tasks.surveying import warm_up
+
+    warm_up()
+    words = _ordered()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.argv = ["evo-kernel", *words]
+    main.main()
+
+
+def _stock(spec: str) -> None:
+    """Ask the benchmark's own harness. One line of JSON on standard output; what others print goes to the errors."""
+    answer = os.dup(1)
+    os.dup2(2, 1)
+    from evo_kernel.errors import EvoKernelError
+    from evo_kernel.tasks.kernelbench_harness import Heard
+
+    ask: Any = None
+    fault = ""
+    try:
+        ask = _Kernelbench(spec) if spec.startswith("kernelbench:") else _Tritonbench(spec)
+    except EvoKernelError as error:
+        fault = str(error)
+    order = _ordered()
+    began = time.monotonic()
+    try:
+        heard = ask(**order) if ask is not None else Heard("no verdict", fault)
+    except Exception as error:  # noqa: BLE001  somebody else's harness may raise anything: that is no verdict
+        heard = Heard("no verdict", f"its harness failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
+    told = asdict(heard) | {"seconds": time.monotonic() - began}
+    os.write(answer, json.dumps(told).encode() + b"\n")
+    sys.stderr.flush()
+    os._exit(0)  # threads of the harness, and a context that a kernel has broken, are not waited for
+
+
+class _Kernelbench:
+    """KernelBench's harness, loaded."""
+
+    def __init__(self, spec: str) -> None:
+        from evo_kernel.tasks.kernelbench import problem_of
+        from evo_kernel.tasks.kernelbench_harness import harness_of, home_of
+
+        self._spec = spec
+        self._entry, self._source = problem_of(spec.partition(":")[2])
+        self._harness = harness_of(home_of(self._entry.path))
+
+    def __call__(self, kernel: str, folder: str, device: str, expected_us: float | None) -> Heard:
+        from evo_kernel.export.kernelbench import Solution
+        from evo_kernel.tasks.kernelbench import places, skeleton
+        from evo_kernel.tasks.kernelbench_harness import at_sizes, hear, timed_within
+
+        solution = Solution(self._entry.level, self._entry.number, kernel, skeleton(self._source), places(self._spec))
+        path = Path(folder) / solution.file_name(0)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(solution.text(), encoding="utf-8")
+        if device == "cuda":
+            return hear(self._harness, self._source, solution.text(), device, timed_within(expected_us))
+        small = at_sizes(self._source, str(self._entry.path), self._small())
+        made = replace(solution, skeleton=skeleton(small))
+        return hear(self._harness, small, made.text(), device)
+
+    def _small(self) -> Any:
+        from evo_kernel.tasks.loading import load
+        from evo_kernel.types import CaseKind
+
+        return load(self._spec).cases_of(CaseKind.CHECK)[0].sizes
+
+
+class _Tritonbench:
+    """TritonBench's two steps: the script runs (call), and prints what the reference's prints (execution)."""
+
+    def __init__(self, spec: str) -> None:
+        from evo_kernel.tasks import printing, tritonbench_solved  # noqa: F401
+
+        self._rest = spec.partition(":")[2]
+
+    def __call__(self, kernel: str, folder: str, device: str, expected_us: float | None) -> Heard:
+        from evo_kernel.cli.importing import _export_tritonbench
+        from evo_kernel.export.tritonbench import PREDICTIONS
+        from evo_kernel.tasks.kernelbench_harness import Heard
+        from evo_kernel.tasks.printing import printed
+        from evo_kernel.tasks.tritonbench import problem_of
+
+        del expected_us
+        notes: list[str] = []
+        path = problem_of(self._rest)[0].path
+        written = Path(folder) / f"{path.stem}.py"
+        for name in (path.name, PREDICTIONS):  # of an earlier kernel
+            (Path(folder) / name).unlink(missing_ok=True)
+        _export_tritonbench(self._rest, kernel, Path(folder), notes)
+        (found,) = printed(path, [written], device)
+        if not found.steady:
+            return Heard("no verdict", found.sentence, notes=tuple(notes))
+        right = found.runs and (found.same or not found.prints)
+        notes += [found.sentence] if right and not found.prints else []
+        return Heard("correct" if right else "wrong", "" if right else found.sentence, notes=tuple(notes))
+
+
+if __name__ == "__main__":
+    main()
