@@ -194,8 +194,9 @@ def row_of(row: SuiteRow, population: Path) -> SuiteRow:
         best = champion or reader.best()
         judged = reader.relative(best.candidate).evaluation if best is not None else None
     if judged is None or not judged.measurements:
-        none = "no candidate passed; `evo-kernel tree` on its population lists what became of each"
-        return replace(row, status="nothing passed", reason=none)
+        why = f": the first is {first.evaluation.status} ({first.evaluation.reason})" if first.evaluation else ""
+        told = f"no candidate passed{why}; `evo-kernel tree` on its population lists what became of each"
+        return replace(row, status="nothing passed", reason=told)
     return _with_best(row, judged, "confirmed" if champion is not None else "passed")
 
 
