@@ -70,15 +70,18 @@ class Generated:
     text: str
 
 
-def generate(reference: Callable[..., Any], inputs: Sequence[Any], templates: bool) -> Generated:
+def generate(
+    reference: Callable[..., Any], inputs: Sequence[Any], fixed: frozenset[tuple[int, int]], templates: bool
+) -> Generated:
     """Inductor's text for `reference` on inputs like these. Raises LoweringError.
 
-    `templates`: matrix products and convolutions by its Triton templates instead of library calls.
+    `fixed`: sizes that are numbers (see `trace`). `templates`: matrix products and convolutions by its Triton templates
+    instead of library calls.
     """
     from torch._inductor.decomposition import select_decomp_table
 
     with _quiet():
-        traced = trace(reference, inputs, table=select_decomp_table())
+        traced = trace(reference, inputs, fixed, select_decomp_table())
         try:
             with stand_in(), _first_choice(), _whole_scans():
                 text = _generated(_on_cuda(traced), templates)

@@ -13,6 +13,7 @@ from evo_kernel.tasks.compiled.host import Host, Start
 from evo_kernel.tasks.compiled.inductor import generate
 from evo_kernel.tasks.compiled.kernels import Cleaned, clean
 from evo_kernel.tasks.compiled.reading import read
+from evo_kernel.tasks.lowering.lower import fixed_sizes, ones
 from evo_kernel.tasks.lowering.module import Launch
 from evo_kernel.tasks.lowering.render import render
 from evo_kernel.tasks.lowering.trace import Traced
@@ -44,9 +45,9 @@ def compiled_function(
     form yet.
     """
     branches: list[tuple[Branch, dict[str, str], list[Sequence[Any]]]] = []
-    waiting = sorted(cases, key=lambda case: (_ones(case), -_elements(case)))
+    waiting = sorted(cases, key=lambda case: (ones(case), -_elements(case)))
     while waiting:
-        made = generate(reference, waiting[0], templates)
+        made = generate(reference, waiting[0], fixed_sizes(waiting[0], cases), templates)
         branch, helpers = _branch(made.traced, made.text, allow_aten, precision == "tf32")
         served = [waiting[0], *(case for case in waiting[1:] if made.traced.covers(case))]
         waiting = [case for case in waiting[1:] if not any(case is other for other in served)]
@@ -105,11 +106,6 @@ def _launch(kernel: Cleaned, step: Start) -> Launch:
         )
     grid = kernel.grid(step.args, step.tail)
     return Launch(f"{kernel.base}\0{kernel.text}", grid, step.args, tuple(kernel.knobs), ())
-
-
-def _ones(case: Sequence[Any]) -> int:
-    """How many sizes of one (or none) a case has: those hide what a dimension means."""
-    return sum(size <= 1 for value in case if isinstance(value, torch.Tensor) for size in value.shape)
 
 
 def _elements(case: Sequence[Any]) -> int:

@@ -102,17 +102,17 @@ def _branches(
     reference: Callable[..., Any], cases: Sequence[Sequence[Any]]
 ) -> list[tuple[Traced, list[Sequence[Any]]]]:
     """As few traces as cover all cases; most often one. The most general shapes are traced first."""
-    waiting = sorted(cases, key=_ones)
+    waiting = sorted(cases, key=ones)
     branches = []
     while waiting:
-        traced = trace(reference, waiting[0], _fixed(waiting[0], cases))
+        traced = trace(reference, waiting[0], fixed_sizes(waiting[0], cases))
         served = [waiting[0], *(case for case in waiting[1:] if traced.covers(case))]
         waiting = [case for case in waiting[1:] if not any(case is other for other in served)]
         branches.append((traced, served))
     return branches
 
 
-def _fixed(first: Sequence[Any], cases: Sequence[Sequence[Any]]) -> frozenset[tuple[int, int]]:
+def fixed_sizes(first: Sequence[Any], cases: Sequence[Sequence[Any]]) -> frozenset[tuple[int, int]]:
     """Sizes (argument, dimension) of a network's tensors that all cases like the first share.
 
     As numbers they cost no algebra, and kernels read strides that are one for what they are.
@@ -131,7 +131,7 @@ def _fixed(first: Sequence[Any], cases: Sequence[Sequence[Any]]) -> frozenset[tu
     )
 
 
-def _ones(case: Sequence[Any]) -> int:
+def ones(case: Sequence[Any]) -> int:
     """How many sizes of one (or none) a case has: those hide what a dimension means."""
     return sum(size <= 1 for value in case if isinstance(value, torch.Tensor) for size in value.shape)
 
