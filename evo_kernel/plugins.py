@@ -9,7 +9,7 @@ What a configuration does not name is never imported.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -23,12 +23,16 @@ def found(group: str) -> Mapping[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=group)}
 
 
-def load(group: str, name: str) -> object:
-    """Load one extension. Raises UserError when there is none of that name, or it does not import."""
+def load(group: str, name: str, own: Sequence[str] = ()) -> object:
+    """Load one extension. Raises UserError when there is none of that name, or it does not import.
+
+    `own`: names that need no extension, for whoever misspelt one of them.
+    """
     points = found(group)
     if name not in points:
+        built_in = f"{name!r} is none of {', '.join(own)}, and " if own else ""
         raise UserError(
-            f"no installed package offers {name!r} in {group}; found: {', '.join(sorted(points)) or 'none'}."
+            f"{built_in}no installed package offers {name!r} in {group}; found: {', '.join(sorted(points)) or 'none'}."
         )
     try:
         return points[name].load()
@@ -36,9 +40,9 @@ def load(group: str, name: str) -> object:
         raise UserError(f"the extension {name!r} ({points[name].value}) does not import: {error}") from error
 
 
-def factory(group: str, name: str) -> Callable[[], Any]:
-    """An extension that makes something. Raises UserError when it is not callable."""
-    made = load(group, name)
+def factory(group: str, name: str, own: Sequence[str] = ()) -> Callable[[], Any]:
+    """An extension that makes something; see `load`. Raises UserError when it is not callable."""
+    made = load(group, name, own)
     if not callable(made):
         raise UserError(f"the extension {name!r} of {group} is a {type(made).__name__}: it must be a callable.")
     return made

@@ -19,7 +19,7 @@ def policy_of(name: str, config: Config) -> Policy:
     """Raises UserError: no such policy, or no checkpoint that can be read."""
     if name == TRAINED:
         return _trained(config.operators.checkpoint)
-    made = POLICIES.get(name) or plugins.factory(plugins.POLICIES, name)
+    made = POLICIES.get(name) or plugins.factory(plugins.POLICIES, name, (*POLICIES, TRAINED))
     return made()
 
 

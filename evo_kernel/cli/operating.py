@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 EXTERNAL = "external"  # a command-line coding agent, see cli/external.py
 WITH_MODEL = ("llm-mtmc", "llm-crossover", "avo", "best-of-n", "sequential", "session")
+OWN = ("mtmc", "crossover", *WITH_MODEL, EXTERNAL)
 SPOKEN = 500  # candidates, the youngest, among which the last word of a conversation is looked for
 
 
@@ -143,7 +144,7 @@ def build_operator(
         elif name == EXTERNAL and outside is not None:
             made.append(outside())
         else:
-            made.append(plugins.factory(plugins.OPERATORS, name)())
+            made.append(plugins.factory(plugins.OPERATORS, name, OWN)())
     return MixOperator(made, {one.name: weight for one, weight in zip(made, weights.values(), strict=True)})
 
 
@@ -157,7 +158,7 @@ def check(config: Config, traffic: Traffic | None = None) -> None:
         if name == EXTERNAL:
             _check_external(config, weights)
         elif name not in ("mtmc", "crossover", *WITH_MODEL):
-            plugins.factory(plugins.OPERATORS, name)
+            plugins.factory(plugins.OPERATORS, name, OWN)
     if "mtmc" in weights:
         policy_of(config.operators.policy, config)
     if "llm-mtmc" in weights and config.agents.policy not in ("llm", "mixed"):
