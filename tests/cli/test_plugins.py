@@ -55,6 +55,8 @@ def test_tasks_are_found_by_name(offered: Path) -> None:
 
 
 def test_what_is_missing_is_named(offered: Path) -> None:
+    from evo_kernel.cli.operating import build_operator
+
     with pytest.raises(UserError, match=r"no installed package offers 'scriptd'.*found: broken, scripted"):
         plugins.factory(plugins.OPERATORS, "scriptd")
     with pytest.raises(UserError, match=r"'agent' is none of mtmc, crossover, .*avo.*, and no installed package"):
