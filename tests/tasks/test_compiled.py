@@ -147,6 +147,43 @@ def test_a_reference_that_raises_ends_nothing(tmp_path):
     assert compiled(task_of(tmp_path, "x + 1")).text  # the same process goes on
 
 
+def test_pooling_works_from_a_fresh_process(tmp_path):
+    path = tmp_path / "maxp.py"
+    path.write_text(TASK.format(result="torch.nn.functional.max_pool2d(x[None], 3, 2, 1)", allow="kernels"))
+    command = [sys.executable, "-P", "-m", "evo_kernel.cli.main", "tasks", "show", str(path), "--seed"]
+    command += ["--first", "compiled"]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    assert "as torch.compile's back end generates them" in shown.stdout
+
+
+REFUSED = {
+    "x + torch.rand_like(x)": r"draws random numbers.*pass them as an input",
+    "torch.nn.functional.dropout(x, 0.5)": r"draws random numbers.*pass them as an input",
+    "x.sum(-1)[:2] * torch.tensor([1.0] * 16, device=x.device)[:2]": r"holds a tensor of shape \[16\].*inputs",
+    "x * x.sum().item()": r"depends on tensor values.*x\.sum\(\)",
+    "x if x.sum() > 0 else -x": r"depends on tensor values.*torch\.where",
+    "x @ x": r"reference itself fails for inputs of \[8, \d+\] \(RuntimeError: .*\[8, \d+\]",
+}
+
+
+@pytest.mark.parametrize("result", REFUSED)
+def test_what_cannot_be_is_said_with_the_way_out(tmp_path, result):
+    with pytest.raises(LoweringError, match=REFUSED[result]) as refused:
+        compiled(task_of(tmp_path, result))
+    assert "Guard" not in str(refused.value) and "LoweringException" not in str(refused.value)
+
+
+def test_a_part_on_the_cpu_is_said_to_come_from_constants():
+    with pytest.raises(LoweringError, match=r"CPU: what follows from tensors that are no inputs.*Make them inputs"):
+        read(OLDER.replace("async_compile.triton", "async_compile.cpp_pybinding"))
+
+
+def test_small_constants_of_a_module_are_literals(tmp_path):
+    text = compiled(task_of(tmp_path, "x[:, :2] * torch.tensor([1.25, 2.75])")).text
+    assert "1.25" in text and "2.75" in text and "torch.tensor" not in text
+
+
 OLDER = """
 triton_red_fused_sum_0 = async_compile.triton('triton_red_fused_sum_0', '''
 import triton
