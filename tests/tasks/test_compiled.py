@@ -16,6 +16,7 @@ from evo_kernel.tasks.compiled.child import compiled
 from evo_kernel.tasks.compiled.kernels import clean
 from evo_kernel.tasks.compiled.module import compiled_function
 from evo_kernel.tasks.compiled.reading import read
+from evo_kernel.tasks.compiled.tidying import tidied, used
 from evo_kernel.tasks.first import first_of, left_to_torch
 from evo_kernel.tasks.loading import load
 
@@ -236,6 +237,22 @@ def test_the_form_of_other_versions_of_pytorch_is_read_too():
     assert kernel.grid(("x", "y", "a", "b", "c"), ()) == (
         "(triton.cdiv(a, {XBLOCK}), min(triton.cdiv(b, {YBLOCK}), 65535), triton.cdiv(triton.cdiv(b, {YBLOCK}), 65535))"
     )
+
+
+def test_what_is_said_twice_is_said_once():
+    body = (
+        "a = i.to(tl.int64)\nb = a.to(tl.int64)\nc = b.to(tl.int64)\nd = b.to(tl.int32)\n"
+        "for k in tl.range(0, n):\n    e = e.to(tl.int64)\n    f = e.to(tl.int64)\nx = tl.arange(0, 4)[:]\n"
+        "e = tl.cast(n, tl.int64)\ntl.store(p + x + x[None, :], b + c + d + f)"
+    )
+    lines = ast.unparse(ast.Module(used(tidied(ast.parse(body).body)), [])).splitlines()
+    assert lines[:2] == ["a = i.to(tl.int64)", "d = a.to(tl.int32)"]
+    assert "    f = e.to(tl.int64)" in lines  # e has two values, of which one may be anything
+    assert lines[-3:] == [
+        "x = tl.arange(0, 4)",
+        "e = tl.cast(n, tl.int64)",
+        "tl.store(p + x + x[None, :], a + a + d + f)",
+    ]
 
 
 def test_an_unknown_helper_is_named():
