@@ -22,6 +22,13 @@ from evo_kernel.tasks.loading import load
 
 pytest.importorskip("triton")
 
+
+def weights(x):
+    """Three constants that a reference makes itself and computes with."""
+    given = torch.tensor([0.5, 1.25, 3.0], device=x.device)
+    return given / given.sum()
+
+
 REFERENCES = {
     # one kernel; two shapes that broadcast; a looped reduction with a second pass; Welford's; a reduction with indices;
     # a scan; a template with an epilogue; products that stay a library's
@@ -29,6 +36,7 @@ REFERENCES = {
     "softmax": (lambda x: torch.softmax(x * 2, -1), [((5, 33),), ((7, 4),)]),
     "layer_norm": (lambda x, w: F.layer_norm(x, (x.shape[-1],), w), [((5, 33), (33,)), ((7, 4), (4,))]),
     "largest": (lambda x: (x.argmax(-1), x.amin(0)), [((5, 33),), ((7, 4),)]),
+    "constants": (lambda x: x[torch.tensor([1, 3, 0])] * weights(x)[:, None], [((5, 33),), ((7, 4),)]),
     "total": (lambda x: x.cumsum(-1), [((5, 300),), ((7, 4),)]),
     "linear": (lambda x, w, b: F.gelu(F.linear(x, w, b)), [((35, 40), (70, 40), (70,)), ((5, 7), (9, 7), (9,))]),
 }

@@ -90,7 +90,7 @@ def generate(
         _refuse_random(traced.graph)
         _refuse_constants(traced.graph)
         try:
-            with stand_in(), _first_choice(), _whole_scans():
+            with stand_in(), _first_choice(), _whole_scans(), _constants_on_cuda():
                 text = _generated(_on_cuda(traced), templates)
         except LoweringError:
             raise
@@ -206,6 +206,16 @@ def _whole_scans() -> Iterator[None]:
 
     ask: Any = ir.Scan.num_splits
     with mock.patch.object(ir.Scan, "num_splits", staticmethod(lambda *given, **named: (ask(*given, **named)[0], 1))):
+        yield
+
+
+@contextlib.contextmanager
+def _constants_on_cuda() -> Iterator[None]:
+    """Vectors that Inductor writes into kernels are traced on the CPU; what follows from them is not computed there."""
+    from torch._inductor import lowering
+
+    write: Any = lowering.tensor
+    with mock.patch.object(lowering, "tensor", lambda data, **given: write(data, **given | {"device": CUDA})):
         yield
 
 
