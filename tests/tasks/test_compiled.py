@@ -36,6 +36,7 @@ REFERENCES = {
     "softmax": (lambda x: torch.softmax(x * 2, -1), [((5, 33),), ((7, 4),)]),
     "layer_norm": (lambda x, w: F.layer_norm(x, (x.shape[-1],), w), [((5, 33), (33,)), ((7, 4), (4,))]),
     "largest": (lambda x: (x.argmax(-1), x.amin(0)), [((5, 33),), ((7, 4),)]),
+    "pool": (lambda x: F.max_pool2d(x[None], 3, 2, 1), [((5, 33),), ((7, 4),)]),
     "constants": (lambda x: x[torch.tensor([1, 3, 0])] * weights(x)[:, None], [((5, 33),), ((7, 4),)]),
     "total": (lambda x: x.cumsum(-1), [((5, 300),), ((7, 4),)]),
     "linear": (lambda x, w, b: F.gelu(F.linear(x, w, b)), [((35, 40), (70, 40), (70,)), ((5, 7), (9, 7), (9,))]),
