@@ -16,10 +16,18 @@ from evo_kernel.tasks.compiled.child import compiled
 from evo_kernel.tasks.compiled.kernels import clean
 from evo_kernel.tasks.compiled.module import compiled_function
 from evo_kernel.tasks.compiled.reading import read
+from evo_kernel.tasks.compiled.tidying import tidied, used
 from evo_kernel.tasks.first import first_of, left_to_torch
 from evo_kernel.tasks.loading import load
 
 pytest.importorskip("triton")
+
+
+def weights(x):
+    """Three constants that a reference makes itself and computes with."""
+    given = torch.tensor([0.5, 1.25, 3.0], device=x.device)
+    return given / given.sum()
+
 
 REFERENCES = {
     # one kernel; two shapes that broadcast; a looped reduction with a second pass; Welford's; a reduction with indices;
@@ -28,6 +36,8 @@ REFERENCES = {
     "softmax": (lambda x: torch.softmax(x * 2, -1), [((5, 33),), ((7, 4),)]),
     "layer_norm": (lambda x, w: F.layer_norm(x, (x.shape[-1],), w), [((5, 33), (33,)), ((7, 4), (4,))]),
     "largest": (lambda x: (x.argmax(-1), x.amin(0)), [((5, 33),), ((7, 4),)]),
+    "pool": (lambda x: F.max_pool2d(x[None], 3, 2, 1), [((5, 33),), ((7, 4),)]),
+    "constants": (lambda x: x[torch.tensor([1, 3, 0])] * weights(x)[:, None], [((5, 33),), ((7, 4),)]),
     "total": (lambda x: x.cumsum(-1), [((5, 300),), ((7, 4),)]),
     "linear": (lambda x, w, b: F.gelu(F.linear(x, w, b)), [((35, 40), (70, 40), (70,)), ((5, 7), (9, 7), (9,))]),
 }
@@ -147,6 +157,43 @@ def test_a_reference_that_raises_ends_nothing(tmp_path):
     assert compiled(task_of(tmp_path, "x + 1")).text  # the same process goes on
 
 
+def test_pooling_works_from_a_fresh_process(tmp_path):
+    path = tmp_path / "maxp.py"
+    path.write_text(TASK.format(result="torch.nn.functional.max_pool2d(x[None], 3, 2, 1)", allow="kernels"))
+    command = [sys.executable, "-P", "-m", "evo_kernel.cli.main", "tasks", "show", str(path), "--seed"]
+    command += ["--first", "compiled"]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    assert "as torch.compile's back end generates them" in shown.stdout
+
+
+REFUSED = {
+    "x + torch.rand_like(x)": r"draws random numbers.*pass them as an input",
+    "torch.nn.functional.dropout(x, 0.5)": r"draws random numbers.*pass them as an input",
+    "x.sum(-1)[:2] * torch.tensor([1.0] * 16, device=x.device)[:2]": r"holds a tensor of shape \[16\].*inputs",
+    "x * x.sum().item()": r"depends on tensor values.*x\.sum\(\)",
+    "x if x.sum() > 0 else -x": r"depends on tensor values.*torch\.where",
+    "x @ x": r"reference itself fails for inputs of \[8, \d+\] \(RuntimeError: .*\[8, \d+\]",
+}
+
+
+@pytest.mark.parametrize("result", REFUSED)
+def test_what_cannot_be_is_said_with_the_way_out(tmp_path, result):
+    with pytest.raises(LoweringError, match=REFUSED[result]) as refused:
+        compiled(task_of(tmp_path, result))
+    assert "Guard" not in str(refused.value) and "LoweringException" not in str(refused.value)
+
+
+def test_a_part_on_the_cpu_is_said_to_come_from_constants():
+    with pytest.raises(LoweringError, match=r"CPU: what follows from tensors that are no inputs.*Make them inputs"):
+        read(OLDER.replace("async_compile.triton", "async_compile.cpp_pybinding"))
+
+
+def test_small_constants_of_a_module_are_literals(tmp_path):
+    text = compiled(task_of(tmp_path, "x[:, :2] * torch.tensor([1.25, 2.75])")).text
+    assert "1.25" in text and "2.75" in text and "torch.tensor" not in text
+
+
 OLDER = """
 triton_red_fused_sum_0 = async_compile.triton('triton_red_fused_sum_0', '''
 import triton
@@ -199,6 +246,22 @@ def test_the_form_of_other_versions_of_pytorch_is_read_too():
     assert kernel.grid(("x", "y", "a", "b", "c"), ()) == (
         "(triton.cdiv(a, {XBLOCK}), min(triton.cdiv(b, {YBLOCK}), 65535), triton.cdiv(triton.cdiv(b, {YBLOCK}), 65535))"
     )
+
+
+def test_what_is_said_twice_is_said_once():
+    body = (
+        "a = i.to(tl.int64)\nb = a.to(tl.int64)\nc = b.to(tl.int64)\nd = b.to(tl.int32)\n"
+        "for k in tl.range(0, n):\n    e = e.to(tl.int64)\n    f = e.to(tl.int64)\nx = tl.arange(0, 4)[:]\n"
+        "e = tl.cast(n, tl.int64)\ntl.store(p + x + x[None, :], b + c + d + f)"
+    )
+    lines = ast.unparse(ast.Module(used(tidied(ast.parse(body).body)), [])).splitlines()
+    assert lines[:2] == ["a = i.to(tl.int64)", "d = a.to(tl.int32)"]
+    assert "    f = e.to(tl.int64)" in lines  # e has two values, of which one may be anything
+    assert lines[-3:] == [
+        "x = tl.arange(0, 4)",
+        "e = tl.cast(n, tl.int64)",
+        "tl.store(p + x + x[None, :], a + a + d + f)",
+    ]
 
 
 def test_an_unknown_helper_is_named():

@@ -96,7 +96,8 @@ class Host:
         if number and len(text) <= SHORT:
             self._known[name] = text
         else:
-            fresh = self._known[name] = numbered(self._names, re.sub(r"^triton_[a-z]+_(fused_)?", "", name))
+            short = re.sub(r"^triton_\w+_(?=([xyz]|r\d_)numel$)", "", name)  # as its kernel calls it
+            fresh = self._known[name] = numbered(self._names, short)
             self._names.add(fresh)
             self.steps.append(f"{fresh} = {text}")
         if number:

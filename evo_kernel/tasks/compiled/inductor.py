@@ -21,12 +21,16 @@ from torch.fx.node import map_aggregate
 from torch.utils import _pytree as pytree
 
 from evo_kernel.errors import LoweringError
+from evo_kernel.tasks.compiled.reading import CONSTANTS
 from evo_kernel.tasks.compiled.stand_in import stand_in
 from evo_kernel.tasks.lowering.trace import Traced, renewed, trace
 
 CUDA = torch.device("cuda", 0)
 TILE = (128, 64, 32)
 """M, N and K of the template tiles that are preferred; M and N differ, so that a grid tells which is which."""
+
+INLINED = 8
+"""Elements of a constant vector that Inductor writes into kernels, at most (`GraphLowering.can_inline_constant`)."""
 
 _SETTINGS: dict[str, Any] = {
     # One plain function per graph, no checks of its inputs, no memory used twice: the judge's plan says all that.
@@ -78,12 +82,15 @@ def generate(
     `fixed`: sizes that are numbers (see `trace`). `templates`: matrix products and convolutions by its Triton templates
     instead of library calls.
     """
+    import torch._inductor.lowering  # noqa: F401  some decompositions (pooling) take it for loaded
     from torch._inductor.decomposition import select_decomp_table
 
     with _quiet():
         traced = trace(reference, inputs, fixed, select_decomp_table())
+        _refuse_random(traced.graph)
+        _refuse_constants(traced.graph)
         try:
-            with stand_in(), _first_choice(), _whole_scans():
+            with stand_in(), _first_choice(), _whole_scans(), _constants_on_cuda():
                 text = _generated(_on_cuda(traced), templates)
         except LoweringError:
             raise
@@ -91,6 +98,28 @@ def generate(
             reason = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:300]}"
             raise LoweringError(f"torch.compile's back end writes no kernels for the reference ({reason}).") from error
     return Generated(renewed(traced), text)
+
+
+def _refuse_random(graph: fx.GraphModule) -> None:
+    """Random numbers of a kernel are never those of its reference, so that no result could be compared."""
+    for node in graph.graph.nodes:
+        drawn = isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+        if drawn and "attention" not in str(node.target):  # attention has the tag for the dropout that it may have
+            raise LoweringError(
+                f"The reference draws random numbers ({node.target}), and a kernel would draw others. Draw them in the "
+                "task's inputs() and pass them as an input (a dropout: its mask), or leave them out of the reference."
+            )
+
+
+def _refuse_constants(graph: fx.GraphModule) -> None:
+    """Tensors that Inductor would keep in its module, outside `run`."""
+    for node in graph.graph.nodes:
+        held = getattr(graph, str(node.target), None) if node.op == "get_attr" else None
+        if isinstance(held, torch.Tensor) and not (held.dim() == 0 or (held.dim() == 1 and len(held) <= INLINED)):
+            raise LoweringError(
+                f"The reference holds a tensor of shape {list(held.shape)} that is no input; torch.compile writes only "
+                f"vectors of up to {INLINED} elements into kernels. {CONSTANTS}"
+            )
 
 
 def _generated(moved: tuple[fx.GraphModule, list[Any], Any], templates: bool) -> str:
@@ -109,7 +138,9 @@ def _generated(moved: tuple[fx.GraphModule, list[Any], Any], templates: bool) ->
             graph.run(*fakes)
             written = graph.codegen()[0]
         if graph.constants:
-            raise LoweringError("The reference holds tensors that are no inputs; torch.compile keeps them outside run.")
+            raise LoweringError(
+                f"torch.compile keeps tensors of the reference that are no inputs outside run. {CONSTANTS}"
+            )
     return str(getattr(written, "value", written))  # with its line map, or plain
 
 
@@ -175,6 +206,16 @@ def _whole_scans() -> Iterator[None]:
 
     ask: Any = ir.Scan.num_splits
     with mock.patch.object(ir.Scan, "num_splits", staticmethod(lambda *given, **named: (ask(*given, **named)[0], 1))):
+        yield
+
+
+@contextlib.contextmanager
+def _constants_on_cuda() -> Iterator[None]:
+    """Vectors that Inductor writes into kernels are traced on the CPU; what follows from them is not computed there."""
+    from torch._inductor import lowering
+
+    write: Any = lowering.tensor
+    with mock.patch.object(lowering, "tensor", lambda data, **given: write(data, **given | {"device": CUDA})):
         yield
 
 

@@ -12,6 +12,7 @@ from evo_kernel.errors import LoweringError
 from evo_kernel.syntax import parse_expression
 from evo_kernel.tasks.compiled.helpers import CALLS, HELPERS, LANGUAGE
 from evo_kernel.tasks.compiled.reading import Raw
+from evo_kernel.tasks.compiled.tidying import tidied, used
 
 BLOCKS = re.compile(r"(X|Y|Z|R\d_)BLOCK$")
 TILES = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M")
@@ -72,7 +73,7 @@ def clean(raw: Raw, tails: Sequence[Sequence[str]], tf32: bool = False) -> Clean
             node.value = ast.Constant(tf32)
     tiles = _tiles(function, tails) if template else {}
     inside = _constants(function)
-    function.body = _used(function.body)
+    function.body = used(tidied(function.body))
     params = tuple(arg.arg for arg in function.args.args if arg.annotation is None)
     constexprs = [arg.arg for arg in function.args.args if arg.annotation is not None]
     knobs: dict[str, int] = dict(tiles)
@@ -183,35 +184,6 @@ def _tiles(function: ast.FunctionDef, tails: Sequence[Sequence[str]]) -> dict[st
         if not (isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name) and n.target.id in taken)
     ]  # fmt: skip
     return taken
-
-
-def _used(body: list[ast.stmt]) -> list[ast.stmt]:
-    """Without assignments that nothing reads."""
-    while True:
-        module = ast.Module(body, [])
-        read = {n.id for n in ast.walk(module) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
-        dropped = _Unread(read)
-        body = dropped.visit(module).body
-        if not dropped.any:
-            return body
-
-
-class _Unread(ast.NodeTransformer):
-    def __init__(self, read: set[str]) -> None:
-        self._read, self.any = read, False
-
-    def visit_Assign(self, node: ast.Assign) -> Any:
-        match node.targets:
-            case [ast.Name(id=name)] if name not in self._read:
-                self.any = True
-                return None
-        return node
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
-        if isinstance(node.target, ast.Name) and node.target.id not in self._read:
-            self.any = True
-            return None
-        return node
 
 
 def _size(raw: Raw, block: str) -> int:

@@ -10,6 +10,9 @@ from typing import Any
 from evo_kernel.errors import LoweringError
 from evo_kernel.syntax import parse_module
 
+CONSTANTS = "Make them inputs of the task, or do without --first compiled: lowering takes up to 64 constants."
+"""What to do where a reference holds tensors of its own."""
+
 
 @dataclass(frozen=True)
 class Raw:
@@ -54,7 +57,10 @@ def _kernels(tree: ast.Module) -> Iterator[Raw]:
                 ),
             ):
                 if language != "triton" or not isinstance(given, ast.Constant) or not isinstance(given.value, str):
-                    raise LoweringError(f"torch.compile writes {language} code for a part that runs on the CPU.")
+                    raise LoweringError(
+                        "torch.compile leaves a part of the reference to the CPU: what follows from tensors that are "
+                        f"no inputs (torch.tensor(...), constants). {CONSTANTS}"
+                    )
                 yield _raw(name, given.value)
 
 

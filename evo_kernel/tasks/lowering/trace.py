@@ -11,7 +11,6 @@ from __future__ import annotations
 import ast
 import inspect
 import keyword
-import logging
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +29,7 @@ from evo_kernel.errors import LoweringError
 from evo_kernel.syntax import parse_expression
 from evo_kernel.tasks.lowering.composites import Respelled
 from evo_kernel.tasks.lowering.decompositions import decomposition_table
+from evo_kernel.tasks.lowering.failures import VALUES, brief, own_failure, quiet, reads_values
 
 RESERVED = {"torch", "triton", "tl", "math", "run"}
 """Names that the generated module uses itself."""
@@ -186,7 +186,12 @@ def trace(
         return reference(*(next(left) if isinstance(fake, torch.Tensor) else fake for fake in fakes))
 
     table = decomposition_table() if table is None else table
-    graph = _functional(_make_graph(of_tensors, tensors, table), tensors, table)
+    try:
+        graph = _functional(_make_graph(of_tensors, tensors, table), tensors, table)
+    except LoweringError as error:
+        if (failure := own_failure(reference, inputs)) is not None:
+            raise LoweringError(failure) from error
+        raise
     symbols, conditions = _assumptions(environment, names, fakes, graph)
     _refuse_unknown_sizes(graph, symbols)
     return Traced(graph, reference, names, fakes, symbols, conditions, environment)
@@ -203,7 +208,10 @@ def _refuse_unknown_sizes(graph: fx.GraphModule, symbols: Mapping[sympy.Symbol, 
     for node in graph.graph.nodes:
         value = node.meta.get("val")
         for tensor in value if isinstance(value, tuple | list) else (value,):
-            if isinstance(tensor, torch.Tensor):
+            if isinstance(tensor, torch.SymInt | torch.SymFloat | torch.SymBool):
+                if expression_of(tensor).free_symbols - set(symbols):
+                    raise LoweringError(VALUES)
+            elif isinstance(tensor, torch.Tensor):
                 free = set().union(*(expression_of(size).free_symbols for size in tensor.shape))
                 if free - set(symbols):
                     raise LoweringError(
@@ -217,11 +225,8 @@ def _make_graph(
 ) -> fx.GraphModule:
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    quiet = logging.getLogger("torch.fx.experimental.symbolic_shapes")
-    level = quiet.level
-    quiet.setLevel(logging.ERROR)
     try:
-        with Respelled():
+        with quiet(), Respelled():
             traced = make_fx(
                 lambda *arguments: flatten(function(*arguments)),
                 decomposition_table=table,
@@ -229,14 +234,12 @@ def _make_graph(
                 _allow_non_fake_inputs=True,
             )(*fakes)
     except Exception as error:  # whatever the user's reference or the tracer raises means: it cannot be traced
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        if reads_values(error):
+            raise LoweringError(VALUES) from error
         raise LoweringError(
-            f"The reference cannot be traced on fake tensors ({type(error).__name__}: {reason}). Keep it free of "
-            "decisions on tensor values (.item(), if tensor:, nonzero), or give the task a first kernel: SEED = "
-            '"kernel.py".'
+            f"The reference cannot be traced on fake tensors ({brief(error)}). Make it run on tensors without data, or "
+            'give the task a first kernel: SEED = "kernel.py".'
         ) from error
-    finally:
-        quiet.setLevel(level)
     return traced
 
 
