@@ -18,6 +18,8 @@ STOCK_S = 120.0
 """Of one answer of a benchmark's harness, by the clock."""
 STOCK_WORTH_S = 8.0
 """With less time than that left it is not asked; the same command again asks."""
+ENDED = ("budget", "barren")
+"""Why a search ends by itself: it has then tried to confirm its best."""
 HARNESSES = ("kernelbench", "tritonbench")
 SOLUTIONS = "solutions"
 
@@ -87,9 +89,10 @@ class Worker:
             ended = child.order(words, times.deadline, self._halt, times.polite)
         finally:
             child.close()
-        return self._row(one, population, ended)
+        return self._row(one, population, ended, times.polite is not None)
 
-    def _row(self, one: Chosen, population: Path, ended: Ended) -> SuiteRow | None:
+    def _row(self, one: Chosen, population: Path, ended: Ended, timed: bool) -> SuiteRow | None:
+        """`timed`: by the time of the whole command, so that being late is nobody's fault."""
         row = SuiteRow(one.spec, one.label, one.group, "failed")
         told = _told(ended)
         if population.exists():
@@ -97,14 +100,23 @@ class Worker:
                 row = row_of(row, population)
             except Exception as error:  # noqa: BLE001  a file that cannot be read is this task's trouble alone
                 row = replace(row, reason=f"{population} cannot be read: {error}")
-        if told is not None or (self._halt.asked.is_set() and row.correct):
+        if told is not None and told.get("cause") in ENDED:
             return row
+        goes_on = "the same command goes on with it"
         if self._halt.asked.is_set():
-            return None
-        late = f"was ended after {ended.after_s:.0f} s; give it more time"
-        why = late if ended.late else _why(ended.code, ended.err)
-        return replace(row, reason=f"its search did not end well: {why}" if row.correct else why,
-                       status=row.status if row.correct else "failed")  # fmt: skip
+            if row.status == "failed":
+                return None
+            return replace(row, cut=True, reason=row.reason or f"interrupted: {goes_on}")
+        if ended.late and timed:
+            over = f"the time for it was over after {ended.after_s:.0f} s: {goes_on}"
+            return replace(row, cut=True, reason=over, status="waiting" if row.status == "failed" else row.status)
+        if told is not None and not row.correct:
+            return row
+        late = f"was ended after {ended.after_s:.0f} s, long beyond its budget"
+        why = late if ended.late else str(told["stopped"]) if told is not None else _why(ended.code, ended.err)
+        if row.correct:
+            return replace(row, cut=True, reason=f"its search did not end well: {why}; {goes_on}")
+        return replace(row, reason=why, status="failed")
 
     def stock(self, one: Chosen, row: SuiteRow, deadline_s: float) -> SuiteRow:
         """The row with what the benchmark's own harness says of its kernel, where there is time to ask.

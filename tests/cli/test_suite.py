@@ -14,10 +14,10 @@ from typing import ClassVar
 
 import pytest
 
-from evo_kernel.cli import suite_runs
-from evo_kernel.cli.suite_lanes import Child, Halt, Lane, lanes_of
+from evo_kernel.cli import suite_runs, suite_search
+from evo_kernel.cli.suite_lanes import Child, Ended, Halt, Lane, lanes_of
 from evo_kernel.cli.suite_runs import Budget, Clock, SuiteRun
-from evo_kernel.cli.suite_search import Times, _answer
+from evo_kernel.cli.suite_search import Times, Worker, _answer
 from evo_kernel.cli.suite_tasks import Chosen, tasks_of
 from evo_kernel.errors import UserError
 from evo_kernel.observe.document import html, markdown
@@ -60,7 +60,8 @@ class Scripted:
     """A lane's worker that only notes what it is asked to do."""
 
     asked: ClassVar[list[tuple]] = []
-    seconds = 0.0
+    seconds = minutes = 0.0
+    ends: ClassVar[dict[str, tuple[str, bool]]] = {"b": ("failed", False)}  # label -> status, whether it was cut short
 
     def __init__(self, lane: Lane, folder: Path, extra, halt: Halt, device: str) -> None:
         self._lane = lane
@@ -72,7 +73,8 @@ class Scripted:
     def search(self, one: Chosen, times: Times, evaluations: int | None) -> SuiteRow:
         self.asked.append((one.label, round(times.budget / 60, 3), evaluations))
         time.sleep(self.seconds)
-        return SuiteRow(one.spec, one.label, one.group, "failed" if one.label == "b" else "passed", evaluations=9)
+        status, cut = self.ends.get(one.label, ("passed", False))
+        return SuiteRow(one.spec, one.label, one.group, status, evaluations=9, minutes=self.minutes, cut=cut)
 
     def stock(self, one: Chosen, row: SuiteRow, deadline_s: float) -> SuiteRow:
         if row.stock is None and row.correct:
@@ -101,6 +103,8 @@ def test_what_is_done_follows_from_the_lines_of_the_results(tmp_path: Path, aske
     with (tmp_path / "results.jsonl").open("a") as file:
         file.write('{"task": "a.py", "minu')  # killed while it wrote
     assert again(Budget(4, 10, 1), retry=True) == [("b", 4, 10)]
+    before = (tmp_path / "results.jsonl").read_text()
+    assert before.count('"minu\n{"task": "b.py"') == 1  # the unfinished line takes none along
     assert again(Budget(8, 10, 1)) == [("a", 8, 10)]
     assert again(Budget(8, None, 1)) == [("a", 8, None)]
 
@@ -143,8 +147,67 @@ def test_a_time_for_the_whole_command_is_shared_and_what_was_not_reached_comes_f
     assert [label for label, *_ in asked] == list("cdefgh")  # everything has a result: all search on
     asked.clear()
     most = Budget(0.001, None, 1, within_s=60.0)
+    (tmp_path / "capped").mkdir()
     list(SuiteRun(tmp_path / "capped", chosen[:1], most).rows())
     assert asked == [("c", 0.001, None)]  # a minute is not what it may have
+
+
+def test_what_was_cut_short_is_gone_on_with_by_the_same_command(tmp_path: Path, asked, monkeypatch) -> None:
+    one = Chosen("kernelbench:somewhere/level1/1", "level1/1", "level1")
+
+    def again(budget: Budget, status: str, cut: bool) -> list[tuple]:
+        asked.clear()
+        monkeypatch.setattr(Scripted, "ends", {one.label: (status, cut)})
+        list(SuiteRun(tmp_path, [one], budget).rows())
+        return list(asked)
+
+    budget, stock = Budget(0.5, None, 1), (one.label, "stock")
+    monkeypatch.setattr(Scripted, "minutes", 0.78)  # more than its budget, and it has a verdict: still not confirmed
+    assert again(budget, "passed", True) == [(one.label, 0.5, None), stock]
+    assert again(budget, "confirmed", False) == [(one.label, 0.5, None)]
+    assert again(budget, "confirmed", False) == []
+    monkeypatch.setattr(Scripted, "minutes", 0.1)
+    short, other = Budget(0, None, 1, within_s=75), Budget(0, None, 1, within_s=60)
+    assert len(again(short, "passed", True)) == 1
+    first, then = again(other, "confirmed", False)
+    assert first == (one.label, 0.0, None) and then[1] > 0.1  # is confirmed, then searches on
+    assert len(again(other, "waiting", True)) == 1
+    assert len(again(other, "passed", False)) == 1  # nothing was judged before: it is begun again
+
+
+def test_a_result_of_before_says_that_it_was_cut_short_by_being_unconfirmed(tmp_path: Path, asked) -> None:
+    row = {name: value for name, value in vars(SuiteRow("a.py", "a", "g", "passed")).items() if name != "cut"}
+    line = {"task": "a.py", "minutes": 4, "evaluations": None, "row": row}
+    (tmp_path / "results.jsonl").write_text(json.dumps(line) + "\n")
+    for expected in ([("a", 4, None)], []):
+        asked.clear()
+        list(SuiteRun(tmp_path, [Chosen("a.py", "a", "g")], Budget(4, None, 1)).rows())
+        assert asked == expected
+
+
+@pytest.mark.parametrize(
+    ("ended", "timed", "passed", "cut", "status", "reason"),
+    [
+        (Ended(0, '{"cause": "budget"}', ""), True, True, False, "passed", ""),
+        (Ended(130, '{"cause": "interrupted"}', "", late=True, after_s=68), True, True, True, "passed",
+         "the time for it was over after 68 s: the same command goes on with it"),
+        (Ended(-9, "", "", late=True, after_s=68), True, False, True, "waiting", "the time for it was over after 68 s"),
+        (Ended(-9, "", "", late=True, after_s=780), False, False, False, "failed", "ended after 780 s, long beyond"),
+        (Ended(1, "", "error: no such thing"), False, False, False, "failed", "no such thing"),
+        (Ended(1, "", "error: no such thing"), False, True, True, "passed", "did not end well: no such thing"),
+    ],
+)  # fmt: skip
+def test_how_a_search_ended_says_whether_there_is_more_to_do(
+    tmp_path: Path, monkeypatch, ended: Ended, timed: bool, passed: bool, cut: bool, status: str, reason: str
+) -> None:
+    one, population = Chosen("a.py", "a", "g"), tmp_path / "a.db"
+    population.touch()
+    monkeypatch.setattr(
+        suite_search, "row_of", lambda row, path: replace(row, status="passed" if passed else "failed", reason="")
+    )
+    worker = Worker(Lane(), tmp_path, (), Halt(), "cpu")
+    row = worker._row(one, population, ended, timed)
+    assert row is not None and (row.cut, row.status) == (cut, status) and reason in row.reason
 
 
 def test_what_searches_take_beside_their_budget_is_learnt() -> None:
