@@ -240,13 +240,13 @@ class SuiteRun:
 
     def _do(self, worker: Worker, job: Job, waiting: int, clock: Clock) -> Result | None:
         began, row, minutes = time.monotonic(), self._results.row(job.one.spec), job.minutes
-        asks = self.stock and has_harness(job.one)
+        has = has_harness(job.one)
         if job.search:
             searching_s = self._searching_s(job, waiting, clock)
             if searching_s is None:
                 return None
-            if asks:
-                worker.get_ready_to_ask(job.one)
+            if has:
+                worker.get_ready_to_ask(job.one, self.stock)
             self._begun.add(job.one.spec)
             before = row.stock if row is not None else None
             row = worker.search(job.one, self._times(job, searching_s, waiting, clock), job.evaluations)
@@ -260,8 +260,8 @@ class SuiteRun:
             minutes, searching_s = record["minutes"] if record is not None else 0.0, 0.0
         if waiting > 1 and not self.halt.asked.is_set() and clock.left_s > WORTH_S:
             worker.get_ready()  # loads while the harness is asked
-        if row is not None and asks:
-            row = worker.stock(job.one, row, clock.left_s)
+        if row is not None and has:
+            row = (worker.stock if self.stock else worker.write)(job.one, row, clock.left_s)
         if job.search:
             clock.took(time.monotonic() - began, searching_s)
         return Result(job, row, minutes) if row is not None else None
