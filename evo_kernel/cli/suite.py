@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     "--within",
     type=float,
     metavar="SECONDS",
-    help="Of the whole command: every task gets an equal share, and it ends in time. The same command again takes what "
-    "was not reached, then searches on.",
+    help="Of the whole command: every task gets an equal share, and it ends in time. The same command again confirms "
+    "what was cut short, takes what was not reached, then searches on.",
 )
 @click.option("--evaluations", type=int, help="Evaluations for each task, at most, over all turns.")
 @click.option(
