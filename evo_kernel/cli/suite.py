@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     "--within",
     type=float,
     metavar="SECONDS",
-    help="Of the whole command: every task gets an equal share, and it ends in time. The same command again takes what "
-    "was not reached, then searches on.",
+    help="Of the whole command: every task gets an equal share, and it ends in time. The same command again confirms "
+    "what was cut short, takes what was not reached, then searches on.",
 )
 @click.option("--evaluations", type=int, help="Evaluations for each task, at most, over all turns.")
 @click.option(
@@ -97,32 +97,36 @@ def suite(
     """
     began = time.monotonic()
     from evo_kernel.cli.suite_lanes import lanes_of
+    from evo_kernel.cli.suite_results import alone_in
     from evo_kernel.cli.suite_runs import Budget, SuiteRun
     from evo_kernel.cli.suite_tasks import tasks_of
     from evo_kernel.observe import suites
 
     if (minutes is not None and minutes <= 0) or turns < 1 or (evaluations is not None and evaluations < 1):
         raise UserError("a suite needs --minutes above 0, and --turns and --evaluations of 1 or more")
+    if limit is not None and limit < 1:
+        raise UserError("--limit needs 1 or more")
     if within is not None and (within < 60 or turns > 1):
         raise UserError("--within needs 60 seconds or more, and no --turns: repeat the command instead")
     budget = Budget(minutes or (0.0 if within is not None else 3.0), evaluations, turns, within)
     named = ["--config", config_file] if config_file else []
     extra = ["--device", device, *named, *(word for override in overrides for word in ("--set", override))]
     chosen, lanes = tasks_of(suite, only, limit, but), lanes_of(gpus, device)
-    run = SuiteRun(folder, chosen, budget, extra, retry, lanes, device, stock, began)
-    with _halting(run.halt):
-        for row, turn in run.rows():
-            click.echo(_line(row, turn, turns), err=as_json)
-    interrupted, rows = run.halt.asked.is_set(), run.found()
-    title = f"Suite {suite}"
-    data = {"suite": suite, "minutes": minutes, "within_s": within, "interrupted": interrupted} | suites.as_data(rows)
-    written = _write(folder, title, suites.report(title, rows), data)
-    click.echo(
-        json.dumps(data) if as_json else f"\n{written}\nwrote {folder / 'report.md'}, report.html and report.json"
-    )
+    with alone_in(folder):
+        run = SuiteRun(folder, chosen, budget, extra, retry, lanes, device, stock, began)
+        with _halting(run.halt):
+            for row, turn in run.rows():
+                click.echo(_line(row, turn, turns), err=as_json)
+        interrupted, asked, title = run.halt.asked.is_set(), run.found(), f"Suite {suite}"
+        rows = [*asked, *run.others()]
+        data = {"suite": suite, "minutes": minutes, "within_s": within, "interrupted": interrupted}
+        data |= suites.as_data(rows)
+        written = _write(folder, title, suites.report(title, rows), data)
+    told = f"\n{written}\nwrote {folder / 'report.md'}, report.html and report.json"
+    click.echo(json.dumps(data) if as_json else told)
     if interrupted:
         sys.exit(130)
-    if not all(row.correct for row in rows):
+    if not all(row.correct for row in asked):
         sys.exit(1)
 
 

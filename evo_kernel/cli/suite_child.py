@@ -2,7 +2,8 @@
 
 It is started while another still works, so that loading (seconds) is not waited for. It ends with whoever started it,
 its own children with it: when standard input ends. Arguments: cores ("0,1", or empty),
-`search`, or `stock` and a TASK. The order is one line: the words of a command (`search`), or what to ask (`stock`).
+`search`, or `stock` or `write` and a TASK. The order is one line: the words of a command (`search`), or the kernel that
+is to be written as the benchmark's own file, and asked about (`stock`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from evo_kernel.cli.suite_lanes import kill_tree
 
 if TYPE_CHECKING:
+    from evo_kernel.export.kernelbench import Solution
     from evo_kernel.tasks.kernelbench_harness import Heard
 
 _ORDERS: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -34,8 +36,11 @@ def main() -> None:
     threading.Thread(target=_read, daemon=True).start()
     if role == "search":
         _search()
-    else:
+    elif role == "stock":
         _stock(named[0])
+    else:
+        writer, order = _asker(named[0]), _ordered()
+        writer.write(order["kernel"], order["folder"])
 
 
 def _read() -> None:
@@ -78,13 +83,16 @@ def _stock(spec: str) -> None:
     ask: Any = None
     fault = ""
     try:
-        ask = _Kernelbench(spec) if spec.startswith("kernelbench:") else _Tritonbench(spec)
+        ask = _asker(spec)
+        ask.load()
     except EvoKernelError as error:
         fault = str(error)
     order = _ordered()
     began = time.monotonic()
     try:
-        heard = ask(**order) if ask is not None else Heard("no verdict", fault)
+        if ask is not None:
+            ask.write(order["kernel"], order["folder"])
+        heard = ask(**order) if ask is not None and not fault else Heard("no verdict", fault)
     except Exception as error:  # noqa: BLE001  somebody else's harness may raise anything: that is no verdict
         heard = Heard("no verdict", f"its harness failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
     told = asdict(heard) | {"seconds": time.monotonic() - began}
@@ -93,31 +101,48 @@ def _stock(spec: str) -> None:
     os._exit(0)  # threads of the harness, and a context that a kernel has broken, are not waited for
 
 
+def _asker(spec: str) -> _Kernelbench | _Tritonbench:
+    return _Kernelbench(spec) if spec.startswith("kernelbench:") else _Tritonbench(spec)
+
+
 class _Kernelbench:
-    """KernelBench's harness, loaded."""
+    """KernelBench's file of a kernel, and its harness."""
 
     def __init__(self, spec: str) -> None:
         from evo_kernel.tasks.kernelbench import problem_of
-        from evo_kernel.tasks.kernelbench_harness import harness_of, home_of
 
         self._spec = spec
         self._entry, self._source = problem_of(spec.partition(":")[2])
+        self._harness: Any = None
+
+    def load(self) -> None:
+        from evo_kernel.tasks.kernelbench_harness import harness_of, home_of
+
         self._harness = harness_of(home_of(self._entry.path))
 
-    def __call__(self, kernel: str, folder: str, device: str, expected_us: float | None) -> Heard:
-        from evo_kernel.export.kernelbench import Solution
-        from evo_kernel.tasks.kernelbench import places, skeleton
-        from evo_kernel.tasks.kernelbench_harness import at_sizes, hear, timed_within
-
-        solution = Solution(self._entry.level, self._entry.number, kernel, skeleton(self._source), places(self._spec))
+    def write(self, kernel: str, folder: str) -> None:
+        solution = self._solution(kernel)
         path = Path(folder) / solution.file_name(0)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(solution.text(), encoding="utf-8")
+
+    def __call__(self, kernel: str, folder: str, device: str, expected_us: float | None) -> Heard:
+        from evo_kernel.tasks.kernelbench import skeleton
+        from evo_kernel.tasks.kernelbench_harness import at_sizes, hear, timed_within
+
+        del folder
+        solution = self._solution(kernel)
         if device == "cuda":
             return hear(self._harness, self._source, solution.text(), device, timed_within(expected_us))
         small = at_sizes(self._source, str(self._entry.path), self._small())
         made = replace(solution, skeleton=skeleton(small))
         return hear(self._harness, small, made.text(), device)
+
+    def _solution(self, kernel: str) -> Solution:
+        from evo_kernel.export.kernelbench import Solution
+        from evo_kernel.tasks.kernelbench import places, skeleton
+
+        return Solution(self._entry.level, self._entry.number, kernel, skeleton(self._source), places(self._spec))
 
     def _small(self) -> Any:
         from evo_kernel.tasks.loading import load
@@ -130,24 +155,30 @@ class _Tritonbench:
     """TritonBench's two steps: the script runs (call), and prints what the reference's prints (execution)."""
 
     def __init__(self, spec: str) -> None:
-        from evo_kernel.tasks import printing, tritonbench_solved  # noqa: F401
-
-        self._rest = spec.partition(":")[2]
-
-    def __call__(self, kernel: str, folder: str, device: str, expected_us: float | None) -> Heard:
-        from evo_kernel.cli.importing import _export_tritonbench
-        from evo_kernel.export.tritonbench import PREDICTIONS
-        from evo_kernel.tasks.kernelbench_harness import Heard
-        from evo_kernel.tasks.printing import printed
         from evo_kernel.tasks.tritonbench import problem_of
 
-        del expected_us
-        notes: list[str] = []
-        path = problem_of(self._rest)[0].path
-        written = Path(folder) / f"{path.stem}.py"
-        for name in (path.name, PREDICTIONS):  # of an earlier kernel
+        self._rest = spec.partition(":")[2]
+        self._path = problem_of(self._rest)[0].path
+        self._notes: list[str] = []
+
+    def load(self) -> None:
+        from evo_kernel.tasks import printing, tritonbench_solved  # noqa: F401
+
+    def write(self, kernel: str, folder: str) -> None:
+        from evo_kernel.cli.importing import _export_tritonbench
+        from evo_kernel.export.tritonbench import PREDICTIONS
+
+        for name in (self._path.name, PREDICTIONS):  # of an earlier kernel
             (Path(folder) / name).unlink(missing_ok=True)
-        _export_tritonbench(self._rest, kernel, Path(folder), notes)
+        _export_tritonbench(self._rest, kernel, Path(folder), self._notes)
+
+    def __call__(self, kernel: str, folder: str, device: str, expected_us: float | None) -> Heard:
+        from evo_kernel.tasks.kernelbench_harness import Heard
+        from evo_kernel.tasks.printing import printed
+
+        del kernel, expected_us
+        path, notes = self._path, self._notes
+        written = Path(folder) / f"{path.stem}.py"
         (found,) = printed(path, [written], device)
         if not found.steady:
             return Heard("no verdict", found.sentence, notes=tuple(notes))

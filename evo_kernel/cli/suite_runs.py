@@ -1,31 +1,29 @@
 """The searches of a suite: processes in lanes, so that no task can end another, and a file that remembers them.
 
-`results.jsonl` in the suite's folder gets one line for each result, by one writer, and is only appended to. What is
-done follows from it: the same command again skips what had its budget, and a larger budget resumes the populations.
+What is done follows from the results: the same command again skips what had its budget and ended by itself, goes on
+with what was cut short, and a larger budget resumes the populations.
 """
 
 from __future__ import annotations
 
-import json
 import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from evo_kernel.cli.suite_lanes import INTERRUPTED_S, Halt, Lane
+from evo_kernel.cli.suite_results import Results
 from evo_kernel.cli.suite_search import Times, Worker, has_harness, searched_s
 from evo_kernel.cli.suite_tasks import Chosen
-from evo_kernel.errors import UserError
-from evo_kernel.observe.protocols import NONE, stock_of
+from evo_kernel.observe.protocols import NONE
 from evo_kernel.observe.suites import SuiteRow
 
 GRACE_S = 600.0
 """What a search may take beyond its budget: loading, the first kernel, baselines, confirming what it found."""
-RESULTS = "results.jsonl"
 ENDING_S = 4.0  # of --within: the report
 LEAST_SEARCH_S = 5.0  # of --within: what a search gets, however little there is
 CLOSING_S = 12.0  # of --within: before its end a search is asked to end as by ^C
@@ -57,6 +55,7 @@ class Job:
     minutes: float = 0.0
     evaluations: int | None = None
     search: bool = True
+    confirm: bool = False  # resumed only to be confirmed
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,7 @@ class Clock:
 
 @dataclass
 class SuiteRun:
-    """All searches of a suite in its folder. Raises UserError where the folder cannot be made."""
+    """All searches of a suite in its folder, of which this process is the only writer (`suite_results.alone_in`)."""
 
     folder: Path
     chosen: Sequence[Chosen]
@@ -118,76 +117,90 @@ class SuiteRun:
     halt: Halt = field(default_factory=Halt)
 
     def __post_init__(self) -> None:
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(
-                f"{self.folder} cannot be made ({error.strerror}): name another folder with --to"
-            ) from error
-        self._results = self.folder / RESULTS
-        self._records = self._read()
-        if self.retry:
-            self._records = {task: one for task, one in self._records.items() if one["row"]["status"] != "failed"}
+        self._results = Results(self.folder, self.retry)
+        self._begun: set[str] = set()
 
     def rows(self) -> Iterator[tuple[SuiteRow, int]]:
         """Do what is left to do, in lanes; each result as it comes, with its turn."""
-        if self.budget.within_s is not None:
-            yield from self._round(self._sharing(), 1)
+        if self.budget.within_s is None:
+            for turn in range(1, self.budget.turns + 1):
+                yield from self._round(self._jobs(*self.budget.until(turn)), turn, Clock(None, 1))
             return
-        for turn in range(1, self.budget.turns + 1):
-            yield from self._round(self._jobs(*self.budget.until(turn)), turn)
+        left, others = self._ending(), self._sharing()
+        lanes = max(1, min(len(self.lanes), len(left) + len(others)))
+        clock = Clock(self.began + self.budget.within_s - ENDING_S, lanes)
+        yield from self._round(left, 1, clock, len(others))
+        yield from self._round(self._sharing(), 1, clock)
 
     def found(self) -> list[SuiteRow]:
-        """The latest of every task; what has not been reached is waiting."""
-        return [
-            self._known(one)
-            or SuiteRow(one.spec, one.label, one.group, "waiting", "not reached yet: the same command goes on")
-            for one in self.chosen
-        ]
+        """The latest of every task; what has no result is waiting."""
+        return [self._results.row(one.spec) or self._waiting(one) for one in self.chosen]
+
+    def others(self) -> list[SuiteRow]:
+        """Of tasks that are not chosen this time."""
+        labels = {one.label for one in self.chosen}
+        return [row for row in self._results.every_row() if row.label not in labels]
+
+    def _waiting(self, one: Chosen) -> SuiteRow:
+        begun = one.spec in self._begun or (self.folder / one.population).exists()
+        why = "under way when the command ended, nothing was judged yet" if begun else "not reached yet"
+        return SuiteRow(one.spec, one.label, one.group, "waiting", f"{why}: the same command goes on")
 
     def _jobs(self, minutes: float, evaluations: int | None) -> list[Job]:
         every = [Job(one, minutes, evaluations, not self._done(one, minutes, evaluations)) for one in self.chosen]
         return [job for job in every if job.search or self._lacks_stock(job.one)]
 
+    def _ending(self) -> list[Job]:
+        """For a command with a time of its own, first: what an earlier one left to confirm, or to ask about."""
+        jobs = []
+        for one in self.chosen:
+            row = self._results.row(one.spec)
+            if row is not None and row.cut and row.status == "passed":
+                jobs.append(Job(one, self.budget.minutes, self.budget.evaluations, confirm=True))
+            elif self._lacks_stock(one):
+                jobs.append(Job(one, search=False))
+        return jobs
+
     def _sharing(self) -> list[Job]:
-        """For a command with a time of its own: what has no result yet, or all once more where everything has one."""
-        able = [one for one in self.chosen if (row := self._known(one)) is None or row.status != "failed"]
-        new = [one for one in able if one.spec not in self._records]
-        asked = [Job(one, search=False) for one in able if one not in new and self._lacks_stock(one)]
-        searched = new if new or asked else [one for one in able if not self._had_most(one)]
-        return [*asked, *(Job(one, self.budget.minutes, self.budget.evaluations) for one in searched)]
+        """Then: what has no result yet or was cut short before, or all once more where everything has one."""
+        rows = {one: self._results.row(one.spec) for one in self.chosen}
+        able = [one for one, row in rows.items() if row is None or row.status != "failed"]
+        new = [one for one in able if rows[one] is None]
+        cut = [one for one in able if (row := rows[one]) is not None and row.cut and not row.correct]
+        searched = [*new, *cut]
+        if all((row := rows[one]) is not None and row.status == "waiting" for one in searched):  # it may always be so
+            searched += [one for one in able if one not in searched and not self._had_most(one)]
+        return [Job(one, self.budget.minutes, self.budget.evaluations) for one in searched]
 
     def _had_most(self, one: Chosen) -> bool:
-        return bool(self.budget.minutes) and self._records[one.spec]["minutes"] >= 0.9 * self.budget.minutes
-
-    def _known(self, one: Chosen) -> SuiteRow | None:
-        record = self._records.get(one.spec)
-        return _row(record["row"]) if record is not None else None
+        record = self._results.get(one.spec)
+        return bool(self.budget.minutes and record and record["minutes"] >= 0.9 * self.budget.minutes)
 
     def _lacks_stock(self, one: Chosen) -> bool:
-        row = self._known(one)
+        row = self._results.row(one.spec)
         if not self.stock or row is None or not row.correct or not has_harness(one):
             return False
         return row.stock is None or (self.retry and row.stock.verdict == NONE)
 
     def _done(self, one: Chosen, minutes: float, evaluations: int | None) -> bool:
-        record = self._records.get(one.spec)
-        if record is None:
+        record, row = self._results.get(one.spec), self._results.row(one.spec)
+        if record is None or row is None:
             return False
-        if record["row"]["status"] == "failed":
+        if row.status == "failed":
             return True  # until --retry
+        if row.cut:
+            return False
         had = record["evaluations"]
         enough = had is None or (evaluations is not None and evaluations <= had)
         return enough and minutes <= record["minutes"] + 1e-9
 
-    def _round(self, jobs: Sequence[Job], turn: int) -> Iterator[tuple[SuiteRow, int]]:
-        """All jobs once. What a lane raises ends the others and is raised here."""
+    def _round(self, jobs: Sequence[Job], turn: int, clock: Clock, behind: int = 0) -> Iterator[tuple[SuiteRow, int]]:
+        """All jobs once; `behind`: jobs of a next round. What a lane raises ends the others and is raised here."""
         waiting, results = deque(jobs), queue.Queue[Result | BaseException]()
         lanes = list(self.lanes)[: max(1, len(jobs))] if jobs else []
-        within = self.budget.within_s
-        clock = Clock(None if within is None else self.began + within - ENDING_S, max(1, len(lanes)))
         threads = [
-            threading.Thread(target=self._work, args=(lane, waiting, results, clock), daemon=True) for lane in lanes
+            threading.Thread(target=self._work, args=(lane, waiting, results, clock, behind), daemon=True)
+            for lane in lanes
         ]
         for thread in threads:
             thread.start()
@@ -207,7 +220,7 @@ class SuiteRun:
         if fault is not None:
             raise fault
 
-    def _work(self, lane: Lane, waiting: deque[Job], results: queue.Queue[Any], clock: Clock) -> None:
+    def _work(self, lane: Lane, waiting: deque[Job], results: queue.Queue[Any], clock: Clock, behind: int) -> None:
         """The life of a lane."""
         worker = Worker(lane, self.folder, self.extra, self.halt, self.device)
         try:
@@ -216,7 +229,7 @@ class SuiteRun:
                     job = waiting.popleft()
                 except IndexError:
                     return
-                result = self._do(worker, job, 1 + len(waiting), clock)
+                result = self._do(worker, job, 1 + len(waiting) + behind, clock)
                 if result is not None:
                     results.put(result)
         # Not handled here: carried to the thread that reads the results.
@@ -226,14 +239,15 @@ class SuiteRun:
             worker.close()
 
     def _do(self, worker: Worker, job: Job, waiting: int, clock: Clock) -> Result | None:
-        began, row, minutes = time.monotonic(), self._known(job.one), job.minutes
-        asks = self.stock and has_harness(job.one)
+        began, row, minutes = time.monotonic(), self._results.row(job.one.spec), job.minutes
+        has = has_harness(job.one)
         if job.search:
             searching_s = self._searching_s(job, waiting, clock)
             if searching_s is None:
                 return None
-            if asks:
-                worker.get_ready_to_ask(job.one)
+            if has:
+                worker.get_ready_to_ask(job.one, self.stock)
+            self._begun.add(job.one.spec)
             before = row.stock if row is not None else None
             row = worker.search(job.one, self._times(job, searching_s, waiting, clock), job.evaluations)
             if row is None:
@@ -242,11 +256,12 @@ class SuiteRun:
             if clock.limited or self.halt.asked.is_set():
                 minutes = row.minutes
         else:
-            minutes, searching_s = self._records[job.one.spec]["minutes"], 0.0
+            record = self._results.get(job.one.spec)
+            minutes, searching_s = record["minutes"] if record is not None else 0.0, 0.0
         if waiting > 1 and not self.halt.asked.is_set() and clock.left_s > WORTH_S:
             worker.get_ready()  # loads while the harness is asked
-        if row is not None and asks:
-            row = worker.stock(job.one, row, clock.left_s)
+        if row is not None and has:
+            row = (worker.stock if self.stock else worker.write)(job.one, row, clock.left_s)
         if job.search:
             clock.took(time.monotonic() - began, searching_s)
         return Result(job, row, minutes) if row is not None else None
@@ -257,6 +272,8 @@ class SuiteRun:
             return job.minutes * 60
         if clock.left_s < WORTH_S:
             return None
+        if job.confirm:
+            return 0.0
         searching_s = max(LEAST_SEARCH_S, self._share_s(waiting, clock) - clock.beside_s)
         return min(searching_s, job.minutes * 60) if job.minutes else searching_s
 
@@ -275,33 +292,6 @@ class SuiteRun:
 
     def _keep(self, result: Result) -> None:
         job = result.job
-        had = self._records.get(job.one.spec, {}).get("evaluations")
-        evaluations = job.evaluations if job.search else had
-        record = {
-            "task": job.one.spec,
-            "minutes": result.minutes,
-            "evaluations": evaluations,
-            "row": asdict(result.row),
-        }
-        self._records[job.one.spec] = record
-        with self._results.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
-
-    def _read(self) -> dict[str, dict[str, Any]]:
-        """Task → its latest line; a line that a killed process left unfinished counts as not there."""
-        found: dict[str, dict[str, Any]] = {}
-        if not self._results.exists():
-            return found
-        for line in self._results.read_text(encoding="utf-8").splitlines():
-            try:
-                record = json.loads(line)
-            except ValueError:
-                continue
-            found[record["task"]] = record
-        return found
-
-
-def _row(data: dict[str, Any]) -> SuiteRow:
-    stock = stock_of(data["stock"]) if data.get("stock") else None
-    told: dict[str, Any] = data | {"torch_operations": tuple(data["torch_operations"]), "stock": stock}
-    return SuiteRow(**told)
+        had = self._results.get(job.one.spec) or {}
+        evaluations = job.evaluations if job.search else had.get("evaluations")
+        self._results.keep(job.one.spec, result.minutes, evaluations, result.row)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,6 +18,8 @@ STOCK_S = 120.0
 """Of one answer of a benchmark's harness, by the clock."""
 STOCK_WORTH_S = 8.0
 """With less time than that left it is not asked; the same command again asks."""
+ENDED = ("budget", "barren")
+"""Why a search ends by itself: it has then tried to confirm its best."""
 HARNESSES = ("kernelbench", "tritonbench")
 SOLUTIONS = "solutions"
 
@@ -44,9 +46,9 @@ class Worker:
         if self._ready is None:
             self._ready = Child(self._lane, ["search"])
 
-    def get_ready_to_ask(self, one: Chosen) -> None:
-        """Start loading the harness of a task."""
-        words = ["stock", one.spec]
+    def get_ready_to_ask(self, one: Chosen, ask: bool = True) -> None:
+        """Start loading the harness of a task; or what writes its solution alone."""
+        words = ["stock" if ask else "write", one.spec]
         if self._asker is not None and self._asker.words != tuple(words):
             self._asker.close()
             self._asker = None
@@ -87,9 +89,10 @@ class Worker:
             ended = child.order(words, times.deadline, self._halt, times.polite)
         finally:
             child.close()
-        return self._row(one, population, ended)
+        return self._row(one, population, ended, times.polite is not None)
 
-    def _row(self, one: Chosen, population: Path, ended: Ended) -> SuiteRow | None:
+    def _row(self, one: Chosen, population: Path, ended: Ended, timed: bool) -> SuiteRow | None:
+        """`timed`: by the time of the whole command, so that being late is nobody's fault."""
         row = SuiteRow(one.spec, one.label, one.group, "failed")
         told = _told(ended)
         if population.exists():
@@ -97,14 +100,23 @@ class Worker:
                 row = row_of(row, population)
             except Exception as error:  # noqa: BLE001  a file that cannot be read is this task's trouble alone
                 row = replace(row, reason=f"{population} cannot be read: {error}")
-        if told is not None or (self._halt.asked.is_set() and row.correct):
+        if told is not None and told.get("cause") in ENDED:
             return row
+        goes_on = "the same command goes on with it"
         if self._halt.asked.is_set():
-            return None
-        late = f"was ended after {ended.after_s:.0f} s; give it more time"
-        why = late if ended.late else _why(ended.code, ended.err)
-        return replace(row, reason=f"its search did not end well: {why}" if row.correct else why,
-                       status=row.status if row.correct else "failed")  # fmt: skip
+            if row.status == "failed":
+                return None
+            return replace(row, cut=True, reason=row.reason or f"interrupted: {goes_on}")
+        if ended.late and timed:
+            over = f"the time for it was over after {ended.after_s:.0f} s: {goes_on}"
+            return replace(row, cut=True, reason=over, status="waiting" if row.status == "failed" else row.status)
+        if told is not None and not row.correct:
+            return row
+        late = f"was ended after {ended.after_s:.0f} s, long beyond its budget"
+        why = late if ended.late else str(told["stopped"]) if told is not None else _why(ended.code, ended.err)
+        if row.correct:
+            return replace(row, cut=True, reason=f"its search did not end well: {why}; {goes_on}")
+        return replace(row, reason=why, status="failed")
 
     def stock(self, one: Chosen, row: SuiteRow, deadline_s: float) -> SuiteRow:
         """The row with what the benchmark's own harness says of its kernel, where there is time to ask.
@@ -117,23 +129,37 @@ class Worker:
         row = replace(row, stock=None)
         if source is None or self._halt.asked.is_set() or deadline_s < STOCK_WORTH_S:
             return row
-        scheme = one.spec.partition(":")[0]
-        folder = self._folder / SOLUTIONS / (one.name if scheme == "tritonbench" else "")
         eager_us = row.baselines_us.get("eager", row.best_us or 0.0)
         expected_us = row.best_us + eager_us if row.measured and row.best_us else None
-        order = {
-            "kernel": source.text, "folder": str(folder), "device": self.device, "expected_us": expected_us,
-        }  # fmt: skip
+        more = {"device": self.device, "expected_us": expected_us}
         self.get_ready_to_ask(one)
-        child, self._asker = self._asker, None
-        assert child is not None
-        try:
-            ended = child.order(order, min(STOCK_S, deadline_s), self._halt, interrupted_s=0.0)
-        finally:
-            child.close()
+        ended = self._ordered(one, source, more, deadline_s)
         if self._halt.asked.is_set() and not ended.out.strip():
             return row  # the same command again asks
         return replace(row, stock=_answer(ended, source.sha256))
+
+    def write(self, one: Chosen, row: SuiteRow, deadline_s: float) -> SuiteRow:
+        """The row as it is; its kernel is written as the benchmark's own file, and nobody is asked about it."""
+        source = best_source(self._folder / one.population) if row.correct else None
+        if source is None or deadline_s < STOCK_WORTH_S:
+            return row
+        self.get_ready_to_ask(one, ask=False)
+        ended = self._ordered(one, source, {}, deadline_s)
+        if ended.code and not self._halt.asked.is_set():
+            why = f"its solution was not written: {_why(ended.code, ended.err)}"
+            return replace(row, reason=f"{row.reason}; {why}" if row.reason else why)
+        return row
+
+    def _ordered(self, one: Chosen, source: Source, more: Mapping[str, object], deadline_s: float) -> Ended:
+        """Have who is ready write the kernel's solution, and do what else it is for."""
+        in_one = one.spec.partition(":")[0] == "tritonbench"
+        order = {"kernel": source.text, "folder": str(self._folder / SOLUTIONS / (one.name if in_one else ""))}
+        child, self._asker = self._asker, None
+        assert child is not None
+        try:
+            return child.order(order | dict(more), min(STOCK_S, deadline_s), self._halt, interrupted_s=0.0)
+        finally:
+            child.close()
 
 
 def has_harness(one: Chosen) -> bool:

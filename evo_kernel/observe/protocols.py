@@ -118,14 +118,16 @@ PROTOCOLS = (
 
 @dataclass(frozen=True)
 class Standing:
-    """A group of rows by one protocol. Shares are of all its problems; None where nothing was measured."""
+    """A group of rows by one protocol. Shares are of all its problems but those whose kernel the protocol was not asked
+    about; None where nothing was measured, or nothing asked."""
 
     group: str
     own_only: bool  # a kernel that still calls torch operations counts as none
     protocol: str
     problems: int
-    undecided: int  # kernels that the protocol says nothing about; they count as not correct
-    correct: float
+    not_asked: int  # kernels that it was not asked about; they count nowhere
+    undecided: int  # kernels that it was asked about and says nothing about; they count as not correct
+    correct: float | None
     fast_1: float | None
     fast_2: float | None
     mean_all: float | None
@@ -153,15 +155,18 @@ def _standing(group: str, rows: Sequence[Row], own_only: bool, protocol: Side) -
     good = [row for row in able if protocol.passes(row)]
     ratios = [ratio for row in good if (ratio := protocol.ratio(row)) is not None]
     measured = any(protocol.ratio(row) is not None for row in rows)
-    asked = protocol is not PROTOCOLS[0]
-    count = len(rows)
+    stocks = [row.stock for row in able] if protocol is not PROTOCOLS[0] else []
+    not_asked = stocks.count(None)
+    count = len(rows) - not_asked
+    measured = measured and count > 0
     return Standing(
         group=group,
         own_only=own_only,
         protocol=protocol.name,
-        problems=count,
-        undecided=sum(asked and (row.stock is None or row.stock.verdict == NONE) for row in able),
-        correct=len(good) / count,
+        problems=len(rows),
+        not_asked=not_asked,
+        undecided=sum(stock is not None and stock.verdict == NONE for stock in stocks),
+        correct=len(good) / count if count else None,
         fast_1=sum(ratio > 1 for ratio in ratios) / count if measured else None,
         fast_2=sum(ratio > 2 for ratio in ratios) / count if measured else None,
         mean_all=math.fsum(ratios) / count if measured else None,
@@ -227,7 +232,7 @@ def _cells(row: Row) -> list[str]:
     judge = [row.label, row.status, _times(row.speedup("eager"))]
     stock = row.stock
     if stock is None:
-        return [*judge, "not asked", "-", "-", "-", "-"]
+        return [*judge, "not asked" if row.correct else "-", "-", "-", "-", "-"]
     failed = [factor for factor, correct in stock.scaled.items() if not correct]
     scaled = "-" if not stock.correct or not stock.scaled else f"wrong at {', '.join(failed)}" if failed else CORRECT
     return [
@@ -259,6 +264,8 @@ def _figures(beside: Sequence[Standing]) -> list[tuple[str, list[str]]]:
             ("mean, failures 0", ratios([one.mean_all for one in beside])),
             ("geomean of correct", ratios([one.geomean_correct for one in beside])),
         ]
+    if any(one.not_asked for one in beside):
+        found.append(("not asked", [str(one.not_asked) for one in beside]))
     if any(one.undecided for one in beside):
         found.append(("no verdict", [str(one.undecided) for one in beside]))
     return found

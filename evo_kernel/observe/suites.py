@@ -38,6 +38,7 @@ class SuiteRow:
     torch_operations: tuple[str, ...] = ()
     evaluations: int = 0
     minutes: float = 0.0
+    cut: bool = False  # its search was cut short, before it could confirm its best: there is more to do
     stock: Stock | None = None  # None: its benchmark's harness was not asked, or has none
 
     @property

@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from click.testing import CliRunner
 
-from evo_kernel.cli import suite_runs
-from evo_kernel.cli.suite_lanes import Child, Halt, Lane, lanes_of
+from evo_kernel.cli import suite_runs, suite_search
+from evo_kernel.cli.suite import suite
+from evo_kernel.cli.suite_lanes import Child, Ended, Halt, Lane, lanes_of
+from evo_kernel.cli.suite_results import alone_in
 from evo_kernel.cli.suite_runs import Budget, Clock, SuiteRun
-from evo_kernel.cli.suite_search import Times, _answer
+from evo_kernel.cli.suite_search import Times, Worker, _answer
 from evo_kernel.cli.suite_tasks import Chosen, tasks_of
 from evo_kernel.errors import UserError
 from evo_kernel.observe.document import html, markdown
@@ -60,24 +63,30 @@ class Scripted:
     """A lane's worker that only notes what it is asked to do."""
 
     asked: ClassVar[list[tuple]] = []
-    seconds = 0.0
+    seconds = minutes = 0.0
+    ends: ClassVar[dict[str, tuple[str, bool]]] = {"b": ("failed", False)}  # label -> status, whether it was cut short
 
     def __init__(self, lane: Lane, folder: Path, extra, halt: Halt, device: str) -> None:
         self._lane = lane
 
     def get_ready(self) -> None: ...
-    def get_ready_to_ask(self, one: Chosen) -> None: ...
+    def get_ready_to_ask(self, one: Chosen, ask: bool = True) -> None: ...
     def close(self) -> None: ...
 
     def search(self, one: Chosen, times: Times, evaluations: int | None) -> SuiteRow:
         self.asked.append((one.label, round(times.budget / 60, 3), evaluations))
         time.sleep(self.seconds)
-        return SuiteRow(one.spec, one.label, one.group, "failed" if one.label == "b" else "passed", evaluations=9)
+        status, cut = self.ends.get(one.label, ("passed", False))
+        return SuiteRow(one.spec, one.label, one.group, status, evaluations=9, minutes=self.minutes, cut=cut)
 
     def stock(self, one: Chosen, row: SuiteRow, deadline_s: float) -> SuiteRow:
         if row.stock is None and row.correct:
             self.asked.append((one.label, "stock"))
             row = replace(row, stock=Stock(CORRECT, kernel="k"))
+        return row
+
+    def write(self, one: Chosen, row: SuiteRow, deadline_s: float) -> SuiteRow:
+        self.asked.append((one.label, "written"))
         return row
 
 
@@ -101,6 +110,8 @@ def test_what_is_done_follows_from_the_lines_of_the_results(tmp_path: Path, aske
     with (tmp_path / "results.jsonl").open("a") as file:
         file.write('{"task": "a.py", "minu')  # killed while it wrote
     assert again(Budget(4, 10, 1), retry=True) == [("b", 4, 10)]
+    before = (tmp_path / "results.jsonl").read_text()
+    assert before.count('"minu\n{"task": "b.py"') == 1  # the unfinished line takes none along
     assert again(Budget(8, 10, 1)) == [("a", 8, 10)]
     assert again(Budget(8, None, 1)) == [("a", 8, None)]
 
@@ -108,7 +119,7 @@ def test_what_is_done_follows_from_the_lines_of_the_results(tmp_path: Path, aske
 def test_a_kernel_without_a_stock_verdict_gets_one_and_is_not_searched_again(tmp_path: Path, asked) -> None:
     one = Chosen("kernelbench:somewhere/level1/1", "level1/1", "level1")
     list(SuiteRun(tmp_path, [one], Budget(1, None, 1), stock=False).rows())
-    assert asked == [("level1/1", 1, None)]
+    assert asked == [("level1/1", 1, None), ("level1/1", "written")]
     asked.clear()
     run = SuiteRun(tmp_path, [one], Budget(1, None, 1))
     list(run.rows())
@@ -143,8 +154,83 @@ def test_a_time_for_the_whole_command_is_shared_and_what_was_not_reached_comes_f
     assert [label for label, *_ in asked] == list("cdefgh")  # everything has a result: all search on
     asked.clear()
     most = Budget(0.001, None, 1, within_s=60.0)
+    (tmp_path / "capped").mkdir()
     list(SuiteRun(tmp_path / "capped", chosen[:1], most).rows())
     assert asked == [("c", 0.001, None)]  # a minute is not what it may have
+
+
+def test_what_was_cut_short_is_gone_on_with_by_the_same_command(tmp_path: Path, asked, monkeypatch) -> None:
+    one = Chosen("kernelbench:somewhere/level1/1", "level1/1", "level1")
+
+    def again(budget: Budget, status: str, cut: bool) -> list[tuple]:
+        asked.clear()
+        monkeypatch.setattr(Scripted, "ends", {one.label: (status, cut)})
+        list(SuiteRun(tmp_path, [one], budget).rows())
+        return list(asked)
+
+    budget, stock = Budget(0.5, None, 1), (one.label, "stock")
+    monkeypatch.setattr(Scripted, "minutes", 0.78)  # more than its budget, and it has a verdict: still not confirmed
+    assert again(budget, "passed", True) == [(one.label, 0.5, None), stock]
+    assert again(budget, "confirmed", False) == [(one.label, 0.5, None)]
+    assert again(budget, "confirmed", False) == []
+    monkeypatch.setattr(Scripted, "minutes", 0.1)
+    short, other = Budget(0, None, 1, within_s=75), Budget(0, None, 1, within_s=60)
+    assert len(again(short, "passed", True)) == 1
+    first, then = again(other, "confirmed", False)
+    assert first == (one.label, 0.0, None) and then[1] > 0.1  # is confirmed, then searches on
+    assert len(again(other, "waiting", True)) == 1
+    assert len(again(other, "passed", False)) == 1  # nothing was judged before: it is begun again
+
+
+def test_one_suite_a_folder_and_its_report_keeps_what_it_knows_of_tasks_that_are_not_chosen(
+    tmp_path: Path, asked
+) -> None:
+    chosen = [Chosen("a.py", "a", "g"), Chosen("b.py", "b", "g")]
+    own, refused = tmp_path / "of/its/own", rf"process {os.getpid()} on .*--to"
+    with alone_in(own), pytest.raises(UserError, match=refused), alone_in(own):
+        raise AssertionError("two at once")
+    with alone_in(tmp_path):
+        list(SuiteRun(tmp_path, chosen, Budget(4, None, 1)).rows())
+    with alone_in(tmp_path):
+        narrower = SuiteRun(tmp_path, [chosen[0], Chosen("c.py", "c", "g")], Budget(4, None, 1), retry=True)
+    assert [row.label for row in narrower.others()] == ["b"]
+    (tmp_path / "c.db").touch()
+    assert narrower.found()[1].reason.startswith("under way when the command ended")
+
+
+def test_a_result_of_before_says_that_it_was_cut_short_by_being_unconfirmed(tmp_path: Path, asked) -> None:
+    row = {name: value for name, value in vars(SuiteRow("a.py", "a", "g", "passed")).items() if name != "cut"}
+    line = {"task": "a.py", "minutes": 4, "evaluations": None, "row": row}
+    (tmp_path / "results.jsonl").write_text(json.dumps(line) + "\n")
+    for expected in ([("a", 4, None)], []):
+        asked.clear()
+        list(SuiteRun(tmp_path, [Chosen("a.py", "a", "g")], Budget(4, None, 1)).rows())
+        assert asked == expected
+
+
+@pytest.mark.parametrize(
+    ("ended", "timed", "passed", "cut", "status", "reason"),
+    [
+        (Ended(0, '{"cause": "budget"}', ""), True, True, False, "passed", ""),
+        (Ended(130, '{"cause": "interrupted"}', "", late=True, after_s=68), True, True, True, "passed",
+         "the time for it was over after 68 s: the same command goes on with it"),
+        (Ended(-9, "", "", late=True, after_s=68), True, False, True, "waiting", "the time for it was over after 68 s"),
+        (Ended(-9, "", "", late=True, after_s=780), False, False, False, "failed", "ended after 780 s, long beyond"),
+        (Ended(1, "", "error: no such thing"), False, False, False, "failed", "no such thing"),
+        (Ended(1, "", "error: no such thing"), False, True, True, "passed", "did not end well: no such thing"),
+    ],
+)  # fmt: skip
+def test_how_a_search_ended_says_whether_there_is_more_to_do(
+    tmp_path: Path, monkeypatch, ended: Ended, timed: bool, passed: bool, cut: bool, status: str, reason: str
+) -> None:
+    one, population = Chosen("a.py", "a", "g"), tmp_path / "a.db"
+    population.touch()
+    monkeypatch.setattr(
+        suite_search, "row_of", lambda row, path: replace(row, status="passed" if passed else "failed", reason="")
+    )
+    worker = Worker(Lane(), tmp_path, (), Halt(), "cpu")
+    row = worker._row(one, population, ended, timed)
+    assert row is not None and (row.cut, row.status) == (cut, status) and reason in row.reason
 
 
 def test_what_searches_take_beside_their_budget_is_learnt() -> None:
@@ -209,6 +295,14 @@ def test_a_harness_that_crashes_or_hangs_gives_no_verdict_and_leaves_nobody(tmp_
     )  # fmt: skip
 
 
+def test_a_solution_is_written_without_asking_and_without_a_harness(tmp_path: Path) -> None:
+    spec = f"kernelbench:{checkout(tmp_path / 'checkout')}/level1/1"
+    ended = Child(Lane(), ["write", spec]).order({"kernel": ORDER["kernel"], "folder": f"{tmp_path}/out"}, 60.0, Halt())
+    assert ended.code == 0, ended.err
+    (written,) = (tmp_path / "out").iterdir()
+    assert written.name == "level_1_problem_1_sample_0_kernel.py" and "class ModelNew" in written.read_text()
+
+
 def test_a_suite_that_is_killed_leaves_nobody_behind(tmp_path: Path) -> None:
     root = checkout(tmp_path)
     package = add_harness(root, HANGS)
@@ -262,7 +356,13 @@ def test_protocols_are_told_side_by_side_and_where_they_disagree() -> None:
     assert (stock.correct, stock.fast_1, stock.mean_all, stock.undecided) == (0.4, 0.2, pytest.approx(0.7), 1)
     assert (scaled.correct, scaled.fast_1, scaled.geomean_correct) == (0.2, 0.0, pytest.approx(0.5))
     assert list(disagreements(rows).values()) == [["refused"], ["not scaled"], ["not scaled"]]
+    later = [*rows, row("later", None)]  # there was no time to ask
+    judge, stock = standings(later)[:2]
+    assert (judge.correct, judge.not_asked) == (pytest.approx(5 / 6), 0)
+    assert (stock.correct, stock.not_asked, stock.undecided) == (0.4, 1, 1)
+    assert "| level1 | 6 | any | not asked | 0 | 1 | 1 |" in markdown(report("S", later))
     written = markdown(report("S", rows))
+    assert "not asked" not in written
     assert "| level1 | 5 | any | fast\\_1 | 80 % | 20 % | 0 % |" in written
     assert "They disagree about 2 of the 3 kernels that all of them looked at." in written
     assert "| late | stock: its harness took longer than 120 s and was ended |" in written
@@ -305,3 +405,5 @@ def test_mistakes_say_what_and_what_to_do(tmp_path: Path) -> None:
         tasks_of(f"kernelbench:{root}", ["level7/*"], None)
     with pytest.raises(UserError, match="there is no suite 'nowhere'"):
         tasks_of("nowhere", [], None)
+    ended = CliRunner().invoke(suite, ["builtin", "--to", str(tmp_path / "out"), "--limit", "0"])
+    assert isinstance(ended.exception, UserError) and "--limit needs 1" in str(ended.exception)
