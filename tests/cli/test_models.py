@@ -53,7 +53,7 @@ class Walker(ScriptedOperator):
 
 @pytest.fixture
 def walker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operating.plugins, "factory", lambda group, name: lambda: Walker(name=name))
+    monkeypatch.setattr(operating.plugins, "factory", lambda group, name, own: lambda: Walker(name=name))
 
 
 def rows(file: Path, sql: str) -> list[tuple]:
