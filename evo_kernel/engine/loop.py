@@ -28,6 +28,9 @@ from evo_kernel.types import (
     Status,
 )
 
+FIRST = 1
+"""The candidate that every population begins with: the task's first kernel."""
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -247,7 +250,8 @@ class Engine:
         source = recorded.proposal.source
         tuned = self._apply_knobs(source, knobs) if knobs else source
         evaluation = self._steady.evaluate(tuned, purpose, anew, against)
-        if evaluation.passed and (reason := evaluation.refutation):  # right, but promoted by the pairs alone
+        refutation = evaluation.refutation_of_first if recorded.candidate == FIRST else evaluation.refutation
+        if evaluation.passed and (reason := refutation):  # right, but promoted by the pairs alone
             evaluation = replace(evaluation, status=Status.REFUTED, reason=reason, score=None)
         if self._aborted.is_set() and not evaluation.passed:  # cut off by us: no verdict, it stays pending
             return Spent.of(None, evaluation)
@@ -269,11 +273,16 @@ class Engine:
 
     def _confirm(self) -> None:
         """Try the best on the hidden cases, side by side with the champion. One that does not stand is refuted, and the
-        next takes its place."""
-        for _ in range(self._settings.confirmations):
+        next takes its place; where none stands, the first kernel is tried last."""
+        tried: set[int] = set()
+        for left in reversed(range(self._settings.confirmations)):
             best, champion = self._population.best(), self._population.champion()
+            if (best is None or left == 0) and champion is None and FIRST not in tried:
+                first = self._population.relative(FIRST)
+                best = first if first.evaluation is not None and first.evaluation.passed else best
             if best is None or self._aborted.is_set() or (champion and champion.candidate == best.candidate):
                 return
+            tried.add(best.candidate)
             recorded = self._population.recorded(best.candidate)
             against = champion.as_scored(self._apply_knobs).source if champion is not None else None
             self._ledger.charge(self._judge_and_tell(recorded, Purpose.CONFIRM, best.knobs, against=against))

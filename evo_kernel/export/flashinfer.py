@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from evo_kernel.errors import UserError
+from evo_kernel.export.standalone import standalone
 
 
 def solution(definition: str, kernel: str, author: str, hardware: str) -> dict[str, Any]:
@@ -24,7 +25,7 @@ def solution(definition: str, kernel: str, author: str, hardware: str) -> dict[s
             "dependencies": [],
             "destination_passing_style": False,
         },
-        "sources": [{"path": "kernel.py", "content": kernel}],
+        "sources": [{"path": "kernel.py", "content": standalone(kernel)}],
     }
 
 

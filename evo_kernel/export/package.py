@@ -21,6 +21,7 @@ from typing import Any
 
 from evo_kernel.errors import UserError
 from evo_kernel.export.readme import readme
+from evo_kernel.export.standalone import standalone
 from evo_kernel.types import Source
 
 SHIPPED = Path(__file__).parent / "shipped"
@@ -96,7 +97,7 @@ def module_files(package: Package) -> dict[str, str]:
         **{path: (SHIPPED / path).read_text(encoding="utf-8") for path in RUNTIME},
         "__init__.py": _init(package),
         "provenance.json": json.dumps(package.provenance, indent=1) + "\n",
-        **{f"kernels/{name}.py": source.text for name, source in package.kernels.items()},
+        **{f"kernels/{name}.py": standalone(source.text) for name, source in package.kernels.items()},
         **{f"tasks/{path}": text for path, text in package.tasks.items()},
         **{f"plans/{name}.plan": text for name, text in package.plans.items()},
     }

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evo_kernel.errors import UserError
+from evo_kernel.export.standalone import standalone
 from evo_kernel.syntax import parse_module
 
 PREDICTIONS = "predictions.jsonl"
@@ -88,7 +89,7 @@ class Solution:
         """The module that is predicted."""
         others = "".join(f"\n\n@_of_the_reference\ndef {name}():\n    ...\n" for name in self.others())
         return (
-            f"{_HEAD}\n\ndef _kernel():\n    return {_quoted(self.kernel)}\n"
+            f"{_HEAD}\n\ndef _kernel():\n    return {_quoted(standalone(self.kernel))}\n"
             f"\n\ndef _reference():\n    return {_quoted(self.reference)}\n{others}\n\n{self._defined()}"
         )
 

@@ -1,8 +1,9 @@
 """What a kernel is held against: the functions that a task lists, and `torch.compile` of its reference.
 
 All are timed by the clock of plans, as graphs. One that cannot run here is told by its name and never ends a search. A
-task whose reference gains nothing from compiling, or takes minutes to, says `reference.compiled_baseline = False`; a
-listed function may say `function.deadline_s = 30`. cuDNN looks for its fastest convolution by trying (`searching`).
+task whose reference gains nothing from compiling, or takes minutes to, says `reference.compiled_baseline = False`; one
+that has a form of its own for it (a benchmark's module, compiled) names that function there. A listed function may say
+`function.deadline_s = 30`. cuDNN looks for its fastest convolution by trying (`searching`).
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ def baseline_function(task: Task, name: str) -> Callable[..., Any]:
     if name != COMPILED:
         raise KeyError(name)
     torch.compiler.reset()  # one shape at a time: no guard of an earlier case, and no limit on recompiling
-    return torch.compile(task.reference_function, dynamic=False)
+    own = getattr(task.reference_function, "compiled_baseline", None)
+    return own if callable(own) else torch.compile(task.reference_function, dynamic=False)
 
 
 @contextlib.contextmanager

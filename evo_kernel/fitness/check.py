@@ -237,9 +237,10 @@ def _moved(value: Input, units: float, pattern: int) -> Input:
     if not isinstance(value, torch.Tensor) or not value.is_floating_point():
         return value
     unit = torch.finfo(torch.float64 if value.dtype == torch.float64 else torch.float32).eps / 2
-    generator = torch.Generator("cpu").manual_seed(20240229 + pattern)
-    signs = torch.randint(0, 2, value.shape, generator=generator, dtype=torch.int8).to(value.device)
-    return value.double() * (1.0 + unit * units * (2.0 * signs - 1.0))
+    generator = torch.Generator(value.device).manual_seed(20240229 + pattern)  # the host would take seconds a gigabyte
+    is_up = torch.randint(0, 2, value.shape, generator=generator, dtype=torch.int8, device=value.device).bool()
+    up, down = torch.tensor([1.0 + unit * units, 1.0 - unit * units], dtype=torch.float64, device=value.device)
+    return value.double() * torch.where(is_up, up, down)
 
 
 def _positive(value: Input) -> Input:

@@ -41,7 +41,7 @@ from evo_kernel.tasks.forms import (
     same_values,
     with_defaults,
 )
-from evo_kernel.tasks.problems import free_bytes, own_numbers
+from evo_kernel.tasks.problems import free_bytes, importable_names, own_numbers
 from evo_kernel.tasks.scripts import APPLY, Found, Metrics, Nothing, Placed, rewritten, silent
 
 CUT = "#" * 146
@@ -255,9 +255,9 @@ class _Run:
 
     def plain(self, reference: ast.Module, path: str) -> dict[str, Any]:
         """The reference part's names."""
-        names: dict[str, Any] = {"__name__": "_evo_kernel_problem", "__file__": path, "print": silent}
+        names = importable_names(path)
+        names |= {"print": silent, "_device": self.device}
         names["torch"] = torch  # some references leave it to their tests to import it
-        names |= {"_device": self.device}
         exec(compile(reference, path, "exec"), names)
         return names
 

@@ -13,9 +13,12 @@ from __future__ import annotations
 import ast
 import contextlib
 import inspect
+import itertools
 import keyword
 import re
+import sys
 import threading
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +40,7 @@ SMALLEST = 8
 """Numbers below this are strides, windows and groups more often than sizes."""
 
 NEEDED = ("Model", "get_inputs", "get_init_inputs")
+_MODULES = itertools.count()
 _UNUSABLE = {"torch", "triton", "tl", "math", "run"}
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
@@ -67,7 +71,7 @@ class Problem:
         """The file's names, executed with some constants set to other values. Its exceptions are the file's own."""
         key = repr(sorted(sizes.items()))
         if key not in self._modules:
-            names: dict[str, Any] = {"__name__": "_evo_kernel_problem", "__file__": self.path}
+            names = importable_names(self.path)
             with _disable_current_modes():
                 for statement in self.statements:
                     exec(compile(ast.Module([statement], []), self.path, "exec"), names)
@@ -128,7 +132,13 @@ class Problem:
         names = self.variant(self.cases[0]).names
         parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
         reference.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
+        reference.compiled_baseline = self.compiled  # pyright: ignore[reportFunctionMemberAccess]
         return reference
+
+    def compiled(self, *values: Any) -> Any:
+        """The reference with its module compiled: how tensors get into the module is nothing that users compile."""
+        with self._lock, torch.no_grad():
+            return self._variant_of(values).compiled(values)
 
     def _variant_of(self, values: Sequence[Any]) -> _Variant:
         if not self._variants:
@@ -174,7 +184,17 @@ class _Variant:
         self.names = _names(self.model, self.count, self.lifted)
         self.fixed = False  # whether other cases have another module, so that a trace must not pass for both
 
+        self._compiled: Callable[..., Any] | None = None
+
     def __call__(self, values: Sequence[Any]) -> Any:
+        return self._computed(self.model, values)
+
+    def compiled(self, values: Sequence[Any]) -> Any:
+        if self._compiled is None:
+            self._compiled = torch.compile(self.model, dynamic=False)
+        return self._computed(self._compiled, values)
+
+    def _computed(self, run: Callable[..., Any], values: Sequence[Any]) -> Any:
         held = values[self.count :]
         if self.fixed:
             for tensor in held:
@@ -183,9 +203,17 @@ class _Variant:
             value = tensor.clone() if lifted.state else tensor
             for place in lifted.places:
                 put(self.model, place, value)
-        result = self.model(*values[: self.count])
+        result = run(*values[: self.count])
         flat = tuple(_flat(result))
         return flat[0] if len(flat) == 1 else flat
+
+
+def importable_names(path: str) -> dict[str, Any]:
+    """The names of a new module for a file's code: importable, for Dynamo imports the module of what it reads."""
+    module = types.ModuleType(f"_evo_kernel_problem_{next(_MODULES)}")
+    module.__file__ = path
+    sys.modules[module.__name__] = module
+    return vars(module)
 
 
 def _with_named_sizes(statements: list[ast.stmt]) -> list[ast.stmt]:

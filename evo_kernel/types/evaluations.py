@@ -179,6 +179,19 @@ class Evaluation:
         itself = all(one.verdict == SAME for one in self._compared(Rival.FIRST, CaseKind.SEARCH))
         if first is not None and first.low <= 1.0 and not itself:
             return f"fresh pairs do not show it faster than the first kernel on the search cases: {first}"
+        return self._slower_than_champion
+
+    @property
+    def refutation_of_first(self) -> str:
+        """The same of the first kernel itself, which claims no gain over itself: its knobs may be no better than
+        those that it is written with, but not worse."""
+        first = self.gain_over(Rival.FIRST, CaseKind.SEARCH)
+        if first is not None and first.high < 1.0:
+            return f"fresh pairs show it slower with these knobs than as it is written: {first}"
+        return self._slower_than_champion
+
+    @property
+    def _slower_than_champion(self) -> str:
         older = self.gain_over(Rival.CHAMPION, CaseKind.CONFIRM)
         if older is not None and older.high < 1.0:
             return f"fresh pairs show it slower than the champion on the confirm cases: {older}"

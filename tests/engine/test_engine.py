@@ -132,6 +132,32 @@ def test_a_gain_that_pairs_do_not_show_makes_no_champion(population) -> None:
     assert sum(" confirm refuted " in line for line in notebook.lines) == 2
 
 
+def test_where_no_gain_stands_the_first_kernel_is_tried_last(population) -> None:
+    """Kernels that memory bounds may all be equal: the first is right all the same, and is confirmed."""
+
+    def answer(source: Source, purpose: Purpose, number: int) -> Evaluation:
+        if purpose is not Purpose.CONFIRM:
+            return scored(source, purpose)
+        found = compared(source, None, 1.0, 1.0)
+        return replace(found, comparisons=tuple(replace(one, low=0.99, high=1.01) for one in found.comparisons))
+
+    notebook = Notebook()
+    search(population, judge=ScriptedJudge(answer), notebook=notebook)
+    champion = population.champion()
+    assert champion is not None and champion.candidate == 1
+    assert sum(" confirm refuted " in line for line in notebook.lines) == QUICK.confirmations - 1
+    search(population, judge=ScriptedJudge(answer), budget=Budget(evaluations=30))
+    assert population.champion().candidate == 1
+
+
+def test_the_first_kernel_with_knobs_that_make_it_slower_is_refuted(population) -> None:
+    def answer(source: Source, purpose: Purpose, number: int) -> Evaluation:
+        return scored(source, purpose) if purpose is not Purpose.CONFIRM else compared(source, None, 0.9, 1.0)
+
+    search(population, judge=ScriptedJudge(answer))
+    assert population.champion() is None
+
+
 def test_a_champion_is_replaced_only_by_what_pairs_do_not_show_slower(population) -> None:
     judge = ScriptedJudge()
     search(population, judge=judge)

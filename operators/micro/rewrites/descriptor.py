@@ -1,7 +1,8 @@
 """Tensor descriptors: tiles of matrices fetched by the tensor memory accelerator (TMA) instead of by every thread.
 
 TMA wants unit inner strides and 16-byte alignment, so `run` tests for them and keeps the old kernel for the rest.
-A descriptor made on the device needs global scratch: whoever launches outside a plan sets `triton.set_allocator`.
+A descriptor made on the device needs global scratch: whoever launches outside a plan sets `triton.set_allocator`, as
+exported kernels do.
 """
 
 from __future__ import annotations
