@@ -1,13 +1,14 @@
 """A process of a suite: it loads what it needs, waits for its order on standard input, and does that one thing.
 
 It is started while another still works, so that loading (seconds) is not waited for. It ends with whoever started it,
-its own children with it: when standard input ends. Arguments: cores ("0,1", or empty),
-`search`, or `stock` or `write` and a TASK. The order is one line: the words of a command (`search`), or the kernel that
-is to be written as the benchmark's own file, and asked about (`stock`).
+its own children with it: when standard input ends. Arguments: cores ("0,1", or empty), then `search` with the TASK to
+come and its device, or `stock` or `write` and a TASK. The order is one line: the words of a command (`search`), or the
+kernel that is to be written as the benchmark's own file, and asked about (`stock`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -35,7 +36,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is under way yet that would have to be kept
     threading.Thread(target=_read, daemon=True).start()
     if role == "search":
-        _search()
+        _search(*named)
     elif role == "stock":
         _stock(named[0])
     else:
@@ -61,12 +62,20 @@ def _ordered() -> Any:
     return json.loads(_ORDERS.get())
 
 
-def _search() -> None:
+def _search(spec: str, device: str) -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from evo_kernel.cli import compose, main, notifying, operating, search, summary  # noqa: F401
+    from evo_kernel.errors import EvoKernelError
+    from evo_kernel.tasks.loading import load
     from evo_kernel.tasks.surveying import warm_up
 
+    if device == "cuda":
+        from evo_kernel.fitness.runners.cuda_runner import load_ahead
+
+        load_ahead(spec)
     warm_up()
+    with contextlib.suppress(EvoKernelError):  # the search will say it
+        load(spec)  # what takes time of it is remembered
     words = _ordered()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = ["evo-kernel", *words]

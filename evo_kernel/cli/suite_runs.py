@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -99,6 +99,29 @@ class Clock:
         with self._lock:
             recent = self._beside[-2 * self._lanes :]
             return sum(recent) / len(recent) if recent else BESIDE_S
+
+
+class Waiting:
+    """Jobs that no lane does yet; a lane may keep its next one, to get ready for it. Thread-safe."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self._jobs, self._kept = deque(jobs), dict[Lane, Job]()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._jobs) + len(self._kept)
+
+    def next(self, lane: Lane) -> Job | None:
+        """The job that this lane will take; None where none is left."""
+        with self._lock:
+            if lane not in self._kept and self._jobs:
+                self._kept[lane] = self._jobs.popleft()
+            return self._kept.get(lane)
+
+    def take(self, lane: Lane) -> Job | None:
+        with self._lock:
+            return self._kept.pop(lane, None) or (self._jobs.popleft() if self._jobs else None)
 
 
 @dataclass
@@ -196,7 +219,7 @@ class SuiteRun:
 
     def _round(self, jobs: Sequence[Job], turn: int, clock: Clock, behind: int = 0) -> Iterator[tuple[SuiteRow, int]]:
         """All jobs once; `behind`: jobs of a next round. What a lane raises ends the others and is raised here."""
-        waiting, results = deque(jobs), queue.Queue[Result | BaseException]()
+        waiting, results = Waiting(jobs), queue.Queue[Result | BaseException]()
         lanes = list(self.lanes)[: max(1, len(jobs))] if jobs else []
         threads = [
             threading.Thread(target=self._work, args=(lane, waiting, results, clock, behind), daemon=True)
@@ -220,16 +243,12 @@ class SuiteRun:
         if fault is not None:
             raise fault
 
-    def _work(self, lane: Lane, waiting: deque[Job], results: queue.Queue[Any], clock: Clock, behind: int) -> None:
+    def _work(self, lane: Lane, waiting: Waiting, results: queue.Queue[Any], clock: Clock, behind: int) -> None:
         """The life of a lane."""
         worker = Worker(lane, self.folder, self.extra, self.halt, self.device)
         try:
-            while not self.halt.asked.is_set():
-                try:
-                    job = waiting.popleft()
-                except IndexError:
-                    return
-                result = self._do(worker, job, 1 + len(waiting) + behind, clock)
+            while not self.halt.asked.is_set() and (job := waiting.take(lane)) is not None:
+                result = self._do(worker, job, 1 + len(waiting) + behind, clock, lambda: waiting.next(lane))
                 if result is not None:
                     results.put(result)
         # Not handled here: carried to the thread that reads the results.
@@ -238,7 +257,9 @@ class SuiteRun:
         finally:
             worker.close()
 
-    def _do(self, worker: Worker, job: Job, waiting: int, clock: Clock) -> Result | None:
+    def _do(
+        self, worker: Worker, job: Job, waiting: int, clock: Clock, following: Callable[[], Job | None]
+    ) -> Result | None:
         began, row, minutes = time.monotonic(), self._results.row(job.one.spec), job.minutes
         has = has_harness(job.one)
         if job.search:
@@ -258,8 +279,10 @@ class SuiteRun:
         else:
             record = self._results.get(job.one.spec)
             minutes, searching_s = record["minutes"] if record is not None else 0.0, 0.0
-        if waiting > 1 and not self.halt.asked.is_set() and clock.left_s > WORTH_S:
-            worker.get_ready()  # loads while the harness is asked
+        if not self.halt.asked.is_set() and clock.left_s > WORTH_S:
+            after = following()
+            if after is not None and after.search:
+                worker.get_ready(after.one)  # loads while the harness is asked
         if row is not None and has:
             row = (worker.stock if self.stock else worker.write)(job.one, row, clock.left_s)
         if job.search:

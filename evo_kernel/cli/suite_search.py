@@ -41,10 +41,14 @@ class Worker:
         self._ready: Child | None = None  # loading for the next search, or loaded
         self._asker: Child | None = None  # the same for the harness of the task at hand
 
-    def get_ready(self) -> None:
-        """Start loading for a next search."""
+    def get_ready(self, one: Chosen) -> None:
+        """Start loading for the next search."""
+        words = ["search", one.spec, self.device]
+        if self._ready is not None and self._ready.words != tuple(words):
+            self._ready.close()
+            self._ready = None
         if self._ready is None:
-            self._ready = Child(self._lane, ["search"])
+            self._ready = Child(self._lane, words)
 
     def get_ready_to_ask(self, one: Chosen, ask: bool = True) -> None:
         """Start loading the harness of a task; or what writes its solution alone."""
@@ -82,7 +86,7 @@ class Worker:
             words = ["resume", str(population), *_without_config(self._extra), *budget, "--json"]
         else:
             words = ["run", one.spec, "--population", str(population), *self._extra, *budget, "--json"]
-        self.get_ready()
+        self.get_ready(one)
         child, self._ready = self._ready, None
         assert child is not None
         try:

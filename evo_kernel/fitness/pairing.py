@@ -15,14 +15,14 @@ from enum import StrEnum
 
 import numpy as np
 
-from evo_kernel.types import SAME
+from evo_kernel.types import NOTICEABLE, SAME
 
 
 @dataclass(frozen=True)
 class PairSettings:
     """Levels are those of two-sided intervals."""
 
-    threshold: float = 1.01  # ratios within it are not worth telling apart
+    threshold: float = NOTICEABLE
     pairs: int = 100  # at most
     look_every: int = 20
     early_level: float = 0.998

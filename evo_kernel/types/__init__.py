@@ -13,7 +13,7 @@ seconds (`_s`) for everything else; sizes are bytes. Import from here, whichever
 """
 
 from evo_kernel.types.attempts import Brief, Call, Credit, Decision, Proposal, Recorded, Relative, Step, Strategy, Tried
-from evo_kernel.types.comparisons import CLAIM_WORTH, SAME, Gain, PairedComparison, Rival
+from evo_kernel.types.comparisons import CLAIM_WORTH, NOTICEABLE, SAME, Gain, PairedComparison, Rival
 from evo_kernel.types.evaluations import CheckResult, Environment, Evaluation, Measurement, PlanVerdict, Purpose, Status
 from evo_kernel.types.kernels import KernelFeatures, Knobs, PlanFeatures, Source, content_hash
 from evo_kernel.types.progress import PipelineState
@@ -22,6 +22,7 @@ from evo_kernel.types.tasks import CaseCard, CaseKind, TaskCard
 
 __all__ = [
     "CLAIM_WORTH",
+    "NOTICEABLE",
     "SAME",
     "Brief",
     "Call",

@@ -17,6 +17,8 @@ class Rival(enum.StrEnum):
     CHAMPION = "champion"  # the one before it
 
 
+NOTICEABLE = 1.01
+"""Ratios of times within it are not worth telling apart."""
 SAME = "the same plan"
 """Verdict on a candidate whose plan is its rival's: nothing is timed."""
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 
-from evo_kernel.types.comparisons import CLAIM_WORTH, SAME, Gain, PairedComparison, Rival, geometric_mean
+from evo_kernel.types.comparisons import CLAIM_WORTH, NOTICEABLE, SAME, Gain, PairedComparison, Rival, geometric_mean
 from evo_kernel.types.kernels import Knobs, PlanFeatures, content_hash
 from evo_kernel.types.tasks import CaseKind
 
@@ -184,9 +184,9 @@ class Evaluation:
     @property
     def refutation_of_first(self) -> str:
         """The same of the first kernel itself, which claims no gain over itself: its knobs may be no better than
-        those that it is written with, but not worse."""
+        those that it is written with, but not noticeably worse."""
         first = self.gain_over(Rival.FIRST, CaseKind.SEARCH)
-        if first is not None and first.high < 1.0:
+        if first is not None and first.high < 1.0 / NOTICEABLE:
             return f"fresh pairs show it slower with these knobs than as it is written: {first}"
         return self._slower_than_champion
 

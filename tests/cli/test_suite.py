@@ -69,7 +69,7 @@ class Scripted:
     def __init__(self, lane: Lane, folder: Path, extra, halt: Halt, device: str) -> None:
         self._lane = lane
 
-    def get_ready(self) -> None: ...
+    def get_ready(self, one: Chosen) -> None: ...
     def get_ready_to_ask(self, one: Chosen, ask: bool = True) -> None: ...
     def close(self) -> None: ...
 
@@ -95,6 +95,24 @@ def asked(monkeypatch) -> list[tuple]:
     monkeypatch.setattr(suite_runs, "Worker", Scripted)
     monkeypatch.setattr(Scripted, "asked", [])
     return Scripted.asked
+
+
+def test_a_lane_keeps_its_next_job_and_gets_ready_for_it(tmp_path: Path, asked, monkeypatch) -> None:
+    chosen = [Chosen(f"{name}.py", name, "g") for name in "abcdef"]
+    ready: dict[str, list[str]] = {}
+    monkeypatch.setattr(Scripted, "get_ready", lambda self, one: ready.setdefault(self._lane.gpu, []).append(one.label))
+    monkeypatch.setattr(Scripted, "seconds", 0.01)
+    searched: dict[str, list[str]] = {}
+    plain = Scripted.search
+
+    def noted(self, one: Chosen, times: Times, evaluations: int | None) -> SuiteRow:
+        searched.setdefault(self._lane.gpu, []).append(one.label)
+        return plain(self, one, times, evaluations)
+
+    monkeypatch.setattr(Scripted, "search", noted)
+    list(SuiteRun(tmp_path, chosen, Budget(1, None, 1), lanes=[Lane("0"), Lane("1")]).rows())
+    assert sorted(label for labels in searched.values() for label in labels) == list("abcdef")
+    assert all(ready.get(gpu, []) == labels[1:] for gpu, labels in searched.items())
 
 
 def test_what_is_done_follows_from_the_lines_of_the_results(tmp_path: Path, asked) -> None:

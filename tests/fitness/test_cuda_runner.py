@@ -14,7 +14,7 @@ import pytest
 from evo_kernel.errors import InfraError, PlanError, UserError
 from evo_kernel.fitness.ceilings import NAMES
 from evo_kernel.fitness.pairing import Verdict
-from evo_kernel.fitness.runners import wire
+from evo_kernel.fitness.runners import cuda_runner, wire
 from evo_kernel.fitness.runners.base import Checked, CheckPart, Exam, TimePart
 from evo_kernel.fitness.runners.choose import gpu_count
 from evo_kernel.fitness.runners.cuda_runner import CudaRunner
@@ -47,6 +47,19 @@ def runner(task):
 def exam_of(task, name):
     check, search = task.case("m3-n7"), task.case("m64-n128")
     return Exam((CheckPart(plan(name, 3, 7), check, ((1, "nominal"),)),), (TimePart(plan(name, 64, 128), search, 9),))
+
+
+def test_a_worker_that_was_started_ahead_is_the_runners_first(task, monkeypatch):
+    command = (sys.executable, "-P", "-m", "tests.fitness.fake_gpu", str(task.path))
+    monkeypatch.setattr(cuda_runner, "_usual_command", lambda spec: command)
+    cuda_runner.load_ahead(task.spec)
+    (ahead,) = cuda_runner._AHEAD.values()
+    made = CudaRunner(task, 0, DEADLINE_S)
+    made.start()
+    assert made._process is ahead and not cuda_runner._AHEAD
+    assert made.exam(exam_of(task, "honest_80")).fault is None
+    made.close()
+    assert not ahead.alive()
 
 
 def test_one_request_checks_and_times(task, runner):

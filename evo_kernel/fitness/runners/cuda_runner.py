@@ -40,6 +40,19 @@ _NCU_S = 30.0  # for ncu and the process that it looks at to start
 _TRIES = 4  # processes that one request may lose to others before the machine is held to be at fault
 
 
+_AHEAD: dict[tuple[tuple[str, ...], int], WorkerProcess] = {}
+
+
+def load_ahead(spec: str, gpu: int = 0) -> None:
+    """Start the worker of a task's next runner in this process: it loads while somebody else has the GPU."""
+    key = (_usual_command(spec), gpu)
+    _AHEAD[key] = WorkerProcess(*key, open_log())
+
+
+def _usual_command(spec: str) -> tuple[str, ...]:
+    return (sys.executable, "-P", "-m", "evo_kernel.fitness.runners.cuda_worker", spec)
+
+
 class CudaRunner:
     """Replays, checks and times plans of one task on one GPU. Thread-safe: requests take turns."""
 
@@ -48,8 +61,7 @@ class CudaRunner:
     def __init__(self, task: Task, gpu: int, deadline_s: float, command: Sequence[str] = ()) -> None:
         """`command` starts a worker, if not the usual one."""
         self._task, self._gpu, self._deadline_s = task, gpu, deadline_s
-        module = "evo_kernel.fitness.runners.cuda_worker"
-        self._command = tuple(command) or (sys.executable, "-P", "-m", module, task.spec)
+        self._command = tuple(command) or _usual_command(task.spec)
         self._lock = threading.RLock()  # whoever has the runner to itself makes its requests under it
         self.stages = Stages((gpu,))
         self._process: WorkerProcess | None = None
@@ -261,6 +273,9 @@ class CudaRunner:
         return process
 
     def _new(self) -> WorkerProcess:
+        ahead = _AHEAD.pop((self._command, self._gpu), None)
+        if ahead is not None and ahead.alive():
+            return ahead
         return WorkerProcess(self._command, self._gpu, self._log)
 
     def _drop(self) -> None:

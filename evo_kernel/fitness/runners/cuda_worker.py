@@ -10,6 +10,7 @@ is not to be trusted: the answer says `fatal`, and the parent starts a fresh pro
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import os
 import sys
@@ -20,7 +21,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from evo_kernel.fitness.baselines import baseline_function, searching
+from evo_kernel.fitness.baselines import COMPILED, baseline_function, baseline_names, searching
 from evo_kernel.fitness.pairing import PairSettings
 from evo_kernel.fitness.runners import wire
 from evo_kernel.fitness.runners.clock import Device
@@ -117,6 +118,8 @@ def main() -> None:
 
     torch.backends.cuda.matmul.allow_tf32 = task.tolerance.precision == "tf32"
     torch.backends.cudnn.allow_tf32 = task.tolerance.precision == "tf32"
+    if COMPILED in baseline_names(task):
+        importlib.import_module("torch._inductor.compile_fx")  # seconds, of which nobody waits for these
     torch.backends.cudnn.deterministic = True  # references; baselines are another matter: see `searching`
     if requests.readline() != b"go\n":
         return
