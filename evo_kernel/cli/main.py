@@ -27,7 +27,7 @@ COMMANDS = {
     "replay": ("evo_kernel.cli.verifying", "replay"),
     "profile": ("evo_kernel.cli.profiling", "profile"),
     "tasks": ("evo_kernel.cli.tasks", "tasks"),
-    "suite": ("evo_kernel.cli.suite", "suite"),
+    "suite": ("evo_kernel.cli.suite.command", "suite"),
     "knowledge": ("evo_kernel.cli.knowledge", "knowledge"),
     "ask": ("evo_kernel.cli.asking", "ask"),
     "tell": ("evo_kernel.cli.asking", "tell"),

@@ -15,13 +15,14 @@ from typing import ClassVar
 import pytest
 from click.testing import CliRunner
 
-from evo_kernel.cli import suite_runs, suite_search
-from evo_kernel.cli.suite import suite
-from evo_kernel.cli.suite_lanes import Child, Ended, Halt, Lane, lanes_of
-from evo_kernel.cli.suite_results import alone_in
-from evo_kernel.cli.suite_runs import Budget, Clock, SuiteRun
-from evo_kernel.cli.suite_search import Times, Worker, _answer
-from evo_kernel.cli.suite_tasks import Chosen, tasks_of
+from evo_kernel.cli.suite import runs, search, sharing
+from evo_kernel.cli.suite.command import suite
+from evo_kernel.cli.suite.lanes import Child, Ended, Halt, Lane, lanes_of
+from evo_kernel.cli.suite.results import alone_in
+from evo_kernel.cli.suite.runs import SuiteRun
+from evo_kernel.cli.suite.search import Times, Worker, _answer
+from evo_kernel.cli.suite.sharing import Budget, Clock
+from evo_kernel.cli.suite.tasks import Chosen, tasks_of
 from evo_kernel.errors import UserError
 from evo_kernel.observe.document import html, markdown
 from evo_kernel.observe.protocols import CORRECT, NONE, WRONG, Stock, disagreements, standings, stock_of
@@ -92,7 +93,7 @@ class Scripted:
 
 @pytest.fixture
 def asked(monkeypatch) -> list[tuple]:
-    monkeypatch.setattr(suite_runs, "Worker", Scripted)
+    monkeypatch.setattr(runs, "Worker", Scripted)
     monkeypatch.setattr(Scripted, "asked", [])
     return Scripted.asked
 
@@ -153,11 +154,11 @@ def test_a_time_for_the_whole_command_is_shared_and_what_was_not_reached_comes_f
     tmp_path: Path, asked, monkeypatch
 ) -> None:
     chosen = [Chosen(f"{name}.py", name, "g") for name in "cdefgh"]
-    monkeypatch.setattr(suite_runs, "ENDING_S", 0.0)
-    monkeypatch.setattr(suite_runs, "WORTH_S", 0.1)
-    monkeypatch.setattr(suite_runs, "SHARE_S", 0.1)
-    monkeypatch.setattr(suite_runs, "LEAST_SEARCH_S", 0.05)
-    monkeypatch.setattr(suite_runs, "BESIDE_S", 0.0)
+    monkeypatch.setattr(runs, "ENDING_S", 0.0)
+    monkeypatch.setattr(runs, "WORTH_S", 0.1)
+    monkeypatch.setattr(runs, "SHARE_S", 0.1)
+    monkeypatch.setattr(runs, "LEAST_SEARCH_S", 0.05)
+    monkeypatch.setattr(sharing, "BESIDE_S", 0.0)
     monkeypatch.setattr(Scripted, "seconds", 0.25)
     list(SuiteRun(tmp_path, chosen, Budget(0, None, 1, within_s=0.6), lanes=[Lane(), Lane()]).rows())
     first = [label for label, *_ in asked]
@@ -244,7 +245,7 @@ def test_how_a_search_ended_says_whether_there_is_more_to_do(
     one, population = Chosen("a.py", "a", "g"), tmp_path / "a.db"
     population.touch()
     monkeypatch.setattr(
-        suite_search, "row_of", lambda row, path: replace(row, status="passed" if passed else "failed", reason="")
+        search, "row_of", lambda row, path: replace(row, status="passed" if passed else "failed", reason="")
     )
     worker = Worker(Lane(), tmp_path, (), Halt(), "cpu")
     row = worker._row(one, population, ended, timed)
@@ -253,7 +254,7 @@ def test_how_a_search_ended_says_whether_there_is_more_to_do(
 
 def test_what_searches_take_beside_their_budget_is_learnt() -> None:
     clock = Clock(time.monotonic() + 100, 2)
-    assert clock.beside_s == suite_runs.BESIDE_S
+    assert clock.beside_s == sharing.BESIDE_S
     clock.took(12.0, 5.0)
     clock.took(14.0, 5.0)
     assert clock.beside_s == 8.0
@@ -265,7 +266,7 @@ def test_what_searches_take_beside_their_budget_is_learnt() -> None:
 def test_lanes_divide_the_cores(monkeypatch) -> None:
     assert lanes_of(None, "cpu") == [Lane()]
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
-    monkeypatch.setattr("evo_kernel.cli.suite_lanes.usable_cores", lambda: 8)
+    monkeypatch.setattr("evo_kernel.cli.suite.lanes.usable_cores", lambda: 8)
     assert lanes_of("2", "cpu") == [Lane("", (0, 1, 2, 3)), Lane("", (4, 5, 6, 7))]
     assert len(lanes_of("all", "cpu")) == 4
     monkeypatch.setattr("torch.version.cuda", "13.0")

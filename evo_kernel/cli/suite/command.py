@@ -18,7 +18,7 @@ import click
 from evo_kernel.errors import UserError
 
 if TYPE_CHECKING:
-    from evo_kernel.cli.suite_lanes import Halt
+    from evo_kernel.cli.suite.lanes import Halt
     from evo_kernel.observe.document import Block
 
 
@@ -96,10 +96,11 @@ def suite(
     Exit codes: 0 every task has a kernel that passed; 1 some have none; 2 a mistake that you can mend; 130 interrupted.
     """
     began = time.monotonic()
-    from evo_kernel.cli.suite_lanes import lanes_of
-    from evo_kernel.cli.suite_results import alone_in
-    from evo_kernel.cli.suite_runs import Budget, SuiteRun
-    from evo_kernel.cli.suite_tasks import tasks_of
+    from evo_kernel.cli.suite.lanes import lanes_of
+    from evo_kernel.cli.suite.results import alone_in
+    from evo_kernel.cli.suite.runs import SuiteRun
+    from evo_kernel.cli.suite.sharing import Budget
+    from evo_kernel.cli.suite.tasks import tasks_of
     from evo_kernel.observe import suites
 
     if (minutes is not None and minutes <= 0) or turns < 1 or (evaluations is not None and evaluations < 1):

@@ -87,7 +87,7 @@ class Child:
     """A process that is loading, and does one thing when it is ordered to. Its group dies with it, and it with us."""
 
     def __init__(self, lane: Lane, words: Sequence[str], more: Mapping[str, str] | None = None) -> None:
-        command = [sys.executable, "-P", "-m", "evo_kernel.cli.suite_child", ",".join(map(str, lane.cores)), *words]
+        command = [sys.executable, "-P", "-m", "evo_kernel.cli.suite.child", ",".join(map(str, lane.cores)), *words]
         self.words = tuple(words)
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

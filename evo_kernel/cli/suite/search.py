@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evo_kernel.cli.mixed import own_share, torch_calls
-from evo_kernel.cli.suite_lanes import Child, Ended, Halt, Lane
-from evo_kernel.cli.suite_tasks import Chosen
+from evo_kernel.cli.suite.lanes import Child, Ended, Halt, Lane
+from evo_kernel.cli.suite.tasks import Chosen
 from evo_kernel.observe.protocols import NONE, Stock, stock_of
 from evo_kernel.observe.suites import SuiteRow, geomean
 from evo_kernel.types import Evaluation, Source

@@ -20,7 +20,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evo_kernel.cli.suite_lanes import kill_tree
+from evo_kernel.cli.suite.lanes import kill_tree
 
 if TYPE_CHECKING:
     from evo_kernel.export.kernelbench import Solution
