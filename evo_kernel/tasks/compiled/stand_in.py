@@ -72,11 +72,13 @@ def stand_in() -> Iterator[None]:
     """While it lasts, this process answers as one with an H200. Not for threads: torch.cuda itself is changed."""
     import torch.utils._triton as triton_facts
     from torch._dynamo import device_interface
+    from torch._subclasses import fake_tensor
 
     device_interface.get_interface_for_device("cpu")  # fills the table
     with contextlib.ExitStack() as changed:
         for name, answer in _ANSWERS.items():
             changed.enter_context(mock.patch.object(torch.cuda, name, answer, create=True))
         changed.enter_context(mock.patch.dict(device_interface.device_interfaces, {"cuda": _interface()}))
+        changed.enter_context(mock.patch.object(fake_tensor, "init_gpu_context", lambda device: None))
         changed.enter_context(mock.patch.object(triton_facts, "triton_hash_with_backend", lambda *given: ""))
         yield
