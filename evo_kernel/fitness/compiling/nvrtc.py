@@ -112,7 +112,7 @@ def _candidates() -> Iterator[str]:
 def _headers(folder: str) -> tuple[str, ...]:
     """Header folders: CUDA's beside the library where they are, else Triton's copy; and CUDA's C++ library (CCCL).
 
-    The packages that PyTorch's CUDA build asks for leave out `crt`, which `mma.h` includes: then Triton's copy is whole.
+    The packages that PyTorch's CUDA build asks for leave out `crt`, which `mma.h` includes; Triton's copy is whole.
     """
     beside = os.path.join(os.path.dirname(folder), "include")
     spec = importlib.util.find_spec("triton")
