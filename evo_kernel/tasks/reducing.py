@@ -46,12 +46,22 @@ class Ran:
     ones: tuple[tuple[bool, ...], ...]  # per operation's output, which dimensions are one
 
 
+_INDICES = {
+    torch.ops.aten.embedding.default: 1,
+    torch.ops.aten.index_select.default: 2,
+    torch.ops.aten.index_add.default: 2,
+}
+"""Operation → which of its arguments are indices: some versions of PyTorch refuse floats there only of real tensors."""
+
+
 class _Watch(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.shapes: list[tuple[int, ...]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _INDICES and args[_INDICES[func]].is_floating_point():
+            raise TypeError(f"{func} is given floats as indices")
         result = func(*args, **(kwargs or {}))
         parts = result if isinstance(result, (tuple, list)) else (result,)
         self.shapes += [tuple(part.shape) for part in parts if isinstance(part, torch.Tensor)]

@@ -17,6 +17,10 @@ import triton.language as tl
 from children import answer
 from triton.runtime import interpreter
 
+from evo_kernel.fitness.interpreting.device_functions import take_single_elements
+
+take_single_elements(interpreter)
+
 convert_as_shipped = interpreter._convert_float
 dot_as_shipped = interpreter.InterpreterBuilder.create_dot
 

@@ -10,15 +10,18 @@ import sys
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses import FakeTensorMode, fake_tensor
 
 from evo_kernel.errors import LoweringError
 from evo_kernel.tasks.compiled.child import compiled
 from evo_kernel.tasks.compiled.kernels import clean
 from evo_kernel.tasks.compiled.module import compiled_function
 from evo_kernel.tasks.compiled.reading import read
+from evo_kernel.tasks.compiled.stand_in import stand_in
 from evo_kernel.tasks.compiled.tidying import tidied, used
 from evo_kernel.tasks.first import first_of, left_to_torch
 from evo_kernel.tasks.loading import load
+from evo_kernel.tasks.lowering.lower import lower_function
 
 pytest.importorskip("triton")
 
@@ -44,10 +47,10 @@ REFERENCES = {
 RUN = """
 import importlib.util, sys, torch
 from pathlib import Path
-import numpy as np
 torch.set_num_threads(1)
-import triton.language as tl
-from triton.language.extra.cuda import libdevice
+from triton.runtime import interpreter
+from evo_kernel.fitness.interpreting.device_functions import take_single_elements
+take_single_elements(interpreter)
 for path in sorted(Path(sys.argv[1]).glob("*.py")):
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
@@ -113,6 +116,31 @@ def test_libraries_are_left_only_where_they_are_allowed():
         assert f"ALLOW_TF32: tl.constexpr = {said}" in text
     with pytest.raises(LoweringError, match=r"leaves aten\.sort\.stable to a library.*ALLOW"):
         compiled_function(lambda x: x.sort(-1)[0], [[torch.empty(5, 300, device="meta")]])
+
+
+def test_branches_that_read_the_same_are_one():
+    def reference(x):
+        assert x.shape[0] % 2 == 0 or x.shape[0] > 2  # an assumption of the trace; nothing depends on it
+        return x + (2 if x.shape[1] % 3 == 0 else 1)
+
+    cases = [[torch.empty(shape, device="meta")] for shape in [(5, 33), (6, 33), (5, 34), (6, 34)]]
+    for write in (compiled_function, lower_function):
+        text = write(reference, cases)
+        names = {"run_0": lambda x: 0, "run_1": lambda x: 1}  # instead of those that launch kernels
+        exec(text[text.index("def run(x):") :], names)
+        taken = [names["run"](*case) for case in cases]
+        assert taken[0] == taken[1] != taken[2] == taken[3] and "def run_2" not in text
+
+
+def test_the_stand_in_never_starts_the_cuda_runtime(monkeypatch):
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: "cuda")
+    monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: pytest.fail("the CUDA runtime was started"))
+    with stand_in():
+        fake_tensor.init_gpu_context(torch.device("cuda", 0))
+        with FakeTensorMode():
+            made = torch.empty(4, device="cuda") + torch.tensor(3.0, device="cuda")
+    assert made.device.type == "cuda"
+    assert not torch.cuda.is_initialized()
 
 
 TASK = """

@@ -25,9 +25,11 @@ from pathlib import Path
 import numpy as np
 import triton.language as tl
 from triton.language.extra.cuda import libdevice
+from triton.runtime import interpreter
 from triton.runtime.interpreter import TensorHandle
-from evo_kernel.fitness.interpreting.device_functions import find
+from evo_kernel.fitness.interpreting.device_functions import find, take_single_elements
 torch.set_num_threads(1)
+take_single_elements(interpreter)
 
 def in_torch(function):
     def call(*values, _semantic=None):

@@ -110,11 +110,15 @@ def _candidates() -> Iterator[str]:
 
 
 def _headers(folder: str) -> tuple[str, ...]:
-    """Header folders: CUDA's beside the library where they are, else Triton's copy; and CUDA's C++ library (CCCL)."""
+    """Header folders: CUDA's beside the library where they are, else Triton's copy; and CUDA's C++ library (CCCL).
+
+    The packages that PyTorch's CUDA build asks for leave out `crt`, which `mma.h` includes; Triton's copy is whole.
+    """
     beside = os.path.join(os.path.dirname(folder), "include")
     spec = importlib.util.find_spec("triton")
     roots = spec.submodule_search_locations or () if spec else ()
     places = [beside, *(os.path.join(root, "backends", "nvidia", "include") for root in roots)]
     found = [place for place in places if os.path.exists(os.path.join(place, "cuda_fp16.h"))]
+    found.sort(key=lambda place: not os.path.isdir(os.path.join(place, "crt")))  # stable: else as they come
     library = os.path.join(beside, "cccl")
     return (*found[:1], library) if os.path.isdir(library) else tuple(found[:1])

@@ -85,16 +85,26 @@ class _NothingToRestore:
         """The language stays patched: the process interprets kernels and nothing else."""
 
 
+def take_single_elements(interpreter: Any) -> None:
+    """Let scalars that are arrays of one element be indices: Triton 3.6 converts them as numpy 2.4 refuses to."""
+    patch = interpreter._patch_lang_tensor
+
+    def patched(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.squeeze()))
+
+    interpreter._patch_lang_tensor = patched
+
+
 def patch_language(interpreter: Any) -> None:
     """Patch `triton.language` once for the life of this process: Triton does it anew for every call of a function."""
     if getattr(interpreter, "_language_is_patched", False):
         return
     interpreter._patch_attr = functools.partial(_patch_attribute, interpreter)
+    take_single_elements(interpreter)
     anchor = types.FunctionType((lambda: None).__code__, {"tl": tl, "core": tl.core})
     interpreter._patch_lang(anchor)
     interpreter._patch_lang = lambda function: _NothingToRestore()
-    # Triton 3.6 converts one-element arrays, which numpy 2.4 refuses.
-    setattr(tl.tensor, "__index__", lambda self: int(self.handle.data.squeeze()))  # noqa: B010
     interpreter.ReduceOps = _reduce_operations(interpreter)
     interpreter.ScanOps = _scan_operations(interpreter)
     for name, member in inspect.getmembers(cuda_libdevice):

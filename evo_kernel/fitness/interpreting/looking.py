@@ -1,9 +1,9 @@
 """A look at a plan of real size where there is no GPU: some of its programs, executed on real inputs.
 
 Small plans are executed as a whole. Of others a few programs of every launch run, at the same relative places, since
-programs at one place of several launches mostly belong together; twice, with two kinds of rubbish in scratch and
-outputs. An element that comes out the same both times was written, and from nothing that was left out: it can be held
-against the reference. One that differs is unknown, and nothing is said about it.
+programs at one place of several launches mostly belong together; once with each kind of rubbish in scratch and outputs.
+An element that comes out the same every time was written, and from nothing that was left out: it can be held against
+the reference. One that differs is unknown, and nothing is said about it.
 
 Not covered: large plans with atomics (programs that were left out would have added something) or torch operations.
 """
@@ -14,7 +14,7 @@ import base64
 import math
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,10 @@ from evo_kernel.fitness.interpreting.emulation import Builder
 from evo_kernel.fitness.interpreting.interpret import Machine, table_of
 from evo_kernel.fitness.plan import Aten, Constant, Copy, Fill, Launch, Plan
 
-RUBBISH = (0xFB, 0x7B)
-"""Bytes of scratch in the two runs: very negative and very large numbers in every dtype, so that a maximum, a minimum
-or a sum that they enter differs."""
+RUBBISH = (0xFB, 0x7B, 0xFF)
+"""Bytes of scratch in the runs: very negative and very large numbers in every dtype, so that a maximum, a minimum or a
+sum that they enter differs; and NaN (of integers, -1), since products of the others may be one infinity, and a softmax
+of equal numbers is the same whatever they are."""
 WHOLE_BYTES, WHOLE_PROGRAMS = 8 << 20, 1024
 """Plans up to this size are executed as a whole."""
 PROGRAMS, SECONDS = 16, 0.4  # of each launch otherwise, in each run
@@ -78,13 +79,14 @@ class _Look:
             self._machine.memory.of(index).copy_(_bytes(path))
 
     def result(self) -> dict[str, Any]:
-        first = self._run(RUBBISH[0])
-        second = self._run(RUBBISH[1])
+        runs = [self._run(rubbish) for rubbish in RUBBISH]
         changed = [
             index for index, path in self._inputs.items()
             if not torch.equal(self._machine.memory.of(index), _bytes(path))
         ]  # fmt: skip
-        outputs = [_agreed(a, b) for a, b in zip(first, second, strict=True)]
+        # NaN may come of rubbish in every run (infinities that cancel), where launches read what others write.
+        several = sum(isinstance(node, Launch) for node in self._plan.nodes) > 1
+        outputs = [_agreed(output, not self._whole and several) for output in zip(*runs, strict=True)]
         return {"outputs": outputs, "whole": self._whole, "changed": changed, "written": self._written()}
 
     def _run(self, rubbish: int) -> list[torch.Tensor]:
@@ -111,7 +113,7 @@ class _Look:
         known, stored = self._stored.get(number), []
         began = time.monotonic()
         for at in chosen:
-            # The second run follows the first; later launches go no further than earlier ones went.
+            # The other runs follow the first; later launches go no further than earlier ones went.
             if known is not None and len(stored) == len(known):
                 break
             if not self._whole and known is None and stored and time.monotonic() - began > SECONDS:
@@ -144,11 +146,14 @@ def _bytes(path: Path) -> torch.Tensor:
     return torch.from_numpy(np.asarray(data))
 
 
-def _agreed(first: torch.Tensor, second: torch.Tensor) -> dict[str, Any]:
-    """Where two runs agree to the bit, and what they say there."""
-    kind = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[first.element_size()]
-    left, right = first.contiguous().view(kind).flatten(), second.contiguous().view(kind).flatten()
-    places = (left == right).nonzero().flatten()
+def _agreed(runs: Sequence[torch.Tensor], doubt_nan: bool) -> dict[str, Any]:
+    """Where all runs agree to the bit, and what they say there. `doubt_nan`: NaN is unknown."""
+    kind = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[runs[0].element_size()]
+    left, *others = (run.contiguous().view(kind).flatten() for run in runs)
+    same = torch.stack([left == other for other in others]).all(0)
+    if doubt_nan:
+        same &= ~runs[0].isnan().flatten()
+    places = same.nonzero().flatten()
     unknown = left.numel() - places.numel()
     if places.numel() > PLACES:
         places = places[:: -(-places.numel() // PLACES)]

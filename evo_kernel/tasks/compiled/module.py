@@ -44,24 +44,19 @@ def compiled_function(
     LoweringError where Inductor leaves operations to libraries and `allow_aten` is false, or writes what has no plain
     form yet.
     """
-    branches: list[tuple[Branch, dict[str, str], list[Sequence[Any]]]] = []
+    branches: list[tuple[Branch, list[Sequence[Any]]]] = []
+    functions: dict[str, str] = {}
     waiting = sorted(cases, key=lambda case: (ones(case), -_elements(case)))
     while waiting:
         made = generate(reference, waiting[0], fixed_sizes(waiting[0], cases), templates)
         branch, helpers = _branch(made.traced, made.text, allow_aten, precision == "tf32")
         served = [waiting[0], *(case for case in waiting[1:] if made.traced.covers(case))]
         waiting = [case for case in waiting[1:] if not any(case is other for other in served)]
-        branches.append((branch, helpers, served))
-    modules = []
-    for index, (branch, _, _) in enumerate(branches):
-        later = [case for _, _, others in branches[index + 1 :] for case in others]
-        modules.append((branch, branch.traced.test_against(later)))
-    label = name or getattr(reference, "__name__", "reference")
-    functions: dict[str, str] = {}
-    for _, helpers, _ in branches:
+        branches.append((branch, served))
         _add(functions, helpers)
+    label = name or getattr(reference, "__name__", "reference")
     title = f"Kernels of {label} as torch.compile's back end generates them, cleaned."
-    return render(title, modules, list(functions.values()))
+    return render(title, branches, list(functions.values()))
 
 
 def _branch(traced: Traced, text: str, allow_aten: bool, tf32: bool) -> tuple[Branch, dict[str, str]]:

@@ -1,7 +1,8 @@
 """What Inductor asks of the GPU while it writes kernels, answered for one H200 though there may be none.
 
 Nothing is launched or timed: the answers shape the text (how many blocks fill the device, which tiles fit), so the
-same text comes out on every machine.
+same text comes out on every machine. All that would start the CUDA runtime is answered here too: in a build of PyTorch
+for CUDA it fails where the GPU is hidden, and in one for the CPU there is none.
 """
 
 from __future__ import annotations
@@ -72,11 +73,15 @@ def stand_in() -> Iterator[None]:
     """While it lasts, this process answers as one with an H200. Not for threads: torch.cuda itself is changed."""
     import torch.utils._triton as triton_facts
     from torch._dynamo import device_interface
+    from torch._subclasses import FakeTensorMode, fake_tensor
 
     device_interface.get_interface_for_device("cpu")  # fills the table
     with contextlib.ExitStack() as changed:
         for name, answer in _ANSWERS.items():
             changed.enter_context(mock.patch.object(torch.cuda, name, answer, create=True))
         changed.enter_context(mock.patch.dict(device_interface.device_interfaces, {"cuda": _interface()}))
+        # Of a device that is available, fake tensors take a context and compute constants there.
+        changed.enter_context(mock.patch.object(fake_tensor, "init_gpu_context", lambda device: None))
+        changed.enter_context(mock.patch.object(FakeTensorMode, "avoid_device_init", True))
         changed.enter_context(mock.patch.object(triton_facts, "triton_hash_with_backend", lambda *given: ""))
         yield

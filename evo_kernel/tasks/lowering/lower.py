@@ -82,12 +82,10 @@ def lower_function(
 ) -> str:
     """The text of a module that computes `reference` for inputs like each of `cases` (tensors, meta ones welcome)."""
     modules = []
-    branches = _branches(reference, cases)
-    for index, (traced, served) in enumerate(branches):
+    for traced, served in _branches(reference, cases):
         module = Module(traced, served, precision)
         _write_graph(module, allow_aten)
-        later = [case for _, others in branches[index + 1 :] for case in others]
-        modules.append((module, traced.test_against(later)))
+        modules.append((module, served))
     label = name or getattr(reference, "__name__", "reference")
     return render(f"First kernels of {label}, one an operation, written from its reference.", modules)
 

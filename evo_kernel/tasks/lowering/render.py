@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from evo_kernel.tasks.lowering.module import Launch, numbered
 from evo_kernel.tasks.lowering.trace import Traced
@@ -31,8 +31,12 @@ class Branch(Protocol):
     def used(self) -> set[str]: ...
 
 
-def render(title: str, modules: Sequence[tuple[Branch, str]], functions: Sequence[str] = ()) -> str:
-    """The whole module. Each entry is one traced branch with the test by which `run` takes it.
+Served = Sequence[Sequence[Any]]
+"""The inputs that a branch is for."""
+
+
+def render(title: str, modules: Sequence[tuple[Branch, Served]], functions: Sequence[str] = ()) -> str:
+    """The whole module. Each entry is one traced branch with the inputs that `run` takes it for.
 
     `functions`: texts of jitted functions that kernels call.
     Kernels with equal texts are written once, whichever branch launches them.
@@ -50,7 +54,7 @@ def render(title: str, modules: Sequence[tuple[Branch, str]], functions: Sequenc
     constants = [f"{prefixes[k]}{knob} = {value}" for k, knobs in defaults.items() for knob, value in knobs.items()]
     names = {kernel: name + "_kernel" for kernel, name in names.items()}
     kernels = [_kernel(names[kernel], kernel.split("\0")[1]) for kernel in defaults]
-    body = _run(modules, names, prefixes)
+    body = _run(_chosen(modules), names, prefixes)
     imports = ["import torch", "import triton", "import triton.language as tl"]
     if "math." in body:
         imports.insert(0, "import math\n")
@@ -72,6 +76,30 @@ def _kernel(name: str, text: str) -> str:
 def _prefix(name: str, kernels: int) -> str:
     """Knobs are plain where there is one kernel, and carry its name where there are several."""
     return "" if kernels == 1 else name.replace("_kernel", "").upper() + "_"
+
+
+def _chosen(modules: Sequence[tuple[Branch, Served]]) -> list[tuple[Branch, str]]:
+    """Each branch with the test by which `run` takes it; branches that would read the same are one.
+
+    A trace may assume more than what is written from it depends on: of PyTorch 2.11's pooling, that a size is odd.
+    """
+    groups: list[tuple[list[Branch], list[Sequence[Any]]]] = []
+    for module, served in modules:
+        twins, cases = next((group for group in groups if _same(group[0][0], module)), ([], []))
+        if not twins:
+            groups.append((twins, cases))
+        twins.append(module)
+        cases.extend(served)
+    chosen = []
+    for index, (twins, _) in enumerate(groups):
+        later = [case for _, cases in groups[index + 1 :] for case in cases]
+        tests = list(dict.fromkeys(twin.traced.test_against(later) for twin in twins))
+        chosen.append((twins[0], tests[0] if len(tests) == 1 else " or ".join(f"({test})" for test in tests)))
+    return chosen
+
+
+def _same(one: Branch, other: Branch) -> bool:
+    return (one.traced.names, _read_sizes(one), one.lines) == (other.traced.names, _read_sizes(other), other.lines)
 
 
 def _run(modules: Sequence[tuple[Branch, str]], names: dict[str, str], prefixes: dict[str, str]) -> str:
