@@ -7,13 +7,21 @@ autotune configurations (`kernel.config`). Everything else is structure, and bel
 from __future__ import annotations
 
 import ast
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from evo_kernel.syntax import parse_module
 from evo_kernel.types import Knobs, Source
 
-_SMALL = {"WARPS": (1, 2, 4, 8, 16), "STAGES": (1, 2, 3, 4, 5), "GROUP": (1, 2, 4, 8, 16), "SPLIT": (1, 2, 4, 8, 16)}
-_ROWS = (1, 2, 4, 8, 16)
+_POWERS = (1, 2, 4, 8, 16)
+_BY_ENDING = {
+    "WARPS": _POWERS, "STAGES": (1, 2, 3, 4, 5), "GROUP(_[A-Z])?": _POWERS, "SPLIT(_[A-Z])?": _POWERS,
+}  # fmt: skip
+"""What a constant is follows from how its name ends, a number aside: before that may stand what its kernel is called
+(`GROUP_NORM_BLOCK` is a tile)."""
+_COUNTS = (*_BY_ENDING, "PROGRAMS(_PER_SM)?", r".*\.config")
+_ROWS = "ROWS(_PER_[A-Z]+)?"
 
 
 @dataclass(frozen=True)
@@ -36,6 +44,46 @@ def find_knobs(source: Source, configs: dict[str, int] | None = None) -> tuple[K
     ]
     found += [Knob(f"{k}.config", 0, tuple(range(n))) for k, n in sorted((configs or {}).items()) if n > 1]
     return tuple(found)
+
+
+@dataclass(frozen=True)
+class KnobGroup:
+    """Knobs that are tuned together: those of one kernel, or of several that have some in common."""
+
+    knobs: tuple[Knob, ...]
+    kernels: frozenset[str]  # names of the functions; empty: no launch takes these knobs directly
+
+
+def knob_groups(source: Source, knobs: Sequence[Knob]) -> tuple[KnobGroup, ...]:
+    """The knobs by the launches that take them, in order of appearance.
+
+    Times of kernels that run one after the other add up: what is best for one does not depend on another's knobs.
+    """
+    taken: dict[str, set[str]] = {knob.name: set() for knob in knobs}
+    for node in ast.walk(parse_module(source.text)):
+        match node:
+            case ast.Call(func=ast.Subscript(value=ast.Name(id=kernel))):
+                names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+                for name in names & taken.keys():
+                    taken[name].add(kernel)
+    for name, kernels in taken.items():
+        if name.endswith(".config"):
+            kernels.add(name.removesuffix(".config"))
+    groups: list[tuple[list[Knob], set[str]]] = []
+    for knob in knobs:
+        kernels = taken[knob.name]
+        shared = [group for group in groups if group[1] & kernels or not (group[1] or kernels)]
+        merged = [one for group in shared for one in group[0]]
+        groups = [group for group in groups if group not in shared]
+        groups.append(([*merged, knob], set().union(kernels, *(group[1] for group in shared))))
+    if len(groups) == 2 and any(not kernels for _, kernels in groups):  # one kernel: it is meant by all
+        groups = [([knob for members, _ in groups for knob in members], set().union(*(k for _, k in groups)))]
+    order = {knob.name: number for number, knob in enumerate(knobs)}
+    found = [
+        KnobGroup(tuple(sorted(members, key=lambda knob: order[knob.name])), frozenset(kernels))
+        for members, kernels in groups
+    ]
+    return tuple(sorted(found, key=lambda group: order[group.knobs[0].name]))
 
 
 def apply_knobs(source: Source, knobs: Knobs) -> Source:
@@ -78,14 +126,23 @@ def _is_jitted(node: ast.FunctionDef) -> bool:
 
 
 def _choices(name: str, value: int) -> tuple[int, ...]:
-    for word, choices in _SMALL.items():
-        if word in name:
+    for ending, choices in _BY_ENDING.items():
+        if _ends(name, ending):
             return tuple(sorted({*choices, value}))
-    if "ROWS" in name:
-        return tuple(sorted({*_ROWS, value}))
+    if value in _POWERS and _ends(name, _ROWS):
+        return _POWERS
     if value < 1 or value & (value - 1):
         return (value,)
     return tuple(s for s in (value // 4, value // 2, value, value * 2, value * 4, value * 8) if s >= min(16, value))
+
+
+def is_tile(name: str) -> bool:
+    """Whether a knob is the size of a tile, as far as its name tells: no count of warps, stages, programs and so on."""
+    return not any(_ends(name, ending) for ending in _COUNTS)
+
+
+def _ends(name: str, ending: str) -> bool:
+    return re.search(rf"(^|_)({ending})(_?\d+)?$", name) is not None
 
 
 def _autotune_lists(tree: ast.Module) -> list[tuple[str, ast.expr]]:

@@ -6,16 +6,15 @@ Settings are compared with the source's own by the judge; a knob change is never
 from __future__ import annotations
 
 import math
-import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import optuna
 
-from evo_kernel.fitness.knobs import Knob
-from evo_kernel.types import Knobs, Source
+from evo_kernel.fitness.knobs import Knob, is_tile
+from evo_kernel.types import NOTICEABLE, Knobs, Source
 
-_NOT_TILES = ("WARPS", "STAGES", "GROUP", "SPLIT", "PROGRAMS", ".config")
 BATCH = 4  # settings drawn before any of them is told; the first batch is drawn at random
 
 
@@ -26,6 +25,8 @@ MAX_TILE_A_THREAD = 128
 """Elements of the two largest tile sizes together a thread, which has 255 registers: half of them for an accumulator.
 More takes the compiler long, since all of it is unrolled, and then spills."""
 _DEFAULT_WARPS = 4
+_MISSES = 30
+"""Draws in a row that are known or too large, after which a space is taken for exhausted."""
 
 
 def too_large(setting: Knobs, fixed: Sequence[int] = ()) -> bool:
@@ -33,7 +34,7 @@ def too_large(setting: Knobs, fixed: Sequence[int] = ()) -> bool:
 
     `fixed`: tile sizes that no knob sets, such as the width of an attention head.
     """
-    chosen = [v for name, v in setting if not any(w in name for w in _NOT_TILES)]
+    chosen = [v for name, v in setting if is_tile(name)]
     if len(chosen) < 2:
         return False
     tiles = sorted([*chosen, *fixed], reverse=True)
@@ -42,64 +43,145 @@ def too_large(setting: Knobs, fixed: Sequence[int] = ()) -> bool:
     return tile > MAX_TILE or tile > MAX_TILE_A_THREAD * threads or math.prod(tiles[:3]) > MAX_WORK
 
 
-class Tuner:
-    """Proposes settings for many sources at once. Thread-safe."""
+@dataclass(frozen=True)
+class Space:
+    """Knobs that are tuned together, because one kernel takes them."""
 
-    def __init__(self, seed: int) -> None:
+    knobs: tuple[Knob, ...]
+    weight: float = 1.0  # of the time that depends on them, as far as it is known beforehand
+    fixed: tuple[int, ...] = ()  # tile sizes of the kernel that no knob sets
+
+
+@dataclass
+class _Open:
+    """A setting that is out: what it changes in which space, and what the others had gained when it was drawn."""
+
+    state: _State | None  # None: the best of every space together
+    trial: optuna.Trial | None
+    values: dict[str, int]  # of all knobs
+    others_gain: float
+
+
+@dataclass
+class _State:
+    space: Space
+    study: optuna.Study
+    weight: float
+    drawn: int = 0
+    misses: int = 0
+    gain: float = 0.0  # in log time over the source's own values
+    best: dict[str, int] = field(default_factory=dict)
+    tried: set[Knobs] = field(default_factory=set)
+
+
+class Search:
+    """Proposes settings for one source: a space at a time, the more often the more of the time depends on it.
+
+    A setting changes one space and has what was best so far in the others; when several have got better since a setting
+    was measured, they are tried together. For one thread.
+    """
+
+    def __init__(self, seed: int, source: Source, spaces: Sequence[Space], count: int, own_cost: float = 0.0) -> None:
+        """`count`: settings other than the source's own, at most, and one more where several spaces got better at last;
+        `own_cost`: log time of the source's own."""
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self._seed = seed
-        self._lock = threading.Lock()
-        self._open: dict[tuple[str, Knobs], tuple[optuna.Study, optuna.Trial]] = {}
+        self._count, self._own_cost = count, own_cost
+        self._own = {knob.name: knob.value for space in spaces for knob in space.knobs}
+        self._states = [
+            _State(space, _study((seed + number + int(source.sha256[:8], 16)) % (1 << 31)), space.weight,
+                   best={knob.name: knob.value for knob in space.knobs},
+                   tried={tuple(sorted((knob.name, knob.value) for knob in space.knobs))})
+            for number, space in enumerate(spaces)
+        ]  # fmt: skip
+        self._out: dict[Knobs, _Open] = {}
+        self._seen: set[Knobs] = {()}
+        self._measured = own_cost, dict(self._own)
 
-    def batches(
-        self, source: Source, knobs: Sequence[Knob], count: int, fixed: Sequence[int] = ()
-    ) -> Iterator[list[Knobs]]:
-        """Up to `count` distinct settings other than the source's own, BATCH at a time, so that they compile side by
-        side. `tell` each of a batch before the next is taken. `fixed`: see too_large."""
-        if not knobs or count <= 0:
-            return
-        seed = (self._seed + int(source.sha256[:8], 16)) % (1 << 31)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            sampler = optuna.samplers.TPESampler(
-                seed=seed, n_startup_trials=BATCH, multivariate=True, group=False, constant_liar=True
-            )
-        study = optuna.create_study(direction="minimize", sampler=sampler)
-        own = tuple(sorted((knob.name, knob.value) for knob in knobs))
-        seen, tries = {own}, 0
-        while len(seen) <= count:
-            batch: list[Knobs] = []
-            while len(batch) < BATCH and len(seen) <= count and tries < 4 * count:
-                tries += 1
-                setting = self._draw(study, source, knobs, seen, fixed)
+    def batches(self) -> Iterator[list[Knobs]]:
+        """Distinct settings other than the source's own, BATCH at a time, so that they compile side by side.
+
+        `tell` each of a batch before the next is taken. Only what differs from the source's own is named.
+        """
+        while len(self._seen) <= self._count:
+            batch = self._together()
+            while len(batch) < BATCH and len(self._seen) <= self._count and (state := self._next()) is not None:
+                setting = self._draw(state)
                 if setting is not None:
-                    batch.append(tuple((n, v) for n, v in setting if dict(own)[n] != v))
+                    batch.append(setting)
             if not batch:
                 return
             yield batch
+        if together := self._together():
+            yield together
 
-    def _draw(
-        self, study: optuna.Study, source: Source, knobs: Sequence[Knob], seen: set[Knobs], fixed: Sequence[int]
-    ) -> Knobs | None:
+    def tell(self, setting: Knobs, cost: float | None) -> None:
+        """Log time of a setting, or None when it did not build or run."""
+        one = self._out.pop(setting, None)
+        if one is None:
+            return
+        if cost is not None and cost < self._measured[0]:
+            self._measured = cost, one.values
+        if one.state is None or one.trial is None:
+            if cost is None or cost > self._measured[0]:
+                self._fall_back()
+        elif cost is None:
+            one.state.study.tell(one.trial, state=optuna.trial.TrialState.FAIL)
+        else:
+            alone = cost - self._own_cost + one.others_gain
+            one.state.study.tell(one.trial, alone)
+            if abs(alone) < math.log(NOTICEABLE):
+                one.state.weight /= 2
+            if -alone > one.state.gain:
+                one.state.gain = -alone
+                one.state.best = {name: one.values[name] for name in one.state.best}
+
+    def _together(self) -> list[Knobs]:
+        values = {name: value for state in self._states for name, value in state.best.items()}
+        setting = self._named(values)
+        if setting in self._seen:
+            return []
+        self._seen.add(setting)
+        self._out[setting] = _Open(None, None, values, 0.0)
+        return [setting]
+
+    def _fall_back(self) -> None:
+        """Gains that did not add up are forgotten where the best that was measured does without them."""
+        for state in self._states:
+            best = {name: self._measured[1][name] for name in state.best}
+            if best != state.best:
+                state.best, state.gain = best, 0.0
+
+    def _next(self) -> _State | None:
+        """By D'Hondt's rule: the space with the largest weight for each of its settings."""
+        able = [state for state in self._states if state.misses < _MISSES]
+        return max(able, key=lambda state: state.weight / (state.drawn + 1), default=None)
+
+    def _draw(self, state: _State) -> Knobs | None:
         """One more setting, or None when what was drawn is known or too large."""
-        trial = study.ask()
-        drawn = {knob.name: trial.suggest_categorical(knob.name, knob.choices) for knob in knobs}
-        setting = tuple(sorted((name, int(value)) for name, value in drawn.items()))
-        if setting in seen or too_large(setting, fixed):
-            study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+        trial = state.study.ask()
+        drawn = {knob.name: int(trial.suggest_categorical(knob.name, knob.choices)) for knob in state.space.knobs}
+        values = {name: value for other in self._states for name, value in other.best.items()} | drawn
+        setting = self._named(values)
+        own = tuple(sorted(drawn.items()))
+        if own in state.tried or setting in self._seen or too_large(own, state.space.fixed):
+            state.study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+            state.misses += 1
             return None
-        seen.add(setting)
-        with self._lock:
-            self._open[(source.sha256, setting)] = (study, trial)
+        state.misses, state.drawn = 0, state.drawn + 1
+        state.tried.add(own)
+        self._seen.add(setting)
+        others_gain = sum(other.gain for other in self._states if other is not state)
+        self._out[setting] = _Open(state, trial, values, others_gain)
         return setting
 
-    def tell(self, source: Source, setting: Knobs, cost: float | None) -> None:
-        """Log time of a setting, or None when it did not build or run."""
-        with self._lock:
-            for key in [k for k in self._open if k[0] == source.sha256 and set(setting) <= set(k[1])]:
-                study, trial = self._open.pop(key)
-                if cost is None:
-                    study.tell(trial, state=optuna.trial.TrialState.FAIL)
-                else:
-                    study.tell(trial, cost)
-                return
+    def _named(self, values: Mapping[str, int]) -> Knobs:
+        return tuple(sorted((name, value) for name, value in values.items() if value != self._own[name]))
+
+
+def _study(seed: int) -> optuna.Study:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        sampler = optuna.samplers.TPESampler(
+            seed=seed, n_startup_trials=BATCH, multivariate=True, group=False, constant_liar=True
+        )
+    return optuna.create_study(direction="minimize", sampler=sampler)

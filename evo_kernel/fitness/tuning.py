@@ -10,19 +10,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from evo_kernel.fitness.grading import Grader
-from evo_kernel.fitness.knobs import Knob, find_knobs
-from evo_kernel.fitness.plan import CompiledPlan
+from evo_kernel.fitness.knobs import Knob, find_knobs, knob_groups
+from evo_kernel.fitness.plan import CompiledPlan, Descriptor, Launch, Pointer
 from evo_kernel.fitness.prefilter import Prefilter, Sieve
 from evo_kernel.fitness.record.recorder import Fault, Recording
 from evo_kernel.fitness.runners.base import Checked
-from evo_kernel.fitness.tuner import Tuner
+from evo_kernel.fitness.tuner import Search, Space
 from evo_kernel.fitness.work import Work, mean_log
 from evo_kernel.tasks.task import Case
-from evo_kernel.types import CaseKind, Knobs, Measurement, PlanVerdict, Status
+from evo_kernel.types import CaseKind, Knobs, Measurement, PlanVerdict, Source, Status
 
 RACE_LOG = math.log(1.25)  # a setting so far behind the best on the cases so far is not timed on the others
 
 FIXED_TILE = 256
+DOT_WEIGHT = 8.0
+"""How much longer than a kernel that only passes over the same buffers one with matrix products is taken to be."""
 PATIENCE_S = 10.0
 """A setting that compiles longer is dropped: others of the dozen are as likely to be good, and wait for the cores."""
 
@@ -47,7 +49,7 @@ class Tuning:
     def __init__(self, grader: Grader, seed: int, within: float) -> None:
         """`within`: see JudgeSettings."""
         self._grader, self._within = grader, within
-        self._tuner = Tuner(seed)
+        self._seed = seed
         self.prefilter: Prefilter | None = None  # on a GPU, where the task has earned one
         self._lock = threading.Lock()
         self._best_log_us = math.inf
@@ -60,8 +62,10 @@ class Tuning:
         knobs = find_knobs(work.source, dict(recording.configs)) if worth else ()
         arrived: list[_Entrant] = []
         sieve = self._sieve(recording)
-        for batch in self._tuner.batches(work.source, knobs, work.tune_plans, _fixed_tiles(recording, knobs)):
-            arrived += self._race(work, batch, [own, *(one.found for one in arrived)], sieve)
+        spaces = _spaces(work.source, knobs, recording.plans[(self._grader.cases(CaseKind.SEARCH)[0].name, ())])
+        search = Search(self._seed, work.source, spaces, work.tune_plans, best_log)
+        for batch in search.batches():
+            arrived += self._race(work, search, batch, [own, *(one.found for one in arrived)], sieve)
         for one in sorted(arrived, key=lambda one: one.cost):
             if one.cost >= best_log:
                 break
@@ -81,7 +85,7 @@ class Tuning:
         return None if self.prefilter is None or isinstance(own, Fault) else Sieve(self.prefilter, case, own)
 
     def _race(
-        self, work: Work, batch: Sequence[Knobs], others: list[list[Measurement]], sieve: Sieve | None
+        self, work: Work, search: Search, batch: Sequence[Knobs], others: list[list[Measurement]], sieve: Sieve | None
     ) -> list[_Entrant]:
         """The settings that keep up over all search cases; what falls behind on one is not even compiled for the next.
 
@@ -110,10 +114,10 @@ class Tuning:
                 if number < len(cases) and behind > RACE_LOG:
                     costs[one.setting] = best_log + behind
             for setting, cost in costs.items():
-                self._tuner.tell(work.source, setting, cost)
+                search.tell(setting, cost)
             racing = [one for one in racing if one.setting not in costs]
         for one in racing:
-            self._tuner.tell(work.source, one.setting, one.cost)
+            search.tell(one.setting, one.cost)
         return racing
 
     def _timed(self, work: Work, one: _Entrant, case: Case, plan: CompiledPlan | Fault, against_us: float) -> bool:
@@ -136,15 +140,36 @@ class Tuning:
             self._best_log_us = min(self._best_log_us, log_us)
 
 
-def _fixed_tiles(recording: Recording, knobs: Sequence[Knob]) -> list[int]:
-    """The largest power of two that a kernel takes as a constant and no knob sets, if there is one.
+def _spaces(source: Source, knobs: Sequence[Knob], plan: CompiledPlan | Fault) -> list[Space]:
+    """What is tuned together, weighted by what its kernels are likely to take of the time."""
+    if isinstance(plan, Fault):
+        return [Space(tuple(knobs))] if knobs else []
+    spaces = []
+    for group in knob_groups(source, knobs):
+        kernels = [n for n, kernel in enumerate(plan.plan.kernels) if not group.kernels or kernel.name in group.kernels]
+        weight = sum(
+            _weight(plan, node) for node in plan.plan.nodes if isinstance(node, Launch) and node.kernel in kernels
+        )
+        spaces.append(Space(group.knobs, weight, tuple(_fixed_tiles(plan, kernels, group.knobs))))
+    return spaces
+
+
+def _weight(plan: CompiledPlan, launch: Launch) -> float:
+    """Bytes of the buffers that a launch takes, times DOT_WEIGHT where it multiplies matrices."""
+    buffers = {arg.buffer for arg in launch.args if isinstance(arg, Pointer | Descriptor)}
+    moved = sum(plan.plan.buffers[buffer].bytes for buffer in buffers)
+    return moved * (DOT_WEIGHT if "dot" in plan.plan.kernels[launch.kernel].text else 1.0)
+
+
+def _fixed_tiles(plan: CompiledPlan, kernels: Sequence[int], knobs: Sequence[Knob]) -> list[int]:
+    """The largest power of two that one of the kernels takes as a constant and no knob sets, if there is one.
 
     It may be no tile size (a number of heads); larger ones than FIXED_TILE rarely are, and are left out.
     """
     largest = 0
-    for plan in (plan for plan in recording.plans.values() if isinstance(plan, CompiledPlan)):
-        for kernel in plan.plan.kernels:
-            values = Counter(v for _, v in kernel.constants if isinstance(v, int) and not isinstance(v, bool))
-            fixed = values - Counter(knob.value for knob in knobs)
-            largest = max([largest, *(v for v in fixed if 16 <= v <= FIXED_TILE and not v & (v - 1))])
+    for number in kernels:
+        constants = plan.plan.kernels[number].constants
+        values = Counter(v for _, v in constants if isinstance(v, int) and not isinstance(v, bool))
+        fixed = values - Counter(knob.value for knob in knobs)
+        largest = max([largest, *(v for v in fixed if 16 <= v <= FIXED_TILE and not v & (v - 1))])
     return [largest] if largest else []

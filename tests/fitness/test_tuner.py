@@ -11,11 +11,11 @@ import pytest
 from evo_kernel.fitness import judge as judge_module
 from evo_kernel.fitness.interpreting.traffic import LaunchTraffic
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge
-from evo_kernel.fitness.knobs import Knob, find_knobs
+from evo_kernel.fitness.knobs import Knob, find_knobs, knob_groups
 from evo_kernel.fitness.pipeline import Stages
 from evo_kernel.fitness.prefilter import Prefilter
 from evo_kernel.fitness.runners.base import Checked, exam_one_by_one
-from evo_kernel.fitness.tuner import BATCH, Tuner, too_large
+from evo_kernel.fitness.tuner import BATCH, Search, Space, too_large
 from evo_kernel.tasks.loading import load
 from evo_kernel.types import Environment, Measurement, Purpose, Source, Status
 
@@ -30,12 +30,12 @@ def cost(setting):
 
 
 def tuned(seed, count=16):
-    tuner, tried = Tuner(seed), []
-    for batch in tuner.batches(SOURCE, KNOBS, count):
+    search, tried = Search(seed, SOURCE, [Space(KNOBS)], count, cost(())), []
+    for batch in search.batches():
         assert 1 <= len(batch) <= BATCH
         tried += batch
         for setting in batch:
-            tuner.tell(SOURCE, setting, cost(setting))
+            search.tell(setting, cost(setting))
     return tried
 
 
@@ -57,14 +57,63 @@ def test_what_was_told_steers_what_is_tried():
 
 
 def test_failures_do_not_stop_it_and_a_small_space_ends():
-    tuner = Tuner(0)
+    search = Search(0, SOURCE, [Space(KNOBS[1:])], 100)
     tried = []
-    for batch in tuner.batches(SOURCE, KNOBS[1:], 100):
+    for batch in search.batches():
         tried += batch
         for setting in batch:
-            tuner.tell(SOURCE, setting, None)
+            search.tell(setting, None)
     assert sorted(tried) == [(("NUM_WARPS", n),) for n in (1, 2, 8, 16)]
-    assert list(tuner.batches(SOURCE, (), 8)) == [] == list(tuner.batches(SOURCE, KNOBS, 0))
+    assert list(Search(0, SOURCE, [], 8).batches()) == [] == list(Search(0, SOURCE, [Space(KNOBS)], 0).batches())
+
+
+SPACES = [
+    Space(tuple(Knob(f"{name}_{knob.name}", knob.value, knob.choices) for knob in KNOBS), weight)
+    for name, weight in (("MATMUL", 8.0), ("ADD_ROWS", 2.0), ("RELU", 1.0))
+]
+
+
+def cost_of_three(setting):
+    """Log time of three kernels one after the other, the first of which takes most of it."""
+    us = 0.0
+    for name, share in (("MATMUL", 80.0), ("ADD_ROWS", 18.0), ("RELU", 2.0)):
+        own = tuple((key.removeprefix(f"{name}_"), value) for key, value in setting if key.startswith(f"{name}_"))
+        us += share * (1 + cost(own))
+    return math.log(us)
+
+
+def test_kernels_are_tuned_one_by_one_and_their_best_together():
+    best = []
+    for seed in range(10):
+        search, told = Search(seed, SOURCE, SPACES, 12, cost_of_three(())), {}
+        for batch in search.batches():
+            for setting in batch:
+                told[setting] = cost_of_three(setting)
+                search.tell(setting, told[setting])
+        assert 12 <= len(told) <= 13
+        matmuls = {tuple(part for part in setting if part[0].startswith("MATMUL")) for setting in told}
+        assert len(matmuls - {()}) >= 5  # most settings are for what takes most of the time
+        best.append(min(told.values()))
+    gained = cost_of_three(()) - sum(best) / len(best)
+    optimum = cost_of_three(()) - math.log(100.0)
+    assert gained > 0.7 * optimum
+
+
+def test_gains_that_do_not_add_up_are_forgotten():
+    """Two kernels that are each better with a change, and worse with both."""
+
+    def both(setting):
+        changed = {name.split("_")[0] for name, _ in setting}
+        return {0: 0.0, 1: -0.3}.get(len(changed), 0.5)
+
+    search = Search(3, SOURCE, SPACES[:2], 40)
+    told = {}
+    for batch in search.batches():
+        for setting in batch:
+            told[setting] = both(setting)
+            search.tell(setting, told[setting])
+    assert min(told.values()) == -0.3
+    assert sum(cost < 0 for cost in told.values()) > 20  # it does not stay with what is worse together
 
 
 @pytest.mark.parametrize(
@@ -81,6 +130,48 @@ def test_failures_do_not_stop_it_and_a_small_space_ends():
 )
 def test_what_is_too_large(setting, large):
     assert too_large(setting) is large
+
+
+def test_what_a_knob_is_follows_from_the_end_of_its_name():
+    text = "".join(f"{name} = {value}\n" for name, value in {
+        "ADD_ROWS_BLOCK": 1024, "GROUP_NORM_BLOCK": 64, "ROWS": 4, "ROWS_2": 1, "GROUP_M": 8, "SPLIT_K": 1, "NUM_WARPS_2": 4,
+    }.items())  # fmt: skip
+    names = "ADD_ROWS_BLOCK, GROUP_NORM_BLOCK, ROWS, ROWS_2, GROUP_M, SPLIT_K, NUM_WARPS_2"
+    choices = {
+        knob.name: knob.choices for knob in find_knobs(Source(f"{text}\ndef run(x):\n    k[(1,)](x, {names})\n"))
+    }
+    assert choices["ADD_ROWS_BLOCK"] == (256, 512, 1024, 2048, 4096, 8192) and max(choices["GROUP_NORM_BLOCK"]) == 512
+    powers = (1, 2, 4, 8, 16)
+    assert {choices[n] for n in ("ROWS", "ROWS_2", "GROUP_M", "SPLIT_K", "NUM_WARPS_2")} == {powers}
+    assert too_large((("SPLIT_NORM_BLOCK_M", 512), ("SPLIT_NORM_BLOCK_N", 512)))
+
+
+def test_knobs_are_grouped_by_the_launches_that_take_them():
+    source = Source("""
+A, B, C, D, E = 1, 2, 3, 4, 5
+BLOCK = 64
+WARPS = 4
+FREE = 8
+SHARED = 16
+OTHER = 32
+
+
+def run(x):
+    blocks = x.numel() // FREE
+    first[(x.numel() // BLOCK,)](x, BLOCK=BLOCK, num_warps=WARPS)
+    second[(blocks,)](x, BLOCK=SHARED)
+    third[lambda meta: (1,)](x, BLOCK=SHARED, MORE=OTHER)
+""")
+    knobs = find_knobs(source, {"first": 3})
+    grouped = [({knob.name for knob in group.knobs}, set(group.kernels)) for group in knob_groups(source, knobs)]
+    assert grouped == [
+        ({"BLOCK", "WARPS", "first.config"}, {"first"}),
+        ({"FREE"}, set()),
+        ({"SHARED", "OTHER"}, {"second", "third"}),
+    ]
+    alone = Source("BLOCK = 64\nFREE = 8\n\n\ndef run(x):\n    k[(x.numel() // FREE,)](x, BLOCK)\n    return FREE\n")
+    (group,) = knob_groups(alone, find_knobs(alone))
+    assert len(group.knobs) == 2
 
 
 def test_a_tile_size_that_no_knob_sets_counts():
@@ -190,10 +281,9 @@ def test_what_the_prefilter_leaves_out_is_never_timed_but_told_to_the_tuner(race
     judge = PlanJudge(usual.task, runner, JudgeSettings(tune_plans=8, prefilter="on"))
     with judge:
         judge.start()
-        tuner = judge._tuning._tuner
-        tell = tuner.tell
+        tell = Search.tell
         monkeypatch.setattr(
-            tuner, "tell", lambda s, setting, cost: (told.update({setting: cost}), tell(s, setting, cost))
+            Search, "tell", lambda s, setting, cost: (told.update({setting: cost}), tell(s, setting, cost))
         )
         evaluation = judge.evaluate(source, Purpose.SCORE)
         asked_of_it = judge._tuning.prefilter.asked
