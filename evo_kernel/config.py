@@ -203,10 +203,11 @@ class Config(_Section):
     population: Path | None = Field(
         default=None, description="the population file; TASK.db in the working folder if left out"
     )
-    first: Literal["auto", "compiled"] = Field(
+    first: Literal["auto", "compiled", "both"] = Field(
         default="auto",
         description="the first kernel: auto takes the task's SEED, else what lowering writes, else torch.compile's "
-        "kernels; compiled takes torch.compile's in any case (docs/importers.md)",
+        "kernels; compiled takes torch.compile's in any case; both starts from auto's and, beside it, from "
+        "torch.compile's where there are any (docs/lowering.md)",
     )
     start_from: Path | None = Field(
         default=None, description="another population whose best kernels are planted beside the first kernel"

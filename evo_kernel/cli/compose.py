@@ -6,7 +6,8 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -22,7 +23,7 @@ from evo_kernel.engine import Engine, EngineSettings, Observer, Summary
 from evo_kernel.errors import ConfigError, PopulationError
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
 from evo_kernel.fitness.knobs import apply_knobs
-from evo_kernel.tasks.first import first_of
+from evo_kernel.tasks.first import First, beside_first, first_of
 from evo_kernel.tasks.loading import BUILTIN, builtin_names, load
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import Environment, Judge, PlanVerdict, Relative, Source
@@ -104,7 +105,7 @@ def judge_settings(config: Config) -> JudgeSettings:
 def prepared(config: Config, task: Task, path: Path, create: bool | None) -> Iterator[Prepared]:
     """Open judge and population for a run; plants the first kernel, and those that a new population starts from."""
     first = first_of(task, config.first)
-    others = _leaders(config.start_from) if create and config.start_from is not None else []
+    others = _beside(config, task, first, create)
     with open_judge(task, device=config.device, settings=judge_settings(config), gpus=config.gpus) as judge:
         search = config.search
         settings = PopulationSettings(
@@ -128,9 +129,27 @@ def prepared(config: Config, task: Task, path: Path, create: bool | None) -> Ite
             judge.know(_verdicts(population, judge.environment))
             keep_ceilings(judge, population)
             population.plant(first.source, ORIGINS[first.origin])
-            for source in others:
-                population.plant(source, "start-from")
+            for source, origin in others():
+                population.plant(source, origin)
             yield Prepared(task, judge, population, first.source)
+
+
+def _beside(config: Config, task: Task, first: First, create: bool | None) -> Callable[[], list[tuple[Source, str]]]:
+    """What a new population starts from beside its first kernel, with its origin; made while the judge is opened."""
+    if not create:
+        return list
+    leaders = [(source, "start-from") for source in _leaders(config.start_from)] if config.start_from else []
+    made: Future[list[Source]] = Future()
+
+    def make() -> None:
+        try:
+            made.set_result(beside_first(task, first, config.first))
+        # Not handled here: carried to the thread that asks.
+        except BaseException as error:  # noqa: BLE001
+            made.set_exception(error)
+
+    threading.Thread(target=make, daemon=True).start()  # whoever gives up meanwhile does not wait for it
+    return lambda: [*((source, ORIGINS["compiled"]) for source in made.result()), *leaders]
 
 
 def _leaders(path: Path) -> list[Source]:

@@ -49,7 +49,11 @@ def _with_models(command: Callable[..., None]) -> Callable[..., None]:
     type=click.Path(path_type=Path),
     help="Plant the best kernels of another population, too.",
 )
-@click.option("--first", type=click.Choice(["auto", "compiled"]), help="compiled: start from torch.compile's kernels.")
+@click.option(
+    "--first",
+    type=click.Choice(["auto", "compiled", "both"]),
+    help="compiled: start from torch.compile's kernels; both: from them too.",
+)
 @click.option(
     "--device", type=click.Choice(["auto", "cpu", "cuda"]), help="cuda measures, cpu models, auto takes what is there."
 )

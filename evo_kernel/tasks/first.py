@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,8 +10,9 @@ from evo_kernel.errors import LoweringError
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import Source
 
-Wanted = Literal["auto", "compiled"]
-"""How a first kernel is chosen: by `first_of`'s order, or torch.compile's whatever else there is."""
+Wanted = Literal["auto", "compiled", "both"]
+"""How a first kernel is chosen: by `first_of`'s order, or torch.compile's whatever else there is; or the first, and
+torch.compile's beside it (`beside_first`)."""
 Origin = Literal["seed", "lowered", "compiled"]
 
 
@@ -54,6 +56,15 @@ def first_of(task: Task, wanted: Wanted = "auto") -> First:
         if len(left_to_torch(other)) < len(left_to_torch(lowered)):
             return First(other, "compiled")
     return First(lowered, "lowered")
+
+
+def beside_first(task: Task, first: First, wanted: Wanted) -> list[Source]:
+    """What a search starts from beside its first kernel: with "both", torch.compile's kernels, where there are any."""
+    if wanted != "both" or first.origin == "compiled":
+        return []
+    with contextlib.suppress(LoweringError):  # an addition: nobody needs it
+        return [_compiled(task)]
+    return []
 
 
 def left_to_torch(source: Source) -> list[str]:
