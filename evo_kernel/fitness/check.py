@@ -84,7 +84,7 @@ def expect(task: Task, inputs: Sequence[Input], recipe: Recipe = RECIPE) -> tupl
     for pattern in range(recipe.patterns if few else 1):
         _note(found, task.outputs(*(_moved(value, recipe.perturbation, pattern) for value in inputs)))
     for pattern in range(recipe.rounded_patterns if few else 1):
-        _note(found, _rounded_outputs(task, inputs, recipe, length, pattern))
+        _note(found, _rounded(task, inputs, own, recipe, length, pattern))
     positive = task.outputs(*map(_positive, inputs))
     return tuple(
         estimate.expected(part, length=length, recipe=recipe) for estimate, part in zip(found, positive, strict=True)
@@ -282,14 +282,17 @@ def _moved(value: Input, units: float, pattern: int) -> Input:
     return moved
 
 
-def _rounded_outputs(
-    task: Task, inputs: Sequence[Input], recipe: Recipe, length: int, pattern: int
-) -> tuple[torch.Tensor, ...]:
-    """The reference in float64, the result of every operation moved by rounding."""
+def _rounded(
+    task: Task, inputs: Sequence[Input], own: Sequence[torch.Tensor], recipe: Recipe, length: int, pattern: int
+) -> Sequence[torch.Tensor]:
+    """The reference in float64, the result of every operation moved by rounding; `own` where that cannot be had."""
     dtypes = {value.dtype for value in inputs if isinstance(value, torch.Tensor) and value.is_floating_point()}
     unit = max(map(_unit, dtypes), default=_unit(torch.float32))
-    with Rounding(unit, recipe.growth, length, pattern):
-        return task.outputs(*map(_double, inputs))
+    try:
+        with Rounding(unit, recipe.growth, length, pattern):
+            return task.outputs(*map(_double, inputs))
+    except TaskError:  # it has run on the same inputs twice: what fails is our looking on, which it may forbid
+        return own
 
 
 def _positive(value: Input) -> Input:

@@ -22,23 +22,22 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 _PATTERN = 1_000_003
 """Elements after which the signs repeat: a prime, so that no row or column has the same signs all along."""
-_EXACT = frozenset(
-    """
+_EXACT_NAMES = """
     arange bernoulli empty empty_like empty_strided exponential eye fill full full_like lift_fresh linspace new_empty
     new_empty_strided new_full new_ones new_zeros normal ones ones_like rand rand_like randint randint_like randn
     randn_like random randperm scalar_tensor uniform zero zeros zeros_like
 
     _reshape_alias _to_copy _unsafe_index _unsafe_view as_strided_copy cat clone constant_pad_nd copy embedding flip
-    gather im2col index index_copy index_fill index_select masked_fill masked_scatter masked_select pixel_shuffle
-    pixel_unshuffle reflection_pad1d reflection_pad2d reflection_pad3d repeat replication_pad1d replication_pad2d
-    replication_pad3d resize roll rot90 scatter select_scatter slice_scatter split_with_sizes_copy stack take tril triu
-    unfold_copy unsafe_chunk unsafe_split unsafe_split_with_sizes where
+    gather im2col index index_copy index_fill index_put index_select masked_fill masked_scatter masked_select
+    pixel_shuffle pixel_unshuffle reflection_pad1d reflection_pad2d reflection_pad3d repeat replication_pad1d
+    replication_pad2d replication_pad3d resize roll rot90 scatter select_scatter slice_scatter split_with_sizes_copy
+    stack take tril triu unfold_copy unsafe_chunk unsafe_split unsafe_split_with_sizes where
 
     abs adaptive_max_pool2d adaptive_max_pool3d amax amin aminmax ceil clamp clamp_max clamp_min cummax cummin floor
     fmax fmin hardtanh kthvalue max max_pool2d_with_indices max_pool3d_with_indices maximum median min minimum mode neg
     relu relu6 round sgn sign sort threshold topk trunc upsample_nearest1d upsample_nearest2d upsample_nearest3d
-    """.split()
-)
+"""
+_EXACT = frozenset(_EXACT_NAMES.split())
 """Operations whose results need no rounding: what is made of nothing or drawn; what is moved; what is selected."""
 _PRODUCTS: Mapping[str, int] = {
     "mm": 0, "bmm": 0, "mv": 0, "dot": 0, "vdot": 0, "addmm": 1, "baddbmm": 1, "addbmm": 1, "addmv": 1,
@@ -72,6 +71,8 @@ class Rounding(TorchDispatchMode):
 
     def _move(self, values: torch.Tensor, amount: float) -> None:
         """In place, and with little memory beside: intermediate results may be most of what a GPU holds."""
+        if any(stride == 0 and size > 1 for stride, size in zip(values.stride(), values.shape, strict=True)):
+            return  # one number in many places cannot be moved in each
         self._moved += 1
         factors = 1.0 + amount * self._signs_on(values.device).roll(self._moved * 7919)
         flat = _flat(values)
