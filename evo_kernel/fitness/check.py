@@ -47,7 +47,7 @@ class Recipe:
     rounding: float = 1.0  # roundings of the output in its own dtype
     patterns: int = 12  # of signs, in which inputs are moved where there are fewer outputs than
     many_outputs: int = 64
-    rounded_patterns: int = 4  # the same, of roundings inside the reference
+    rounded_patterns: int = 4  # the same, of roundings inside the reference; 0 to leave them out
 
 
 RECIPE = Recipe()
@@ -84,7 +84,7 @@ def expect(task: Task, inputs: Sequence[Input], recipe: Recipe = RECIPE) -> tupl
     few = min((part.numel() for part in own), default=0) < recipe.many_outputs
     for pattern in range(recipe.patterns if few else 1):
         _note(found, task.outputs(*(_moved(value, recipe.perturbation, pattern) for value in inputs)))
-    for pattern in range(recipe.rounded_patterns if few else 1):
+    for pattern in range(recipe.rounded_patterns if few else min(1, recipe.rounded_patterns)):
         _note(found, _rounded(task, inputs, own, recipe, length, pattern))
     positive = task.outputs(*map(_positive, inputs))
     return tuple(

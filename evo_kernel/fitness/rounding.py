@@ -74,10 +74,12 @@ class Rounding(TorchDispatchMode):
         if any(stride == 0 and size > 1 for stride, size in zip(values.stride(), values.shape, strict=True)):
             return  # one number in many places cannot be moved in each
         self._moved += 1
-        factors = 1.0 + amount * self._signs_on(values.device).roll(self._moved * 7919)
         flat = _flat(values)
+        start = self._moved * 7919 % _PATTERN
+        factors = 1.0 + amount * self._signs_on(values.device)[start : start + min(flat.numel(), _PATTERN)]
         whole = flat.numel() // _PATTERN * _PATTERN
-        flat[:whole].view(-1, _PATTERN).mul_(factors)
+        if whole:
+            flat[:whole].view(-1, _PATTERN).mul_(factors)
         flat[whole:].mul_(factors[: flat.numel() - whole])
         if flat.data_ptr() != values.data_ptr():
             values.copy_(flat.view(values.shape))
@@ -86,7 +88,7 @@ class Rounding(TorchDispatchMode):
         if device not in self._signs:
             generator = torch.Generator(device).manual_seed(20240229 + self._pattern)
             up = torch.randint(0, 2, (_PATTERN,), generator=generator, dtype=torch.int8, device=device)
-            self._signs[device] = up.double().mul_(2.0).sub_(1.0)
+            self._signs[device] = up.double().mul_(2.0).sub_(1.0).repeat(2)  # so that any place can be the first
         return self._signs[device]
 
     def _length(self, func: Any, args: Sequence[Any], result: Any) -> float:
