@@ -34,18 +34,20 @@ _EXACT_NAMES = """
     stack take tril triu unfold_copy unsafe_chunk unsafe_split unsafe_split_with_sizes where
 
     abs adaptive_max_pool2d adaptive_max_pool3d amax amin aminmax ceil clamp clamp_max clamp_min cummax cummin floor
-    fmax fmin hardtanh kthvalue max max_pool2d_with_indices max_pool3d_with_indices maximum median min minimum mode neg
+    fmax fmin hardtanh kthvalue logsumexp max max_pool2d_with_indices max_pool3d_with_indices maximum median min minimum mode neg
     relu relu6 round sgn sign sort threshold topk trunc upsample_nearest1d upsample_nearest2d upsample_nearest3d
 """
 _EXACT = frozenset(_EXACT_NAMES.split())
-"""Operations whose results need no rounding: what is made of nothing or drawn; what is moved; what is selected."""
+"""Operations whose results need no rounding: what is made of nothing or drawn; what is moved; what is selected.
+
+logsumexp is of the last kind: where one term outweighs all others it is that term, exactly, and gradients of attention
+cancel by it. Where it is not, the reference's own dtype shows its rounding.
+"""
 _PRODUCTS: Mapping[str, int] = {
     "mm": 0, "bmm": 0, "mv": 0, "dot": 0, "vdot": 0, "addmm": 1, "baddbmm": 1, "addbmm": 1, "addmv": 1,
 }  # fmt: skip
 """Products of matrices, and which argument's last dimension is summed over."""
-_SUMS = frozenset(
-    ["sum", "mean", "nansum", "var", "std", "var_mean", "std_mean", "norm", "linalg_vector_norm", "logsumexp"]
-)
+_SUMS = frozenset(["sum", "mean", "nansum", "var", "std", "var_mean", "std_mean", "norm", "linalg_vector_norm"])
 
 
 class Rounding(TorchDispatchMode):
