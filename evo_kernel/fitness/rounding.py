@@ -33,22 +33,10 @@ _EXACT_NAMES = """
     replication_pad2d replication_pad3d resize roll rot90 scatter select_scatter slice_scatter split_with_sizes_copy
     stack take tril triu unfold_copy unsafe_chunk unsafe_split unsafe_split_with_sizes where
 
-
-"""
-_EXACT_NAMES = """
-    arange bernoulli empty empty_like empty_strided exponential eye fill full full_like lift_fresh linspace new_empty
-    new_empty_strided new_full new_ones new_zeros normal ones ones_like rand rand_like randint randint_like randn
-    randn_like random randperm scalar_tensor uniform zero zeros zeros_like
-
-    _reshape_alias _to_copy _unsafe_index _unsafe_view as_strided_copy cat clone constant_pad_nd copy embedding flip
-    gather im2col index index_copy index_fill index_put index_select masked_fill masked_scatter masked_select
-    pixel_shuffle pixel_unshuffle reflection_pad1d reflection_pad2d reflection_pad3d repeat replication_pad1d
-    replication_pad2d replication_pad3d resize roll rot90 scatter select_scatter slice_scatter split_with_sizes_copy
-    stack take tril triu unfold_copy unsafe_chunk unsafe_split unsafe_split_with_sizes where
-
     abs adaptive_max_pool2d adaptive_max_pool3d amax amin aminmax ceil clamp clamp_max clamp_min cummax cummin floor
-    fmax fmin hardtanh kthvalue logsumexp max max_pool2d_with_indices max_pool3d_with_indices maximum median min minimum mode neg
-    relu relu6 round sgn sign sort threshold topk trunc upsample_nearest1d upsample_nearest2d upsample_nearest3d
+    fmax fmin hardtanh kthvalue logsumexp max max_pool2d_with_indices max_pool3d_with_indices maximum median min
+    minimum mode neg relu relu6 round sgn sign sort threshold topk trunc upsample_nearest1d upsample_nearest2d
+    upsample_nearest3d
 """
 _EXACT = frozenset(_EXACT_NAMES.split())
 """Operations whose results need no rounding: what is made of nothing or drawn; what is moved; what is selected.
