@@ -14,10 +14,12 @@ so that `longest` limits theirs. What is only selected, moved or compared is exa
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import torch
+from torch._decomp import get_decompositions
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _PATTERN = 1_000_003
@@ -50,6 +52,9 @@ _PRODUCTS: Mapping[str, int] = {
 """Products of matrices, and which argument's last dimension is summed over."""
 _SUMS = frozenset(["sum", "mean", "nansum", "var", "std", "var_mean", "std_mean", "norm", "linalg_vector_norm"])
 
+_NORMS = frozenset(["native_group_norm"])
+"""Norms that are taken apart: a group may be two numbers, which are 1 and -1 however they are moved."""
+
 
 class Rounding(TorchDispatchMode):
     """While it is on, floating-point results of operations are moved by roundings of `unit` (relative)."""
@@ -63,6 +68,8 @@ class Rounding(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        if (steps := _steps(func)) is not None:
+            return self._by_steps(steps, args, kwargs or {})
         result = func(*args, **(kwargs or {}))
         if _name(func) in _EXACT or _is_view(func):
             return result
@@ -71,6 +78,15 @@ class Rounding(TorchDispatchMode):
             if isinstance(part, torch.Tensor) and part.is_floating_point() and part.numel():
                 self._move(part, amount)
         return result
+
+    def _by_steps(self, steps: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Sums inside a norm count one rounding: how they grow with their length is in the bound of the output."""
+        growth, self._growth = self._growth, 0.0
+        try:
+            with self:
+                return steps(*args, **kwargs)
+        finally:
+            self._growth = growth
 
     def _move(self, values: torch.Tensor, amount: float) -> None:
         """In place, and with little memory beside: intermediate results may be most of what a GPU holds."""
@@ -120,6 +136,12 @@ def _flat(values: torch.Tensor) -> torch.Tensor:
             return values.reshape(-1).clone()
         reach *= size
     return values.as_strided((values.numel(),), (1,))
+
+
+@cache
+def _steps(func: Any) -> Callable[..., Any] | None:
+    """A norm as its mean, differences, variance and quotient: where differences cancel, only they show its rounding."""
+    return get_decompositions([func]).get(func) if _name(func) in _NORMS else None
 
 
 def _name(func: Any) -> str:

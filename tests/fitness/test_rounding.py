@@ -98,6 +98,17 @@ def test_a_group_without_variance_needs_roundings_inside():
     assert ratio(task_of(sigmoid_reference), inputs, output) < 0.7
 
 
+def test_a_mean_of_two_may_be_off_by_a_rounding():
+    """Two values normalised are 1 and -1 whatever they are, unless their mean is rounded."""
+    task = task_of(lambda x: F.group_norm(x, 16))
+    inputs = (torch.rand(2, 32, generator=torch.Generator().manual_seed(3)) + 4.0,)
+    mean = inputs[0].view(32, 2).mean(1, keepdim=True) * (1.0 + 2.0**-23)
+    centred = inputs[0].view(32, 2) - mean
+    output = (centred * torch.rsqrt((centred * centred).mean(1, keepdim=True) + 1e-5)).view(2, 32)
+    assert ratio(task, inputs, output, WITHOUT) > ratio(task, inputs, output)
+    assert ratio(task, inputs, output) < 0.7
+
+
 @CHAINS
 @pytest.mark.parametrize("narrow", [truncated, lambda x: x.bfloat16().float(), lambda x: x.half().float()])
 def test_narrow_operands_before_a_norm_fail(reference, kernel, made, narrow):
