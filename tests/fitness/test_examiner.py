@@ -139,6 +139,23 @@ def test_rounds_that_do_not_fit_at_once_are_run_in_turns(task):
     assert exam(examiner, "honest", timings=())["checks"][0]["status"] == "passed"
 
 
+def test_a_large_reference_gets_the_memory_of_idle_buffers(task):
+    def given_back(free_bytes):
+        device = FakeDevice()
+        device.free_bytes = lambda: free_bytes
+        examiner = Examiner(task, device, SETTINGS)
+        exam(examiner, "honest", checks=())
+        cleared = []
+        examiner.referee.arenas.clear = lambda: cleared.append(1)
+        inputs = examiner.referee.draw(task.case("m64-n128"), 77)
+        result = examiner.referee.compare(task.case("m64-n128"), 77, "nominal", inputs, (torch.softmax(*inputs, -1),))
+        assert result.passed and examiner.referee.intact()
+        return bool(cleared)
+
+    size = 64 * 128 * 4
+    assert given_back(7 * size) and not given_back(9 * size)
+
+
 def test_a_kernel_whose_clocks_disagree_is_refused(task):
     device = FakeDevice()
     device.now = lambda: (device.us + 1e4 * device.launches) * 1e-6  # each of its launches takes more than events say

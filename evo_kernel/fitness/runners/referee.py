@@ -19,13 +19,15 @@ from evo_kernel.errors import PlanError
 from evo_kernel.fitness import check, regimes
 from evo_kernel.fitness.plan import CompiledPlan
 from evo_kernel.fitness.runners.clock import Buffers, Device, Launches
-from evo_kernel.fitness.runners.stock import Arenas, Inputs
+from evo_kernel.fitness.runners.stock import Arenas, Inputs, size_of
 from evo_kernel.fitness.vault import Vault
 from evo_kernel.tasks.task import Case, Input, Task
 from evo_kernel.types import CheckResult, Status
 
 Answer = dict[str, Any]
 Plans = Callable[[int], CompiledPlan]
+_REFERENCE = 8
+"""A reference takes about so many times its inputs to make, where they are float32: see `check.expect`."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,10 @@ class Referee:
 
     def forget(self) -> None:
         """Give back what is kept."""
-        for stock in (self.vault, self.inputs, self.arenas):
+        self._give_back(self.vault, self.inputs, self.arenas)
+
+    def _give_back(self, *stocks: Vault | Inputs | Arenas) -> None:
+        for stock in stocks:
             stock.clear()
         with contextlib.suppress(*self.device.broken):
             self.device.wipe()
@@ -145,6 +150,8 @@ class Referee:
 
         def make() -> tuple[check.Expected, ...]:
             made.append(True)
+            if self.device.free_bytes() < _REFERENCE * size_of(inputs):
+                self._give_back(self.arenas)  # nobody's for now; inputs and references are what damage is found by
             return check.expect(self.task, inputs)
 
         with self.vault.open((case.name, seed, regime), make) as expected:

@@ -1,0 +1,228 @@
+"""What roundings inside a reference are worth: honest kernels that nothing else explains, and nobody else's gain."""
+
+import dataclasses
+import math
+import weakref
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from evo_kernel.errors import TaskError
+from evo_kernel.fitness import check, regimes
+from evo_kernel.fitness.rounding import Rounding
+from tests.fitness.test_check import MATMUL, RMSNORM, SOFTMAX, chain_matmul, draw, task_of, truncated
+
+UNIT = 2.0**-24
+WITHOUT = dataclasses.replace(check.RECIPE, rounded_patterns=0)
+
+
+def ratio(task, inputs, output, recipe=check.RECIPE):
+    return check.compare("case", (output,), check.expect(task, inputs, recipe), task.tolerance).error
+
+
+def rows_normalised(rows):
+    """As kernels do it: the quotient of a sum by a reciprocal, which is off by a rounding now and then."""
+    count = torch.tensor(1.0 / rows.shape[1])
+    mean = rows.sum(1, keepdim=True) * count
+    centred = rows - mean
+    return centred * torch.rsqrt((centred * centred).sum(1, keepdim=True) * count + 1e-5)
+
+
+def group_normalised(x, groups, weight, bias):
+    made = rows_normalised(x.reshape(x.shape[0] * groups, -1)).view(x.shape)
+    return made * weight[:, None, None] + bias[:, None, None]
+
+
+def convolved(x, weight):
+    """One product after the other in a single chain, as a tile of a GPU kernel adds them up."""
+    size = weight.shape[-1]
+    columns = F.unfold(x, size).permute(0, 2, 1)
+    made = chain_matmul(columns.reshape(-1, columns.shape[-1]), weight.reshape(weight.shape[0], -1).t())
+    return made.view(*columns.shape[:2], -1).permute(0, 2, 1).reshape(len(x), len(weight), x.shape[2] - size + 1, -1)
+
+
+def sigmoid_reference(x, weight, bias, scale, norm_weight, norm_bias):
+    made = torch.sigmoid((F.conv2d(x, weight) + bias) * scale)
+    return F.group_norm(made, 8, norm_weight, norm_bias)
+
+
+def sigmoid_kernel(x, weight, bias, scale, norm_weight, norm_bias):
+    made = 1.0 / (1.0 + torch.exp(-((convolved(x, weight) + bias) * scale)))
+    return group_normalised(made * (1.0 + 2.0**-23), 8, norm_weight, norm_bias)  # a quotient that is one step off
+
+
+def tanh_reference(x, weight, norm_weight, norm_bias):
+    made = torch.tanh(F.batch_norm(F.conv2d(x, weight), None, None, norm_weight, norm_bias, training=True))
+    return F.group_norm(F.max_pool2d(made, 2), 8, norm_weight, norm_bias)
+
+
+def tanh_kernel(x, weight, norm_weight, norm_bias):
+    made = convolved(x, weight).transpose(0, 1)
+    made = rows_normalised(made.reshape(made.shape[0], -1)).view(made.shape).transpose(0, 1)
+    made = torch.tanh(made * norm_weight[:, None, None] + norm_bias[:, None, None])
+    return group_normalised(F.max_pool2d(made, 2), 8, norm_weight, norm_bias)
+
+
+def sigmoid_inputs(seed):
+    generator = torch.Generator().manual_seed(seed)
+    weight = (torch.rand(16, 7, 3, 3, generator=generator) * 2 - 1) / math.sqrt(63)
+    tall = [torch.randn(16, 1, 1, generator=generator) for _ in range(2)]
+    return torch.rand(3, 7, 17, 19, generator=generator), weight, *tall, torch.ones(16), torch.zeros(16)
+
+
+def tanh_inputs(seed):
+    generator = torch.Generator().manual_seed(seed)
+    weight = (torch.rand(16, 39, 5, 5, generator=generator) * 2 - 1) / math.sqrt(975)
+    return torch.rand(2, 39, 20, 20, generator=generator), weight, torch.ones(16), torch.zeros(16)
+
+
+CHAINS = pytest.mark.parametrize(
+    ("reference", "kernel", "made"),
+    [(sigmoid_reference, sigmoid_kernel, sigmoid_inputs), (tanh_reference, tanh_kernel, tanh_inputs)],
+)
+
+
+@CHAINS
+@pytest.mark.parametrize("regime", regimes.REGIMES)
+def test_honest_chains_with_norms_pass_in_every_regime(reference, kernel, made, regime):
+    for seed in range(2):
+        inputs = regimes.apply(regime, made(seed))
+        assert ratio(task_of(reference), inputs, kernel(*inputs)) < 0.7, (regime, seed)
+
+
+def test_a_group_without_variance_needs_roundings_inside():
+    inputs = regimes.apply("ties", sigmoid_inputs(1))
+    output = sigmoid_kernel(*inputs)
+    assert ratio(task_of(sigmoid_reference), inputs, output, WITHOUT) > 1.0
+    assert ratio(task_of(sigmoid_reference), inputs, output) < 0.7
+
+
+def test_a_mean_of_two_may_be_off_by_a_rounding():
+    """Two values normalised are 1 and -1 whatever they are, unless their mean is rounded."""
+    task = task_of(lambda x: F.group_norm(x, 16))
+    inputs = (torch.rand(2, 32, generator=torch.Generator().manual_seed(3)) + 4.0,)
+    mean = inputs[0].view(32, 2).mean(1, keepdim=True) * (1.0 + 2.0**-23)
+    centred = inputs[0].view(32, 2) - mean
+    output = (centred * torch.rsqrt((centred * centred).mean(1, keepdim=True) + 1e-5)).view(2, 32)
+    assert ratio(task, inputs, output, WITHOUT) > ratio(task, inputs, output)
+    assert ratio(task, inputs, output) < 0.7
+
+
+@CHAINS
+@pytest.mark.parametrize("narrow", [truncated, lambda x: x.bfloat16().float(), lambda x: x.half().float()])
+def test_narrow_operands_before_a_norm_fail(reference, kernel, made, narrow):
+    inputs = made(0)
+    output = kernel(narrow(inputs[0]), narrow(inputs[1]), *inputs[2:])
+    assert ratio(task_of(reference), inputs, output) > 2.0
+
+
+@pytest.mark.parametrize("regime", regimes.REGIMES)
+@pytest.mark.parametrize(
+    ("task", "shapes"),
+    [
+        (MATMUL, [(33, 256), (256, 17)]),
+        (SOFTMAX, [(7, 1031)]),
+        (RMSNORM, [(9, 512), (512,)]),
+        (task_of(lambda x, w, b: F.layer_norm(x, (512,), w, b)), [(9, 512), (512,), (512,)]),
+        (task_of(F.gelu), [(9, 512)]),
+        (task_of(lambda x: x.sum()), [(64, 64, 64)]),
+    ],
+)
+def test_ordinary_bounds_do_not_grow(task, shapes, regime):
+    inputs = regimes.apply(regime, draw(*shapes))
+    for new, old in zip(check.expect(task, inputs), check.expect(task, inputs, WITHOUT), strict=True):
+        assert new.largest <= 1.03 * old.largest and new.frobenius <= 1.03 * old.frobenius
+
+
+def rounded(work, *inputs, growth=0.0):
+    with Rounding(UNIT, growth, 1 << 30):
+        return work(*inputs)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [torch.relu, lambda x: x.clone()[2:].t(), lambda x: x.max(1).values, torch.zeros_like, lambda x: torch.cat([x, x]),
+     lambda x: torch.where(x > 0, x, 0.0), lambda x: F.max_pool2d(x[None], 2), lambda x: x.expand(3, *x.shape).clone(),
+     lambda x: x > 0, lambda x: x.logsumexp(1), lambda x: x.split(4)[1]],
+)  # fmt: skip
+def test_what_is_exact_stays(work):
+    x = torch.randn(8, 10, dtype=torch.float64)
+    assert torch.equal(rounded(work, x), work(x))
+
+
+@pytest.mark.parametrize(
+    "work",
+    [torch.sigmoid, lambda x: x + 1.0, lambda x: x.clone().mul_(3.0), lambda x: x.t().exp(),
+     lambda x: x.unsqueeze(1).expand(-1, 3, -1).exp(), lambda x: x[:, ::2] * x[:, 1::2]],
+)  # fmt: skip
+@pytest.mark.parametrize("rows", [4, 2_000_003])
+def test_everything_else_goes_up_or_down_by_one_rounding(work, rows):
+    x = torch.rand(rows, 2, dtype=torch.float64) + 0.5
+    made, exact = rounded(work, x), work(x)
+    moved = (made / exact - 1.0) / UNIT
+    assert made.stride() == exact.stride()
+    assert torch.allclose(moved.abs(), torch.ones_like(moved), atol=1e-6)
+    if rows > 4:
+        assert abs(float(moved.mean())) < 0.01
+        one, other = moved.reshape(-1)[: rows // 2 * 2].chunk(2)
+        assert abs(float((one * other).mean())) < 0.01  # no sign repeats where sizes would have it
+
+
+def test_products_and_sums_are_worth_more():
+    a = torch.rand(4, 400, dtype=torch.float64)
+    for work in (lambda x: x @ x.T, lambda x: F.conv2d(x.view(1, 4, 20, 20), x.view(1, 4, 20, 20)[:, :, :10, :10])):
+        moved = (rounded(work, a, growth=0.25) / work(a) - 1.0).abs() / UNIT
+        assert torch.allclose(moved, torch.full_like(moved, 1.0 + 0.25 * 20), rtol=1e-3)
+    with Rounding(UNIT, 0.25, longest=100):
+        total = a.sum()
+    assert abs(float(total / a.sum()) - 1.0) / UNIT == pytest.approx(1.0 + 0.25 * 10, rel=1e-3)
+
+
+def test_a_reference_that_cannot_be_watched_is_believed():
+    def reference(x):
+        if torch.utils._python_dispatch._get_current_dispatch_mode() is not None:
+            raise RuntimeError("not while somebody looks")
+        return torch.sigmoid(x)
+
+    task, inputs = task_of(reference), draw((4, 8))
+    assert ratio(task, inputs, torch.sigmoid(*inputs)) <= 1.0
+    with pytest.raises(TaskError):
+        task_of(lambda x: x.nothing()).outputs(*inputs)
+
+
+class Live(torch.utils._python_dispatch.TorchDispatchMode):
+    """How many bytes the tensors hold that operations returned, and the most they ever held."""
+
+    def __init__(self):
+        super().__init__()
+        self.sizes, self.now, self.peak = {}, 0, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        for part in made if isinstance(made, (list, tuple)) else (made,):
+            if isinstance(part, torch.Tensor) and (key := id(storage := part.untyped_storage())) not in self.sizes:
+                self.sizes[key] = storage.nbytes()
+                self.now += self.sizes[key]
+                self.peak = max(self.peak, self.now)
+                weakref.finalize(storage, self.gone, key)
+        return made
+
+    def gone(self, key):
+        self.now -= self.sizes.pop(key)
+
+
+@pytest.mark.parametrize(
+    ("reference", "count", "most"),
+    [(F.smooth_l1_loss, 2, 3.2), (lambda a, b: a + b, 2, 5.3), (lambda a: a.sum(), 1, 2.6)],
+)
+def test_making_a_reference_takes_a_few_times_its_inputs(reference, count, most, monkeypatch):
+    """float64 copies of all inputs, one run at a time: a loss of two inputs of 4 GB each fits beside its kernel."""
+    monkeypatch.setattr("evo_kernel.fitness.rounding._PATTERN", 1009)
+    monkeypatch.setattr("evo_kernel.fitness.check._AT_ONCE", 4096)
+    inputs = draw(*[(512, 512)] * count)
+    with Live() as live:
+        expected = check.expect(task_of(reference), inputs)
+    assert live.peak < most * sum(x.nbytes for x in inputs)
+    outputs = (expected[0].truth, expected[0].honest)
+    assert all(part.untyped_storage().nbytes() == part.nbytes for part in outputs)
