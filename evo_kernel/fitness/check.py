@@ -1,16 +1,5 @@
-"""Is an output right? Errors from a float64 reference, held against what an honest kernel in the same dtype reaches.
+"""Is an output right? Errors from a float64 reference, held against what an honest kernel may be off by (expected.py).
 
-An honest kernel's error on these very inputs is estimated as the largest of
-    own          the task's reference run eagerly in the task's own dtypes (operands rounded to tf32 too, where the
-                 task's precision allows tf32),
-    sensitivity  how far the float64 reference moves when every floating-point input moves by `perturbation` units of
-                 rounding: what any backward-stable algorithm may cost (Higham, Accuracy and Stability of Numerical
-                 Algorithms, 2nd ed., section 1.5), so that exp2 in place of exp is not an error; in several
-                 patterns of signs where outputs are few,
-    rounding     how far it moves when the result of every operation inside it is rounded (rounding.py): what an
-                 intermediate result of zero variance, or a sum that is normalised afterwards, makes of one, and
-    floor        one rounding of the output, and the growth of a sum's error with the square root of its length
-                 (ibid., section 4.2: the statistical estimate), so that a reference that is exact by luck binds nobody.
 A candidate passes when its Frobenius error is at most `relative_multiple` times, and its largest error at most
 `max_multiple` times, the honest one. Integers and booleans must be equal.
 
@@ -22,74 +11,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
-from evo_kernel.errors import TaskError
-from evo_kernel.fitness.rounding import Rounding
-from evo_kernel.tasks.task import Input, Task, Tolerance, as_float64
+from evo_kernel.fitness.expected import Expected, expect
+from evo_kernel.tasks.task import Input, Task, Tolerance
 from evo_kernel.types import CheckResult
 
 POISON_BYTE = 0xFF
 """Scratch and outputs are filled with this byte before a launch: a NaN in every floating-point dtype."""
-_AT_ONCE = 1 << 22
-"""Elements of an input that are moved at a time."""
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """The constants of the estimate, in one place."""
-
-    perturbation: float = 2.0  # units of rounding of float32 (float64 for float64 inputs)
-    growth: float = 0.25  # of a sum's relative error, in roundings, per square root of its length
-    cancellation: float = 0.5  # roundings of the result with all inputs positive: what cancels in the true result
-    rounding: float = 1.0  # roundings of the output in its own dtype
-    patterns: int = 12  # of signs, in which inputs are moved where there are fewer outputs than
-    many_outputs: int = 64
-    rounded_patterns: int = 4  # the same, of roundings inside the reference; 0 to leave them out
-
-
-RECIPE = Recipe()
-
-
-@dataclass(frozen=True)
-class Expected:
-    """One output: the truth, and how large an honest kernel's error may be."""
-
-    truth: torch.Tensor  # float64, or the exact integers
-    honest: torch.Tensor  # what the reference gives in the task's own dtypes
-    compared: torch.Tensor  # bool: elements that bind; not those that overflow in this dtype alone
-    frobenius: float
-    largest: float
 
 
 def judge_outputs(task: Task, case: str, inputs: Sequence[Input], outputs: Sequence[torch.Tensor]) -> CheckResult:
     """Compare a kernel's outputs with the task's reference on the same inputs. Raises TaskError only."""
     return compare(case, outputs, expect(task, inputs), task.tolerance)
-
-
-def expect(task: Task, inputs: Sequence[Input], recipe: Recipe = RECIPE) -> tuple[Expected, ...]:
-    """What the outputs must be: costs about five to six runs of the reference. Inputs are left alone.
-
-    One run at a time, and what it gives is measured and freed before the next: inputs may be half of what a GPU holds.
-    """
-    own = tuple(map(_compact, task.outputs(*map(_copied, inputs))))
-    truth = tuple(map(_compact, task.outputs(*map(_double, inputs))))
-    found = [_Estimate(*both) for both in zip(truth, own, strict=True)]
-    _note(found, own)
-    if task.tolerance.precision == "tf32":
-        _note(found, task.outputs(*map(_as_tf32, inputs)))
-    length = max((max(v.shape, default=1) for v in inputs if isinstance(v, torch.Tensor)), default=1)
-    few = min((part.numel() for part in own), default=0) < recipe.many_outputs
-    for pattern in range(recipe.patterns if few else 1):
-        _note(found, task.outputs(*(_moved(value, recipe.perturbation, pattern) for value in inputs)))
-    for pattern in range(recipe.rounded_patterns if few else min(1, recipe.rounded_patterns)):
-        _note(found, _rounded(task, inputs, own, recipe, length, pattern))
-    positive = task.outputs(*map(_positive, inputs))
-    return tuple(
-        estimate.expected(part, length=length, recipe=recipe) for estimate, part in zip(found, positive, strict=True)
-    )
 
 
 def compare(
@@ -182,142 +117,6 @@ def _float_fault(got: torch.Tensor, wanted: Expected, tolerance: Tolerance) -> t
 
 def _ratio(error: float, bound: float) -> float:
     return error / bound if bound > 0 else (0.0 if error == 0 else math.inf)
-
-
-class _Estimate:
-    """One output, and the largest errors among what honest kernels may make of it so far."""
-
-    def __init__(self, truth: torch.Tensor, own: torch.Tensor) -> None:
-        if truth.shape != own.shape:
-            raise TaskError("the reference returns another shape in float64 than in its own dtype")
-        self._own, self._truth = own, truth
-        self._compared = torch.ones_like(own, dtype=torch.bool)
-        self._errors = (0.0, 0.0)
-        if own.is_floating_point():
-            self._truth = truth.double()
-            # finite in float64 and not here: an overflow of this dtype
-            self._compared = ~(self._truth.isfinite() & ~own.isfinite())
-
-    def note(self, other: torch.Tensor) -> None:
-        """What another honest way of computing it gives."""
-        if self._own.is_floating_point():
-            frobenius, largest = _measures(other.double() - self._truth, self._compared)
-            self._errors = (max(self._errors[0], frobenius), max(self._errors[1], largest))
-
-    def expected(self, positive: torch.Tensor, *, length: int, recipe: Recipe) -> Expected:
-        """The bounds; `positive` is the output for inputs without signs, `length` that of the longest sum."""
-        truth, own, compared = self._truth, self._own, self._compared
-        if not own.is_floating_point():
-            return Expected(truth, own, compared, 0.0, 0.0)
-        rounding = torch.finfo(own.dtype).eps / 2
-        inner = min(rounding, torch.finfo(torch.float32).eps / 2)
-        growth = recipe.growth * math.sqrt(length)
-        size, uncancelled = _measures(truth.clone(), compared), _measures(positive.double().clone(), compared)
-        underflow = _underflow(own.dtype)
-        floors = [
-            rounding * recipe.rounding * size[i] + inner * (growth * size[i] + recipe.cancellation * uncancelled[i])
-            for i in (0, 1)
-        ]
-        return Expected(
-            truth=truth,
-            honest=own,
-            compared=compared,
-            frobenius=max(self._errors[0], floors[0]) + underflow * math.sqrt(own.numel()),
-            largest=max(self._errors[1], floors[1]) + underflow,
-        )
-
-
-def _note(found: Sequence[_Estimate], outputs: Sequence[torch.Tensor]) -> None:
-    for estimate, output in zip(found, outputs, strict=True):
-        estimate.note(output)
-
-
-def _measures(values: torch.Tensor, compared: torch.Tensor) -> tuple[float, float]:
-    """Frobenius norm and largest magnitude over the finite elements that are compared. Overwrites `values`."""
-    if not values.numel():
-        return 0.0, 0.0
-    values.masked_fill_(~(compared & values.isfinite()), 0.0)
-    return float(values.norm()), float(values.abs_().max())
-
-
-def _underflow(dtype: torch.dtype) -> float:
-    """What may be flushed to zero: float32 and bfloat16 below their smallest normal number, others half a step."""
-    info = torch.finfo(dtype)
-    flushes = dtype in (torch.float32, torch.bfloat16)
-    return info.smallest_normal if flushes else info.smallest_normal * info.eps / 2
-
-
-def _copied(value: Input) -> Input:
-    return value.clone() if isinstance(value, torch.Tensor) else value
-
-
-def _double(value: Input) -> Input:
-    """A copy, in float64 where it is a floating-point tensor."""
-    made = as_float64(value)
-    return _copied(made) if made is value else made
-
-
-def _compact(values: torch.Tensor) -> torch.Tensor:
-    """Without memory that nobody sees: what torch returns for a mean loss holds as much as the losses did."""
-    used = values.numel() * values.element_size()
-    return values.clone() if values.untyped_storage().nbytes() > 2 * used else values
-
-
-def _unit(dtype: torch.dtype) -> float:
-    """One rounding of the dtype that an honest kernel computes in."""
-    return torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps / 2
-
-
-def _moved(value: Input, units: float, pattern: int) -> Input:
-    """A float64 copy, every element moved by `units` roundings of float32 up or down, in a fixed pattern.
-
-    In one pattern the terms of an output move apart or together by chance, and together they may cancel: log(sum of
-    exp(x)) - x[i] does not move when both of two elements go up. The largest over many outputs does not care; where
-    there are few, more patterns are tried.
-    """
-    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
-        return value
-    unit = _unit(value.dtype)
-    generator = torch.Generator(value.device).manual_seed(20240229 + pattern)  # the host would take seconds a gigabyte
-    is_up = torch.randint(0, 2, value.shape, generator=generator, dtype=torch.int8, device=value.device)
-    up, down = torch.tensor([1.0 + unit * units, 1.0 - unit * units], dtype=torch.float64, device=value.device)
-    moved = value.to(torch.float64, copy=True)
-    is_dense = moved.is_contiguous()
-    parts = zip(moved.view(-1).split(_AT_ONCE), is_up.view(-1).split(_AT_ONCE), strict=True) if is_dense else None
-    for part, is_part_up in parts or ((moved, is_up),):
-        part.mul_(torch.where(is_part_up.bool(), up, down))
-    return moved
-
-
-def _rounded(
-    task: Task, inputs: Sequence[Input], own: Sequence[torch.Tensor], recipe: Recipe, length: int, pattern: int
-) -> Sequence[torch.Tensor]:
-    """The reference in float64, the result of every operation moved by rounding; `own` where that cannot be had."""
-    dtypes = {value.dtype for value in inputs if isinstance(value, torch.Tensor) and value.is_floating_point()}
-    unit = max(map(_unit, dtypes), default=_unit(torch.float32))
-    try:
-        with Rounding(unit, recipe.growth, length, pattern):
-            return task.outputs(*map(_double, inputs))
-    except TaskError:  # it has run on the same inputs twice: what fails is our looking on, which it may forbid
-        return own
-
-
-def _positive(value: Input) -> Input:
-    moved = _double(value)
-    return moved.abs_() if isinstance(moved, torch.Tensor) and moved.is_floating_point() else moved
-
-
-def _as_tf32(value: Input) -> Input:
-    """float32 operands rounded to the 10 bits of fraction that tf32 has, to nearest, ties to even.
-
-    Hardware that drops the last 13 bits instead is off by twice as much: within what the multiples allow, which
-    bfloat16 operands are not.
-    """
-    if not isinstance(value, torch.Tensor) or value.dtype != torch.float32:
-        return _copied(value)
-    bits = value.contiguous().view(torch.int32)
-    rounded = (bits + 0xFFF + ((bits >> 13) & 1)) & -0x2000
-    return torch.where(value.isfinite(), rounded.view(torch.float32), value)
 
 
 def _poisoned(values: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from evo_kernel.fitness import check
-from evo_kernel.fitness.check import Expected
+from evo_kernel.fitness.expected import Expected
 from evo_kernel.fitness.plan import Plan, View
 from evo_kernel.tasks.task import Tolerance
 

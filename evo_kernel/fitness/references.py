@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 
-from evo_kernel.fitness.check import Expected
+from evo_kernel.fitness.expected import Expected
 
 RENEW_S = 3600.0
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import torch
 
-from evo_kernel.fitness.check import Expected
+from evo_kernel.fitness.expected import Expected
 
 SMALL_BYTES = 1 << 20
 Key = tuple[str, int, str]

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from evo_kernel.errors import PlanError
-from evo_kernel.fitness import check
 from evo_kernel.fitness.ceilings import Ceilings
+from evo_kernel.fitness.expected import Expected, expect
 from evo_kernel.fitness.pairing import PAIRING
 from evo_kernel.fitness.runners.clock import Metronome
 from evo_kernel.fitness.runners.examiner import Examiner
@@ -261,7 +261,7 @@ def test_the_metronome_sees_drift():
 
 def test_references_are_unreadable_unless_open(task):
     inputs = (torch.randn(600, 600),)
-    expected = check.expect(task, inputs)
+    expected = expect(task, inputs)
     assert sum(t.numel() * t.element_size() for p in expected for t in (p.truth, p.honest, p.compared)) > SMALL_BYTES
     truth = expected[0].truth.clone()
     vault = Vault("cpu", 1 << 30)
@@ -283,7 +283,7 @@ def test_the_vault_keeps_within_its_limit():
     def make():
         made.append(1)
         values = torch.zeros(1 << 18, dtype=torch.float64)
-        return (check.Expected(values, values.float(), values.bool(), 1.0, 1.0),)
+        return (Expected(values, values.float(), values.bool(), 1.0, 1.0),)
 
     vault = Vault("cpu", 5 << 20)
     for seed in (1, 2, 2, 1):

@@ -75,7 +75,7 @@ from evo_kernel.fitness.runners.cuda_driver import ok
 from evo_kernel.fitness.runners.clock import Metronome, sample, disagreement
 from evo_kernel.fitness.timing import summarise
 from evo_kernel.fitness.vault import Vault
-from evo_kernel.fitness.check import Expected
+from evo_kernel.fitness.expected import Expected
 
 said = {}
 def part(work):

@@ -24,6 +24,7 @@ from evo_kernel.fitness import check, looked, regimes
 from evo_kernel.fitness.confined.guards import Limits
 from evo_kernel.fitness.confined.zygote import Zygote
 from evo_kernel.fitness.counters import Counted, CountPart
+from evo_kernel.fitness.expected import Expected, expect
 from evo_kernel.fitness.features import plan_features, torch_details
 from evo_kernel.fitness.interpreting import TOO_LATE
 from evo_kernel.fitness.interpreting.interpretable import interpreter_gap
@@ -118,7 +119,7 @@ class InterpreterRunner:
             for (seed, regime), inputs, outputs in zip(batch, drawn, executed, strict=False):
                 if isinstance(outputs, Checked):
                     return outputs
-                make = partial(check.expect, self._task, inputs)
+                make = partial(expect, self._task, inputs)
                 expected = self._references.of(case.name, seed, regime, "cpu", make)
                 result = check.compare(case.name, outputs, expected, self._task.tolerance)
                 worst = max(worst, result.error)
@@ -289,7 +290,7 @@ class InterpreterRunner:
 
     def _prepared(
         self, plan: Plan, case: Case, seed: int, regime: str
-    ) -> tuple[dict[str, bytes], tuple[check.Expected, ...]]:
+    ) -> tuple[dict[str, bytes], tuple[Expected, ...]]:
         """Input files and what is expected of a large case: made one at a time, the last few kept."""
         key = (case.name, seed, regime, plan.inputs)
         with self._preparing:
@@ -298,8 +299,8 @@ class InterpreterRunner:
                 while len(self._files) > _KEPT_FILES:
                     self._files.pop(next(iter(self._files)))
 
-            def make() -> tuple[check.Expected, ...]:
-                return check.expect(self._task, self._draw(case, seed, regime))
+            def make() -> tuple[Expected, ...]:
+                return expect(self._task, self._draw(case, seed, regime))
 
             return self._files[key], self._references.of(case.name, seed, regime, "cpu", make)
 

@@ -17,6 +17,7 @@ import torch
 
 from evo_kernel.errors import PlanError
 from evo_kernel.fitness import check, regimes
+from evo_kernel.fitness.expected import Expected, expect
 from evo_kernel.fitness.plan import CompiledPlan
 from evo_kernel.fitness.runners.clock import Buffers, Device, Launches
 from evo_kernel.fitness.runners.stock import Arenas, Inputs, size_of
@@ -27,7 +28,7 @@ from evo_kernel.types import CheckResult, Status
 Answer = dict[str, Any]
 Plans = Callable[[int], CompiledPlan]
 _REFERENCE = 8
-"""A reference takes about so many times its inputs to make, where they are float32: see `check.expect`."""
+"""A reference takes about so many times its inputs to make, where they are float32: see `expected.expect`."""
 
 
 @dataclass(frozen=True)
@@ -148,11 +149,11 @@ class Referee:
         self.dirty = True
         made: list[bool] = []
 
-        def make() -> tuple[check.Expected, ...]:
+        def make() -> tuple[Expected, ...]:
             made.append(True)
             if self.device.free_bytes() < _REFERENCE * size_of(inputs):
                 self._give_back(self.arenas)  # nobody's for now; inputs and references are what damage is found by
-            return check.expect(self.task, inputs)
+            return expect(self.task, inputs)
 
         with self.vault.open((case.name, seed, regime), make) as expected:
             result = check.compare(case.name, outputs, expected, self.task.tolerance)
