@@ -16,6 +16,7 @@ from typing import Any
 from evo_kernel import plugins
 from evo_kernel.budget import Budget, Ledger, Spent
 from evo_kernel.cli.operating import money_ends, operating, with_models
+from evo_kernel.cli.signals import handling
 from evo_kernel.cli.traffic import Traffic
 from evo_kernel.cli.watching import Thinking, announced, keep_ceilings, kept_baselines
 from evo_kernel.config import Config, config_from
@@ -225,12 +226,8 @@ def watched(engine: Engine, judge: Judge, stop: threading.Event | None = None) -
             engine.abort(f"stopped by {name}")
             judge.close()
 
-    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with handling(handle):
         yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 def resumed_config(path: Path, stored: dict[str, Any] | None) -> Config:

@@ -106,14 +106,14 @@ def test_gains_that_do_not_add_up_are_forgotten():
         changed = {name.split("_")[0] for name, _ in setting}
         return {0: 0.0, 1: -0.3}.get(len(changed), 0.5)
 
-    search = Search(3, SOURCE, SPACES[:2], 40)
+    search = Search(3, SOURCE, [replace(space, weight=1.0) for space in SPACES[:2]], 40)
     told = {}
     for batch in search.batches():
         for setting in batch:
             told[setting] = both(setting)
             search.tell(setting, told[setting])
     assert min(told.values()) == -0.3
-    assert sum(cost < 0 for cost in told.values()) > 20  # it does not stay with what is worse together
+    assert sum(cost < 0 for cost in told.values()) >= 12  # it does not stay with what is worse together
 
 
 @pytest.mark.parametrize(

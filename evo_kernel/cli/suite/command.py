@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from evo_kernel.cli.signals import handling
 from evo_kernel.errors import UserError
 
 if TYPE_CHECKING:
@@ -154,12 +154,8 @@ def _halting(halt: Halt) -> Iterator[None]:
         # Not by a stream: the handler may have interrupted somebody who writes to it.
         os.write(2, b"\nfinishing what is under way; once more stops it now\n")
 
-    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with handling(handle):
         yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 def _line(row: object, turn: int, turns: int) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evo_kernel.cli.options import JSON
+from evo_kernel.cli.signals import handling
 from evo_kernel.errors import UserError
 
 if TYPE_CHECKING:
@@ -165,12 +166,8 @@ def interruptible() -> Iterator[threading.Event]:
         stop.set()
         os.write(2, f"\n{signal.Signals(number).name}: finishing this step; once more stops now\n".encode())
 
-    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with handling(handle):
         yield stop
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 def _pairs(parts: Sequence[str]) -> dict[str, str]:
