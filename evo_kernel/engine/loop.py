@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from evo_kernel.budget import Ledger, Spent
@@ -99,7 +99,8 @@ class Engine:
             self._operator.learn(credit)
         best = self._population.best()
         self._best_score = (best.evaluation.score or 0.0) if best and best.evaluation else 0.0
-        self._in_threads(1, self._judge_pending)
+        pending = iter(self._population.pending())
+        self._in_threads(self._settings.width, lambda: self._judge_pending(pending))
         self._in_threads(self._settings.width, self._attempts_until_stopped)
         if self._cause in ("budget", "barren"):
             self._in_threads(1, self._confirm)
@@ -132,10 +133,12 @@ class Engine:
                     self._error = self._error or error
                 self.stop(f"{type(error).__name__}: {error}", "bug")
 
-    def _judge_pending(self) -> None:
-        """What is durable but has no verdict: the first kernel, and what an earlier session had in flight."""
-        for recorded in self._population.pending():
-            if self._stopped.is_set():
+    def _judge_pending(self, pending: Iterator[Recorded]) -> None:
+        """What is durable but has no verdict: the first kernels, and what an earlier session had in flight."""
+        while not self._stopped.is_set():
+            with self._lock:
+                recorded = next(pending, None)
+            if recorded is None:
                 return
             self._ledger.charge(self._judge_and_tell(recorded, Purpose.SCORE))
 

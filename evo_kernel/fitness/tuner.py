@@ -1,5 +1,6 @@
-"""The tuner: which knob settings to try for a source. Optuna's TPE sampler behind ask and tell.
+"""The tuner: which knob settings to try for a source: steps from the best so far, and what Optuna's TPE sampler draws.
 
+Knobs are sizes and counts in order, so both work on places in that order: what is near to a good value is tried sooner.
 Settings are compared with the source's own by the judge; a knob change is never a strategy. Deterministic for a seed.
 """
 
@@ -10,13 +11,13 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import optuna
 
 from evo_kernel.fitness.knobs import Knob, is_tile
 from evo_kernel.types import NOTICEABLE, Knobs, Source
 
-BATCH = 4  # settings drawn before any of them is told; the first batch is drawn at random
-
+BATCH = 4  # settings drawn before any of them is told
 
 MAX_TILE, MAX_WORK = 128 * 256, 128 * 256 * 64
 """Elements of the two, and of the three, largest tile sizes together. Beyond them the accumulators of a program do not
@@ -24,6 +25,11 @@ fit into the registers of an SM, and the compiler spends minutes on what then sp
 MAX_TILE_A_THREAD = 128
 """Elements of the two largest tile sizes together a thread, which has 255 registers: half of them for an accumulator.
 More takes the compiler long, since all of it is unrolled, and then spills."""
+MAX_WORK_A_THREAD = 8192
+"""Multiply-adds of one step of a contraction a thread: twice as many in IEEE float32 compile for over ten seconds."""
+NEAR, NEAR_SHARE, NEAR_MISSES = 3, 0.8, 5
+"""The first settings of a space, and this share of all, are a step from the best so far: a dozen settings find most of
+what there is that way, a sampler over the whole space half of it. Not while these were known so many times in a row."""
 _DEFAULT_WARPS = 4
 _MISSES = 30
 """Draws in a row that are known or too large, after which a space is taken for exhausted."""
@@ -40,7 +46,8 @@ def too_large(setting: Knobs, fixed: Sequence[int] = ()) -> bool:
     tiles = sorted([*chosen, *fixed], reverse=True)
     threads = 32 * max((v for name, v in setting if "WARPS" in name), default=_DEFAULT_WARPS)
     tile = tiles[0] * tiles[1]
-    return tile > MAX_TILE or tile > MAX_TILE_A_THREAD * threads or math.prod(tiles[:3]) > MAX_WORK
+    work = math.prod(tiles[:3])
+    return tile > min(MAX_TILE, MAX_TILE_A_THREAD * threads) or work > min(MAX_WORK, MAX_WORK_A_THREAD * threads)
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,7 @@ class _Open:
 class _State:
     space: Space
     study: optuna.Study
+    rng: np.random.Generator
     weight: float
     drawn: int = 0
     misses: int = 0
@@ -87,12 +95,8 @@ class Search:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._count, self._own_cost = count, own_cost
         self._own = {knob.name: knob.value for space in spaces for knob in space.knobs}
-        self._states = [
-            _State(space, _study((seed + number + int(source.sha256[:8], 16)) % (1 << 31)), space.weight,
-                   best={knob.name: knob.value for knob in space.knobs},
-                   tried={tuple(sorted((knob.name, knob.value) for knob in space.knobs))})
-            for number, space in enumerate(spaces)
-        ]  # fmt: skip
+        first = seed + int(source.sha256[:8], 16)
+        self._states = [_state(space, (first + number) % (1 << 31)) for number, space in enumerate(spaces)]
         self._out: dict[Knobs, _Open] = {}
         self._seen: set[Knobs] = {()}
         self._measured = own_cost, dict(self._own)
@@ -158,8 +162,10 @@ class Search:
 
     def _draw(self, state: _State) -> Knobs | None:
         """One more setting, or None when what was drawn is known or too large."""
+        if state.misses < NEAR_MISSES and (state.drawn < NEAR or state.rng.random() < NEAR_SHARE):
+            state.study.enqueue_trial(_near(state.space.knobs, state.best, state.rng))
         trial = state.study.ask()
-        drawn = {knob.name: int(trial.suggest_categorical(knob.name, knob.choices)) for knob in state.space.knobs}
+        drawn = {knob.name: knob.choices[trial.suggest_int(knob.name, *_places(knob))] for knob in state.space.knobs}
         values = {name: value for other in self._states for name, value in other.best.items()} | drawn
         setting = self._named(values)
         own = tuple(sorted(drawn.items()))
@@ -178,10 +184,35 @@ class Search:
         return tuple(sorted((name, value) for name, value in values.items() if value != self._own[name]))
 
 
-def _study(seed: int) -> optuna.Study:
+def _state(space: Space, seed: int) -> _State:
+    own = {knob.name: knob.value for knob in space.knobs}
+    return _State(space, _study(space, seed), np.random.default_rng(seed), space.weight, best=own,
+                  tried={tuple(sorted(own.items()))})  # fmt: skip
+
+
+def _study(space: Space, seed: int) -> optuna.Study:
+    """That of a space, which knows the source's own setting: its gain over itself is 0."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         sampler = optuna.samplers.TPESampler(
-            seed=seed, n_startup_trials=BATCH, multivariate=True, group=False, constant_liar=True
+            seed=seed, n_startup_trials=NEAR, multivariate=True, group=False, constant_liar=True
         )
-    return optuna.create_study(direction="minimize", sampler=sampler)
+    study = optuna.create_study(direction="minimize", sampler=sampler)
+    places = {knob.name: optuna.distributions.IntDistribution(*_places(knob)) for knob in space.knobs}
+    own = {knob.name: knob.choices.index(knob.value) for knob in space.knobs}
+    study.add_trial(optuna.trial.create_trial(params=own, distributions=places, value=0.0))
+    return study
+
+
+def _places(knob: Knob) -> tuple[int, int]:
+    return 0, len(knob.choices) - 1
+
+
+def _near(knobs: Sequence[Knob], values: Mapping[str, int], rng: np.random.Generator) -> dict[str, int]:
+    """Places of a setting with one knob moved by a step, or two."""
+    places = {knob.name: knob.choices.index(values[knob.name]) for knob in knobs}
+    moved = rng.choice(len(knobs), size=min(len(knobs), int(rng.integers(1, 3))), replace=False)
+    for knob in (knobs[number] for number in moved):
+        steps = [step for step in (-1, 1) if 0 <= places[knob.name] + step < len(knob.choices)]
+        places[knob.name] += int(rng.choice(steps))
+    return places

@@ -146,7 +146,7 @@ PAYS: Mapping[str, str] = MappingProxyType({
     "causal-skip": "a mask hides whole blocks: about half of the work",
     "exp2": "exponentials are scaled anyway; little where memory is what bounds",
     "accumulate-type": "sums are wider than the contract needs, or converted in the loop",
-    "input-precision": "operands are fp32 and the contract allows tf32; nothing where they are half",
+    "input-precision": "fp32 products are multiplied without tensor cores (`ieee`); nothing where operands are half",
     "fuse-producer": "each element of the buffer is read few times",
     "fuse-consumer": "it reads the buffer at the same indices",
 })  # fmt: skip

@@ -14,6 +14,7 @@ from evo_kernel.types import Source, Strategy, TaskCard
 from operators.macro.catalogue import CATALOGUE
 from operators.micro.module import Kernel, KernelModule, SourceError, called
 from operators.micro.rewrites.base import kernel_region
+from operators.micro.rewrites.precision import exact_dots
 
 Mask = Callable[[Kernel, KernelModule], bool]
 REDUCTIONS = ("tl.sum", "tl.max", "tl.min", "tl.argmax", "tl.argmin", "tl.reduce")
@@ -42,8 +43,8 @@ def applicable(source: Source, task: TaskCard) -> tuple[Strategy, ...]:
 
 def _offers(name: str, mask: Mask, kernel: Kernel, module: KernelModule, task: TaskCard) -> list[Strategy]:
     family = CATALOGUE[name].family
-    if name == "input-precision" and task.precision == "ieee" and _all_fp32(task):
-        return []  # the contract leaves no other precision
+    if name == "input-precision" and task.precision == "ieee" and _all_fp32(task) and not exact_dots(kernel):
+        return []  # the contract leaves no cheaper precision
     if name in ("fuse-producer", "fuse-consumer"):
         pairs = _neighbours(kernel.name, module, before=name == "fuse-producer")
         return [Strategy(name, family, kernel_region(*pair)) for pair in pairs]

@@ -4,7 +4,7 @@ Import only in a process that set TRITON_INTERPRET=1 before Triton was imported.
 3.9) gets wrong and this builder mends:
     bfloat16, float8   are kept as bare integers, and arithmetic, comparisons, reductions and `tl.dot` work on those;
                        here they are widened to float32 and rounded to nearest even, as compiled code does
-    tl.dot             fp32 operands keep full precision; here tf32 and bf16x3 lose what they lose on the GPU
+    tl.dot             fp32 operands keep full precision; here tf32, tf32x3 and bf16x3 lose what they lose on the GPU
     bounds             accesses outside every buffer pass, or crash; here they raise KernelFault
     libdevice, reduce  CUDA's math library is missing; custom reductions and scans go element by element
 Not mended: float-to-integer conversion out of range, approximate division and exp (exact here), ordering of atomics.
@@ -306,7 +306,22 @@ def _product(left: np.ndarray, right: np.ndarray, precision: Any) -> np.ndarray:
     if precision == getattr(_ir.INPUT_PRECISION, "BF16x3", "none"):
         (a, low_a), (b, low_b) = _split(left), _split(right)
         return np.matmul(a, b) + np.matmul(a, low_b) + np.matmul(low_a, b)
+    if precision == _ir.INPUT_PRECISION.TF32x3:
+        (a, low_a), (b, low_b) = (_high_and_low(values) for values in (left, right))
+        return np.matmul(low_a, b) + np.matmul(a, low_b) + np.matmul(a, b)
     return np.matmul(left, right)
+
+
+def _high_and_low(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """float32 as tf32x3 splits it: rounded to tf32, ties away from zero, and the same of what is left."""
+    high = _rounded_tf32(values)
+    return high, _rounded_tf32(np.where(np.isfinite(high), values - high, 0))
+
+
+def _rounded_tf32(values: np.ndarray) -> np.ndarray:
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    rounded = ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+    return np.where(np.isfinite(values), rounded, values)
 
 
 def _split(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

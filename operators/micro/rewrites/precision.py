@@ -1,7 +1,9 @@
 """Input precision of contractions, within the task's contract.
 
-Half-precision operands go to the tensor cores as they are (their products are exact in fp32), and fp32 operands take
-TF32 only where the task allows it.
+Half-precision operands go to the tensor cores as they are (their products are exact in fp32). fp32 operands take TF32
+where the task allows it; where it does not, products of their parts that together keep nearly all of fp32: three in
+TF32 (Markidis et al., "NVIDIA Tensor Core Programmability, Performance & Precision", 2018), or six in bfloat16 (Henry
+et al., "Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision Computations", 2019).
 """
 
 from __future__ import annotations
@@ -15,10 +17,11 @@ from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_regio
 from operators.micro.rewrites.grids import served_kernels
 
 HALVES = ("bfloat16", "float16")
+SPLIT = ("tf32x3", "bf16x6")  # as exact as fp32 multiply-adds, on tensor cores
 
 
 class InputPrecision:
-    """`operands=half` drops widening before a dot; `operands=tf32` relaxes fp32 dots."""
+    """`operands=half` drops widening before a dot; `tf32` relaxes fp32 dots; `tf32x3`, `bf16x6` split them."""
 
     name = "input-precision"
 
@@ -27,8 +30,9 @@ class InputPrecision:
         for kernel in served_kernels(module):
             if _narrowing(module, kernel, task):
                 found.append(self._strategy(kernel, "half"))
-            if task.precision == "tf32" and _ieee_dots(kernel):
-                found.append(self._strategy(kernel, "tf32"))
+            else:
+                forms = ("tf32",) if task.precision == "tf32" else SPLIT
+                found += [self._strategy(kernel, form) for form in forms if exact_dots(kernel, form)]
         return found
 
     def _strategy(self, kernel: Kernel, operands: str) -> Strategy:
@@ -36,8 +40,9 @@ class InputPrecision:
 
     def apply(self, module: KernelModule, strategy: Strategy) -> str:
         kernel = kernel_of(module, strategy)
-        if parameter(strategy, "operands") == "tf32":
-            edits = [module.replace(node, '"tf32"') for node in _ieee_dots(kernel)]
+        operands = parameter(strategy, "operands")
+        if operands != "half":
+            edits = [module.replace(node, f'"{operands}"') for node in exact_dots(kernel, operands)]
         else:
             edits = _narrowed(module, kernel, _dot_pairs(kernel))
         if not edits:
@@ -45,9 +50,10 @@ class InputPrecision:
         return module.edited(edits)
 
 
-def _ieee_dots(kernel: Kernel) -> list[ast.expr]:
+def exact_dots(kernel: Kernel, but: str = "") -> list[ast.expr]:
+    """The input precisions of fp32 dots that keep all of fp32, but for one form of them."""
     given = [argument(call, "input_precision") for call in kernel.calls("tl.dot")]
-    return [node for node in given if isinstance(node, ast.Constant) and node.value == "ieee"]
+    return [node for node in given if isinstance(node, ast.Constant) and node.value in {"ieee", *SPLIT} - {but}]
 
 
 def _widened(kernel: Kernel, node: ast.expr) -> tuple[str, ast.Call] | None:

@@ -34,7 +34,7 @@ def queries_kernel(
         new_max = tl.maximum(row_max, tl.max(scores, axis=1))
         row_sum = row_sum * tl.exp(row_max - new_max) + tl.sum(tl.exp(scores - new_max[:, None]), axis=1)
         row_max = new_max
-    delta = tl.zeros([BLOCK_M], tl.float32)
+    o = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
     for start in range(0, end, BLOCK_N):
         keys = start + cols
         k_offsets = head + keys[None, :] * stride_row + dims[:, None]
@@ -44,7 +44,8 @@ def queries_kernel(
             tl.where(keys[None, :] <= rows[:, None], tl.exp(tl.dot(q, k) * scale - row_max[:, None]), 0.0)
             / row_sum[:, None]
         )
-        delta += tl.sum(p * tl.dot(do, v), axis=1)
+        o = tl.dot(p.to(v.dtype), tl.trans(v), o)
+    delta = tl.sum(do.to(tl.float32) * o.to(do.dtype).to(tl.float32), axis=1)  # rounded, p is one where one key wins
     dq = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
     for start in range(0, end, BLOCK_N):
         keys = start + cols

@@ -58,7 +58,7 @@ def queries_kernel(
         powers = tl.exp((scores - new_max[:, None]) * scale)
         row_sum = row_sum * tl.exp((row_max - new_max) * scale) + tl.sum(powers, axis=1)
         row_max = new_max
-    delta = tl.zeros([BLOCK_M], tl.float32)
+    o = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
     for start in range(0, end, BLOCK_N):
         in_ctx = start < ctx_rows
         keys = start + cols - tl.where(in_ctx, 0, ctx_rows)
@@ -72,7 +72,8 @@ def queries_kernel(
         v = tl.load(v_ctx_ptr + ctx_offsets, mask=ctx_mask, other=0.0)
         v += tl.load(v_dec_ptr + dec_offsets, mask=dec_mask, other=0.0)
         p = tl.where(visible, tl.exp((tl.dot(q, k) - row_max[:, None]) * scale), 0.0) / row_sum[:, None]
-        delta += tl.sum(p * tl.dot(do, v), axis=1)
+        o = tl.dot(p.to(v.dtype), tl.trans(v), o)
+    delta = tl.sum(do.to(tl.float32) * o.to(do.dtype).to(tl.float32), axis=1)  # rounded, p is one where one key wins
     dq = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
     for start in range(0, end, BLOCK_N):
         in_ctx = start < ctx_rows
