@@ -198,7 +198,9 @@ def _study(space: Space, seed: int) -> optuna.Study:
             seed=seed, n_startup_trials=NEAR, multivariate=True, group=False, constant_liar=True
         )
     study = optuna.create_study(direction="minimize", sampler=sampler)
-    places = {knob.name: optuna.distributions.IntDistribution(*_places(knob)) for knob in space.knobs}
+    places: dict[str, optuna.distributions.BaseDistribution] = {
+        knob.name: optuna.distributions.IntDistribution(*_places(knob)) for knob in space.knobs
+    }
     own = {knob.name: knob.choices.index(knob.value) for knob in space.knobs}
     study.add_trial(optuna.trial.create_trial(params=own, distributions=places, value=0.0))
     return study

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar
 
@@ -70,11 +71,11 @@ class Scripted:
     def __init__(self, lane: Lane, folder: Path, extra, halt: Halt, device: str) -> None:
         self._lane = lane
 
-    def get_ready(self, one: Chosen) -> None: ...
+    def get_set(self, one: Chosen) -> None: ...
     def get_ready_to_ask(self, one: Chosen, ask: bool = True) -> None: ...
     def close(self) -> None: ...
 
-    def search(self, one: Chosen, times: Times, evaluations: int | None) -> SuiteRow:
+    def search(self, one: Chosen, times: Times, evaluations: int | None, following: Chosen | None = None) -> SuiteRow:
         self.asked.append((one.label, round(times.budget / 60, 3), evaluations))
         time.sleep(self.seconds)
         status, cut = self.ends.get(one.label, ("passed", False))
@@ -101,19 +102,24 @@ def asked(monkeypatch) -> list[tuple]:
 def test_a_lane_keeps_its_next_job_and_gets_ready_for_it(tmp_path: Path, asked, monkeypatch) -> None:
     chosen = [Chosen(f"{name}.py", name, "g") for name in "abcdef"]
     ready: dict[str, list[str]] = {}
-    monkeypatch.setattr(Scripted, "get_ready", lambda self, one: ready.setdefault(self._lane.gpu, []).append(one.label))
+    early: dict[str, str] = {}
+    monkeypatch.setattr(Scripted, "get_set", lambda self, one: ready.setdefault(self._lane.gpu, []).append(one.label))
     monkeypatch.setattr(Scripted, "seconds", 0.01)
     searched: dict[str, list[str]] = {}
     plain = Scripted.search
 
-    def noted(self, one: Chosen, times: Times, evaluations: int | None) -> SuiteRow:
+    def noted(self, one: Chosen, times: Times, evaluations: int | None, following: Chosen | None) -> SuiteRow:
         searched.setdefault(self._lane.gpu, []).append(one.label)
+        early.update({one.label: following.label} if following else {})
         return plain(self, one, times, evaluations)
 
     monkeypatch.setattr(Scripted, "search", noted)
     list(SuiteRun(tmp_path, chosen, Budget(1, None, 1), lanes=[Lane("0"), Lane("1")]).rows())
     assert sorted(label for labels in searched.values() for label in labels) == list("abcdef")
     assert all(ready.get(gpu, []) == labels[1:] for gpu, labels in searched.items())
+    order = {label: after for labels in searched.values() for label, after in pairwise(labels)}
+    assert early and early.items() <= order.items()
+    assert len(early) < len(order)  # near the end a lane keeps nothing that another is free to do
 
 
 def test_what_is_done_follows_from_the_lines_of_the_results(tmp_path: Path, asked) -> None:

@@ -3,7 +3,8 @@
 It is started while another still works, so that loading (seconds) is not waited for. It ends with whoever started it,
 its own children with it: when standard input ends. Arguments: cores ("0,1", or empty), then `search` with the TASK to
 come and its device, or `stock` or `write` and a TASK. The order is one line: the words of a command (`search`), or the
-kernel that is to be written as the benchmark's own file, and asked about (`stock`).
+kernel that is to be written as the benchmark's own file, and asked about (`stock`). Before it, a search may be told
+that the GPU is its own next, since nobody is timed there any more: then it loads what it needs there, too.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evo_kernel.cli.suite.lanes import kill_tree
+from evo_kernel.cli.suite.lanes import GPU_NEXT, kill_tree
 
 if TYPE_CHECKING:
     from evo_kernel.export.kernelbench import Solution
@@ -69,14 +70,16 @@ def _search(spec: str, device: str) -> None:
     from evo_kernel.tasks.loading import load
     from evo_kernel.tasks.surveying import warm_up
 
-    if device == "cuda":
-        from evo_kernel.fitness.runners.cuda_runner import load_ahead
-
-        load_ahead(spec)
     warm_up()
     with contextlib.suppress(EvoKernelError):  # the search will say it
         load(spec)  # what takes time of it is remembered
     words = _ordered()
+    if words == GPU_NEXT:
+        if device == "cuda":
+            from evo_kernel.fitness.runners.cuda_runner import load_ahead
+
+            load_ahead(spec)
+        words = _ordered()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = ["evo-kernel", *words]
     main.main()

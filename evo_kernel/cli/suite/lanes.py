@@ -19,6 +19,8 @@ from typing import IO, Any
 from evo_kernel.errors import UserError
 from evo_kernel.fitness.gpus import usable_cores
 
+GPU_NEXT = "gpu next"
+"""What a search that loads is told when it has the GPU next."""
 KEPT = 1 << 20
 """Bytes of what a process says that are kept, the last ones."""
 INTERRUPTED_S = 60.0
@@ -95,6 +97,13 @@ class Child:
         )  # fmt: skip
         self._out, self._err = (_Tail(stream) for stream in (self._process.stdout, self._process.stderr))
 
+    def tell(self, what: Any) -> None:
+        """One line for it to read."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has failed already, and says why
+            self._process.stdin.write(json.dumps(what).encode() + b"\n")
+            self._process.stdin.flush()
+
     def order(
         self,
         what: Any,
@@ -104,10 +113,7 @@ class Child:
         interrupted_s: float = INTERRUPTED_S,
     ) -> Ended:
         """Have it done; wait for the end. At `polite_s` it is asked to end as by ^C, at the deadline it is killed."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has failed already, and says why
-            self._process.stdin.write(json.dumps(what).encode() + b"\n")
-            self._process.stdin.flush()
+        self.tell(what)
         began = time.monotonic()
         end, polite = began + deadline_s, began + (deadline_s if polite_s is None else polite_s)
         told = halted = False

@@ -186,7 +186,10 @@ class SuiteRun:
                 worker.get_ready_to_ask(job.one, self.stock)
             self._begun.add(job.one.spec)
             before = row.stock if row is not None else None
-            row = worker.search(job.one, self._times(job, searching_s, waiting, clock), job.evaluations)
+            plenty = waiting > 2 * len(self.lanes)  # else a lane would keep what another is free to do
+            after = following() if plenty else None
+            known = after.one if after is not None and after.search else None
+            row = worker.search(job.one, self._times(job, searching_s, waiting, clock), job.evaluations, known)
             if row is None:
                 return None
             row = replace(row, stock=before)
@@ -198,7 +201,7 @@ class SuiteRun:
         if not self.halt.asked.is_set() and clock.left_s > WORTH_S:
             after = following()
             if after is not None and after.search:
-                worker.get_ready(after.one)  # loads while the harness is asked
+                worker.get_set(after.one)  # loads while the harness is asked
         if row is not None and has:
             row = (worker.stock if self.stock else worker.write)(job.one, row, clock.left_s)
         if job.search:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evo_kernel.cli.mixed import own_share, torch_calls
-from evo_kernel.cli.suite.lanes import Child, Ended, Halt, Lane
+from evo_kernel.cli.suite.lanes import GPU_NEXT, Child, Ended, Halt, Lane
 from evo_kernel.cli.suite.tasks import Chosen
 from evo_kernel.observe.protocols import NONE, Stock, stock_of
 from evo_kernel.observe.suites import SuiteRow, geomean
@@ -42,13 +42,19 @@ class Worker:
         self._asker: Child | None = None  # the same for the harness of the task at hand
 
     def get_ready(self, one: Chosen) -> None:
-        """Start loading for the next search."""
+        """Start loading for the next search, as far as nothing on the GPU is needed."""
         words = ["search", one.spec, self.device]
         if self._ready is not None and self._ready.words != tuple(words):
             self._ready.close()
             self._ready = None
         if self._ready is None:
             self._ready = Child(self._lane, words)
+
+    def get_set(self, one: Chosen) -> None:
+        """Have the next search load on the GPU, too: nobody is timed there any more."""
+        self.get_ready(one)
+        assert self._ready is not None
+        self._ready.tell(GPU_NEXT)
 
     def get_ready_to_ask(self, one: Chosen, ask: bool = True) -> None:
         """Start loading the harness of a task; or what writes its solution alone."""
@@ -76,8 +82,13 @@ class Worker:
 
         return "cuda" if torch.version.cuda is not None and torch.cuda.device_count() else "cpu"
 
-    def search(self, one: Chosen, times: Times, evaluations: int | None) -> SuiteRow | None:
-        """A task's row, from its population; None where the search was cut off before there was anything to tell."""
+    def search(
+        self, one: Chosen, times: Times, evaluations: int | None, following: Chosen | None = None
+    ) -> SuiteRow | None:
+        """A task's row, from its population; None where the search was cut off before there was anything to tell.
+
+        `following`: what is searched next, if that is known; it loads meanwhile.
+        """
         population = self._folder / one.population
         budget = ["--set", f"budget.hours={times.budget / 3600:.6f}"]
         if evaluations is not None:
@@ -89,6 +100,8 @@ class Worker:
         self.get_ready(one)
         child, self._ready = self._ready, None
         assert child is not None
+        if following is not None:
+            self.get_ready(following)
         try:
             ended = child.order(words, times.deadline, self._halt, times.polite)
         finally:

@@ -40,7 +40,7 @@ class InputPrecision:
 
     def apply(self, module: KernelModule, strategy: Strategy) -> str:
         kernel = kernel_of(module, strategy)
-        operands = parameter(strategy, "operands")
+        operands = str(parameter(strategy, "operands"))
         if operands != "half":
             edits = [module.replace(node, f'"{operands}"') for node in exact_dots(kernel, operands)]
         else:
