@@ -28,6 +28,8 @@ from evo_kernel.types import (
     Status,
 )
 
+TWINS = 8
+"""So often in a row an attempt is begun anew because another is having the same kernel judged."""
 FIRST = 1
 """The candidate that every population begins with: the task's first kernel."""
 
@@ -70,6 +72,7 @@ class Engine:
         self._lock = threading.RLock()  # guards the counts below; verdicts and lessons are taken in one order
         self._begun = self._attempts = self._infra = self._remeasured = 0
         self._measuring: set[int] = set()  # candidates that are being measured again
+        self._judged_now: set[tuple[int, str]] = set()  # (parent, source) of new candidates that are with the judge
         self._statuses: Counter[str] = Counter()
         self._failures: Counter[str] = Counter()
         self._best_score = 0.0
@@ -182,7 +185,8 @@ class Engine:
             self.stop(f"{barren} attempts in a row found nothing new to try{said}", "barren")
         return cost
 
-    def _made_and_judged(self) -> Spent:
+    def _made_and_judged(self, twins: int = 0) -> Spent:
+        """`twins`: how often in a row that was tried to no avail."""
         brief = self._tuned(self._population.ask())
         with self._lock:
             self._attempts += 1
@@ -217,8 +221,22 @@ class Engine:
         else:
             with self._lock:
                 self._observer.proposed(brief, proposal)
-            recorded = self._population.record(brief, proposal)
-            cost += self._news.judged(lambda: self._judge_and_tell(recorded, Purpose.SCORE))
+                child = (brief.parent.candidate, proposal.source.sha256)
+                twin = child in self._judged_now
+                self._judged_now.add(child)
+            if twin and not proposal.calls and twins < TWINS:
+                # Both were asked before either was recorded. The next brief knows what the other tries.
+                reason = "another attempt is having the same kernel judged"
+                self._population.fail(brief, proposal.operator, reason, proposal)
+                with self._lock:
+                    self._observer.operator_failed(brief, OperatorFailed(reason, operator=proposal.operator))
+                return cost + self._made_and_judged(twins + 1)
+            try:
+                recorded = self._population.record(brief, proposal)
+                cost += self._news.judged(lambda: self._judge_and_tell(recorded, Purpose.SCORE))
+            finally:
+                with self._lock:
+                    self._judged_now.discard(child)
         return cost
 
     def _remeasure(self) -> Spent:

@@ -43,7 +43,7 @@ class JudgeSettings:
 
     deadline_s: float = 60.0  # of one recording, one compile, one check
     tune_plans: int = 8  # knob settings tried beyond the source's own; 0: none
-    tune_within: float = 1.5  # tune only what is within this factor of the best time seen
+    tune_within: float = 1.5  # tune only what is within this factor of the best time seen; its root after a round, ...
     seed: int = 0  # of the tuner; correctness draws are secret
     unconfined: bool = False  # go on where the recorder cannot be confined at all
     prefilter: Mode = "auto"  # see fitness/prefilter.py

@@ -57,15 +57,15 @@ class Tuning:
     def tune(self, work: Work, recording: Recording, own: list[Measurement]) -> tuple[Knobs, list[Measurement]]:
         """Try knob settings, raced over the search cases; the best that also checks is taken."""
         best_log = mean_log(own)
-        with self._lock:
-            worth = best_log <= self._best_log_us + math.log(self._within)
-        knobs = find_knobs(work.source, dict(recording.configs)) if worth else ()
+        knobs = find_knobs(work.source, dict(recording.configs)) if self._is_worth(best_log, 0) else ()
         arrived: list[_Entrant] = []
         sieve = self._sieve(recording)
         spaces = _spaces(work.source, knobs, recording.plans[(self._grader.cases(CaseKind.SEARCH)[0].name, ())])
         search = Search(self._seed, work.source, spaces, work.tune_plans, best_log)
-        for batch in search.batches():
+        for rounds, batch in enumerate(search.batches(), start=1):
             arrived += self._race(work, search, batch, [own, *(one.found for one in arrived)], sieve)
+            if not self._is_worth(min([best_log, *(one.cost for one in arrived)]), rounds):
+                break
         for one in sorted(arrived, key=lambda one: one.cost):
             if one.cost >= best_log:
                 break
@@ -134,6 +134,11 @@ class Tuning:
         one.found.append(measured)
         one.plans.append((case, plan))
         return True
+
+    def _is_worth(self, log_us: float, rounds: int) -> bool:
+        """Whether a source so fast is worth more settings: the more rounds it had, the nearer it must be to the best."""
+        with self._lock:
+            return log_us <= self._best_log_us + math.log(self._within) / (1 + rounds)
 
     def _note_best(self, log_us: float) -> None:
         with self._lock:

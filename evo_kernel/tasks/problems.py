@@ -285,7 +285,8 @@ def put(model: nn.Module, place: str, tensor: torch.Tensor) -> None:
 def free_bytes(device: torch.device) -> int:
     """Bytes that a device can still give."""
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # by PyTorch, for nobody
+        return torch.cuda.mem_get_info(device)[0] + held
     with contextlib.suppress(OSError):
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):

@@ -410,6 +410,29 @@ def test_a_search_waits_for_verdicts_under_way_before_it_calls_itself_barren(pop
     assert ended.attempts < 8 * (8 + 30)  # they wait; they do not spin
 
 
+class SameFirst(ScriptedOperator):
+    """All who are asked at once have the same idea; who is asked later has another."""
+
+    SHARED = Source("time_us = 50.0  # everybody's idea\n")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.together, self.first = threading.Barrier(4), iter(range(4))
+
+    def propose(self, brief: Brief, probe: Probe) -> Proposal:
+        if next(self.first, None) is None:
+            return super().propose(brief, probe)
+        self.together.wait(5.0)
+        return Proposal(self.SHARED, self.name)
+
+
+def test_a_kernel_is_not_judged_beside_itself(population) -> None:
+    judge, notebook = ScriptedJudge(wait_s=0.2), Notebook()
+    search(population, SameFirst(), judge, settings=EngineSettings(width=4), notebook=notebook)
+    assert judge.asked.count((SameFirst.SHARED.sha256, Purpose.SCORE)) == 1
+    assert sum("the same kernel" in line for line in notebook.lines) == 3
+
+
 class OneThinks(ScriptedOperator):
     """One attempt thinks for long; the others have nothing to try, and fail at once. What it found has one child."""
 

@@ -30,7 +30,7 @@ class InputPrecision:
         for kernel in served_kernels(module):
             if _narrowing(module, kernel, task):
                 found.append(self._strategy(kernel, "half"))
-            else:
+            elif _has_fp32(task):
                 forms = ("tf32",) if task.precision == "tf32" else SPLIT
                 found += [self._strategy(kernel, form) for form in forms if exact_dots(kernel, form)]
         return found
@@ -48,6 +48,10 @@ class InputPrecision:
         if not edits:
             raise RewriteFailed(f"{kernel.name} has no dot whose operands could be read more cheaply")
         return module.edited(edits)
+
+
+def _has_fp32(task: TaskCard) -> bool:
+    return any(dtype.endswith("float32") for case in task.cases for dtype, _shape, _strides in case.inputs)
 
 
 def exact_dots(kernel: Kernel, but: str = "") -> list[ast.expr]:
