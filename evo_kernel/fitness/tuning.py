@@ -136,7 +136,7 @@ class Tuning:
         return True
 
     def _is_worth(self, log_us: float, rounds: int) -> bool:
-        """Whether a source so fast is worth more settings: the more rounds it had, the nearer it must be to the best."""
+        """Whether a source is worth more settings: the more rounds it had, the nearer it must be to the best."""
         with self._lock:
             return log_us <= self._best_log_us + math.log(self._within) / (1 + rounds)
 
