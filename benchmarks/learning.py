@@ -1,6 +1,6 @@
 """Every way of learning on one tree: the table and the picture of docs/learning.md, in one command.
 
-    python -m benchmarks.learning --tree tree.jsonl.gz --out learnt [--seconds 1800] [--seeds 5] [--device auto]
+    python -m benchmarks.learning --out learnt [--tree transitions.gz] [--seconds 1800] [--seeds 5] [--device auto]
 
 Trains imitation, advantage-weighted regression and PPO, each from scratch, and imitation without the source, without
 history and without plan features, `--seconds` each; what has a checkpoint in `--out` already is not trained again, so
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from evo_kernel.observe.scene import Box, Line, Scene, Text, svg
+from operators.learning.shipped import TREE
 
 RECIPES = {  # name -> options of `train policy`
     "imitation": (),
@@ -37,7 +38,7 @@ LEFT, WIDE, ROW = 190, 420, 26  # pixels of the picture
 
 def main() -> None:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--tree", type=Path, required=True)
+    made.add_argument("--tree", type=Path, default=TREE, help="the one that comes with evo-kernel if left out")
     made.add_argument("--out", type=Path, required=True)
     made.add_argument("--seconds", type=float, default=1800.0, help="of each training")
     made.add_argument("--seeds", type=int, default=5)

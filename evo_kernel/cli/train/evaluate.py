@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evo_kernel.cli.options import JSON
+from evo_kernel.cli.options import JSON, TREE_FILE
 from evo_kernel.errors import UserError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Contender:
 
 
 @click.command()
-@click.option("--tree", "tree_file", required=True, type=click.Path(path_type=Path), help="What `train collect` made.")
+@TREE_FILE
 @click.option(
     "--policy", "policies", multiple=True, type=click.Path(path_type=Path), help="A checkpoint; may be repeated."
 )

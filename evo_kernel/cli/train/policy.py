@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evo_kernel.cli.options import JSON
+from evo_kernel.cli.options import JSON, TREE_FILE
 from evo_kernel.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ BLIND = ("source", "history", "plan")
 
 
 @click.command()
-@click.option("--tree", "tree_file", required=True, type=click.Path(path_type=Path), help="What `train collect` made.")
+@TREE_FILE
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The checkpoint.")
 @click.option(
     "--method",
