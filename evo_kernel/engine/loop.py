@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -72,6 +73,7 @@ class Engine:
         self._lock = threading.RLock()  # guards the counts below; verdicts and lessons are taken in one order
         self._begun = self._attempts = self._infra = self._remeasured = 0
         self._measuring: set[int] = set()  # candidates that are being measured again
+        self._untuned: deque[Recorded] = deque()  # first kernels that are tuned beside the first attempts
         self._judged_now: set[tuple[int, str]] = set()  # (parent, source) of new candidates that are with the judge
         self._statuses: Counter[str] = Counter()
         self._failures: Counter[str] = Counter()
@@ -102,8 +104,11 @@ class Engine:
             self._operator.learn(credit)
         best = self._population.best()
         self._best_score = (best.evaluation.score or 0.0) if best and best.evaluation else 0.0
-        pending = iter(self._population.pending())
-        self._in_threads(self._settings.width, lambda: self._judge_pending(pending))
+        pending = self._population.pending()
+        if best is None and self._settings.width > 1:
+            self._untuned.extend(pending)
+        left = iter(pending)
+        self._in_threads(self._settings.width, lambda: self._judge_pending(left))
         self._in_threads(self._settings.width, self._attempts_until_stopped)
         if self._cause in ("budget", "barren"):
             self._in_threads(1, self._confirm)
@@ -137,15 +142,26 @@ class Engine:
                 self.stop(f"{type(error).__name__}: {error}", "bug")
 
     def _judge_pending(self, pending: Iterator[Recorded]) -> None:
-        """What is durable but has no verdict: the first kernels, and what an earlier session had in flight."""
+        """What is durable but has no verdict: the first kernels, and what an earlier session had in flight.
+
+        Where there is company, first kernels are measured as they are, so that nobody waits while they are tuned.
+        """
         while not self._stopped.is_set():
             with self._lock:
                 recorded = next(pending, None)
             if recorded is None:
                 return
-            self._ledger.charge(self._judge_and_tell(recorded, Purpose.SCORE))
+            untuned = recorded in self._untuned
+            self._ledger.charge(self._judge_and_tell(recorded, Purpose.SCORE, anew=untuned))
+
+    def _tune_first(self) -> None:
+        """First kernels once more, with all that a judge does for a kernel."""
+        with contextlib.suppress(IndexError):
+            while not self._stopped.is_set():
+                self._ledger.charge(self._judge_and_tell(self._untuned.popleft(), Purpose.SCORE))
 
     def _attempts_until_stopped(self) -> None:
+        self._tune_first()
         while not self._stopped.is_set():
             if not self._may_begin():
                 return

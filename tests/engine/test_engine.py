@@ -405,7 +405,7 @@ class OneChildEach(ScriptedOperator):
 
 def test_a_search_waits_for_verdicts_under_way_before_it_calls_itself_barren(population) -> None:
     judge = ScriptedJudge(wait_s=0.15)
-    ended = search(population, OneChildEach(), judge, Budget(evaluations=8), EngineSettings(width=8, barren=30))
+    ended = search(population, OneChildEach(), judge, Budget(evaluations=9), EngineSettings(width=8, barren=30))
     assert (ended.cause, ended.statuses) == ("budget", {"passed": 8})
     assert ended.attempts < 8 * (8 + 30)  # they wait; they do not spin
 
@@ -424,6 +424,20 @@ class SameFirst(ScriptedOperator):
             return super().propose(brief, probe)
         self.together.wait(5.0)
         return Proposal(self.SHARED, self.name)
+
+
+def test_the_first_kernel_is_tuned_beside_the_first_attempts(population) -> None:
+    """Measured as it is at first, so that the others need not wait: alone, it is tuned at once."""
+    anew: list[bool] = []
+
+    class Noting(ScriptedJudge):
+        def evaluate(self, source, purpose, anew_=False, against=None):
+            if source == FIRST and purpose is Purpose.SCORE:
+                anew.append(anew_)
+            return super().evaluate(source, purpose, anew_, against)
+
+    search(population, judge=Noting(), settings=EngineSettings(width=4))
+    assert anew[:2] == [True, False]
 
 
 def test_a_kernel_is_not_judged_beside_itself(population) -> None:
