@@ -17,6 +17,7 @@ pytest.importorskip("triton")
 SAMPLE = (
     "softmax_middle", "layernorm_bf16", "linear_gelu_half", "argmax", "cumsum_middle", "promotion", "activations",
     "scatters", "scatters_of_numbers", "rounding", "masked_fill", "views", "volumes", "gru", "series",
+    "depthwise_convolutions",
 )  # fmt: skip
 
 POINTERS = {

@@ -436,6 +436,27 @@ def transposed_convolutions(x, w):
     return F.conv_transpose2d(x, w, stride=(1, 2), padding=1), line
 
 
+@entry(lambda g, s: (normal(g, *s), normal(g, 2, s[1], 3, 3) / 3), (2, 2, 7, 6), (1, 20, 5, 9))
+def convolutions_of_few_and_many_channels(x, w):
+    return F.conv2d(x, w, padding=2, dilation=2)
+
+
+@entry(
+    lambda g, s: (normal(g, *s), normal(g, 6, 1, 3, 3) / 3, normal(g, 6), normal(g, 6, 1, 2, 3) / 2),
+    (2, 6, 7, 6),
+    (1, 6, 5, 9),
+)
+def depthwise_convolutions(x, w, bias, turned):
+    return F.conv2d(x, w, bias, stride=(1, 2), padding=1, groups=6), F.conv_transpose2d(x, turned, stride=2, groups=6)
+
+
+@entry(lambda g, s: (normal(g, *s), normal(g, s[1], 4, 3) / 3, normal(g, 4)), (2, 5, 6), (1, 3, 4))
+def phases_of_transposed_convolutions(x, w, bias):
+    """Strides that share a divisor with the dilation, and more phases than taps: some places get the bias alone."""
+    shared = F.conv_transpose1d(x, w, bias, stride=4, dilation=2, padding=1)
+    return shared, F.conv_transpose1d(x, w, bias, stride=5), F.conv_transpose1d(x, w[..., :1].contiguous(), stride=2)
+
+
 @entry(matrix, (2, 3, 5, 6, 7), (1, 4, 4, 6, 5))
 def pooling_3d(x):
     return (

@@ -179,6 +179,11 @@ class Module:
         self.line(f"{self._empty(name, [value.shape[dim] for dim in order], dtype)}.permute({tuple(inverse)})")
         return value
 
+    def scratch(self, name: str, shape: Sequence[Expr], dtype: torch.dtype) -> Value:
+        """Allocate a contiguous value that the reference has no counterpart of."""
+        self.line(self._empty(name, shape, f"dtype={dtype}, device={self.device}"))
+        return Value(name, tuple(shape), contiguous_strides(shape), dtype)
+
     def _empty(self, name: str, sizes: Sequence[Expr], options: str) -> str:
         return f"{name} = torch.empty({self.shape(sizes)}, {options})"
 
