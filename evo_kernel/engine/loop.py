@@ -152,13 +152,13 @@ class Engine:
             if recorded is None:
                 return
             untuned = recorded in self._untuned
-            self._ledger.charge(self._judge_and_tell(recorded, Purpose.SCORE, anew=untuned))
+            self._ledger.charge(self._judge_and_tell(recorded, Purpose.SCORE, anew=untuned, new=True))
 
     def _tune_first(self) -> None:
         """First kernels once more, with all that a judge does for a kernel."""
         with contextlib.suppress(IndexError):
             while not self._stopped.is_set():
-                self._ledger.charge(self._judge_and_tell(self._untuned.popleft(), Purpose.SCORE))
+                self._ledger.charge(self._judge_and_tell(self._untuned.popleft(), Purpose.SCORE, new=False))
 
     def _attempts_until_stopped(self) -> None:
         self._tune_first()
@@ -283,7 +283,10 @@ class Engine:
         knobs: Knobs = (),
         anew: bool = False,
         against: Source | None = None,
+        new: bool | None = None,
     ) -> Spent:
+        """`new`: whether the candidate's score is its first in this run; what is measured anew is not, if left out."""
+        new = (purpose is Purpose.SCORE and not anew) if new is None else new
         source = recorded.proposal.source
         tuned = self._apply_knobs(source, knobs) if knobs else source
         evaluation = self._steady.evaluate(tuned, purpose, anew, against)
@@ -299,10 +302,11 @@ class Engine:
         with self._lock:
             for credit in self._population.tell(recorded, evaluation, witnessed):
                 self._operator.learn(credit)
-            is_best = purpose is Purpose.SCORE and not anew and (evaluation.score or 0.0) > self._best_score
+            scored = new or (purpose is Purpose.SCORE and not anew)
+            is_best = scored and (evaluation.score or 0.0) > self._best_score
             if is_best:
                 self._best_score = evaluation.score or 0.0
-            if purpose is Purpose.SCORE and not anew:
+            if new:
                 self._statuses[str(evaluation.status)] += 1
             self._count_infra(evaluation.reason if evaluation.status is Status.INFRA_ERROR else "")
             self._observer.judged(recorded, evaluation, is_best)

@@ -68,8 +68,8 @@ class BanditPolicy:
         self, seen: tuple[float, ...], offered: tuple[Strategy, ...], rng: np.random.Generator
     ) -> np.ndarray:
         """The probability of each offer; sums to 1."""
-        kinds: dict[tuple[str, str], int] = {}
-        group = [kinds.setdefault((strategy.name, strategy.family), len(kinds)) for strategy in offered]
+        kinds: dict[tuple[object, ...], int] = {}
+        group = [kinds.setdefault((one.name, one.family, one.parameters), len(kinds)) for one in offered]
         rows = np.zeros((len(kinds), DESIGN_SIZE))
         for strategy, row in zip(offered, group, strict=True):
             positions, values = design(seen, strategy)

@@ -3,20 +3,21 @@
     context(state)               of task and parent: FEATURES, in order; stored with every decision
     design(context, strategy)    of context and action: the row of a linear model, as (positions, values)
 
-A design row has a one-hot of the strategy, the context (a baseline shared by all), and the context again in the block
-of the strategy's family: what is learnt about one fusion helps the next.
+A design row has a one-hot of the strategy and of its form, the context (a baseline shared by all), and the context
+again in the block of the strategy's family: what is learnt about one fusion helps the next.
 """
 
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from evo_kernel.types import Brief, CaseKind, Evaluation, PlanFeatures, Relative, Source, Strategy, TaskCard, Tried
-from operators.macro.catalogue import CATALOGUE, FAMILIES
+from operators.macro.catalogue import CATALOGUE, DESCRIPTION, FAMILIES
 from operators.macro.signs import LOADS, MULTIPROCESSORS, STORES, count
 
 FEATURES = (
@@ -41,7 +42,9 @@ FEATURES = (
 _NAMES = tuple(CATALOGUE)
 _POSITION = {name: position for position, name in enumerate(_NAMES)}
 _FAMILY = {name: position for position, name in enumerate(FAMILIES)}
-CONTEXT_AT = len(_NAMES) + 1  # after the one-hot, whose last place is for names outside the catalogue
+FORMS = 32  # places that forms of strategies (their parameters) are hashed to
+_FORM_AT = len(_NAMES) + 1  # after the one-hot, whose last place is for names outside the catalogue
+CONTEXT_AT = _FORM_AT + FORMS
 _FAMILY_AT = CONTEXT_AT + len(FEATURES)
 DESIGN_SIZE = _FAMILY_AT + len(FEATURES) * len(FAMILIES)
 _TENSOR = {"none": 0.0, "mma": 0.5, "wgmma": 1.0}
@@ -77,7 +80,10 @@ def context(state: MacroState) -> tuple[float, ...]:
 
 
 def design(seen: Sequence[float], strategy: Strategy) -> tuple[np.ndarray, np.ndarray]:
-    """Positions and values of the non-zero part of a row of length DESIGN_SIZE."""
+    """Positions and values of the non-zero part of a row of length DESIGN_SIZE.
+
+    A strategy has an effect of its own and, where it has parameters, one of that form of it.
+    """
     position = _POSITION.get(strategy.name, len(_NAMES))
     values = np.asarray(seen, dtype=float)
     span = np.arange(len(FEATURES))
@@ -87,6 +93,10 @@ def design(seen: Sequence[float], strategy: Strategy) -> tuple[np.ndarray, np.nd
     if family is not None:
         blocks.append(span + _FAMILY_AT + family * len(FEATURES))
         weights.append(values)
+    if strategy.parameters and not any(name == DESCRIPTION for name, _ in strategy.parameters):
+        form = zlib.crc32(repr((strategy.name, strategy.parameters)).encode()) % FORMS
+        blocks.append(np.array([_FORM_AT + form]))
+        weights.append(np.ones(1))
     return np.concatenate(blocks), np.concatenate(weights)
 
 

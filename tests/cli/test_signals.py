@@ -111,8 +111,8 @@ def test_what_an_abort_cuts_off_is_no_failure(tmp_path: Path) -> None:
     asked, closed, heard = threading.Event(), threading.Event(), Notebook()
 
     def answer(source: Source, purpose: Purpose, number: int) -> Evaluation:
-        if number == 0:
-            return scored(source, purpose)  # the first kernel
+        if source == FIRST:
+            return scored(source, purpose)
         asked.set()
         closed.wait(10)
         raise InfraError("the compile process was lost twice")

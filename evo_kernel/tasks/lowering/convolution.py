@@ -155,6 +155,7 @@ def _phases(stride: Sequence[int], padding: Sequence[int], dilation: Sequence[in
 def _launch(
     module: Module, x: Value, w: Value, bias: Value | None, y: Value, phase: list[Along], groups: int, transposed: bool
 ) -> None:
+    usual_pixels, usual_window = y.shape[0] * product(y.shape[2:]), product(w.shape[2:])  # all phases have one kernel
     y = _every(module, y, [along.outputs for along in phase])
     pixels = cast(Expr, y.shape[0] * product(y.shape[2:]))
     w = _every(module, w, [along.taps for along in phase])
@@ -182,18 +183,22 @@ def _launch(
     for param, value in (("x", x), ("y", y)):
         for dim, letter in enumerate(f"nc{letters}"):
             kernel.scalar(f"{param}_stride_{letter}", f"{value.name}.stride({dim})")
+    if transposed:
+        for a, along in zip(letters, phase, strict=True):
+            kernel.scalar(f"offset_{a}", str(along.offset))
     few = module.largest(in_channels) < FEW
     kernel.knobs |= {
-        "BLOCK_M": module.block(pixels, most=64), "BLOCK_N": module.block(out_channels, most=8 if depthwise else 64),
+        "BLOCK_M": module.block(cast(Expr, usual_pixels), most=64),
+        "BLOCK_N": module.block(out_channels, most=8 if depthwise else 64),
     }  # fmt: skip
     if not depthwise:
-        kernel.knobs["BLOCK_K"] = module.block(in_channels * window if few else in_channels, most=32)
+        kernel.knobs["BLOCK_K"] = module.block(cast(Expr, in_channels * usual_window) if few else in_channels, most=32)
     head, loop = (DEPTHWISE_HEAD, "") if depthwise else (HEAD, ALL_TAPS if few else TAP_BY_TAP)
     text = (head + loop).format(
         program=module.program(0),
         places="".join(f"    out_at_{a} = rest % out_{a}\n    rest = rest // out_{a}\n" for a in reversed(letters)),
         y_places="".join(f" + out_at_{a} * y_stride_{a}" for a in letters),
-        inputs="".join(_input_lines(letters, phase, vector=few and not depthwise)),
+        inputs="".join(_input_lines(letters, phase, few and not depthwise, transposed)),
         precision=f', input_precision="{module.precision}"' if x.dtype == torch.float32 else "",
     )
     kernel.body += (text + (BIAS if bias is not None else "") + TAIL).split("\n")
@@ -201,13 +206,17 @@ def _launch(
     module.launch(kernel, f"({grid})" if depthwise else f"({grid}, {groups})")
 
 
-def _input_lines(letters: str, phase: Sequence[Along], vector: bool) -> list[str]:
-    """Where a tap reads, innermost dimension first: taps are taken apart as they go. `vector`: a tile of taps."""
+def _input_lines(letters: str, phase: Sequence[Along], vector: bool, named: bool) -> list[str]:
+    """Where a tap reads, innermost dimension first: taps are taken apart as they go.
+
+    `vector`: a tile of taps. `named`: offsets are parameters.
+    """
     rows, cols = ("[:, None]", "[None, :]") if vector else ("", "")
     lines = []
     for a, along in reversed(list(zip(letters, phase, strict=True))):
         from_ = f"out_at_{a}{rows}" + (f" * {along.stride}" if along.stride != 1 else "")
         offset = "" if not along.offset else f" {'+' if along.offset > 0 else '-'} {abs(along.offset)}"
+        offset = f" + offset_{a}" if named else offset
         sign, step = "+" if along.step > 0 else "-", "" if abs(along.step) == 1 else f" * {abs(along.step)}"
         lines.append(
             f"        at = {from_}{offset} {sign} (taps % window_{a}{step}){cols}\n"
