@@ -193,7 +193,8 @@ def test_learning_reaches_the_policy_and_witnessing_the_catalogue():
         operator.learn(credit(decision, 0.5))
     chances = policy.propensities(decision.context, OFFERED, np.random.default_rng(0))
     name = OFFERED[decision.chosen].name
-    assert sum(c for c, s in zip(chances, OFFERED, strict=True) if s.name == name) > 0.8
+    named = [chance for chance, one in zip(chances, OFFERED, strict=True) if one.name == name]
+    assert sum(named) > 0.6 and max(chances) == chances[decision.chosen]
     proposal = operator.propose(brief(PARENT, tried=[s for s in OFFERED if s.name != "rows-per-program"]), no_probe)
     before, after = evaluation(plan(kernel()), "p"), evaluation(plan(kernel(grid=(256, 1, 1))), "q")
     assert operator.witnessed(proposal, before, after) and not operator.witnessed(proposal, after, before)

@@ -11,6 +11,7 @@ import importlib.util
 import json
 import os
 import sys
+import types
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -34,9 +35,17 @@ def interpreting() -> bool:
     return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes")
 
 
+def _no_gpu(device: object = None) -> types.SimpleNamespace:
+    """What host code is told of a GPU where the interpreter stands for one: few programs, so that each has to loop."""
+    del device
+    return types.SimpleNamespace(multi_processor_count=4)
+
+
 @functools.cache
 def kernel(name: str) -> Callable[..., Any]:
     """`run` of kernels/NAME.py. Raises ImportError where Triton is not installed."""
+    if interpreting() and not torch.cuda.is_available():
+        torch.cuda.get_device_properties = _no_gpu  # host code sizes its grid by it
     private = f"{__package__}.kernels.{name}"
     spec = importlib.util.spec_from_file_location(private, HERE / "kernels" / f"{name}.py")
     assert spec is not None and spec.loader is not None
