@@ -107,6 +107,9 @@ def check_tf32_is_seen():
     (exact,) = run(handmade.matmul_plan(64, 64, 64, (32, 32, 32), "float32", text=text), a, b)
     wanted = a.double() @ b.double()
     assert (exact - wanted).norm() < 1e-6 * wanted.norm()
+    text = handmade.MATMUL.replace("tl.dot(a, b)", 'tl.dot(a, b, input_precision="tf32x3")')
+    (split,) = run(handmade.matmul_plan(64, 64, 64, (32, 32, 32), "float32", text=text), a, b)
+    assert not torch.equal(split, exact) and (split - wanted).norm() < 1e-6 * wanted.norm()
     assert 1e-4 * wanted.norm() < (loose - wanted).norm() < 2e-3 * wanted.norm()
 
 

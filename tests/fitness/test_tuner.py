@@ -16,6 +16,7 @@ from evo_kernel.fitness.pipeline import Stages
 from evo_kernel.fitness.prefilter import Prefilter
 from evo_kernel.fitness.runners.base import Checked, exam_one_by_one
 from evo_kernel.fitness.tuner import BATCH, Search, Space, too_large
+from evo_kernel.fitness.tuning import Tuning
 from evo_kernel.tasks.loading import load
 from evo_kernel.types import Environment, Measurement, Purpose, Source, Status
 
@@ -178,6 +179,13 @@ def test_a_tile_size_that_no_knob_sets_counts():
     narrow = (("BLOCK_M", 256), ("BLOCK_N", 16), ("NUM_WARPS", 1))
     assert not too_large(narrow) and too_large(narrow, (128,))
     assert not too_large((("BLOCK", 65536),), (128,))
+
+
+def test_the_longer_a_source_was_tuned_the_nearer_it_must_be_to_the_best():
+    tuning = Tuning(None, 0, 1.5)  # nothing is graded here
+    tuning._note_best(0.0)
+    assert [tuning._is_worth(math.log(1.4), rounds) for rounds in (0, 1, 2)] == [True, False, False]
+    assert [tuning._is_worth(math.log(1.2), rounds) for rounds in (0, 1, 2)] == [True, True, False]
 
 
 class ScriptedRunner:
