@@ -32,6 +32,7 @@ class SuiteRow:
     first: str = "none"  # kind of the first kernel: kernels, mixed, torch, none
     first_us: float | None = None
     best_us: float | None = None
+    own_us: float | None = None  # of the fastest kernel that calls no torch operation: the best itself, or one behind it
     baselines_us: Mapping[str, float] = field(default_factory=dict)
     light_share: float | None = None
     own_share: float | None = None  # of the time, in the candidate's own kernels; 1.0 where no torch operation is left
@@ -45,18 +46,19 @@ class SuiteRow:
     def correct(self) -> bool:
         return self.status in ("confirmed", "passed")
 
-    @property
-    def gain(self) -> float | None:
-        """First kernel ÷ best."""
-        return self.first_us / self.best_us if self.first_us and self.best_us else None
+    def gain(self, own_only: bool = False) -> float | None:
+        """First kernel ÷ best; `own_only` as for `speedup`."""
+        us = self.own_us if own_only else self.best_us
+        return self.first_us / us if self.first_us and us else None
 
-    def speedup(self, baseline: str = FASTEST) -> float | None:
-        """Baseline ÷ best, of measured times."""
-        if not self.measured or not self.best_us or not self.baselines_us:
+    def speedup(self, baseline: str = FASTEST, own_only: bool = False) -> float | None:
+        """Baseline ÷ best, of measured times. `own_only`: the fastest that calls no torch operation."""
+        us = self.own_us if own_only else self.best_us
+        if not self.measured or not us or not self.baselines_us:
             return None
         if baseline == FASTEST:
-            return min(self.baselines_us.values()) / self.best_us
-        return self.baselines_us[baseline] / self.best_us if baseline in self.baselines_us else None
+            return min(self.baselines_us.values()) / us
+        return self.baselines_us[baseline] / us if baseline in self.baselines_us else None
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Figures:
 
     group: str
     baseline: str
-    own_only: bool  # a kernel that still calls torch operations counts as none
+    own_only: bool  # of kernels that call no torch operation
     problems: int
     correct: float
     fast_1: float | None
@@ -91,8 +93,8 @@ def figures(rows: Sequence[SuiteRow]) -> list[Figures]:
 
 
 def _figures(group: str, rows: Sequence[SuiteRow], baseline: str, own_only: bool) -> Figures:
-    good = [row for row in rows if row.correct and not (own_only and row.torch_operations)]
-    ratios = [ratio for row in good if (ratio := row.speedup(baseline)) is not None]
+    good = [row for row in rows if row.correct and (row.own_us is not None or not own_only)]
+    ratios = [ratio for row in good if (ratio := row.speedup(baseline, own_only)) is not None]
     measured = any(row.measured for row in rows)
     count = len(rows)
     return Figures(
@@ -105,7 +107,7 @@ def _figures(group: str, rows: Sequence[SuiteRow], baseline: str, own_only: bool
         fast_2=sum(ratio > 2 for ratio in ratios) / count if measured else None,
         mean_all=math.fsum(ratios) / count if measured else None,
         geomean_correct=geomean(ratios),
-        gain=geomean([gain for row in good if (gain := row.gain) is not None]),
+        gain=geomean([gain for row in good if (gain := row.gain(own_only)) is not None]),
     )
 
 
@@ -116,7 +118,7 @@ def geomean(values: Sequence[float]) -> float | None:
 
 def as_data(rows: Sequence[SuiteRow]) -> dict[str, Any]:
     """One object for scripts."""
-    told = [asdict(row) | {"gain": row.gain, "speedup": row.speedup()} for row in rows]
+    told = [asdict(row) | {"gain": row.gain(), "speedup": row.speedup()} for row in rows]
     return {
         "tasks": told,
         "figures": [asdict(one) for one in figures(rows)],
@@ -129,7 +131,7 @@ def report(title: str, rows: Sequence[SuiteRow]) -> list[Block]:
     """The report: figures, then a table of all tasks, then why some have none."""
     labels = sorted({row.environment for row in rows if row.environment})
     head = ["task", "state", "first kernel", "first µs", "best µs", "gain", "vs fastest baseline", "share of light",
-            "own kernels", "evaluations", "minutes"]  # fmt: skip
+            "own kernels", "own only µs", "evaluations", "minutes"]  # fmt: skip
     told = [[row.label, row.reason] for row in rows if row.reason]
     told += [
         [row.label, f"stock: {why}"] for row in rows if row.stock for why in (row.stock.reason, *row.stock.notes) if why
@@ -164,10 +166,11 @@ def _cells(row: SuiteRow) -> list[str]:
         row.first,
         _number(row.first_us),
         _number(row.best_us),
-        _times(row.gain),
+        _times(row.gain()),
         _times(row.speedup()),
         _percent(row.light_share),
         _percent(row.own_share),
+        _number(row.own_us),
         str(row.evaluations),
         f"{row.minutes:.1f}",
     ]

@@ -4,6 +4,9 @@ Reads a local checkout that the user names; nothing of it is shipped. A problem 
 file that carries the problem's source, its own sizes as the search case and smaller ones as check cases. Its harness
 (src/kernelbench/eval.py) seeds with 42 before `get_init_inputs` and before each constructor, keeps the module in
 training mode, and casts every input tensor to float32.
+
+`kernelbench:CHECKOUT/level2/1@mixed` lets kernels call PyTorch too, as the benchmark does, where otherwise everything
+that can be a kernel has to be one.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,8 @@ from evo_kernel.tasks.reducing import ODD, WIDE, Size, constants, reduced, run_f
 from evo_kernel.tasks.task import TensorSpec, describe, line_in
 
 SCHEME = "kernelbench"
+MIXED = "@mixed"
+"""Ends a TASK whose kernels may call PyTorch whatever its reference does."""
 SECOND_CASE = 1_000_000
 """Elements that the second, wider check case may touch: more is left to the GPU."""
 NETWORK = 150
@@ -40,11 +45,12 @@ class Entry:
     level: int
     number: int
     path: Path
+    mixed: bool = False
 
     @property
     def spec(self) -> str:
         """What a TASK is called on the command line, from any folder."""
-        return f"{SCHEME}:{self.path.parent.parent}/level{self.level}/{self.number}"
+        return f"{SCHEME}:{self.path.parent.parent}/level{self.level}/{self.number}{MIXED if self.mixed else ''}"
 
     @property
     def group(self) -> str:
@@ -60,7 +66,12 @@ class Entry:
 
 
 def entries(rest: str) -> list[Entry]:
-    """The problems that `CHECKOUT`, `CHECKOUT/level1` or `CHECKOUT/level1/23` names, in order. Raises TaskError."""
+    """The problems that `CHECKOUT`, `CHECKOUT/level1` or `CHECKOUT/level1/23` names, in order. Raises TaskError.
+
+    Each may end with MIXED.
+    """
+    if rest.endswith(MIXED):
+        return [replace(entry, mixed=True) for entry in entries(rest.removesuffix(MIXED))]
     match = re.fullmatch(r"(.*?)(?:/(level[^/]*)(?:/([^/]+))?)?/?", rest)
     root, level, problem = match.groups() if match else (rest, None, None)
     levels = _levels(Path(root or ".").expanduser(), rest)
@@ -127,7 +138,7 @@ def _text(entry: Entry, source: str) -> str:
     cast = _castable(entry, source, own)
     problem = Problem(source, str(entry.path), cast=cast)
     checks = _check_cases(problem, own)
-    allow = _allow(source, str(entry.path), own, checks, cast)
+    allow = "mixed" if entry.mixed else _allow(source, str(entry.path), own, checks, cast)
     cases = {
         "check": [{"name": f"small{index or ''}", **case} for index, case in enumerate(checks)],
         "search": [{"name": "own", **own}],

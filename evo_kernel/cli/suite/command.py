@@ -163,8 +163,8 @@ def _line(row: object, turn: int, turns: int) -> str:
 
     assert isinstance(row, SuiteRow)
     told = [row.status, f"first kernel {row.first}"]
-    if row.gain is not None:
-        told.append(f"{row.gain:.2f}x the first kernel")
+    if (gain := row.gain()) is not None:
+        told.append(f"{gain:.2f}x the first kernel")
     if (ratio := row.speedup()) is not None:
         told.append(f"{ratio:.2f}x the fastest baseline")
     if row.stock is not None:

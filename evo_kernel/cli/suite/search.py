@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from evo_kernel.cli.mixed import own_share, torch_calls
 from evo_kernel.cli.suite.lanes import GPU_NEXT, Child, Ended, Halt, Lane
@@ -13,6 +14,9 @@ from evo_kernel.cli.suite.tasks import Chosen
 from evo_kernel.observe.protocols import NONE, Stock, stock_of
 from evo_kernel.observe.suites import SuiteRow, geomean
 from evo_kernel.types import Evaluation, Source
+
+if TYPE_CHECKING:
+    from populations.reading import PopulationReader
 
 STOCK_S = 120.0
 """Of one answer of a benchmark's harness, by the clock."""
@@ -236,11 +240,24 @@ def row_of(row: SuiteRow, population: Path) -> SuiteRow:
         champion = reader.champion()
         best = champion or reader.best()
         judged = reader.relative(best.candidate).evaluation if best is not None else None
+        own = _own(reader, judged)
     if judged is None or not judged.measurements:
         why = f": the first is {first.evaluation.status} ({first.evaluation.reason})" if first.evaluation else ""
         told = f"no candidate passed{why}; `evo-kernel tree` on its population lists what became of each"
         return replace(row, status="nothing passed", reason=told)
-    return _with_best(row, judged, "confirmed" if champion is not None else "passed")
+    row = _with_best(row, judged, "confirmed" if champion is not None else "passed")
+    return replace(row, own_us=geomean([case.median_us for case in own.measurements]) if own is not None else None)
+
+
+def _own(reader: PopulationReader, best: Evaluation | None) -> Evaluation | None:
+    """The best where it calls no torch operation, else the fastest that passed and calls none."""
+    if best is None or not any(torch_calls(case) for case in best.measurements):
+        return best
+    for number in reader.leaders(reader.last_candidate()):
+        found = reader.relative(number).evaluation
+        if found is not None and not any(torch_calls(case) for case in found.measurements):
+            return found
+    return None
 
 
 def _with_best(row: SuiteRow, judged: Evaluation, status: str) -> SuiteRow:

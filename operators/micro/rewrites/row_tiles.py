@@ -16,6 +16,8 @@ from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_regio
 from operators.micro.rewrites.flat import ROW
 from operators.micro.rewrites.rows import is_straight
 
+ROWS = (*ROW, *(f"{index}.to(tl.int64)" for index in ROW))
+"""How a kernel may say which row is its program's."""
 DEFAULT_ROWS = {"tile": 4, "loop": 4}
 REDUCTIONS = ("tl.sum", "tl.max", "tl.min")
 ELEMENTWISE = (
@@ -61,10 +63,10 @@ class RowsPerProgram:
 
 
 def _row_statement(module: KernelModule, kernel: Kernel) -> ast.Assign | None:
-    """`row = tl.program_id(0)`, the only use of the program's index, in a kernel launched on a grid of rows."""
+    """`row = tl.program_id(0)`, in 64 bits or not, the only use of the program's index, in a kernel launched on a grid of rows."""
     calls = kernel.calls("tl.program_id", "tl.num_programs")
     launches = module.launches_of(kernel.name)
-    places = [s for s in kernel.body if isinstance(s, ast.Assign) and spell(s.value) in ROW]
+    places = [s for s in kernel.body if isinstance(s, ast.Assign) and spell(s.value) in ROWS]
     if len(calls) != 1 or len(places) != 1 or not launches or any(len(launch.grid) != 1 for launch in launches):
         return None
     plain = all(isinstance(launch.grid[0], ast.Name | ast.Subscript | ast.BinOp) for launch in launches)
@@ -93,7 +95,7 @@ def _looped(kernel: Kernel, row: ast.Assign, rows: str, count: str) -> str | Non
     after = kernel.body[kernel.body.index(row) + 1 :]
     first = kernel.fresh("first_row", rows, count)
     steady = [s for s in after if _is_steady(kernel, s)]
-    head = [*before, *[spell(s) for s in steady], f"{first} = tl.program_id(0) * {rows}"]
+    head = [*before, *[spell(s) for s in steady], f"{first} = {spell(row.value)} * {rows}"]
     head.append(f"for {name} in range({first}, tl.minimum({first} + {rows}, {count})):")
     lines = [line for s in after if s not in steady for line in spell(s).splitlines()]
     return "\n".join([*head, *["    " + line for line in lines]])
@@ -124,7 +126,7 @@ class _Widen(ast.NodeTransformer):
 
     def __init__(self, kernel: Kernel, rows: str, count: str) -> None:
         self.kernel, self.rows = kernel, rows
-        row = next(s for s in kernel.body if isinstance(s, ast.Assign) and spell(s.value) in ROW)
+        row = next(s for s in kernel.body if isinstance(s, ast.Assign) and spell(s.value) in ROWS)
         self.row = spell(row.targets[0])
         self.check = f"{self.row} < {count}"
         loops = [loop for loop in kernel.loops if not loop.outer]
@@ -141,8 +143,8 @@ class _Widen(ast.NodeTransformer):
         return "\n".join(spell(self.visit(copy_of(s))) for s in self.kernel.body)
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
-        if spell(node.value) in ROW:
-            text = f"{self.row} = (tl.program_id(0) * {self.rows} + tl.arange(0, {self.rows}))[:, None]"
+        if spell(node.value) in ROWS:
+            text = f"{self.row} = ({spell(node.value)} * {self.rows} + tl.arange(0, {self.rows}))[:, None]"
             return parse_module(text).body[0]
         target = spell(node.targets[0])
         literal = isinstance(node.value, ast.Constant | ast.UnaryOp) or called(node.value) == "float"
