@@ -99,10 +99,13 @@ class Work:
 
 def main() -> None:
     chosen = arguments().parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     if not chosen.report:
         chosen.out.mkdir(parents=True, exist_ok=True)
-        run_all(chosen)
+        try:
+            run_all(chosen)
+        except KeyboardInterrupt:
+            sys.exit("interrupted: call again to go on, or with --report for what there is")
     print(report(chosen.out, rows_of(chosen.out)))
 
 

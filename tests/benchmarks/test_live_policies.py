@@ -70,7 +70,8 @@ def test_what_ended_is_not_run_again_and_other_settings_are_refused():
 def test_no_search_is_begun_that_is_unlikely_to_end():
     work = live.Work(deque(live.jobs_of(["a", "b"], 1, {"uniform": ()})), {"a": [20.0, 40.0]})
     assert work.next(29.0) is None and len(work.jobs) == 2
-    assert work.next(31.0).task == "a"
+    begun = work.next(31.0)
+    assert begun is not None and begun.task == "a"
     assert work.next(29.0) is None  # b: by the mean of all
     work.over.set()
     assert work.next(1000.0) is None
