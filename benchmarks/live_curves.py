@@ -258,15 +258,15 @@ def told_as(interval: Interval) -> str:
 
 
 def picture(name: str, told: Mapping[str, Any], kinds: str) -> Scene:
-    """A curve a policy, with the band of its interval."""
+    """A curve a policy, with the band of its interval, which is cut off at the frame: gains are not below 0, and few
+    seeds have wide ones."""
     policies, count = told["policies"], len(told["seeds"])
-    ends = [
-        end for row in policies.values() for one in row["curve"] for end in (one.mean, one.low, one.high)
-        if math.isfinite(end)
-    ]  # fmt: skip
+    means = [one.mean for row in policies.values() for one in row["curve"]]
+    highs = [one.high for row in policies.values() for one in row["curve"]]
+    top = max(0.01, min(max(highs), 2.0 * max(means)))
     evaluations = len(next(iter(policies.values()))["curve"]) - 1
     x_axis = Axis(0.0, evaluations, LEFT, WIDTH - RIGHT)
-    y_axis = Axis(min(0.0, *ends), max(0.01, *ends) * 1.05, HEIGHT - BELOW, ABOVE)
+    y_axis = Axis(0.0, top, HEIGHT - BELOW, ABOVE)
     band = f"mean of {count} seeds, band: 95 % interval" if count > 1 else "1 seed"
     title = f"{name}, {kinds}: {band}"
     shapes: list[Line | Area | Box | Text] = [Text(LEFT, 20, title, size=13), *frame(x_axis, y_axis)]
@@ -275,8 +275,8 @@ def picture(name: str, told: Mapping[str, Any], kinds: str) -> Scene:
         kind = KINDS.get(policy) or MORE_KINDS[(number - len(KINDS)) % len(MORE_KINDS)]
         curve = [(x_axis.at(n), one) for n, one in enumerate(row["curve"])]
         if count > 1:
-            over = [(x, y_axis.at(one.high)) for x, one in curve]
-            under = [(x, y_axis.at(one.low)) for x, one in reversed(curve)]
+            over = [(x, y_axis.at(min(one.high, top))) for x, one in curve]
+            under = [(x, y_axis.at(max(one.low, 0.0))) for x, one in reversed(curve)]
             shapes += [Area([*over, *under], kind), *(Line(edge, kind, 0.7, dashed=True) for edge in (over, under))]
         lines.append(Line([(x, y_axis.at(one.mean)) for x, one in curve], kind, 2.2))
         shapes.append(Line([(across, 40), (across + 22, 40)], kind, 3.0))
