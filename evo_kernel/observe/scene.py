@@ -1,4 +1,4 @@
-"""Pictures as plain data: lines, boxes and texts, written as SVG, or as PNG by matplotlib.
+"""Pictures as plain data: lines, areas, boxes and texts, written as SVG, or as PNG by matplotlib.
 
 Coordinates are pixels, y grows downwards. Every shape has a kind, which says how it looks in light and in dark. Texts
 come from kernels and models, so they are escaped wherever they are written.
@@ -25,6 +25,7 @@ DARK = LIGHT | {
     "edge": "#4a535c", "role": "#c9a227", "node": "#20272e", "failed": "#33211f", "leading": "#17344f",
 }  # fmt: skip
 FONT = "system-ui, sans-serif"
+CLEAR = 0.18  # opacity of an area
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,14 @@ class Line:
     kind: str
     width: float = 1.0
     dashed: bool = False
+
+
+@dataclass(frozen=True)
+class Area:
+    """A filled polygon through which what lies behind is seen."""
+
+    points: Sequence[tuple[float, float]]
+    kind: str
 
 
 @dataclass(frozen=True)
@@ -65,7 +74,7 @@ class Scene:
     width: float
     height: float
     about: str  # what a reader who does not see it is told
-    shapes: Sequence[Line | Box | Text] = field(default_factory=tuple)
+    shapes: Sequence[Line | Area | Box | Text] = field(default_factory=tuple)
 
 
 def style() -> str:
@@ -94,11 +103,14 @@ def svg(scene: Scene, alone: bool = True) -> str:
     return "\n".join([*parts, "</svg>"]) + "\n" * alone
 
 
-def _element(shape: Line | Box | Text) -> str:
+def _element(shape: Line | Area | Box | Text) -> str:
     if isinstance(shape, Line):
         points = " ".join(f"{x:.1f},{y:.1f}" for x, y in shape.points)
         dashes = ' stroke-dasharray="4 3"' if shape.dashed else ""
         return f'<polyline points="{points}" fill="none" class="s-{shape.kind}" stroke-width="{shape.width}"{dashes}/>'
+    if isinstance(shape, Area):
+        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in shape.points)
+        return f'<polygon points="{points}" class="f-{shape.kind}" fill-opacity="{CLEAR}"/>'
     if isinstance(shape, Text):
         return (
             f'<text x="{shape.x:.1f}" y="{shape.y:.1f}" class="f-{shape.kind}" font-size="{shape.size}"'
@@ -137,6 +149,9 @@ def png(scene: Scene, path: Path, colours: Mapping[str, str] = LIGHT, dpi: int =
             xs, ys = zip(*shape.points, strict=True)
             dashes = "--" if shape.dashed else "-"
             axes.plot(xs, ys, dashes, color=colours[shape.kind], linewidth=shape.width * 0.75, zorder=order)
+        elif isinstance(shape, Area):
+            xs, ys = zip(*shape.points, strict=True)
+            axes.fill(xs, ys, color=colours[shape.kind], alpha=CLEAR, linewidth=0, zorder=order)
         elif isinstance(shape, Text):
             text = _printable(shape.text).replace("$", r"\$")
             axes.text(shape.x, shape.y, text, color=colours[shape.kind], fontsize=shape.size * 0.72,

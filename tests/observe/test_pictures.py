@@ -42,6 +42,13 @@ def test_what_led_nowhere_is_folded_and_counted() -> None:
         ancestry.ancestry(many, [], [], [], whole=True)
 
 
+def test_what_lies_behind_an_area_is_seen() -> None:
+    area = scene.Area([(0, 0), (10, 0), (10, 5)], "best")
+    (drawn,) = parsed(scene.svg(scene.Scene(20, 10, "an area", [area]), alone=False))
+    assert drawn.get("points") == "0.0,0.0 10.0,0.0 10.0,5.0" and drawn.get("class") == "f-best"
+    assert 0 < float(drawn.get("fill-opacity", "1")) < 1
+
+
 def test_no_two_candidates_share_a_place_and_the_path_is_straight() -> None:
     whole = ancestry.ancestry(TREE, [], [1, 2, 5, 7], [], whole=True)
     at = ancestry.places(whole)
