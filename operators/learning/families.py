@@ -14,7 +14,10 @@ from collections.abc import Mapping
 from operators.learning.tree import Split
 
 FAMILIES: Mapping[str, tuple[str, ...]] = {
-    "row": ("softmax", "layernorm", "rmsnorm", "add_rmsnorm", "layernorm_backward", "rmsnorm_backward"),
+    "row": (
+        "softmax", "layernorm", "rmsnorm", "add_rmsnorm", "layernorm_backward", "rmsnorm_backward", "qk_norm",
+        "router_softmax",
+    ),
     "loss": ("cross_entropy", "cross_entropy_backward"),
     "elementwise": ("swiglu", "rotary"),
     "contraction": ("matmul", "linear_gelu", "fp8_matmul", "int4_matmul", "grouped_matmul"),

@@ -38,6 +38,7 @@ class LanguagePolicy(Scorer):
     kind = "language"
     offline_lr = 1e-4
     batch = 4  # about 6,000 tokens with gradients: some 20 GB for a model of 1.3 B parameters
+    free_scores = False
     policy_lr = 1e-6  # MTMC's, as the next
     value_lr = 5e-5
 

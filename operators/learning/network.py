@@ -34,6 +34,7 @@ class Scorer(nn.Module):
 
     kind = ""
     settings: Any
+    free_scores = True  # any number, so that they can say what is expected; a language model's are log probabilities
     batch = 32  # decisions with gradients at once
     offline_lr = 1e-3  # of imitation and regression
     policy_lr = 3e-4  # of PPO: what starts from scratch needs more than a language model's 1e-6

@@ -14,24 +14,25 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from operators.learning.imitation import OfflineSettings, Report, imitate, weighted
+from operators.learning.imitation import Left, OfflineSettings, Report, imitate, weighted
 from operators.learning.network import Scorer
 from operators.learning.ppo import PpoSettings, ppo
 from operators.learning.tree import Tree
 from operators.learning.values import parted, shortfall
 
-Method = Callable[[Scorer, Tree, np.random.Generator], Iterator[Report]]
+Method = Callable[[Scorer, Tree, np.random.Generator, Left], Iterator[Report]]
 
 
-def _imitate(model: Scorer, tree: Tree, rng: np.random.Generator) -> Iterator[Report]:
-    return imitate(model, tree, OfflineSettings(lr=model.offline_lr, batch=model.batch), rng)
+def _imitate(model: Scorer, tree: Tree, rng: np.random.Generator, left: Left) -> Iterator[Report]:
+    return imitate(model, tree, OfflineSettings(lr=model.offline_lr, batch=model.batch), rng, left)
 
 
-def _weighted(model: Scorer, tree: Tree, rng: np.random.Generator) -> Iterator[Report]:
-    return weighted(model, tree, OfflineSettings(lr=model.offline_lr, batch=model.batch), rng)
+def _weighted(model: Scorer, tree: Tree, rng: np.random.Generator, left: Left) -> Iterator[Report]:
+    return weighted(model, tree, OfflineSettings(lr=model.offline_lr, batch=model.batch), rng, left)
 
 
-def _ppo(model: Scorer, tree: Tree, rng: np.random.Generator) -> Iterator[Report]:
+def _ppo(model: Scorer, tree: Tree, rng: np.random.Generator, left: Left) -> Iterator[Report]:
+    """Its learning rate is small, and stays."""
     return ppo(model, tree, PpoSettings(walks=model.batch, batch=2 * model.batch), rng)
 
 
@@ -57,7 +58,11 @@ def training(
     rng = np.random.default_rng(seed)
     torch.manual_seed(seed)
     started = told = time.monotonic()
-    for report in method(model.train(), learnt, rng):
+
+    def left() -> float:
+        return 1.0 - (time.monotonic() - started) / seconds if seconds else 0.0
+
+    for report in method(model.train(), learnt, rng, left):
         now = time.monotonic()
         over = now - started >= seconds
         if now - told < every_s and not over:

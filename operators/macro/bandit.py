@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 import threading
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -30,6 +31,14 @@ PRIOR_NOISE = 0.25  # of log gain: standard deviation before anything is known
 CONTEXT_PRECISION = 16.0  # against 1 for a strategy's own effect: all context together moves as much as that
 REWARD_LIMIT = 2.0  # about 7 times faster: one lucky leap must not outweigh a hundred steps
 RESCALE_AT = 1e9
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a model expects of each offer. `spread`: the standard deviation of its errors, in log gain."""
+
+    log_gains: np.ndarray
+    spread: float
 
 
 class BanditPolicy:
@@ -65,16 +74,27 @@ class BanditPolicy:
         return draw(self.name, offered, self.propensities(seen, offered, rng), seen, rng)
 
     def propensities(
-        self, seen: tuple[float, ...], offered: tuple[Strategy, ...], rng: np.random.Generator
+        self,
+        seen: tuple[float, ...],
+        offered: tuple[Strategy, ...],
+        rng: np.random.Generator,
+        expected: Expected | None = None,
     ) -> np.ndarray:
-        """The probability of each offer; sums to 1."""
-        kinds: dict[tuple[object, ...], int] = {}
-        group = [kinds.setdefault((one.name, one.family, one.parameters), len(kinds)) for one in offered]
+        """The probability of each offer; sums to 1. What is `expected` of each offer counts as one observation of it,
+        for this decision alone."""
+        kinds: dict[object, int] = {}
+        told_apart = [(one.name, one.family, one.parameters) for one in offered] if expected is None else offered
+        group = [kinds.setdefault(one, len(kinds)) for one in told_apart]
         rows = np.zeros((len(kinds), DESIGN_SIZE))
         for strategy, row in zip(offered, group, strict=True):
             positions, values = design(seen, strategy)
             rows[row, positions] = values
         mean, covariance = self._predict(rows)
+        if expected is not None:
+            gains = np.zeros(len(kinds))
+            gains[group] = expected.log_gains
+            weight = covariance @ np.linalg.inv(covariance + expected.spread**2 * np.eye(len(kinds)))
+            mean, covariance = mean + weight @ (gains - mean), covariance - weight @ covariance
         sampled = mean + rng.standard_normal((DRAWS, len(kinds))) @ _root(covariance).T
         wins = np.bincount(sampled.argmax(axis=1), minlength=len(kinds)) / DRAWS
         members = np.bincount(group, minlength=len(kinds))
@@ -130,5 +150,5 @@ class BanditPolicy:
 
 def _root(covariance: np.ndarray) -> np.ndarray:
     """A matrix whose square is the covariance; rounding may have left it a hair from positive."""
-    jitter = 1e-12 * max(float(np.trace(covariance)), 1e-12)
-    return np.linalg.cholesky(covariance + jitter * np.eye(len(covariance)))
+    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
+    return vectors * np.sqrt(np.maximum(values, 0.0))

@@ -1,7 +1,8 @@
 """A policy that was trained before the run: `evo-kernel train policy` makes its checkpoint.
 
-Its weights stay as they are during a run. What it is told of earlier choices (mean log gain of each action so far) is
-part of what it sees, and it was trained to make use of that: it begins with what other tasks taught, and adapts.
+The model's weights stay as they are during a run. What it expects of each offer enters the posterior of a bandit that
+learns from this run alone, as one observation of each offer would: where the bandit knows little the model decides,
+and where the model is wrong about a task the bandit finds out.
 """
 
 from __future__ import annotations
@@ -15,25 +16,31 @@ import numpy as np
 
 from evo_kernel.types import Credit, Decision, Strategy
 from operators.learning.sight import Earnings, sight_of
+from operators.macro.bandit import BanditPolicy, Expected
 from operators.macro.features import MacroState, context
 from operators.macro.policies import draw
 
 if TYPE_CHECKING:
     from operators.learning.network import Scorer
 
+SPREAD = 0.2
+"""Standard deviation of what a model expects, in log gain: chosen on families of the training tasks that a model was
+not trained on (docs/learning.md)."""
+
 
 class TrainedPolicy:
-    """Draws an offer by the softmax of the model's scores. Thread-safe; torch is imported with the first one made.
+    """Thompson sampling from what the run has taught, given what the model expects. Thread-safe; torch is imported with
+    the first one made.
 
     `explore`: the share of uniform choice mixed in, so that every propensity is at least explore / number of offers.
+    `alone`: draw by the softmax of the model's scores, without a bandit.
     """
 
     name = "trained"
 
-    def __init__(self, model: Scorer, explore: float = 0.05) -> None:
-        if not 0.0 <= explore <= 1.0:
-            raise ValueError(f"explore must lie in [0, 1], not {explore}")
-        self._model, self._explore = model, explore
+    def __init__(self, model: Scorer, explore: float = 0.05, alone: bool = False) -> None:
+        self._model, self._explore, self._alone = model, explore, alone
+        self._bandit = BanditPolicy(explore=explore)
         self._lock = threading.Lock()
         self._earnings = Earnings()
 
@@ -45,20 +52,27 @@ class TrainedPolicy:
         return TrainedPolicy(load(path)[0], explore)
 
     def choose(self, state: MacroState, offered: tuple[Strategy, ...], rng: np.random.Generator) -> Decision:
-        return draw(self.name, offered, self.propensities(state, offered), context(state), rng)
+        return draw(self.name, offered, self.propensities(state, offered, rng), context(state), rng)
 
-    def propensities(self, state: MacroState, offered: tuple[Strategy, ...]) -> np.ndarray:
+    def propensities(self, state: MacroState, offered: tuple[Strategy, ...], rng: np.random.Generator) -> np.ndarray:
         """The probability of each offer; sums to 1."""
         import torch
 
+        from operators.learning.values import UNIT
+
         with self._lock, torch.inference_mode():
-            scores = self._model([sight_of(state, offered, self._earnings.outcomes)])[0][0]
-        chances = scores.double().softmax(-1).cpu().numpy()
-        chances = (1.0 - self._explore) * chances + self._explore / len(offered)
+            scores, values = self._model([sight_of(state, offered, self._earnings.outcomes)])
+        found = scores[0].double().cpu().numpy()
+        if not self._alone:
+            expected = UNIT * (found - found.max()) + max(float(values[0]), 0.0)
+            return self._bandit.propensities(context(state), offered, rng, Expected(expected, SPREAD))
+        chances = np.exp(found - found.max())
+        chances = (1.0 - self._explore) * chances / chances.sum() + self._explore / len(offered)
         return chances / chances.sum()
 
     def learn(self, credit: Credit) -> None:
-        """An action's own gain; shares of what its descendants gained say little of the action."""
+        """The model is told an action's own gain; shares of what its descendants gained say little of the action."""
+        self._bandit.learn(credit)
         if credit.decision is None or credit.depth != 0 or not math.isfinite(credit.log_gain):
             return
         with self._lock:

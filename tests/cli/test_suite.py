@@ -403,13 +403,18 @@ def test_figures_count_every_problem_and_own_kernels_apart() -> None:
         return SuiteRow(label, label, "level1", status, measured=True, first_us=80.0, best_us=best_us,
                         baselines_us=baselines, **more)  # fmt: skip
 
-    rows = [row("fast", 5.0), row("mixed", 10.0, torch_operations=("mm",)), row("slow", 80.0), row("none", None)]
+    rows = [
+        row("fast", 5.0, own_us=5.0), row("mixed", 10.0, own_us=50.0, torch_operations=("mm",)),
+        row("library", 80.0, torch_operations=("mm",)), row("none", None),
+    ]  # fmt: skip
     found = {(one.baseline, one.own_only): one for one in figures(rows)}
     fastest = found[FASTEST, False]
     assert (fastest.correct, fastest.fast_1, fastest.fast_2) == (0.75, 0.5, 0.25)
     assert fastest.mean_all == pytest.approx((4 + 2 + 0.25) / 4)
     assert fastest.geomean_correct == pytest.approx((4 * 2 * 0.25) ** (1 / 3))
     assert (found["eager", False].fast_2, found["eager", True].correct) == (0.5, 0.5)
+    own = found["eager", True]  # with the kernel behind the best where that calls torch
+    assert (own.fast_1, own.mean_all) == (0.25, pytest.approx((8 + 0.8) / 4))
     rows.append(SuiteRow("x", "a|b", "level1", "failed", reason="no <kernel> | of its own"))
     blocks = report("Suite <s>", rows)
     written, page = markdown(blocks), html("Suite <s>", blocks)

@@ -118,6 +118,15 @@ def test_rows_per_program_masks_the_last_rows() -> None:
         assert "softmax_kernel[(triton.cdiv(m, SOFTMAX_ROWS),)]" in text and "n_rows=m, ROWS=SOFTMAX_ROWS" in text
 
 
+def test_rows_per_program_knows_indices_of_64_bits() -> None:
+    wide = SOFTMAX.replace("row = tl.program_id(0)", "row = tl.program_id(0).to(tl.int64)")
+    assert wide != SOFTMAX
+    tile, loop = (made(wide, s) for s in offers(wide, "softmax", "rows-per-program"))
+    assert "row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]" in tile
+    assert "first_row = tl.program_id(0).to(tl.int64) * ROWS" in loop
+    assert all(error < 2e-6 and not why for error, why in errors_of([(tile, "softmax"), (loop, "softmax")]))
+
+
 def test_rows_per_program_needs_many_rows() -> None:
     module = KernelModule.parse(SOFTMAX)
     assert not REWRITES["rows-per-program"].offers(module, card("softmax", sizes=((8, 64),)))

@@ -151,6 +151,13 @@ def test_allow_is_kernels_where_every_operation_has_one(root):
     assert bessel.allow == "mixed" and "special_i0e" in lower(bessel).text
 
 
+def test_mixed_lets_kernels_call_pytorch_and_stays_with_the_task(root):
+    assert named(root, "level2/1@mixed").allow == "mixed"
+    (one,) = entries(f"{root}/level2/1@mixed")
+    assert one.spec.endswith("/level2/1@mixed") and load(one.spec).allow == "mixed"
+    assert {e.mixed for e in entries(f"{root}@mixed")} == {True} and one.label == "level2/1"
+
+
 @pytest.mark.parametrize("rest", ["level2/1", "level1/2", "level3/10"])
 def test_the_task_text_is_a_task_file_of_its_own(root, rest, tmp_path):
     task = named(root, rest)

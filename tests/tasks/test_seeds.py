@@ -33,16 +33,18 @@ KNOBS = {
     "layernorm_backward": {"BLOCK": 64, "COLUMN_BLOCK": 32},
     "linear_gelu": TILES | {"BLOCK_K": 128, "GELU_BLOCK": 1024},
     "matmul": {"BLOCK_M": 64, "BLOCK_N": 16, "BLOCK_K": 128},
+    "qk_norm": {"NUM_WARPS": 2},
     "rmsnorm_backward": {"BLOCK": 64, "COLUMN_BLOCK": 32},
     "rotary": {"NUM_WARPS": 2},
+    "router_softmax": {"NUM_WARPS": 2},
     "shared_prompt": TILES,
     "shared_prompt_backward": TILES,
 }  # fmt: skip
 NAMES = (
     "add_rmsnorm", "attention", "attention_backward", "attention_causal", "attention_full", "conv2d", "conv2d_bf16",
     "conv2d_channels_last", "conv2d_tf32", "cross_entropy", "cross_entropy_backward", "decode_attention", "fp8_matmul",
-    "gqa", "grouped_matmul", "int4_matmul", "layernorm", "layernorm_backward", "linear_gelu", "matmul", "rmsnorm",
-    "rmsnorm_backward", "rotary", "shared_prompt", "shared_prompt_backward", "softmax", "swiglu",
+    "gqa", "grouped_matmul", "int4_matmul", "layernorm", "layernorm_backward", "linear_gelu", "matmul", "qk_norm", "rmsnorm",
+    "rmsnorm_backward", "rotary", "router_softmax", "shared_prompt", "shared_prompt_backward", "softmax", "swiglu",
 )  # fmt: skip
 SEEDS = {
     name if path.stem == "seed" else f"{name}-{path.stem}": path
@@ -51,8 +53,8 @@ SEEDS = {
     if path.stem != "seed_cuda"  # for NVRTC, which the interpreter knows nothing of
 }
 TWO_LAUNCHES = {
-    "attention_backward", "conv2d-seed_im2win", "conv2d_tf32-seed_im2win", "layernorm_backward", "linear_gelu", "rmsnorm_backward", "rotary",
-    "shared_prompt_backward",
+    "attention_backward", "conv2d-seed_im2win", "conv2d_tf32-seed_im2win", "layernorm_backward", "linear_gelu", "qk_norm",
+    "rmsnorm_backward", "rotary", "shared_prompt_backward",
 }  # fmt: skip
 
 

@@ -37,6 +37,20 @@ def test_the_sum_is_normalised(task, case):
     assert agree(task.reference(x, residual, weight), (h / rms * weight, h))
 
 
+@pytest.mark.parametrize(("task", "case"), checks("qk_norm"))
+def test_every_head_is_normalised_by_its_own_weight(task, case):
+    q, k, *weights = drawn(task, case)
+    wanted = [x * weight / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() for x, weight in zip((q, k), weights)]
+    assert agree(task.reference(q, k, *weights), wanted)
+
+
+@pytest.mark.parametrize(("task", "case"), checks("router_softmax"))
+def test_probabilities_of_experts_and_their_log_sum_exp(task, case):
+    (logits,) = drawn(task, case)
+    total = logits.exp().sum(1)
+    assert agree(task.reference(logits), (logits.exp() / total[:, None], total.log()))
+
+
 @pytest.mark.parametrize(("task", "case"), checks("rmsnorm_backward", "layernorm_backward"))
 def test_gradients_of_norms_are_autograds(task, case):
     x, weight, dy, *_ = drawn(task, case)

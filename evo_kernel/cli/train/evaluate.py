@@ -42,7 +42,7 @@ class Contender:
 )
 @click.option("--seeds", type=click.IntRange(min=2), default=5, show_default=True, help="Over which intervals are.")
 @click.option("--episodes", type=click.IntRange(min=1), default=10, show_default=True, help="On each problem.")
-@click.option("--ablations", is_flag=True, help="The policies also without masks, and without the hierarchy.")
+@click.option("--ablations", is_flag=True, help="The policies also without a bandit, masks, the hierarchy.")
 @JSON
 def evaluate(
     tree_file: Path,
@@ -94,17 +94,18 @@ def _contenders(tree: Tree, policies: tuple[Path, ...], ablations: bool) -> list
         trained = _always(path)
         found.append(Contender(path.stem, trained, walked))
         if ablations:
+            found.append(Contender(f"{path.stem}, no bandit", _always(path, alone=True), walked))
             found.append(Contender(f"{path.stem}, no masks", trained, without_masks))
             found.append(Contender(f"{path.stem}, no hierarchy", trained, without_hierarchy))
     return found
 
 
-def _always(path: Path) -> Callable[[int], Policy]:
+def _always(path: Path, alone: bool = False) -> Callable[[int], Policy]:
     from operators.learning.checkpoint import load
     from operators.macro.trained import TrainedPolicy
 
     model, _ = load(path)
-    return lambda _seed: TrainedPolicy(model)
+    return lambda _seed: TrainedPolicy(model, alone=alone)
 
 
 def _data(one: Regret, uniform: Regret, bandit: Regret) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from evo_kernel.errors import UserError
-from evo_kernel.types import Credit, Strategy
+from evo_kernel.types import Credit, Decision, Strategy
 from operators.macro.catalogue import STOP
 from tests.operators.learning.planted import FAILS, HEALTHY, SPILLED, planted
 
@@ -25,6 +25,7 @@ from operators.learning.network import Network, NetworkSettings  # noqa: E402
 from operators.learning.ppo import Moment, PpoSettings, Walks, ppo  # noqa: E402
 from operators.learning.sight import EARNED, Earnings, Outcome, Seen, Sight  # noqa: E402
 from operators.learning.values import Decisions, Values, decision, learnable, parted, shortfall  # noqa: E402
+from operators.macro.features import context  # noqa: E402
 from operators.macro.policies import UniformPolicy  # noqa: E402
 from operators.macro.trained import TrainedPolicy  # noqa: E402
 
@@ -221,14 +222,27 @@ def test_propensities_are_drawn_from_and_bounded(tree, imitator):
 
 
 def test_it_sees_what_its_choices_earned(tree, imitator):
-    policy, root = TrainedPolicy(imitator), tree.roots("held-out")[0]
-    state, offered = tree.macro_state(root.id), (*tree.offered(root.id), STOP)
-    before = policy.propensities(state, offered)
+    policy, root = TrainedPolicy(imitator, alone=True), tree.roots("held-out")[0]
+    state, offered, rng = tree.macro_state(root.id), (*tree.offered(root.id), STOP), np.random.default_rng(0)
+    before = policy.propensities(state, offered, rng)
     chosen = policy.choose(state, offered, np.random.default_rng(0))
     policy.learn(Credit(1, 1, "mtmc", "x", True, 1.0, 1.0, 1, chosen))
-    assert np.array_equal(policy.propensities(state, offered), before), "a descendant's share is none of its own"
+    assert np.array_equal(policy.propensities(state, offered, rng), before), "a descendant's share is none of its own"
     policy.learn(Credit(1, 1, "mtmc", "x", True, -1.0, -1.0, 0, chosen))
-    assert not np.array_equal(policy.propensities(state, offered), before)
+    assert not np.array_equal(policy.propensities(state, offered, rng), before)
+
+
+def test_a_run_corrects_what_the_model_expects(tree, imitator):
+    policy, root = TrainedPolicy(imitator), tree.roots("held-out")[0]
+    state, offered = tree.macro_state(root.id), tree.offered(root.id)
+    before = policy.propensities(state, offered, np.random.default_rng(0))
+    likeliest = int(before.argmax())
+    chances = np.eye(len(offered))[likeliest]
+    decision = Decision("trained", offered, tuple(chances), likeliest, context(state))
+    for number in range(12):
+        policy.learn(Credit(1, number, "mtmc", "x", True, -1.0, -1.0, 0, decision))
+    after = policy.propensities(state, offered, np.random.default_rng(0))
+    assert before[likeliest] > 2 / len(offered) and after[likeliest] < before[likeliest] / 3
 
 
 def test_earnings_are_means_of_the_latest_actions():
