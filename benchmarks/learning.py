@@ -2,11 +2,12 @@
 
     python -m benchmarks.learning --out learnt [--tree transitions.gz] [--seconds 1800] [--seeds 5] [--device auto]
 
-Trains imitation, advantage-weighted regression and PPO, each from scratch, and imitation without the source, without
-history and without plan features, `--seconds` each; what has a checkpoint in `--out` already is not trained again, so
-the command can be repeated after an interruption. Then the regret of all on the held-out tasks, beside uniform choice
-and the bandit, and milliseconds for one decision of the trained policy on one CPU core. `learning.md` and
-`learning.svg` lie in `--out`. Whether times are measured or modeled depends on the tree and is printed with it.
+Trains imitation, advantage-weighted regression and PPO, each from scratch and without the source, and imitation with
+the source, without history and without plan features, `--seconds` each; what has a checkpoint in `--out` already is not
+trained again, so the command can be repeated after an interruption. Then the regret of all on the held-out tasks,
+beside uniform choice and the bandit, and milliseconds for one decision of the trained policy on one CPU core.
+`learning.md` and `learning.svg` lie in `--out`. Whether times are measured or modeled depends on the tree and is
+printed with it.
 """
 
 from __future__ import annotations
@@ -21,16 +22,19 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from evo_kernel.observe.scene import Box, Line, Scene, Text, svg
 from operators.learning.shipped import TREE
 
+BLIND = ("--without", "source")
 RECIPES = {  # name -> options of `train policy`
-    "imitation": (),
-    "awr": ("--method", "awr"),
-    "ppo": ("--method", "ppo"),
-    "no-source": ("--without", "source"),
-    "no-history": ("--without", "history"),
-    "no-plan": ("--without", "plan"),
+    "imitation": BLIND,
+    "awr": (*BLIND, "--method", "awr"),
+    "ppo": (*BLIND, "--method", "ppo"),
+    "source": (),
+    "no-history": (*BLIND, "--without", "history"),
+    "no-plan": (*BLIND, "--without", "plan"),
 }
 ABLATED = "imitation"  # also evaluated without masks and without the hierarchy
 LEFT, WIDE, ROW = 190, 420, 26  # pixels of the picture
@@ -135,11 +139,11 @@ def decision_ms(tree_file: Path, path: Path, decisions: int = 50) -> float:
     torch.set_num_threads(1)
     tree, policy = Tree.load(tree_file), TrainedPolicy.load(path)
     states = sorted(tree.of("held-out"), key=lambda state: -len(state.offers))[:decisions]
-    taken = []
+    taken, rng = [], np.random.default_rng(0)
     for state in states:
         if state.offers:
             seen, began = tree.macro_state(state.id), time.perf_counter()
-            policy.propensities(seen, state.offers)
+            policy.propensities(seen, state.offers, rng)
             taken.append(1e3 * (time.perf_counter() - began))
     return statistics.median(taken)
 

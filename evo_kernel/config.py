@@ -73,11 +73,12 @@ class OperatorsConfig(_Section):
     )
     policy: str = Field(
         default="bandit",
-        description="how offline macro thinking picks a strategy: uniform, bandit, trained (with a checkpoint), or the "
+        description="how offline macro thinking picks a strategy: uniform, bandit, trained (before the run), or the "
         "name of an installed one",
     )
     checkpoint: Path | None = Field(
-        default=None, description="of the trained policy: a file of `evo-kernel train policy`"
+        default=None,
+        description="of the trained policy: a file of `evo-kernel train policy`; the one that comes along if left out",
     )
     max_steps: _Count = Field(default=1, description="strategies in one proposal, at most")
 

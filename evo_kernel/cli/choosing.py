@@ -7,7 +7,6 @@ from pathlib import Path
 
 from evo_kernel import plugins
 from evo_kernel.config import Config
-from evo_kernel.errors import ConfigError
 from operators.macro.bandit import BanditPolicy
 from operators.macro.policies import Policy, UniformPolicy
 
@@ -24,14 +23,11 @@ def policy_of(name: str, config: Config) -> Policy:
 
 
 def _trained(checkpoint: Path | None) -> Policy:
-    if checkpoint is None:
-        raise ConfigError(
-            'the policy "trained" needs operators.checkpoint: a file that `evo-kernel train policy` made '
-            "(docs/learning.md)."
-        )
+    """Without a checkpoint: the policy that comes with the package."""
     import torch
 
+    from operators.learning.shipped import POLICY
     from operators.macro.trained import TrainedPolicy
 
     torch.set_num_threads(1)  # one small decision at a time; the cores are the judge's
-    return TrainedPolicy.load(checkpoint)
+    return TrainedPolicy.load(checkpoint or POLICY)

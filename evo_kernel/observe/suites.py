@@ -32,9 +32,7 @@ class SuiteRow:
     first: str = "none"  # kind of the first kernel: kernels, mixed, torch, none
     first_us: float | None = None
     best_us: float | None = None
-    own_us: float | None = (
-        None  # of the fastest that calls no torch operation: the best itself, or one behind it
-    )
+    own_us: float | None = None  # of the fastest that calls no torch operation: the best itself, or one behind it
     baselines_us: Mapping[str, float] = field(default_factory=dict)
     light_share: float | None = None
     own_share: float | None = None  # of the time, in the candidate's own kernels; 1.0 where no torch operation is left

@@ -155,7 +155,9 @@ def _on_gpu(harness: types.ModuleType, problem: str, solution: str, timed: int) 
             drawn(problem, factor, "cuda"), solution, num_correct_trials=1, measure_performance=False, **asked
         )
         scaled[name] = again is not None and again.correctness
-    excessive = ("its harness calls the speed-up excessive",) if result.metadata.get("excessive_speedup") else ()
+    notes = ["its harness calls the speed-up excessive"] if result.metadata.get("excessive_speedup") else []
+    if (error := result.metadata.get("error_during_performance")) is not None:
+        notes.append(f"its harness could not time the kernel: {error}")
     return replace(
         heard,
         us=_us(result.runtime),
@@ -163,7 +165,7 @@ def _on_gpu(harness: types.ModuleType, problem: str, solution: str, timed: int) 
         tf32_us=_tf32_us(harness, drawn(problem, 1.0, "cuda"), device, timed),
         timed=timed,
         scaled=scaled,
-        notes=excessive,
+        notes=tuple(notes),
     )
 
 

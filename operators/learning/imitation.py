@@ -39,7 +39,7 @@ class OfflineSettings:
     batch: int = 32
     temperature: float = UNIT
     regression: float = 10.0
-    ranking: float = 2.0
+    ranking: float = 0.1
     near: float = 0.1
     discount: float = 0.9
     failure: float = 0.05  # what a step that fails costs, in log gain

@@ -1,4 +1,5 @@
-"""What comes with the package: a tree of transitions that was measured on an NVIDIA H200."""
+"""What comes with the package: a tree of transitions that was measured on an NVIDIA H200, and a policy that learnt from
+it."""
 
 from __future__ import annotations
 
@@ -6,3 +7,5 @@ from pathlib import Path
 
 TREE = Path(__file__).with_name("data") / "transitions-h200.gz"
 """Made by `train collect`; its command is in its first line, and in docs/learning.md."""
+POLICY = TREE.with_name("policy-h200.pt")
+"""Made by `train policy --without source --seconds 600` on TREE; held-out tasks were not looked at."""

@@ -17,7 +17,9 @@ groups = "a name that the problem has too"
 
 
 def run(x, weight, bias, gain, shift):
-    made = torch.nn.functional.group_norm(x @ weight.t() + bias, 64, gain, shift)
+    product = torch.empty(x.shape[0], weight.shape[0])
+    torch.ops.aten.mm.out(x, weight.t(), out=product)  # raises where gradients are asked for: the harness times so
+    made = torch.nn.functional.group_norm(product + bias, 64, gain, shift)
     return torch.where(made > 0, made, 0) / 2
 '''
 

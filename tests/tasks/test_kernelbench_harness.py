@@ -54,12 +54,15 @@ class Harness(types.ModuleType):
 
 
 def test_on_a_gpu_it_is_asked_by_its_own_settings_then_with_scaled_inputs_and_tf32() -> None:
-    harness = Harness(Result(excessive_speedup=True), wrong_at="* 0.01")
+    harness = Harness(Result(excessive_speedup=True, error_during_performance=ValueError("late")), wrong_at="* 0.01")
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     heard = hear(harness, LINEAR, "the solution", "cuda", timed=20)
     assert (heard.verdict, heard.us, heard.eager_us, heard.tf32_us, heard.timed) == ("correct", 2000, 3000, 1500, 20)
     assert heard.scaled == {"x3": True, "x0.01": False, "x-1": True}
-    assert heard.notes[0] == "its harness calls the speed-up excessive"
+    assert heard.notes[:2] == (
+        "its harness calls the speed-up excessive",
+        "its harness could not time the kernel: late",
+    )
     stock, *scaled = harness.asked
     assert (stock["num_correct_trials"], stock["num_perf_trials"], stock["timing_method"]) == (TRIALS, 20, "cuda_event")
     assert stock["measure_performance"] and not any(one["measure_performance"] for one in scaled)

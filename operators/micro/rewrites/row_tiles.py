@@ -63,7 +63,7 @@ class RowsPerProgram:
 
 
 def _row_statement(module: KernelModule, kernel: Kernel) -> ast.Assign | None:
-    """`row = tl.program_id(0)`, in 64 bits or not, the only use of the program's index, in a kernel launched on a grid of rows."""
+    """`row = tl.program_id(0)`, the only use of the program's index, in a kernel launched on a grid of rows."""
     calls = kernel.calls("tl.program_id", "tl.num_programs")
     launches = module.launches_of(kernel.name)
     places = [s for s in kernel.body if isinstance(s, ast.Assign) and spell(s.value) in ROWS]

@@ -23,7 +23,9 @@ from operators.learning.evaluation import regret, walked  # noqa: E402
 from operators.learning.imitation import OfflineSettings, imitate, weighted  # noqa: E402
 from operators.learning.network import Network, NetworkSettings  # noqa: E402
 from operators.learning.ppo import Moment, PpoSettings, Walks, ppo  # noqa: E402
+from operators.learning.shipped import POLICY, TREE  # noqa: E402
 from operators.learning.sight import EARNED, Earnings, Outcome, Seen, Sight  # noqa: E402
+from operators.learning.tree import Tree  # noqa: E402
 from operators.learning.values import Decisions, Values, decision, learnable, parted, shortfall  # noqa: E402
 from operators.macro.features import context  # noqa: E402
 from operators.macro.policies import UniformPolicy  # noqa: E402
@@ -40,7 +42,7 @@ def tree():
 @pytest.fixture(scope="module")
 def imitator(tree):
     torch.manual_seed(0)
-    model = Network(TINY)
+    model = Network(dataclasses.replace(TINY, seen=Seen(source=False)))  # texts say which problem it is
     steps = imitate(model, tree.within("train"), OfflineSettings(lr=3e-3, batch=16), np.random.default_rng(0))
     losses = [report.numbers["loss"] for report in itertools.islice(steps, 120)]
     assert np.mean(losses[-20:]) < 0.5 * np.mean(losses[:20])
@@ -253,3 +255,13 @@ def test_earnings_are_means_of_the_latest_actions():
     found = earnings.outcomes
     assert len(found) == EARNED and found[-1] == Outcome(Strategy("s1", "memory"), pytest.approx(0.2))
     assert "s0" not in {one.strategy.name for one in found}
+
+
+def test_the_policy_that_comes_along_knows_tasks_that_it_never_saw():
+    tree, (model, about) = Tree.load(TREE), checkpoint.load(POLICY)
+    assert about["tree"] == TREE.name and about["plans"] == tree.plans and POLICY.stat().st_size < 20e6
+
+    def found(make):
+        return regret(tree, make, seeds=range(1)).interval.mean
+
+    assert found(lambda _: TrainedPolicy(model)) < 0.7 * found(lambda _: UniformPolicy())
