@@ -3,7 +3,7 @@
 **Posterior of log time.** A contender's mean log time over the search cases (log µs) is normal. One evaluation tells
 it with variance v = Σ sᵢ² / k² + DRIFT², where sᵢ = (log highᵢ − log lowᵢ) / (2 · 1.96) comes from case i's 95 %
 interval and k counts cases; modeled times have v = 0. Two evaluations combine by precision: 1/v = 1/v₁ + 1/v₂,
-mean = v · (m₁/v₁ + m₂/v₂). With v = 0 on either side the later one stands.
+mean = v · (m₁/v₁ + m₂/v₂). With v = 0 on either side, and where the knobs became others, the later one stands.
 
 **Posterior of what a cell still has to give.** x = max(0, log(parent ÷ child)) of every child whose parent lies in
 this cell (0 for a child that failed), forgotten at rate FORGET a child. With n, m, s² the discounted count, mean and
@@ -137,9 +137,13 @@ class Archive:
         reigning = contenders[0] if contenders else None
         for known in contenders:
             if known.candidate == candidate or known.same_kernel(source, plan_key):
-                if not fresh:
+                if known.candidate == candidate and "" != known.plan_key != plan_key != "":
+                    # Tuned since, or tuned anew: the time of its earlier knobs is not the time of what it is now.
+                    known.mean, known.variance, known.plan_key = log_us, variance, plan_key
+                elif not fresh:
                     return False
-                known.mean, known.variance = combine(known.mean, known.variance, log_us, variance)
+                else:
+                    known.mean, known.variance = combine(known.mean, known.variance, log_us, variance)
                 kept.order(reigning)
                 return contenders[0] is known and known is not reigning
         if len(contenders) >= self._size and log_us >= contenders[-1].mean:

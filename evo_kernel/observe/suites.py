@@ -32,7 +32,7 @@ class SuiteRow:
     first: str = "none"  # kind of the first kernel: kernels, mixed, torch, none
     first_us: float | None = None
     best_us: float | None = None
-    own_us: float | None = None  # of the fastest that calls no torch operation: the best itself, or one behind it
+    own_us: float | None = None  # where the best calls torch operations: of the fastest that calls none
     baselines_us: Mapping[str, float] = field(default_factory=dict)
     light_share: float | None = None
     own_share: float | None = None  # of the time, in the candidate's own kernels; 1.0 where no torch operation is left
@@ -46,14 +46,18 @@ class SuiteRow:
     def correct(self) -> bool:
         return self.status in ("confirmed", "passed")
 
+    def us(self, own_only: bool = False) -> float | None:
+        """Of the best; `own_only`: of the fastest that calls no torch operation, which may be the best itself."""
+        return self.own_us if own_only and self.torch_operations else self.best_us
+
     def gain(self, own_only: bool = False) -> float | None:
-        """First kernel ÷ best; `own_only` as for `speedup`."""
-        us = self.own_us if own_only else self.best_us
+        """First kernel ÷ best; `own_only` as for `us`."""
+        us = self.us(own_only)
         return self.first_us / us if self.first_us and us else None
 
     def speedup(self, baseline: str = FASTEST, own_only: bool = False) -> float | None:
-        """Baseline ÷ best, of measured times. `own_only`: the fastest that calls no torch operation."""
-        us = self.own_us if own_only else self.best_us
+        """Baseline ÷ best, of measured times; `own_only` as for `us`."""
+        us = self.us(own_only)
         if not self.measured or not us or not self.baselines_us:
             return None
         if baseline == FASTEST:
@@ -93,7 +97,7 @@ def figures(rows: Sequence[SuiteRow]) -> list[Figures]:
 
 
 def _figures(group: str, rows: Sequence[SuiteRow], baseline: str, own_only: bool) -> Figures:
-    good = [row for row in rows if row.correct and (row.own_us is not None or not own_only)]
+    good = [row for row in rows if row.correct and row.us(own_only) is not None]
     ratios = [ratio for row in good if (ratio := row.speedup(baseline, own_only)) is not None]
     measured = any(row.measured for row in rows)
     count = len(rows)
@@ -170,7 +174,7 @@ def _cells(row: SuiteRow) -> list[str]:
         _times(row.speedup()),
         _percent(row.light_share),
         _percent(row.own_share),
-        _number(row.own_us),
+        _number(row.us(own_only=True)),
         str(row.evaluations),
         f"{row.minutes:.1f}",
     ]

@@ -11,6 +11,7 @@ import time
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -404,7 +405,7 @@ def test_figures_count_every_problem_and_own_kernels_apart() -> None:
                         baselines_us=baselines, **more)  # fmt: skip
 
     rows = [
-        row("fast", 5.0, own_us=5.0), row("mixed", 10.0, own_us=50.0, torch_operations=("mm",)),
+        row("fast", 5.0), row("mixed", 10.0, own_us=50.0, torch_operations=("mm",)),
         row("library", 80.0, torch_operations=("mm",)), row("none", None),
     ]  # fmt: skip
     found = {(one.baseline, one.own_only): one for one in figures(rows)}
@@ -421,6 +422,18 @@ def test_figures_count_every_problem_and_own_kernels_apart() -> None:
     assert "| level1 | 5 | fastest | any | 60 % | 40 % | 20 % | 1.25x | 1.26x | 5.04x |" in written
     assert "| a\\|b | no &lt;kernel&gt; \\| of its own |" in written
     assert "<h1>Suite &lt;s&gt;</h1>" in page and "<td>no &lt;kernel&gt; | of its own</td>" in page
+
+
+def test_the_own_kernel_is_the_fastest_that_calls_no_torch_operation() -> None:
+    def judged(us: float, **details: float) -> SimpleNamespace:
+        measured = [SimpleNamespace(median_us=us, details=details), SimpleNamespace(median_us=4 * us, details={})]
+        return SimpleNamespace(evaluation=SimpleNamespace(measurements=measured))
+
+    known = {7: judged(1.0, **{"aten.mm.out": 1.0}), 2: judged(3.0), 5: judged(4.0)}
+    reader = SimpleNamespace(last_candidate=lambda: 7, leaders=lambda count: list(known), relative=known.__getitem__)
+    assert search._own_us(reader) == pytest.approx(6.0)
+    del known[2], known[5]
+    assert search._own_us(reader) is None
 
 
 def test_mistakes_say_what_and_what_to_do(tmp_path: Path) -> None:

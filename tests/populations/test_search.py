@@ -57,6 +57,17 @@ def test_the_same_kernel_under_another_text_takes_one_place():
     assert kept.mean == pytest.approx(1.5)
 
 
+def test_a_candidate_that_was_tuned_since_has_the_time_of_its_new_knobs() -> None:
+    archive = Archive(4)
+    archive.offer("c", 1, 1, "as it was written", 2.0, 1e-4, True)
+    assert archive.offer("c", 2, 2, "child", 1.8, 1e-4, True)
+    assert archive.offer("c", 1, 1, "tuned", 1.5, 1e-4, True)
+    (cell,) = archive.cells.values()
+    assert (cell.elite.candidate, cell.elite.mean) == (1, 1.5)
+    archive.offer("c", 1, 1, "tuned", 1.52, 1e-4, True)
+    assert cell.elite.mean == pytest.approx(1.51), "the same knobs again: both count"
+
+
 def test_posteriors_combine_by_precision():
     assert combine(1.0, 0.04, 2.0, 0.01) == (pytest.approx(1.8), pytest.approx(0.008))
     assert combine(1.0, 0.04, 2.0, 0.0) == (2.0, 0.0)  # modeled: no noise

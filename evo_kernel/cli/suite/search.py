@@ -240,23 +240,21 @@ def row_of(row: SuiteRow, population: Path) -> SuiteRow:
         champion = reader.champion()
         best = champion or reader.best()
         judged = reader.relative(best.candidate).evaluation if best is not None else None
-        own = _own(reader, judged)
+        own_us = _own_us(reader) if judged is not None and any(map(torch_calls, judged.measurements)) else None
     if judged is None or not judged.measurements:
         why = f": the first is {first.evaluation.status} ({first.evaluation.reason})" if first.evaluation else ""
         told = f"no candidate passed{why}; `evo-kernel tree` on its population lists what became of each"
         return replace(row, status="nothing passed", reason=told)
     row = _with_best(row, judged, "confirmed" if champion is not None else "passed")
-    return replace(row, own_us=geomean([case.median_us for case in own.measurements]) if own is not None else None)
+    return replace(row, own_us=own_us)
 
 
-def _own(reader: PopulationReader, best: Evaluation | None) -> Evaluation | None:
-    """The best where it calls no torch operation, else the fastest that passed and calls none."""
-    if best is None or not any(torch_calls(case) for case in best.measurements):
-        return best
+def _own_us(reader: PopulationReader) -> float | None:
+    """Of the fastest kernel that passed and calls no torch operation."""
     for number in reader.leaders(reader.last_candidate()):
         found = reader.relative(number).evaluation
         if found is not None and not any(torch_calls(case) for case in found.measurements):
-            return found
+            return geomean([case.median_us for case in found.measurements])
     return None
 
 
