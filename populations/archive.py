@@ -137,7 +137,8 @@ class Archive:
         reigning = contenders[0] if contenders else None
         for known in contenders:
             if known.candidate == candidate or known.same_kernel(source, plan_key):
-                if known.candidate == candidate and "" != known.plan_key != plan_key != "":
+                other_plans = known.plan_key and plan_key and known.plan_key != plan_key
+                if known.candidate == candidate and other_plans:
                     # Tuned since, or tuned anew: the time of its earlier knobs is not the time of what it is now.
                     known.mean, known.variance, known.plan_key = log_us, variance, plan_key
                 elif not fresh:

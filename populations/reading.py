@@ -186,7 +186,7 @@ class PopulationReader:
         return self._standings(environment).confirmation(candidate)
 
     def leaders(self, count: int) -> list[int]:
-        """Candidates that passed and were not refuted, in the environment shown; the fastest first."""
+        """Candidates that passed and were not refuted, in the environment shown; the fastest first. All if negative."""
         return self._standings().leaders(count)
 
     def confirmed(self) -> list[int]:

@@ -20,9 +20,9 @@ from torch.nn.functional import smooth_l1_loss
 from torch.nn.utils.rnn import pad_sequence
 
 from operators.learning.network import Scorer
-from operators.learning.sight import Sight
+from operators.learning.sight import UNIT, Sight
 from operators.learning.tree import State, Tree
-from operators.learning.values import UNIT, Decisions, Values, decision, learnable
+from operators.learning.values import Decisions, Values, decision, learnable
 from operators.macro.catalogue import STOP
 
 FLOOR = -1e4  # stands for minus infinity in products with zero

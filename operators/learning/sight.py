@@ -24,6 +24,7 @@ from evo_kernel.types import PlanFeatures, Strategy
 from operators.macro.catalogue import CATALOGUE, FAMILIES, STOP, description
 from operators.macro.features import FEATURES, MacroState, context
 
+UNIT = 0.05  # log gain that a score of one stands for
 VOCABULARY = 1024  # places of hashed tokens; 0 is padding
 TOKENS = 1024  # of a source, at most: the longest first kernel but two has 900
 WORDS = 12  # tokens of an action's region and parameters, at most

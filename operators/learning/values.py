@@ -19,7 +19,6 @@ from operators.learning.tree import HORIZON, Edge, State, Tree
 from operators.macro.catalogue import STOP
 
 VALIDATE_EVERY = 4  # of this many training tasks one is kept back, to tell which checkpoint generalises
-UNIT = 0.05  # log gain that a score of one stands for
 BATCH = 64  # of decisions scored at once without gradients
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from evo_kernel.types import Credit, Decision, Strategy
-from operators.learning.sight import Earnings, sight_of
+from operators.learning.sight import UNIT, Earnings, sight_of
 from operators.macro.bandit import BanditPolicy, Expected
 from operators.macro.features import MacroState, context
 from operators.macro.policies import draw
@@ -57,8 +57,6 @@ class TrainedPolicy:
     def propensities(self, state: MacroState, offered: tuple[Strategy, ...], rng: np.random.Generator) -> np.ndarray:
         """The probability of each offer; sums to 1."""
         import torch
-
-        from operators.learning.values import UNIT
 
         with self._lock, torch.inference_mode():
             scores, values = self._model([sight_of(state, offered, self._earnings.outcomes)])

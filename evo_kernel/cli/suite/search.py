@@ -251,7 +251,7 @@ def row_of(row: SuiteRow, population: Path) -> SuiteRow:
 
 def _own_us(reader: PopulationReader) -> float | None:
     """Of the fastest kernel that passed and calls no torch operation."""
-    for number in reader.leaders(reader.last_candidate()):
+    for number in reader.leaders(-1):
         found = reader.relative(number).evaluation
         if found is not None and not any(torch_calls(case) for case in found.measurements):
             return geomean([case.median_us for case in found.measurements])
