@@ -1,15 +1,20 @@
 """What float32 matrix products cost in Triton: input precisions, tiles, and the way an operand lies. Needs a GPU.
 
     python -m benchmarks.float32_products
+    python -m benchmarks.float32_products --sums
 
 4096 x 4096 x 4096, a tiled kernel of the shape that lowering writes, 260 settings: compiled by a pool of processes,
 then timed one by one (triton.testing.do_bench, median). Prints the five fastest settings and the slowest of each
 precision, with the relative Frobenius error against float64, beside torch.mm without TF32. "K": the second operand is
 contiguous along the contracted axis, as the weight of a linear layer is; "N": along the columns of the result.
+
+`--sums`: how the error grows with the length of the sums, 256 x K by K x 256, of numbers of one sign (uniform in
+[0, 1)) and of both (normal).
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import multiprocessing
 from functools import partial
@@ -58,14 +63,15 @@ def product_kernel(
     tl.store(c_ptr + rows[:, None] * n + cols[None, :], acc, mask=(rows[:, None] < m) & (cols[None, :] < n))
 
 
-def launch(setting: Setting, a, b, c, warm_up: bool = False) -> None:
+def launch(setting: Setting, a, b, c, warm_up: bool = False, sizes: tuple[int, int, int] = (SIZE, SIZE, SIZE)) -> None:
     layout, precision, (block_m, block_n, block_k), warps, stages = setting
-    grid = (triton.cdiv(SIZE, block_m) * triton.cdiv(SIZE, block_n),)
-    strides = (1, SIZE) if layout == "K" else (SIZE, 1)
+    m, n, k = sizes
+    grid = (triton.cdiv(m, block_m) * triton.cdiv(n, block_n),)
+    strides = (1, k) if layout == "K" else (n, 1)
     run = (
         (lambda *given, **named: product_kernel.warmup(*given, grid=grid, **named)) if warm_up else product_kernel[grid]
     )
-    run(a, b, c, SIZE, SIZE, SIZE, *strides, PRECISION=precision, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k,
+    run(a, b, c, m, n, k, *strides, PRECISION=precision, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k,
         STAGES=stages, num_warps=warps)  # fmt: skip
 
 
@@ -77,7 +83,32 @@ def compiles(setting: Setting) -> bool:
     return True
 
 
+def sums() -> None:
+    """Prints the relative Frobenius error against float64, and the mean of the signed relative errors, by length."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    side = 256
+    for signs, draw in (("one sign", torch.rand), ("both signs", torch.randn)):
+        for k in (1 << power for power in range(10, 21)):
+            a, b = draw(side, k, device="cuda"), draw(side, k, device="cuda")
+            exact, c = a.double() @ b.double().t(), torch.empty(side, side, device="cuda")
+            said = []
+            for precision in ("torch.mm", "ieee", "tf32x3", "bf16x6"):
+                if precision == "torch.mm":
+                    torch.mm(a, b.t(), out=c)
+                else:
+                    launch(("K", precision, (64, 64, 32), 4, 1), a, b, c, sizes=(side, side, k))
+                away = c - exact
+                drift = (away / exact.abs()).median().item()
+                said.append(f"{precision} {(away.norm() / exact.norm()).item():.1e} ({drift:+.0e})")
+            print(f"{signs}, K {k:7}: {', '.join(said)}")
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sums", action="store_true")
+    if parser.parse_args().sums:
+        sums()
+        return
     with multiprocessing.get_context("spawn").Pool() as pool:
         settings = list(itertools.compress(SETTINGS, pool.map(compiles, SETTINGS, chunksize=2)))
     torch.backends.cuda.matmul.allow_tf32 = False

@@ -217,8 +217,16 @@ def test_cases_that_need_another_program_get_a_branch():
 
 def test_precision_follows_the_task():
     inputs = (torch.ones(8, 8), torch.ones(8, 8))
+    assert 'input_precision="tf32x3"' in lower_function(torch.matmul, [inputs])
+    assert 'input_precision="tf32"' in lower_function(torch.matmul, [inputs], precision="tf32")
+
+
+def test_long_sums_are_made_of_multiply_adds():
+    inputs = (torch.empty(8, 1 << 19, device="meta"), torch.empty(1 << 19, 8, device="meta"))
     assert 'input_precision="ieee"' in lower_function(torch.matmul, [inputs])
     assert 'input_precision="tf32"' in lower_function(torch.matmul, [inputs], precision="tf32")
+    image, weight = torch.empty(1, 4096, 8, 8, device="meta"), torch.empty(8, 4096, 3, 3, device="meta")
+    assert 'input_precision="ieee"' in lower_function(torch.conv2d, [(image, weight)])
 
 
 def test_offsets_are_wide_where_a_case_needs_it():

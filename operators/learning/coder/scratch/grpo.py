@@ -8,6 +8,7 @@ the divergence from the supervised network holds it near. Groups without a diffe
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -63,16 +64,20 @@ def train(
         rng = np.random.default_rng([settings.seed, 7, state.step])
         chosen = [asks[at] for at in rng.choice(len(asks), settings.groups, replace=len(asks) < settings.groups)]
         repeated = [ask for ask in chosen for _ in range(settings.answers)]
+        began = time.monotonic()
         prompts, answers = answered(state.coder, repeated, settings, int(rng.integers(1 << 62)))
         said = [state.coder.vocabulary.decode(answer) for answer in answers]
+        written = time.monotonic()
         found = grades(repeated, said, bench, parts)
+        took = {"writing_s": round(written - began, 2), "judging_s": round(time.monotonic() - written, 2)}
         share = max(state.step / settings.steps, state.clock.share)
         rate = rate_at(state.step, share, settings.rate, settings.warm_up, least=0.3)
         learnt = _learn(state, reference, prompts, answers, _advantages(found, settings.answers), settings, rate)
         state.step += 1
         tell(
-            {"stage": "grpo", "step": state.step, **summary(found), **learnt, "seconds": round(state.clock.spent_s, 1)}
-        )
+            {"stage": "grpo", "step": state.step, **summary(found), **learnt, **took,
+             "seconds": round(state.clock.spent_s, 1)}
+        )  # fmt: skip
         if state.step % settings.every == 0:
             keep()
     keep()
