@@ -72,6 +72,9 @@ class Scripted:
     def __init__(self, lane: Lane, folder: Path, extra, halt: Halt, device: str) -> None:
         self._lane = lane
 
+    def loads(self, one: Chosen) -> bool:
+        return one.label != "a"
+
     def get_set(self, one: Chosen) -> None: ...
     def get_ready_to_ask(self, one: Chosen, ask: bool = True) -> None: ...
     def close(self) -> None: ...
@@ -121,6 +124,17 @@ def test_a_lane_keeps_its_next_job_and_gets_ready_for_it(tmp_path: Path, asked, 
     order = {label: after for labels in searched.values() for label, after in pairwise(labels)}
     assert early and early.items() <= order.items()
     assert len(early) < len(order)  # near the end a lane keeps nothing that another is free to do
+
+
+def test_a_first_search_that_loads_meanwhile_takes_nothing_from_the_others(tmp_path: Path, asked, monkeypatch) -> None:
+    clock = iter([0.0, 40.0, *[41.0] * 99])  # the first takes 40 s, the others none
+    told: list[tuple[float, float]] = []
+    monkeypatch.setattr(runs.Clock, "took", lambda self, whole_s, search_s: told.append((whole_s, search_s)))
+    monkeypatch.setattr(runs.time, "monotonic", lambda: next(clock))
+    chosen = [Chosen(f"{name}.py", name, "g") for name in "acd"]
+    list(SuiteRun(tmp_path, chosen, Budget(1, None, 1), began=0.0).rows())
+    assert [label for label, *_ in asked] == ["a", "c", "d"]
+    assert len(told) == 2 and all(whole_s < 40 for whole_s, _ in told)
 
 
 def test_what_is_done_follows_from_the_lines_of_the_results(tmp_path: Path, asked) -> None:

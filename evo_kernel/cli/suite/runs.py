@@ -177,7 +177,7 @@ class SuiteRun:
         self, worker: Worker, job: Job, waiting: int, clock: Clock, following: Callable[[], Job | None]
     ) -> Result | None:
         began, row, minutes = time.monotonic(), self._results.row(job.one.spec), job.minutes
-        has = has_harness(job.one)
+        has, ahead = has_harness(job.one), worker.loads(job.one)
         if job.search:
             searching_s = self._searching_s(job, waiting, clock)
             if searching_s is None:
@@ -204,7 +204,7 @@ class SuiteRun:
                 worker.get_set(after.one)  # loads while the harness is asked
         if row is not None and has:
             row = (worker.stock if self.stock else worker.write)(job.one, row, clock.left_s)
-        if job.search:
+        if job.search and ahead:
             clock.took(time.monotonic() - began, searching_s)
         return Result(job, row, minutes) if row is not None else None
 

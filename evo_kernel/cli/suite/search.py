@@ -47,12 +47,15 @@ class Worker:
 
     def get_ready(self, one: Chosen) -> None:
         """Start loading for the next search, as far as nothing on the GPU is needed."""
-        words = ["search", one.spec, self.device]
-        if self._ready is not None and self._ready.words != tuple(words):
+        if self._ready is not None and not self.loads(one):
             self._ready.close()
             self._ready = None
         if self._ready is None:
-            self._ready = Child(self._lane, words)
+            self._ready = Child(self._lane, self._words(one))
+
+    def loads(self, one: Chosen) -> bool:
+        """Whether the search of a task is loading, or loaded."""
+        return self._ready is not None and self._ready.words == self._words(one)
 
     def get_set(self, one: Chosen) -> None:
         """Have the next search load on the GPU, too: nobody is timed there any more."""
@@ -69,6 +72,9 @@ class Worker:
         if self._asker is None and has_harness(one):
             more = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""} if self.device == "cpu" else {}
             self._asker = Child(self._lane, words, more)
+
+    def _words(self, one: Chosen) -> tuple[str, ...]:
+        return "search", one.spec, self.device
 
     def close(self) -> None:
         """End what is loading."""

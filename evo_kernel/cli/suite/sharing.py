@@ -61,7 +61,11 @@ class Clock:
         return min(self.left_s, self.left_s * self._lanes / max(waiting, 1))
 
     def took(self, whole_s: float, search_s: float) -> None:
-        """A job took so long, of which it was allowed to search so long; one that ended early says nothing."""
+        """A job that was loaded ahead took so long, of which it was allowed to search so long.
+
+        One that ended early says nothing; nor does a lane's first, which loads meanwhile: on a fresh machine for half a
+        minute.
+        """
         if whole_s > search_s:
             with self._lock:
                 self._beside.append(whole_s - search_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -11,16 +12,18 @@ from pathlib import Path
 
 import numpy as np
 
-from evo_kernel.errors import UserError
+from evo_kernel.errors import EvoKernelError, UserError
 from evo_kernel.fitness.knobs import apply_knobs
 from evo_kernel.types import Brief, Environment, Evaluation, Relative, Source, Strategy, TaskCard
 from operators.learning.coder.examples import Example, Wanted, of_tree, reasoning_in
 from operators.learning.coder.rewards import Bench
+from operators.learning.families import INVENTED
 from operators.learning.tree import Tree
 from operators.macro.catalogue import UNGUIDED, witnessed
 from populations.reading import PopulationReader
 
 SQLITE = b"SQLite format 3\0"
+FUSED = 0.7  # share of made-up tasks whose first kernel is one with its operations joined
 
 
 def examples_in(path: Path, wanted: Wanted, as_in_a_run: bool) -> Iterator[Example]:
@@ -99,22 +102,35 @@ def _messages(
 
 
 def walked(
-    tasks: Sequence[str], count: int, seed: int, workers: int, most: int, strategies: frozenset[str]
+    tasks: Sequence[str], count: int, seed: int, workers: int, most: int, strategies: frozenset[str], invented: int = 0
 ) -> list[Example]:
-    """Examples that the rewriter makes, nobody's verdict on them. The same arguments make the same examples."""
+    """Examples that the rewriter makes, nobody's verdict on them. The same arguments make the same examples.
+
+    `invented`: references that are made up besides; about half of the walks are on theirs.
+    """
     from evo_kernel.cli.train.judging import problem
 
     for name in tasks:
         problem(name)  # raises UserError here, not in a child
-    shares = [count // workers + (number < count % workers) for number in range(workers)]
-    jobs = [(tuple(tasks), share, [seed, number], most, strategies) for number, share in enumerate(shares) if share]
+    shares, made = _shared(count, workers), _shared(invented, workers)
+    jobs = [
+        (tuple(tasks), share, [seed, number], most, strategies, made[number])
+        for number, share in enumerate(shares)
+        if share
+    ]
     if len(jobs) <= 1:
         return [one for job in jobs for one in _walk(*job)]
     with ProcessPoolExecutor(len(jobs), mp_context=multiprocessing.get_context("spawn")) as pool:
         return [one for found in pool.map(_walk, *zip(*jobs, strict=True)) for one in found]
 
 
-def _walk(tasks: Sequence[str], count: int, seed: list[int], most: int, strategies: frozenset[str]) -> list[Example]:
+def _shared(count: int, workers: int) -> list[int]:
+    return [count // workers + (number < count % workers) for number in range(workers)]
+
+
+def _walk(
+    tasks: Sequence[str], count: int, seed: list[int], most: int, strategies: frozenset[str], invented: int
+) -> list[Example]:
     from evo_kernel.cli.train.judging import problem
     from evo_kernel.tasks.first import first_kernel
     from operators.learning.coder.walks import walks
@@ -122,7 +138,27 @@ def _walk(tasks: Sequence[str], count: int, seed: list[int], most: int, strategi
     loaded = [problem(name) for name in tasks]
     firsts = [(task.card(), first_kernel(task)) for task in loaded]
     rng = np.random.default_rng(seed)
+    made = list(_invented(invented, seed[-1], rng))
+    firsts = [*firsts * max(1, round(len(made) / len(firsts))), *made]
     return list(walks(firsts, count, rng, most_characters=most or 4000, strategies=strategies))
+
+
+def _invented(count: int, worker: int, rng: np.random.Generator) -> Iterator[tuple[TaskCard, Source]]:
+    """Made-up tasks with their first kernels; fewer where some cannot be lowered."""
+    from evo_kernel.tasks.first import first_kernel
+    from evo_kernel.tasks.loading import load
+    from operators.learning.coder.invented import fused, invented
+
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(count):
+            file = Path(folder) / f"{INVENTED}_{worker}_{number}.py"
+            file.write_text(invented(rng))
+            try:
+                task = load(file)
+                card, source = task.card(), first_kernel(task)
+            except EvoKernelError:  # an operation, or a form of it, that lowering does not know
+                continue
+            yield card, fused(source, card, rng) if rng.random() < FUSED else source
 
 
 def judged(examples: Sequence[Example], bench: Bench) -> list[Example]:

@@ -22,6 +22,8 @@ from evo_kernel.errors import UserError
 )
 @click.option("--walks", default=0, show_default=True, help="Examples that the offline rewriter makes besides.")
 @click.option("--task", "tasks", multiple=True, help="Walk on this task; again for more. Default: every built-in one.")
+@click.option("--invented", default=0, show_default=True,
+              help="References that are made up for half of the walks; nothing of theirs is judged.")  # fmt: skip
 @click.option("--judge", "judging", is_flag=True, help="Judge what the rewriter made; else it has no verdict.")
 @click.option("--unjudged", is_flag=True, help="Keep examples that nobody judged.")
 @click.option("--any-witness", is_flag=True, help="Keep edits whose strategy does not show in the plan.")
@@ -41,6 +43,7 @@ def export_sft(
     out: Path,
     walks: int,
     tasks: tuple[str, ...],
+    invented: int,
     judging: bool,
     unjudged: bool,
     any_witness: bool,
@@ -64,6 +67,7 @@ def export_sft(
     \b
     evo-kernel train export-sft softmax.db matmul.db --out edits.jsonl --min-gain 0
     evo-kernel train export-sft --walks 4000 --unjudged --held-out softmax --out walks.jsonl
+    evo-kernel train export-sft --walks 60000 --invented 600 --unjudged --workers 16 --out walks.jsonl
     """
     from operators.learning.coder.examples import Wanted, kept, write
 
@@ -71,8 +75,11 @@ def export_sft(
         raise UserError(
             "nothing to export: name populations or trees, or let the rewriter make examples with --walks N"
         )
+    if invented and (judging or not walks):
+        raise UserError("--invented makes references for --walks, which nobody can judge: leave --judge out")
     wanted = Wanted(not any_witness, min_gain, unjudged, frozenset(strategies), most)
-    found = list(kept(_all(sources, wanted, prompt, walks, tasks, seed, workers, judging, device), wanted, held_out))
+    made = _all(sources, wanted, prompt, walks, tasks, invented, seed, workers, judging, device)
+    found = list(kept(made, wanted, held_out))
     chosen = [one for one in found if split in ("all", one.split)]
     if not chosen:
         raise UserError(
@@ -98,8 +105,8 @@ def export_sft(
 
 
 def _all(
-    sources: Sequence[Path], wanted: Any, prompt: str, walks: int, tasks: Sequence[str], seed: int, workers: int,
-    judging: bool, device: str,
+    sources: Sequence[Path], wanted: Any, prompt: str, walks: int, tasks: Sequence[str], invented: int, seed: int,
+    workers: int, judging: bool, device: str,
 ) -> Iterator[Any]:  # fmt: skip
     from evo_kernel.cli.train.examples import examples_in, judged, walked
     from evo_kernel.cli.train.judging import BenchSettings, JudgeBench
@@ -108,7 +115,9 @@ def _all(
     for path in sources:
         yield from examples_in(path, wanted, prompt == "run")
     if walks:
-        made = walked(tasks or builtin_names(), walks, seed, max(1, workers), wanted.characters, wanted.strategies)
+        made = walked(
+            tasks or builtin_names(), walks, seed, max(1, workers), wanted.characters, wanted.strategies, invented
+        )
         if judging:
             with JudgeBench(BenchSettings(device=device, threads=max(2, workers))) as bench:
                 made = judged(made, bench)

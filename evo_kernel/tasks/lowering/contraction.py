@@ -38,7 +38,7 @@ def matmul(
         "BLOCK_N": module.block(n, most=64),
         "BLOCK_K": module.block(k, most=32),
     }
-    kernel.body += _tiles(kernel, first, second, batched, module.input_precision(a.dtype, k))
+    kernel.body += _tiles(kernel, first, second, batched, module.input_precision(a.dtype))
     kernel.body += _epilogue(kernel, extra, target, batched, (alpha, beta))
     grid = f"triton.cdiv({module.size(m)}, {{BLOCK_M}}), triton.cdiv({module.size(n)}, {{BLOCK_N}})"
     module.launch(kernel, f"({grid}, {module.size(a.shape[0])})" if batched else f"({grid})")

@@ -199,7 +199,7 @@ def _launch(
         places="".join(f"    out_at_{a} = rest % out_{a}\n    rest = rest // out_{a}\n" for a in reversed(letters)),
         y_places="".join(f" + out_at_{a} * y_stride_{a}" for a in letters),
         inputs="".join(_input_lines(letters, phase, few and not depthwise, transposed)),
-        precision=module.input_precision(x.dtype, cast(Expr, in_channels * usual_window)),
+        precision=module.input_precision(x.dtype),
     )
     kernel.body += (text + (BIAS if bias is not None else "") + TAIL).split("\n")
     grid = f"triton.cdiv({module.size(pixels)}, {{BLOCK_M}}), triton.cdiv({module.size(out_channels)}, {{BLOCK_N}})"

@@ -17,9 +17,6 @@ import torch
 from evo_kernel.tasks.lowering.layout import Group, Operand, Value, product, storage_order
 from evo_kernel.tasks.lowering.trace import RESERVED, Expr, Traced
 
-LONGEST_SPLIT = 16384
-"""Terms of a sum up to which float32 products are split into TF32 ones."""
-
 PARAM_NAMES = ("x", "y", "z", "w", "v", "u", "t", "s", "r", "q", "p", "o")
 """Names of a kernel's tensor parameters, in order."""
 
@@ -154,16 +151,15 @@ class Module:
         size = max(self.largest(expression), 1)
         return min(max(1 << (size - 1).bit_length(), least), most)
 
-    def input_precision(self, operands: torch.dtype, length: Expr) -> str:
-        """What `tl.dot` is told of its operands, with the comma before it, where sums have `length` terms in all.
+    def input_precision(self, operands: torch.dtype) -> str:
+        """What `tl.dot` is told of its operands, with the comma before it.
 
-        Three TF32 products are nearer to float64 than multiply-adds, and faster. But tensor cores cut off what they add
-        up: over long sums of one sign that is a drift, which multiply-adds, rounding to the nearest, do not have.
+        Where TF32 is not allowed, three products of parts in TF32: faster than multiply-adds, and nearer to float64 at
+        any length of the sums (benchmarks/float32_products.py).
         """
         if operands != torch.float32:
             return ""
-        exact = "tf32x3" if self.largest(length) <= LONGEST_SPLIT else "ieee"
-        return f', input_precision="{exact if self.precision == "ieee" else self.precision}"'
+        return f', input_precision="{"tf32x3" if self.precision == "ieee" else self.precision}"'
 
     @cached_property
     def wide(self) -> bool:

@@ -71,7 +71,7 @@ def _product(kernel: Kernel, count: int, values: tuple[Value, Value], state: str
     kernel.size("h", h)
     kernel.knobs["BLOCK_B"], kernel.knobs["BLOCK_H"] = module.block(b, most=16), module.block(h, most=16)
     kernel.knobs["BLOCK_K"] = module.block(h, most=64)
-    precision = module.input_precision(gates.dtype, h)
+    precision = module.input_precision(gates.dtype)
     w = align("w", weight, weight.shape)
     inner = "mask=(inner[:, None] < h) & (cols[None, :] < h), other=0.0)"
     column = _term(kernel, "inner[:, None]", "w_stride_h", w, 1)

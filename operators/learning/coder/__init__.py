@@ -2,6 +2,7 @@
 
     examples.py   what a coder learns from: (task, parent, strategy) -> edit; filtered, deduplicated, split by family
     walks.py      examples that the offline rewriter makes, with names changed so that copying must be learnt
+    invented.py   references that nobody asked for, so that walks have more programs than there are tasks
     lines.py      the short form of an edit: numbered lines
     answers.py    from a completion to a kernel: a whole file, search/replace blocks, or numbered lines
     rewards.py    what a judged completion earns; each part can be switched off

@@ -18,6 +18,7 @@ from typing import Any
 
 from evo_kernel.errors import UserError
 from operators.learning.coder.examples import read, request, row
+from operators.learning.families import INVENTED
 
 NEEDED = ("trl", "peft", "transformers", "datasets", "accelerate")
 
@@ -63,7 +64,7 @@ def train(
     chosen = [one for one in found if one.split == "train"]
     if not chosen:
         raise UserError(f"{examples} has no example of split `train`")
-    asks = [one for one in chosen if not tasks or one.task in tasks]
+    asks = [one for one in chosen if one.family != INVENTED and (not tasks or one.task in tasks)]
     held_out = [one for one in found if one.split == "held-out"][: settings.asked]
     place = _supervised(settings, [row(one) for one in chosen], out) if settings.sft_steps else None
     if not settings.grpo_steps:

@@ -63,14 +63,19 @@ def walks(
 
 
 def renamed(text: str, rng: np.random.Generator) -> str:
-    """The same module with other names for the parameters and local variables of its functions, upper case apart."""
+    """The same module with other names for its functions, `run` apart, and for their parameters and local variables,
+    upper case apart."""
     tree, texts = parse_module(text), TextMap(text)
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     taken = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} | set(functions)
     mappings = {name: _names(node, taken, rng) for name, node in functions.items()}
+    kernels = _kernel_names([name for name in functions if name != "run"], rng)
     edits: list[Edit] = []
     for name, node in functions.items():
-        mapping = mappings[name]
+        mapping = {**kernels, **mappings[name]}
+        if name in kernels:
+            start = texts.offset(node.lineno, node.col_offset) + len("def ")
+            edits.append(Edit(start, start + len(name), kernels[name]))
         for one in ast.walk(node):
             edits += _edits(one, mapping, mappings, texts)
     changed = splice(text, {edit.start: edit for edit in edits}.values())
@@ -86,6 +91,16 @@ def _names(function: ast.FunctionDef, taken: set[str], rng: np.random.Generator)
     pool = sorted({stem + ending for stem in STEMS for ending in ENDINGS} - taken)
     rng.shuffle(pool)
     return dict(zip(old, pool, strict=False))
+
+
+def _kernel_names(old: Sequence[str], rng: np.random.Generator) -> dict[str, str]:
+    """Two words and `_kernel`, all different."""
+    made: dict[str, str] = {}
+    for name in old:
+        while (new := f"{STEMS[rng.integers(len(STEMS))]}_{STEMS[rng.integers(len(STEMS))]}_kernel") in made.values():
+            pass
+        made[name] = new
+    return made
 
 
 def _edits(

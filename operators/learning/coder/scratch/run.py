@@ -35,6 +35,7 @@ from operators.learning.coder.scratch.training import (
     stored,
 )
 from operators.learning.coder.scratch.vocabulary import Vocabulary
+from operators.learning.families import INVENTED
 
 SFT, GRPO, DONE = "sft", "grpo", "done"
 LEARNT_FROM = 400  # examples that a vocabulary is learnt from
@@ -174,7 +175,8 @@ class _Run:
 
     def rewarded(self, bench: Bench, stop: Callable[[], bool]) -> bool:
         reference, _ = load_coder(self.folder / "sft.pt", self.device)
-        wanted = [one for one in self.train if not self.settings.tasks or one.task in self.settings.tasks]
+        known = [one for one in self.train if one.family != INVENTED]  # the judge can load the others
+        wanted = [one for one in known if not self.settings.tasks or one.task in self.settings.tasks]
         asks = self._asks(wanted)
         if not asks:
             raise UserError("no request is left to earn rewards on: see --task and the examples' tasks")

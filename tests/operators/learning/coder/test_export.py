@@ -10,10 +10,13 @@ from click.testing import CliRunner
 from evo_kernel.cli.main import cli
 from evo_kernel.cli.train.reward import JudgedReward, compute_score
 from evo_kernel.errors import UserError
+from evo_kernel.tasks.first import first_kernel
+from evo_kernel.tasks.loading import load
 from evo_kernel.types import Call, Proposal, Source, Status
 from operators.learning.coder import examples as exporting
 from operators.learning.coder.answers import answer_text, kernel_of, reasoning_of
 from operators.learning.coder.examples import Example, Wanted, kept, of_tree, read, write
+from operators.learning.coder.invented import fused, invented
 from operators.learning.coder.lines import BadLines, applied, numbered, written
 from operators.learning.coder.walks import renamed, walks
 from operators.llm.transcript import pack
@@ -118,7 +121,30 @@ def test_walks_repeat_and_renamed_kernels_are_kernels():
     text = FIRSTS[0][1].text
     other = renamed(text, rng(1))
     assert other != text and len(other.split("\n")) == len(text.split("\n"))
-    assert "BLOCK" in other and "swiglu_kernel" in other and "mask=" in other  # what is not a local keeps its name
+    assert "BLOCK" in other and "mask=" in other and "def run(" in other  # what others call keeps its name
+    assert "swiglu_kernel" in text and "swiglu_kernel" not in other and other.count("_kernel") == text.count("_kernel")
+
+
+def test_made_up_references_repeat_and_are_lowered(tmp_path):
+    rng = np.random.default_rng
+    texts = [invented(rng(seed)) for seed in range(12)]
+    assert texts == [invented(rng(seed)) for seed in range(12)] and len(set(texts)) == 12
+    kernels = []
+    for number, text in enumerate(texts):
+        (tmp_path / f"invented_{number}.py").write_text(text)
+        task = load(tmp_path / f"invented_{number}.py")
+        first = first_kernel(task)
+        joined = fused(first, task.card(), rng(0))
+        kernels.append((first.text.count("@triton.jit"), joined.text.count("@triton.jit")))
+    assert all(after <= before for before, after in kernels) and any(after < before for before, after in kernels)
+
+
+def test_walks_on_made_up_references_are_lessons_alone(tmp_path):
+    out = tmp_path / "walks.jsonl"
+    counts = exported("--walks", 40, "--invented", 3, "--unjudged", "--task", "softmax", "--out", out)
+    assert counts["families"].keys() == {"row", "invented"} and counts["splits"] == {"train": counts["examples"]}
+    with pytest.raises(UserError, match="--judge out"):
+        exported("--walks", 12, "--invented", 3, "--judge", "--out", out)
 
 
 def test_edits_by_line_numbers():
