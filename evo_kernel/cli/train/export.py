@@ -14,6 +14,8 @@ import click
 from evo_kernel.cli.options import JSON
 from evo_kernel.errors import UserError
 
+MANY = 2000  # examples from which on processes are worth their start
+
 
 @click.command("export-sft")
 @click.argument("sources", nargs=-1, type=click.Path(path_type=Path))
@@ -87,7 +89,7 @@ def export_sft(
             f"{'any' if min_gain is None else min_gain} (--min-gain), judged (--unjudged), split {split}."
         )
     out.parent.mkdir(parents=True, exist_ok=True)
-    write(out, chosen, _about)
+    write(out, chosen, _about, workers if len(chosen) > MANY else 1)
     counts: dict[str, Any] = {
         "examples": len(chosen),
         "splits": dict(Counter(one.split for one in chosen)),

@@ -6,11 +6,15 @@ columns that our own loops and the reward need: task, family, split, parent, chi
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import multiprocessing
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +29,7 @@ from operators.macro.catalogue import description
 from operators.micro.edit_blocks import given_up, parse
 from operators.micro.llm_coder import strategy_text
 
+LINES_AT_ONCE = 200  # that a process is given to write
 MOST_REASONING = 4000  # characters of what an agent wrote beside its edit
 
 SYSTEM = """You make GPU kernels written in Triton faster, one structural change at a time. You are given a task, its \
@@ -159,15 +164,31 @@ def row(one: Example, about: str = "") -> dict[str, Any]:
     }  # fmt: skip
 
 
-def write(path: Path, examples: Iterable[Example], about: Callable[[str], str] = lambda task: "") -> int:
-    """Writes a file, whole or not at all; returns how many lines it has."""
+def write(
+    path: Path, examples: Iterable[Example], about: Callable[[str], str] = lambda task: "", workers: int = 1
+) -> int:
+    """Writes a file, whole or not at all; returns how many lines it has. `workers`: processes that write lines."""
     part, count = path.with_name(path.name + ".part"), 0
-    with part.open("w", encoding="utf-8") as file:
-        for one in examples:
-            file.write(json.dumps(row(one, about(one.task)), ensure_ascii=False) + "\n")
+    with part.open("w", encoding="utf-8") as file, _mapping(workers) as mapped:
+        for line in mapped(_line, ((one, about(one.task)) for one in examples)):
+            file.write(line)
             count += 1
     part.replace(path)
     return count
+
+
+def _line(given: tuple[Example, str]) -> str:
+    return json.dumps(row(*given), ensure_ascii=False) + "\n"
+
+
+@contextlib.contextmanager
+def _mapping(workers: int) -> Iterator[Callable[..., Iterator[str]]]:
+    """`map`, by so many processes."""
+    if workers <= 1:
+        yield map
+        return
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield partial(pool.map, chunksize=LINES_AT_ONCE)
 
 
 def read(path: Path) -> list[Example]:

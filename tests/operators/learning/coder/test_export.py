@@ -125,6 +125,13 @@ def test_walks_repeat_and_renamed_kernels_are_kernels():
     assert "swiglu_kernel" in text and "swiglu_kernel" not in other and other.count("_kernel") == text.count("_kernel")
 
 
+def test_processes_write_the_same_lines_in_the_same_order(tmp_path):
+    examples = list(walks(FIRSTS, 9, np.random.default_rng(2)))
+    for workers in (1, 2):
+        assert write(tmp_path / f"{workers}.jsonl", examples, str.upper, workers) == 9
+    assert (tmp_path / "1.jsonl").read_text() == (tmp_path / "2.jsonl").read_text()
+
+
 def test_made_up_references_repeat_and_are_lowered(tmp_path):
     rng = np.random.default_rng
     texts = [invented(rng(seed)) for seed in range(12)]
