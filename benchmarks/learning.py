@@ -27,14 +27,13 @@ import numpy as np
 from evo_kernel.observe.scene import Box, Line, Scene, Text, svg
 from operators.learning.shipped import TREE
 
-BLIND = ("--without", "source")
 RECIPES = {  # name -> options of `train policy`
-    "imitation": BLIND,
-    "awr": (*BLIND, "--method", "awr"),
-    "ppo": (*BLIND, "--method", "ppo"),
-    "source": (),
-    "no-history": (*BLIND, "--without", "history"),
-    "no-plan": (*BLIND, "--without", "plan"),
+    "imitation": (),
+    "awr": ("--method", "awr"),
+    "ppo": ("--method", "ppo"),
+    "source": ("--source",),
+    "no-history": ("--without", "history"),
+    "no-plan": ("--without", "plan"),
 }
 ABLATED = "imitation"  # also evaluated without masks and without the hierarchy
 LEFT, WIDE, ROW = 190, 420, 26  # pixels of the picture

@@ -4,7 +4,7 @@
                         apply, or was tried here already, costs its step and changes nothing
     without_hierarchy   the whole change is decided in one go: what later steps see is the first kernel and its evidence
 
-What a policy may see (source, history, plan) is a matter of its training: `train policy --without`.
+What a policy may see (source, history, plan) is a matter of its training: `train policy --source`, `--without`.
 """
 
 from __future__ import annotations

@@ -32,10 +32,23 @@ def test_training_tells_goes_on_and_keeps_the_best(folder: Path) -> None:
     again = result(evo("train", "policy", "--tree", tree, "--out", out, *more))
     assert again["shortfall"] <= told["shortfall"] and again["method"] in ("imitation", "ppo")
     blind = result(
-        evo("train", "policy", "--tree", tree, "--out", str(folder / "blind.pt"), "--without", "source",
+        evo("train", "policy", "--tree", tree, "--out", str(folder / "blind.pt"), "--without", "history",
             "--method", "awr", "--seconds", "0.1", "--json")
     )  # fmt: skip
     assert blind["method"] == "awr"
+
+
+def test_a_small_policy_sees_the_source_where_it_is_asked_to(folder: Path) -> None:
+    from operators.learning import checkpoint
+
+    tree, seen = str(folder / "tree.gz"), []
+    for name, more in (("plain", []), ("shown", ["--source"]), ("less", ["--without", "plan"])):
+        out = folder / f"{name}-seen.pt"
+        evo("train", "policy", "--tree", tree, "--out", str(out), "--seconds", "0.1", *more)
+        seen.append(checkpoint.load(out)[0].settings.seen)
+    assert [(one.source, one.history, one.plan) for one in seen] == [
+        (False, True, True), (True, True, True), (False, True, False)
+    ]  # fmt: skip
 
 
 def test_policies_are_held_against_uniform_choice_and_the_bandit(folder: Path) -> None:

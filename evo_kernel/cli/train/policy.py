@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from operators.learning.training import Progress
     from operators.learning.tree import Tree
 
-BLIND = ("source", "history", "plan")
+ABLATED = ("history", "plan")
 
 
 @click.command()
@@ -40,7 +40,9 @@ BLIND = ("source", "history", "plan")
     show_default=True,
     help="Where it is trained; auto takes a GPU if there is one.",
 )
-@click.option("--without", multiple=True, type=click.Choice(BLIND), help="Hide this from the policy: an ablation.")
+@click.option("--source/--no-source", default=None,
+              help="Whether it sees the kernel's source. Left out: only a language model does.")  # fmt: skip
+@click.option("--without", multiple=True, type=click.Choice(ABLATED), help="Hide this from the policy: an ablation.")
 @click.option("--resume", is_flag=True, help="Go on from the checkpoint that is there.")
 @JSON
 def policy(
@@ -51,11 +53,15 @@ def policy(
     seconds: float,
     seed: int,
     device: str,
+    source: bool | None,
     without: tuple[str, ...],
     resume: bool,
     as_json: bool,
 ) -> None:
     """Train a policy on the training tasks of a tree; held-out tasks are never looked at.
+
+    What decides is the plan of a kernel, its times and what was tried: small networks that saw the source, too, learnt
+    the training tasks by heart and did worse on others.
 
     Some training tasks are kept back: what a draw of the policy falls short of the best action there, in log gain,
     decides which checkpoint is kept. Ctrl-C ends the training; the best so far is in the file. Use it with
@@ -67,7 +73,7 @@ def policy(
     if out.exists() and not resume:
         raise UserError(f"{out} is there already: --resume goes on with it, or name another file.")
     tree = Tree.load(tree_file)
-    learner, about = _learner(out, model, without, seed, resume)
+    learner, about = _learner(out, model, bool(model) if source is None else source, without, seed, resume)
     learner.to(_device(device))
     known = float(about.get("shortfall", math.inf))
     past = float(about.get("seconds", 0.0))
@@ -89,7 +95,7 @@ def policy(
 
 
 def _learner(
-    out: Path, model: str | None, without: tuple[str, ...], seed: int, resume: bool
+    out: Path, model: str | None, source: bool, without: tuple[str, ...], seed: int, resume: bool
 ) -> tuple[Scorer, dict[str, Any]]:
     import torch
 
@@ -101,7 +107,7 @@ def _learner(
     if resume and out.exists():
         return checkpoint.load(out)
     torch.manual_seed(seed)
-    seen = Seen(**{name: name not in without for name in BLIND})
+    seen = Seen(source=source, **{name: name not in without for name in ABLATED})
     if model is not None:
         return LanguagePolicy(LanguageSettings(model, seen=seen)), {}
     return Network(NetworkSettings(seen=seen)), {}
