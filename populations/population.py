@@ -39,7 +39,7 @@ from populations.library import Library
 from populations.opened import OpenPopulation
 from populations.replay import replay
 from populations.selection import Mix
-from populations.sessions import environment_before, last_id
+from populations.sessions import environment_before, last_id, measured_as_they_are
 from populations.settings import PopulationSettings
 from populations.state import SearchState
 from populations.store import Store
@@ -262,6 +262,12 @@ class LineagePopulation(OpenPopulation):
                 again = {c for c in again if c >= len(known) or not known[c]}
             never = [c for c in self._state.lineage.never_judged() if c not in again]
             return [self._tickets.recorded(candidate) for candidate in [*sorted(again), *never]]
+
+    def untuned(self) -> Sequence[Recorded]:
+        """First kernels that were measured once, as they are: a session may have ended before it tuned them."""
+        with self._store.lock:
+            found = measured_as_they_are(self._store.connection, self.environment)
+            return [self._tickets.recorded(candidate) for candidate in found]
 
     def credits(self) -> Sequence[Credit]:
         """The latest CREDITS_KEPT credits, in the order of `tell`."""

@@ -57,6 +57,17 @@ def last_id(connection: sqlite3.Connection, table: str) -> int:
     return connection.execute(f"SELECT IFNULL(MAX(id), 0) FROM {table}").fetchone()[0]
 
 
+def measured_as_they_are(connection: sqlite3.Connection, environment: Environment) -> list[int]:
+    """Candidates of no parent whose only verdict in an environment is that they passed, with their knobs as written."""
+    rows = connection.execute(
+        "SELECT c.id FROM candidates c JOIN evaluations e ON e.candidate = c.id AND e.purpose = 'score'"
+        " JOIN environments n ON n.id = e.environment WHERE c.parent IS NULL AND n.key = ?"
+        " GROUP BY c.id HAVING COUNT(*) = 1 AND MAX(e.status) = 'passed' AND MAX(e.knobs) = '[]' ORDER BY c.id",
+        (environment.key,),
+    )
+    return [candidate for (candidate,) in rows]
+
+
 def environment_before(connection: sqlite3.Connection, environment: Environment) -> str | None:
     """Key of the environment of the latest evaluation made anywhere but in this one."""
     row = connection.execute(

@@ -105,8 +105,8 @@ class Engine:
         best = self._population.best()
         self._best_score = (best.evaluation.score or 0.0) if best and best.evaluation else 0.0
         pending = self._population.pending()
-        if best is None and self._settings.width > 1:
-            self._untuned.extend(pending)
+        if self._settings.width > 1:
+            self._untuned.extend(pending if best is None else self._population.untuned())
         left = iter(pending)
         self._in_threads(self._settings.width, lambda: self._judge_pending(left))
         self._in_threads(self._settings.width, self._attempts_until_stopped)

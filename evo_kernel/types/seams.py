@@ -85,6 +85,10 @@ class Population(Protocol):
         """Candidates without a verdict in this environment, oldest first: judged before anything new."""
         ...
 
+    def untuned(self) -> Sequence[Recorded]:
+        """First kernels that were measured once, as they are: a session may have ended before it tuned them."""
+        ...
+
     def credits(self) -> Iterable[Credit]:
         """The latest credits (thousands), in the order of `tell`: how operators are rebuilt on resume."""
         ...

@@ -440,6 +440,26 @@ def test_the_first_kernel_is_tuned_beside_the_first_attempts(population) -> None
     assert anew[:2] == [True, False]
 
 
+def test_a_first_kernel_that_a_session_left_untuned_is_tuned_by_the_next(tmp_path: Path) -> None:
+    """Else all gains over it would hold what its own knobs are worth."""
+    path, wide = tmp_path / "scripted.db", EngineSettings(width=3)
+    anew: list[bool] = []
+
+    class Noting(ScriptedJudge):
+        def evaluate(self, source, purpose, anew_=False, against=None):
+            if source == FIRST and purpose is Purpose.SCORE:
+                anew.append(anew_)
+            return super().evaluate(source, purpose, anew_, against)
+
+    with reopen(path) as opened:
+        opened.tell(opened.plant(FIRST), ScriptedJudge().evaluate(FIRST, Purpose.SCORE))  # and then it was killed
+    for _ in range(2):  # once is enough
+        with reopen(path) as opened:
+            more = opened.counters().charged + 4
+            search(opened, judge=Noting(), settings=wide, budget=Budget(evaluations=more))
+    assert anew.count(False) == 1
+
+
 def test_a_kernel_is_not_judged_beside_itself(population) -> None:
     judge, notebook = ScriptedJudge(wait_s=0.2), Notebook()
     search(population, SameFirst(), judge, settings=EngineSettings(width=4), notebook=notebook)
