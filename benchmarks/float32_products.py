@@ -84,7 +84,7 @@ def compiles(setting: Setting) -> bool:
 
 
 def sums() -> None:
-    """Prints the relative Frobenius error against float64, and the mean of the signed relative errors, by length."""
+    """Prints the relative Frobenius error against float64, and the median of the signed relative errors, by length."""
     torch.backends.cuda.matmul.allow_tf32 = False
     side = 256
     for signs, draw in (("one sign", torch.rand), ("both signs", torch.randn)):

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise, repeat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
@@ -127,7 +127,7 @@ def test_a_lane_keeps_its_next_job_and_gets_ready_for_it(tmp_path: Path, asked, 
 
 
 def test_a_first_search_that_loads_meanwhile_takes_nothing_from_the_others(tmp_path: Path, asked, monkeypatch) -> None:
-    clock = iter([0.0, 40.0, *[41.0] * 99])  # the first takes 40 s, the others none
+    clock = chain([0.0, 40.0], repeat(41.0))  # the first takes 40 s, the others none
     told: list[tuple[float, float]] = []
     monkeypatch.setattr(runs.Clock, "took", lambda self, whole_s, search_s: told.append((whole_s, search_s)))
     monkeypatch.setattr(runs.time, "monotonic", lambda: next(clock))

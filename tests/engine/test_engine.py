@@ -426,38 +426,37 @@ class SameFirst(ScriptedOperator):
         return Proposal(self.SHARED, self.name)
 
 
+class NotesFirst(ScriptedJudge):
+    """`anew`: how the first kernel was asked about, each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.anew: list[bool] = []
+
+    def evaluate(self, source, purpose, anew=False, against=None):
+        if source == FIRST and purpose is Purpose.SCORE:
+            self.anew.append(anew)
+        return super().evaluate(source, purpose, anew, against)
+
+
 def test_the_first_kernel_is_tuned_beside_the_first_attempts(population) -> None:
     """Measured as it is at first, so that the others need not wait: alone, it is tuned at once."""
-    anew: list[bool] = []
-
-    class Noting(ScriptedJudge):
-        def evaluate(self, source, purpose, anew_=False, against=None):
-            if source == FIRST and purpose is Purpose.SCORE:
-                anew.append(anew_)
-            return super().evaluate(source, purpose, anew_, against)
-
-    search(population, judge=Noting(), settings=EngineSettings(width=4))
-    assert anew[:2] == [True, False]
+    judge = NotesFirst()
+    search(population, judge=judge, settings=EngineSettings(width=4))
+    assert judge.anew[:2] == [True, False]
 
 
 def test_a_first_kernel_that_a_session_left_untuned_is_tuned_by_the_next(tmp_path: Path) -> None:
     """Else all gains over it would hold what its own knobs are worth."""
     path, wide = tmp_path / "scripted.db", EngineSettings(width=3)
-    anew: list[bool] = []
-
-    class Noting(ScriptedJudge):
-        def evaluate(self, source, purpose, anew_=False, against=None):
-            if source == FIRST and purpose is Purpose.SCORE:
-                anew.append(anew_)
-            return super().evaluate(source, purpose, anew_, against)
-
+    judge = NotesFirst()
     with reopen(path) as opened:
         opened.tell(opened.plant(FIRST), ScriptedJudge().evaluate(FIRST, Purpose.SCORE))  # and then it was killed
     for _ in range(2):  # once is enough
         with reopen(path) as opened:
             more = opened.counters().charged + 4
-            search(opened, judge=Noting(), settings=wide, budget=Budget(evaluations=more))
-    assert anew.count(False) == 1
+            search(opened, judge=judge, settings=wide, budget=Budget(evaluations=more))
+    assert judge.anew.count(False) == 1
 
 
 def test_a_kernel_is_not_judged_beside_itself(population) -> None:

@@ -515,7 +515,10 @@ def small_systems(a, b, one):
 
 @entry(systems, (2, 3, 4, 4), (3, 1, 7, 7))
 def batches_of_systems(a, b, one):
-    return torch.linalg.det(a - 1.0), torch.linalg.solve(a, b), torch.cholesky_solve(b, torch.cholesky(a))
+    factor = torch.linalg.cholesky(a)
+    shared, vectors = torch.linalg.solve(a[0, 0], b), torch.linalg.solve(a, one)  # one matrix for all; a vector each
+    matrix = torch.linalg.solve(a, b[0, 0])  # one matrix of right sides for all
+    return torch.linalg.det(a - 1.0), torch.linalg.solve(a, b), torch.cholesky_solve(b, factor), shared, vectors, matrix
 
 
 def _network(gates, layers, twice, biased=True):

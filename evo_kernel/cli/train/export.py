@@ -77,8 +77,8 @@ def export_sft(
         raise UserError(
             "nothing to export: name populations or trees, or let the rewriter make examples with --walks N"
         )
-    if invented and (judging or not walks):
-        raise UserError("--invented makes references for --walks, which nobody can judge: leave --judge out")
+    if invented and (judging or not walks or not unjudged):
+        raise UserError("--invented makes references for walks that nobody can judge: say --walks N --unjudged")
     wanted = Wanted(not any_witness, min_gain, unjudged, frozenset(strategies), most)
     made = _all(sources, wanted, prompt, walks, tasks, invented, seed, workers, judging, device)
     found = list(kept(made, wanted, held_out))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import sympy
 import torch
 
-from evo_kernel.tasks.lowering.layout import Operand, Value, align, collapse, product
+from evo_kernel.tasks.lowering.layout import Operand, Value, align, collapse, product, same
 from evo_kernel.tasks.lowering.module import Kernel, Module
 from evo_kernel.tasks.lowering.registry import Node, NotLowered, lowers
 from evo_kernel.tasks.lowering.trace import Expr
@@ -38,7 +38,7 @@ def determinant(module: Module, node: Node) -> tuple[Value | None, ...]:
     """The product of the pivots, its sign turned at each swap."""
     _alone(node)
     matrix, out = materialise(module, node.value(0)), module.empty(node.name, node.result[0])
-    system = _System(module, "determinant", matrix)
+    system = _System(module, "determinant", matrix, out.shape)
     system.reads("a", matrix)
     system.lines("found = 1.0")
     system.loop(
@@ -60,7 +60,10 @@ def solve(module: Module, node: Node) -> tuple[Value | None, ...]:
         raise NotLowered("X of X A = B; write the transposes")
     matrix, sides = (materialise(module, node.value(place)) for place in (0, 1))
     out = module.empty(node.name, node.result[0])
-    system = _System(module, "solve", matrix, sides)
+    vector = len(sides.shape) == 1 or _stacked_vectors(matrix, sides)
+    one: Expr = sympy.Integer(1)
+    batch, count = (out.shape[:-1], one) if vector else (out.shape[:-2], sides.shape[-1])
+    system = _System(module, "solve", matrix, batch, count, vector)
     system.reads("a", matrix)
     system.reads("b", sides)
     system.loop(
@@ -73,15 +76,18 @@ def solve(module: Module, node: Node) -> tuple[Value | None, ...]:
         "b = tl.where(rows[:, None] == k, b_upper[None, :] / pivot, b - factor[:, None] * b_upper[None, :])",
     )
     system.writes("b", out)
-    return out, None, None, Value.of("", node.result[3], fill=0)  # nobody can be told that a matrix was singular
+    return out, None, None, None
 
 
-@lowers(aten.cholesky)
-def cholesky(module: Module, node: Node) -> Value:
+@lowers(aten.cholesky, aten.linalg_cholesky_ex)
+def cholesky(module: Module, node: Node) -> Value | tuple[Value | None, ...]:
     """Column by column; the other triangle is not read, and zero in the result."""
+    several = isinstance(node.result, tuple | list)  # of linalg: whether it failed comes with it
+    if several:
+        _alone(node)
     matrix, upper = materialise(module, node.value(0)), bool(node.argument(1, "upper", False))
-    out = module.empty(node.name, node.result)
-    system = _System(module, "cholesky", matrix)
+    out = module.empty(node.name, node.result[0] if several else node.result)
+    system = _System(module, "cholesky", matrix, out.shape[:-2])
     system.reads("a", matrix, turned=upper)
     system.lines("found = a * 0.0")
     system.loop(
@@ -91,7 +97,7 @@ def cholesky(module: Module, node: Node) -> Value:
         "a = a - column[:, None] * column[None, :]",
     )
     system.writes("found", out, turned=upper)
-    return out
+    return (out, None) if several else out
 
 
 @lowers(aten.cholesky_solve)
@@ -99,7 +105,7 @@ def cholesky_solve(module: Module, node: Node) -> Value:
     """Substitution, forwards by the factor and backwards by its transpose."""
     sides, factor = (materialise(module, node.value(place)) for place in (0, 1))
     out = module.empty(node.name, node.result)
-    system = _System(module, "cholesky_solve", factor, sides)
+    system = _System(module, "cholesky_solve", factor, out.shape[:-2], sides.shape[-1])
     system.reads("a", factor, turned=bool(node.argument(2, "upper", False)))
     system.reads("b", sides)
     known = (
@@ -124,19 +130,27 @@ def cholesky_solve(module: Module, node: Node) -> Value:
 class _System:
     """A kernel while it is written: a program for each matrix of the batch, and for each tile of right sides.
 
-    `sides`: the right sides, one (a vector) or several; None where there are none.
+    `batch`: sizes of the result's dimensions that number systems; operands may have fewer. `sides`: how many right
+    sides a system has, if any; `vector`: one, which is no dimension.
     """
 
-    def __init__(self, module: Module, name: str, matrix: Value, sides: Value | None = None) -> None:
+    def __init__(
+        self,
+        module: Module,
+        name: str,
+        matrix: Value,
+        batch: Sequence[Expr],
+        sides: Expr | None = None,
+        vector: bool = False,
+    ) -> None:
         if matrix.dtype not in (torch.float32, torch.float64):
             raise NotLowered(f"{matrix.dtype} matrices")
         n = matrix.shape[-1]
         if module.largest(n) > MOST:
             raise NotLowered(f"matrices of more than {MOST} rows")
-        self._module, self._kernel, self._batch = module, Kernel(name, module), matrix.shape[:-2]
+        self._module, self._kernel, self._batch = module, Kernel(name, module), tuple(batch)
         self._type = "tl.float64" if matrix.dtype == torch.float64 else "tl.float32"
-        self._vector = sides is not None and len(sides.shape) == len(matrix.shape) - 1
-        self._sides: Expr | None = None if sides is None else sympy.Integer(1) if self._vector else sides.shape[-1]
+        self._sides, self._vector = sides, vector
         self._kernel.size("n", n)
         self._kernel.constexprs["N"] = f"triton.next_power_of_2({module.size(n)})"
         self.lines(f"batch = {module.program(0)}", "rows = tl.arange(0, N)", "cols = tl.arange(0, N)")
@@ -195,7 +209,16 @@ class _System:
         return self.address(operand, row or f"{first} * 0", col or f"{second} * 0"), mask
 
 
+def _stacked_vectors(matrix: Value, sides: Value) -> bool:
+    """Whether the right sides are a vector for each matrix, as PyTorch tells them from one matrix for all."""
+    return len(sides.shape) == len(matrix.shape) - 1 and all(map(same, sides.shape, matrix.shape))
+
+
 def _alone(node: Node) -> None:
-    """Raises NotLowered where the factors are used that come with the result."""
-    if any(user.args[1] in (1, 2) and user.users for user in node.fx.users):
-        raise NotLowered("its factors as outputs")
+    """Raises NotLowered where something is used that comes with the result: factors, or whether a matrix was singular.
+
+    PyTorch's own look at the latter, which raises, is left out: no launch can raise.
+    """
+    looks = torch.ops.aten._linalg_check_errors.default
+    if any(user.args[1] != 0 and any(one.target != looks for one in user.users) for user in node.fx.users):
+        raise NotLowered("what comes with its result")

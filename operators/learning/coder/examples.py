@@ -22,7 +22,7 @@ from evo_kernel.errors import UserError
 from evo_kernel.types import Status, Strategy
 from operators.learning.coder.answers import answer_text, reasoning_of
 from operators.learning.evidence import strategy_data, strategy_of
-from operators.learning.families import HELD_OUT, family_of
+from operators.learning.families import HELD_OUT, INVENTED, family_of
 from operators.learning.tree import Tree
 from operators.llm.transcript import unpack
 from operators.macro.catalogue import description
@@ -137,6 +137,12 @@ def reasoning_in(calls: Sequence[Any]) -> str:
             continue
         return reasoning_of(said)[:MOST_REASONING]
     return ""
+
+
+def rewarded(examples: Iterable[Example], tasks: Sequence[str] = ()) -> list[Example]:
+    """Those on whose requests rewards can be earned: of these tasks, or of all that a judge can load again."""
+    known = (one for one in examples if one.family != INVENTED)
+    return [one for one in known if not tasks or one.task in tasks]
 
 
 # -- conversations and files -----------------------------------------------------------------------------------------

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from evo_kernel.errors import UserError
-from operators.learning.coder.examples import read, request, row
-from operators.learning.families import INVENTED
+from operators.learning.coder.examples import read, request, rewarded, row
 
 NEEDED = ("trl", "peft", "transformers", "datasets", "accelerate")
 
@@ -64,7 +63,7 @@ def train(
     chosen = [one for one in found if one.split == "train"]
     if not chosen:
         raise UserError(f"{examples} has no example of split `train`")
-    asks = [one for one in chosen if one.family != INVENTED and (not tasks or one.task in tasks)]
+    asks = rewarded(chosen, tasks)
     held_out = [one for one in found if one.split == "held-out"][: settings.asked]
     place = _supervised(settings, [row(one) for one in chosen], out) if settings.sft_steps else None
     if not settings.grpo_steps:

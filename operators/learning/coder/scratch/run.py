@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from evo_kernel.errors import UserError
-from operators.learning.coder.examples import Example
+from operators.learning.coder.examples import Example, rewarded
 from operators.learning.coder.rewards import Ask, Bench, RewardParts
 from operators.learning.coder.scratch import grpo, sft
 from operators.learning.coder.scratch.evaluating import Rate, evaluate
@@ -35,7 +35,6 @@ from operators.learning.coder.scratch.training import (
     stored,
 )
 from operators.learning.coder.scratch.vocabulary import Vocabulary
-from operators.learning.families import INVENTED
 
 SFT, GRPO, DONE = "sft", "grpo", "done"
 LEARNT_FROM = 400  # examples that a vocabulary is learnt from
@@ -175,9 +174,7 @@ class _Run:
 
     def rewarded(self, bench: Bench, stop: Callable[[], bool]) -> bool:
         reference, _ = load_coder(self.folder / "sft.pt", self.device)
-        known = [one for one in self.train if one.family != INVENTED]  # the judge can load the others
-        wanted = [one for one in known if not self.settings.tasks or one.task in self.settings.tasks]
-        asks = self._asks(wanted)
+        asks = self._asks(rewarded(self.train, self.settings.tasks))
         if not asks:
             raise UserError("no request is left to earn rewards on: see --task and the examples' tasks")
         settings = self.settings

@@ -15,7 +15,7 @@ from evo_kernel.tasks.loading import load
 from evo_kernel.types import Call, Proposal, Source, Status
 from operators.learning.coder import examples as exporting
 from operators.learning.coder.answers import answer_text, kernel_of, reasoning_of
-from operators.learning.coder.examples import Example, Wanted, kept, of_tree, read, write
+from operators.learning.coder.examples import Example, Wanted, kept, of_tree, read, rewarded, write
 from operators.learning.coder.invented import fused, invented
 from operators.learning.coder.lines import BadLines, applied, numbered, written
 from operators.learning.coder.walks import renamed, walks
@@ -150,8 +150,10 @@ def test_walks_on_made_up_references_are_lessons_alone(tmp_path):
     out = tmp_path / "walks.jsonl"
     counts = exported("--walks", 40, "--invented", 3, "--unjudged", "--task", "softmax", "--out", out)
     assert counts["families"].keys() == {"row", "invented"} and counts["splits"] == {"train": counts["examples"]}
-    with pytest.raises(UserError, match="--judge out"):
-        exported("--walks", 12, "--invented", 3, "--judge", "--out", out)
+    assert {one.task for one in rewarded(read(out))} == {"softmax"} and not rewarded(read(out), ("rmsnorm",))
+    for wrong in ("--judge", "--any-witness"):
+        with pytest.raises(UserError, match="--walks N --unjudged"):
+            exported("--walks", 12, wrong, "--invented", 3, "--out", out)
 
 
 def test_edits_by_line_numbers():
