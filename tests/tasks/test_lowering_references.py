@@ -521,6 +521,16 @@ def batches_of_systems(a, b, one):
     return torch.linalg.det(a - 1.0), torch.linalg.solve(a, b), torch.cholesky_solve(b, factor), shared, vectors, matrix
 
 
+def double_matrices(g, s):
+    """Near to one, so that the doubles that they are held against are right to the last places."""
+    return (torch.eye(s[-1], dtype=torch.float64) + 0.05 * normal(g, *s, dtype=torch.float64),)
+
+
+@entry(double_matrices, (2, 4, 4), (3, 9, 9))
+def double_systems(a):
+    return torch.linalg.det(a), torch.linalg.solve(a, a.mT)
+
+
 def _network(gates, layers, twice, biased=True):
     """Weights of a recurrent network that reads 5 numbers and holds 9."""
 

@@ -40,7 +40,7 @@ def determinant(module: Module, node: Node) -> tuple[Value | None, ...]:
     matrix, out = materialise(module, node.value(0)), module.empty(node.name, node.result[0])
     system = _System(module, "determinant", matrix, out.shape)
     system.reads("a", matrix)
-    system.lines("found = 1.0")
+    system.lines(f"found = tl.full([], 1.0, {system.dtype})")
     system.loop(
         *PIVOT,
         "factor = tl.where(rows > k, column / tl.where(pivot == 0.0, 1.0, pivot), 0.0)",  # 0 / 1 where nothing is left
@@ -149,7 +149,7 @@ class _System:
         if module.largest(n) > MOST:
             raise NotLowered(f"matrices of more than {MOST} rows")
         self._module, self._kernel, self._batch = module, Kernel(name, module), tuple(batch)
-        self._type = "tl.float64" if matrix.dtype == torch.float64 else "tl.float32"
+        self.dtype = "tl.float64" if matrix.dtype == torch.float64 else "tl.float32"
         self._sides, self._vector = sides, vector
         self._kernel.size("n", n)
         self._kernel.constexprs["N"] = f"triton.next_power_of_2({module.size(n)})"
@@ -180,7 +180,7 @@ class _System:
     def reads(self, param: str, value: Value, turned: bool = False) -> None:
         """The matrix (`a`) or the right sides (`b`), as a variable of that name. `turned`: the transpose."""
         at, mask = self._tile(param, value, param == "b", turned)
-        self.lines(f"{param} = tl.load({at}, mask={mask}, other=0.0).to({self._type})")
+        self.lines(f"{param} = tl.load({at}, mask={mask}, other=0.0).to({self.dtype})")
 
     def writes(self, variable: str, value: Value, turned: bool = False) -> None:
         """The result; it ends the kernel."""
