@@ -186,22 +186,33 @@ def description(strategy: Strategy) -> str:
 def witnessed(strategy: Strategy | None, parent: Evaluation | None, child: Evaluation) -> bool:
     """Whether the child's plan shows the sign of `strategy` against the parent's on any case that both were timed on.
 
-    One case is enough: masks can be dropped, and a row held in registers, where the shape allows it and nowhere else.
     False when either was not timed, where the plans are the same, and for names outside the catalogue.
     """
-    spec = CATALOGUE.get(strategy.name) if strategy else None
-    if spec is None or parent is None or not parent.passed or not child.passed:
+    if parent is None or not parent.passed or not child.passed:
         return False
-    before = {measurement.case: measurement for measurement in parent.measurements}
-    return any(
-        after.plan != before[after.case].plan and _shows(spec, before[after.case].features, after.features)
-        for after in child.measurements
-        if after.case in before
+    before, after = (
+        {one.case: (one.plan, one.features) for one in evaluation.measurements} for evaluation in (parent, child)
     )
+    return shows(strategy, before, after)
 
 
-def _shows(spec: StrategySpec, parent: PlanFeatures | None, child: PlanFeatures | None) -> bool:
-    return parent is not None and child is not None and spec.witness(parent, child)
+def shows(
+    strategy: Strategy | None,
+    parent: Mapping[str, tuple[str, PlanFeatures | None]],
+    child: Mapping[str, tuple[str, PlanFeatures | None]],
+) -> bool:
+    """Whether plans show the sign of `strategy` on any case that both have: by case, a plan's hash and features.
+
+    One case is enough: masks can be dropped, and a row held in registers, where the shape allows it and nowhere else.
+    """
+    spec = CATALOGUE.get(strategy.name) if strategy else None
+    if spec is None:
+        return False
+    pairs = [(parent[case], after) for case, after in child.items() if case in parent]
+    return any(
+        old != new and before is not None and after is not None and spec.witness(before, after)
+        for (old, before), (new, after) in pairs
+    )
 
 
 def table() -> str:

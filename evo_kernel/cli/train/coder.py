@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 @click.argument("examples", type=click.Path(path_type=Path))
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The run's folder; an old one goes on.")
 @click.option("--model", default="scratch", show_default=True,
-              help="`scratch`: a small network from nothing; else a Hugging Face model, by name or path.")  # fmt: skip
+              help="`scratch`: a small network from nothing; `scratch:PATH`: one that was trained before; else a "
+              "Hugging Face model, by name or path.")  # fmt: skip
 @click.option("--size", type=click.Choice(["tiny", "mini", "small", "base"]), default="base", show_default=True)
 @click.option("--reward", default="full", show_default=True, help="full, correct, or binary (Triton and passes).")
 @click.option("--part", "parts", multiple=True, help="NAME=VALUE: a part of the reward; again for more.")
@@ -61,6 +62,7 @@ def coder(examples: Path, out: Path, model: str, as_json: bool, **options: Any) 
 
     \b
     evo-kernel train coder edits.jsonl --out coder/
+    evo-kernel train coder edits.jsonl --out rewarded/ --model scratch:coder/sft.pt --sft-steps 0 --reward correct
     evo-kernel train coder edits.jsonl --out coder/ --model Qwen/Qwen2.5-Coder-1.5B-Instruct --reward binary
     evo-kernel run softmax --model scratch:coder/coder.pt
     """
@@ -69,14 +71,20 @@ def coder(examples: Path, out: Path, model: str, as_json: bool, **options: Any) 
 
     reward = parts_of(options["reward"], _pairs(options["parts"]))
     found = read(examples)
-    if model != "scratch":
+    kind, _, start = model.partition(":")
+    if kind != "scratch":
         _hub(model, examples, out, reward, options)
         return
-    _scratch(found, out, reward, options, as_json)
+    _scratch(found, Path(start) if start else None, out, reward, options, as_json)
 
 
 def _scratch(
-    examples: Sequence[Any], out: Path, reward: RewardParts, options: Mapping[str, Any], as_json: bool
+    examples: Sequence[Any],
+    start: Path | None,
+    out: Path,
+    reward: RewardParts,
+    options: Mapping[str, Any],
+    as_json: bool,
 ) -> None:
     from evo_kernel.cli.train.judging import JudgeBench
     from operators.learning.coder.scratch.grpo import GrpoSettings
@@ -98,6 +106,7 @@ def _scratch(
         grpo_s=_seconds(options["grpo_minutes"]),
         asked=options["asked"],
         samples=options["samples"],
+        start=start,
         tasks=tuple(options["tasks"]),
         seed=options["seed"],
     )  # fmt: skip

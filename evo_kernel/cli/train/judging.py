@@ -11,16 +11,18 @@ import contextlib
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 
 from evo_kernel.errors import InfraError, UserError
+from evo_kernel.fitness.features import plan_features
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
 from evo_kernel.fitness.plan import CompiledPlan
+from evo_kernel.fitness.targets import target_for
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Task
-from evo_kernel.types import CaseKind, Measurement, Purpose, Source, Status
+from evo_kernel.types import CaseKind, Measurement, PlanFeatures, Purpose, Source, Status
 from operators.learning.coder.rewards import Outcome
 
 NOT_JUDGED = Outcome(None)
@@ -51,6 +53,7 @@ class JudgeBench:
     def __init__(self, settings: BenchSettings | None = None) -> None:
         self.settings = settings or BenchSettings()
         self._judges: OrderedDict[str, PlanJudge] = OrderedDict()
+        self._searched: dict[str, set[str]] = {}  # names of a task's search cases
         self._known: OrderedDict[tuple[str, str, bool], Outcome] = OrderedDict()
         self._lock, self._turn = threading.Lock(), threading.Lock()
         self._ceilings: Mapping[str, float] = {}
@@ -134,7 +137,7 @@ class JudgeBench:
                 return Outcome(found)
             if probed is not None:  # what was recorded then is recorded
                 return replace(probed, evaluation=found)
-            return Outcome(found, *_recorded(judge, source))
+            return Outcome(found, *_recorded(judge, source, self._searched[task]))
         except (InfraError, OSError):  # OSError: a judge that was closed has no folders any more
             return NOT_JUDGED
 
@@ -175,6 +178,7 @@ class JudgeBench:
                     self._outfit(judge, loaded[task])
                     with self._lock:
                         self._judges[task] = judge
+                        self._searched[task] = {case.name for case in loaded[task].cases_of(CaseKind.SEARCH)}
 
     def _opened(self, task: Task) -> PlanJudge | None:
         own = self.settings
@@ -214,7 +218,9 @@ def problem(name: str) -> Task:
     return replace(task, cases=kept)
 
 
-def _recorded(judge: PlanJudge, source: Source) -> tuple[bool, frozenset[tuple[str, str]]]:
+def _recorded(
+    judge: PlanJudge, source: Source, searched: Collection[str]
+) -> tuple[bool, dict[str, tuple[str, PlanFeatures | None]]]:
     """Whether all that was recorded are launches of Triton kernels, and no torch operation computes; and the plans."""
     found = judge.plans(source, (), [CaseKind.CHECK, CaseKind.SEARCH])
     plans = {case: one for case, one in found.items() if isinstance(one, CompiledPlan)}
@@ -224,4 +230,7 @@ def _recorded(judge: PlanJudge, source: Source) -> tuple[bool, frozenset[tuple[s
         and all(kernel.language == "triton" for kernel in one.plan.kernels)
         for one in plans.values()
     )
-    return is_triton, frozenset((case, one.hash) for case, one in plans.items())
+    return is_triton, {
+        case: (one.hash, plan_features(one, None, target_for(one.plan.target)) if case in searched else None)
+        for case, one in plans.items()
+    }

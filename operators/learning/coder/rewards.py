@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Protocol
 
 from evo_kernel.errors import UserError
-from evo_kernel.types import Evaluation, Source, Status, Strategy
+from evo_kernel.types import Evaluation, PlanFeatures, Source, Status, Strategy
 from operators.learning.coder.answers import Written, kernel_of
-from operators.macro.catalogue import witnessed
+from operators.macro.catalogue import shows
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class RewardParts:
 
     @property
     def timed(self) -> bool:
-        """Whether kernels must be timed, not only checked: the witness reads the plan at its full size."""
-        return bool(self.speed or self.witness)
+        """Whether kernels must be timed, not only checked."""
+        return bool(self.speed)
 
 
 PRESETS: Mapping[str, RewardParts] = MappingProxyType({
@@ -80,12 +80,13 @@ class Ask:
 class Outcome:
     """What the judge found. `evaluation`: None where the machine failed. `is_triton`: by the recorded launches.
 
-    `plans`: (case, plan hash) on check and search cases with the knobs as written; empty of a kernel that failed.
+    `plans`: by case a plan's hash and, of search cases, its features, with the knobs as written; empty of a kernel that
+    failed. They are recorded, not timed: a sign can be seen of a kernel that nobody timed.
     """
 
     evaluation: Evaluation | None
     is_triton: bool = False
-    plans: frozenset[tuple[str, str]] = frozenset()
+    plans: Mapping[str, tuple[str, PlanFeatures | None]] = field(default_factory=dict)
 
 
 class Bench(Protocol):
@@ -136,8 +137,8 @@ def _grade(ask: Ask, one: Written, child: Outcome | None, parent: Outcome | None
         reason = found.reason or ("its plan is the parent's" if same else "it is not Triton alone")
         return Grade(reward, status=str(found.status), reason=reason)
     gain = before.log_us - found.log_us if before is not None and before.passed else math.nan
-    shows = witnessed(ask.strategy, before, found) if ask.strategy is not None else not same
-    reward += parts.valid + (parts.witness if shows else 0.0)
+    shown = parent is not None and shows(ask.strategy, parent.plans, child.plans) if ask.strategy else not same
+    reward += parts.valid + (parts.witness if shown else 0.0)
     if not math.isnan(gain):
         reward += parts.speed * max(-parts.speed_limit, min(parts.speed_limit, gain))
-    return Grade(reward, True, shows, None if math.isnan(gain) else gain, str(found.status))
+    return Grade(reward, True, shown, None if math.isnan(gain) else gain, str(found.status))

@@ -18,7 +18,7 @@ import torch
 
 from evo_kernel.types import Call, Strategy
 from operators.learning.coder.answers import answer_text, kernel_of
-from operators.learning.coder.scratch.prompts import prompt_tokens
+from operators.learning.coder.scratch.prompts import request
 from operators.learning.coder.scratch.sampling import sample
 from operators.learning.coder.scratch.training import Trained, load_coder
 from operators.llm.base import Message, ModelFailed, Reply, Tool
@@ -72,18 +72,18 @@ class ScratchModel:
 
     def _edit(self, strategy: Strategy, source: str, most: int) -> tuple[int, str, int]:
         """Tokens asked, the answer with blocks, tokens answered."""
-        prompt = prompt_tokens(self._coder.vocabulary, strategy, source)
-        if len(prompt) >= self._coder.network.shape.context:
-            raise ModelFailed(f"a source of {len(prompt)} tokens is too long for this coder", "too long")
+        made = request(self._coder.vocabulary, strategy, source)
+        if len(made.prompt) >= self._coder.network.shape.context:
+            raise ModelFailed(f"a source of {len(made.prompt)} tokens is too long for this coder", "too long")
         with self._lock:
             (answer,) = sample(
-                self._coder.network, [prompt], temperature=self._temperature, most=min(most, MOST),
+                self._coder.network, [made.prompt], temperature=self._temperature, most=min(most, MOST),
                 generator=self._generator,
             )  # fmt: skip
-        written = kernel_of(self._coder.vocabulary.decode(answer), source)
+        written = kernel_of(made.read(self._coder.vocabulary, answer), source)
         if written.text is None:
-            return len(prompt), f"{GIVE_UP} {written.fault}", len(answer)
-        return len(prompt), answer_text(source, written.text), len(answer)
+            return len(made.prompt), f"{GIVE_UP} {written.fault}", len(answer)
+        return len(made.prompt), answer_text(source, written.text), len(answer)
 
 
 def asked(text: str) -> tuple[Strategy | None, str]:

@@ -43,10 +43,9 @@ def evaluate(
 ) -> Rate:
     """The same requests and seeds give the same answers of the same coder. What could not be judged counts as wrong."""
     repeated = [ask for ask in asks for _ in range(samples)]
-    _, answers = answered(coder, repeated, settings, seed=20_011)
-    _, greedy = answered(coder, asks, replace(settings, temperature=0.0), seed=0)
-    said = [coder.vocabulary.decode(answer) for answer in (*answers, *greedy)]
-    found = grades([*repeated, *asks], said, bench, parts)
+    *_, said = answered(coder, repeated, settings, seed=20_011)
+    *_, greedy = answered(coder, asks, replace(settings, temperature=0.0), seed=0)
+    found = grades([*repeated, *asks], [*said, *greedy], bench, parts)
     drawn, likeliest = found[: len(repeated)], found[len(repeated) :]
     right = np.array([one.right for one in drawn], dtype=float).reshape(len(asks), samples)
     rng = np.random.default_rng(0)

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from evo_kernel.types import Strategy
 from operators.learning.coder.rewards import Ask, Bench, Grade, RewardParts, grades
 from operators.learning.coder.scratch.network import Network
-from operators.learning.coder.scratch.prompts import prompt_tokens
+from operators.learning.coder.scratch.prompts import Request, request
 from operators.learning.coder.scratch.sampling import sample
 from operators.learning.coder.scratch.training import State, Tell, Trained, clipped_step, rate_at
 from operators.learning.coder.scratch.vocabulary import PAD
@@ -65,8 +65,7 @@ def train(
         chosen = [asks[at] for at in rng.choice(len(asks), settings.groups, replace=len(asks) < settings.groups)]
         repeated = [ask for ask in chosen for _ in range(settings.answers)]
         began = time.monotonic()
-        prompts, answers = answered(state.coder, repeated, settings, int(rng.integers(1 << 62)))
-        said = [state.coder.vocabulary.decode(answer) for answer in answers]
+        prompts, answers, said = answered(state.coder, repeated, settings, int(rng.integers(1 << 62)))
         written = time.monotonic()
         found = grades(repeated, said, bench, parts)
         took = {"writing_s": round(written - began, 2), "judging_s": round(time.monotonic() - written, 2)}
@@ -86,28 +85,30 @@ def train(
 
 def answered(
     coder: Trained, asks: Sequence[Ask], settings: GrpoSettings, seed: int, rows: int = 256
-) -> tuple[list[tuple[int, ...]], list[list[int]]]:
-    """Prompts and sampled answers, one for each ask; requests that do not fit the context get an empty answer."""
-    made: dict[tuple[str, str], tuple[int, ...]] = {}
-    prompts: list[tuple[int, ...]] = []
+) -> tuple[list[tuple[int, ...]], list[list[int]], list[str]]:
+    """Prompts, sampled answers and what these say, one for each ask; what does not fit the context is not answered."""
+    made: dict[tuple[str, str], Request] = {}
+    asked: list[Request] = []
     for ask in asks:
         strategy = ask.strategy or Strategy("as-you-see-fit", "algorithm")
         key = (strategy.key, ask.parent)
         if key not in made:
-            made[key] = prompt_tokens(coder.vocabulary, strategy, ask.parent)
-        prompts.append(made[key])
+            made[key] = request(coder.vocabulary, strategy, ask.parent)
+        asked.append(made[key])
+    prompts = [one.prompt for one in asked]
     generator = torch.Generator(coder.device).manual_seed(seed)
     answers: list[list[int]] = [[] for _ in asks]
     order = sorted(range(len(asks)), key=lambda at: len(prompts[at]))
     for at in range(0, len(order), rows):
         some = order[at : at + rows]
-        said = sample(
+        sampled = sample(
             coder.network, [prompts[one] for one in some], temperature=settings.temperature, most=settings.most,
             generator=generator,
         )  # fmt: skip
-        for one, answer in zip(some, said, strict=True):
+        for one, answer in zip(some, sampled, strict=True):
             answers[one] = answer
-    return prompts, answers
+    said = [one.read(coder.vocabulary, answer) for one, answer in zip(asked, answers, strict=True)]
+    return prompts, answers, said
 
 
 def summary(found: Sequence[Grade]) -> dict[str, float]:

@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+import multiprocessing
+import os
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
 
 from evo_kernel.types import Strategy
 from operators.learning.coder.examples import Example
 from operators.learning.coder.lines import numbered, written
+from operators.learning.coder.scratch.names import Names, usual_names
 from operators.learning.coder.scratch.vocabulary import ANSWER, ASK, BEGIN, END, Vocabulary
+
+MANY = 4000  # examples from which on it is worth to start processes
+
+
+@dataclass(frozen=True)
+class Request:
+    """A prompt as tokens, and what it takes to read an answer to it."""
+
+    prompt: tuple[int, ...] = field(repr=False)
+    source: str = field(repr=False)
+    names: Names = field(repr=False)
+
+    def read(self, vocabulary: Vocabulary, answer: Sequence[int]) -> str:
+        """The edit that the tokens of an answer spell."""
+        return vocabulary.decode(answer, self.names, self.source)
 
 
 @dataclass(frozen=True)
@@ -21,31 +43,44 @@ class Lesson:
     def __len__(self) -> int:
         return len(self.prompt) + len(self.answer)
 
+    def shuffled(self, vocabulary: Vocabulary, rng: np.random.Generator) -> Lesson:
+        """The same lesson with its names in other slots and its lines counted from another number."""
+        tokens = vocabulary.shuffled(np.array((*self.prompt, *self.answer)), rng).tolist()
+        return Lesson(tuple(tokens[: len(self.prompt)]), tuple(tokens[len(self.prompt) :]))
 
-def prompt_text(strategy: Strategy, parent: str) -> tuple[str, str]:
-    """What is asked, and of which source."""
-    return strategy.key, numbered(parent)
 
-
-def prompt_tokens(vocabulary: Vocabulary, strategy: Strategy, parent: str) -> tuple[int, ...]:
-    asked, source = prompt_text(strategy, parent)
-    return (BEGIN, *vocabulary.encode(asked), ASK, *vocabulary.encode(source), ANSWER)
+def request(vocabulary: Vocabulary, strategy: Strategy, parent: str) -> Request:
+    names = Names.of(parent, usual=vocabulary.usual)
+    return Request(_prompt(vocabulary, strategy, parent, names), parent, names)
 
 
 def lesson(vocabulary: Vocabulary, one: Example) -> Lesson:
-    answer = (*vocabulary.encode(written(one.parent, one.child)), END)
-    return Lesson(prompt_tokens(vocabulary, one.strategy, one.parent), answer)
+    names = Names.of(one.parent, one.child, vocabulary.usual)
+    answer = (*vocabulary.encode(written(one.parent, one.child), names), END)
+    return Lesson(_prompt(vocabulary, one.strategy, one.parent, names), answer)
 
 
-def lessons(vocabulary: Vocabulary, examples: Iterable[Example], context: int) -> list[Lesson]:
-    """Those that fit into the context; what does not cannot be learnt here."""
-    found = (lesson(vocabulary, one) for one in examples)
-    return [one for one in found if len(one) <= context]
+def lessons(vocabulary: Vocabulary, examples: Sequence[Example]) -> list[Lesson]:
+    """In order; many are made by all cores, a millisecond each."""
+    workers = len(os.sched_getaffinity(0)) if len(examples) > MANY else 1
+    if workers == 1:
+        return [lesson(vocabulary, one) for one in examples]
+    bare = [replace(one, messages=(), reasoning="") for one in examples]  # what nobody needs there
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return list(pool.map(partial(lesson, Vocabulary.of(vocabulary.data())), bare, chunksize=200))
 
 
-def corpus(examples: Sequence[Example]) -> list[str]:
-    """The texts that a vocabulary is learnt from."""
+def vocabulary_of(examples: Sequence[Example], size: int) -> Vocabulary:
+    """Learnt from these; what has a slot is left out of its pairs."""
+    usual = usual_names((one.parent, one.child) for one in examples)
     texts: list[str] = []
     for one in examples:
-        texts += [*prompt_text(one.strategy, one.parent), written(one.parent, one.child)]
-    return texts
+        names = Names.of(one.parent, one.child, usual)
+        for text in (one.strategy.key, numbered(one.parent), written(one.parent, one.child)):
+            texts += [piece for piece in names.split(text) if isinstance(piece, str)]
+    return Vocabulary.learnt(texts, size, usual)
+
+
+def _prompt(vocabulary: Vocabulary, strategy: Strategy, parent: str, names: Names) -> tuple[int, ...]:
+    asked, source = vocabulary.encode(strategy.key, names), vocabulary.encode(numbered(parent), names)
+    return (BEGIN, *asked, ASK, *source, ANSWER)

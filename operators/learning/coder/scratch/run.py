@@ -22,7 +22,7 @@ from operators.learning.coder.rewards import Ask, Bench, RewardParts
 from operators.learning.coder.scratch import grpo, sft
 from operators.learning.coder.scratch.evaluating import Rate, evaluate
 from operators.learning.coder.scratch.network import network_of
-from operators.learning.coder.scratch.prompts import Lesson, corpus, lesson
+from operators.learning.coder.scratch.prompts import Lesson, lessons, vocabulary_of
 from operators.learning.coder.scratch.training import (
     Clock,
     State,
@@ -34,10 +34,9 @@ from operators.learning.coder.scratch.training import (
     save_coder,
     stored,
 )
-from operators.learning.coder.scratch.vocabulary import Vocabulary
 
 SFT, GRPO, DONE = "sft", "grpo", "done"
-LEARNT_FROM = 400  # examples that a vocabulary is learnt from
+LEARNT_FROM = 2000  # examples that a vocabulary is learnt from
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class RunSettings:
     """
 
     size: str = "base"
-    vocabulary: int = 1280
+    vocabulary: int = 1728
     sft: sft.SftSettings = field(default_factory=sft.SftSettings)
     grpo: grpo.GrpoSettings = field(default_factory=grpo.GrpoSettings)
     parts: RewardParts = field(default_factory=RewardParts)
@@ -56,6 +55,7 @@ class RunSettings:
     grpo_s: float | None = None
     asked: int = 48
     samples: int = 4
+    start: Path | None = None  # a trained coder to begin with instead of nothing; it has its size and vocabulary
     tasks: tuple[str, ...] = ()  # whose requests the rewards are earned on; empty: every task of the train split
     seed: int = 0
 
@@ -65,6 +65,7 @@ class RunSettings:
         return {
             "examples": hashlib.sha256(text.encode()).hexdigest()[:16], "size": self.size,
             "vocabulary": self.vocabulary, "seed": self.seed, "parts": asdict(self.parts), "tasks": list(self.tasks),
+            "start": None if self.start is None else _hash_of(self.start),
         }  # fmt: skip
 
 
@@ -115,18 +116,23 @@ class _Run:
         self.held_out = [one for one in examples if one.split == "held-out"]
         if not self.train:
             raise UserError("no example has split `train`: see --held-out of `evo-kernel train export-sft`")
-        self._taught: dict[int, Lesson] = {}  # by the example's identity: they live as long as this
         found = stored(folder, device)
         self.state = self._new() if found is None else self._again(found)
-        self.vocabulary, self.context = self.state.coder.vocabulary, self.state.coder.network.shape.context
+        self.context = self.state.coder.network.shape.context
+        taught = lessons(self.state.coder.vocabulary, examples)
+        self._taught = {id(one): made for one, made in zip(examples, taught, strict=True)}
 
     def _new(self) -> State:
         settings = self.settings
-        rng = np.random.default_rng([settings.seed, 1])
-        some = [self.train[at] for at in rng.permutation(len(self.train))[:LEARNT_FROM]]
-        vocabulary = Vocabulary.learnt(corpus(some), settings.vocabulary)
         torch.manual_seed(settings.seed)  # of the weights that a network begins with, nothing else
-        network = network_of(settings.size, vocabulary.size).to(self.device)
+        if settings.start is None:
+            rng = np.random.default_rng([settings.seed, 1])
+            some = [self.train[at] for at in rng.permutation(len(self.train))[:LEARNT_FROM]]
+            vocabulary = vocabulary_of(some, settings.vocabulary)
+            network = network_of(settings.size, vocabulary.size).to(self.device)
+        else:
+            begun, _ = load_coder(settings.start, self.device)
+            network, vocabulary = begun.network, begun.vocabulary
         self.tell({
             "stage": SFT, "step": 0, "parameters": network.parameters_count, "vocabulary": vocabulary.size,
             "examples": len(self.train), "held_out": len(self.held_out),
@@ -198,24 +204,25 @@ class _Run:
         room, most = self.context - self.settings.grpo.most, self.settings.grpo.most
         found: dict[tuple[str, str, str], Ask] = {}
         for one in examples:
-            taught = self._lesson(one)
+            taught = self._taught[id(one)]
             if len(taught.prompt) <= room and len(taught.answer) <= most:
                 found[(one.task, one.parent, one.strategy.key)] = Ask(one.task, one.parent, one.strategy)
         return list(found.values())
 
     def _lessons(self, examples: Sequence[Example]) -> list[Lesson]:
-        """Those that fit into the context."""
-        return [taught for one in examples if len(taught := self._lesson(one)) <= self.context]
-
-    def _lesson(self, one: Example) -> Lesson:
-        """Made once: ten thousand examples take ten seconds."""
-        if id(one) not in self._taught:
-            self._taught[id(one)] = lesson(self.vocabulary, one)
-        return self._taught[id(one)]
+        """Those that fit into the context; what does not cannot be learnt here."""
+        return [taught for one in examples if len(taught := self._taught[id(one)]) <= self.context]
 
     def _some(self, found: Sequence[Any], count: int, salt: int) -> list[Any]:
         rng = np.random.default_rng([self.settings.seed, salt])
         return [found[at] for at in rng.permutation(len(found))[:count]]
+
+
+def _hash_of(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    except OSError as error:
+        raise UserError(f"{path}: the coder cannot be read: {error.strerror or error}.") from None
 
 
 def _rate(extra: Mapping[str, Any], name: str) -> Rate | None:

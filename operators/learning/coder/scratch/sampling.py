@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,8 +18,10 @@ def padded(rows: Sequence[Sequence[int]], device: torch.device, left: bool) -> t
     """(batch, longest) tokens, and (batch,) columns of padding of each row."""
     longest = max(map(len, rows))
     free = [longest - len(row) for row in rows]
-    filled = [[PAD] * gap + list(row) if left else list(row) + [PAD] * gap for row, gap in zip(rows, free, strict=True)]
-    return torch.tensor(filled, device=device), torch.tensor(free, device=device)
+    filled = np.full((len(rows), longest), PAD, dtype=np.int64)
+    for place, row, gap in zip(filled, rows, free, strict=True):
+        place[gap if left else 0 :][: len(row)] = row
+    return torch.from_numpy(filled).to(device), torch.tensor(free, device=device)
 
 
 @torch.no_grad()

@@ -14,6 +14,7 @@ from operators.learning.coder.scratch.network import Network
 from operators.learning.coder.scratch.prompts import Lesson
 from operators.learning.coder.scratch.sampling import padded, sample
 from operators.learning.coder.scratch.training import State, Tell, clipped_step, rate_at
+from operators.learning.coder.scratch.vocabulary import Vocabulary
 
 POOL = 4  # batches that are drawn at once and sorted by length, so that little is padding
 
@@ -48,7 +49,7 @@ def train(
         if stop():
             keep()
             return False
-        batch = _drawn(lessons, state.step, settings)
+        batch = _drawn(lessons, state.step, settings, state.coder.vocabulary)
         loss = _loss(network, batch, settings.prompt_weight)
         loss.backward()
         losses.append(loss.detach())
@@ -84,12 +85,14 @@ def _watched(state: State, held_out: Sequence[Lesson], settings: SftSettings) ->
     return {"held_out_loss": loss, "held_out_exact": exact(network, some)}
 
 
-def _drawn(lessons: Sequence[Lesson], step: int, settings: SftSettings) -> list[Lesson]:
+def _drawn(lessons: Sequence[Lesson], step: int, settings: SftSettings, vocabulary: Vocabulary) -> list[Lesson]:
+    """A batch of lessons of about one length, each with its names in slots that nobody saw before."""
     rng = np.random.default_rng([settings.seed, step // POOL])
     chosen = rng.integers(len(lessons), size=settings.batch * POOL)
     ordered = sorted((lessons[at] for at in chosen), key=len)
     place = int(rng.permutation(POOL)[step % POOL])
-    return ordered[place * settings.batch : (place + 1) * settings.batch]
+    batch = ordered[place * settings.batch : (place + 1) * settings.batch]
+    return [one.shuffled(vocabulary, rng) for one in batch]
 
 
 def _loss(network: Network, lessons: Sequence[Lesson], prompt_weight: float) -> Tensor:

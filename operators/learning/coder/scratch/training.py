@@ -20,7 +20,7 @@ from evo_kernel.errors import UserError
 from operators.learning.coder.scratch.network import Network, Shape
 from operators.learning.coder.scratch.vocabulary import Vocabulary
 
-FORMAT, VERSION = "evo-kernel coder", 1
+FORMAT, VERSION = "evo-kernel coder", 2  # 1 had no slots for names
 Tell = Callable[[Mapping[str, Any]], None]
 
 
@@ -180,6 +180,7 @@ def _load(path: Path) -> dict[str, Any]:
             f"{path} holds no coder ({type(error).__name__}: {str(error)[:200]}). "
             "Make one with `evo-kernel train coder`."
         ) from None
-    if data["version"] > VERSION:
-        raise UserError(f"{path} has version {data['version']}; this evo-kernel reads {VERSION}: update it.")
+    if data["version"] != VERSION:
+        advice = "update it" if data["version"] > VERSION else "train it anew with `evo-kernel train coder`"
+        raise UserError(f"{path} has version {data['version']}; this evo-kernel reads {VERSION}: {advice}.")
     return data

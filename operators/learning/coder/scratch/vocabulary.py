@@ -1,4 +1,4 @@
-"""Byte pairs learnt from a corpus of code, in words; line marks (`@12`) are tokens of their own.
+"""Byte pairs learnt from a corpus of code, in words; line marks (`@12`) and names (names.py) are tokens of their own.
 
 Any text can be written: what no pair covers is written byte by byte. Learning is the usual greedy one (Gage 1994;
 Sennrich et al. 2016, arXiv:1508.07909), over words that begin with their blank and lines that begin with their indent.
@@ -11,28 +11,37 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from operators.learning.coder.scratch.names import KINDS, Names, Slot
 
 LINES = 256  # line marks that are one token; a longer kernel is no task for a context of a thousand tokens
 PAD, BEGIN, ASK, ANSWER, END = range(5)  # BEGIN strategy ASK source ANSWER edit END
 _BYTES = 5
 _MARKS = _BYTES + 256
-_PAIRS = _MARKS + LINES
-_WORD = re.compile(rb"@\d{1,4}\b|\n *| ?[A-Za-z_]+| ?\d+| ?[^\sA-Za-z_\d@]+|@|\s")
+_NAMES = _MARKS + LINES
+_PAIRS = _NAMES + sum(KINDS.values())
+_OF_KIND = dict(zip(KINDS, accumulate(KINDS.values(), initial=_NAMES), strict=False))  # kind -> its first token
+_WORD = re.compile(rb"@\d{1,4}\b|\n *| ?[A-Za-z_][A-Za-z_.]*\(?| ?\d+| ?[^\sA-Za-z_\d@]+ ?|@|\s")
 _MARK = re.compile(rb"@(\d{1,4})")
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """`pairs`: in the order in which they were learnt; pair i makes token `_PAIRS + i`."""
+    """`pairs`: in the order in which they were learnt; pair i makes token `_PAIRS + i`. `usual`: see names.py."""
 
     pairs: tuple[tuple[int, int], ...] = ()
+    usual: tuple[str, ...] = ()
     _kept: dict[bytes, tuple[int, ...]] = field(default_factory=dict, repr=False, compare=False)
+    _pieces: dict[str, tuple[int, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     @staticmethod
-    def learnt(texts: Iterable[str], size: int = 1024) -> Vocabulary:
-        """Pairs until there are `size` tokens in all, or nothing repeats."""
+    def learnt(texts: Iterable[str], size: int = 1024, usual: tuple[str, ...] = ()) -> Vocabulary:
+        """Pairs until there are `size` tokens in all, or nothing repeats. `texts`: without what has a slot."""
         words = Counter(word for text in texts for word in _WORD.findall(text.encode()))
         spelled = {word: [byte + _BYTES for byte in word] for word in words if not _mark(word)}
         where: dict[tuple[int, int], set[bytes]] = {}
@@ -50,7 +59,7 @@ class Vocabulary:
                 _join(spelled, word, best, _PAIRS + len(pairs), words[word], counts, where)
             counts.pop(best, None)
             pairs.append(best)
-        return Vocabulary(tuple(pairs))
+        return Vocabulary(tuple(pairs), usual)
 
     @property
     def size(self) -> int:
@@ -63,16 +72,41 @@ class Vocabulary:
     @cached_property
     def _spelling(self) -> list[bytes]:
         found = [b""] * _BYTES + [bytes([byte]) for byte in range(256)] + [b"@%d" % line for line in range(LINES)]
+        found += [b""] * (_PAIRS - _NAMES)
         for one, two in self.pairs:
             found.append(found[one] + found[two])
         return found
 
-    def encode(self, text: str) -> list[int]:
-        return [token for word in _WORD.findall(text.encode()) for token in self._word(word)]
+    def encode(self, text: str, names: Names = Names()) -> list[int]:  # noqa: B008 - it is frozen
+        found: list[int] = []
+        for piece in names.split(text):
+            if not isinstance(piece, str):
+                found.append(_OF_KIND[piece[0]] + piece[1])
+            elif (tokens := self._pieces.get(piece)) is not None:
+                found += tokens
+            else:
+                found += self._piece(piece)
+        return found
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        """Special tokens are nothing; half a character is a question mark."""
-        return b"".join(self._spelling[token] for token in tokens).decode("utf-8", "replace")
+    def decode(self, tokens: Sequence[int], names: Names = Names(), source: str = "") -> str:  # noqa: B008
+        """Special tokens are nothing; half a character is a question mark. `source`: that the names are of."""
+        pieces: list[str | Slot] = []
+        spelled = bytearray()
+        for token in tokens:
+            if not _NAMES <= token < _PAIRS:
+                spelled += self._spelling[token]
+                continue
+            kind = next(kind for kind in reversed(KINDS) if token >= _OF_KIND[kind])
+            pieces += [spelled.decode("utf-8", "replace"), (kind, token - _OF_KIND[kind])]
+            spelled.clear()
+        return names.spelled([*pieces, spelled.decode("utf-8", "replace")], source)
+
+    def _piece(self, piece: str) -> tuple[int, ...]:
+        """What stands between names says the same things again and again."""
+        tokens = tuple(token for word in _WORD.findall(piece.encode()) for token in self._word(word))
+        if len(self._pieces) < 100_000:
+            self._pieces[piece] = tokens
+        return tokens
 
     def _word(self, word: bytes) -> tuple[int, ...]:
         if word in self._kept:
@@ -90,11 +124,23 @@ class Vocabulary:
         return tuple(tokens)
 
     def data(self) -> dict[str, Any]:
-        return {"pairs": [list(pair) for pair in self.pairs]}
+        return {"pairs": [list(pair) for pair in self.pairs], "usual": list(self.usual)}
 
     @staticmethod
     def of(data: Mapping[str, Any]) -> Vocabulary:
-        return Vocabulary(tuple((int(one), int(two)) for one, two in data["pairs"]))
+        pairs = tuple((int(one), int(two)) for one, two in data["pairs"])
+        return Vocabulary(pairs, tuple(str(name) for name in data["usual"]))
+
+    def shuffled(self, tokens: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+        """The same text with other slots for known names, and every other time with lines counted from elsewhere."""
+        exchanged = np.arange(self.size)
+        known = _OF_KIND["known"] + np.arange(KINDS["known"])
+        exchanged[known] = rng.permutation(known)
+        marks = tokens[(tokens >= _MARKS) & (tokens < _NAMES)]
+        if len(marks) and rng.random() < 0.5:
+            last = int(marks.max())
+            exchanged[_MARKS : last + 1] += int(rng.integers(_NAMES - last))
+        return exchanged[tokens]
 
 
 def _mark(word: bytes) -> int:

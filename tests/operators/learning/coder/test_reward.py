@@ -61,6 +61,7 @@ def test_each_completion_gets_what_it_earns(bench, seed, honest):
     found = dict(zip(said, grades([Ask(TASK, seed, strategy)] * len(said), list(said.values()), bench, parts)))
     for name in ("blocks", "lines", "whole"):
         assert found[name].right and found[name].reward == parts.form + parts.valid, found[name]
+        assert found[name].witnessed and found[name].gain is None  # plans are recorded; nobody timed them
     for name in ("nothing", "same", "torn"):
         assert found[name].status == "no edit" and found[name].reward == 0.0, found[name]
     assert found["comment"].status == "passed" and not found["comment"].right  # an edit that changes no plan

@@ -1,7 +1,9 @@
 """The coder from nothing: its vocabulary and network, both stages, resuming, and the door."""
 
+import ast
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,12 +12,13 @@ from hypothesis import strategies as st
 from evo_kernel.errors import UserError
 from evo_kernel.types import Brief, Environment, Relative, Source
 from operators.learning.coder.examples import placed
-from operators.learning.coder.lines import applied
+from operators.learning.coder.lines import applied, numbered
 from operators.learning.coder.rewards import Outcome, RewardParts
 from operators.learning.coder.scratch import grpo, sft
 from operators.learning.coder.scratch.coder import ScratchModel, asked
+from operators.learning.coder.scratch.names import Names
 from operators.learning.coder.scratch.network import Cache, network_of
-from operators.learning.coder.scratch.prompts import corpus, lesson, lessons, prompt_text
+from operators.learning.coder.scratch.prompts import lesson, lessons, request, vocabulary_of
 from operators.learning.coder.scratch.run import DONE, RunSettings, run
 from operators.learning.coder.scratch.sampling import sample
 from operators.learning.coder.scratch.training import Clock, State, Trained, load_coder, optimiser_of, save_coder
@@ -27,7 +30,7 @@ from operators.micro.edit_blocks import GIVE_UP
 from operators.micro.llm_coder import LlmCoder
 from tests.operators.learning.coder.support import EXAMPLES, FIRSTS
 
-VOCABULARY = Vocabulary.learnt(corpus(EXAMPLES), 900)
+VOCABULARY = vocabulary_of(EXAMPLES, 1000)
 
 
 def coder(seed=0, **changes):
@@ -44,11 +47,48 @@ def test_any_text_is_written_and_read(text):
 
 def test_an_example_is_a_lesson_that_makes_the_child():
     for one in EXAMPLES:
-        taught = lesson(VOCABULARY, one)
-        assert VOCABULARY.decode(taught.prompt) == "".join(prompt_text(one.strategy, one.parent))
-        assert applied(VOCABULARY.decode(taught.answer), one.parent).strip() == one.child.strip()
+        taught, asked_for = lesson(VOCABULARY, one), request(VOCABULARY, one.strategy, one.parent)
+        assert asked_for.prompt == taught.prompt
+        assert asked_for.read(VOCABULARY, taught.prompt) == one.strategy.key + numbered(one.parent)
+        made = applied(asked_for.read(VOCABULARY, taught.answer), one.parent)
+        assert ast.dump(ast.parse(made)).count("Name(") == ast.dump(ast.parse(one.child)).count("Name(")
+        names = Names.of(one.parent, one.child, VOCABULARY.usual)
+        said = VOCABULARY.decode(taught.answer, names, one.parent)
+        assert applied(said, one.parent).strip() == one.child.strip()
         assert taught.answer[-1] == END and len(taught.prompt) < 0.6 * len(one.parent)  # pairs were learnt
     assert VOCABULARY.encode("@12") != VOCABULARY.encode("@012") and len(VOCABULARY.encode("@12@14")) == 2
+
+
+def test_names_are_slots_and_lessons_are_the_same_in_any_slots():
+    source = "N = 4\ndef kernel(x_ptr, BLOCK):\n    mask = x_ptr.mask + BLOCK\n    load(x_ptr, mask=mask)\n"
+    names = Names.of(source)
+    assert names.known == ("N", "kernel", "x_ptr", "BLOCK", "mask")
+    assert [one for one in names.split("kernel(mask=mask, BLOCK=N) # x.mask") if not isinstance(one, str)] == [
+        ("known", 1), ("known", 4), ("known", 3), ("known", 0),
+    ]  # fmt: skip
+    taught = lesson(VOCABULARY, EXAMPLES[0])
+    other = taught.shuffled(VOCABULARY, np.random.default_rng(0))
+    assert other != taught and len(other.prompt) == len(taught.prompt) and len(other) == len(taught)
+    pairs = set(zip((*taught.prompt, *taught.answer), (*other.prompt, *other.answer), strict=True))
+    assert len({one for one, _ in pairs}) == len(pairs) == len({two for _, two in pairs})  # one for one
+
+
+def test_what_an_answer_calls_its_own_things_is_free_where_it_is_read():
+    names = Names.of("STAGES = 1\nvalue = 2\n", usual=("STAGES", "tile"))
+    pieces = [
+        ("usual", 0),
+        " ",
+        ("usual", 1),
+        " ",
+        ("lower", 3),
+        " ",
+        ("upper", 0),
+        " ",
+        ("upper", 0),
+        " ",
+        ("known", 1),
+    ]
+    assert names.spelled(pieces, "STAGES = 1\nvalue = 2\n") == "STAGES_2 tile count VALUE VALUE value"
 
 
 def test_padding_and_cache_change_nothing():
@@ -90,7 +130,7 @@ class Says:
 def test_what_earns_more_becomes_likelier():
     made = coder()
     state = State("grpo", 0, made, optimiser_of(made.network, 1e-3), Clock())
-    taught = lessons(VOCABULARY, EXAMPLES[:2], 1024)
+    taught = lessons(VOCABULARY, EXAMPLES[:2])
     prompts, answers = [one.prompt[:40] for one in taught], [one.answer[:20] for one in taught]
     batch = grpo._Batch.of(prompts, answers, made.device)
     with torch.no_grad():
@@ -115,7 +155,7 @@ def test_advantages_are_of_groups_and_of_what_was_judged():
 
 def some_settings(**changes):
     fields = {
-        "size": "tiny", "vocabulary": 700, "sft": sft.SftSettings(steps=4, batch=2, every=2, watched=2),
+        "size": "tiny", "vocabulary": 800, "sft": sft.SftSettings(steps=4, batch=2, every=2, watched=2),
         "grpo": grpo.GrpoSettings(steps=2, groups=2, answers=2, most=100), "parts": RewardParts(), "asked": 2, "samples": 2,
     }  # fmt: skip
     return RunSettings(**{**fields, **changes})
@@ -141,6 +181,11 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path):
     assert bench.asked == asked_before
     with pytest.raises(UserError, match="other size"):
         run(examples, tmp_path / "parts", some_settings(size="mini"), bench, "cpu", told.append)
+    later = some_settings(start=tmp_path / "parts" / "sft.pt", sft=sft.SftSettings(steps=0))
+    begun = run(examples, tmp_path / "later", later, bench, "cpu", told.append)
+    assert begun.before == ended.before, "a coder that was trained before begins where it ended"
+    with pytest.raises(UserError, match="cannot be read"):
+        run(examples, tmp_path / "no", some_settings(start=tmp_path / "no.pt"), bench, "cpu", told.append)
     with pytest.raises(UserError, match="split `train`"):
         run(examples[:0], tmp_path / "none", some_settings(), bench, "cpu", told.append)
 
