@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from evo_kernel.types import Strategy
 from operators.learning.coder.rewards import Ask, Bench, Grade, RewardParts, grades
@@ -192,10 +191,5 @@ class _Batch:
 
     def chances(self, network: Network) -> Tensor:
         """Log probabilities of the answers' tokens (rows, longest answer)."""
-        told = self.said.shape[1]
-        device = self.tokens.device
-        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            features = network.features(self.tokens[:, :-1], self.start)[:, -told:]
-            logits = F.linear(features, network.embedding.weight)
-        found = torch.log_softmax(logits.float(), dim=-1)
-        return found.gather(-1, self.tokens[:, -told:, None])[..., 0] * self.said
+        with torch.autocast(self.tokens.device.type, torch.bfloat16, enabled=self.tokens.device.type == "cuda"):
+            return network(self.tokens, self.start, self.said.shape[1]) * self.said

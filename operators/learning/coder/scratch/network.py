@@ -1,7 +1,11 @@
-"""A decoder-only transformer: RMS norms before each block, rotary positions, gated feed-forward, tied embeddings.
+"""A decoder-only transformer that can point: what comes next is drawn from its vocabulary, or copied from before.
 
-Each is the field's common form (Zhang & Sennrich 2019; Su et al. 2021; Shazeer 2020); nothing here is new. Batches are
-padded on the left when they are sampled, so that all rows end at one place; `start` says where each row begins.
+RMS norms before each block, rotary positions, gated feed-forward and tied embeddings are the field's common forms
+(Zhang & Sennrich 2019; Su et al. 2021; Shazeer 2020), the mixture is that of pointer sentinels (Merity et al. 2016,
+arXiv:1609.07843): a place is the likelier pointed at, the more what stood before it is like what stands here. An edit
+is copied for the most part; without a pointer, 15 million parameters had not begun to copy names after 5,500 steps.
+
+Batches are padded on the left when they are sampled, so that all rows end at one place; `start` says where each begins.
 """
 
 from __future__ import annotations
@@ -37,18 +41,25 @@ SIZES: Mapping[str, Mapping[str, int]] = {
 }
 
 
+POINTER = 64  # width of what places are compared by
+
+
 class Cache:
-    """Keys and values of what was read so far, (batch, heads, length, head width) a layer; filled up to `filled`."""
+    """What was read so far, filled up to `filled`: keys and values, (batch, heads, length, head width) a layer; tokens
+    (batch, length), and what places are known by to the pointer, (batch, length, POINTER).
+    """
 
     def __init__(self, shape: Shape, batch: int, length: int, like: Tensor) -> None:
         size = (batch, shape.heads, length, shape.width // shape.heads)
         self.keys = [like.new_empty(size) for _ in range(shape.layers)]
         self.values = [like.new_empty(size) for _ in range(shape.layers)]
+        self.tokens = torch.empty(batch, length, dtype=torch.long, device=like.device)
+        self.places = like.new_empty((batch, length, POINTER))
         self.filled = 0
 
 
 class Network(nn.Module):
-    """Tokens (batch, length) -> logits (batch, length, vocabulary)."""
+    """Tokens (batch, length) -> log probability of each but the first, given those before it (batch, length - 1)."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -56,14 +67,35 @@ class Network(nn.Module):
         self.embedding = nn.Embedding(shape.vocabulary, shape.width)
         self.blocks = nn.ModuleList(_Block(shape, number) for number in range(shape.layers))
         self.norm = nn.RMSNorm(shape.width)
+        self.pointing = _Pointing(shape.width)
         nn.init.normal_(self.embedding.weight, std=0.02)
         turns = 10_000.0 ** (-torch.arange(0, shape.width // shape.heads, 2).float() / (shape.width // shape.heads))
         angles = torch.arange(shape.context).float()[:, None] * turns
         self.register_buffer("cosines", angles.cos(), persistent=False)
         self.register_buffer("sines", angles.sin(), persistent=False)
 
-    def forward(self, tokens: Tensor, start: Tensor | None = None, cache: Cache | None = None) -> Tensor:
-        return F.linear(self.features(tokens, start, cache), self.embedding.weight)
+    def forward(self, tokens: Tensor, start: Tensor | None = None, last: int | None = None) -> Tensor:
+        """`last`: of so many tokens at the end alone, (batch, last)."""
+        found = self.features(tokens[:, :-1], start)
+        asking = found if last is None else found[:, -last:]
+        wanted = tokens[:, -asking.shape[1] :]
+        spelled = F.linear(asking, self.embedding.weight).float().log_softmax(dim=-1).gather(-1, wanted[..., None])
+        shares = self.pointing.shares(asking, self.pointing.known(found[:, :-1]), start)
+        copied = (shares * (tokens[:, None, 1:-1] == wanted[..., None])).sum(dim=-1)
+        return self.pointing.mixed(asking, spelled[..., 0], copied)
+
+    def following(self, tokens: Tensor, start: Tensor, cache: Cache) -> Tensor:
+        """Log probabilities of what comes after the last of `tokens`, (batch, vocabulary); they go into the cache."""
+        before = cache.filled
+        found = self.features(tokens, start, cache)
+        end = cache.filled
+        cache.tokens[:, before:end] = tokens
+        cache.places[:, before:end] = self.pointing.known(found)
+        asking = found[:, -1:]
+        spelled = F.linear(asking[:, 0], self.embedding.weight).float().log_softmax(dim=-1)
+        shares = self.pointing.shares(asking, cache.places[:, : end - 1], start)[:, 0]
+        copied = torch.zeros_like(spelled).scatter_add_(1, cache.tokens[:, 1:end], shares)
+        return self.pointing.mixed(asking, spelled[:, None], copied[:, None])[:, 0]
 
     def features(self, tokens: Tensor, start: Tensor | None = None, cache: Cache | None = None) -> Tensor:
         """The last layer's output (batch, length, width). `start` (batch,): columns of padding on the left."""
@@ -88,6 +120,37 @@ class Network(nn.Module):
     @property
     def parameters_count(self) -> int:
         return sum(one.numel() for one in self.parameters())
+
+
+class _Pointing(nn.Module):
+    """Shares of places to copy from. A place is known by what stood before it: the features of the one before."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.asked, self.known = nn.Linear(width, POINTER, bias=False), nn.Linear(width, POINTER, bias=False)
+        self.gate = nn.Linear(width, 1)
+        nn.init.normal_(self.asked.weight, std=width**-0.5)
+        with torch.no_grad():  # so that what is alike attracts from the first step on
+            self.known.weight.copy_(self.asked.weight)
+        nn.init.zeros_(self.gate.weight)
+        nn.init.constant_(self.gate.bias, -1.0)
+
+    def shares(self, asking: Tensor, known: Tensor, start: Tensor | None) -> Tensor:
+        """(batch, asking, known), rows that add up to 1. The last of `asking` may point at every one of `known`, each
+        before it at one less; 0 for padding, and where there is nothing to point at.
+        """
+        places = torch.arange(known.shape[1], device=known.device)
+        lasts = torch.arange(asking.shape[1], device=known.device) + known.shape[1] - asking.shape[1]
+        allowed = (places[None, :] <= lasts[:, None])[None]
+        if start is not None:
+            allowed = allowed & (places >= start[:, None])[:, None]
+        scores = (self.asked(asking) @ known.transpose(1, 2)).float() * POINTER**-0.5
+        return scores.masked_fill(~allowed, -1e9).softmax(dim=-1) * allowed
+
+    def mixed(self, asking: Tensor, spelled: Tensor, copied: Tensor) -> Tensor:
+        """Of log probabilities from the vocabulary, and probabilities of what is copied; both (batch, asking, ...)."""
+        gate = self.gate(asking).float().view(asking.shape[:2] + (1,) * (spelled.ndim - 2))
+        return torch.logaddexp(F.logsigmoid(-gate) + spelled, F.logsigmoid(gate) + (copied + 1e-9).log())
 
 
 class _Block(nn.Module):

@@ -50,9 +50,7 @@ def sample(
         ended = torch.zeros(len(prompts), dtype=torch.bool, device=device)
         step = tokens
         for number in range(room):
-            features = network.features(step, start, cache)[:, -1]
-            logits = torch.nn.functional.linear(features, network.embedding.weight).float()
-            chosen = _chosen(logits, temperature, generator)
+            chosen = _chosen(network.following(step, start, cache), temperature, generator)
             chosen = torch.where(ended, PAD, chosen)
             said.append(chosen)
             ended = ended | (chosen == END)
@@ -63,12 +61,11 @@ def sample(
     return [_until_end(answer) for answer in answers]
 
 
-def _chosen(logits: Tensor, temperature: float, generator: torch.Generator) -> Tensor:
-    logits[:, :END] = -torch.inf  # marks of the prompt's parts are no part of an answer
+def _chosen(chances: Tensor, temperature: float, generator: torch.Generator) -> Tensor:
+    chances[:, :END] = -torch.inf  # marks of the prompt's parts are no part of an answer
     if temperature <= 0:
-        return logits.argmax(dim=-1)
-    chances = torch.softmax(logits / temperature, dim=-1)
-    return torch.multinomial(chances, 1, generator=generator)[:, 0]
+        return chances.argmax(dim=-1)
+    return torch.multinomial(torch.softmax(chances / temperature, dim=-1), 1, generator=generator)[:, 0]
 
 
 def _until_end(answer: list[int]) -> list[int]:

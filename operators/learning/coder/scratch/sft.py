@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from operators.learning.coder.scratch.network import Network
 from operators.learning.coder.scratch.prompts import Lesson
@@ -104,9 +103,6 @@ def _loss(network: Network, lessons: Sequence[Lesson], prompt_weight: float) -> 
     answers = (places >= asked - 1) & (places < whole - 1)
     prompts = places < asked - 1
     with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-        logits = network(tokens[:, :-1])
-    losses = F.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten(), reduction="none").view(
-        answers.shape
-    )
+        losses = -network(tokens)
     found = (losses * answers).sum() / answers.sum()
     return found + prompt_weight * (losses * prompts).sum() / prompts.sum() if prompt_weight else found

@@ -6,6 +6,8 @@ import math
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from evo_kernel.cli.main import cli
 from evo_kernel.cli.train.reward import JudgedReward, compute_score
@@ -160,9 +162,28 @@ def test_edits_by_line_numbers():
     assert numbered("a\nb\n") == "@1\na@2\nb"
     assert applied("@1@2\nx\n@3+\ny", "a\nb\nc\nd\n") == "x\nc\ny\nd\n" and applied("@2@2", "a\nb\n") == "a\n"
     assert applied(written("a\nb\nc\n", "b\nd\nc\n"), "a\nb\nc\n") == "b\nd\nc\n"
+    assert applied("@1\nx\n@1+@2\ny\n@2", "a\nb\n") == "x\ny\n"
+    source = "x = load(a)\ny = x * x\nz = store(y)\n"
+    looped = "for i in range(n):\n    x = load(a + i)\n    y = x * x\n    z = store(y)\nagain = load(a)\n"
+    assert written(source, looped) == (
+        "@0+\nfor i in range(n):\n@1\n    x = load(a + i)\n@2\n    y = x * x\n@3\n    z = store(y)\n@3+@1\nagain = load(a)"
+    )
+    assert applied(written(source, looped), source) == looped
     for wrong in ("@2@1\nx", "@1@9\nx", "@9+\nx", "@0@1\nx", "@2@2\nx\n@1@1\ny", "x"):
         with pytest.raises(BadLines):
             applied(wrong, "a\nb\n")
+
+
+LINES = st.lists(st.sampled_from(["a = b", "a = b + c", "  a = b", "c", "", "f(a, b)"]), min_size=1, max_size=9)
+
+
+@given(LINES, LINES)
+@settings(max_examples=200, deadline=None)
+def test_an_edit_makes_its_child_but_for_blank_lines(old, new):
+    parent, child = "\n".join([*old, "end"]) + "\n", "\n".join([*new, "end"]) + "\n"
+    if parent != child:
+        made = applied(written(parent, child), parent)
+        assert [one for one in made.split("\n") if one] == [one for one in child.split("\n") if one]
 
 
 def test_reasoning_is_what_stands_around_an_edit():

@@ -93,15 +93,32 @@ def test_what_an_answer_calls_its_own_things_is_free_where_it_is_read():
 
 def test_padding_and_cache_change_nothing():
     network = coder().network.eval()
-    tokens = torch.randint(5, VOCABULARY.size, (2, 12))
+    tokens = torch.randint(5, 40, (2, 12))  # few, so that there is what to copy
     with torch.no_grad():
+        network.pointing.gate.bias.fill_(0.5)
         plain = network(tokens)
         padded = torch.cat([torch.zeros(2, 3, dtype=torch.long), tokens], dim=1)
         start, cache = torch.tensor([3, 3]), Cache(network.shape, 2, 15, torch.empty(0))
-        assert torch.allclose(network(padded, start)[:, 3:], plain, atol=1e-4)
-        first = network(padded[:, :9], start, cache)
-        rest = [network(padded[:, at : at + 1], start, cache) for at in range(9, 15)]
-        assert torch.allclose(torch.cat([first, *rest], dim=1)[:, 3:], plain, atol=1e-4)
+        assert torch.allclose(network(padded, start, 11), plain, atol=1e-4)
+        assert torch.allclose(network(padded, start, 4), plain[:, -4:], atol=1e-4)
+        said = [network.following(padded[:, :9], start, cache)]
+        said += [network.following(padded[:, at : at + 1], start, cache) for at in range(9, 14)]
+        followed = torch.stack(said, dim=1)
+        assert torch.allclose(followed.exp().sum(dim=-1), torch.ones(2, 6), atol=1e-4)
+        assert torch.allclose(followed.gather(-1, tokens[:, 6:, None])[..., 0], plain[:, 5:], atol=1e-4)
+
+
+def test_what_follows_a_like_place_is_pointed_at():
+    network = coder().network.eval()
+    again = torch.tensor([[21, 22, 23, 24, 25, 26, 27, 28, 21, 22, 23, 24, 25, 26, 27, 28]])
+    with torch.no_grad():
+        found = network.features(again)
+        shares = network.pointing.shares(found[:, -1:], network.pointing.known(found[:, :-1]), None)
+        assert int(shares[0, 0].argmax()) == 7, "before this one stood the same token"
+        network.pointing.gate.bias.fill_(5.0)
+        pointing = network(again)[0, 8:].mean()
+        network.pointing.gate.bias.fill_(-5.0)
+        assert pointing > network(again)[0, 8:].mean() + 1
 
 
 def test_answers_end_and_fit_the_context():
