@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 @click.option("--reward", default="full", show_default=True, help="full, correct, or binary (Triton and passes).")
 @click.option("--part", "parts", multiple=True, help="NAME=VALUE: a part of the reward; again for more.")
 @click.option("--task", "tasks", multiple=True, help="Earn rewards on this task alone; again for more.")
+@click.option("--apart", is_flag=True,
+              help="Do not teach the examples of these tasks (--task): rewards alone speak of them.")  # fmt: skip
 @click.option("--sft-steps", default=3000, show_default=True, help="Steps of the supervised stage.")
 @click.option("--sft-minutes", type=float, help="End the supervised stage after so long.")
 @click.option("--grpo-steps", default=60, show_default=True, help="Steps of the rewarded stage; 0: none.")
@@ -70,6 +72,8 @@ def coder(examples: Path, out: Path, model: str, as_json: bool, **options: Any) 
     from operators.learning.coder.rewards import parts_of
 
     reward = parts_of(options["reward"], _pairs(options["parts"]))
+    if options["apart"] and not options["tasks"]:
+        raise UserError("--apart keeps the examples of rewarded tasks from being taught: name these with --task")
     found = read(examples)
     kind, _, start = model.partition(":")
     if kind != "scratch":
@@ -107,6 +111,7 @@ def _scratch(
         asked=options["asked"],
         samples=options["samples"],
         start=start,
+        apart=options["apart"],
         tasks=tuple(options["tasks"]),
         seed=options["seed"],
     )  # fmt: skip

@@ -56,6 +56,7 @@ class RunSettings:
     asked: int = 48
     samples: int = 4
     start: Path | None = None  # a trained coder to begin with instead of nothing; it has its size and vocabulary
+    apart: bool = False  # the examples of `tasks` are not taught: only rewards speak of them
     tasks: tuple[str, ...] = ()  # whose requests the rewards are earned on; empty: every task of the train split
     seed: int = 0
 
@@ -65,6 +66,7 @@ class RunSettings:
         return {
             "examples": hashlib.sha256(text.encode()).hexdigest()[:16], "size": self.size,
             "vocabulary": self.vocabulary, "seed": self.seed, "parts": asdict(self.parts), "tasks": list(self.tasks),
+            "apart": self.apart,
             "start": None if self.start is None else _hash_of(self.start),
         }  # fmt: skip
 
@@ -116,6 +118,10 @@ class _Run:
         self.held_out = [one for one in examples if one.split == "held-out"]
         if not self.train:
             raise UserError("no example has split `train`: see --held-out of `evo-kernel train export-sft`")
+        apart = set(settings.tasks) if settings.apart else set()
+        self.shown = [one for one in self.train if one.task not in apart]
+        if not self.shown:
+            raise UserError("--apart leaves no example to teach: earn rewards on fewer tasks (--task)")
         found = stored(folder, device)
         self.state = self._new() if found is None else self._again(found)
         self.context = self.state.coder.network.shape.context
@@ -127,7 +133,7 @@ class _Run:
         torch.manual_seed(settings.seed)  # of the weights that a network begins with, nothing else
         if settings.start is None:
             rng = np.random.default_rng([settings.seed, 1])
-            some = [self.train[at] for at in rng.permutation(len(self.train))[:LEARNT_FROM]]
+            some = [self.shown[at] for at in rng.permutation(len(self.shown))[:LEARNT_FROM]]
             vocabulary = vocabulary_of(some, settings.vocabulary)
             network = network_of(settings.size, vocabulary.size).to(self.device)
         else:
@@ -135,7 +141,7 @@ class _Run:
             network, vocabulary = begun.network, begun.vocabulary
         self.tell({
             "stage": SFT, "step": 0, "parameters": network.parameters_count, "vocabulary": vocabulary.size,
-            "examples": len(self.train), "held_out": len(self.held_out),
+            "examples": len(self.shown), "held_out": len(self.held_out),
         })  # fmt: skip
         optimiser = optimiser_of(network, settings.sft.rate)
         return State(SFT, 0, Trained(network, vocabulary), optimiser, Clock(settings.sft_s))
@@ -160,10 +166,10 @@ class _Run:
     # -- stages ------------------------------------------------------------------------------------------------------
 
     def supervised(self, stop: Callable[[], bool]) -> bool:
-        taught = self._lessons(self.train)
+        taught = self._lessons(self.shown)
         if not taught:
             raise UserError(
-                f"none of the {len(self.train)} examples fits into a context of {self.context} tokens: export smaller "
+                f"none of the {len(self.shown)} examples fits into a context of {self.context} tokens: export smaller "
                 "kernels (--most), or take a larger --size."
             )
         watched = self._some(self._lessons(self.held_out), self.settings.sft.watched, 2)

@@ -207,6 +207,15 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path):
         run(examples[:0], tmp_path / "none", some_settings(), bench, "cpu", told.append)
 
 
+def test_examples_of_rewarded_tasks_may_be_kept_apart(tmp_path):
+    examples, told = [placed(one, ("none",)) for one in EXAMPLES], []
+    apart = some_settings(apart=True, tasks=("rotary",))
+    run(examples, tmp_path / "one", apart, None, "cpu", told.append)
+    assert told[0]["examples"] == sum(one.task != "rotary" for one in examples) > 0
+    with pytest.raises(UserError, match="--apart"):
+        run(examples, tmp_path / "two", some_settings(apart=True, tasks=("rotary", "swiglu")), None, "cpu", told.append)
+
+
 def test_the_door_reads_what_the_coder_of_a_run_asks(tmp_path):
     save_coder(tmp_path / "coder.pt", coder(), {})
     model = open_model([f"scratch:{tmp_path / 'coder.pt'}"], None)
