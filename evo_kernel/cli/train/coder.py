@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 @click.option("--sft-rate", default=1e-3, show_default=True, help="Learning rate of the supervised stage.")
 @click.option("--grpo-rate", default=3e-5, show_default=True, help="Learning rate of the rewarded stage.")
 @click.option("--most", default=384, show_default=True, help="Tokens of an answer.")
-@click.option("--asked", default=48, show_default=True, help="Held-out requests that the rate is measured on.")
+@click.option("--asked", default=48, show_default=True, help="Held-out requests that the rate is measured on; 0: none.")
 @click.option("--samples", default=4, show_default=True, help="Answers to each of them.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 @click.option("--gpus", default="1", show_default=True, help="GPUs that judge, a number or all.")
@@ -127,9 +127,8 @@ def _scratch(
             log.flush()
             click.echo(printed(told), err=as_json)
 
-        rewarded = bench if options["grpo_steps"] else None
-        device = _device(options["device"])
-        result = run(examples, out, settings, rewarded, device, tell, stop.is_set)
+        needed = bench if options["grpo_steps"] or options["asked"] else None
+        result = run(examples, out, settings, needed, _device(options["device"]), tell, stop.is_set)
         verdicts = bench.judged_count
     rates = {name: rate.data() for name, rate in (("before", result.before), ("after", result.after)) if rate}
     if as_json:
@@ -137,8 +136,9 @@ def _scratch(
         click.echo(json.dumps({**data, **rates}))
         return
     for name, rate in rates.items():
+        when = f", {name} the rewards" if options["grpo_steps"] else ""
         click.echo(
-            f"held out, {name} the rewards: {100 * rate['right']:.1f}% right ({100 * rate['low']:.1f} to "
+            f"held out{when}: {100 * rate['right']:.1f}% right ({100 * rate['low']:.1f} to "
             f"{100 * rate['high']:.1f}), {100 * rate['witnessed']:.1f}% with the sign asked for, likeliest answer "
             f"{100 * rate['likeliest']:.1f}%, reward {rate['reward']:.3f}; {rate['requests']} requests, "
             f"{rate['samples']} answers each"

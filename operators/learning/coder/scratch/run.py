@@ -90,14 +90,18 @@ def run(
     tell: Tell,
     stop: Callable[[], bool] = lambda: False,
 ) -> Result:
-    """Train, or go on. `bench`: None ends after the supervised stage. Raises UserError."""
+    """Train, or go on. `bench`: None ends after the supervised stage, and nothing is measured. Raises UserError."""
     job = _Run(examples, folder, settings, device, tell)
     if job.state.stage == SFT and not job.supervised(stop):
         return Result(False, SFT)
     if bench is None:
         return Result(True, SFT)
     if job.state.stage == SFT:
-        job.state.extra["before"] = job.rate(bench)
+        if "before" not in job.state.extra:
+            job.state.extra["before"] = job.rate(bench)
+            job.keep()
+        if not settings.grpo.steps:
+            return Result(True, SFT, _rate(job.state.extra, "before"))
         job.begin_rewards()
     if job.state.stage == GRPO and not job.rewarded(bench, stop):
         return Result(False, GRPO, _rate(job.state.extra, "before"))

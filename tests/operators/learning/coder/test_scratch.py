@@ -1,6 +1,7 @@
 """The coder from nothing: its vocabulary and network, both stages, resuming, and the door."""
 
 import ast
+import dataclasses
 import math
 
 import numpy as np
@@ -178,6 +179,10 @@ def some_settings(**changes):
     return RunSettings(**{**fields, **changes})
 
 
+def no_rewards():
+    return dataclasses.replace(some_settings().grpo, steps=0)
+
+
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path):
     examples = [placed(one, ("rotary",)) for one in EXAMPLES]
     told, stops = [], iter([False, False, False, True, *[False] * 99])
@@ -198,9 +203,13 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path):
     assert bench.asked == asked_before
     with pytest.raises(UserError, match="other size"):
         run(examples, tmp_path / "parts", some_settings(size="mini"), bench, "cpu", told.append)
-    later = some_settings(start=tmp_path / "parts" / "sft.pt", sft=sft.SftSettings(steps=0))
+    later = some_settings(start=tmp_path / "parts" / "sft.pt", sft=sft.SftSettings(steps=0), grpo=no_rewards())
     begun = run(examples, tmp_path / "later", later, bench, "cpu", told.append)
     assert begun.before == ended.before, "a coder that was trained before begins where it ended"
+    assert begun.stage == "sft" and begun.after is None
+    further = dataclasses.replace(later, grpo=some_settings().grpo)
+    assert run(examples, tmp_path / "later", further, bench, "cpu", told.append).stage == DONE  # not measured again
+    assert sum(one["stage"] == "held-out" for one in told[-4:]) == 1
     with pytest.raises(UserError, match="cannot be read"):
         run(examples, tmp_path / "no", some_settings(start=tmp_path / "no.pt"), bench, "cpu", told.append)
     with pytest.raises(UserError, match="split `train`"):
