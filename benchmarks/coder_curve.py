@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -47,9 +48,14 @@ def main() -> None:
 
 
 def steps_of(lines: Sequence[str]) -> list[dict[str, Any]]:
-    """What was said of each step of GRPO; of one that was told twice, after a crash, the last."""
-    told = [json.loads(line) for line in lines if line.strip()]
-    return list({one["step"]: one for one in told if one["stage"] == "grpo" and "reward" in one}.values())
+    """What was said of each step of GRPO in which something was judged. What a crash undid does not count."""
+    steps: dict[int, dict[str, Any]] = {}
+    for told in (json.loads(line) for line in lines if line.strip()):
+        if told["stage"] == "grpo" and "goes_on_after_s" in told:
+            steps = {step: one for step, one in steps.items() if step <= told["step"]}
+        elif told["stage"] == "grpo" and not math.isnan(told["reward"]):
+            steps[told["step"]] = told
+    return list(steps.values())
 
 
 def smoothed(values: Sequence[float]) -> list[float]:
@@ -74,7 +80,8 @@ def trend(values: Sequence[float]) -> tuple[float, float]:
 
 def picture(steps: Sequence[dict[str, Any]]) -> Scene:
     x_axis = Axis(1, max(2, steps[-1]["step"]), LEFT, WIDTH - RIGHT)
-    y_axis = Axis(0.0, max(1.0, *(step[name] for step in steps for name in KINDS)), HEIGHT - BELOW, ABOVE)
+    every = [step[name] for step in steps for name in KINDS]
+    y_axis = Axis(min(0.0, *every), max(1.0, *every), HEIGHT - BELOW, ABOVE)
     title = "GRPO: mean over the answers of a step (dots) and of the last five steps (lines)"
     shapes: list[Line | Area | Box | Text] = [Text(LEFT, 20, title, size=13)]
     for value in ticks(y_axis.low, y_axis.high):

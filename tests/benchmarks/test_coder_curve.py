@@ -12,16 +12,19 @@ LINES = [
     json.dumps({"stage": "sft", "step": 1, "loss": 2.0}),
     json.dumps({"stage": "held-out", "step": 0, "reward": 0.2, "right": 0.1}),
     *(json.dumps({"stage": "grpo", "step": n, "reward": 0.1 * n, "right": 0.05 * n}) for n in (1, 2, 2, 3, 4)),
-    json.dumps({"stage": "grpo", "goes_on_after_s": 3.0, "step": 4}),
+    json.dumps({"stage": "grpo", "step": 5, "reward": 9.0, "right": 0.0}),
+    json.dumps({"stage": "grpo", "step": 4, "goes_on_after_s": 3.0}),
+    json.dumps({"stage": "grpo", "step": 5, "reward": -0.2, "right": 0.0}),
+    '{"stage": "grpo", "step": 6, "reward": NaN, "right": NaN}',
     "",
 ]
 
 
 def test_a_step_is_told_once_and_drawn_in_its_place():
     steps = steps_of(LINES)
-    assert [step["step"] for step in steps] == [1, 2, 3, 4]
+    assert [step["step"] for step in steps] == [1, 2, 3, 4, 5] and steps[-1]["reward"] == -0.2
     drawn = svg(picture(steps))
-    assert len(re.findall(r"<rect[^>]*rx=\"2\.5\"", drawn)) == 8 and drawn.count("<polyline") >= 4
+    assert len(re.findall(r"<rect[^>]*rx=\"2\.5\"", drawn)) == 10 and drawn.count("<polyline") >= 4
 
 
 def test_a_trend_is_what_shuffles_seldom_have():

@@ -75,8 +75,12 @@ def coder(examples: Path, out: Path, model: str, as_json: bool, **options: Any) 
     if options["apart"] and not options["tasks"]:
         raise UserError("--apart keeps the examples of rewarded tasks from being taught: name these with --task")
     found = read(examples)
-    kind, _, start = model.partition(":")
+    kind, colon, start = model.partition(":")
+    if kind == "scratch" and colon and not start:
+        raise UserError("--model scratch: names no file: say scratch:PATH, or `scratch` to begin from nothing")
     if kind != "scratch":
+        if options["apart"]:
+            raise UserError("--apart is for `--model scratch`; give a Hugging Face model a file without those examples")
         _hub(model, examples, out, reward, options)
         return
     _scratch(found, Path(start) if start else None, out, reward, options, as_json)

@@ -40,7 +40,7 @@ class BenchSettings:
     most_open: int = 8
     tune_plans: int = 0
     unconfined: bool = False
-    kept: int = 200_000
+    kept: int = 50_000
 
 
 class JudgeBench:

@@ -11,7 +11,7 @@ import json
 import math
 import multiprocessing
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -142,7 +142,12 @@ def reasoning_in(calls: Sequence[Any]) -> str:
 def rewarded(examples: Iterable[Example], tasks: Sequence[str] = ()) -> list[Example]:
     """Those on whose requests rewards can be earned: of these tasks, or of all that a judge can load again."""
     known = (one for one in examples if one.family != INVENTED)
-    return [one for one in known if not tasks or one.task in tasks]
+    return [one for one in known if not tasks or is_of(one, tasks)]
+
+
+def is_of(one: Example, tasks: Collection[str]) -> bool:
+    """Whether its task is one of these, or a single case of one (`softmax@m4096-n4096`)."""
+    return one.task in tasks or one.task.partition("@")[0] in tasks
 
 
 # -- conversations and files -----------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ header and the new lines, which carry no numbers:
 
 Numbers are those of the source as it was shown; hunks stand in order and do not overlap. `written` puts each new line
 below the number of the line that it is like, so that a model finds what to copy by a number that it has just said.
+Blank lines at the end of an edit are lost.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import numpy as np
 
 HEADER = re.compile(r"@(\d{1,4})(?:@(\d{1,4})|(\+)(?:@\d{1,4})?)?")
 _WORD = re.compile(r"\w+|[^\w\s]")
-MOST_HUNKS = 400
+MOST_HUNKS = 1000
 HEIR = 0.3  # share of words in common from which on a line that changed comes of another
 ALIKE = 0.5  # the same of a line that was put in
 
@@ -49,7 +50,7 @@ def numbered(text: str) -> str:
 
 
 def written(parent: str, child: str) -> str:
-    """The edit that makes `child` of `parent`; empty where they are the same."""
+    """The edit that makes `child` of `parent`; empty where they are the same. A hunk for each line that changes."""
     old, new = parent.rstrip("\n").split("\n"), child.rstrip("\n").split("\n")
     models = _Models(old)
     said: list[str] = []

@@ -88,6 +88,11 @@ class Outcome:
     is_triton: bool = False
     plans: Mapping[str, tuple[str, PlanFeatures | None]] = field(default_factory=dict)
 
+    @property
+    def hashes(self) -> dict[str, str]:
+        """By case. Equal ones are the same kernels, whatever these are called: features tell names apart."""
+        return {case: plan for case, (plan, _) in self.plans.items()}
+
 
 class Bench(Protocol):
     """Judges kernels, many at once. Thread-safe."""
@@ -131,7 +136,7 @@ def _grade(ask: Ask, one: Written, child: Outcome | None, parent: Outcome | None
         return Grade(math.nan, status="not judged", reason="the machine failed, not the kernel")
     found, before = child.evaluation, parent.evaluation if parent is not None else None
     reward = parts.form - (parts.integrity if found.status is Status.REJECTED else 0.0)
-    same = parent is not None and bool(child.plans) and child.plans == parent.plans
+    same = parent is not None and bool(child.plans) and child.hashes == parent.hashes
     right = found.passed and (child.is_triton or not parts.is_triton) and not (parts.changed and same)
     if not right:
         reason = found.reason or ("its plan is the parent's" if same else "it is not Triton alone")

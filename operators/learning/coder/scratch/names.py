@@ -44,6 +44,7 @@ class Names:
     fresh: tuple[str, ...] = ()
     usual: tuple[str, ...] = ()
     parameters: frozenset[str] = field(default=frozenset(), repr=False)
+    words: frozenset[str] = field(default=frozenset(), repr=False)  # of the source, bound or not
 
     @staticmethod
     def of(source: str, child: str = "", usual: Sequence[str] = ()) -> Names:
@@ -51,7 +52,8 @@ class Names:
         bound, parameters = _bound(source)
         later, more = _bound(child)
         fresh = tuple(name for name in later if name not in set(bound))
-        return Names(tuple(bound), fresh, tuple(usual[:USUAL]), parameters | more)
+        words = frozenset(_IDENTIFIER.findall(source))
+        return Names(tuple(bound), fresh, tuple(usual[:USUAL]), parameters | more, words)
 
     @cached_property
     def _slots(self) -> dict[str, Slot]:
@@ -60,7 +62,12 @@ class Names:
             "usual": self.usual, "lower": [name for name in later if _kind(name) == "lower"],
             "upper": [name for name in later if _kind(name) == "upper"], "known": self.known,
         }  # fmt: skip
-        return {name: (kind, at) for kind, names in numbered.items() for at, name in enumerate(names[: KINDS[kind]])}
+        return {
+            name: (kind, at)
+            for kind, names in numbered.items()
+            for at, name in enumerate(names[: KINDS[kind]])
+            if kind != "usual" or name not in self.words  # there it is the source's, seen as bound or not
+        }
 
     def split(self, text: str) -> Iterator[str | Slot]:
         """The text in pieces, slots among them."""
@@ -76,15 +83,15 @@ class Names:
         if at < len(text):
             yield text[at:]
 
-    def spelled(self, pieces: Sequence[str | Slot], source: str) -> str:
-        """The text of an answer to `source`; slots that nobody bound are new names."""
-        words = set(_IDENTIFIER.findall(source))
+    def spelled(self, pieces: Sequence[str | Slot]) -> str:
+        """The text of an answer; slots that nobody bound are new names."""
+        words = self.words | set(self.known)
         words |= {word for piece in pieces if isinstance(piece, str) for word in _IDENTIFIER.findall(piece)}
         made: dict[Slot, str] = {slot: name for name, slot in self._slots.items() if slot[0] != "usual"}
         for piece in pieces:
             if not isinstance(piece, str) and piece not in made:
                 made[piece] = next(name for name in self._new_names(piece) if name not in words)
-                words.add(made[piece])
+                words |= {made[piece]}
         return "".join(piece if isinstance(piece, str) else made[piece] for piece in pieces)
 
     def _new_names(self, slot: Slot) -> Iterator[str]:

@@ -35,7 +35,7 @@ class Shape:
 
 SIZES: Mapping[str, Mapping[str, int]] = {
     "tiny": {"width": 32, "layers": 2, "heads": 2, "context": 1024},  # for tests
-    "mini": {"width": 128, "layers": 3, "heads": 4, "context": 768},  # 0.7 million parameters: a CPU, to see it move
+    "mini": {"width": 128, "layers": 3, "heads": 4, "context": 768},  # 0.8 million parameters: a CPU, to see it move
     "small": {"width": 192, "layers": 4, "heads": 4, "context": 1024},  # 2 million: a CPU, hours
     "base": {"width": 384, "layers": 8, "heads": 6, "context": 1536},  # 15 million: a GPU, minutes
 }

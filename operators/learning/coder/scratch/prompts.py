@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from operators.learning.coder.lines import numbered, written
 from operators.learning.coder.scratch.names import Names, usual_names
 from operators.learning.coder.scratch.vocabulary import ANSWER, ASK, BEGIN, END, Vocabulary
 
+_DEAF = (signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever waits for them
 MANY = 4000  # examples from which on it is worth to start processes
 
 
@@ -25,12 +27,11 @@ class Request:
     """A prompt as tokens, and what it takes to read an answer to it."""
 
     prompt: tuple[int, ...] = field(repr=False)
-    source: str = field(repr=False)
     names: Names = field(repr=False)
 
     def read(self, vocabulary: Vocabulary, answer: Sequence[int]) -> str:
         """The edit that the tokens of an answer spell."""
-        return vocabulary.decode(answer, self.names, self.source)
+        return vocabulary.decode(answer, self.names)
 
 
 @dataclass(frozen=True)
@@ -51,13 +52,14 @@ class Lesson:
 
 def request(vocabulary: Vocabulary, strategy: Strategy, parent: str) -> Request:
     names = Names.of(parent, usual=vocabulary.usual)
-    return Request(_prompt(vocabulary, strategy, parent, names), parent, names)
+    asked, source = vocabulary.encode(strategy.key, names), vocabulary.encode(numbered(parent), names)
+    return Request((BEGIN, *asked, ASK, *source, ANSWER), names)
 
 
 def lesson(vocabulary: Vocabulary, one: Example) -> Lesson:
     names = Names.of(one.parent, one.child, vocabulary.usual)
     answer = (*vocabulary.encode(written(one.parent, one.child), names), END)
-    return Lesson(_prompt(vocabulary, one.strategy, one.parent, names), answer)
+    return Lesson(request(vocabulary, one.strategy, one.parent).prompt, answer)
 
 
 def lessons(vocabulary: Vocabulary, examples: Sequence[Example]) -> list[Lesson]:
@@ -66,7 +68,7 @@ def lessons(vocabulary: Vocabulary, examples: Sequence[Example]) -> list[Lesson]
     if workers == 1:
         return [lesson(vocabulary, one) for one in examples]
     bare = [replace(one, messages=(), reasoning="") for one in examples]  # what nobody needs there
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), signal.signal, _DEAF) as pool:
         return list(pool.map(partial(lesson, Vocabulary.of(vocabulary.data())), bare, chunksize=200))
 
 
@@ -79,8 +81,3 @@ def vocabulary_of(examples: Sequence[Example], size: int) -> Vocabulary:
         for text in (one.strategy.key, numbered(one.parent), written(one.parent, one.child)):
             texts += [piece for piece in names.split(text) if isinstance(piece, str)]
     return Vocabulary.learnt(texts, size, usual)
-
-
-def _prompt(vocabulary: Vocabulary, strategy: Strategy, parent: str, names: Names) -> tuple[int, ...]:
-    asked, source = vocabulary.encode(strategy.key, names), vocabulary.encode(numbered(parent), names)
-    return (BEGIN, *asked, ASK, *source, ANSWER)

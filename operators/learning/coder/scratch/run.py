@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from evo_kernel.errors import UserError
-from operators.learning.coder.examples import Example, rewarded
+from operators.learning.coder.examples import Example, is_of, rewarded
 from operators.learning.coder.rewards import Ask, Bench, RewardParts
 from operators.learning.coder.scratch import grpo, sft
 from operators.learning.coder.scratch.evaluating import Rate, evaluate
@@ -47,7 +47,7 @@ class RunSettings:
     """
 
     size: str = "base"
-    vocabulary: int = 1728
+    vocabulary: int = 1728  # tokens; 709 of them are bytes, marks and slots, the rest pairs
     sft: sft.SftSettings = field(default_factory=sft.SftSettings)
     grpo: grpo.GrpoSettings = field(default_factory=grpo.GrpoSettings)
     parts: RewardParts = field(default_factory=RewardParts)
@@ -64,9 +64,9 @@ class RunSettings:
         """What must not change between sessions of one run, and what a checkpoint says of itself."""
         text = "\n".join("\0".join(one.key) + one.split for one in examples)
         return {
-            "examples": hashlib.sha256(text.encode()).hexdigest()[:16], "size": self.size,
-            "vocabulary": self.vocabulary, "seed": self.seed, "parts": asdict(self.parts), "tasks": list(self.tasks),
-            "apart": self.apart,
+            "examples": hashlib.sha256(text.encode()).hexdigest()[:16], "seed": self.seed,
+            "size": None if self.start else self.size, "vocabulary": None if self.start else self.vocabulary,
+            "parts": asdict(self.parts), "tasks": list(self.tasks), "apart": self.apart,
             "start": None if self.start is None else _hash_of(self.start),
         }  # fmt: skip
 
@@ -91,14 +91,16 @@ def run(
     stop: Callable[[], bool] = lambda: False,
 ) -> Result:
     """Train, or go on. `bench`: None ends after the supervised stage, and nothing is measured. Raises UserError."""
+    if settings.start is not None and settings.start.resolve().parent == folder.resolve():
+        raise UserError(f"{settings.start} lies in the run's own folder, which would overwrite it: name another --out")
     job = _Run(examples, folder, settings, device, tell)
     if job.state.stage == SFT and not job.supervised(stop):
         return Result(False, SFT)
     if bench is None:
         return Result(True, SFT)
     if job.state.stage == SFT:
-        if "before" not in job.state.extra:
-            job.state.extra["before"] = job.rate(bench)
+        if "before" not in job.state.extra and (rate := job.rate(bench)) is not None:
+            job.state.extra["before"] = rate
             job.keep()
         if not settings.grpo.steps:
             return Result(True, SFT, _rate(job.state.extra, "before"))
@@ -122,8 +124,10 @@ class _Run:
         self.held_out = [one for one in examples if one.split == "held-out"]
         if not self.train:
             raise UserError("no example has split `train`: see --held-out of `evo-kernel train export-sft`")
-        apart = set(settings.tasks) if settings.apart else set()
-        self.shown = [one for one in self.train if one.task not in apart]
+        for task in settings.tasks:
+            if not any(is_of(one, [task]) for one in self.train):
+                raise UserError(f"no example of split `train` is of task {task}: rewards are earned on their requests")
+        self.shown = [one for one in self.train if not (settings.apart and is_of(one, settings.tasks))]
         if not self.shown:
             raise UserError("--apart leaves no example to teach: earn rewards on fewer tasks (--task)")
         found = stored(folder, device)
@@ -177,6 +181,8 @@ class _Run:
                 "kernels (--most), or take a larger --size."
             )
         watched = self._some(self._lessons(self.held_out), self.settings.sft.watched, 2)
+        if self.state.step < self.settings.sft.steps and self.state.clock.share < 1.0:
+            self.state.extra.pop("before", None)  # it was another network's
         return sft.train(self.state, taught, watched, self.settings.sft, self.tell, self.keep, stop)
 
     def begin_rewards(self) -> None:

@@ -85,13 +85,14 @@ def _watched(state: State, held_out: Sequence[Lesson], settings: SftSettings) ->
 
 
 def _drawn(lessons: Sequence[Lesson], step: int, settings: SftSettings, vocabulary: Vocabulary) -> list[Lesson]:
-    """A batch of lessons of about one length, each with its names in slots that nobody saw before."""
+    """A batch of lessons of about one length, names and lines dealt anew."""
     rng = np.random.default_rng([settings.seed, step // POOL])
     chosen = rng.integers(len(lessons), size=settings.batch * POOL)
     ordered = sorted((lessons[at] for at in chosen), key=len)
     place = int(rng.permutation(POOL)[step % POOL])
     batch = ordered[place * settings.batch : (place + 1) * settings.batch]
-    return [one.shuffled(vocabulary, rng) for one in batch]
+    dealing = np.random.default_rng([settings.seed, 1, step])
+    return [one.shuffled(vocabulary, dealing) for one in batch]
 
 
 def _loss(network: Network, lessons: Sequence[Lesson], prompt_weight: float) -> Tensor:

@@ -88,8 +88,8 @@ class Vocabulary:
                 found += self._piece(piece)
         return found
 
-    def decode(self, tokens: Sequence[int], names: Names = Names(), source: str = "") -> str:  # noqa: B008
-        """Special tokens are nothing; half a character is a question mark. `source`: that the names are of."""
+    def decode(self, tokens: Sequence[int], names: Names = Names()) -> str:  # noqa: B008
+        """Special tokens are nothing; half a character is a question mark."""
         pieces: list[str | Slot] = []
         spelled = bytearray()
         for token in tokens:
@@ -99,7 +99,7 @@ class Vocabulary:
             kind = next(kind for kind in reversed(KINDS) if token >= _OF_KIND[kind])
             pieces += [spelled.decode("utf-8", "replace"), (kind, token - _OF_KIND[kind])]
             spelled.clear()
-        return names.spelled([*pieces, spelled.decode("utf-8", "replace")], source)
+        return names.spelled([*pieces, spelled.decode("utf-8", "replace")])
 
     def _piece(self, piece: str) -> tuple[int, ...]:
         """What stands between names says the same things again and again."""

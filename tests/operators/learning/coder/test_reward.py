@@ -47,6 +47,7 @@ def completions(seed, child):
         "nothing": "I would rather drop the masks.",
         "same": f"```python\n{seed}```",
         "comment": f"```python\n{seed}# faster now\n```",
+        "renamed": f"```python\n{seed.replace('swiglu_kernel', 'faster_kernel')}```",
         "wrong": f"```python\n{child.replace('NUM_WARPS = ', 'NUM_WARPS = 2 * ').replace('tl.exp(-', 'tl.exp(')}```",
         "endless": f"```python\n{seed.replace('BLOCK = ', 'while True: pass' + chr(10) + 'BLOCK = ', 1)}```",
         "delegated": f"```python\n{delegated}```",
@@ -64,8 +65,8 @@ def test_each_completion_gets_what_it_earns(bench, seed, honest):
         assert found[name].witnessed and found[name].gain is None  # plans are recorded; nobody timed them
     for name in ("nothing", "same", "torn"):
         assert found[name].status == "no edit" and found[name].reward == 0.0, found[name]
-    assert found["comment"].status == "passed" and not found["comment"].right  # an edit that changes no plan
-    assert found["comment"].reward == parts.form
+    for name in ("comment", "renamed"):  # edits that change no plan
+        assert found[name].status == "passed" and not found[name].right and found[name].reward == parts.form
     assert found["wrong"].status == "wrong" and found["wrong"].reward == parts.form, found["wrong"]
     assert found["endless"].status == "timeout" and found["endless"].reward == parts.form, found["endless"]
     assert found["delegated"].status == "rejected" and found["delegated"].reward == parts.form - parts.integrity
@@ -73,7 +74,7 @@ def test_each_completion_gets_what_it_earns(bench, seed, honest):
     before = bench.judged_count
     binary = grades([Ask(TASK, seed, strategy)] * len(said), list(said.values()), bench, PRESETS["binary"])
     ones = {name for name, one in zip(said, binary) if one.reward == 1.0}
-    assert ones == {"blocks", "lines", "whole", "comment"} and {one.reward for one in binary} == {0.0, 1.0}
+    assert ones == {"blocks", "lines", "whole", "comment", "renamed"} and {one.reward for one in binary} == {0.0, 1.0}
     assert bench.judged_count == before, "verdicts are remembered"
 
 
