@@ -223,3 +223,10 @@ def test_the_command_trains_and_goes_on(tmp_path):
     assert [one["stage"] for one in told if "reward" in one] == ["held-out", "grpo", "held-out"]
     wrong = CliRunner().invoke(cli, ["train", "coder", *common, "--part", "speed"])
     assert isinstance(wrong.exception, UserError) and "NAME=VALUE" in str(wrong.exception)
+    for extra, said in (
+        (["--model", "scratch:"], "names no file"),
+        (["--apart"], "name these with --task"),
+        (["--apart", "--task", "swiglu", "--model", "some/model"], "without those examples"),
+    ):
+        found = CliRunner().invoke(cli, ["train", "coder", *common, *extra])
+        assert isinstance(found.exception, UserError) and said in str(found.exception), found
