@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.calibration.figures import spearman
 from evo_kernel.observe.charts import Axis, ticks
 from evo_kernel.observe.scene import Area, Box, Line, Scene, Text, svg
 
@@ -65,17 +66,12 @@ def smoothed(values: Sequence[float]) -> list[float]:
 
 def trend(values: Sequence[float]) -> tuple[float, float]:
     """Spearman's rank correlation with the step, and the share of shuffles in which it is as high."""
-
-    def ranks(some: np.ndarray) -> np.ndarray:
-        return np.array([((some < one).sum() + (some <= one).sum() - 1) / 2 for one in some])
-
-    own, steps = ranks(np.asarray(values)), np.arange(len(values), dtype=float)
-    if len(values) < 2 or own.std() == 0:
+    own, steps, rng = np.asarray(values), np.arange(len(values)), np.random.default_rng(0)
+    found = spearman(own, steps)
+    if math.isnan(found):  # it never changed
         return 0.0, 1.0
-    rng = np.random.default_rng(0)
-    shuffled = np.array([np.corrcoef(rng.permutation(own), steps)[0, 1] for _ in range(SHUFFLES)])
-    found = float(np.corrcoef(own, steps)[0, 1])
-    return found, float((shuffled >= found - 1e-12).mean())
+    as_high = [spearman(rng.permutation(own), steps) >= found - 1e-12 for _ in range(SHUFFLES)]
+    return found, float(np.mean(as_high))
 
 
 def picture(steps: Sequence[dict[str, Any]]) -> Scene:

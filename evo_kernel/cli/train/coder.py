@@ -21,6 +21,7 @@ from evo_kernel.errors import UserError
 if TYPE_CHECKING:
     from evo_kernel.cli.train.judging import BenchSettings
     from operators.learning.coder.rewards import RewardParts
+    from operators.learning.coder.scratch.run import RunSettings
 
 
 @click.command()
@@ -74,7 +75,6 @@ def coder(examples: Path, out: Path, model: str, as_json: bool, **options: Any) 
     reward = parts_of(options["reward"], _pairs(options["parts"]))
     if options["apart"] and not options["tasks"]:
         raise UserError("--apart keeps the examples of rewarded tasks from being taught: name these with --task")
-    found = read(examples)
     kind, colon, start = model.partition(":")
     if kind == "scratch" and colon and not start:
         raise UserError("--model scratch: names no file: say scratch:PATH, or `scratch` to begin from nothing")
@@ -83,23 +83,17 @@ def coder(examples: Path, out: Path, model: str, as_json: bool, **options: Any) 
             raise UserError("--apart is for `--model scratch`; give a Hugging Face model a file without those examples")
         _hub(model, examples, out, reward, options)
         return
-    _scratch(found, Path(start) if start else None, out, reward, options, as_json)
+    settings = _settings(Path(start) if start else None, reward, options)
+    _scratch(read(examples), settings, out, options, as_json)
 
 
-def _scratch(
-    examples: Sequence[Any],
-    start: Path | None,
-    out: Path,
-    reward: RewardParts,
-    options: Mapping[str, Any],
-    as_json: bool,
-) -> None:
-    from evo_kernel.cli.train.judging import JudgeBench
+def _settings(start: Path | None, reward: RewardParts, options: Mapping[str, Any]) -> RunSettings:
+    from evo_kernel.fitness.gpus import usable_cores
     from operators.learning.coder.scratch.grpo import GrpoSettings
-    from operators.learning.coder.scratch.run import RunSettings, printed, run
+    from operators.learning.coder.scratch.run import RunSettings
     from operators.learning.coder.scratch.sft import SftSettings
 
-    settings = RunSettings(
+    return RunSettings(
         size=options["size"],
         sft=SftSettings(
             options["sft_steps"], options["batch"], options["sft_rate"], seed=options["seed"],
@@ -118,7 +112,16 @@ def _scratch(
         apart=options["apart"],
         tasks=tuple(options["tasks"]),
         seed=options["seed"],
+        workers=usable_cores(),
     )  # fmt: skip
+
+
+def _scratch(
+    examples: Sequence[Any], settings: RunSettings, out: Path, options: Mapping[str, Any], as_json: bool
+) -> None:
+    from evo_kernel.cli.train.judging import JudgeBench
+    from operators.learning.coder.scratch.run import printed, run
+
     out.mkdir(parents=True, exist_ok=True)
     with (
         (out / "progress.jsonl").open("a", encoding="utf-8") as log,

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain, count
+
+from operators.micro.syntax import fresh_name
 
 SLOTS = 128  # names of one source; further ones stay spelled
 USUAL = 32  # names that answers give again and again, as STAGES
@@ -85,20 +86,20 @@ class Names:
 
     def spelled(self, pieces: Sequence[str | Slot]) -> str:
         """The text of an answer; slots that nobody bound are new names."""
-        words = self.words | set(self.known)
-        words |= {word for piece in pieces if isinstance(piece, str) for word in _IDENTIFIER.findall(piece)}
+        words = self.words | {word for piece in pieces if isinstance(piece, str) for word in _IDENTIFIER.findall(piece)}
         made: dict[Slot, str] = {slot: name for name, slot in self._slots.items() if slot[0] != "usual"}
         for piece in pieces:
             if not isinstance(piece, str) and piece not in made:
-                made[piece] = next(name for name in self._new_names(piece) if name not in words)
+                made[piece] = self._new_name(piece, words)
                 words |= {made[piece]}
         return "".join(piece if isinstance(piece, str) else made[piece] for piece in pieces)
 
-    def _new_names(self, slot: Slot) -> Iterator[str]:
+    def _new_name(self, slot: Slot, taken: Collection[str]) -> str:
         kind, number = slot
-        stems = self.usual[number : number + 1] if kind == "usual" else ()
-        stems = stems or [stem.upper() if kind == "upper" else stem for stem in _STEMS]
-        return chain(stems, (f"{stem}_{more}" for more in count(2) for stem in stems))
+        if kind == "usual" and number < len(self.usual):
+            return fresh_name(self.usual[number], taken)
+        wishes = [stem.upper() if kind == "upper" else stem for stem in _STEMS]
+        return next((wish for wish in wishes if wish not in taken), fresh_name(wishes[0], taken))
 
 
 def usual_names(answered: Iterable[tuple[str, str]]) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -62,10 +61,9 @@ def lesson(vocabulary: Vocabulary, one: Example) -> Lesson:
     return Lesson(request(vocabulary, one.strategy, one.parent).prompt, answer)
 
 
-def lessons(vocabulary: Vocabulary, examples: Sequence[Example]) -> list[Lesson]:
-    """In order; many are made by all cores, a millisecond each."""
-    workers = len(os.sched_getaffinity(0)) if len(examples) > MANY else 1
-    if workers == 1:
+def lessons(vocabulary: Vocabulary, examples: Sequence[Example], workers: int = 1) -> list[Lesson]:
+    """In order; many are made by so many processes, a millisecond each."""
+    if workers <= 1 or len(examples) <= MANY:
         return [lesson(vocabulary, one) for one in examples]
     bare = [replace(one, messages=(), reasoning="") for one in examples]  # what nobody needs there
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), signal.signal, _DEAF) as pool:

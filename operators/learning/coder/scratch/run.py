@@ -47,7 +47,7 @@ class RunSettings:
     """
 
     size: str = "base"
-    vocabulary: int = 1728  # tokens; 709 of them are bytes, marks and slots, the rest pairs
+    vocabulary: int = 1728  # tokens, bytes, marks and slots among them
     sft: sft.SftSettings = field(default_factory=sft.SftSettings)
     grpo: grpo.GrpoSettings = field(default_factory=grpo.GrpoSettings)
     parts: RewardParts = field(default_factory=RewardParts)
@@ -59,6 +59,7 @@ class RunSettings:
     apart: bool = False  # the examples of `tasks` are not taught: only rewards speak of them
     tasks: tuple[str, ...] = ()  # whose requests the rewards are earned on; empty: every task of the train split
     seed: int = 0
+    workers: int = 1  # processes that make lessons of examples
 
     def about(self, examples: Sequence[Example]) -> dict[str, Any]:
         """What must not change between sessions of one run, and what a checkpoint says of itself."""
@@ -133,7 +134,7 @@ class _Run:
         found = stored(folder, device)
         self.state = self._new() if found is None else self._again(found)
         self.context = self.state.coder.network.shape.context
-        taught = lessons(self.state.coder.vocabulary, examples)
+        taught = lessons(self.state.coder.vocabulary, examples, settings.workers)
         self._taught = {id(one): made for one, made in zip(examples, taught, strict=True)}
 
     def _new(self) -> State:

@@ -15,7 +15,7 @@ from evo_kernel.types import Brief, Environment, Relative, Source, Strategy
 from operators.learning.coder.examples import Example, placed
 from operators.learning.coder.lines import applied, numbered
 from operators.learning.coder.rewards import Outcome, RewardParts
-from operators.learning.coder.scratch import grpo, sft
+from operators.learning.coder.scratch import grpo, prompts, sft
 from operators.learning.coder.scratch.coder import ScratchModel, asked
 from operators.learning.coder.scratch.names import Names
 from operators.learning.coder.scratch.network import Cache, network_of
@@ -57,6 +57,11 @@ def test_an_example_is_a_lesson_that_makes_the_child():
         assert applied(VOCABULARY.decode(taught.answer, names), one.parent).strip() == one.child.strip()
         assert taught.answer[-1] == END and len(taught.prompt) < 0.6 * len(one.parent)  # pairs were learnt
     assert VOCABULARY.encode("@12") != VOCABULARY.encode("@012") and len(VOCABULARY.encode("@12@14")) == 2
+
+
+def test_many_processes_make_the_same_lessons(monkeypatch):
+    monkeypatch.setattr(prompts, "MANY", 3)
+    assert lessons(VOCABULARY, EXAMPLES[:5], workers=2) == [lesson(VOCABULARY, one) for one in EXAMPLES[:5]]
 
 
 def same_but_for_names(one, two):
