@@ -338,7 +338,7 @@ def _batches(plan: Plan, rounds: Sequence[Round]) -> Iterator[Sequence[Round]]:
 
 def _gap(plan: Plan) -> Checked | None:
     """Refuses kernels that the interpreter may read otherwise than the compiler. Gluon says so by itself."""
-    gaps = (interpreter_gap(kernel.name, kernel.text) for kernel in plan.kernels if kernel.language == "triton")
+    gaps = (interpreter_gap(kernel.name, kernel.code) for kernel in plan.kernels if kernel.language == "triton")
     gap = next(filter(None, gaps), "")
     return Checked(Status.REJECTED, f"it cannot be checked without a GPU: {gap}", of_text=True) if gap else None
 
