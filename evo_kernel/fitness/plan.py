@@ -130,8 +130,11 @@ class Scalar(_Data):
 
     @model_validator(mode="after")
     def _value_is_of_its_type(self) -> Scalar:
-        if self.type[0] in "iu" and isinstance(self.value, float):
-            raise ValueError(f"{self.value} is no value of type {self.type}")
+        if self.type[0] in "iu":
+            bits, signed = int(self.type[1:]), self.type[0] == "i" and self.type != "i1"
+            low, high = (-(1 << (bits - 1)), 1 << (bits - 1)) if signed else (0, 1 << bits)
+            if isinstance(self.value, float) or not low <= self.value < high:
+                raise ValueError(f"{self.value} is no value of type {self.type}")
         return self
 
 

@@ -55,13 +55,13 @@ def _compile(kernel: dict[str, Any], arch: int, folder: str) -> dict[str, Any]:
     try:
         if kernel["language"] == "cuda":
             return _compile_cuda(kernel, arch, folder)
-        return _compile_ir(kernel, arch, folder)
+        return compile_ir(kernel, arch, folder)
     # The compiler raises many kinds of error for a bad kernel, and the kernel's text may raise any other.
     except BaseException as error:  # noqa: BLE001
         return {"fault": explain(error)}
 
 
-def _compile_ir(kernel: dict[str, Any], arch: int, folder: str) -> dict[str, Any]:
+def compile_ir(kernel: dict[str, Any], arch: int, folder: str) -> dict[str, Any]:
     """From its text alone: first the text that stands for what was compiled, then the cubin from that text."""
     target = GPUTarget("cuda", arch, 32)
     suffix = "ttgir" if kernel["language"] == "gluon" else "ttir"

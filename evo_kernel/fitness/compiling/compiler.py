@@ -118,8 +118,8 @@ def _batches(kernels: Sequence[Kernel], free_cores: int) -> Iterator[Sequence[Ke
 
     A child costs about as much as a third of a small kernel.
     """
-    size = -(-len(kernels) // free_cores)
     lowered = [kernel for kernel in kernels if kernel.language != "cuda"]
+    size = max(1, -(-len(lowered) // free_cores))
     for first in range(0, len(lowered), size):
         yield lowered[first : first + size]
     yield from ([kernel] for kernel in kernels if kernel.language == "cuda")

@@ -163,7 +163,7 @@ class Machine:
         return self._modules[index]
 
     def _arguments(self, kernel: Kernel, launch: Launch, function: Any, module: Any) -> dict[str, Any]:
-        constants = {path[0]: value for path, value in kernel.constants if len(path) == 1}
+        constants: dict[int, Any] = {}
         given = iter(launch.args)
         parameters = getattr(function, "signature", None) or _signature(function)
         arguments: dict[str, Any] = {}
