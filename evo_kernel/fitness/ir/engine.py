@@ -13,7 +13,7 @@ from typing import Protocol
 
 import torch
 
-from evo_kernel.fitness.ir.lanes import Lanes, sum_of
+from evo_kernel.fitness.ir.lanes import Lanes, nothing, sum_of
 from evo_kernel.fitness.ir.memory import Fault, Memory
 from evo_kernel.fitness.ir.parse import Block, Function, Module, Operation, Region
 from evo_kernel.fitness.ir.types import IRError, Type
@@ -67,6 +67,8 @@ class Machine:
     deadline: float = float("inf")  # of time.monotonic
     observer: Observer | None = None
     reverse: bool = False  # lanes of atomic operations take their turns backwards
+    skips_floats: bool = False  # loads of floating-point data bring nothing, and what is computed from it is nothing
+    conflicts: list[tuple[int, int]] = field(default_factory=list)  # (buffer, byte) that two programs store what was skipped
     used: frozenset[str] = frozenset()  # names of results that anything reads
     synchronised: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
     depth: int = 0
@@ -104,6 +106,8 @@ class Machine:
             handler = HANDLERS.get(name)
             if handler is None:
                 raise Unsupported(f"the executor does not know the operation {name}")
+            if self.skips_floats and name not in _EFFECTS and any(value.is_nothing for value in operands):
+                handler = _skip
             try:
                 results = handler(self, frame, operation, operands)
             except Fault as fault:
@@ -162,6 +166,18 @@ class Machine:
                 inner.bind(target.arguments, [inner.lookup(n) for n in successor.operands])
                 pending.append((inner, target, rows if whole else rows[chosen], steps + 1))
         return merged(returned, frame.programs.numel()) if results else []
+
+
+_EFFECTS = {
+    "tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_load", "tt.descriptor_store",
+    "tt.descriptor_reduce", "tt.descriptor_gather", "tt.descriptor_scatter", "scf.for", "scf.while", "scf.if", "tt.call",
+    "tt.make_tensor_descriptor",
+}  # fmt: skip
+
+
+def _skip(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> Sequence[Lanes]:
+    """In place of what would compute with data that is not there."""
+    return [nothing(value.type) for value in operation.results]
 
 
 _TERMINATORS = {"scf.yield", "tt.return", "tt.reduce.return", "tt.scan.return", "scf.condition", "cf.nothing"}
