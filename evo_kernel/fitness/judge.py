@@ -74,7 +74,7 @@ class PlanJudge:
                 self.close()
                 raise
         walls = self._recorder.confinement
-        if walls in ("none", "rlimits", "unknown") and not self._settings.unconfined:
+        if not {"namespaces", "landlock", "seccomp"} & set(walls.split("+")) and not self._settings.unconfined:
             raise InfraError(
                 "this machine has no namespaces, no Landlock and no seccomp: candidate code cannot be confined. "
                 "Run on a machine that has one of them, or accept the risk with --unconfined."
