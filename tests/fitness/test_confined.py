@@ -145,6 +145,13 @@ def test_long_answers_are_not_read(children, deed, outcome) -> None:
     assert time.monotonic() - began < 5.0
 
 
+def test_a_group_is_no_way_to_the_zygote(children) -> None:
+    children.start()
+    process = children._process
+    children.do("kill group", Limits(may_fork=True))  # process 1 of a namespace is deaf to it, others are denied it
+    assert children._process is process and process.poll() is None
+
+
 def test_a_child_writes_nowhere_else(children) -> None:
     assert b'"said": ""' in children.do("elsewhere").data
 
@@ -194,4 +201,3 @@ def test_the_number_of_processes_is_the_machines_before_linux_6_14(monkeypatch) 
     monkeypatch.setattr(namespaces, "_release", lambda: (6, 8))
     namespaces.cap_processes(301)
     assert not written
-

@@ -79,7 +79,7 @@ def _fill_deleted(folder: Path) -> str:
 
 
 def _many_files(folder: Path) -> str:
-    return _fill(lambda: (folder / f"file{time.monotonic_ns()}").touch(), 1 << 20)
+    return _fill(lambda: os.close(os.open(folder / str(time.monotonic_ns()), os.O_CREAT)), 1 << 20)
 
 
 def _deep(folder: Path) -> str:
@@ -98,7 +98,7 @@ def _print(folder: Path) -> str:
 
 
 def _elsewhere(folder: Path) -> str:
-    places = (Path("/dev/shm"), Path("/tmp"), folder.parent)  # noqa: S108
+    places = (Path("/dev/shm"), Path("/tmp"), folder.parent)
     return _tried(lambda place: (place / "evo-kernel-wild").write_bytes(b"x"), places)
 
 
@@ -106,7 +106,7 @@ def _calls(folder: Path) -> str:
     """Which of the calls that a child has no business with it can make."""
     libc = ctypes.CDLL(None, use_errno=True)
     calls = {
-        "setsid": lambda: libc.setsid(), "pdeathsig": lambda: libc.prctl(1, 0, 0, 0, 0),
+        "setsid": libc.setsid, "pdeathsig": lambda: libc.prctl(1, 0, 0, 0, 0),
         "subreaper": lambda: libc.prctl(36, 1, 0, 0, 0), "memfd": lambda: libc.memfd_create(b"m", 0),
         "shmget": lambda: libc.shmget(0, 4096, 0o1600), "mlock": lambda: libc.mlockall(1),
         "kill": lambda: libc.kill(os.getppid() or 2, 0), "personality": lambda: libc.personality(0xFFFFFFFF),
@@ -115,6 +115,11 @@ def _calls(folder: Path) -> str:
         "setuid": lambda: libc.setresuid(1, 1, 1),
     }  # fmt: skip
     return " ".join(name for name, call in calls.items() if call() >= 0)
+
+
+def _kill_group(folder: Path) -> str:
+    os.kill(0, signal.SIGKILL)
+    return "alive"
 
 
 def _own(folder: Path) -> str:
@@ -147,7 +152,7 @@ def _tried(what: Callable[[Path], object], places: tuple[Path, ...]) -> str:
 _DEEDS: dict[str, Callable[[Path], str]] = {
     "hide": _hide, "hide and go": _hide_and_go, "fill one": _fill_one, "fill many": _fill_many,
     "fill deleted": _fill_deleted, "many files": _many_files, "deep": _deep, "print": _print,
-    "elsewhere": _elsewhere, "calls": _calls, "own": _own, "long answer": lambda folder: "x" * (256 << 20),
+    "elsewhere": _elsewhere, "kill group": _kill_group, "calls": _calls, "own": _own, "long answer": lambda folder: "x" * (256 << 20),
     "endless answer": lambda folder: "x" * (1 << 40), "nothing": lambda folder: "",
 }  # fmt: skip
 

@@ -47,7 +47,7 @@ def die_with_parent() -> None:
 
 
 def set_limits(limits: Limits) -> None:
-    """Resource limits: address space, CPU time, file size, open files, no core dumps. First to go when memory is short."""
+    """Limit address space, CPU time, file size and open files; be the first to go when memory is short."""
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("1000")
     seconds = max(1, int(limits.deadline_s * 2))

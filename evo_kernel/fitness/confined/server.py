@@ -4,8 +4,8 @@ Started as `python -P -m evo_kernel.fitness.confined.server ROLE CONTROL_FD`, be
 JSON line a job from its control socket, `{"id", "folder", "limits"}`, forks, and answers `{"id", "outcome", "walls",
 ...}` when the child and all that it started are gone. The child reads `folder/request.json`, works in `folder/work`,
 where it finds links to the folder's other files, and writes its answer through a descriptor that it got before the
-walls stood; nothing that it prints goes anywhere. A child that outlives its deadline, or writes too much, is killed with
-its whole process-id namespace, or its process group where there are no namespaces.
+walls stood; nothing that it prints goes anywhere. A child that outlives its deadline, or writes too much, is killed
+with its whole process-id namespace, or its process group where there are no namespaces.
 """
 
 from __future__ import annotations
@@ -94,7 +94,9 @@ def serve(control: socket.socket, module: str, around: Namespaces) -> None:
     jobs: dict[int, _Job] = {}
     pending = b""
     while True:
-        readable, _, _ = select.select([control, *(job.pidfd for job in jobs.values())], [], [], _patience(jobs, around))
+        readable, _, _ = select.select(
+            [control, *(job.pidfd for job in jobs.values())], [], [], _patience(jobs, around)
+        )
         for job in [job for job in jobs.values() if job.pidfd in readable]:
             del jobs[job.id]
             _send(control, _reap(job, around))
@@ -217,9 +219,10 @@ def _confine(folder: str, limits: guards.Limits, around: Namespaces) -> None:
     """Put the walls up, tell the zygote which, and go to the folder to work in."""
     work = os.path.join(folder, WORK)
     if around.stand:
+        os.setsid()  # a process group reaches across namespaces: kill(0) would end the zygote
         namespaces.cap_processes(301)
     else:
-        os.setpgid(0, 0)
+        os.setpgid(0, 0)  # its session must stay the warden's, which looks for what is left by that
     walls = guards.confine(folder, work, limits, around)
     os.write(_TELLING, walls.encode())
     os.close(_TELLING)

@@ -1,8 +1,8 @@
 """The process between a judge and its zygote: when either ends, it ends the zygote and everything that came of it.
 
-It imports next to nothing and runs no job. With namespaces the kernel does the work: the zygote is process 1 of one, and
-takes all others with it. Without, whatever is in the session of this process is killed, which confined children cannot
-leave (see seccomp.py).
+It imports next to nothing and runs no job. With namespaces the kernel does the work: the zygote is process 1 of one,
+and takes all others with it. Without, whatever is in the session of this process is killed, which confined children
+cannot leave (see seccomp.py).
 """
 
 from __future__ import annotations
