@@ -82,14 +82,9 @@ class Measurement:
         for name, value in times.items():
             if not (math.isfinite(value) and value > 0):
                 raise ValueError(f"{self.case}: {name} is {value}: a time is finite and positive")
-        rest = {
-            "iqr_us": self.iqr_us,
-            "light_share": self.light_share or 0.0,
-            "drift": self.drift or 0.0,
-            **self.details,
-        }
-        for name, value in rest.items():
-            if not math.isfinite(value):
+        rest = {name: getattr(self, name) for name in ("iqr_us", "light_share", "drift", "clock_mhz", "power_w")}
+        for name, value in (rest | dict(self.details)).items():
+            if value is not None and not math.isfinite(value):
                 raise ValueError(f"{self.case}: {name} is {value}, which is no finite number")
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import json
 from pathlib import Path
 
 import pytest

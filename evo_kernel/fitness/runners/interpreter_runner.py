@@ -249,9 +249,8 @@ class InterpreterRunner:
             "deadline_s": self._deadline_s,
         }
         # The child ends itself when one round is late; this deadline is for one that does not.
-        result = self._zygote.run(
-            request, Limits(deadline_s=self._deadline_s * len(files), answer_bytes=_ANSWER_BYTES), named
-        )
+        limits = Limits(deadline_s=self._deadline_s * len(files), answer_bytes=_ANSWER_BYTES)
+        result = self._zygote.run(request, limits, named)
         answer = _answer(result)
         if answer is None or "rounds" not in answer:
             return [self._failed(result.outcome, result.detail, answer)]
