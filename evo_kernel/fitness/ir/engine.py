@@ -7,7 +7,7 @@ around it, and results are put together again. Nothing runs under a mask, so sto
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -68,7 +68,9 @@ class Machine:
     observer: Observer | None = None
     reverse: bool = False  # lanes of atomic operations take their turns backwards
     skips_floats: bool = False  # loads of floating-point data bring nothing, and what is computed from it is nothing
-    conflicts: list[tuple[int, int]] = field(default_factory=list)  # (buffer, byte) that two programs store what was skipped
+    conflicts: list[tuple[int, int]] = field(
+        default_factory=list
+    )  # (buffer, byte) that two programs store what was skipped
     used: frozenset[str] = frozenset()  # names of results that anything reads
     synchronised: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
     depth: int = 0
@@ -162,7 +164,9 @@ class Machine:
                 if target is None:
                     raise IRError(f"a branch to {successor.label}, which is no block")
                 whole = chosen is None or chosen.numel() == rows.numel()
-                inner = Frame(current.programs if whole else current.programs[chosen], current, None if whole else chosen)
+                inner = Frame(
+                    current.programs if whole else current.programs[chosen], current, None if whole else chosen
+                )
                 inner.bind(target.arguments, [inner.lookup(n) for n in successor.operands])
                 pending.append((inner, target, rows if whole else rows[chosen], steps + 1))
         return merged(returned, frame.programs.numel()) if results else []
@@ -233,9 +237,7 @@ def merged(parts: Sequence[tuple[torch.Tensor, Sequence[Lanes]]], programs: int)
     for column in zip(*(values for _, values in parts), strict=True):
         type_ = column[0].type
         shape = [max(sizes) for sizes in zip(*(lanes.data.shape[1:] for lanes in column), strict=True)]
-        pieces = [
-            lanes.data.expand(rows.numel(), *shape) for lanes, (rows, _) in zip(column, parts, strict=True)
-        ]
+        pieces = [lanes.data.expand(rows.numel(), *shape) for lanes, (rows, _) in zip(column, parts, strict=True)]
         undefined = None
         if any(lanes.undefined is not None for lanes in column):
             marks = [_marks(lanes, rows.numel(), shape) for lanes, (rows, _) in zip(column, parts, strict=True)]

@@ -252,12 +252,8 @@ def _descriptor(parameter: Value, arg: Descriptor, rest: Sequence[Value]) -> lis
     if pointee is None or pointee.shape != tuple(arg.block):
         raise IRError(f"a descriptor of blocks {arg.block} where the kernel takes {parameter.type}")
     base = Lanes(Type("ptr", None, Type(pointee.element)), sum_=Sum(Memory.address(arg.buffer, arg.offset)))
-    sizes, strides = (
-        [Lanes(Type("i64"), sum_=Sum(n)) for n in values] for values in (arg.shape, arg.strides)
-    )
-    made = DescriptorLanes(
-        parameter.type, base, sizes, strides, zeros=arg.padding == "zero", round_tf32=arg.round_tf32
-    )
+    sizes, strides = ([Lanes(Type("i64"), sum_=Sum(n)) for n in values] for values in (arg.shape, arg.strides))
+    made = DescriptorLanes(parameter.type, base, sizes, strides, zeros=arg.padding == "zero", round_tf32=arg.round_tf32)
     return [made, *lanes[:rank], *lanes[rank:]]
 
 
@@ -287,4 +283,3 @@ def _finding(fault: Fault, grid: tuple[int, int, int]) -> Finding:
         operation.ordinal if operation else 0,
         operation.line if operation else 0,
     )
-

@@ -9,7 +9,7 @@ import torch
 
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
 from evo_kernel.fitness.ir.lanes import Lanes, Sum, Term, nothing
-from evo_kernel.fitness.ir.memory import MANY, PADDING, Access, Buffer, Fault, Scattered, scattered, typed
+from evo_kernel.fitness.ir.memory import MANY, PADDING, Access, Buffer, Fault, scattered, typed
 from evo_kernel.fitness.ir.parse import Operation
 from evo_kernel.fitness.ir.types import IRError, Type
 
@@ -97,9 +97,7 @@ def load(
     return Lanes(type_, chosen, undefined=undefined)
 
 
-def _check_active(
-    machine: Machine, frame: Frame, access: Access, mask: Lanes, pointer: Lanes, item: int
-) -> None:
+def _check_active(machine: Machine, frame: Frame, access: Access, mask: Lanes, pointer: Lanes, item: int) -> None:
     """Raises Fault where an active lane lies outside the buffer (the whole access may reach into its padding)."""
     total = pointer.sum
     number = machine.memory.buffers.index(access.buffer)
@@ -206,9 +204,7 @@ def _note_reads(machine: Machine, buffer: Buffer, places: torch.Tensor, programs
         reader[where[lost]] = MANY
 
 
-def _race(
-    machine: Machine, theirs: torch.Tensor, mine: torch.Tensor, where: torch.Tensor, what: str, did: str
-) -> None:
+def _race(machine: Machine, theirs: torch.Tensor, mine: torch.Tensor, where: torch.Tensor, what: str, did: str) -> None:
     """Raises Fault, unless all programs concerned have met in atomic operations."""
     a, b = theirs[where].long() - 1, mine[where].long() - 1
     met = torch.where(a >= 0, machine.synchronised[a.clamp(min=0)], False) & machine.synchronised[b]
@@ -264,7 +260,9 @@ def _by_program(
     count = frame.programs.numel()
     if any(term.support != (0,) for term in access.indices) or (mask is not None and mask.undefined is not None):
         return None
-    starts = access.offset + sum((term.data.reshape(-1) for term in access.indices), torch.zeros(count, dtype=torch.int64))
+    starts = access.offset + sum(
+        (term.data.reshape(-1) for term in access.indices), torch.zeros(count, dtype=torch.int64)
+    )
     inner = []
     for axis, size, step in access.progressions:
         if axis == 0:
@@ -541,7 +539,9 @@ def _atomic(
     for buffer, places, chosen in lanes.by_buffer(machine.memory, item):
         some = slice(None) if chosen is None else chosen
         new = [data[some] for data in flat]
-        old, old_marks = _update(machine, buffer, places, new, marks[some], lanes.programs[some], type_, update, operation, wanted)
+        old, old_marks = _update(
+            machine, buffer, places, new, marks[some], lanes.programs[some], type_, update, operation, wanted
+        )
         before[some], undefined[some] = old, old_marks
     machine.synchronised[frame.programs] = True
     if lanes.active is not None:

@@ -86,7 +86,7 @@ def _integer(machine: Machine, frame: Frame, operation: Operation, operands: Seq
         data = a.data & b.data if operation.name == "arith.muli" else a.data ^ b.data
         return made(operation, data, operands)
     undefined = any_undefined(operands)
-    if a.has_sum and b.has_sum and type_.element != "i64" or (a.has_sum and b.has_sum and _modest(a.sum, b.sum)):
+    if (a.has_sum and b.has_sum and type_.element != "i64") or (a.has_sum and b.has_sum and _modest(a.sum, b.sum)):
         left, right = a.sum, b.sum
         if operation.name == "arith.addi":
             return [_as_sum(type_, left.plus(right), undefined)]

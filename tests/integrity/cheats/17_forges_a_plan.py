@@ -11,7 +11,7 @@ TEXT = "import triton\nimport triton.language as tl\n\n\n@triton.jit\ndef idle(y
 
 
 def run(x):
-    with open("request.json") as file:
+    with open("../request.json") as file:
         request = json.load(file)
     records = []
     for case in request["cases"]:
@@ -28,6 +28,5 @@ def run(x):
             "nodes": [{"kind": "launch", "kernel": 0, "grid": [1, 1, 1], "args": [{"kind": "pointer", "buffer": 1}]}],
         }
         records.append({"case": case["name"], "setting": 0, "plan": plan})
-    with open("result.json", "w") as file:
-        json.dump({"records": records, "needs": [], "configs": {}}, file)
+    os.write(3, json.dumps({"records": records, "needs": [], "configs": {}}).encode())
     os._exit(0)
