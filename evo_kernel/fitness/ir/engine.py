@@ -33,7 +33,7 @@ class OutOfTime(Exception):
 class Observer(Protocol):
     """Hears what a launch does, to count it."""
 
-    def operation(self, operation: Operation, programs: int, result: Type | None) -> None: ...
+    def operation(self, operation: Operation, programs: torch.Tensor, result: Type | None) -> None: ...
 
     def access(
         self, operation: Operation, pointer: Lanes, mask: Lanes | None, programs: torch.Tensor, item: int, shape: tuple
@@ -118,7 +118,7 @@ class Machine:
                 raise
             if self.observer is not None:
                 result = operation.results[0].type if operation.results else None
-                self.observer.operation(operation, frame.programs.numel(), result)
+                self.observer.operation(operation, frame.programs, result)
             for value, result in zip(operation.results, results, strict=True):
                 frame.values[value.name] = result
         return []
