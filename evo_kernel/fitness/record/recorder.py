@@ -206,7 +206,9 @@ def _compiled(draft: Plan, binaries: Sequence[Binary | str]) -> CompiledPlan | F
     try:
         return CompiledPlan(plan=draft, binaries=tuple(b for b in binaries if not isinstance(b, str)))
     except ValidationError as error:
-        return Fault(Status.REJECTED, f"the recorded plan is not valid: {error.errors()[0]['msg']}")
+        return Fault(
+            Status.REJECTED, f"the recorded plan is not valid: {error.errors()[0]['msg'].removeprefix('Value error, ')}"
+        )
 
 
 def _draft(record: ToldRecord) -> Plan | Fault:
