@@ -18,13 +18,14 @@ from evo_kernel.fitness.slicing.cover import cover
 from evo_kernel.fitness.slicing.program import Program, Slicer
 from evo_kernel.fitness.slicing.regions import Region
 from evo_kernel.fitness.slicing.rules import is_known
-from evo_kernel.fitness.slicing.tracing import Graph, NotSliceable, trace
+from evo_kernel.fitness.slicing.tracing import Graph, NotSliceable, Value, trace
 from evo_kernel.tasks.task import Input, Task, as_float64
 
 REGIONS = 64
 """At most so many of an output: each costs its own run of a program."""
 _INSTRUCTION_S = 20e-6
 _ROUNDED = 2.0  # what an evaluation with rounding costs, in evaluations without
+_OWN = 0.5  # what one in the task's own dtypes costs
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,15 @@ class SlicedReference:
     def __init__(self, task: Task, inputs: Sequence[Input]) -> None:
         self._task, self._inputs = task, inputs
         self._slicer = Slicer(inputs)
+        self._has_read = False  # values of integer inputs, while it was traced
+
+    def renewed(self, inputs: Sequence[Input]) -> SlicedReference:
+        """The same for other inputs of the same case; the reference is looked at again only where it must be."""
+        made = SlicedReference(self._task, inputs)
+        made._has_read = self._has_read
+        if not self.fault and (not self._has_read or all(map(_same_integers, self._inputs, inputs))):
+            made._own, made._double = self._own, self._double
+        return made
 
     @cached_property
     def fault(self) -> str:
@@ -75,7 +85,11 @@ class SlicedReference:
         return self._traced([as_float64(value) for value in metas])
 
     def _traced(self, inputs: Sequence[Input]) -> Graph:
-        return trace(self._task.outputs, inputs, self._slicer.known, is_known)
+        def read(value: Value) -> torch.Tensor:
+            self._has_read = True
+            return self._slicer.known(value)
+
+        return trace(self._task.outputs, inputs, read, is_known)
 
     @cached_property
     def whole_seconds(self) -> float:
@@ -140,7 +154,7 @@ class SlicedReference:
         """About what `expect` takes for a region, in which many elements are asked for or few."""
         runs = 2 + (RECIPE.patterns if few else 1) + _ROUNDED * (RECIPE.rounded_patterns if few else 1)
         of_own = 2 if self._task.tolerance.precision == "tf32" else 1
-        return of_own * _run_seconds(own, torch.float32) + runs * _run_seconds(double, torch.float64)
+        return of_own * _run_seconds(own, _OWN) + runs * _run_seconds(double, 1.0)
 
 
 class _Sampling:
@@ -207,28 +221,29 @@ class _Sampling:
         return tuple(regions.chosen(index, regions.index_of(part)) for index, part in zip(region, parts, strict=True))
 
 
-def _run_seconds(program: Program, dtype: torch.dtype) -> float:
-    product, element = _rates(dtype)
+def _run_seconds(program: Program, cost: float) -> float:
+    """`cost`: of this dtype, in that of float64."""
+    product, element = _rates()
     read = sum(map(regions.count, program.reads.values()))
-    return program.flops * product + (program.elements + 2 * read) * element + len(program) * _INSTRUCTION_S
+    return cost * (program.flops * product + (program.elements + 2 * read) * element) + len(program) * _INSTRUCTION_S
 
 
 @cache
-def _rates(dtype: torch.dtype) -> tuple[float, float]:
-    """Seconds that this machine takes for an operation of a product of matrices, and for an element of anything."""
-    side = 384
-    square = torch.ones(side, side, dtype=dtype)
-    line = torch.ones(1 << 18, dtype=dtype)
-    product, element = (_shortest(run) for run in (lambda: square @ square, line.exp))
-    return product / (2.0 * side**3), element / line.numel()
+def _rates() -> tuple[float, float]:
+    """Seconds of float64 that this machine takes: an operation of a product of matrices, and an element of anything."""
+    side, amount = 256, 1 << 14  # so few elements are one core's work, and stay in its cache
+    square, line = torch.ones(side, side).double(), torch.rand(amount).double()
+    product, exponential, sums = (_shortest(run) for run in (lambda: square @ square, line.exp, lambda: line + line))
+    return product / (2.0 * side**3), max(1e-9, (exponential + 3 * sums) / (4 * amount))
 
 
 def _shortest(run: Callable[[], object]) -> float:
+    """Of many runs the shortest, by this thread's clock: others may use the machine's cores at the same time."""
     taken = []
-    for _ in range(3):
-        began = time.perf_counter()
+    for _ in range(24):
+        began = time.thread_time()
         run()
-        taken.append(time.perf_counter() - began)
+        taken.append(time.thread_time() - began)
     return min(taken)
 
 
@@ -237,3 +252,9 @@ def _meta(value: Input) -> Input:
     if not isinstance(value, torch.Tensor) or not value.is_floating_point():
         return value
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+
+
+def _same_integers(one: Input, other: Input) -> bool:
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return one.is_floating_point() or torch.equal(one, other)
+    return one == other

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from evo_kernel.fitness.slicing import contractions, gathers, regions, views  # noqa: F401  their rules
 from evo_kernel.fitness.slicing.regions import Region
@@ -73,7 +72,7 @@ def mapped(value: Value, region: Region, maps: Sequence[Map]) -> Step:
 
 
 def result_of(value: Value, results: Any) -> torch.Tensor:
-    return tree_leaves(results)[value.number]
+    return results[value.number] if isinstance(results, (tuple, list)) else results
 
 
 def _maps(value: Value) -> list[Map]:

@@ -6,22 +6,16 @@ say, they are computed from the integer inputs; floating-point values are refuse
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import torch
 from torch._decomp import decomposition_table
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-    FakeTensorMode,
-)
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unflatten
 
 
 class NotSliceable(Exception):
@@ -48,8 +42,8 @@ class Node:
     """One operation, an input of the reference (`input` is its position), or a constant tensor."""
 
     func: Any = None
-    leaves: Sequence[Any] = ()  # arguments, flattened; `Value` in place of tensors
-    spec: TreeSpec | None = None
+    args: tuple[Any, ...] = ()  # `Value` in place of tensors, here and in `kwargs`
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
     results: tuple[tuple[tuple[int, ...], torch.dtype], ...] = ()
     input: int | None = None
     constant: torch.Tensor | None = None
@@ -60,26 +54,24 @@ class Node:
         """The operation without its overload."""
         return self.func._schema.name.removeprefix("aten::")
 
-    @property
+    @cached_property
     def values(self) -> list[Value]:
         """The tensor arguments, in order."""
-        return [leaf for leaf in self.leaves if isinstance(leaf, Value)]
+        found: list[Value] = []
+        _mapped((self.args, self.kwargs), Value, found.append)
+        return found
 
-    @property
+    @cached_property
     def arguments(self) -> dict[str, Any]:
         """Arguments by their names in the schema, defaults filled in; `Value` in place of tensors."""
-        assert self.spec is not None
-        args, kwargs = tree_unflatten(list(self.leaves), self.spec)
         named = {parameter.name: parameter.default_value for parameter in self.func._schema.arguments}
-        named |= {parameter.name: given for parameter, given in zip(self.func._schema.arguments, args, strict=False)}
-        return named | kwargs
+        named |= {parameter.name: given for parameter, given in zip(self.func._schema.arguments, self.args, strict=False)}
+        return {**named, **self.kwargs}
 
     def call(self, pieces: Sequence[torch.Tensor]) -> Any:
         """The operation on these in place of its tensor arguments."""
         left = iter(pieces)
-        leaves = [next(left) if isinstance(leaf, Value) else leaf for leaf in self.leaves]
-        assert self.spec is not None
-        args, kwargs = tree_unflatten(leaves, self.spec)
+        args, kwargs = _mapped((self.args, self.kwargs), Value, lambda _: next(left))
         return self.func(*args, **kwargs)
 
 
@@ -94,16 +86,16 @@ class Lazy(torch.Tensor):
     """A tensor without data, which knows the value that it stands for."""
 
     value: Value
-    fake: torch.Tensor
+    blank: torch.Tensor  # of the same shape, strides and dtype, on the device "meta"
     tracer: Tracer
     is_shared: bool  # whether other tensors may be views of the same memory
 
     @staticmethod
-    def __new__(cls, value: Value, fake: torch.Tensor, tracer: Tracer, is_shared: bool = False) -> Lazy:
+    def __new__(cls, value: Value, blank: torch.Tensor, tracer: Tracer, is_shared: bool = False) -> Lazy:
         made = torch.Tensor._make_wrapper_subclass(  # pyright: ignore[reportAttributeAccessIssue]
-            cls, fake.shape, strides=fake.stride(), dtype=fake.dtype, device=fake.device
+            cls, blank.shape, strides=blank.stride(), dtype=blank.dtype, device="cpu"
         )
-        made.value, made.fake, made.tracer, made.is_shared = value, fake, tracer, is_shared
+        made.value, made.blank, made.tracer, made.is_shared = value, blank, tracer, is_shared
         return made
 
     def __repr__(self, *, tensor_contents: object = None) -> str:
@@ -113,9 +105,9 @@ class Lazy(torch.Tensor):
     def __torch_dispatch__(
         cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        leaves, _ = tree_flatten((args, kwargs))
-        tracer = next(leaf.tracer for leaf in leaves if isinstance(leaf, Lazy))
-        return tracer.__torch_dispatch__(func, types, args, kwargs)
+        found: list[Lazy] = []
+        _mapped((args, kwargs or {}), Lazy, found.append)
+        return found[0].tracer.__torch_dispatch__(func, types, args, kwargs)
 
 
 def trace(
@@ -133,7 +125,7 @@ def trace(
     given = [tracer.input(number, value) for number, value in enumerate(inputs)]
     try:
         with torch.no_grad(), _Reading(tracer), tracer:
-            results = torch.func.functionalize(function, remove="mutations")(*given)
+            results = _functional(function, given)
     except NotSliceable:
         raise
     except Exception as error:  # whatever the user's reference or PyTorch's tracing raises: it cannot be sliced
@@ -142,6 +134,30 @@ def trace(
             cause = cause.__cause__ or cause.__context__
         raise cause or NotSliceable(f"{type(error).__name__}: {error}") from error
     return Graph(tuple(result.value if isinstance(result, Lazy) else tracer.constant(result) for result in results))
+
+
+def _functional(function: Callable[..., Sequence[torch.Tensor]], given: Sequence[Any]) -> Sequence[Any]:
+    """The results of a function whose in-place operations are made functional ones before anybody sees them.
+
+    As torch.func.functionalize does it, but that refuses references that ask for gradients.
+    """
+    wrapped = [torch._to_functional_tensor(value) if isinstance(value, Lazy) else value for value in given]
+    torch._enable_functionalization(reapply_views=True)
+    try:
+        results = [_unwrapped(result) for result in function(*wrapped)]
+    finally:
+        torch._disable_functionalization()
+    for value, before in zip(wrapped, given, strict=True):
+        if isinstance(before, Lazy) and _unwrapped(value) is not before:
+            raise NotSliceable("it changes its input")
+    return results
+
+
+def _unwrapped(tensor: torch.Tensor) -> torch.Tensor:
+    if torch._is_functional_tensor(tensor):
+        torch._sync(tensor)
+        return torch._from_functional_tensor(tensor)
+    return tensor
 
 
 class _Reading(TorchFunctionMode):
@@ -163,25 +179,25 @@ class Tracer(TorchDispatchMode):
     def __init__(self, concrete: Callable[[Value], torch.Tensor], is_known: Callable[[Any], bool]) -> None:
         super().__init__()
         self._concrete, self._is_known = concrete, is_known
-        self._fakes = FakeTensorMode(allow_non_fake_inputs=True)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled while it is on; to say so would import the compiler, which takes a second
 
     def input(self, number: int, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        with self._fakes:
-            fake = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
-        node = Node(results=_results([fake]), input=number, is_floating=_is_floating(value))
-        return Lazy(Value(node, 0), fake, self, is_shared=True)
+        blank = _blank(value)
+        node = Node(results=_results([blank]), input=number, is_floating=_is_floating(value))
+        return Lazy(Value(node, 0), blank, self, is_shared=True)
 
     def read(self, tensor: torch.Tensor) -> torch.Tensor:
         """The values of a tensor that depends on integer inputs alone."""
-        if torch._is_functional_tensor(tensor):
-            torch._sync(tensor)
-            tensor = torch._from_functional_tensor(tensor)
+        tensor = _unwrapped(tensor)
         return self._concrete(tensor.value) if isinstance(tensor, Lazy) else tensor
 
     def constant(self, value: torch.Tensor) -> Value:
-        if isinstance(value, FakeTensor | Lazy):
+        if isinstance(value, Lazy) or value.is_meta:
             raise NotSliceable("a tensor without data in place of a constant")
         return Value(Node(results=_results([value]), constant=value), 0)
 
@@ -192,34 +208,28 @@ class Tracer(TorchDispatchMode):
         if func._schema.is_mutable:
             return self._in_place(func, args, kwargs)
         if not self._is_known(func) and (steps := _steps(func)) is not None:
-            with self:
+            with self:  # off while an operation is recorded, so that what is computed is not
                 return steps(*args, **kwargs)
         return self._recorded(func, args, kwargs)
 
     def _recorded(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        leaves, spec = tree_flatten((args, kwargs))
-        kept = [self._kept(leaf) for leaf in leaves]
-        faked = [self._faked(leaf) for leaf in leaves]
-        node = Node(func, kept, spec, is_floating=any(v.node.is_floating for v in kept if isinstance(v, Value)))
+        kept_args, kept_kwargs = _mapped((args, kwargs), torch.Tensor, self._kept)
+        node = Node(func, tuple(kept_args), kept_kwargs)
+        node.is_floating = any(value.node.is_floating for value in node.values)
         if torch.Tag.nondeterministic_seeded in func.tags and node.arguments.get("dropout_p") != 0.0:
             raise NotSliceable(f"it draws random numbers by {func}")
-        try:
-            fake_args, fake_kwargs = tree_unflatten(faked, spec)
-            with self._fakes:
-                made = func(*fake_args, **fake_kwargs)
-        except (DynamicOutputShapeException, DataDependentOutputException):
+        if _depends_on_values(node):
             return self._computed(node)
-        parts, layout = tree_flatten(made)
-        node.results = _results(parts)
+        blank_args, blank_kwargs = _mapped((args, kwargs), torch.Tensor, _blank)
+        if "device" in node.arguments:
+            blank_kwargs["device"] = "meta"
+        made = func(*blank_args, **blank_kwargs)
+        node.results = _results(made if isinstance(made, (tuple, list)) else [made])
         is_view = any(returned.alias_info is not None for returned in func._schema.returns)
-        for leaf in leaves if is_view else ():
-            if isinstance(leaf, Lazy):
-                leaf.is_shared = True
-        wrapped = [
-            Lazy(Value(node, number), part, self, is_shared=is_view) if isinstance(part, torch.Tensor) else part
-            for number, part in enumerate(parts)
-        ]
-        return tree_unflatten(wrapped, layout)
+        if is_view:
+            _mapped((args, kwargs), Lazy, _share)
+        numbers = itertools.count()
+        return _mapped(made, torch.Tensor, lambda blank: Lazy(Value(node, next(numbers)), blank, self, is_view))
 
     def _in_place(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """What PyTorch's own composites do to a tensor that they have just made: it stands for the result then."""
@@ -231,7 +241,7 @@ class Tracer(TorchDispatchMode):
         result = self.__torch_dispatch__(functional, (), args, kwargs)
         if result.dtype != target.dtype or result.shape != target.shape:
             raise NotSliceable(f"it changes the dtype by {func}")
-        target.value, target.fake = result.value, result.fake
+        target.value, target.blank = result.value, result.blank
         return target
 
     def _computed(self, node: Node) -> Any:
@@ -239,34 +249,56 @@ class Tracer(TorchDispatchMode):
         if node.is_floating:
             raise NotSliceable(f"{node.func} depends on floating-point values")
         made = node.call([self._concrete(value) for value in node.values])
-        return tree_map_only(torch.Tensor, self._wrapped, made)
+        return _mapped(made, torch.Tensor, self._wrapped)
 
     def _wrapped(self, value: torch.Tensor) -> Lazy:
-        return Lazy(self.constant(value), self._fakes.from_tensor(value), self, is_shared=True)
+        return Lazy(self.constant(value), _blank(value), self, is_shared=True)
 
-    def _kept(self, leaf: Any) -> Any:
-        if isinstance(leaf, Lazy):
-            return leaf.value
-        return self.constant(leaf) if isinstance(leaf, torch.Tensor) else leaf
-
-    def _faked(self, leaf: Any) -> Any:
-        if isinstance(leaf, Lazy):
-            return leaf.fake
-        return self._fakes.from_tensor(leaf) if isinstance(leaf, torch.Tensor) else leaf
+    def _kept(self, tensor: torch.Tensor) -> Value:
+        return tensor.value if isinstance(tensor, Lazy) else self.constant(tensor)
 
 
 @cache
 def _steps(func: Any) -> Callable[..., Any] | None:
     """How PyTorch takes an operation apart, where it does so into operations of the same kind."""
+    if func._can_decompose():
+        return func.decompose
     found = decomposition_table.get(func)
     return found if found is not None and found.__module__.startswith("torch._decomp") else None
 
 
 def _results(parts: Sequence[Any]) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
-    """Shapes and dtypes of tensors among results; places of others are left empty."""
-    return tuple(
-        (tuple(part.shape), part.dtype) if isinstance(part, torch.Tensor) else ((), torch.int64) for part in parts
-    )
+    """Shapes and dtypes of the tensors among results."""
+    return tuple((tuple(part.shape), part.dtype) for part in parts if isinstance(part, torch.Tensor))
+
+
+def _depends_on_values(node: Node) -> bool:
+    """Whether values decide what comes out, or how much of it."""
+    if node.name in ("index", "_unsafe_index"):  # by a mask
+        return any(value.dtype in (torch.bool, torch.uint8) for value in node.values[1:])
+    tags = node.func.tags
+    return torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
+
+
+def _blank(tensor: torch.Tensor) -> torch.Tensor:
+    if isinstance(tensor, Lazy):
+        return tensor.blank
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
+
+def _share(tensor: Lazy) -> None:
+    tensor.is_shared = True
+
+
+def _mapped(given: Any, kind: type, change: Callable[[Any], Any]) -> Any:
+    """Nested lists, tuples and dictionaries with everything of this kind changed."""
+    if isinstance(given, kind):
+        return change(given)
+    if isinstance(given, (list, tuple)):
+        return [_mapped(part, kind, change) for part in given]
+    if isinstance(given, dict):
+        return {name: _mapped(part, kind, change) for name, part in given.items()}
+    return given
 
 
 def _is_floating(value: torch.Tensor) -> bool:

@@ -57,12 +57,31 @@ def _through(sizes: Sequence[int], wanted: Sequence[Index], shape: Sequence[int]
         return [range(size) for size in sizes], range(math.prod(sizes))
     if len(sizes) == len(wanted) == 1:
         return [wanted[0]], range(len(wanted[0]))
+    if (simple := _merged(sizes, wanted, shape)) is not None:
+        return simple
     numbers = regions.flat_of(tuple(wanted), shape)
     found = [along.unique(return_inverse=True) for along in regions.coordinates(numbers, sizes)]
     places = torch.zeros_like(numbers)
     for unique, inverse in found:
         places = places * unique.numel() + inverse
     return [regions.index_of(unique) for unique, _ in found], regions.index_of(places)
+
+
+def _merged(
+    sizes: Sequence[int], wanted: Sequence[Index], shape: Sequence[int]
+) -> tuple[list[Index], Index] | None:
+    """The same where one dimension, and others whole or of one, become another number of them: no look at elements."""
+    if len(wanted) == 1 and isinstance(wanted[0], range) and wanted[0].step == 1 and sizes:  # one is cut into several
+        inner = math.prod(sizes[1:])
+        start, stop = wanted[0].start, wanted[0].stop
+        if inner and start % inner == 0 and stop % inner == 0:
+            indices: list[Index] = [range(start // inner, stop // inner), *(range(size) for size in sizes[1:])]
+            return indices, range(stop - start)
+    if len(sizes) == 1 and all(map(regions.is_whole, wanted[1:], shape[1:])) and isinstance(wanted[0], range):
+        inner = math.prod(shape[1:])
+        if wanted[0].step == 1:
+            return [range(wanted[0].start * inner, wanted[0].stop * inner)], range(len(wanted[0]) * inner)
+    return None
 
 
 def _reinterpreted(value: Value, source: Value, region: Region) -> Step:
@@ -305,10 +324,15 @@ def _pad(value: Value, region: Region, known: Known) -> Step:
 @rule("tril triu")
 def _triangle(value: Value, region: Region, known: Known) -> Step:
     (source,), diagonal = value.node.values, value.node.arguments["diagonal"]
-    above = regions.positions(region[-1]) - regions.positions(region[-2])[:, None]
-    keep = above <= diagonal if value.node.name == "tril" else above >= diagonal
+    rows, columns = region[-2:]
+    is_lower = value.node.name == "tril"
+
+    def compute(piece: torch.Tensor) -> torch.Tensor:
+        above = regions.positions(columns) - regions.positions(rows)[:, None]
+        return torch.where(above <= diagonal if is_lower else above >= diagonal, piece, zero)
+
     zero = torch.zeros((), dtype=value.dtype)
-    return Step([(source, region)], lambda piece: torch.where(keep, piece, zero))
+    return Step([(source, region)], compute)
 
 
 @rule(" ".join(f"{name} {name}_like new_{name}" for name in ("zeros", "ones", "empty", "full")) + " empty_strided")
