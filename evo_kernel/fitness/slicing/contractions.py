@@ -20,7 +20,11 @@ def _product(value: Value, region: Region, known: Known) -> Step:
     *added, a, b = value.node.values
     *batch, rows, columns = region
     depth = a.shape[-1]
-    needs = [*((v, aligned(v, region)) for v in added), (a, (*batch, rows, range(depth))), (b, (*batch, range(depth), columns))]
+    needs = [
+        *((v, aligned(v, region)) for v in added),
+        (a, (*batch, rows, range(depth))),
+        (b, (*batch, range(depth), columns)),
+    ]
     return Step(needs, lambda *pieces: value.node.call(pieces), 2.0 * regions.count(region) * depth)
 
 
@@ -41,7 +45,9 @@ def _convolution(value: Value, region: Region, known: Known) -> Step:
         return _of_pictures(value, region)
     batch, channels, *places = region
     windows = [
-        _window(index, x.shape[2 + d], weight.shape[2 + d], *(arguments[n][d] for n in ("stride", "padding", "dilation")))
+        _window(
+            index, x.shape[2 + d], weight.shape[2 + d], *(arguments[n][d] for n in ("stride", "padding", "dilation"))
+        )
         for d, index in enumerate(places)
     ]
     pads = [amount for _, pad, _ in reversed(windows) for amount in pad]
@@ -50,7 +56,9 @@ def _convolution(value: Value, region: Region, known: Known) -> Step:
     def compute(piece: torch.Tensor, weights: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         padded = F.pad(piece, pads) if any(pads) else piece
         still = [0] * len(places)
-        made = torch.convolution(padded, weights, bias, arguments["stride"], still, arguments["dilation"], False, still, 1)
+        made = torch.convolution(
+            padded, weights, bias, arguments["stride"], still, arguments["dilation"], False, still, 1
+        )
         return regions.take(made, inside)
 
     area = math.prod(int(local.max()) + 1 for local in map(regions.positions, inside[2:]))
@@ -101,7 +109,11 @@ def _attention(value: Value, region: Region, known: Known) -> Step:
     places = regions.positions(rows)
     seen = range(min(k.shape[2], int(places.max()) + 1)) if is_causal else range(k.shape[2])
     wide = range(q.shape[3])
-    needs = [(q, (batch, heads, rows, wide)), (k, (batch, of_keys, seen, wide)), (v, (batch, of_keys, seen, range(v.shape[3])))]
+    needs = [
+        (q, (batch, heads, rows, wide)),
+        (k, (batch, of_keys, seen, wide)),
+        (v, (batch, of_keys, seen, range(v.shape[3]))),
+    ]
     needs += [(mask, aligned(mask, (batch, heads, rows, seen))) for mask in masks]
     hidden = regions.positions(seen) > places[:, None]
 

@@ -12,7 +12,8 @@ from evo_kernel.fitness.slicing import regions
 from evo_kernel.fitness.slicing.regions import Region
 
 SPARE = 4
-"""A region may have this many times the elements that are wanted of it: rather that than many regions."""
+"""A region may have this many times the elements that are wanted of it: rather that than more regions than `FEW`."""
+FEW = 8
 
 
 def cover(elements: torch.Tensor, shape: Sequence[int], limit: int, generator: np.random.Generator) -> list[Region]:
@@ -31,13 +32,15 @@ def _parted(coordinates: list[torch.Tensor], limit: int, generator: np.random.Ge
     """Elements by their coordinates, each once: cut along the dimension in which fewest places differ by the others."""
     along = [where.unique(return_inverse=True) for where in coordinates]
     amount = coordinates[0].numel() if coordinates else 1
-    if math.prod(unique.numel() for unique, _ in along) <= SPARE * amount:
+    around = math.prod(unique.numel() for unique, _ in along)
+    grouped = [] if around == amount else [_groups(coordinates, dim, *along[dim]) for dim in range(len(coordinates))]
+    counts = [int(labels.max()) + 1 for labels in grouped]
+    if not counts or (min(counts) > FEW and around <= SPARE * amount):
         return [tuple(regions.index_of(unique) for unique, _ in along)]
-    grouped = [_groups(coordinates, dim, *along[dim]) for dim in range(len(coordinates))]
-    dim = min(range(len(grouped)), key=lambda d: int(grouped[d].max()))
+    dim = counts.index(min(counts))
     unique, inverse = along[dim]
     labels, found = grouped[dim], []
-    for label in generator.permutation(int(labels.max()) + 1)[:limit].tolist():
+    for label in generator.permutation(counts[dim])[:limit].tolist():
         members = (labels == label).nonzero().flatten()
         of_first = inverse == members[0]
         rest = [where[of_first] for d, where in enumerate(coordinates) if d != dim]
@@ -46,9 +49,7 @@ def _parted(coordinates: list[torch.Tensor], limit: int, generator: np.random.Ge
     return found
 
 
-def _groups(
-    coordinates: Sequence[torch.Tensor], dim: int, unique: torch.Tensor, inverse: torch.Tensor
-) -> torch.Tensor:
+def _groups(coordinates: Sequence[torch.Tensor], dim: int, unique: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
     """For each place along a dimension the number of its group: those whose elements have the same other coordinates.
 
     Told apart by sums of hashes of 64 bits.

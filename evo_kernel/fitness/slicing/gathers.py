@@ -38,14 +38,18 @@ def _gather(value: Value, region: Region, known: Known) -> Step:
 def _index_select(value: Value, region: Region, known: Known) -> Step:
     source, index = value.node.values
     if not region:
-        return Step([(v, regions.everything(v.shape)) for v in value.node.values], lambda *pieces: value.node.call(pieces))
+        return Step(
+            [(v, regions.everything(v.shape)) for v in value.node.values], lambda *pieces: value.node.call(pieces)
+        )
     dim = normal(value.node.arguments["dim"], len(region))
     of_index = (region[dim],) if index.shape else ()
     if index.node.is_floating:
         needs = [(source, replaced(region, dim, range(source.shape[dim]))), (index, of_index)]
         return Step(needs, lambda piece, at: piece.index_select(dim, at))
     unique, local = known(index, of_index).flatten().unique(return_inverse=True)
-    return Step([(source, replaced(region, dim, regions.index_of(unique)))], lambda piece: piece.index_select(dim, local))
+    return Step(
+        [(source, replaced(region, dim, regions.index_of(unique)))], lambda piece: piece.index_select(dim, local)
+    )
 
 
 @rule("embedding")

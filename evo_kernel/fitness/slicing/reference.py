@@ -69,7 +69,7 @@ class SlicedReference:
     def fault(self) -> str:
         """Why only the whole reference can be had; empty where slices can. It is found out on the first call."""
         try:
-            if self._own.outputs and len(self._own.outputs) != len(self._double.outputs):
+            if len(self._own.outputs) != len(self._double.outputs):
                 return "it returns another number of outputs in float64"
         except NotSliceable as error:
             return str(error)
@@ -94,10 +94,11 @@ class SlicedReference:
     @cached_property
     def whole_seconds(self) -> float:
         """About what `expect` of the whole reference costs here. Raises NotSliceable where it cannot be told."""
-        return sum(
-            self.seconds(*(self._slicer.program(v, regions.everything(v.shape)) for v in both))
-            for both in zip(self._own.outputs, self._double.outputs, strict=True)
-        )
+        total = 0.0
+        for own, double in zip(self._own.outputs, self._double.outputs, strict=True):
+            whole = regions.everything(own.shape)
+            total += self.seconds(self._slicer.program(own, whole), self._slicer.program(double, whole))
+        return total
 
     def sample(self, elements: Sequence[torch.Tensor], seconds: float, generator: np.random.Generator) -> Sample:
         """As many of these elements as `expect` can have within this time, chosen at random.
@@ -147,6 +148,10 @@ class SlicedReference:
             self._double.outputs[output], region
         )
 
+    @property
+    def outputs(self) -> int:
+        return len(self._own.outputs)
+
     def shape(self, output: int) -> tuple[int, ...]:
         return self._own.outputs[output].shape
 
@@ -167,9 +172,7 @@ class _Sampling:
 
     def of(self, elements: Sequence[torch.Tensor]) -> Sample:
         shapes = [self._reference.shape(output) for output in range(len(elements))]
-        waiting = [
-            cover(asked, shape, REGIONS, self._generator) for asked, shape in zip(elements, shapes, strict=True)
-        ]
+        waiting = [cover(asked, shape, REGIONS, self._generator) for asked, shape in zip(elements, shapes, strict=True)]
         faults = [""] * len(elements)
         is_first = True
         while any(waiting) and self._left > 0:
@@ -257,4 +260,4 @@ def _meta(value: Input) -> Input:
 def _same_integers(one: Input, other: Input) -> bool:
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         return one.is_floating_point() or torch.equal(one, other)
-    return one == other
+    return not isinstance(one, torch.Tensor) and one == other

@@ -7,24 +7,25 @@ What has no rule needs all of its arguments.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from evo_kernel.fitness.slicing import contractions, gathers, regions, views  # noqa: F401  their rules
 from evo_kernel.fitness.slicing.regions import Region
-from evo_kernel.fitness.slicing.step import RULES, Known, Step, listed, normal, widened
+from evo_kernel.fitness.slicing.step import RULES, Known, Step, listed, widened
 from evo_kernel.fitness.slicing.tracing import Node, Value
 
 Map = Mapping[int, int]
 """Dimension of the result → dimension of an argument."""
 
-_ALONG = frozenset("""
+_ALONG_NAMES = """
     sum mean prod amax amin any all argmax argmin logsumexp var std var_mean std_mean linalg_vector_norm norm nansum
     max min median nanmedian mode kthvalue count_nonzero topk sort cumsum cumprod cummax cummin logcumsumexp flip roll
     _softmax _log_softmax _safe_softmax _softmax_backward_data _log_softmax_backward_data glu aminmax
-""".split())
+"""
+_ALONG = frozenset(_ALONG_NAMES.split())
 """Operations along the dimensions that their `dim` or `dims` names."""
 _TRAILING = {
     2: """linalg_inv_ex linalg_cholesky_ex cholesky _linalg_det linalg_lu _linalg_svd _linalg_eigh linalg_qr
@@ -38,9 +39,10 @@ _TRAILING = {
 }  # fmt: skip
 _LEADING = {name: count for count, names in _TRAILING.items() for name in names.split()}
 """How many last dimensions operations take as one thing; they do the same for every place along those before."""
-_ALIGNED = frozenset("_to_copy clone detach alias lift_fresh lift_fresh_copy copy fill where masked_fill".split())
+_ALIGNED_NAMES = "_to_copy clone detach alias lift_fresh lift_fresh_copy copy fill where masked_fill"
+_ALIGNED = frozenset(_ALIGNED_NAMES.split())
 """Operations by element that PyTorch does not mark as such."""
-_NORMS = frozenset("native_layer_norm _fused_rms_norm".split())
+_NORMS = frozenset(["native_layer_norm", "_fused_rms_norm"])
 
 
 def is_known(func: Any) -> bool:
@@ -111,7 +113,7 @@ def _outside(value: Value, argument: Value, dims: Sequence[int]) -> Map:
 
 
 def _is_by_element(func: Any) -> bool:
-    return torch.Tag.pointwise in func.tags or func._schema.name.removeprefix("aten::") in _ALIGNED
+    return bool(torch.Tag.pointwise in func.tags) or func._schema.name.removeprefix("aten::") in _ALIGNED
 
 
 def _flops(value: Value) -> float:

@@ -17,6 +17,9 @@ from torch._decomp import decomposition_table
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+functionalization: Any = torch
+"""PyTorch exports none of what its own tracers use for it."""
+
 
 class NotSliceable(Exception):
     """The reference cannot be evaluated by slices; the message says why."""
@@ -65,7 +68,9 @@ class Node:
     def arguments(self) -> dict[str, Any]:
         """Arguments by their names in the schema, defaults filled in; `Value` in place of tensors."""
         named = {parameter.name: parameter.default_value for parameter in self.func._schema.arguments}
-        named |= {parameter.name: given for parameter, given in zip(self.func._schema.arguments, self.args, strict=False)}
+        named |= {
+            parameter.name: given for parameter, given in zip(self.func._schema.arguments, self.args, strict=False)
+        }
         return {**named, **self.kwargs}
 
     def call(self, pieces: Sequence[torch.Tensor]) -> Any:
@@ -88,14 +93,14 @@ class Lazy(torch.Tensor):
     value: Value
     blank: torch.Tensor  # of the same shape, strides and dtype, on the device "meta"
     tracer: Tracer
-    is_shared: bool  # whether other tensors may be views of the same memory
+    has_views: bool  # whether other tensors may be views of the same memory
 
     @staticmethod
-    def __new__(cls, value: Value, blank: torch.Tensor, tracer: Tracer, is_shared: bool = False) -> Lazy:
-        made = torch.Tensor._make_wrapper_subclass(  # pyright: ignore[reportAttributeAccessIssue]
-            cls, blank.shape, strides=blank.stride(), dtype=blank.dtype, device="cpu"
+    def __new__(cls: type[Lazy], value: Value, blank: torch.Tensor, tracer: Tracer, has_views: bool = False) -> Lazy:
+        made = torch.Tensor._make_wrapper_subclass(
+            cls, blank.shape, strides=blank.stride(), dtype=blank.dtype, device=torch.device("cpu")
         )
-        made.value, made.blank, made.tracer, made.is_shared = value, blank, tracer, is_shared
+        made.value, made.blank, made.tracer, made.has_views = value, blank, tracer, has_views
         return made
 
     def __repr__(self, *, tensor_contents: object = None) -> str:
@@ -141,12 +146,12 @@ def _functional(function: Callable[..., Sequence[torch.Tensor]], given: Sequence
 
     As torch.func.functionalize does it, but that refuses references that ask for gradients.
     """
-    wrapped = [torch._to_functional_tensor(value) if isinstance(value, Lazy) else value for value in given]
-    torch._enable_functionalization(reapply_views=True)
+    wrapped = [functionalization._to_functional_tensor(value) if isinstance(value, Lazy) else value for value in given]
+    functionalization._enable_functionalization(reapply_views=True)
     try:
         results = [_unwrapped(result) for result in function(*wrapped)]
     finally:
-        torch._disable_functionalization()
+        functionalization._disable_functionalization()
     for value, before in zip(wrapped, given, strict=True):
         if isinstance(before, Lazy) and _unwrapped(value) is not before:
             raise NotSliceable("it changes its input")
@@ -154,9 +159,9 @@ def _functional(function: Callable[..., Sequence[torch.Tensor]], given: Sequence
 
 
 def _unwrapped(tensor: torch.Tensor) -> torch.Tensor:
-    if torch._is_functional_tensor(tensor):
-        torch._sync(tensor)
-        return torch._from_functional_tensor(tensor)
+    if functionalization._is_functional_tensor(tensor):
+        functionalization._sync(tensor)
+        return functionalization._from_functional_tensor(tensor)
     return tensor
 
 
@@ -189,7 +194,7 @@ class Tracer(TorchDispatchMode):
             return value
         blank = _blank(value)
         node = Node(results=_results([blank]), input=number, is_floating=_is_floating(value))
-        return Lazy(Value(node, 0), blank, self, is_shared=True)
+        return Lazy(Value(node, 0), blank, self, True)
 
     def read(self, tensor: torch.Tensor) -> torch.Tensor:
         """The values of a tensor that depends on integer inputs alone."""
@@ -236,7 +241,7 @@ class Tracer(TorchDispatchMode):
         target = args[0] if args else None
         found = getattr(torch.ops.aten, func._schema.name.removeprefix("aten::").removesuffix("_"), None)
         functional = getattr(found, func._overloadname, None)
-        if not isinstance(target, Lazy) or target.is_shared or functional is None or functional._schema.is_mutable:
+        if not isinstance(target, Lazy) or target.has_views or functional is None or functional._schema.is_mutable:
             raise NotSliceable(f"it changes its input, or a tensor of another module, by {func}")
         result = self.__torch_dispatch__(functional, (), args, kwargs)
         if result.dtype != target.dtype or result.shape != target.shape:
@@ -252,7 +257,7 @@ class Tracer(TorchDispatchMode):
         return _mapped(made, torch.Tensor, self._wrapped)
 
     def _wrapped(self, value: torch.Tensor) -> Lazy:
-        return Lazy(self.constant(value), _blank(value), self, is_shared=True)
+        return Lazy(self.constant(value), _blank(value), self, True)
 
     def _kept(self, tensor: torch.Tensor) -> Value:
         return tensor.value if isinstance(tensor, Lazy) else self.constant(tensor)
@@ -261,10 +266,10 @@ class Tracer(TorchDispatchMode):
 @cache
 def _steps(func: Any) -> Callable[..., Any] | None:
     """How PyTorch takes an operation apart, where it does so into operations of the same kind."""
-    if func._can_decompose():
-        return func.decompose
     found = decomposition_table.get(func)
-    return found if found is not None and found.__module__.startswith("torch._decomp") else None
+    if found is not None and found.__module__.startswith("torch._decomp"):
+        return found
+    return func.decompose if func._can_decompose() else None
 
 
 def _results(parts: Sequence[Any]) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
@@ -287,7 +292,7 @@ def _blank(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _share(tensor: Lazy) -> None:
-    tensor.is_shared = True
+    tensor.has_views = True
 
 
 def _mapped(given: Any, kind: type, change: Callable[[Any], Any]) -> Any:

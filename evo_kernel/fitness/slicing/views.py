@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -67,9 +68,7 @@ def _through(sizes: Sequence[int], wanted: Sequence[Index], shape: Sequence[int]
     return [regions.index_of(unique) for unique, _ in found], regions.index_of(places)
 
 
-def _merged(
-    sizes: Sequence[int], wanted: Sequence[Index], shape: Sequence[int]
-) -> tuple[list[Index], Index] | None:
+def _merged(sizes: Sequence[int], wanted: Sequence[Index], shape: Sequence[int]) -> tuple[list[Index], Index] | None:
     """The same where one dimension, and others whole or of one, become another number of them: no look at elements."""
     if len(wanted) == 1 and isinstance(wanted[0], range) and wanted[0].step == 1 and sizes:  # one is cut into several
         inner = math.prod(sizes[1:])
@@ -148,7 +147,7 @@ def _slice(value: Value, region: Region, known: Known) -> Step:
     return _moved(source, region, dim, _sliced(arguments, source.shape[dim]))
 
 
-def _sliced(arguments: dict[str, object], size: int) -> range:
+def _sliced(arguments: Mapping[str, Any], size: int) -> range:
     return range(size)[slice(arguments["start"], arguments["end"], arguments["step"])]
 
 
