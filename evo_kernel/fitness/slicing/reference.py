@@ -24,6 +24,8 @@ from evo_kernel.tasks.task import Input, Task, as_float64
 REGIONS = 64
 """At most so many of an output: each costs its own run of a program."""
 _INSTRUCTION_S = 20e-6
+_ELEMENT_S = 2e-9  # at least, of a result too large for a cache
+_READ = 4.0  # an input's element is copied, widened and moved
 _ROUNDED = 2.0  # what an evaluation with rounding costs, in evaluations without
 _OWN = 0.5  # what one in the task's own dtypes costs
 
@@ -110,26 +112,26 @@ class SlicedReference:
             raise NotSliceable(self.fault)
         if len(elements) != len(self._own.outputs):
             raise ValueError(f"elements of {len(elements)} outputs, where there are {len(self._own.outputs)}")
-        return _Sampling(self, seconds, generator).of(elements)
+        rising = [torch.from_numpy(np.unique(asked.numpy())) for asked in elements]
+        return _Sampling(self, seconds, generator).of(rising)
 
     def expect(self, sample: Sample) -> tuple[Expected, ...]:
         """What `expect` says of these elements; per output tensors of one dimension, in the sample's order."""
+        return tuple(self._expected(output, sample) for output in range(self.outputs))
+
+    def _expected(self, output: int, sample: Sample) -> Expected:
+        """Of one output: how often the reference runs depends on how many elements there are."""
+        parts = [part for part in sample.parts if part.output == output]
         floating = [v for v in self._inputs if isinstance(v, torch.Tensor) and v.is_floating_point()]
 
         def run(change: Change) -> list[torch.Tensor]:
             made = change(floating[0].new_empty(0)) if floating else None
             is_own = not isinstance(made, torch.Tensor) or made.dtype == floating[0].dtype
-            found: list[list[torch.Tensor]] = [[] for _ in sample.elements]
-            for part in sample.parts:
-                program = part.own if is_own else part.double
-                found[part.output].append(self._run(program, change).flatten()[part.kept])
-            graph = self._own if is_own else self._double
-            return [
-                torch.cat(parts) if parts else torch.empty(0, dtype=value.dtype)
-                for parts, value in zip(found, graph.outputs, strict=True)
-            ]
+            dtype = (self._own if is_own else self._double).outputs[output].dtype
+            found = [self._run(part.own if is_own else part.double, change).flatten()[part.kept] for part in parts]
+            return [torch.cat(found) if found else torch.empty(0, dtype=dtype)]
 
-        return expect_by(run, self._inputs, self._task.tolerance.precision)
+        return expect_by(run, self._inputs, self._task.tolerance.precision)[0]
 
     def _run(self, program: Program, change: Change) -> torch.Tensor:
         pieces = {}
@@ -200,35 +202,48 @@ class _Sampling:
 
     def _add(self, output: int, region: Region, asked: torch.Tensor, allowed: float) -> str:
         """Take the region, or as large a part of it as is allowed, into the sample; else say why not."""
-        began, before, cost = time.perf_counter(), math.inf, math.inf
+        began, before = time.perf_counter(), math.inf
+        known = sum(part.elements.numel() for part in self._parts if part.output == output)
         while True:
             own, double = self._reference.programs(output, region)
-            cost = self._reference.seconds(own, double)
+            few = known + regions.count(region) < RECIPE.many_outputs
+            cost = self._reference.seconds(own, double, few)
             if cost <= allowed:
                 break
             if regions.count(region) == 1 or cost > 0.9 * before:
                 self._left -= time.perf_counter() - began
-                return f"{regions.count(region)} elements would take {cost:.1f} s"
-            before, region = cost, self._smaller(region)
+                return f"{regions.count(region)} of its elements would take {cost:.2g} s"
+            before, region = cost, self._smaller(region, allowed / cost)
         numbers = regions.flat_of(region, self._reference.shape(output))
-        kept = torch.isin(numbers, asked).nonzero().flatten()
+        kept = _found(numbers, asked)
         self._parts.append(_Part(output, numbers[kept], kept, own, double))
         self._left -= cost + time.perf_counter() - began
         return ""
 
-    def _smaller(self, region: Region) -> Region:
-        """A quarter of every index set, chosen at random."""
+    def _smaller(self, region: Region, share: float) -> Region:
+        """About this share of the region, at random: the same share of every index set."""
+        longer = sum(len(index) > 1 for index in region)
+        each = min(0.7, max(0.1, 0.9 * share ** (1 / max(1, longer))))
         parts = (
-            np.sort(self._generator.permutation(len(index))[: max(1, len(index) // 4)]).tolist() for index in region
+            np.sort(self._generator.permutation(len(index))[: max(1, int(each * len(index)))]).tolist()
+            for index in region
         )
         return tuple(regions.chosen(index, regions.index_of(part)) for index, part in zip(region, parts, strict=True))
+
+
+def _found(numbers: torch.Tensor, among: torch.Tensor) -> torch.Tensor:
+    """Places of numbers that are among others, which rise. By numpy, which waits for no other threads."""
+    places = np.searchsorted(among.numpy(), numbers.numpy()).clip(max=among.numel() - 1)
+    return torch.from_numpy(np.flatnonzero(among.numpy()[places] == numbers.numpy()))
 
 
 def _run_seconds(program: Program, cost: float) -> float:
     """`cost`: of this dtype, in that of float64."""
     product, element = _rates()
     read = sum(map(regions.count, program.reads.values()))
-    return cost * (program.flops * product + (program.elements + 2 * read) * element) + len(program) * _INSTRUCTION_S
+    return (
+        cost * (program.flops * product + (program.elements + _READ * read) * element) + len(program) * _INSTRUCTION_S
+    )
 
 
 @cache
@@ -237,7 +252,7 @@ def _rates() -> tuple[float, float]:
     side, amount = 256, 1 << 14  # so few elements are one core's work, and stay in its cache
     square, line = torch.ones(side, side).double(), torch.rand(amount).double()
     product, exponential, sums = (_shortest(run) for run in (lambda: square @ square, line.exp, lambda: line + line))
-    return product / (2.0 * side**3), max(1e-9, (exponential + 3 * sums) / (4 * amount))
+    return product / (2.0 * side**3), max(_ELEMENT_S, (exponential + 3 * sums) / (4 * amount))
 
 
 def _shortest(run: Callable[[], object]) -> float:
