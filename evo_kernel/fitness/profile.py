@@ -11,7 +11,7 @@ from evo_kernel.fitness.bound import bound, light_us
 from evo_kernel.fitness.ceilings import Ceilings
 from evo_kernel.fitness.counters import Counters
 from evo_kernel.fitness.features import data_path, schedule, tensor_core
-from evo_kernel.fitness.interpreting.traffic import LaunchTraffic
+from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic
 from evo_kernel.fitness.model import modeled_time
 from evo_kernel.fitness.plan import CompiledPlan, Launch, Node
 from evo_kernel.fitness.targets import Target, occupancy

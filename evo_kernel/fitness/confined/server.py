@@ -36,7 +36,7 @@ ROLES = {
         ("torch", "triton", "torch._subclasses.fake_tensor", "triton.experimental.gluon"),
     ),
     "compile": ("evo_kernel.fitness.compiling.child", ("triton", "triton.compiler", "triton.experimental.gluon")),
-    "interpret": ("evo_kernel.fitness.interpreting.child", ("torch", "triton")),
+    "execute": ("evo_kernel.fitness.ir.child", ("torch",)),
 }
 
 
@@ -183,7 +183,8 @@ def _child(folder: str, module: str, limits: guards.Limits, around: Namespaces, 
         _confine(folder, limits, around)
         with open(os.path.join(folder, REQUEST), "rb") as file:
             request = json.loads(file.read())
-        data = json.dumps(sys.modules[module].handle(request, os.getcwd())).encode()
+        made = sys.modules[module].handle(request, os.getcwd())
+        data = made if isinstance(made, bytes) else json.dumps(made).encode()
         if len(data) > limits.answer_bytes:
             raise OSError(errno.EFBIG, "the answer is too long")
         _write(answer, data)

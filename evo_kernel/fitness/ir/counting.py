@@ -34,7 +34,9 @@ class Counter:
 
     def __init__(self, memory: Memory, programs: int, footprints: bool) -> None:
         self._memory, self._footprints = memory, footprints
-        self.by_program: defaultdict[str, torch.Tensor] = defaultdict(lambda: torch.zeros(programs, dtype=torch.float64))
+        self.by_program: defaultdict[str, torch.Tensor] = defaultdict(
+            lambda: torch.zeros(programs, dtype=torch.float64)
+        )
         self.elements: defaultdict[str, float] = defaultdict(float)  # of all programs together
         self.intervals: defaultdict[tuple[str, int], list[tuple[torch.Tensor, ...]]] = defaultdict(list)
         self.kept = 0
@@ -51,7 +53,9 @@ class Counter:
             return
         count = float(result.elements * programs.numel())
         if operation.name in ("tt.reduce", "tt.scan"):
-            self.elements["reduce"] += float(operation.types[0].elements * programs.numel()) if operation.types else count
+            self.elements["reduce"] += (
+                float(operation.types[0].elements * programs.numel()) if operation.types else count
+            )
         elif operation.name in ("arith.divf", "tt.precise_divf"):
             self.elements["mufu"] += count
             self.elements["fp"] += 7 * count  # what a division takes besides its reciprocal

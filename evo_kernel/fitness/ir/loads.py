@@ -533,7 +533,9 @@ def _atomic(
     before = torch.zeros(lanes.addresses.numel(), dtype=type_.dtype)
     undefined = torch.zeros(lanes.addresses.numel(), dtype=torch.bool)
     if machine.skips_floats and any(value.is_nothing for value in values):
-        lanes.by_buffer(machine.memory, item)  # which checks the addresses
+        for buffer, places, _ in lanes.by_buffer(machine.memory, item):
+            shadow = buffer.shadow("writer", item)
+            shadow[_unit_places(places, item, buffer.unit(item))] = MANY
         machine.synchronised[frame.programs] = True
         return nothing(type_)
     for buffer, places, chosen in lanes.by_buffer(machine.memory, item):

@@ -51,6 +51,7 @@ class Buffer:
         self.writer: torch.Tensor | None = None
         self.reader: torch.Tensor | None = None
         self.track_reads = False
+        self.changed = False  # a launch stored something here
 
     @property
     def data(self) -> torch.Tensor:
@@ -59,6 +60,7 @@ class Buffer:
 
     def begin_launch(self, tracks_reads: bool) -> None:
         """Forget who wrote and read; what is defined stays so."""
+        self.changed = self.changed or self.writer is not None
         self.writer = self.reader = None
         self.track_reads = tracks_reads
 

@@ -22,7 +22,7 @@ from evo_kernel.fitness.ir.launch_traffic import LINE_BYTES, SECTOR_BYTES, WAVE_
 from evo_kernel.fitness.ir.memory import PADDING, Memory, scattered
 from evo_kernel.fitness.ir.parse import Module, Operation
 from evo_kernel.fitness.ir.types import Type
-from evo_kernel.fitness.plan import Launch
+from evo_kernel.fitness.plan import Launch, Plan, View
 
 FEW, SIDE_BY_SIDE = 8, 8
 """Programs all over a launch, and next to each other, of which every address is looked at."""
@@ -40,10 +40,10 @@ class Counted:
     finding: Finding | None = None
 
 
-def count(module: Module, node: Launch, memory: Memory, deadline: float, seed: int = 0) -> Counted:
+def count(module: Module, node: Launch, memory: Memory, deadline: float, complete: bool, seed: int = 0) -> Counted:
     """Traffic of a launch. The same arguments and memory give the same answer, unless time runs short.
 
-    Raises Unsupported, IRError, OutOfTime.
+    `complete`: floating-point data is in memory too, and used where addresses depend on it. Raises Unsupported, IRError, OutOfTime.
     """
     traits, total = traits_of(module), math.prod(node.grid)
     generator = torch.Generator().manual_seed(seed)
@@ -52,7 +52,7 @@ def count(module: Module, node: Launch, memory: Memory, deadline: float, seed: i
     few = torch.unique(torch.cat([torch.tensor([0, total - 1]), torch.randint(total, (FEW,), generator=generator)]))
     sample = torch.unique(torch.cat([few, window]))
     near = Counter(memory, total, footprints=True)
-    found, skips = _walk(module, node, memory, sample, near, traits, deadline)
+    found, skips = _walk(module, node, memory, sample, near, traits, deadline, complete)
     if found.finding is not None:
         return Counted(None, found.finding)
     ids = torch.arange(total)
@@ -62,7 +62,9 @@ def count(module: Module, node: Launch, memory: Memory, deadline: float, seed: i
     if skips and total > sample.numel():
         whole = Counter(memory, total, footprints=False)
         try:
-            found, _ = _walk(module, node, memory, ids, whole, traits, min(deadline, time.monotonic() + COUNT_S))
+            found, _ = _walk(
+                module, node, memory, ids, whole, traits, min(deadline, time.monotonic() + COUNT_S), complete
+            )
             if found.finding is not None:
                 return Counted(None, found.finding)
             everyone, counted = whole, ids
@@ -73,16 +75,19 @@ def count(module: Module, node: Launch, memory: Memory, deadline: float, seed: i
 
 def _walk(
     module: Module, node: Launch, memory: Memory, programs: torch.Tensor, counter: Counter, traits: Traits,
-    deadline: float,
+    deadline: float, complete: bool,
 ) -> tuple[Launched, bool]:  # fmt: skip
     """Run programs without their floating-point data; with it, where addresses depend on it."""
-    for skips in (True, False):
+    for skips in (True, False) if complete else (True,):
         found = launch(
             module, node.grid, node.args, memory, programs=programs, deadline=deadline, observer=counter,
             skips_floats=skips, traits=traits,
         )  # fmt: skip
+        counter.end_round(programs)
         if found.finding is None or not skips or found.finding.kind != "undefined":
             return found, skips
+        if not complete:
+            return found, True
         counter.__init__(memory, math.prod(node.grid), counter._footprints)
     raise AssertionError("unreachable")
 
@@ -212,18 +217,132 @@ def _padded(wanted: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.pad(wanted, (PADDING, PADDING))
 
 
-def programs_for(
-    modules: Sequence[Module], nodes: Sequence[Launch], memory: Memory, wanted: dict[int, torch.Tensor], deadline: float,
-    run: Callable[[Module, Launch, Seeker, torch.Tensor | None], Launched],
-) -> list[torch.Tensor]:  # fmt: skip
-    """For each launch the programs that wanted bytes come from; `wanted` grows by what they read."""
-    chosen: list[torch.Tensor] = []
-    for module, node in zip(reversed(modules), reversed(nodes), strict=True):
-        seeker = Seeker(memory, math.prod(node.grid), wanted)
-        run(module, node, seeker, None)
-        programs = seeker.found.nonzero().squeeze(1)
-        if programs.numel() and len(nodes) > 1:
-            seeker.marks = True
-            run(module, node, seeker, programs)
-        chosen.append(programs)
-    return chosen[::-1]
+class Part:
+    """A look at a part of a plan: a survey of all launches without floating-point data, then some programs in earnest."""
+
+    def __init__(
+        self, plan: Plan, modules: Sequence[Module], memory: Memory, deadline: float, generator: torch.Generator,
+        elements: int,
+    ) -> None:  # fmt: skip
+        self._plan, self._deadline, self._generator, self._elements = plan, deadline, generator, elements
+        self._launches = plan.launches
+        self._modules = [modules[node.kernel] for node in self._launches]
+        self._memory = memory
+        self._chosen: list[torch.Tensor] | None = None
+        self._conflicts: list[tuple[int, int]] = []
+        self._stored: dict[int, torch.Tensor] = {}
+        self._wanted_elements: list[torch.Tensor] = []
+        self.unwritten = [0] * len(plan.outputs)  # elements that no launch writes
+
+    def survey(self, number: int, module: Module, node: Launch) -> Launched:
+        """Every launch, for `run_nodes`; after the last one programs are chosen."""
+        found = self._skipping(module, node, self._memory, None, None)
+        self._conflicts += found.conflicts
+        for buffer, marks in self._touched().items():
+            self._stored[buffer] = self._stored[buffer] | marks if buffer in self._stored else marks
+        if found.finding is None and number == len(self._launches) - 1:
+            self.unwritten = [self._unwritten(view) for view in self._plan.outputs]
+            self._chosen = self._choose()
+        return found
+
+    def _touched(self) -> dict[int, torch.Tensor]:
+        """A boolean for each byte that the launch stored, by buffer."""
+        made = {}
+        for number, buffer in enumerate(self._memory.buffers):
+            if buffer.writer is not None:
+                marks = (buffer.writer != 0).repeat_interleave(buffer.unit(1 << 30))
+                made[number] = marks[PADDING : PADDING + buffer.size]
+        return made
+
+    def _unwritten(self, view: View) -> int:
+        stored, defined = self._stored.get(view.buffer), self._memory.buffers[view.buffer].defined_bytes()
+        if defined is None:
+            return 0
+        marks = defined if stored is None else stored | defined
+        return view.elements - int(_elements(marks, view).sum())
+
+    def run(self, memory: Memory) -> Callable[[int, Module, Launch], Launched]:
+        """The chosen programs of each launch, for `run_nodes`."""
+
+        def launched(number: int, module: Module, node: Launch) -> Launched:
+            assert self._chosen is not None
+            programs = self._chosen[number]
+            if not programs.numel():
+                return Launched(math.prod(node.grid), 0)
+            return launch(module, node.grid, node.args, memory, programs=programs, deadline=self._deadline, seed=number)
+
+        return launched
+
+    def written(self, output: int) -> torch.Tensor:
+        """Numbers (in row-major order) of the elements of an output that the chosen programs had to write."""
+        return self._wanted_elements[output]
+
+    def _skipping(
+        self, module: Module, node: Launch, memory: Memory, observer: Seeker | None, programs: torch.Tensor | None
+    ) -> Launched:
+        return launch(
+            module, node.grid, node.args, memory, programs=programs, deadline=self._deadline, observer=observer,
+            skips_floats=True,
+        )  # fmt: skip
+
+    def _choose(self) -> list[torch.Tensor]:
+        """Programs of each launch from which random elements of the outputs come; see the module."""
+        wanted: dict[int, torch.Tensor] = {
+            number: torch.zeros(buffer.bytes, dtype=torch.bool)
+            for number, buffer in enumerate(self._plan.buffers)
+            if buffer.kind == "scratch"
+        }
+        for view in self._plan.outputs:
+            self._draw(view, wanted)
+        for buffer, place in self._conflicts:
+            if buffer in wanted:
+                wanted[buffer][place] = True
+        chosen: list[torch.Tensor] = []
+        for module, node in zip(reversed(self._modules), reversed(self._launches), strict=True):
+            seeker = Seeker(self._memory, math.prod(node.grid), wanted)
+            self._skipping(module, node, self._memory, seeker, None)
+            programs = seeker.found.nonzero().squeeze(1)
+            if programs.numel() and len(self._launches) > 1:
+                seeker.marks = True
+                self._skipping(module, node, self._memory, seeker, programs)
+            chosen.append(programs)
+        self._wanted_elements = self._reached(chosen[::-1])
+        return chosen[::-1]
+
+    def _draw(self, view: View, wanted: dict[int, torch.Tensor]) -> None:
+        if view.buffer not in wanted or not view.elements:
+            return
+        numbers = torch.randint(view.elements, (self._elements,), generator=self._generator)
+        numbers = torch.cat([numbers, torch.tensor([view.elements - 1])])
+        for number in numbers.tolist():
+            offset, rest = view.offset, number
+            for size, stride in zip(reversed(view.shape), reversed(view.strides), strict=True):
+                offset, rest = offset + rest % size * stride, rest // size
+            first = offset * view.item_bytes
+            wanted[view.buffer][first : first + view.item_bytes] = True
+
+    def _reached(self, chosen: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Elements of each output that the chosen programs store, by a run of the last launches without data."""
+        for buffer in self._memory.buffers:
+            buffer.writer = None
+        touched: dict[int, torch.Tensor] = {}
+        for module, node, programs in zip(self._modules, self._launches, chosen, strict=True):
+            if programs.numel():
+                self._skipping(module, node, self._memory, None, programs)
+                for number, marks in self._touched().items():
+                    touched[number] = touched[number] | marks if number in touched else marks
+        made = []
+        for view in self._plan.outputs:
+            marks = touched.get(view.buffer)
+            if marks is None or not view.elements:
+                made.append(torch.zeros(0, dtype=torch.int64))
+                continue
+            made.append(_elements(marks, view).reshape(-1).nonzero().squeeze(1))
+        return made
+
+
+def _elements(marks: torch.Tensor, view: View) -> torch.Tensor:
+    """Of marks of bytes those of a view's elements, in its shape."""
+    item = view.item_bytes
+    first = marks[: marks.numel() // item * item].reshape(-1, item)[:, 0]
+    return first.as_strided(view.shape, [s * item for s in view.strides], first.storage_offset() + view.offset * item)
