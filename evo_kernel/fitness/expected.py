@@ -92,6 +92,7 @@ def expect_by(
         except TaskError:  # it has run on the same inputs twice: what fails is our looking on, which it may forbid
             continue
         _note(found, rounded)
+        del rounded
     positive = run(_positive)
     return tuple(
         estimate.expected(part, length=length, recipe=recipe) for estimate, part in zip(found, positive, strict=True)
