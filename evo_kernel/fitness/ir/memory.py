@@ -51,7 +51,7 @@ class Buffer:
         self.writer: torch.Tensor | None = None
         self.reader: torch.Tensor | None = None
         self.track_reads = False
-        self.changed = False  # a launch stored something here
+        self.changed = False  # something may have stored here
 
     @property
     def data(self) -> torch.Tensor:
