@@ -13,6 +13,7 @@ from cuda.bindings import driver  # pyright: ignore[reportMissingImports]
 
 from evo_kernel.fitness.plan import CompiledPlan
 from evo_kernel.fitness.runners.clock import Replay
+from evo_kernel.fitness.runners.cuda_clearing import Clearing
 from evo_kernel.fitness.runners.cuda_driver import Arena, CudaFault, Launcher, PlanFault, ok
 from evo_kernel.fitness.runners.nvml import GpuState, Nvml
 from evo_kernel.fitness.timing import TIMING
@@ -33,6 +34,7 @@ class CudaDevice:
         properties = torch.cuda.get_device_properties(0)
         self.l2_bytes = int(properties.L2_cache_size)
         self._flush = torch.zeros(int(self.l2_bytes * TIMING.flush_bytes_of_l2), dtype=torch.uint8, device="cuda")
+        self._clearing = Clearing()
         self._side = torch.cuda.Stream()
         self._events: list[torch.cuda.Event] = []
         self._used = 0
@@ -42,7 +44,7 @@ class CudaDevice:
             ok(driver.cuCtxSetLimit(driver.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 0))
 
     def launcher(self, plan: CompiledPlan) -> Launcher:
-        return Launcher(plan)
+        return Launcher(plan, self.clear)
 
     def arena(self, plan: CompiledPlan) -> Arena:
         return Arena(plan)
@@ -82,8 +84,16 @@ class CudaDevice:
         torch.cuda.synchronize()
         self._used = 0
 
-    def flush(self) -> None:
+    def clear(self, local_bytes: int = 0) -> None:
+        """The L2 comes last: a kernel that follows finds it, and the split of L1 and shared memory, as ever."""
+        self._clearing.sms()
+        if local_bytes:
+            self._clearing.local(local_bytes)
         self._flush.zero_()
+
+    def unpin(self) -> None:
+        with contextlib.suppress(CudaFault):  # where nothing can be kept there is nothing to give up
+            ok(driver.cuCtxResetPersistingL2Cache())
 
     def mark(self) -> torch.cuda.Event:
         """An event of a ring that starts anew with each synchronisation."""
