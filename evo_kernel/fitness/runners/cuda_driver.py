@@ -96,7 +96,7 @@ class Launcher:
     def _prepare(self, plan: CompiledPlan, limits: bounds.DeviceLimits) -> None:
         for binary in plan.binaries:
             self._loaded.append(_load(binary))
-        self._local_bytes = max((_local_bytes(loaded.function) for loaded in self._loaded), default=0)
+        self._local_bytes = max(map(_local_bytes, self._loaded), default=0)
         nodes = plan.plan.nodes
         launches = [index for index, node in enumerate(nodes) if isinstance(node, Launch)]
         self._numbers = {index: number for number, index in enumerate(launches)}  # of launches, by place among nodes
@@ -193,10 +193,10 @@ def _attributes(binary: Binary) -> list[Any]:
     return found
 
 
-def _local_bytes(function: Any) -> int:
+def _local_bytes(loaded: _Loaded) -> int:
     """What a thread of a kernel may address of its local memory: its frame, and the stack of what it calls."""
-    kinds = cuda.CUfunction_attribute
-    frame = int(ok(cuda.cuFuncGetAttribute(kinds.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, function)))
+    kind = cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES
+    frame = max(int(ok(cuda.cuFuncGetAttribute(kind, loaded.function))), loaded.binary.spill_bytes)
     return frame + int(ok(cuda.cuCtxGetLimit(cuda.CUlimit.CU_LIMIT_STACK_SIZE))) if frame else 0
 
 
