@@ -72,6 +72,10 @@ class PlanRefused(Exception):
     pass
 
 
+def memory(size: int) -> torch.Tensor:
+    return torch.empty(size, dtype=torch.uint8)
+
+
 class FakeLauncher:
     def __init__(self, device: FakeDevice, plan: CompiledPlan) -> None:
         self.device, self.plan = device, plan
@@ -157,7 +161,7 @@ class FakeDevice:
         return FakeLauncher(self, plan)
 
     def arena(self, plan: CompiledPlan) -> Arena:
-        return Arena(plan, self.name)
+        return Arena(plan, memory)
 
     def capture(self, work: Callable[[], Any], rehearse: bool = False) -> Callable[[], Any]:
         if rehearse:

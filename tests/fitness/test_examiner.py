@@ -21,7 +21,7 @@ from evo_kernel.fitness.targets import target_for
 from evo_kernel.fitness.timing import CLAIM, TIMING, summarise
 from evo_kernel.fitness.vault import SMALL_BYTES, Vault
 from evo_kernel.types import CheckResult, Status
-from tests.fitness.fake_gpu import SETTINGS, FakeDevice, plan, task_in, timed
+from tests.fitness.fake_gpu import SETTINGS, FakeDevice, memory, plan, task_in, timed
 
 CHECK = {"plan": 0, "case": "m3-n7", "rounds": [[11, "nominal"], [12, "large"]]}
 PASSED = CheckResult(case="", passed=True, error=0.0)
@@ -182,7 +182,7 @@ def test_an_arena_is_poisoned_but_for_its_inputs_and_holds_the_scratch_of_its_la
     (binary,) = one.binaries
     binary = binary.model_copy(update={"global_scratch_bytes": 200, "global_scratch_align": 128})
     one = one.model_copy(update={"binaries": (binary,)})
-    first, second = Arena(one, "cpu"), Arena(one, "cpu")
+    first, second = Arena(one, memory), Arena(one, memory)
     address, none = first.scratch(0)
     assert address % 128 == 0 and none == 0 and second.scratch(0)[0] != address
     assert plan_bytes(one) == 2 * 8 * 8 * 4 + 8 * 200

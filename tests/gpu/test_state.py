@@ -201,6 +201,26 @@ part("sms", lambda: sms)
 part("shared", lambda: looked(shared_write, shared_read, 4 * sms, 1024, BYTES, 1024, 1024 + BYTES))
 part("reserved", lambda: looked(shared_write, shared_read, 4 * sms, 256, BYTES, 0, 1024))
 part("local", lambda: looked(local_write, local_read, 8 * sms, 512, 0))
+def mappings():
+    size, free = 128 << 20, torch.cuda.mem_get_info()[0]
+    began = time.perf_counter()
+    made = [device._mappings.memory(size + 5) for _ in range(8)]
+    torch.cuda.synchronize()
+    made_ms = 1e3 * (time.perf_counter() - began) / len(made)
+    for number, one in enumerate(made):
+        one.fill_(number)
+    right = all(bool((one == number).all()) for number, one in enumerate(made))
+    starts = sorted([one.data_ptr() for one in made] + [segment["address"] for segment in torch.cuda.memory_snapshot()])
+    ours = {one.data_ptr() for one in made}
+    near = [b - a for a, b in zip(starts, starts[1:]) if {a, b} & ours]
+    del made, one
+    began = time.perf_counter()
+    device._mappings.collect()
+    freed_ms = 1e3 * (time.perf_counter() - began) / 8
+    return {"right": right, "nearest": min(near), "made ms": made_ms, "freed ms": freed_ms,
+            "addresses": [hex(start) for start in sorted(ours)], "lost": free - torch.cuda.mem_get_info()[0]}
+
+part("mappings", mappings)
 part("cost of clear (us)", lambda: timed_us(device.clear))
 part("of the SMs alone", lambda: timed_us(device._clearing.sms))
 part("of 1280 bytes of local memory", lambda: timed_us(lambda: device._clearing.local(1280), 50))
@@ -234,4 +254,6 @@ def test_shared_and_local_memory_of_every_sm_are_cleared(tmp_path):
         found = said[place]
         assert found["after clear"] == {"marks": 0, "sms": said["sms"]}, (place, found)
     assert said["shared"]["left"]["marks"] > 0, "shared memory is not kept on this GPU: the test shows nothing"
+    mappings = said["mappings"]
+    assert mappings["right"] and mappings["nearest"] >= 1 << 30 and mappings["lost"] <= 4 << 20, mappings
     assert said["cost of clear (us)"]["gpu"] < 100

@@ -15,6 +15,7 @@ from evo_kernel.fitness.plan import CompiledPlan
 from evo_kernel.fitness.runners.clock import Replay
 from evo_kernel.fitness.runners.cuda_clearing import Clearing
 from evo_kernel.fitness.runners.cuda_driver import Arena, CudaFault, Launcher, PlanFault, ok
+from evo_kernel.fitness.runners.cuda_mapping import Mappings
 from evo_kernel.fitness.runners.nvml import GpuState, Nvml
 from evo_kernel.fitness.timing import TIMING
 
@@ -34,7 +35,7 @@ class CudaDevice:
         properties = torch.cuda.get_device_properties(0)
         self.l2_bytes = int(properties.L2_cache_size)
         self._flush = torch.zeros(int(self.l2_bytes * TIMING.flush_bytes_of_l2), dtype=torch.uint8, device="cuda")
-        self._clearing = Clearing()
+        self._clearing, self._mappings = Clearing(), Mappings()
         self._side = torch.cuda.Stream()
         self._events: list[torch.cuda.Event] = []
         self._used = 0
@@ -47,7 +48,7 @@ class CudaDevice:
         return Launcher(plan, self.clear)
 
     def arena(self, plan: CompiledPlan) -> Arena:
-        return Arena(plan)
+        return Arena(plan, self._mappings.memory)
 
     def capture(self, work: Callable[[], Any], rehearse: bool = False) -> Replay:
         """A graph of `work`; `rehearse`: run it once before, since libraries set themselves up on a first call.
@@ -122,6 +123,7 @@ class CudaDevice:
 
     def release(self) -> None:
         torch.cuda.synchronize()
+        self._mappings.collect()
         torch.cuda.empty_cache()
 
     def healthy(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,7 +21,8 @@ class Arena:
     Nothing of it is shared with another arena, and nothing but the inputs outlives `poison`.
     """
 
-    def __init__(self, plan: CompiledPlan, device: str = "cuda") -> None:
+    def __init__(self, plan: CompiledPlan, memory: Callable[[int], torch.Tensor]) -> None:
+        """`memory` gives at least so many bytes: all that is mapped around them belongs to the canaries."""
         self._buffers = len(plan.plan.buffers)
         needs = scratch_needs(plan)
         self._aligns = [align for need in needs for align in (need.global_align, need.profile_align)]
@@ -36,9 +37,9 @@ class Arena:
         for size in self._sizes:
             starts.append(total + CANARY_BYTES)
             total += CANARY_BYTES + (size + 511) // 512 * 512
-        self._starts, total = starts, total + CANARY_BYTES
-        self._memory = torch.empty(total, dtype=torch.uint8, device=device)
-        self._memory.fill_(CANARY)
+        self._starts = starts
+        self._memory = memory(total + CANARY_BYTES).fill_(CANARY)
+        total = self._memory.numel()
         ends = [0, *(start + size for start, size in zip(starts, self._sizes, strict=True))]
         self._bands = [self._memory[end:start] for end, start in zip(ends, [*starts, total], strict=True)]
         """What lies before, between and behind the buffers."""

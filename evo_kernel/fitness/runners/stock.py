@@ -17,6 +17,9 @@ _Layout = tuple[tuple[Buffer, ...], tuple[ScratchNeed, ...]]
 """Plans that are alike in it may use each other's arenas."""
 
 
+_PAGE_BYTES = 2 << 20  # of device memory
+
+
 class Inputs:
     """Drawn inputs by key, the most recent within `limit_bytes`. Whoever takes them must not write to them."""
 
@@ -60,7 +63,8 @@ class Arenas:
     @contextlib.contextmanager
     def lent(self, plan: CompiledPlan, count: int) -> Iterator[list[Buffers]]:
         """`count` arenas. After an exception none of them is used again."""
-        size, key = plan_bytes(plan), (plan.plan.buffers, scratch_needs(plan))
+        key = (plan.plan.buffers, scratch_needs(plan))
+        size = _held_bytes(key)
         shelf = self._free.get(key, [])
         found = [shelf.pop() for _ in range(min(count, len(shelf)))]
         for arena in found:  # a kernel of somebody else may have written far outside its own buffers meanwhile
@@ -85,7 +89,7 @@ class Arenas:
             key, shelf = next(iter(self._free.items()))
             if shelf:
                 shelf.pop()
-                self._bytes -= _layout_bytes(key)
+                self._bytes -= _held_bytes(key)
             if not shelf:
                 del self._free[key]
 
@@ -93,6 +97,11 @@ class Arenas:
 def plan_bytes(plan: CompiledPlan) -> int:
     """What one arena of a plan takes: its buffers and the scratch of its launches."""
     return _layout_bytes((plan.plan.buffers, scratch_needs(plan)))
+
+
+def _held_bytes(layout: _Layout) -> int:
+    """What an arena that lies by itself keeps from others."""
+    return -(-_layout_bytes(layout) // _PAGE_BYTES) * _PAGE_BYTES
 
 
 def _layout_bytes(layout: _Layout) -> int:
