@@ -88,4 +88,4 @@ class Watched:
         for place, number in enumerate(numbers):
             found = sums[place * len(views) : (place + 1) * len(views)]
             if self._sums.setdefault(number, found) != found:
-                raise Refused(Status.WRONG, "two timed launches on the same inputs differ: a race, or what one finds")
+                raise Refused(Status.WRONG, "two timed launches on the same inputs differ: a race, or worse")
