@@ -85,10 +85,11 @@ class Grader:
                 work.ahead[("time", timing.case.name, timing.plan.hash)] = time_answer
 
     def check_setting(self, work: Work, recording: Recording, knobs: Knobs) -> Checked:
-        """Check every check case of one knob setting; the first failure ends it."""
+        """Check every check case of one knob setting; the first failure ends it. Raises CutShort."""
         fresh = work.purpose is Purpose.CONFIRM
         charged, checked = False, PASSED
         for case in self.cases(CaseKind.CHECK):
+            work.deadline.check()
             plan = recording.plans[(case.name, knobs)]
             if isinstance(plan, Fault):
                 return Checked(plan.status, plan.reason)
@@ -120,9 +121,10 @@ class Grader:
         )
 
     def measure(self, work: Work, recording: Recording, kinds: Sequence[CaseKind]) -> list[Measurement] | Checked:
-        """Times of the source's own setting on every case; the first failure ends it."""
+        """Times of the source's own setting on every case; the first failure ends it. Raises CutShort."""
         measured: list[Measurement] = []
         for case in (case for kind in kinds for case in self.cases(kind)):
+            work.deadline.check()
             plan = recording.plans[(case.name, ())]
             if isinstance(plan, Fault):
                 return Checked(plan.status, plan.reason)

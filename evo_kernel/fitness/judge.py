@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
+from evo_kernel.deadline import Deadline
 from evo_kernel.errors import InfraError, UserError
 from evo_kernel.fitness.ceilings import Ceilings, KnownCeilings
 from evo_kernel.fitness.compiling.compiler import Compiler
@@ -120,17 +121,19 @@ class PlanJudge:
         purpose: Purpose,
         anew: bool = False,
         against: Source | None = None,
+        deadline: Deadline | None = None,
         *,
         tune_plans: int | None = None,
     ) -> Evaluation:
-        """The verdict on one source; see types.Judge. Raises InfraError when the machine failed.
+        """The verdict on one source; see types.Judge. Raises InfraError when the machine failed, CutShort.
 
         `tune_plans`: knob settings to try here, where that is another number than in the settings.
         """
         began, busy = time.monotonic(), self._runner.busy_s
         work = Work(
-            source, purpose, self._runner, anew, self._settings.tune_plans if tune_plans is None else tune_plans
-        )
+            source, purpose, self._runner, anew, self._settings.tune_plans if tune_plans is None else tune_plans,
+            deadline=deadline or Deadline(),
+        )  # fmt: skip
         evaluation = self._confirm(work, against) if purpose is Purpose.CONFIRM else self._evaluate(work)
         return replace(evaluation, wall_s=time.monotonic() - began, gpu_s=self._runner.busy_s - busy)
 
@@ -191,6 +194,7 @@ class PlanJudge:
 
     def _graded(self, work: Work, recording: Recording, timed: Sequence[CaseKind]) -> list[Measurement] | Checked:
         """Times on these kinds of case of what was recorded and checks out; or how it failed."""
+        work.deadline.check()  # what ran out of time by now may be a fault of the deadline, not of the kernel
         if recording.fault is not None:
             return Checked(recording.fault.status, recording.fault.reason)
         self._grader.ask_ahead(work, recording, timed)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
+from evo_kernel.deadline import Deadline
+from evo_kernel.errors import CutShort
 from evo_kernel.fitness.judge import JudgeSettings, open_judge
 from evo_kernel.tasks.loading import load
 from evo_kernel.types import Purpose, Source, Status
@@ -54,6 +58,17 @@ def test_broken_kernels_get_their_status_and_a_sentence(task, judge, old, new, s
     assert evaluation.status is status, (evaluation.status, evaluation.reason)
     assert reason in evaluation.reason
     assert evaluation.score is None
+
+
+def test_tuning_is_cut_and_the_verdict_kept(task, judge):
+    """What a kernel is without tuning is known by then: one that was known is tuned no more either."""
+    source = Source(task.seed.text + "\n# another text\n")
+    with pytest.raises(CutShort):
+        judge.evaluate(source, Purpose.SCORE, deadline=Deadline(at=0.0))
+    cut = judge.evaluate(source, Purpose.SCORE, deadline=Deadline(at=0.0, grace_s=math.inf))
+    assert cut.passed and cut.score is not None and cut.knobs == () and Purpose.TUNE not in cut.charged
+    with pytest.raises(CutShort):
+        judge.evaluate(source, Purpose.CONFIRM, deadline=Deadline(at=0.0))
 
 
 def test_a_closed_judge_leaves_no_process(task):
