@@ -17,27 +17,32 @@ class Deadline:
     def __init__(self, at: float = math.inf, grace_s: float = 0.0, clock: Callable[[], float] = time.monotonic) -> None:
         """`at`: the first moment, on `clock`; the second is `grace_s` seconds later. Never, if left out."""
         self._clock = clock
-        self._at, self._last = at, at + grace_s
+        self._planned = at, at + grace_s
+        self._forward = math.inf, math.inf
+
+    def plan(self, at: float, grace_s: float) -> None:
+        """Other moments than were planned so far; what was brought forward stays so."""
+        self._planned = at, at + grace_s
 
     def bring_forward(self, grace_s: float) -> None:
         """The first moment is now, and the second at most `grace_s` seconds from now."""
         now = self._clock()
-        self._at, self._last = min(self._at, now), min(self._last, now + grace_s)
+        self._forward = min(self._forward[0], now), min(self._forward[1], now + grace_s)
 
     @property
     def over(self) -> bool:
         """Whether nothing more is to be begun."""
-        return self._clock() >= self._at
+        return not self.left_s
 
     @property
     def left_s(self) -> float:
         """Seconds to the first moment; 0 beyond it."""
-        return max(0.0, self._at - self._clock())
+        return max(0.0, min(self._planned[0], self._forward[0]) - self._clock())
 
     @property
     def passed(self) -> bool:
         """Whether the second moment is gone."""
-        return self._clock() >= self._last
+        return self._clock() >= min(self._planned[1], self._forward[1])
 
     def check(self) -> None:
         """Raises CutShort where the second moment is gone."""

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from evo_kernel.deadline import Deadline
 
 OVER_SHARE, OVER_S = 0.1, 15.0
-KEPT_SHARE = 1 / 3
-"""Of a session's time: what is kept for confirmation at most."""
+KEPT_SHARE = 0.5
+"""Of a session's time: where confirmation is likely to take more, the search has all of it, and `resume` confirms."""
 VERDICTS = 3.0
 """So many verdicts of the search take as long as a confirmation: hidden cases, more draws, pairs, a fresh process."""
 LEAST_S = 10.0
@@ -31,7 +31,9 @@ class Hours:
         confirmation of this population took so far, if there was one."""
         self._clock, self._asked_s, self._ends = clock, left_s, clock() + left_s
         self._third_s = max(OVER_SHARE * left_s, OVER_S) / 3
+        self.search = Deadline(self._ends, self._third_s, clock)  # of its verdicts, moved as more is known
         self._confirmed_s, self._verdicts_s, self._verdicts = confirmed_s or 0.0, 0.0, 0
+        self.search.plan(self._ends - self.kept_s, self._third_s)
 
     def took(self, seconds: float, *, confirming: bool) -> None:
         """A verdict's time."""
@@ -40,6 +42,7 @@ class Hours:
         else:
             self._verdicts_s += seconds
             self._verdicts += 1
+        self.search.plan(self._ends - self.kept_s, self._third_s)
 
     @property
     def expected_s(self) -> float:
@@ -48,25 +51,13 @@ class Hours:
 
     @property
     def kept_s(self) -> float:
-        """What the search leaves of the time for the confirmation; 0 where time is not limited."""
-        return min(self.expected_s, KEPT_SHARE * self._asked_s) if math.isfinite(self._asked_s) else 0.0
-
-    @property
-    def search_is_over(self) -> bool:
-        return self._clock() >= self._ends - self.kept_s
+        """What the search leaves of the time for the confirmation; 0 where time is not limited, or does not suffice."""
+        fits = self.expected_s <= KEPT_SHARE * self._asked_s < math.inf
+        return self.expected_s if fits else 0.0
 
     def confirmation_fits(self) -> bool:
         """Whether one more is likely to end in time."""
         return self._clock() + self.expected_s <= self._ends + 2 * self._third_s
-
-    def of_search(self) -> Deadline:
-        """For verdicts of the search: brought forward by who ends it."""
-        return Deadline(clock=self._clock)
-
-    @property
-    def grace_s(self) -> float:
-        """How long verdicts under way have when the search ends."""
-        return self._third_s
 
     def of_confirmation(self) -> Deadline:
         return Deadline(self._ends + 2 * self._third_s, clock=self._clock)

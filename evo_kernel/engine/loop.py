@@ -78,7 +78,7 @@ class Engine:
         self._apply_knobs = apply_knobs or (lambda source, knobs: source)
         self._time_is_up = time_is_up or (lambda: None)
         self._hours = Hours(ledger.left_s, population.confirmation_s(), ledger.clock)
-        self._deadline, self._confirming_s = self._hours.of_search(), 0.0
+        self._deadline, self._confirming_s = Deadline(clock=ledger.clock), 0.0
         self._lock = threading.RLock()  # guards the counts below; verdicts and lessons are taken in one order
         self._begun = self._attempts = self._infra = self._remeasured = 0
         self._measuring: set[int] = set()  # candidates that are being measured again
@@ -127,6 +127,7 @@ class Engine:
         if self._population.confirmation_due():
             self._in_threads(1, self._confirm_what_was_left)
         self._searching = True
+        self._enter(self._hours.search)
         self._in_threads(self._settings.width, lambda: self._judge_pending(left))
         self._in_threads(self._settings.width, self._attempts_until_stopped)
         self._searching = False
@@ -137,7 +138,7 @@ class Engine:
         if self._error is not None:
             raise self._error
         if any(thread.is_alive() for thread in self._threads):
-            self.abort(self._why)  # whoever is late has no file to write to
+            self._aborted.set()  # whoever is late has no file to write to
             self._judge.close()
         due = self._population.confirmation_due()
         return Summary(
@@ -165,13 +166,13 @@ class Engine:
             while thread.is_alive() and not self._aborted.is_set() and not self._deadline.passed:
                 self._end_search_in_time()
                 thread.join(0.2)
+        self._end_search_in_time()
 
     def _end_search_in_time(self) -> None:
-        if self._searching and self._hours.search_is_over and not self._deadline.over:
+        if self._searching and self._deadline.over and not self._stopped.is_set():
             kept = f", {self._hours.kept_s:.0f} s of it kept for confirmation" if self._hours.kept_s >= 1 else ""
             self.stop(f"the time that was asked for is spent{kept}", "budget")
             self._out_of_time = True
-            self._deadline.bring_forward(self._hours.grace_s)
             self._time_is_up()
 
     def _guarded(self, work: Callable[[], None]) -> None:

@@ -89,11 +89,12 @@ def test_hours_hold_whatever_verdicts_and_confirmation_take(
         took_s = clock() - Clock.now
         assert took_s <= asked_s + max(0.1 * asked_s, 15.0)
         assert ended.out_of_time and ended.cause == "budget"
+        assert ended.cause == "budget", "nobody interrupted it"
         assert ended.unconfirmed == (population.champion() is None) == population.confirmation_due()
-        if confirm_s <= 3.0 * score_s + 10 and confirm_s <= asked_s / 3:  # about what was to be expected
+        if confirm_s <= 3.0 * score_s <= asked_s / 2:  # what was to be expected
             assert population.champion() is not None
             assert ended.confirming_s == pytest.approx(confirm_s, abs=STEP_S)
-            assert took_s >= asked_s - 2 * confirm_s - score_s, "the search had the rest"
+            assert took_s >= asked_s - 3 * score_s - score_s, "the search had the rest"
 
 
 def test_what_did_not_fit_is_confirmed_first_by_the_next_session(tmp_path: Path) -> None:
@@ -122,9 +123,9 @@ def test_what_a_confirmation_took_is_kept_for_the_next() -> None:
     hours.took(2.0, confirming=False)
     assert hours.kept_s == 45.0
     clock.now += 254.0
-    assert not hours.search_is_over
+    assert not hours.search.over
     clock.now += 1.0
-    assert hours.search_is_over and hours.confirmation_fits()
+    assert hours.search.over and hours.confirmation_fits()
     clock.now += 21.0
     assert not hours.confirmation_fits()
 
