@@ -80,6 +80,7 @@ class OpenPopulation:
     def note(self, text: str, author: str, attempt: int | None = None) -> None:
         """What an agent wants later agents to know."""
         with self._store.write() as connection:
+            self._store.release(attempt)
             connection.execute(
                 "INSERT INTO notes (attempt, author, text, at) VALUES (?, ?, ?, ?)",
                 (attempt, author, text, time.time()),

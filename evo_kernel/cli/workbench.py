@@ -33,6 +33,7 @@ class ProfilingJudge(Protocol):
         anew: bool = False,
         against: Source | None = None,
         deadline: Deadline | None = None,
+        effort: int = 1,
     ) -> Evaluation: ...
 
     def profile(

@@ -36,12 +36,13 @@ class SteadyJudge:
         anew: bool = False,
         against: Source | None = None,
         deadline: Deadline | None = None,
+        effort: int = 1,
     ) -> Evaluation:
         """The verdict; an infra_error when the machine failed on every try. Raises CutShort."""
         left = self._settings.infra_retries
         while True:
             try:
-                return self._judge.evaluate(source, purpose, anew, against, deadline)
+                return self._judge.evaluate(source, purpose, anew, against, deadline, effort)
             except InfraError as error:
                 if left == 0 or self._aborted.is_set() or (deadline is not None and deadline.over):
                     return self._unjudged(source, purpose, str(error) or "the machine failed and gave no reason")

@@ -33,6 +33,8 @@ from evo_kernel.types import (
 
 TWINS = 8
 """So often in a row an attempt is begun anew because another is having the same kernel judged."""
+DEEPER = 4
+"""So many times as many knob settings as usual are tried of elites when nothing new is left to try."""
 FIRST = 1
 """The candidate that every population begins with: the task's first kernel."""
 
@@ -81,6 +83,8 @@ class Engine:
         self._deadline, self._confirming_s = Deadline(clock=ledger.clock), 0.0
         self._lock = threading.RLock()  # guards the counts below; verdicts and lessons are taken in one order
         self._begun = self._attempts = self._infra = self._remeasured = 0
+        self._deepened: set[int] = set()  # elites that were tuned deeper
+        self._settled: set[int] = set()  # elites that were measured again, at the end
         self._measuring: set[int] = set()  # candidates that are being measured again
         self._untuned: deque[Recorded] = deque()  # first kernels that are tuned beside the first attempts
         self._judged_now: set[tuple[int, str]] = set()  # (parent, source) of new candidates that are with the judge
@@ -210,7 +214,12 @@ class Engine:
         self._tune_first()
         while not self._stopped.is_set():
             self._end_search_in_time()
-            if self._stopped.is_set() or not self._may_begin():
+            if self._stopped.is_set():
+                return
+            if self._population.dry():
+                self._use_what_is_left()
+                continue
+            if not self._may_begin():
                 return
             reached = self._ledger.reserve()
             if reached:
@@ -240,6 +249,8 @@ class Engine:
         apart = self._ledger.charged_apart
         with self._news.attempt():
             cost = self._made_and_judged()
+        if cost is None:
+            return Spent()
         theirs = Spent(evaluations=self._ledger.charged_apart - apart)  # agents book their own
         if barren := self._news.barren(cost + theirs):
             with self._lock:
@@ -248,8 +259,9 @@ class Engine:
             self.stop(f"{barren} attempts in a row found nothing new to try{said}", "barren")
         return cost
 
-    def _made_and_judged(self, twins: int = 0) -> Spent:
-        """`twins`: how often in a row that was tried to no avail."""
+    def _made_and_judged(self, twins: int = 0) -> Spent | None:
+        """What it cost; None where its parent was found to have nothing left to try. `twins`: how often in a row it was
+        begun to no avail."""
         brief = self._tuned(self._population.ask())
         with self._lock:
             self._attempts += 1
@@ -281,6 +293,8 @@ class Engine:
                 if machines:
                     self._count_infra(failed.reason)
             self._aborted.wait(self._settings.infra_wait_s if machines else 0.0)
+            if failed.exhausted and cost == Spent():
+                return None
         else:
             with self._lock:
                 self._observer.proposed(brief, proposal)
@@ -293,7 +307,7 @@ class Engine:
                 self._population.fail(brief, proposal.operator, reason, proposal)
                 with self._lock:
                     self._observer.operator_failed(brief, OperatorFailed(reason, operator=proposal.operator))
-                return cost + self._made_and_judged(twins + 1)
+                return cost + (self._made_and_judged(twins + 1) or Spent())
             try:
                 recorded = self._population.record(brief, proposal)
                 cost += self._news.judged(lambda: self._judge_and_tell(recorded, Purpose.SCORE))
@@ -301,6 +315,50 @@ class Engine:
                 with self._lock:
                     self._judged_now.discard(child)
         return cost
+
+    # ---- nothing new is left to try ---------------------------------------------------------------------------------
+
+    def _use_what_is_left(self) -> None:
+        """Spend an evaluation on what is known, wait for a verdict that may bring news, or end the run."""
+        if not self._news.idle():
+            return
+        with self._lock:
+            work = self._next_of_elites()
+        if work is None:
+            if self._news.idle(wholly=True) and self._population.dry():
+                self.stop(self._nothing_left(), "barren")
+            return
+        if reached := self._ledger.reserve():
+            self.stop(reached, "budget")
+            return
+        cost = Spent()
+        try:
+            with self._news.attempt(new=False):
+                cost = work()
+        finally:
+            self._ledger.settle(cost)
+
+    def _next_of_elites(self) -> Callable[[], Spent] | None:
+        """Tune the elite of a cell deeper, each once; then measure each again, where times are measured."""
+        elites = self._population.elites()
+        for one in elites:
+            if one.candidate not in self._deepened:
+                self._deepened.add(one.candidate)
+                return lambda: self._judge_and_tell(one, Purpose.SCORE, new=False, effort=DEEPER)
+        for one in elites if self._judge.environment.kind == "measured" else ():
+            if one.candidate not in self._settled:
+                self._settled.add(one.candidate)
+                knobs = self._population.relative(one.candidate).knobs
+                return lambda: self._judge_and_tell(one, Purpose.SCORE, knobs, anew=True)
+        return None
+
+    def _nothing_left(self) -> str:
+        again = f", {len(self._settled)} measured again" if self._settled else ""
+        return (
+            "nothing is left to try: every strategy was tried on every parent, and every crossing; "
+            f"{len(self._deepened)} elites tuned deeper{again}. What would help: a language model (--model), templates,"
+            " another first kernel (--first both, --start-from), more strategies"
+        )
 
     def _remeasure(self) -> Spent:
         """Measure an elite again, or one that only looks faster, as far as the share of the budget for that goes."""
@@ -331,13 +389,14 @@ class Engine:
         anew: bool = False,
         against: Source | None = None,
         new: bool | None = None,
+        effort: int = 1,
     ) -> Spent:
         """`new`: whether the candidate's score is its first in this run; what is measured anew is not, if left out."""
         new = (purpose is Purpose.SCORE and not anew) if new is None else new
         source = recorded.proposal.source
         tuned = self._apply_knobs(source, knobs) if knobs else source
         began = self._ledger.clock()
-        evaluation = self._steady.evaluate(tuned, purpose, anew, against, self._deadline)
+        evaluation = self._steady.evaluate(tuned, purpose, anew, against, self._deadline, effort)
         if evaluation.passed and (evaluation.charged or purpose is Purpose.CONFIRM):
             self._hours.took(self._ledger.clock() - began, confirming=purpose is Purpose.CONFIRM)
         refutation = evaluation.refutation_of_first if recorded.candidate == FIRST else evaluation.refutation

@@ -122,16 +122,12 @@ class PlanJudge:
         anew: bool = False,
         against: Source | None = None,
         deadline: Deadline | None = None,
-        *,
-        tune_plans: int | None = None,
+        effort: int = 1,
     ) -> Evaluation:
-        """The verdict on one source; see types.Judge. Raises InfraError when the machine failed, CutShort.
-
-        `tune_plans`: knob settings to try here, where that is another number than in the settings.
-        """
+        """The verdict on one source; see types.Judge. Raises InfraError when the machine failed, CutShort."""
         began, busy = time.monotonic(), self._runner.busy_s
         work = Work(
-            source, purpose, self._runner, anew, self._settings.tune_plans if tune_plans is None else tune_plans,
+            source, purpose, self._runner, anew, self._settings.tune_plans * effort, thorough=effort > 1,
             deadline=deadline or Deadline(),
         )  # fmt: skip
         evaluation = self._confirm(work, against) if purpose is Purpose.CONFIRM else self._evaluate(work)

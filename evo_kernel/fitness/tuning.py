@@ -62,14 +62,16 @@ class Tuning:
         When the time for it is up, the best of those that have arrived; the source's own where that is too late, too.
         """
         best_log = mean_log(own)
-        knobs = find_knobs(work.source, dict(recording.configs)) if self._is_worth(best_log, 0) else ()
+        knobs = find_knobs(work.source, dict(recording.configs)) if work.thorough or self._is_worth(best_log, 0) else ()
         arrived: list[_Entrant] = []
         sieve = self._sieve(recording)
         spaces = _spaces(work.source, knobs, recording.plans[(self._grader.cases(CaseKind.SEARCH)[0].name, ())])
         search = Search(self._seed, work.source, spaces, work.tune_plans, best_log)
         for rounds, batch in enumerate(search.batches(), start=1):
             arrived += self._race(work, search, batch, [own, *(one.found for one in arrived)], sieve)
-            if work.deadline.over or not self._is_worth(min([best_log, *(one.cost for one in arrived)]), rounds):
+            if work.deadline.over:
+                break
+            if not (work.thorough or self._is_worth(min([best_log, *(one.cost for one in arrived)]), rounds)):
                 break
         with contextlib.suppress(CutShort):
             if taken := self._best_right(work, arrived, best_log):

@@ -434,10 +434,10 @@ class NotesFirst(ScriptedJudge):
         super().__init__()
         self.anew: list[bool] = []
 
-    def evaluate(self, source, purpose, anew=False, against=None, deadline=None):
+    def evaluate(self, source, purpose, anew=False, against=None, deadline=None, effort=1):
         if source == FIRST and purpose is Purpose.SCORE:
             self.anew.append(anew)
-        return super().evaluate(source, purpose, anew, against, deadline)
+        return super().evaluate(source, purpose, anew, against, deadline, effort)
 
 
 def test_the_first_kernel_is_tuned_beside_the_first_attempts(population) -> None:
@@ -511,6 +511,7 @@ class NoisyJudge(ScriptedJudge):
         anew: bool = False,
         against: Source | None = None,
         deadline: Deadline | None = None,
+        effort: int = 1,
     ) -> Evaluation:
         found = replace(scored(source, purpose, {} if anew else None), environment=MEASURED)
         (measured,) = found.measurements

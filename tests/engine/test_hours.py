@@ -54,6 +54,7 @@ class SlowJudge(ScriptedJudge):
         anew: bool = False,
         against: Source | None = None,
         deadline: Deadline | None = None,
+        effort: int = 1,
     ) -> Evaluation:
         assert deadline is not None
         began, needs_s = self.clock(), self.needs[purpose]
@@ -64,7 +65,7 @@ class SlowJudge(ScriptedJudge):
                 break
             self.clock.now += STEP_S
         self.tuned.append(self.clock() - began >= needs_s)
-        return replace(super().evaluate(source, purpose, anew, against, deadline), wall_s=self.clock() - began)
+        return replace(super().evaluate(source, purpose, anew, against, deadline, effort), wall_s=self.clock() - began)
 
 
 def opened(path: Path) -> LineagePopulation:

@@ -47,8 +47,9 @@ class CommentJudge:
         anew: bool = False,
         against: Source | None = None,
         deadline: Deadline | None = None,
+        effort: int = 1,
     ) -> Evaluation:
-        del anew, against, deadline
+        del anew, against, deadline, effort
         if self.before is not None:
             self.before(source, purpose)
         self.asked.append((source.sha256, purpose))

@@ -116,8 +116,9 @@ class ScriptedJudge:
         anew: bool = False,
         against: Source | None = None,
         deadline: Deadline | None = None,
+        effort: int = 1,
     ) -> Evaluation:
-        del anew, deadline
+        del anew, deadline, effort
         self.asked.append((source.sha256, purpose))
         self.against.append(against)
         number = next(self._numbers)
