@@ -97,6 +97,7 @@ def judge_settings(config: Config) -> JudgeSettings:
         tune_within=judge.tune_within,
         seed=config.seed,
         unconfined=judge.unconfined,
+        assembler=judge.assembler,
         prefilter=judge.prefilter,
         first=config.first,
     )

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from evo_kernel.deadline import Deadline
 from evo_kernel.errors import InfraError, UserError
 from evo_kernel.fitness.ceilings import Ceilings, KnownCeilings
+from evo_kernel.fitness.compiling.assembler import BUNDLED, assembler_of
 from evo_kernel.fitness.compiling.compiler import Compiler
 from evo_kernel.fitness.confirming import Confirming
 from evo_kernel.fitness.counters import CountPart
@@ -29,6 +30,7 @@ from evo_kernel.fitness.record.recorder import Fault, Recorder, Recording
 from evo_kernel.fitness.references import fresh_seed
 from evo_kernel.fitness.runners.base import Checked, Runner
 from evo_kernel.fitness.runners.choose import open_runner
+from evo_kernel.fitness.second_opinion import SecondOpinion
 from evo_kernel.fitness.targets import target_for
 from evo_kernel.fitness.tuning import Tuning
 from evo_kernel.fitness.work import PASSED, Work
@@ -48,6 +50,7 @@ class JudgeSettings:
     seed: int = 0  # of the tuner; correctness draws are secret
     unconfined: bool = False  # go on where the recorder cannot be confined at all
     prefilter: Mode = "auto"  # see fitness/prefilter.py
+    assembler: str = BUNDLED  # or "package", or a path; see compiling/assembler.py
     first: Wanted = "auto"  # the first kernel that times and gains are told against
 
 
@@ -57,10 +60,12 @@ class PlanJudge:
     def __init__(self, task: Task, runner: Runner, settings: JudgeSettings) -> None:
         self._task, self._runner, self._settings = task, runner, settings
         self.stages = runner.stages
-        self._compiler = Compiler(runner.arch, settings.deadline_s, self.stages)
+        self._assembler = assembler_of(settings.assembler)
+        self._compiler = Compiler(runner.arch, settings.deadline_s, self.stages, self._assembler)
+        self._second = SecondOpinion(self._assembler, runner.arch, settings.deadline_s)
         self._recorder = Recorder(self._compiler, runner.arch, settings.deadline_s, self.stages)
         self.yardsticks = Yardsticks(task, self._recorder, settings.first)
-        self._grader = Grader(task, self._recorder, self.yardsticks)
+        self._grader = Grader(task, self._recorder, self.yardsticks, self._second)
         self._tuning = Tuning(self._grader, settings.seed, settings.tune_within)
         self._confirming = Confirming(task, self._grader, settings.first)
         self.environment: Environment
@@ -80,7 +85,7 @@ class PlanJudge:
                 "this machine has no namespaces, no Landlock and no seccomp: candidate code cannot be confined. "
                 "Run on a machine that has one of them, or accept the risk with --unconfined."
             )
-        self.environment = self._runner.environment(walls)
+        self.environment = replace(self._runner.environment(walls), assembler=self._assembler.version)
         table = Ceilings.of_target(target_for(self._runner.arch))
         known = KnownCeilings(self._runner.ceilings, table)
         self.yardsticks.start(known, self.environment.kind == "measured")
@@ -105,6 +110,7 @@ class PlanJudge:
         """Kill every process. Idempotent; evaluations in flight end as infra errors."""
         self._recorder.close()
         self._compiler.close()
+        self._second.close()
         self._runner.close()
         if self._tuning.prefilter is not None:
             self._tuning.prefilter.close()
