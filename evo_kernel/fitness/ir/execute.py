@@ -31,7 +31,7 @@ _TABLES = (combine, loads, pointwise, shapes)  # imported for the handlers that 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a launch does that no correct kernel does. `program`: its ids along the grid; `line` of the kernel, 0: unknown."""
+    """What a launch does that no correct kernel does. `program`: its ids along the grid; `line`: 0 where unknown."""
 
     kind: str
     message: str

@@ -1,4 +1,4 @@
-"""Parses the printed form of Triton IR (`ttir`) into frozen operations. The text is hostile: sizes and depth are bounded.
+"""Parses the printed form of Triton IR (`ttir`) into frozen operations. The text is hostile: sizes are bounded.
 
 Only what MLIR's printer writes is read: one operation a line, regions opened by `{` at the end of a line and closed on
 a line of their own. Anything else raises IRError. Operations that the executor does not know are parsed like the
@@ -39,7 +39,7 @@ class Successor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operation:
-    """One operation. `head` is its text between name and types; `ordinal` counts operations in the order of the text."""
+    """One operation. `head`: its text between name and types. `ordinal`: its number in the order of the text."""
 
     name: str
     results: tuple[Value, ...]
