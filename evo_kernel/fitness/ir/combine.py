@@ -1,0 +1,283 @@
+"""Reductions, scans, histograms and matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+import torch
+
+from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
+from evo_kernel.fitness.ir.lanes import Lanes, any_undefined
+from evo_kernel.fitness.ir.parse import Operation, Region
+from evo_kernel.fitness.ir.pointwise import made
+from evo_kernel.fitness.ir.types import Type
+
+
+def _amax(data: torch.Tensor, axis: int) -> torch.Tensor:
+    return data.amax(axis)
+
+
+def _amin(data: torch.Tensor, axis: int) -> torch.Tensor:
+    return data.amin(axis)
+
+
+def _without_nan(function: Callable[..., torch.Tensor], other: float) -> Callable[..., torch.Tensor]:
+    """`maxnum` and `minnum` leave NaN out, unless there is nothing else."""
+
+    def reduce(data: torch.Tensor, axis: int) -> torch.Tensor:
+        found = function(data, axis)
+        if not bool(found.isnan().any()):
+            return found
+        nan = data.isnan()
+        return torch.where(nan.all(axis), found, function(torch.where(nan, other, data), axis))
+
+    return reduce
+
+
+def _sum(data: torch.Tensor, axis: int) -> torch.Tensor:
+    return data.sum(axis, dtype=data.dtype)
+
+
+_WHOLE: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
+    "arith.addf": _sum, "arith.addi": _sum, "arith.maxnumf": _without_nan(_amax, float("-inf")),
+    "arith.minnumf": _without_nan(_amin, float("inf")), "arith.maximumf": _amax, "arith.minimumf": _amin,
+    "arith.maxsi": _amax, "arith.minsi": _amin,
+}  # fmt: skip
+
+
+def _only_operation(region: Region) -> str:
+    """The name of the one operation of a combiner on its two arguments; empty for any other combiner."""
+    operations, arguments = region.operations, [argument.name for argument in region.arguments]
+    if len(operations) != 2 or len(arguments) != 2 or sorted(operations[0].operands) != sorted(arguments):
+        return ""
+    return operations[0].name if operations[1].operands == (operations[0].results[0].name,) else ""
+
+
+def _along(value: Lanes, axis: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Data and marks with the true size along an axis."""
+    size = (value.type.shape or ())[axis]
+
+    def stretched(data: torch.Tensor) -> torch.Tensor:
+        if data.shape[axis + 1] == size:
+            return data
+        shape = list(data.shape)
+        shape[axis + 1] = size
+        return data.expand(shape)
+
+    return stretched(value.data), None if value.undefined is None else stretched(value.undefined)
+
+
+@handles("tt.reduce")
+def _reduce(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    axis, region = operation.integer("axis"), operation.regions[0]
+    columns = [_along(value, axis) for value in operands]
+    marks = [mark.any(axis + 1) for _, mark in columns if mark is not None]
+    undefined = None
+    for mark in marks:
+        undefined = mark if undefined is None else undefined | mark
+    whole = _WHOLE.get(_only_operation(region)) if operands[0].type.element != "i1" else None
+    if whole is not None:
+        results = [whole(columns[0][0], axis + 1)]
+    else:
+        results = _halved(machine, frame, region, [data for data, _ in columns], [v.type for v in operands], axis + 1)
+    return [
+        Lanes(result.type, data, undefined=undefined)
+        for result, data in zip(operation.results, results, strict=True)
+    ]
+
+
+def _halved(
+    machine: Machine, frame: Frame, region: Region, data: list[torch.Tensor], types: Sequence[Type], axis: int
+) -> list[torch.Tensor]:
+    """Combine the two halves of an axis until one element is left."""
+    shape = torch.broadcast_shapes(*(column.shape for column in data))
+    data = [column.expand(shape) for column in data]
+    while (size := data[0].shape[axis]) > 1:
+        half = size // 2
+        left = [column.narrow(axis, 0, half) for column in data]
+        right = [column.narrow(axis, half, half) for column in data]
+        combined = _combined(machine, frame, region, left, right, types)
+        rest = [column.narrow(axis, 2 * half, size - 2 * half) for column in data]
+        data = [torch.cat([c, r], axis) if r.shape[axis] else c for c, r in zip(combined, rest, strict=True)]
+    return [column.select(axis, 0) for column in data]
+
+
+def _combined(
+    machine: Machine,
+    frame: Frame,
+    region: Region,
+    left: Sequence[torch.Tensor],
+    right: Sequence[torch.Tensor],
+    types: Sequence[Type],
+) -> list[torch.Tensor]:
+    """A combiner on whole tensors: its scalars become tensors of the operands' rank."""
+    arguments = [
+        Lanes(Type(type_.element, tuple(data.shape[1:]), type_.pointee), data)
+        for type_, data in zip((*types, *types), (*left, *right), strict=True)
+    ]
+    inner = Frame(frame.programs, frame)
+    inner.bind(region.arguments, arguments)
+    results = _lifted(machine, inner, region, tuple(left[0].shape[1:]))
+    return [result.data.expand(left[0].shape) for result in results]
+
+
+def _lifted(machine: Machine, frame: Frame, region: Region, shape: tuple[int, ...]) -> Sequence[Lanes]:
+    """Run a block of scalar operations on tensors of a shape."""
+    observer, machine.observer = machine.observer, None
+    try:
+        return machine.block(frame, _lifted_operations(region, shape))
+    finally:
+        machine.observer = observer
+
+
+@lru_cache(maxsize=1024)
+def _lifted_operations(region: Region, shape: tuple[int, ...]) -> tuple[Operation, ...]:
+    return tuple(
+        replace(o, results=tuple(replace(r, type=Type(r.type.element, shape, r.type.pointee)) for r in o.results))
+        for o in region.operations
+    )
+
+
+@handles("tt.scan")
+def _scan(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    axis, region, reverse = operation.integer("axis"), operation.regions[0], operation.flag("reverse")
+    columns = [_along(value, axis) for value in operands]
+    shape = torch.broadcast_shapes(*(data.shape for data, _ in columns))
+    data = [column.expand(shape) for column, _ in columns]
+    marks = any_undefined([Lanes(v.type, None, undefined=m) for v, (_, m) in zip(operands, columns, strict=True)])
+    if reverse:
+        data = [column.flip(axis + 1) for column in data]
+        marks = None if marks is None else marks.flip(axis + 1)
+    data = _prefixes(machine, frame, region, data, [v.type for v in operands], axis + 1)
+    if marks is not None:
+        marks = marks.long().cummax(axis + 1).values.bool()
+    if reverse:
+        data = [column.flip(axis + 1) for column in data]
+        marks = None if marks is None else marks.flip(axis + 1)
+    return [Lanes(r.type, column, undefined=marks) for r, column in zip(operation.results, data, strict=True)]
+
+
+def _prefixes(
+    machine: Machine, frame: Frame, region: Region, data: list[torch.Tensor], types: Sequence[Type], axis: int
+) -> list[torch.Tensor]:
+    """All prefixes in a logarithm of the length (Hillis and Steele, 1986)."""
+    known = _only_operation(region)
+    if known in ("arith.addf", "arith.addi") and types[0].element != "i1":
+        return [data[0].cumsum(axis, dtype=data[0].dtype)]
+    size, step = data[0].shape[axis], 1
+    while step < size:
+        left = [column.narrow(axis, 0, size - step) for column in data]
+        right = [column.narrow(axis, step, size - step) for column in data]
+        combined = _combined(machine, frame, region, left, right, types)
+        data = [torch.cat([column.narrow(axis, 0, step), new], axis) for column, new in zip(data, combined, strict=True)]
+        step *= 2
+    return data
+
+
+@handles("tt.histogram")
+def _histogram(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    value = operands[0]
+    type_ = operation.results[0].type
+    bins = (type_.shape or (1,))[0]
+    programs = max(lanes.programs for lanes in operands)
+    data = value.full(programs).long()
+    counted = torch.ones(1, dtype=torch.bool).expand(data.shape)
+    if len(operands) > 1:
+        counted = operands[1].data.expand(data.shape)
+    outside = counted & ((data < 0) | (data >= bins))
+    weights = (counted & ~outside).to(type_.dtype)
+    made_ = torch.zeros((programs, bins), dtype=type_.dtype)
+    made_.scatter_add_(1, data.clamp(0, bins - 1), weights)
+    marks = outside.any(1, keepdim=True)
+    undefined = any_undefined(operands)
+    undefined = None if undefined is None else undefined.expand(data.shape).any(1, keepdim=True)
+    if bool(marks.any()):
+        undefined = marks if undefined is None else undefined | marks
+    return [Lanes(type_, made_, undefined=undefined)]
+
+
+# --- matrix products ------------------------------------------------------------------------------------------------
+
+
+def tf32(data: torch.Tensor) -> torch.Tensor:
+    """float32 rounded to 10 bits of mantissa, halves away from zero (PTX: cvt.rna.tf32)."""
+    bits = (data.contiguous().view(torch.int32) + 0x1000) & ~0x1FFF
+    return torch.where(data.isfinite(), bits.view(torch.float32), data)
+
+
+@handles("tt.dot")
+def _dot(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    a, b, c = operands
+    precision = operation.attributes.get("inputPrecision", "ieee")
+    type_ = operation.results[0].type
+    left, right = a.full(), b.full()
+    if type_.is_integer:
+        product = torch.matmul(left.double(), right.double()).to(torch.int64) + c.data.long()
+        data = product.to(type_.dtype)
+    elif type_.element == "f64":
+        data = torch.matmul(left, right) + c.data
+    elif type_.element in ("f32", "f16", "bf16"):
+        left, right = left.float(), right.float()
+        if precision == "tf32" and a.type.element == "f32":
+            left, right = tf32(left), tf32(right)
+        data = (torch.matmul(left, right) + c.data.float()).to(type_.dtype)
+    else:
+        raise Unsupported(f"tt.dot into {type_.element}")
+    undefined = c.undefined
+    marks = []
+    if a.undefined is not None:
+        marks.append(a.undefined.any(-1, keepdim=True))
+    if b.undefined is not None:
+        marks.append(b.undefined.any(-2, keepdim=True))
+    for mark in marks:
+        undefined = mark if undefined is None else undefined | mark
+    return [Lanes(type_, data, undefined=undefined)]
+
+
+_E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+_SCALED = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+@handles("tt.dot_scaled")
+def _dot_scaled(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    """Microscaling formats: groups of 32 elements along K share a power of two (OCP MX, section 5.2)."""
+    given = iter(operands)
+    left, left_scale = next(given), None
+    parts = [part.strip() for part in operation.head.split(",")]
+    if " scale " in parts[0]:
+        left_scale = next(given)
+    right, right_scale = next(given), None
+    if " scale " in parts[1]:
+        right_scale = next(given)
+    accumulator = next(given)
+    x = _unpacked(left, operation.attributes["lhs"], -1, operation.attributes.get("lhs_k_pack", "true") == "true")
+    y = _unpacked(right, operation.attributes["rhs"], -2, operation.attributes.get("rhs_k_pack", "true") == "true")
+    if left_scale is not None:
+        x = x * _powers(left_scale, x.shape[-1])
+    if right_scale is not None:
+        y = y * _powers(right_scale, y.shape[-2]).transpose(-1, -2)
+    return made(operation, torch.matmul(x, y) + accumulator.data, operands[:0])
+
+
+def _unpacked(value: Lanes, kind: str, k_axis: int, packed_along_k: bool) -> torch.Tensor:
+    data = value.full()
+    if kind != "e2m1":
+        if kind not in _SCALED:
+            raise Unsupported(f"tt.dot_scaled of {kind}")
+        return (data.view(_SCALED[kind]) if data.dtype in (torch.int8, torch.uint8) else data).float()
+    axis = k_axis if packed_along_k else (-1 if k_axis == -2 else -2)
+    codes = data.long() & 0xFF
+    pair = torch.stack([_E2M1[codes & 15], _E2M1[codes >> 4]], -1)  # low nibble first
+    pair = pair.movedim(-1, pair.dim() + axis) if axis == -1 else pair.movedim(-1, pair.dim() - 2)
+    shape = list(data.shape)
+    shape[axis] *= 2
+    return pair.reshape(shape)
+
+
+def _powers(scale: Lanes, length: int) -> torch.Tensor:
+    data = scale.full()
+    codes = data.long() & 0xFF
+    powers = torch.where(codes == 255, torch.nan, torch.ldexp(torch.tensor(1.0), codes - 127))
+    return powers.repeat_interleave(length // data.shape[-1], -1)

@@ -1,0 +1,358 @@
+"""Runs a function of IR for a chunk of programs at once: control flow, and what every operation needs.
+
+Programs that go different ways are split: a region runs for those that enter it, with their rows of the values
+around it, and results are put together again. Nothing runs under a mask, so stores need no care.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+
+from evo_kernel.fitness.ir.lanes import Lanes, sum_of
+from evo_kernel.fitness.ir.memory import Fault, Memory
+from evo_kernel.fitness.ir.parse import Block, Function, Module, Operation, Region
+from evo_kernel.fitness.ir.types import IRError, Type
+
+MAX_CALLS = 32
+MAX_ITERATIONS = 1 << 24
+
+
+class Unsupported(IRError):
+    """An operation that the executor does not know; the message names it."""
+
+
+class OutOfTime(Exception):
+    """The deadline passed."""
+
+
+class Observer(Protocol):
+    """Hears what a launch does, to count it."""
+
+    def operation(self, operation: Operation, programs: int, result: Type | None) -> None: ...
+
+    def access(
+        self, operation: Operation, pointer: Lanes, mask: Lanes | None, programs: torch.Tensor, item: int, shape: tuple
+    ) -> None: ...
+
+    def iteration(self, operation: Operation, programs: torch.Tensor) -> None: ...
+
+
+Handler = Callable[["Machine", "Frame", Operation, "Sequence[Lanes]"], "Sequence[Lanes]"]
+HANDLERS: dict[str, Handler] = {}
+
+
+def handles(*names: str) -> Callable[[Handler], Handler]:
+    """Registers a function as what executes operations of these names."""
+
+    def register(handler: Handler) -> Handler:
+        for name in names:
+            HANDLERS[name] = handler
+        return handler
+
+    return register
+
+
+@dataclass
+class Machine:
+    """One launch: what all chunks of its programs share."""
+
+    module: Module
+    memory: Memory
+    grid: tuple[int, int, int]
+    deadline: float = float("inf")  # of time.monotonic
+    observer: Observer | None = None
+    reverse: bool = False  # lanes of atomic operations take their turns backwards
+    used: frozenset[str] = frozenset()  # names of results that anything reads
+    synchronised: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
+    depth: int = 0
+
+    def __post_init__(self) -> None:
+        self.synchronised = torch.zeros(self.grid[0] * self.grid[1] * self.grid[2], dtype=torch.bool)
+        self.used = frozenset(
+            name
+            for operation in self.module.operations()
+            for name in (*operation.operands, *(n for s in operation.successors for n in s.operands))
+        )
+
+    def call(self, function: Function, arguments: Sequence[Lanes], programs: torch.Tensor) -> Sequence[Lanes]:
+        """Run a function for programs with these linear ids. Raises Fault, Unsupported, OutOfTime, IRError."""
+        if self.depth >= MAX_CALLS:
+            raise IRError(f"functions call each other more than {MAX_CALLS} deep")
+        frame = Frame(programs)
+        self.depth += 1
+        try:
+            if len(function.body.blocks) == 1:
+                frame.bind(function.body.arguments or function.arguments, arguments)
+                return self.block(frame, function.body.blocks[0].operations)
+            frame.bind(function.arguments, arguments)
+            return self._blocks(frame, function.body, len(function.results))
+        finally:
+            self.depth -= 1
+
+    def block(self, frame: Frame, operations: Sequence[Operation]) -> Sequence[Lanes]:
+        """Execute operations in order; the operands of the last, a terminator, are the result."""
+        for operation in operations:
+            name = operation.name
+            operands = [frame.lookup(n) for n in operation.operands]
+            if name in _TERMINATORS:
+                return operands
+            handler = HANDLERS.get(name)
+            if handler is None:
+                raise Unsupported(f"the executor does not know the operation {name}")
+            try:
+                results = handler(self, frame, operation, operands)
+            except Fault as fault:
+                if not hasattr(fault, "operation"):
+                    fault.operation = operation  # pyright: ignore[reportAttributeAccessIssue]
+                raise
+            if self.observer is not None:
+                result = operation.results[0].type if operation.results else None
+                self.observer.operation(operation, frame.programs.numel(), result)
+            for value, result in zip(operation.results, results, strict=True):
+                frame.values[value.name] = result
+        return []
+
+    def region(self, frame: Frame, region: Region, arguments: Sequence[Lanes] = ()) -> Sequence[Lanes]:
+        """Run a region of one block in a frame of its own."""
+        inner = Frame(frame.programs, frame)
+        inner.bind(region.arguments, arguments)
+        return self.block(inner, region.operations)
+
+    def check_time(self) -> None:
+        if time.monotonic() > self.deadline:
+            raise OutOfTime
+
+    def _blocks(self, frame: Frame, body: Region, results: int) -> Sequence[Lanes]:
+        """Blocks that branch to each other: programs that go the same way run together, until they return."""
+        blocks = {block.label: block for block in body.blocks}
+        returned: list[tuple[torch.Tensor, Sequence[Lanes]]] = []
+        everyone = torch.arange(frame.programs.numel())
+        pending: list[tuple[Frame, Block, torch.Tensor, int]] = [(frame, body.blocks[0], everyone, 0)]
+        while pending:
+            current, block, rows, steps = pending.pop()
+            self.check_time()
+            if steps > MAX_ITERATIONS:
+                raise OutOfTime
+            *before, last = block.operations
+            self.block(current, [*before, _NOTHING])
+            operands = [current.lookup(n) for n in last.operands] if last.name == "tt.return" else []
+            if last.name == "tt.return":
+                returned.append((rows, operands))
+                continue
+            if last.name == "cf.br":
+                ways = [(last.successors[0], None)]
+            elif last.name == "cf.cond_br":
+                yes, no = _split(current.lookup(last.operands[0]), rows.numel(), last)
+                ways = [(last.successors[0], yes), (last.successors[1], no)]
+            else:
+                raise Unsupported(f"the executor does not know the terminator {last.name}")
+            for successor, chosen in ways:
+                if chosen is not None and chosen.numel() == 0:
+                    continue
+                target = blocks.get(successor.label)
+                if target is None:
+                    raise IRError(f"a branch to {successor.label}, which is no block")
+                whole = chosen is None or chosen.numel() == rows.numel()
+                inner = Frame(current.programs if whole else current.programs[chosen], current, None if whole else chosen)
+                inner.bind(target.arguments, [inner.lookup(n) for n in successor.operands])
+                pending.append((inner, target, rows if whole else rows[chosen], steps + 1))
+        return merged(returned, frame.programs.numel()) if results else []
+
+
+_TERMINATORS = {"scf.yield", "tt.return", "tt.reduce.return", "tt.scan.return", "scf.condition", "cf.nothing"}
+_NOTHING = Operation("cf.nothing", (), (), {}, (), (), "", 0, 0)
+
+
+class Frame:
+    """Values that a region can name: its own, and, for the rows of its programs, those of the frames around it."""
+
+    __slots__ = ("parent", "programs", "rows", "values")
+
+    def __init__(self, programs: torch.Tensor, parent: Frame | None = None, rows: torch.Tensor | None = None) -> None:
+        """`programs`: linear ids; `rows`: which of the parent's programs they are, None for all."""
+        self.programs, self.parent, self.rows = programs, parent, rows
+        self.values: dict[str, Lanes] = {}
+
+    def bind(self, names: Sequence, values: Sequence[Lanes]) -> None:
+        if len(names) != len(values):
+            raise IRError(f"{len(values)} values for {len(names)} arguments")
+        for value, lanes in zip(names, values, strict=True):
+            self.values[value.name] = lanes
+
+    def lookup(self, name: str) -> Lanes:
+        found = self.values.get(name)
+        if found is not None:
+            return found
+        if self.parent is None:
+            raise IRError(f"{name} is not defined")
+        found = self.parent.lookup(name)
+        if self.rows is not None:
+            found = found.rows(self.rows)
+            self.values[name] = found
+        return found
+
+
+def _split(condition: Lanes, programs: int, operation: Operation) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows of the programs for which a scalar condition holds, and of the others."""
+    del operation
+    if condition.undefined is not None and bool(condition.undefined.any()):
+        raise Fault("undefined", "branches on a value that is undefined")
+    data = condition.data.reshape(-1).expand(programs) if condition.data.numel() == 1 else condition.data.reshape(-1)
+    return data.nonzero().squeeze(1), (~data).nonzero().squeeze(1)
+
+
+def merged(parts: Sequence[tuple[torch.Tensor, Sequence[Lanes]]], programs: int) -> Sequence[Lanes]:
+    """Results of groups of programs, given by their rows, as results of all."""
+    if len(parts) == 1:
+        return parts[0][1]
+    order = torch.cat([rows for rows, _ in parts])
+    inverse = torch.empty_like(order)
+    inverse[order] = torch.arange(programs)
+    made = []
+    for column in zip(*(values for _, values in parts), strict=True):
+        type_ = column[0].type
+        shape = [max(sizes) for sizes in zip(*(lanes.data.shape[1:] for lanes in column), strict=True)]
+        pieces = [
+            lanes.data.expand(rows.numel(), *shape) for lanes, (rows, _) in zip(column, parts, strict=True)
+        ]
+        undefined = None
+        if any(lanes.undefined is not None for lanes in column):
+            marks = [_marks(lanes, rows.numel(), shape) for lanes, (rows, _) in zip(column, parts, strict=True)]
+            undefined = torch.cat(marks)[inverse]
+        made.append(Lanes(type_, torch.cat(pieces)[inverse], undefined=undefined))
+    return made
+
+
+def _marks(lanes: Lanes, programs: int, shape: Sequence[int]) -> torch.Tensor:
+    if lanes.undefined is None:
+        return torch.zeros((programs, *shape), dtype=torch.bool)
+    return torch.broadcast_to(lanes.undefined, (programs, *shape))
+
+
+# --- control flow ---------------------------------------------------------------------------------------------------
+
+
+@handles("scf.if")
+def _if(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> Sequence[Lanes]:
+    yes, no = _split(operands[0], frame.programs.numel(), operation)
+    parts = []
+    for region, rows in zip(operation.regions, (yes, no), strict=False):
+        if rows.numel() == frame.programs.numel():
+            return machine.region(frame, region)
+        if rows.numel():
+            inner = Frame(frame.programs[rows], frame, rows)
+            parts.append((rows, machine.block(inner, region.operations)))
+    return merged(parts, frame.programs.numel()) if operation.results else []
+
+
+@handles("scf.for")
+def _for(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> Sequence[Lanes]:
+    low, high, step, *carried = operands
+    if any(bound.undefined is not None and bool(bound.undefined.any()) for bound in operands[:3]):
+        raise Fault("undefined", "loops between bounds that are undefined")
+    counts = _trip_counts(low, high, step, "unsigned" in operation.words)
+    body = operation.regions[0]
+    index = body.arguments[0].type
+    loop = _Loop(machine, frame, carried)
+    trips = 0
+    while True:
+        staying = None if isinstance(counts, int) else counts[loop.rows] > trips
+        if isinstance(counts, int):
+            if trips >= counts:
+                return loop.finish()
+        elif not loop.keep(staying):
+            return loop.finish()
+        counter = Lanes(index, sum_=loop.of(low).sum.plus(loop.of(step).sum.times(trips)))
+        loop.carried = list(machine.region(loop.frame, body, [counter, *loop.carried]))
+        trips += 1
+        if machine.observer is not None:
+            machine.observer.iteration(operation, loop.frame.programs)
+        machine.check_time()
+
+
+def _trip_counts(low: Lanes, high: Lanes, step: Lanes, unsigned: bool) -> int | torch.Tensor:
+    """Iterations of each program; one number where all have the same."""
+    numbers = [bound.integer() for bound in (low, high, step)]
+    if all(number is not None for number in numbers):
+        a, b, c = (_unsigned(number, low.type) if unsigned else number for number in numbers)  # pyright: ignore
+        if c <= 0:
+            raise Fault("undefined", f"loops with a step of {c}")
+        return max(0, -(-(b - a) // c))
+    a, b, c = (bound.data.long().reshape(-1) for bound in (low, high, step))
+    if bool((c <= 0).any()) or (unsigned and bool(((a < 0) | (b < 0)).any())):
+        raise Fault("undefined", "loops with a step or bounds below zero")
+    counts = torch.div(b - a + c - 1, c, rounding_mode="floor").clamp(min=0)
+    made = sum_of(counts)
+    return made.constant if not made.terms else counts
+
+
+def _unsigned(number: int, type_: Type) -> int:
+    return number % (1 << type_.bits)
+
+
+class _Loop:
+    """Programs that are still in a loop, their carried values, and the results of those that left."""
+
+    def __init__(self, machine: Machine, frame: Frame, carried: Sequence[Lanes]) -> None:
+        self.machine, self.outer, self.frame = machine, frame, frame
+        self.carried = list(carried)
+        self.rows = torch.arange(frame.programs.numel())
+        self._left: list[tuple[torch.Tensor, Sequence[Lanes]]] = []
+
+    def keep(self, staying: torch.Tensor, results: Sequence[Lanes] | None = None) -> bool:
+        """Let the others leave with their carried values (or `results`); false when nobody stays."""
+        if bool(staying.all()):
+            return True
+        leaving = (~staying).nonzero().squeeze(1)
+        kept = staying.nonzero().squeeze(1)
+        values = self.carried if results is None else results
+        self._left.append((self.rows[leaving], [lanes.rows(leaving) for lanes in values]))
+        self.rows = self.rows[kept]
+        if kept.numel() == 0:
+            return False
+        self.carried = [lanes.rows(kept) for lanes in self.carried]
+        self.frame = Frame(self.outer.programs[self.rows], self.outer, self.rows)
+        return True
+
+    def of(self, value: Lanes) -> Lanes:
+        """A value of the frame around the loop, for those who stay."""
+        return value if self.frame is self.outer else value.rows(self.rows)
+
+    def finish(self) -> Sequence[Lanes]:
+        if not self._left:
+            return self.carried
+        if self.rows.numel():
+            self._left.append((self.rows, self.carried))
+        return merged(self._left, self.outer.programs.numel())
+
+
+@handles("scf.while")
+def _while(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> Sequence[Lanes]:
+    before, after = operation.regions
+    loop = _Loop(machine, frame, operands)
+    for _ in range(MAX_ITERATIONS):
+        condition, *passed = machine.region(loop.frame, before, loop.carried)
+        yes, _ = _split(condition, loop.rows.numel(), operation)
+        staying = torch.zeros(loop.rows.numel(), dtype=torch.bool)
+        staying[yes] = True
+        loop.carried = passed
+        if not loop.keep(staying, passed):
+            return loop.finish()
+        loop.carried = list(machine.region(loop.frame, after, loop.carried))
+        if machine.observer is not None:
+            machine.observer.iteration(operation, loop.frame.programs)
+        machine.check_time()
+    raise OutOfTime
+
+
+@handles("tt.call")
+def _call(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> Sequence[Lanes]:
+    function = machine.module.functions.get(operation.attributes["callee"])
+    if function is None:
+        raise IRError(f"{operation.attributes['callee']} is called and not defined")
+    return machine.call(function, operands, frame.programs)

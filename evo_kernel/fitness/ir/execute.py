@@ -1,0 +1,286 @@
+"""Executes the launches of a plan: arguments, chunks of programs, and what came of it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from evo_kernel.fitness.ir import combine, loads, pointwise, shapes
+from evo_kernel.fitness.ir.engine import HANDLERS, Machine, Observer
+from evo_kernel.fitness.ir.lanes import Lanes, Sum
+from evo_kernel.fitness.ir.loads import Descriptor as DescriptorLanes
+from evo_kernel.fitness.ir.memory import Fault, Memory
+from evo_kernel.fitness.ir.parse import Function, Module, Operation, Region, Value
+from evo_kernel.fitness.ir.types import IRError, Type
+from evo_kernel.fitness.plan import Arg, Descriptor, Pointer, Scalar
+
+CHUNK_ELEMENTS = 1 << 18
+"""Elements of the largest tensor of a chunk: temporaries of a chunk stay in the processor's caches."""
+MAX_CHUNK = 1 << 14
+
+_STORES = {"tt.store": 0, "tt.atomic_rmw": 0, "tt.atomic_cas": 0, "tt.descriptor_store": 0, "tt.descriptor_reduce": 0,
+           "tt.descriptor_scatter": 0}  # fmt: skip
+_LOADS = {"tt.load", "tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_load", "tt.descriptor_gather",
+          "tt.descriptor_reduce"}  # fmt: skip
+_TABLES = (combine, loads, pointwise, shapes)  # imported for the handlers that they register
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a launch does that no correct kernel does. `program`: its ids along the grid; `line` of the kernel, 0: unknown."""
+
+    kind: str
+    message: str
+    program: tuple[int, int, int] | None
+    operation: str
+    ordinal: int
+    line: int
+
+    @property
+    def sentence(self) -> str:
+        who = f"program {self.program}" if self.program is not None else "the kernel"
+        where = f" (line {self.line}: {self.operation})" if self.line else f" ({self.operation})"
+        return f"{who} {self.message}{where}"
+
+
+@dataclass(frozen=True)
+class Launched:
+    """One launch: how many of its programs ran, and what ended it early, if anything."""
+
+    programs: int
+    executed: int
+    finding: Finding | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What the text of a kernel tells ahead of any launch."""
+
+    largest: int  # elements of its largest tensor
+    in_order: bool  # programs see each other through atomic operations: chunks run in their order
+    waits: bool  # a loop waits for other programs: one program at a time
+    loaded: frozenset[int]  # arguments that it may load through
+    stored: frozenset[int]  # arguments that it may store through
+
+
+def unsupported(module: Module) -> str:
+    """The first operation that the executor does not know; empty if it knows them all."""
+    known = HANDLERS.keys() | {"scf.yield", "tt.return", "tt.reduce.return", "tt.scan.return", "scf.condition",
+                               "cf.br", "cf.cond_br"}  # fmt: skip
+    return next((o.name for o in module.operations() if o.name not in known), "")
+
+
+def traits_of(module: Module) -> Traits:
+    operations = list(module.operations())
+    largest = max((r.type.elements for o in operations for r in o.results), default=1)
+    used = {name for o in operations for name in (*o.operands, *(n for s in o.successors for n in s.operands))}
+    atomics = [o for o in operations if o.name in ("tt.atomic_rmw", "tt.atomic_cas")]
+    in_order = any(o.results and o.results[0].name in used for o in atomics)
+    waits = any(
+        inner.name in ("tt.atomic_rmw", "tt.atomic_cas", "tt.load")
+        for o in operations
+        if o.name == "scf.while"
+        for inner in _inner(o.regions[0])
+    )
+    loaded, stored = _roots(module)
+    return Traits(largest, in_order, waits and bool(atomics), loaded, stored)
+
+
+def _inner(region: Region) -> Iterable[Operation]:
+    for block in region.blocks:
+        for operation in block.operations:
+            yield operation
+            for deeper in operation.regions:
+                yield from _inner(deeper)
+
+
+def _roots(module: Module) -> tuple[frozenset[int], frozenset[int]]:
+    """Arguments of the entry that loads and stores may go through; all of them where a function is called."""
+    entry = module.entry
+    everything = frozenset(range(len(entry.arguments)))
+    if len(module.functions) > 1:
+        return everything, everything
+    sources: dict[str, set[str]] = {}
+    accesses: list[tuple[Operation, str]] = []
+    _flows(entry.body, sources, accesses)
+    positions = {value.name: position for position, value in enumerate(entry.arguments)}
+
+    def reach(name: str) -> set[int]:
+        seen, pending, found = set(), [name], set()
+        while pending:
+            current = pending.pop()
+            if current in seen:
+                continue
+            seen.add(current)
+            if current in positions:
+                found.add(positions[current])
+            pending += sources.get(current, ())
+        return found
+
+    loaded = {p for o, name in accesses if o.name in _LOADS for p in reach(name)}
+    stored = {p for o, name in accesses if o.name in _STORES for p in reach(name)}
+    return frozenset(loaded), frozenset(stored)
+
+
+def _flows(region: Region, sources: dict[str, set[str]], accesses: list[tuple[Operation, str]]) -> None:
+    """Which values the addresses of a region may come from."""
+    labels = {block.label: block for block in region.blocks}
+    for block in region.blocks:
+        for operation in block.operations:
+            if operation.name in _LOADS or operation.name in _STORES:
+                accesses.append((operation, operation.operands[0]))
+            for successor in operation.successors:
+                _link((v.name for v in labels[successor.label].arguments), successor.operands, sources)
+            inner = [b for r in operation.regions for b in r.blocks]
+            ends = [name for b in inner if b.operations for name in b.operations[-1].operands]
+            from_ = [*operation.operands, *ends]
+            if operation.name == "tt.load":
+                from_ = []
+            for value in (*operation.results, *(a for b in inner for a in b.arguments)):
+                sources.setdefault(value.name, set()).update(from_ if _may_point(value.type) else ())
+            for deeper in operation.regions:
+                _flows(deeper, sources, accesses)
+
+
+def _may_point(type_: Type) -> bool:
+    return type_.element in ("ptr", "desc", "i64")
+
+
+def _link(names: Iterable[str], values: Sequence[str], sources: dict[str, set[str]]) -> None:
+    for name, value in zip(names, values, strict=True):
+        sources.setdefault(name, set()).add(value)
+
+
+def launch(
+    module: Module,
+    grid: tuple[int, int, int],
+    args: Sequence[Arg],
+    memory: Memory,
+    *,
+    programs: torch.Tensor | None = None,
+    seed: int = 0,
+    deadline: float = math.inf,
+    observer: Observer | None = None,
+    reverse: bool = False,
+    traits: Traits | None = None,
+) -> Launched:
+    """Run a launch, or only the programs with some linear ids (ascending). Chunks come in an order drawn by `seed`.
+
+    Raises Unsupported, IRError, OutOfTime. `deadline` is of time.monotonic.
+    """
+    began = time.monotonic()
+    traits = traits or traits_of(module)
+    machine = Machine(module, memory, grid, deadline, observer, reverse)
+    arguments = bind(module.entry, args)
+    shared = _buffers(module.entry, args, traits.loaded) & _buffers(module.entry, args, traits.stored)
+    for number, buffer in enumerate(memory.buffers):
+        buffer.begin_launch(number in shared)
+    total = math.prod(grid)
+    ids = torch.arange(total) if programs is None else programs
+    executed = 0
+    for chunk in _chunks(ids, traits, seed, reverse):
+        try:
+            machine.call(module.entry, arguments, chunk)
+        except Fault as fault:
+            return Launched(total, executed, _finding(fault, grid), time.monotonic() - began)
+        executed += chunk.numel()
+    return Launched(total, executed, None, time.monotonic() - began)
+
+
+def _chunks(ids: torch.Tensor, traits: Traits, seed: int, reverse: bool) -> Iterable[torch.Tensor]:
+    size = 1 if traits.waits else max(1, min(MAX_CHUNK, CHUNK_ELEMENTS // max(1, traits.largest)))
+    chunks = list(torch.split(ids, size))
+    if traits.in_order or traits.waits:
+        return chunks[::-1] if reverse else chunks
+    order = torch.randperm(len(chunks), generator=torch.Generator().manual_seed(seed))
+    return [chunks[n] for n in order.tolist()]
+
+
+def _buffers(entry: Function, args: Sequence[Arg], positions: frozenset[int]) -> set[int]:
+    """Numbers of the buffers behind some parameters of the IR function."""
+    owners = _owners(entry, args)
+    return {arg.buffer for n in positions if not isinstance(arg := args[owners[n]], Scalar)}
+
+
+def _owners(entry: Function, args: Sequence[Arg]) -> list[int]:
+    """For each parameter of the IR function the argument that it comes from: a descriptor is several parameters."""
+    owners: list[int] = []
+    for position, arg in enumerate(args):
+        owners += [position] * (1 + 2 * len(arg.shape) if isinstance(arg, Descriptor) else 1)
+    if len(owners) != len(entry.arguments):
+        raise IRError(f"the launch passes {len(owners)} values where the kernel takes {len(entry.arguments)}")
+    return owners
+
+
+def bind(entry: Function, args: Sequence[Arg]) -> list[Lanes]:
+    """Arguments of a launch as values of the IR function's parameters. Raises IRError where they do not fit."""
+    _owners(entry, args)
+    parameters = iter(entry.arguments)
+    made: list[Lanes] = []
+    for arg in args:
+        parameter = next(parameters)
+        if isinstance(arg, Pointer):
+            _expect(parameter, "ptr")
+            made.append(Lanes(parameter.type, sum_=Sum(Memory.address(arg.buffer, arg.offset))))
+        elif isinstance(arg, Descriptor):
+            _expect(parameter, "desc")
+            made += _descriptor(parameter, arg, [next(parameters) for _ in range(2 * len(arg.shape))])
+        else:
+            made.append(_scalar(parameter, arg))
+    return made
+
+
+def _expect(parameter: Value, element: str) -> None:
+    if parameter.type.element != element or parameter.type.shape is not None:
+        raise IRError(f"the launch passes a {element} where the kernel takes {parameter.type}")
+
+
+def _descriptor(parameter: Value, arg: Descriptor, rest: Sequence[Value]) -> list[Lanes]:
+    numbers = [*arg.shape, *arg.strides]
+    lanes = [Lanes(value.type, sum_=Sum(number)) for value, number in zip(rest, numbers, strict=True)]
+    rank = len(arg.shape)
+    pointee = parameter.type.pointee
+    if pointee is None or pointee.shape != tuple(arg.block):
+        raise IRError(f"a descriptor of blocks {arg.block} where the kernel takes {parameter.type}")
+    base = Lanes(Type("ptr", None, Type(pointee.element)), sum_=Sum(Memory.address(arg.buffer, arg.offset)))
+    sizes, strides = (
+        [Lanes(Type("i64"), sum_=Sum(n)) for n in values] for values in (arg.shape, arg.strides)
+    )
+    made = DescriptorLanes(
+        parameter.type, base, sizes, strides, zeros=arg.padding == "zero", round_tf32=arg.round_tf32
+    )
+    return [made, *lanes[:rank], *lanes[rank:]]
+
+
+def _scalar(parameter: Value, arg: Scalar) -> Lanes:
+    type_ = parameter.type
+    if type_.shape is not None or not (type_.is_integer or type_.is_float):
+        raise IRError(f"the launch passes a number where the kernel takes {type_}")
+    if type_.element == "i1":
+        return Lanes(type_, torch.tensor([bool(arg.value)]))
+    if type_.is_integer:
+        value, half = int(arg.value) % (1 << type_.bits), 1 << (type_.bits - 1)
+        return Lanes(type_, sum_=Sum(value - 2 * half if value >= half else value))
+    return Lanes(type_, torch.tensor([float(arg.value)], dtype=torch.float64).to(type_.dtype))
+
+
+def _finding(fault: Fault, grid: tuple[int, int, int]) -> Finding:
+    operation: Operation | None = getattr(fault, "operation", None)
+    place = None
+    if fault.program is not None:
+        x, rest = fault.program % grid[0], fault.program // grid[0]
+        place = (x, rest % grid[1], rest // grid[1])
+    return Finding(
+        fault.kind,
+        str(fault),
+        place,
+        operation.name if operation else "",
+        operation.ordinal if operation else 0,
+        operation.line if operation else 0,
+    )
+

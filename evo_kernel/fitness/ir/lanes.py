@@ -1,0 +1,296 @@
+"""Values of one IR name for all programs of a chunk.
+
+The data of a value is a torch tensor with programs as its first axis and the value's own axes behind it. An axis along
+which nothing changes may have size 1 whatever its true size: splats, broadcasts, constants and what is the same for all
+programs cost nothing. Three more forms keep real sizes cheap:
+
+    sum       integers and addresses as a constant plus terms that each vary along few axes, added up only when asked;
+              a load whose terms are arithmetic progressions is a strided view of its buffer
+    product   booleans as a conjunction of factors, so that a mask of rows and columns is never multiplied out
+    undefined a boolean tensor that marks elements whose value the program may not depend on (LLVM's poison): lanes
+              of a masked load without `other`, memory that nobody wrote, division by zero
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from evo_kernel.fitness.ir.types import Type
+
+SMALL = 1 << 16
+"""Elements up to which finding the bounds of a tensor is cheaper than what it saves."""
+MAX_TERMS = 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Term:
+    """Part of a sum: int64 data, bounds of its elements, and a number that divides all of them."""
+
+    data: torch.Tensor
+    low: int
+    high: int
+    unit: int = 1
+
+    @property
+    def support(self) -> tuple[int, ...]:
+        """Axes along which it varies."""
+        return tuple(axis for axis, size in enumerate(self.data.shape) if size > 1)
+
+    def progression(self) -> tuple[int, int, int] | None:
+        """(axis, first element, step) where it is an arithmetic progression along one axis with a step above zero."""
+        support = self.support
+        if len(support) != 1:
+            return None
+        flat = self.data.reshape(-1)
+        first, second = flat[:2].tolist()
+        step = second - first
+        if step <= 0 or self.high - self.low != step * (flat.numel() - 1):
+            return None
+        if flat.numel() > 2 and not bool((flat[1:] - flat[:-1] == step).all()):
+            return None
+        return support[0], first, step
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sum:
+    """constant + terms, as exact integers."""
+
+    constant: int
+    terms: tuple[Term, ...] = ()
+
+    @property
+    def low(self) -> int:
+        return self.constant + sum(term.low for term in self.terms)
+
+    @property
+    def high(self) -> int:
+        return self.constant + sum(term.high for term in self.terms)
+
+    def plus(self, other: Sum) -> Sum:
+        return Sum(self.constant + other.constant, _merged((*self.terms, *other.terms)))
+
+    def times(self, factor: int) -> Sum:
+        if factor == 0:
+            return Sum(0)
+        terms = []
+        for term in self.terms:
+            low, high = sorted((term.low * factor, term.high * factor))
+            terms.append(Term(term.data * factor, low, high, abs(term.unit * factor)))
+        return Sum(self.constant * factor, tuple(terms))
+
+    def exact(self) -> Sum:
+        """With bounds that are reached: those of merged terms may be wider than the truth."""
+        return Sum(self.constant, tuple(term_of(term.data, term.unit) for term in self.terms))
+
+    def data(self, rank: int) -> torch.Tensor:
+        """Added up, int64."""
+        total = None
+        for term in self.terms:
+            total = term.data if total is None else total + term.data
+        if total is None:
+            return torch.full((1,) * (rank + 1), self.constant, dtype=torch.int64)
+        return total + self.constant if self.constant else total
+
+
+def term_of(data: torch.Tensor, unit: int = 1) -> Term:
+    low, high = torch.aminmax(data)
+    return Term(data, int(low), int(high), unit)
+
+
+def sum_of(data: torch.Tensor) -> Sum:
+    """A tensor of int64 as a sum."""
+    if data.numel() == 1:
+        return Sum(int(data))
+    term = term_of(data)
+    return Sum(term.low) if term.low == term.high else Sum(0, (term,))
+
+
+def _merged(terms: Sequence[Term]) -> tuple[Term, ...]:
+    """Terms that vary along the same axes become one."""
+    by_support: dict[tuple[int, ...], Term] = {}
+    for term in terms:
+        support = term.support
+        if (known := by_support.get(support)) is not None:
+            data = known.data + term.data
+            term = Term(data, known.low + term.low, known.high + term.high, math.gcd(known.unit, term.unit))
+        by_support[support] = term
+    while len(by_support) > MAX_TERMS:
+        (_, a), (_, b) = by_support.popitem(), by_support.popitem()
+        data = a.data + b.data
+        made = Term(data, a.low + b.low, a.high + b.high, math.gcd(a.unit, b.unit))
+        by_support[made.support] = made
+    return tuple(by_support.values())
+
+
+class Lanes:
+    """A value for all programs of a chunk. Not changed once made; forms are added to it as they are asked for."""
+
+    __slots__ = ("_data", "_factors", "_sum", "type", "undefined")
+
+    def __init__(
+        self,
+        type_: Type,
+        data: torch.Tensor | None = None,
+        *,
+        sum_: Sum | None = None,
+        factors: tuple[torch.Tensor, ...] | None = None,
+        undefined: torch.Tensor | None = None,
+    ) -> None:
+        self.type, self._data, self._sum, self._factors = type_, data, sum_, factors
+        self.undefined = undefined
+
+    @property
+    def data(self) -> torch.Tensor:
+        """In the torch dtype of the type. Axes may have size 1 (see the module)."""
+        if self._data is None:
+            if self._sum is not None:
+                self._data = self._sum.data(self.type.rank).to(self.type.dtype)
+            else:
+                self._data = _conjunction(self._factors or (), self.type.rank)
+        return self._data
+
+    @property
+    def has_sum(self) -> bool:
+        """A sum is at hand, or cheap to have."""
+        return self._sum is not None or (self._data is not None and self._data.numel() <= SMALL)
+
+    @property
+    def sum(self) -> Sum:
+        """Of an integer or an address."""
+        if self._sum is None:
+            self._sum = sum_of(self.data.long())
+        return self._sum
+
+    @property
+    def factors(self) -> tuple[torch.Tensor, ...]:
+        """Of a boolean; none where it is true everywhere."""
+        if self._factors is None:
+            data = self.data
+            if data.numel() <= SMALL and bool(data.all()):
+                self._factors = ()
+            else:
+                self._factors = (data,)
+        return self._factors
+
+    @property
+    def programs(self) -> int:
+        """Size of the axis of programs: 1 where all have the same."""
+        return max((t.shape[0] for t in self.tensors()), default=1)
+
+    def tensors(self) -> Iterable[torch.Tensor]:
+        """All that holds its data."""
+        if self._data is not None:
+            yield self._data
+        elif self._sum is not None:
+            yield from (term.data for term in self._sum.terms)
+        else:
+            yield from self._factors or ()
+        if self.undefined is not None:
+            yield self.undefined
+
+    def integer(self) -> int | None:
+        """The number that it is for all programs; None where they differ."""
+        if self._sum is not None:
+            return self._sum.constant if not self._sum.terms else None
+        if self.data.numel() == 1 or self.data.numel() <= SMALL:
+            made = self.sum
+            return made.constant if not made.terms else None
+        return None
+
+    def boolean(self) -> bool | None:
+        """What a boolean is everywhere; None where it differs."""
+        factors = self.factors
+        if not factors:
+            return True
+        if any(factor.numel() <= SMALL and not bool(factor.any()) for factor in factors):
+            return False
+        return None
+
+    def rows(self, index: torch.Tensor) -> Lanes:
+        """Those of some programs."""
+
+        def picked(data: torch.Tensor) -> torch.Tensor:
+            return data if data.shape[0] == 1 else data[index]
+
+        undefined = None if self.undefined is None else picked(self.undefined)
+        if self._data is not None:
+            return Lanes(self.type, picked(self._data), undefined=undefined)
+        if self._sum is not None:
+            terms = tuple(_picked_term(term, index) for term in self._sum.terms)
+            constant = self._sum.constant + sum(t.low for t in terms if t.data.numel() == 1)
+            kept = tuple(t for t in terms if t.data.numel() > 1)
+            return Lanes(self.type, sum_=Sum(constant, kept), undefined=undefined)
+        return Lanes(self.type, factors=tuple(map(picked, self._factors or ())), undefined=undefined)
+
+    def reshaped(self, type_: Type, change: Reshape) -> Lanes:
+        """Another view of the same elements: `change` inserts, drops or permutes axes of every tensor."""
+        undefined = None if self.undefined is None else change(self.undefined)
+        if self._data is not None and self._sum is None:
+            return Lanes(type_, change(self._data), undefined=undefined)
+        if self._sum is not None:
+            terms = tuple(Term(change(t.data), t.low, t.high, t.unit) for t in self._sum.terms)
+            return Lanes(type_, sum_=Sum(self._sum.constant, terms), undefined=undefined)
+        return Lanes(type_, factors=tuple(map(change, self._factors or ())), undefined=undefined)
+
+    def full(self, programs: int = 1) -> torch.Tensor:
+        """Data with every axis of its own at its true size; at least `programs` of them."""
+        data = self.data
+        shape = (max(data.shape[0], programs), *(self.type.shape or ()))
+        return data if tuple(data.shape) == shape else data.expand(shape)
+
+
+class Reshape:
+    """A change of axes behind the axis of programs."""
+
+    def __call__(self, data: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Unsqueeze(Reshape):
+    axis: int
+
+    def __call__(self, data: torch.Tensor) -> torch.Tensor:
+        return data.unsqueeze(self.axis + 1)
+
+
+@dataclass(frozen=True)
+class Splat(Reshape):
+    rank: int
+
+    def __call__(self, data: torch.Tensor) -> torch.Tensor:
+        return data.reshape(data.shape[0], *(1,) * self.rank)
+
+
+@dataclass(frozen=True)
+class Permute(Reshape):
+    order: tuple[int, ...]
+
+    def __call__(self, data: torch.Tensor) -> torch.Tensor:
+        return data.permute(0, *(axis + 1 for axis in self.order))
+
+
+def _picked_term(term: Term, index: torch.Tensor) -> Term:
+    if term.data.shape[0] == 1:
+        return term
+    return term_of(term.data[index], term.unit)
+
+
+def _conjunction(factors: Sequence[torch.Tensor], rank: int) -> torch.Tensor:
+    made: torch.Tensor | None = None
+    for factor in sorted(factors, key=lambda f: f.numel()):
+        made = factor if made is None else made & factor
+    return torch.ones((1,) * (rank + 1), dtype=torch.bool) if made is None else made
+
+
+def any_undefined(values: Sequence[Lanes]) -> torch.Tensor | None:
+    """Where any of several values is undefined; None where none is."""
+    made: torch.Tensor | None = None
+    for value in values:
+        if value.undefined is not None:
+            made = value.undefined if made is None else made | value.undefined
+    return made

@@ -1,0 +1,78 @@
+"""CUDA's math library (libdevice) as torch functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+
+def _half_away(x: torch.Tensor) -> torch.Tensor:
+    return torch.trunc(x + torch.copysign(torch.full_like(x, 0.5), x))
+
+
+def _fused(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+    return (x.double() * y.double() + z.double()).to(z.dtype)
+
+
+_UNARY = {
+    name: getattr(torch, name)
+    for name in (
+        "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "erf", "erfc", "erfinv",
+        "exp", "exp2", "expm1", "floor", "lgamma", "log", "log10", "log1p", "log2", "rsqrt", "sin", "sinh", "sqrt",
+        "tan", "tanh", "trunc",
+    )
+}  # fmt: skip
+_FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
+    **_UNARY,
+    "erfcx": torch.special.erfcx,
+    "cyl_bessel_i0": torch.special.i0,
+    "cyl_bessel_i1": torch.special.i1,
+    "j0": torch.special.bessel_j0,
+    "j1": torch.special.bessel_j1,
+    "y0": torch.special.bessel_y0,
+    "y1": torch.special.bessel_y1,
+    "fabs": torch.abs,
+    "rint": torch.round,
+    "nearbyint": torch.round,
+    "round": _half_away,
+    "llrint": lambda x: torch.round(x).long(),
+    "llround": lambda x: _half_away(x).long(),
+    "exp10": lambda x: torch.pow(10.0, x),
+    "cbrt": lambda x: torch.copysign(x.abs().double().pow(1 / 3).to(x.dtype), x),
+    "saturate": lambda x: x.clamp(0.0, 1.0),
+    "frcp_rn": torch.reciprocal,
+    "frsqrt_rn": torch.rsqrt,
+    "fsqrt_rn": torch.sqrt,
+    "isnan": lambda x: torch.isnan(x).int(),
+    "isinf": lambda x: torch.isinf(x).int(),
+    "finite": lambda x: torch.isfinite(x).int(),
+    "signbit": lambda x: torch.signbit(x).int(),
+    "normcdf": lambda x: 0.5 * torch.erfc(-x / 2**0.5),
+    "pow": torch.pow,
+    "powi": lambda x, n: torch.pow(x, n.to(x.dtype)),
+    "fmod": torch.fmod,
+    "atan2": torch.atan2,
+    "hypot": torch.hypot,
+    "copysign": torch.copysign,
+    "fdim": lambda x, y: (x - y).clamp(min=0),
+    "fmin": torch.fmin,
+    "fmax": torch.fmax,
+    "fdividef": torch.div,
+    "fdiv_rn": torch.div,
+    "fadd_rn": torch.add,
+    "fsub_rn": torch.sub,
+    "fmul_rn": torch.mul,
+    "fma": _fused,
+    "fmaf_rn": _fused,
+    "rcp64h": torch.reciprocal,
+}
+
+
+def device_function(symbol: str) -> Callable[..., torch.Tensor] | None:
+    """The torch function for a symbol (`__nv_tanhf`, `__nv_fast_expf`); None if unknown."""
+    name = symbol.removeprefix("__nv_").removeprefix("fast_")
+    for spelling in (name, name[:-1] if name[-1:] in ("f", "d") else name):
+        if spelling in _FUNCTIONS:
+            return _FUNCTIONS[spelling]
+    return None

@@ -1,0 +1,318 @@
+"""Device memory of a launch: buffers far apart in one address space, with shadows that say who wrote and read what.
+
+An address is an int64: (buffer + 1) << BASE_BITS, plus the byte offset. An access whose lanes form arithmetic
+progressions is a strided view of the buffer; others are gathered by index. Beside a buffer stand, where they are needed:
+
+    defined   was the element ever written (scratch and outputs start undefined)
+    writer    program that stored it last in this launch, plus one
+    reader    program that loaded it in this launch, plus one; MANY if several did
+
+A store to an element that another program stored to, loaded from, or a load from one that another program stored to in
+the same launch, is a race, unless the value stays the same or both programs took part in atomic operations between.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from evo_kernel.fitness.ir.lanes import Lanes, Sum, Term
+from evo_kernel.fitness.ir.types import Type
+
+BASE_BITS = 40
+PADDING = 1 << 16
+"""Bytes on both sides of a buffer that masked-off lanes may be read from; an active lane there is out of bounds."""
+MANY = -1
+POISON = 0xFF
+MAX_WINDOWS = 128
+"""Rows up to which views are copied one by one: gathering them by index costs about ten times as much an element."""
+
+
+class Fault(Exception):
+    """The launch does what no correct kernel does. `kind`: out_of_bounds, misaligned, race or undefined."""
+
+    def __init__(self, kind: str, message: str, program: int | None = None) -> None:
+        super().__init__(message)
+        self.kind, self.program = kind, program
+
+
+class Buffer:
+    """One allocation. `storage` holds PADDING bytes, then the data, then PADDING bytes."""
+
+    def __init__(self, size: int, *, defined: bool) -> None:
+        self.size = size
+        self.storage = torch.empty(size + 2 * PADDING, dtype=torch.uint8)
+        self.storage.fill_(POISON)
+        self._unit = 0
+        self.defined: torch.Tensor | None = None if defined else torch.zeros(0, dtype=torch.bool)
+        self.writer: torch.Tensor | None = None
+        self.reader: torch.Tensor | None = None
+        self.track_reads = False
+
+    @property
+    def data(self) -> torch.Tensor:
+        """Bytes of the buffer, a view."""
+        return self.storage[PADDING : PADDING + self.size]
+
+    def begin_launch(self, tracks_reads: bool) -> None:
+        """Forget who wrote and read; what is defined stays so."""
+        self.writer = self.reader = None
+        self.track_reads = tracks_reads
+
+    def set_defined(self) -> None:
+        self.defined = None
+
+    def unit(self, item: int) -> int:
+        """Bytes of one shadow element, at most `item`; finer from now on if need be."""
+        if self._unit == 0:
+            self._unit = item
+            if self.defined is not None:
+                self.defined = torch.zeros(self._shadow_elements(item), dtype=torch.bool)
+        elif item % self._unit:
+            finer = math.gcd(item, self._unit)
+            times = self._unit // finer
+            for name in ("defined", "writer", "reader"):
+                if (shadow := getattr(self, name)) is not None:
+                    setattr(self, name, shadow.repeat_interleave(times)[: self._shadow_elements(finer)])
+            self._unit = finer
+        return self._unit
+
+    def shadow(self, name: str, item: int) -> torch.Tensor:
+        """`writer` or `reader`, made when it is first asked for."""
+        unit = self.unit(item)
+        found = getattr(self, name)
+        if found is None:
+            found = torch.zeros(self._shadow_elements(unit), dtype=torch.int32)
+            setattr(self, name, found)
+        return found
+
+    def defined_bytes(self) -> torch.Tensor | None:
+        """A boolean for each byte; None where all are defined."""
+        if self.defined is None:
+            return None
+        if self._unit == 0:
+            return torch.zeros(self.size, dtype=torch.bool)
+        return self.defined.repeat_interleave(self._unit)[PADDING : PADDING + self.size]
+
+    def define(self, offset: int, size: int) -> None:
+        """Bytes that something other than a kernel wrote."""
+        if self.defined is None:
+            return
+        unit = self.unit(1 if offset % 4 or size % 4 else math.gcd(offset or 8, size or 8, 8))
+        self.defined[(PADDING + offset) // unit : (PADDING + offset + size) // unit] = True
+        inside = self.defined[PADDING // unit : (PADDING + self.size) // unit]
+        if bool(inside.all()):
+            self.defined = None
+
+    def _shadow_elements(self, unit: int) -> int:
+        return -(-(self.size + 2 * PADDING) // unit)
+
+
+@dataclass(frozen=True)
+class Access:
+    """Lanes of a load or store that lie in one buffer. Offsets and steps in bytes, from the start of the storage.
+
+    `progressions` are (axis, size, step); `indices` vary in other ways. Lane addresses are offset + both.
+    """
+
+    buffer: Buffer
+    offset: int
+    progressions: tuple[tuple[int, int, int], ...]
+    indices: tuple[Term, ...]
+    rank: int  # axes, that of programs included
+
+    @property
+    def disjoint(self) -> bool:
+        """Different lanes touch different elements; only known where all are progressions."""
+        if self.indices:
+            return False
+        reach = 0
+        for _, size, step in sorted(self.progressions, key=lambda p: p[2]):
+            if step <= reach:
+                return False
+            reach += (size - 1) * step
+        return True
+
+    def view(self, data: torch.Tensor, item: int, inner: int = 1) -> torch.Tensor:
+        """A strided view of elements of `item` bytes, where there are only progressions; axes as the value's.
+
+        `inner`: consecutive elements that make up one lane, as a last axis if above 1.
+        """
+        sizes, strides = [1] * self.rank, [0] * self.rank
+        for axis, size, step in self.progressions:
+            sizes[axis], strides[axis] = size, step // item
+        if inner > 1:
+            sizes.append(inner)
+            strides.append(1)
+        return data.as_strided(sizes, strides, self.offset // item)
+
+    def gathered(self, data: torch.Tensor, item: int, inner: int = 1) -> torch.Tensor:
+        """A copy of the lanes, axes as the value's (size 1 where lanes share an element)."""
+        if not self.indices:
+            return self.view(data, item, inner)
+        index = self.indices[0].data
+        for term in self.indices[1:]:
+            index = index + term.data
+        taken = {axis for axis, size in enumerate(index.shape) if size > 1}
+        windows = [p for p in self.progressions if p[0] not in taken]
+        for axis, size, step in self.progressions:
+            if axis in taken:
+                index = index + _arange(axis, size, step, self.rank)
+        index = index // item if item > 1 else index
+        low = int(index.min())
+        flat = (index - low).reshape(-1)
+        sizes, strides = [p[1] for p in windows], [p[2] // item for p in windows]
+        if inner > 1:
+            sizes, strides = [*sizes, inner], [*strides, 1]
+        start = self.offset // item + low
+        if not sizes:
+            return torch.take(data[start:], flat).reshape(index.shape)
+        if flat.numel() <= MAX_WINDOWS and math.prod(sizes) >= 256:
+            rows = torch.stack([data.as_strided(sizes, strides, start + n) for n in flat.tolist()])
+        else:
+            reach = int(flat.max()) + 1
+            rows = data.as_strided([reach, *sizes], [1, *strides], start)[flat]
+        kept = sorted(taken)
+        rows = rows.reshape(*(index.shape[axis] for axis in kept), *sizes)
+        order = [*kept, *(p[0] for p in windows)]
+        where = sorted(range(len(order)), key=lambda n: order[n])
+        rows = rows.permute(*where, *range(len(order), rows.dim()))
+        shape = [1] * self.rank
+        for position, axis in enumerate(sorted(order)):
+            shape[axis] = rows.shape[position]
+        return rows.reshape(*shape, *([inner] if inner > 1 else []))
+
+    def offsets(self) -> torch.Tensor:
+        """Byte offsets of all lanes in the storage, axes as the value's."""
+        made = torch.full((1,) * self.rank, self.offset, dtype=torch.int64)
+        for axis, size, step in self.progressions:
+            made = made + _arange(axis, size, step, self.rank)
+        for term in self.indices:
+            made = made + term.data
+        return made
+
+
+def _arange(axis: int, size: int, step: int, rank: int) -> torch.Tensor:
+    shape = [1] * rank
+    shape[axis] = size
+    return (torch.arange(size) * step).reshape(shape)
+
+
+class Memory:
+    """All buffers of a plan."""
+
+    def __init__(self) -> None:
+        self.buffers: list[Buffer] = []
+
+    def add(self, size: int, *, defined: bool) -> int:
+        """A new buffer of poison, by number; `defined`: its content is about to be given whole."""
+        self.buffers.append(Buffer(size, defined=defined))
+        return len(self.buffers) - 1
+
+    @staticmethod
+    def address(buffer: int, offset: int = 0) -> int:
+        return ((buffer + 1) << BASE_BITS) + offset
+
+    def buffer_at(self, address: int) -> tuple[Buffer, int] | None:
+        """The buffer that owns a region of addresses, and its number; offsets may still lie outside it."""
+        number = ((address + (1 << (BASE_BITS - 1))) >> BASE_BITS) - 1
+        return (self.buffers[number], number) if 0 <= number < len(self.buffers) else None
+
+    def access(self, pointer: Sum, item: int, rank: int, slack: int) -> Access | None:
+        """All lanes as one access; None where they are not within one buffer and `slack` bytes on both sides."""
+        found = self.buffer_at(pointer.low)
+        if found is None:
+            return None
+        buffer, number = found
+        base = self.address(number)
+        if pointer.low - base < -slack or pointer.high - base + item > buffer.size + slack:
+            pointer = pointer.exact()
+            if pointer.low - base < -slack or pointer.high - base + item > buffer.size + slack:
+                return None
+        offset = pointer.constant - base + PADDING
+        progressions, indices = [], []
+        for term in pointer.terms:
+            if (found := term.progression()) is not None and found[2] % item == 0:
+                progressions.append((found[0], term.data.numel(), found[2]))
+                offset += found[1]
+            else:
+                indices.append(term)
+        if indices and any(term.unit % item for term in indices):
+            if any(bool((term.data % item != 0).any()) for term in indices):
+                return None  # the slow path tells which lane is misaligned, or that the sum is not
+        if offset % item:
+            return None
+        return Access(buffer, offset, tuple(progressions), tuple(indices), rank)
+
+    def describe(self, address: int) -> str:
+        """Where an address lies, in words."""
+        found = self.buffer_at(address)
+        if found is None:
+            return "at no buffer's address"
+        buffer, number = found
+        offset = address - self.address(number)
+        if offset < 0:
+            return f"{-offset} bytes before buffer {number} of {buffer.size} bytes"
+        where = f"{offset - buffer.size} bytes behind the end" if offset >= buffer.size else f"at byte {offset}"
+        return f"{where} of buffer {number} of {buffer.size} bytes"
+
+
+@dataclass(frozen=True)
+class Scattered:
+    """Active lanes of an access, one by one: byte addresses and program ids, flat, and which lanes they are."""
+
+    addresses: torch.Tensor
+    programs: torch.Tensor
+    active: torch.Tensor | None  # None: all
+
+    def by_buffer(self, memory: Memory, item: int) -> list[tuple[Buffer, torch.Tensor, torch.Tensor | None]]:
+        """(buffer, element offsets in its storage, which of the lanes). Raises Fault."""
+        if self.addresses.numel() == 0:
+            return []
+        numbers = ((self.addresses + (1 << (BASE_BITS - 1))) >> BASE_BITS) - 1
+        made = []
+        for number in torch.unique(numbers).tolist():
+            chosen = numbers == number
+            some = None if bool(chosen.all()) else chosen.nonzero().squeeze(1)
+            addresses = self.addresses if some is None else self.addresses[some]
+            size = memory.buffers[number].size if 0 <= number < len(memory.buffers) else -1
+            offsets = addresses - Memory.address(number)
+            outside = (offsets < 0) | (offsets + item > size)
+            if bool(outside.any()):
+                first = int(outside.nonzero()[0])
+                programs = self.programs if some is None else self.programs[some]
+                raise Fault(
+                    "out_of_bounds",
+                    f"accesses {item} bytes {memory.describe(int(addresses[first]))}",
+                    int(programs[first]),
+                )
+            if item > 1 and bool((odd := offsets % item != 0).any()):
+                first = int(odd.nonzero()[0])
+                raise Fault(
+                    "misaligned",
+                    f"accesses {item} bytes {memory.describe(int(addresses[first]))}, which is not aligned to them",
+                    int((self.programs if some is None else self.programs[some])[first]),
+                )
+            made.append((memory.buffers[number], (offsets + PADDING) // item, some))
+        return made
+
+
+def typed(buffer: Buffer, type_: Type) -> torch.Tensor:
+    """The storage as elements of a type, a view. Its length is cut to whole elements."""
+    dtype = type_.dtype if type_.dtype is not torch.bool else torch.int8
+    item = type_.item_bytes
+    storage = buffer.storage
+    return storage[: storage.numel() // item * item].view(dtype)
+
+
+def scattered(pointer: Lanes, mask: torch.Tensor | None, programs: torch.Tensor, shape: Sequence[int]) -> Scattered:
+    """Lanes of an access one by one. `shape`: of all lanes, programs first; `programs` are their ids."""
+    addresses = pointer.data.expand(tuple(shape))
+    ids = programs.reshape(-1, *(1,) * (len(shape) - 1)).expand(tuple(shape))
+    if mask is None:
+        return Scattered(addresses.reshape(-1), ids.reshape(-1), None)
+    active = mask.expand(tuple(shape)).reshape(-1)
+    return Scattered(addresses.reshape(-1)[active], ids.reshape(-1)[active], active)

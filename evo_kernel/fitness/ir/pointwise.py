@@ -1,0 +1,467 @@
+"""Elementwise operations: arith, math, casts and selections."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
+from evo_kernel.fitness.ir.lanes import Lanes, Sum, any_undefined
+from evo_kernel.fitness.ir.libdevice import device_function
+from evo_kernel.fitness.ir.parse import Operation
+from evo_kernel.fitness.ir.types import IRError, Type, parse_element
+
+_LIMITS = {"i1": (0, 1), "i8": (-128, 127), "i16": (-(1 << 15), (1 << 15) - 1), "i32": (-(1 << 31), (1 << 31) - 1)}
+_WIDE = (-(1 << 63), (1 << 63) - 1)
+
+
+def made(operation: Operation, data: torch.Tensor, operands: Sequence[Lanes], *more: torch.Tensor) -> list[Lanes]:
+    """One result that is undefined where an operand is, or where `more` says so."""
+    undefined = any_undefined(operands)
+    for mark in more:
+        if bool(mark.any()):
+            undefined = mark if undefined is None else undefined | mark
+    return [Lanes(operation.results[0].type, data, undefined=undefined)]
+
+
+# --- constants and integers -----------------------------------------------------------------------------------------
+
+
+@handles("arith.constant")
+def _constant(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    type_ = operation.results[0].type
+    text = operation.head.strip()
+    dense = re.fullmatch(r"dense<(.*)>", text)
+    values = parse_element(dense[1] if dense else text, type_.element)
+    rank = type_.rank
+    if isinstance(values, list):
+        if len(values) != type_.elements:
+            raise IRError(f"a constant of {len(values)} elements for {type_}")
+        data = torch.tensor(values, dtype=_arithmetic(type_)).to(type_.dtype).reshape(1, *(type_.shape or ()))
+        return [Lanes(type_, data)]
+    if type_.is_integer and type_.element != "i1":
+        return [Lanes(type_, sum_=Sum(int(values)))]
+    data = torch.full((1,) * (rank + 1), values, dtype=_arithmetic(type_)).to(type_.dtype)
+    return [Lanes(type_, data)]
+
+
+def _arithmetic(type_: Type) -> torch.dtype:
+    return torch.float32 if type_.element.startswith("f8") else type_.dtype
+
+
+@handles("ub.poison")
+def _poison(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    type_ = operation.results[0].type
+    shape = (1,) * (type_.rank + 1)
+    data = torch.zeros(shape, dtype=torch.float32).to(type_.dtype)
+    return [Lanes(type_, data, undefined=torch.ones(shape, dtype=torch.bool))]
+
+
+def _bounds(type_: Type) -> tuple[int, int]:
+    return _LIMITS.get(type_.element, _WIDE)
+
+
+def _as_sum(type_: Type, value: Sum, undefined: torch.Tensor | None) -> Lanes:
+    """A sum that stays one where it fits its type, and wraps where it does not."""
+    low, high = _bounds(type_)
+    if value.low < low or value.high > high:
+        value = value.exact()
+        if value.low < low or value.high > high:
+            return Lanes(type_, _wrapped(value.data(type_.rank), type_), undefined=undefined)
+    return Lanes(type_, sum_=value, undefined=undefined)
+
+
+def _wrapped(data: torch.Tensor, type_: Type) -> torch.Tensor:
+    return data.to(type_.dtype)
+
+
+@handles("arith.addi", "arith.subi", "arith.muli")
+def _integer(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    a, b = operands
+    type_ = operation.results[0].type
+    if type_.element == "i1":
+        data = a.data & b.data if operation.name == "arith.muli" else a.data ^ b.data
+        return made(operation, data, operands)
+    undefined = any_undefined(operands)
+    if a.has_sum and b.has_sum and type_.element != "i64" or (a.has_sum and b.has_sum and _modest(a.sum, b.sum)):
+        left, right = a.sum, b.sum
+        if operation.name == "arith.addi":
+            return [_as_sum(type_, left.plus(right), undefined)]
+        if operation.name == "arith.subi":
+            return [_as_sum(type_, left.plus(right.times(-1)), undefined)]
+        if not left.terms or not right.terms:
+            factor, other = (left.constant, right) if not left.terms else (right.constant, left)
+            return [_as_sum(type_, other.times(factor), undefined)]
+    function = {"arith.addi": torch.add, "arith.subi": torch.sub, "arith.muli": torch.mul}[operation.name]
+    return [Lanes(type_, function(a.data, b.data), undefined=undefined)]
+
+
+def _modest(a: Sum, b: Sum) -> bool:
+    """int64 sums that cannot overflow whatever is done to them once."""
+    return max(abs(a.low), abs(a.high)) < 1 << 31 and max(abs(b.low), abs(b.high)) < 1 << 31
+
+
+@handles("arith.divsi", "arith.remsi", "arith.ceildivsi", "arith.floordivsi", "arith.divui", "arith.remui",
+         "arith.ceildivui")  # fmt: skip
+def _division(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    a, b = (value.data for value in operands)
+    type_ = operation.results[0].type
+    unsigned = operation.name.endswith("ui")
+    zero = b == 0
+    b = torch.where(zero, 1, b) if bool(zero.any()) else b
+    if unsigned and type_.bits == 64:
+        data = torch.from_numpy(_unsigned_64(operation.name, a, b))
+        return made(operation, data, operands, zero)
+    if unsigned:
+        a, b = unsigned_of(a, type_), unsigned_of(b, type_)
+    overflow = ~zero & (b == -1) & (a == _bounds(type_)[0]) if not unsigned else zero
+    kind = operation.name.split(".")[1]
+    if kind.startswith("rem"):
+        data = torch.where(b == -1, 0, torch.fmod(a, b)) if not unsigned else torch.fmod(a, b)
+    else:
+        wide_a, wide_b = a.long(), b.long()
+        if kind.startswith("ceil"):
+            data = -torch.div(-wide_a, wide_b, rounding_mode="floor")
+        else:
+            mode = "floor" if kind.startswith("floor") else "trunc"
+            data = torch.div(wide_a, wide_b, rounding_mode=mode)
+    return made(operation, data.to(type_.dtype), operands, zero, overflow)
+
+
+def _unsigned_64(name: str, a: torch.Tensor, b: torch.Tensor) -> np.ndarray:
+    left, right = (x.contiguous().numpy().view(np.uint64) for x in torch.broadcast_tensors(a, b))
+    kind = name.split(".")[1]
+    found = left % right if kind == "remui" else left // right
+    if kind == "ceildivui":
+        found = found + (left % right != 0)
+    return found.astype(np.uint64).view(np.int64)
+
+
+def unsigned_of(data: torch.Tensor, type_: Type) -> torch.Tensor:
+    """int64 with the value of the bits without a sign; of 64 bits, as they are."""
+    return data.long() & ((1 << type_.bits) - 1) if type_.bits < 64 else data
+
+
+@handles("arith.andi", "arith.ori", "arith.xori")
+def _bits(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    a, b = operands
+    type_ = operation.results[0].type
+    kind = operation.name
+    if type_.element == "i1" and kind == "arith.andi" and a.undefined is None and b.undefined is None:
+        return [Lanes(type_, factors=(*a.factors, *b.factors))]
+    function = {"arith.andi": torch.bitwise_and, "arith.ori": torch.bitwise_or, "arith.xori": torch.bitwise_xor}[kind]
+    data = function(a.data, b.data)
+    undefined = any_undefined(operands)
+    if undefined is not None and kind != "arith.xori":  # a defined 0 in `and`, a defined -1 in `or`, decides alone
+        absorbing = 0 if kind == "arith.andi" else (True if type_.element == "i1" else -1)
+        for value in operands:
+            decided = value.data == absorbing
+            undefined = undefined & ~(decided if value.undefined is None else decided & ~value.undefined)
+    return [Lanes(type_, data, undefined=undefined)]
+
+
+@handles("arith.shli", "arith.shrsi", "arith.shrui")
+def _shift(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    a, b = (value.data for value in operands)
+    type_ = operation.results[0].type
+    count = unsigned_of(b, type_)
+    too_far = (count < 0) | (count >= type_.bits)
+    count = torch.where(too_far, 0, count)
+    if operation.name == "arith.shli":
+        data = (a.long() << count).to(type_.dtype)
+    elif operation.name == "arith.shrsi":
+        data = (a.long() >> count).to(type_.dtype)
+    elif type_.bits < 64:
+        data = (unsigned_of(a, type_) >> count).to(type_.dtype)
+    else:
+        keep = torch.where(count == 0, -1, (1 << (64 - count).clamp(max=63)) - 1)
+        data = (a >> count) & keep
+    return made(operation, data, operands, too_far)
+
+
+_PREDICATES: dict[str, Callable[..., torch.Tensor]] = {
+    "eq": torch.eq, "ne": torch.ne, "lt": torch.lt, "le": torch.le, "gt": torch.gt, "ge": torch.ge,
+}  # fmt: skip
+
+
+@handles("arith.cmpi")
+def _compare(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    a, b = operands
+    predicate = operation.words[0]
+    kind, unsigned = predicate.lstrip("su") if predicate not in ("eq", "ne") else predicate, predicate[0] == "u"
+    undefined = any_undefined(operands)
+    type_ = operation.results[0].type
+    if a.type.element != "i1" and a.has_sum and b.has_sum:
+        left, right = a.sum, b.sum
+        if _modest(left, right) and (not unsigned or (left.low >= 0 and right.low >= 0)):
+            return [Lanes(type_, factors=_comparison(left.plus(right.times(-1)), kind, type_.rank), undefined=undefined)]
+    x, y = a.data, b.data
+    if unsigned:
+        x, y = (unsigned_of(v, a.type) if a.type.bits < 64 else v ^ (-(1 << 63)) for v in (x, y))
+        if a.type.element == "i1":
+            x, y = x.long(), y.long()
+    elif a.type.element == "i1" and kind not in ("eq", "ne"):
+        x, y = -x.long(), -y.long()
+    return [Lanes(type_, _PREDICATES[kind](x, y), undefined=undefined)]
+
+
+def _comparison(difference: Sum, kind: str, rank: int) -> tuple[torch.Tensor, ...]:
+    """Factors of `difference kind 0`: none where it holds everywhere."""
+    low, high = difference.low, difference.high
+    always = {"eq": low == high == 0, "ne": low > 0 or high < 0, "lt": high < 0, "le": high <= 0, "gt": low > 0,
+              "ge": low >= 0}[kind]  # fmt: skip
+    if always:
+        return ()
+    never = {"eq": low > 0 or high < 0, "ne": low == high == 0, "lt": low >= 0, "le": low > 0, "gt": high <= 0,
+             "ge": high < 0}[kind]  # fmt: skip
+    if never:
+        return (torch.zeros((1,) * (rank + 1), dtype=torch.bool),)
+    found = _PREDICATES[kind](difference.data(rank), 0)
+    return () if bool(found.all()) else (found,)
+
+
+@handles("arith.maxsi", "arith.minsi", "arith.maxui", "arith.minui")
+def _integer_extreme(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    a, b = (value.data for value in operands)
+    type_ = operation.results[0].type
+    largest = "max" in operation.name
+    if operation.name.endswith("ui") or type_.element == "i1":
+        x, y = (unsigned_of(v, type_) if type_.bits < 64 else v ^ (-(1 << 63)) for v in (a, b))
+        return made(operation, torch.where((x >= y) == largest, a, b), operands)
+    return made(operation, (torch.maximum if largest else torch.minimum)(a, b), operands)
+
+
+@handles("tt.mulhiui")
+def _high_product(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    type_ = operation.results[0].type
+    if type_.bits == 32:
+        a, b = (unsigned_of(v.data, type_) for v in operands)
+        # 32 x 16 bits at a time: the product of two 32-bit numbers without a sign does not fit an int64
+        low = a * (b & 0xFFFF)
+        high = a * (b >> 16) + (low >> 16)
+        return made(operation, (high >> 16).to(torch.int32), operands)
+    left, right = (x.contiguous().numpy().view(np.uint64).astype(object) for x in
+                   torch.broadcast_tensors(*(v.data for v in operands)))  # fmt: skip
+    found = ((left * right) >> 64).astype(np.uint64).view(np.int64)
+    return made(operation, torch.from_numpy(np.ascontiguousarray(found)), operands)
+
+
+# --- floating point -------------------------------------------------------------------------------------------------
+
+
+def _divided(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.div(a, b)
+
+
+def _fused(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    return (a.double() * b.double() + c.double()).to(a.dtype)
+
+
+_FLOAT: dict[str, Callable[..., torch.Tensor]] = {
+    "arith.addf": torch.add, "arith.subf": torch.sub, "arith.mulf": torch.mul, "arith.divf": _divided,
+    "arith.remf": torch.fmod, "arith.negf": torch.neg, "arith.maxnumf": torch.fmax, "arith.minnumf": torch.fmin,
+    "arith.maximumf": torch.maximum, "arith.minimumf": torch.minimum, "math.exp": torch.exp, "math.exp2": torch.exp2,
+    "math.log": torch.log, "math.log2": torch.log2, "math.log10": torch.log10, "math.log1p": torch.log1p,
+    "math.expm1": torch.expm1, "math.sin": torch.sin, "math.cos": torch.cos, "math.tan": torch.tan,
+    "math.tanh": torch.tanh, "math.sinh": torch.sinh, "math.cosh": torch.cosh, "math.atan": torch.atan,
+    "math.asin": torch.asin, "math.acos": torch.acos, "math.atan2": torch.atan2, "math.sqrt": torch.sqrt,
+    "math.rsqrt": torch.rsqrt, "math.erf": torch.erf, "math.floor": torch.floor, "math.ceil": torch.ceil,
+    "math.trunc": torch.trunc, "math.round": lambda x: torch.trunc(x + torch.copysign(torch.full_like(x, 0.5), x)),
+    "math.roundeven": torch.round, "math.absf": torch.abs, "math.fma": _fused, "math.powf": torch.pow,
+    "math.copysign": torch.copysign, "tt.precise_sqrt": torch.sqrt, "tt.precise_divf": _divided,
+}  # fmt: skip
+
+
+@handles(*_FLOAT)
+def _float(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    return made(operation, _FLOAT[operation.name](*(value.data for value in operands)), operands)
+
+
+@handles("math.absi")
+def _absolute(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    return made(operation, torch.abs(operands[0].data), operands)
+
+
+@handles("math.ctpop", "math.ctlz", "math.cttz")
+def _count_bits(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    type_ = operation.results[0].type
+    value = operands[0].data.long()
+    bits = [(value >> n) & 1 for n in range(type_.bits)]
+    if operation.name == "math.ctpop":
+        return made(operation, sum(bits[1:], bits[0]).to(type_.dtype), operands)
+    order = bits if operation.name == "math.cttz" else bits[::-1]
+    count = torch.full_like(value, type_.bits)
+    for position in reversed(range(type_.bits)):
+        count = torch.where(order[position] == 1, position, count)
+    return made(operation, count.to(type_.dtype), operands)
+
+
+@handles("tt.clampf")
+def _clamp(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    x, low, high = (value.data for value in operands)
+    if "all" in operation.words or operation.attributes.get("propagateNan") == "all":
+        return made(operation, torch.minimum(torch.maximum(x, low), high), operands)
+    return made(operation, torch.fmin(torch.fmax(x, low), high), operands)
+
+
+@handles("arith.cmpf")
+def _compare_floats(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    a, b = (value.data for value in operands)
+    predicate = operation.words[0]
+    if predicate in ("ord", "uno"):
+        unordered = a.isnan() | b.isnan()
+        return made(operation, unordered if predicate == "uno" else ~unordered, operands)
+    if predicate in ("false", "true"):
+        return made(operation, torch.full((1,) * a.dim(), predicate == "true"), operands)
+    found = _PREDICATES[predicate[1:]](a, b)
+    if predicate == "one":
+        found = found & ~(a.isnan() | b.isnan())
+    elif predicate[0] == "u" and predicate != "une":
+        found = found | a.isnan() | b.isnan()
+    return made(operation, found, operands)
+
+
+# --- casts ----------------------------------------------------------------------------------------------------------
+
+
+@handles("arith.extsi", "arith.index_cast", "arith.trunci")
+def _resize(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    (value,), type_ = operands, operation.results[0].type
+    if type_.element == "i1":
+        return made(operation, (value.data & 1).bool(), operands)
+    if value.type.element == "i1":
+        return made(operation, -value.data.to(type_.dtype), operands)
+    if value.has_sum:
+        return [_as_sum(type_, value.sum, value.undefined)]
+    return made(operation, value.data.to(type_.dtype), operands)
+
+
+@handles("arith.extui", "arith.index_castui")
+def _widen(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    (value,), type_ = operands, operation.results[0].type
+    if value.type.element == "i1":
+        return made(operation, value.data.to(type_.dtype), operands)
+    if value.has_sum and value.sum.low >= 0:
+        return [_as_sum(type_, value.sum, value.undefined)]
+    return made(operation, unsigned_of(value.data, value.type).to(type_.dtype), operands)
+
+
+@handles("arith.sitofp", "arith.uitofp")
+def _to_float(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    (value,), type_ = operands, operation.results[0].type
+    if operation.name == "arith.sitofp":
+        data = -value.data.to(type_.dtype) if value.type.element == "i1" else value.data.to(type_.dtype)
+    elif value.type.bits == 64:
+        data = torch.from_numpy(value.data.contiguous().numpy().view(np.uint64).astype(np.float64)).to(type_.dtype)
+        if type_.element == "f32":
+            data = torch.from_numpy(value.data.contiguous().numpy().view(np.uint64).astype(np.float32))
+    else:
+        data = unsigned_of(value.data, value.type).to(type_.dtype)
+    return made(operation, data, operands)
+
+
+@handles("arith.fptosi", "arith.fptoui")
+def _to_integer(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    (value,), type_ = operands, operation.results[0].type
+    bits = type_.bits
+    low, high = (0, 1 << bits) if operation.name == "arith.fptoui" else (-(1 << (bits - 1)), 1 << (bits - 1))
+    whole = torch.trunc(value.data.double())
+    outside = ~((whole >= low) & (whole < high))  # NaN too
+    whole = torch.where(outside, 0.0, whole) if bool(outside.any()) else whole
+    if operation.name == "arith.fptoui" and bits == 64:
+        data = torch.from_numpy(np.ascontiguousarray(whole.numpy()).astype(np.uint64).view(np.int64))
+    elif type_.element == "i1":
+        data = whole != 0
+    else:
+        data = whole.long().to(type_.dtype)
+    return made(operation, data, operands, outside)
+
+
+@handles("arith.extf", "arith.truncf")
+def _round(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    return made(operation, operands[0].data.to(operation.results[0].type.dtype), operands)
+
+
+_FINITE = {"f8E4M3FN": 448.0, "f8E5M2": 57344.0}
+
+
+@handles("tt.fp_to_fp")
+def _float_to_float(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    data, type_ = operands[0].data, operation.results[0].type
+    source = operands[0].type
+    if type_.bits > source.bits:
+        return made(operation, data.to(torch.float32).to(type_.dtype), operands)
+    if operation.attributes.get("rounding") == "rtz":
+        if type_.element not in ("f16", "bf16") or source.element != "f32":
+            raise Unsupported(f"tt.fp_to_fp from {source.element} to {type_.element} towards zero")
+        return made(operation, _towards_zero(data, type_), operands)
+    if type_.element in _FINITE:  # the device saturates: cvt.rn.satfinite
+        most = _FINITE[type_.element]
+        data = data.float().clamp(-most, most)
+    return made(operation, data.to(type_.dtype), operands)
+
+
+def _towards_zero(data: torch.Tensor, type_: Type) -> torch.Tensor:
+    rounded = data.to(type_.dtype)
+    larger = (rounded.float().abs() > data.abs()) & data.isfinite()
+    bits = rounded.view(torch.int16)
+    return torch.where(larger, bits - 1, bits).view(type_.dtype)
+
+
+@handles("tt.bitcast", "arith.bitcast")
+def _bitcast(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    (value,), type_ = operands, operation.results[0].type
+    if type_.element == "ptr":
+        return [Lanes(type_, sum_=value.sum, undefined=value.undefined)]
+    data = value.data
+    if value.type.element == "i1" or type_.element == "i1":
+        data = data.view(torch.int8) if type_.element != "i1" else data
+        return made(operation, data.to(type_.dtype), operands)
+    return made(operation, data.contiguous().view(type_.dtype), operands)
+
+
+@handles("tt.int_to_ptr", "tt.ptr_to_int")
+def _address(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    return [Lanes(operation.results[0].type, sum_=operands[0].sum, undefined=operands[0].undefined)]
+
+
+@handles("arith.select")
+def _select(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    condition, a, b = operands
+    type_ = operation.results[0].type
+    if condition.undefined is None and (known := condition.boolean()) is not None:
+        return [a if known else b]
+    chosen = condition.data
+    if chosen.dim() == 1 and type_.rank:  # a scalar chooses between tensors
+        chosen = chosen.reshape(-1, *(1,) * type_.rank)
+    if type_.element.startswith("f8"):
+        data = torch.where(chosen, a.data.view(torch.int8), b.data.view(torch.int8)).view(type_.dtype)
+    else:
+        data = torch.where(chosen, a.data, b.data)
+    undefined = None
+    if a.undefined is not None or b.undefined is not None:
+        none = torch.zeros((1,) * data.dim(), dtype=torch.bool)
+        undefined = torch.where(chosen, none if a.undefined is None else a.undefined,
+                                none if b.undefined is None else b.undefined)  # fmt: skip
+        undefined = undefined if bool(undefined.any()) else None
+    if condition.undefined is not None:
+        mark = condition.undefined
+        mark = mark.reshape(-1, *(1,) * type_.rank) if mark.dim() == 1 and type_.rank else mark
+        undefined = mark if undefined is None else undefined | mark
+    return [Lanes(type_, data, undefined=undefined)]
+
+
+# --- device functions -----------------------------------------------------------------------------------------------
+
+
+@handles("tt.extern_elementwise")
+def _device_function(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    symbol = operation.attributes.get("symbol", "").strip('"')
+    function = device_function(symbol)
+    if function is None:
+        raise Unsupported(f"the executor does not know the device function {symbol[:80]}")
+    data = function(*(value.data for value in operands))
+    return made(operation, data.to(operation.results[0].type.dtype), operands)

@@ -1,0 +1,204 @@
+"""Operations that make, move and regroup elements without computing: ranges, splats, views, joins, gathers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import torch
+
+from evo_kernel.fitness.ir.engine import Frame, Machine, handles
+from evo_kernel.fitness.ir.lanes import Lanes, Permute, Splat, Sum, Term, Unsqueeze, sum_of
+from evo_kernel.fitness.ir.memory import Fault
+from evo_kernel.fitness.ir.parse import Operation
+from evo_kernel.fitness.ir.types import IRError, Type
+
+_AXES = {"x": 0, "y": 1, "z": 2}
+
+
+@handles("tt.get_program_id")
+def _program_id(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    axis = _AXES[operation.words[0]]
+    before = 1
+    for size in machine.grid[:axis]:
+        before *= size
+    ids = frame.programs if before == 1 else torch.div(frame.programs, before, rounding_mode="floor")
+    if axis < 2:
+        ids = ids % machine.grid[axis]
+    return [Lanes(operation.results[0].type, sum_=sum_of(ids))]
+
+
+@handles("tt.get_num_programs")
+def _program_count(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    return [Lanes(operation.results[0].type, sum_=Sum(machine.grid[_AXES[operation.words[0]]]))]
+
+
+@handles("tt.make_range")
+def _range(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    first, end = operation.integer("start"), operation.integer("end")
+    type_ = operation.results[0].type
+    if (end - first,) != type_.shape:
+        raise IRError(f"tt.make_range of {end - first} elements as {type_}")
+    if end - first == 1:
+        return [Lanes(type_, sum_=Sum(first))]
+    return [Lanes(type_, sum_=Sum(first, (Term(torch.arange(end - first).unsqueeze(0), 0, end - first - 1),)))]
+
+
+@handles("tt.splat")
+def _splat(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    type_ = operation.results[0].type
+    return [operands[0].reshaped(type_, Splat(type_.rank))]
+
+
+@handles("tt.unsplat")
+def _unsplat(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    (value,) = operands
+    undefined = None if value.undefined is None else value.undefined.reshape(value.undefined.shape[0])
+    return [Lanes(operation.results[0].type, value.data.reshape(value.data.shape[0]), undefined=undefined)]
+
+
+@handles("tt.broadcast", "ttg.convert_layout")
+def _broadcast(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    return [operands[0].reshaped(operation.results[0].type, _SAME)]
+
+
+class _Same:
+    def __call__(self, data: torch.Tensor) -> torch.Tensor:
+        return data
+
+
+_SAME = _Same()
+
+
+@handles("tt.expand_dims")
+def _expand_dims(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    return [operands[0].reshaped(operation.results[0].type, Unsqueeze(operation.integer("axis")))]
+
+
+@handles("tt.trans")
+def _transpose(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    order = tuple(int(n) for n in re.findall(r"\d+", operation.attributes["order"].split(":")[-1]))
+    return [operands[0].reshaped(operation.results[0].type, Permute(order))]
+
+
+@handles("tt.reshape")
+def _reshape(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    (value,), type_ = operands, operation.results[0].type
+    kept = [size for size in value.type.shape or () if size > 1]
+    if kept == [size for size in type_.shape or () if size > 1]:  # only axes of size 1 come and go
+        return [value.reshaped(type_, _Refit(value.type, type_))]
+    return [_elementwise_view(value, type_)]
+
+
+class _Refit:
+    """Insert and drop axes of size 1."""
+
+    def __init__(self, source: Type, target: Type) -> None:
+        self._kept = [axis + 1 for axis, size in enumerate(source.shape or ()) if size > 1]
+        self._target = target.shape or ()
+
+    def __call__(self, data: torch.Tensor) -> torch.Tensor:
+        sizes = iter(data.shape[axis] for axis in self._kept)
+        return data.reshape(data.shape[0], *(next(sizes) if size > 1 else 1 for size in self._target))
+
+
+def _elementwise_view(value: Lanes, type_: Type) -> Lanes:
+    if type_.element == "ptr" or value.data.numel() == 1:
+        data = value.full() if value.data.numel() > 1 else value.data.reshape((1,) * (type_.rank + 1))
+    else:
+        data = value.full()
+    undefined = value.undefined
+    if undefined is not None:
+        undefined = undefined.expand(undefined.shape[0], *(value.type.shape or ()))
+        undefined = undefined.reshape(undefined.shape[0], *(type_.shape or ()))
+    if value.data.numel() > 1:
+        data = data.reshape(data.shape[0], *(type_.shape or ()))
+    return Lanes(type_, data, undefined=undefined)
+
+
+def stacked(parts: Sequence[Lanes], axis: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Data and undefined marks of several values, one behind the other along a new axis."""
+    shapes = torch.broadcast_shapes(*(part.data.shape for part in parts))
+    data = torch.stack([part.data.expand(shapes) for part in parts], axis)
+    if all(part.undefined is None for part in parts):
+        return data, None
+    marks = [torch.zeros(shapes, dtype=torch.bool) if p.undefined is None else p.undefined.expand(shapes) for p in parts]
+    return data, torch.stack(marks, axis)
+
+
+@handles("tt.join")
+def _join(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    data, undefined = stacked(operands, operands[0].data.dim())
+    return [Lanes(operation.results[0].type, data, undefined=undefined)]
+
+
+@handles("tt.split")
+def _split(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    (value,) = operands
+    made = []
+    for number, result in enumerate(operation.results):
+        data = value.data[..., min(number, value.data.shape[-1] - 1)]
+        undefined = value.undefined
+        if undefined is not None:
+            undefined = undefined[..., min(number, undefined.shape[-1] - 1)]
+        made.append(Lanes(result.type, data, undefined=undefined))
+    return made
+
+
+@handles("tt.cat")
+def _cat(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    programs = max(value.programs for value in operands)
+    data = torch.cat([value.full(programs) for value in operands], 1)
+    undefined = None
+    if any(value.undefined is not None for value in operands):
+        undefined = torch.cat(
+            [
+                torch.zeros(1, dtype=torch.bool).expand(programs, *(value.type.shape or ()))
+                if value.undefined is None
+                else value.undefined.expand(programs, *(value.type.shape or ()))
+                for value in operands
+            ],
+            1,
+        )
+    return [Lanes(operation.results[0].type, data, undefined=undefined)]
+
+
+@handles("tt.gather")
+def _gather(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    source, index = operands
+    axis = operation.integer("axis")
+    size = (source.type.shape or ())[axis]
+    if index.undefined is not None and bool(index.undefined.any()):
+        raise Fault("undefined", "gathers by an index that is undefined")
+    programs = max(source.programs, index.programs)
+    places = index.full(programs).long()
+    if bool(((places < 0) | (places >= size)).any()):
+        raise Fault("out_of_bounds", f"gathers by an index outside 0..{size - 1}")
+    data = torch.gather(source.full(programs), axis + 1, places)
+    undefined = None
+    if source.undefined is not None:
+        marks = source.undefined.expand(programs, *(source.type.shape or ()))
+        undefined = torch.gather(marks, axis + 1, places)
+    return [Lanes(operation.results[0].type, data, undefined=undefined)]
+
+
+@handles("tt.addptr")
+def _add_pointer(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    pointer, offset = operands
+    type_ = operation.results[0].type
+    pointee = (type_.pointee or Type("i8")).item_bytes
+    total = pointer.sum.plus(offset.sum.times(pointee))
+    marks = [value.undefined for value in operands if value.undefined is not None]
+    undefined = None
+    for mark in marks:
+        undefined = mark if undefined is None else undefined | mark
+    return [Lanes(type_, sum_=total, undefined=undefined)]
+
+
+@handles("tt.print", "tt.debug_barrier", "gpu.barrier", "ttg.barrier", "ttg.local_barrier", "llvm.intr.assume",
+         "tt.assert", "tt.device_print")  # fmt: skip
+def _nothing(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    """Barriers order the threads of one program, which runs as one here; hints and messages compute nothing."""
+    if operation.name == "tt.assert" and not bool(operands[0].data.all()):
+        raise Fault("assertion", "fails a device_assert")
+    return []
