@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 from evo_kernel.fitness.plan import Binary, CompiledPlan, Kernel, Launch
@@ -77,8 +78,8 @@ def schedule(kernel: Kernel, binary: Binary, launch: Launch, target: Target) -> 
     """ "warp-specialised", "persistent", "pipelined" or "plain"; the first that fits.
 
     Warp-specialised code hands registers from one group of warps to another. A kernel is called persistent when its
-    programs fit on the GPU at once, fill at least half of its SMs, and walk a loop whose start or stride is the program
-    or their number (`num_programs`, or a grid of whole rounds of SMs): a guess from text and grid. Pipelined
+    programs fit on the GPU at once, fill at least half of its SMs, and ask for their number or walk a loop that starts
+    at the program's: a guess from IR and grid. Pipelined
     code copies asynchronously inside a loop, with more than one stage.
     """
     counts = binary.instructions
@@ -88,9 +89,14 @@ def schedule(kernel: Kernel, binary: Binary, launch: Launch, target: Target) -> 
     slots = (
         target.sm_count * occupancy(target, binary.registers, binary.block_shared_bytes, binary.num_warps).blocks_per_sm
     )
-    strides = "num_programs" in kernel.text or (programs % target.sm_count == 0 and "range(pid" in kernel.text)
-    strides = strides or ("range(tl.program_id" in kernel.text)
+    strides = "tt.get_num_programs" in binary.ir or _walks_from_program(binary.ir)
     if counts.get("loops", 0) and target.sm_count / 2 <= programs <= slots and strides:
         return "persistent"
     copies = counts.get("in_loop.cp.async", 0) + counts.get("in_loop.tma.load", 0)
     return "pipelined" if copies and kernel.num_stages > 1 else "plain"
+
+
+def _walks_from_program(ir: str) -> bool:
+    """Whether a loop begins at a program's number."""
+    programs = re.findall(r"(%\w+) = tt\.get_program_id", ir)
+    return any(start in programs for start in re.findall(r"scf\.for %\w+ = (%\w+) to", ir))

@@ -24,11 +24,12 @@ from evo_kernel.errors import InfraError
 DISASSEMBLER_DEADLINE_S = 20.0
 MAX_CUBIN_BYTES = 64 << 20
 
-_NOBITS, _RELA, _SYMTAB, _OBJECT = 8, 4, 2, 1
+_NOBITS, _RELA, _SYMTAB, _OBJECT, _FUNC = 8, 4, 2, 1, 2
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
-_COMPILER_OWN = ("$str", "__unnamed_")  # string literals
+_VARIABLES = re.compile(r"\.nv\.global(\..*)?|\.nv\.constant(3|[5-9]|1\d)(\..*)?")
+"""Sections of variables. Constant banks 0, 2 and 4 hold parameters, the compiler's numbers, and addresses."""
 _RELOCATION = struct.Struct("<QQq")
 _PAYLOAD = 4  # the record format that carries a payload
 _FRAME_SIZE, _KPARAM_INFO, _REGCOUNT = 0x11, 0x17, 0x2F
@@ -92,23 +93,32 @@ def resources(cubin: bytes) -> Resources:
 
 
 def variables(cubin: bytes) -> tuple[str, ...]:
-    """Variables in global memory that live as long as the module; texts of assertions and printf left out.
+    """Variables in global and constant memory that live as long as the module, the compiler's own among them.
 
-    Raises ValueError.
+    What lies there and has no name counts as one, under its section's. Raises ValueError.
     """
     sections = _sections(cubin)
-    found: list[str] = []
+    named = [(name, sections[place].name) for name, place in _symbols(sections, _OBJECT) if place < len(sections)]
+    found = [name for name, home in named if _VARIABLES.fullmatch(home)]
+    homes = {home for _, home in named}
+    return (*found, *(s.name for s in sections if s.size and _VARIABLES.fullmatch(s.name) and s.name not in homes))
+
+
+def missing_functions(cubin: bytes) -> tuple[str, ...]:
+    """Functions that the code calls and the driver has to bring. Raises ValueError."""
+    return tuple(name for name, place in _symbols(_sections(cubin), _FUNC) if place == 0)
+
+
+def _symbols(sections: list[_Section], kind: int) -> Iterator[tuple[str, int]]:
+    """(name, section) of the symbols of a type. Raises ValueError."""
     for table in (s for s in sections if s.kind == _SYMTAB):
         if table.link >= len(sections):
             raise ValueError("not a cubin: its symbol table names no strings")
         strings = sections[table.link].data
         whole = len(table.data) // _SYMBOL.size * _SYMBOL.size
         for name, info, _other, place, _value, _size in _SYMBOL.iter_unpack(table.data[:whole]):
-            home = sections[place].name if place < len(sections) else ""
-            text = strings[name : max(name, strings.find(b"\0", name))].decode("latin-1")
-            if info & 0xF == _OBJECT and home.startswith(".nv.global") and not text.startswith(_COMPILER_OWN):
-                found.append(text)
-    return tuple(found)
+            if info & 0xF == kind:
+                yield strings[name : max(name, strings.find(b"\0", name))].decode("latin-1"), place
 
 
 def parameter_bytes(cubin: bytes, entry: str = "") -> tuple[int, ...]:

@@ -4,7 +4,7 @@ A plan is written by an untrusted recorder and read by trusted runners, so readi
 type and a bound, every index and every byte range is checked before anything is allocated or launched. Plans travel
 as JSON; nothing in them is ever unpickled or evaluated on the trusted side.
 
-    Plan            buffers, kernels (as text), nodes in order, outputs: what the recorder writes
+    Plan            buffers, kernels (as code), nodes in order, outputs: what the recorder writes
     Binary          one kernel compiled for one target, with its resources: what the compiler writes
     CompiledPlan    the two together, with the hash by which evaluations are found
 """
@@ -23,6 +23,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from evo_kernel.errors import PlanError
+from evo_kernel.fitness.ir_text import POINTER_DIVISIBILITY, Entry, entry_of, with_plain_symbols, without_locations
 from evo_kernel.types import content_hash
 
 ITEM_BYTES = {
@@ -32,13 +33,15 @@ ITEM_BYTES = {
 MAX_BYTES = 1 << 38
 MAX_GRID = (2**31 - 1, 65535, 65535)  # CUDA programming guide, table of technical specifications, compute 9.0
 MAX_NODES = 4096
-MAX_TEXT = 1 << 20
+MAX_CODE = 4 << 20  # characters of one kernel
+MAX_CODES = 32 << 20  # of all kernels of a plan together
+MAX_PARAMETERS = 512
 MAX_TABLE_BYTES = 64 << 10  # all constant tables of a plan together
 MAX_BLOCK = (1024, 1024, 64)  # and MAX_THREADS together; the same table
 MAX_THREADS = 1024
 MAX_SHARED = 232448  # of one block, compute 9.0
 MAX_FILE = 128 << 20
-MAX_DEPTH = 8  # of a constant or an argument that is a list of lists
+MAX_DEPTH = 8  # of an argument that is a list of lists
 UNSAFE_OPS = {"from_file", "set_", "resize_", "resize_as_", "_resize_output_", "_print", "_cudnn_init_dropout_state"}
 """Operations that reach beyond the views they are given: files, and storages behind a tensor."""
 
@@ -52,7 +55,9 @@ Dtype = Literal[
     "int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64", "bool",
 ]  # fmt: skip
 _Model = TypeVar("_Model", bound="_Data")
-Literal0 = bool | int | float | str | None
+Kind = Annotated[
+    str, Field(pattern=r"^(\*{1,2}\w+|tensordesc<[^<>\n]*(<[^<>\n]*>)?[^<>\n]*>|[a-z]+\d+)$", max_length=400)
+]
 
 
 def _shallow(value: Any) -> Any:
@@ -125,8 +130,11 @@ class Scalar(_Data):
 
     @model_validator(mode="after")
     def _value_is_of_its_type(self) -> Scalar:
-        if self.type[0] in "iu" and isinstance(self.value, float):
-            raise ValueError(f"{self.value} is no value of type {self.type}")
+        if self.type[0] in "iu":
+            bits, signed = int(self.type[1:]), self.type[0] == "i" and self.type != "i1"
+            low, high = (-(1 << (bits - 1)), 1 << (bits - 1)) if signed else (0, 1 << bits)
+            if isinstance(self.value, float) or not low <= self.value < high:
+                raise ValueError(f"{self.value} is no value of type {self.type}")
         return self
 
 
@@ -148,31 +156,26 @@ Arg = Annotated[Pointer | Scalar | Descriptor, Field(discriminator="kind")]
 
 
 class Kernel(_Data):
-    """One specialisation of a kernel, as self-contained text.
+    """One specialisation of a kernel, as the compiler takes it: nothing of it is Python.
 
-    `text` is a module that defines the jitted function `name` and all that it uses, and nothing else.
-    `constants` and `attributes` are keyed by parameter path as in Triton's own compiler interface.
-    In CUDA C++, `text` is one translation unit and `name` its entry function; the options are `num_warps` of a block,
-    `shared_bytes` (dynamic) and `flags` for the compiler, separated by spaces.
+    `code` is Triton's IR of one module with one public function `name`: after its first stage (ttir), of a Gluon kernel
+    the TTGIR; in CUDA C++, one translation unit with the entry function `name`. `signature` names the parameters that a
+    launch passes, each with its kind as Triton spells it: `*fp32`, `i32`, `tensordesc<fp16[64, 64]>`. `options` are the
+    compiler's from there on; of CUDA C++: `num_warps` of a block, `shared_bytes` (dynamic) and `flags`, separated by
+    spaces.
     """
 
     name: Name
     language: Literal["triton", "gluon", "cuda"] = "triton"
-    text: Annotated[str, Field(max_length=MAX_TEXT)]
-    signature: tuple[tuple[Name, Annotated[str, Field(max_length=400)]], ...]
-    constants: tuple[tuple[tuple[Index, ...], Any], ...] = ()
-    attributes: tuple[tuple[tuple[Index, ...], tuple[tuple[str, Literal0], ...]], ...] = ()
-    options: tuple[tuple[Name, Any], ...] = ()
-
-    @field_validator("constants", "options")
-    @classmethod
-    def _nothing_is_deep(cls, value: Any) -> Any:
-        return _shallow(value)
+    code: Annotated[str, Field(max_length=MAX_CODE)]
+    signature: Annotated[tuple[tuple[Name, Kind], ...], Field(max_length=MAX_PARAMETERS)]
+    options: Annotated[tuple[tuple[Name, bool | int | float | str], ...], Field(max_length=64)] = ()
 
     @cached_property
     def key(self) -> str:
-        """Hash of all that decides the compiled code, the compiler and target apart."""
-        return content_hash(self.model_dump(mode="json"))
+        """Hash of all that decides the compiled code, the compiler and target apart. Lines of the source do not."""
+        code = self.code if self.language == "cuda" else without_locations(self.code)
+        return content_hash([self.name, self.language, code, self.signature, self.options])
 
     @property
     def num_warps(self) -> int:
@@ -184,7 +187,7 @@ class Kernel(_Data):
 
 
 class Launch(_Data):
-    """One kernel launch. `args` are the parameters that are not constexpr, in order.
+    """One kernel launch. `args` stand in the order of the kernel's signature.
 
     `grid` counts programs: with clusters, each is `num_ctas` blocks along the first axis. `block` is for CUDA C++.
     """
@@ -192,7 +195,7 @@ class Launch(_Data):
     kind: Literal["launch"] = "launch"
     kernel: Index
     grid: tuple[int, int, int]
-    args: Annotated[tuple[Arg, ...], Field(max_length=512)]
+    args: Annotated[tuple[Arg, ...], Field(max_length=MAX_PARAMETERS)]
     block: tuple[int, int, int] | None = None
 
     @model_validator(mode="after")
@@ -283,7 +286,7 @@ Node = Annotated[Launch | Fill | Copy | Constant | Aten, Field(discriminator="ki
 class Plan(_Data):
     """What `run` does for one case and one setting of the knobs."""
 
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     case: Annotated[str, Field(max_length=400)]
     target: Annotated[int, Field(ge=70, le=150)]  # compute capability × 10
     knobs: tuple[tuple[Annotated[str, Field(max_length=300)], int], ...] = ()
@@ -293,8 +296,20 @@ class Plan(_Data):
     nodes: Annotated[tuple[Node, ...], Field(max_length=MAX_NODES)]
     outputs: Annotated[tuple[View, ...], Field(max_length=64)]
 
+    @model_validator(mode="before")
+    @classmethod
+    def _is_of_this_version(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("version", 2) != 2:
+            raise ValueError(
+                f"a plan of version {str(data['version'])[:20]}, and this evo-kernel reads version 2: "
+                "record its source again (evo-kernel verify)"
+            )
+        return data
+
     @model_validator(mode="after")
     def _everything_is_inside(self) -> Plan:
+        if sum(len(kernel.code) for kernel in self.kernels) > MAX_CODES:
+            raise ValueError(f"the code of its kernels has more than {MAX_CODES} characters")
         if sum(buffer.bytes for buffer in self.buffers) > MAX_BYTES:
             raise ValueError(f"buffers sum to more than {MAX_BYTES} bytes")
         for view in (*(v for v in self.inputs if v), *self.outputs, *self._node_views()):
@@ -333,13 +348,15 @@ class Plan(_Data):
             raise ValueError("a launch names its block exactly where the kernel is CUDA C++")
         if launch.block is not None and -(-math.prod(launch.block) // 32) != kernel.num_warps:
             raise ValueError(f"block {launch.block} does not have the kernel's {kernel.num_warps} warps")
-        wanted = [kind for _, kind in kernel.signature if kind != "constexpr"]
-        if len(wanted) != len(launch.args):
-            raise ValueError(f"launch passes {len(launch.args)} arguments where the kernel takes {len(wanted)}")
-        for kind, arg in zip(wanted, launch.args, strict=True):
+        if len(kernel.signature) != len(launch.args):
+            raise ValueError(
+                f"launch passes {len(launch.args)} arguments where the kernel takes {len(kernel.signature)}"
+            )
+        for (_, kind), arg in zip(kernel.signature, launch.args, strict=True):
             expected = {"*": "pointer", "t": "descriptor"}.get(kind[:1], "scalar")
-            if arg.kind != expected:
-                raise ValueError(f"a {arg.kind} is passed where the kernel takes {kind}")
+            if arg.kind != expected or (isinstance(arg, Scalar) and arg.type != kind):
+                passed = f"{arg.kind} of type {arg.type}" if isinstance(arg, Scalar) else arg.kind
+                raise ValueError(f"a {passed} is passed where the kernel takes {kind}")
             if isinstance(arg, Scalar):
                 continue
             if arg.buffer >= len(self.buffers) or arg.offset > self.buffers[arg.buffer].bytes:
@@ -407,6 +424,7 @@ class Binary(_Data):
     """A kernel compiled for one target."""
 
     key: str  # Kernel.key
+    ir: Annotated[str, Field(max_length=MAX_CODE)]  # what was compiled, printed anew; empty for CUDA C++
     symbol: Annotated[str, Field(max_length=1000)]
     cubin: bytes
     code_hash: str  # of the code sections alone: names and debug information do not count
@@ -425,6 +443,11 @@ class Binary(_Data):
     dependent: bool = False
     tensordesc_meta: Annotated[tuple[TensorMeta, ...], Field(max_length=64)] = ()
     instructions: dict[str, int] = {}  # static counts by class, see fitness/machine_code.py
+
+    @cached_property
+    def entry(self) -> Entry:
+        """The IR's public function. Raises ValueError."""
+        return entry_of(self.ir)
 
     @property
     def threads(self) -> int:
@@ -446,16 +469,66 @@ class CompiledPlan(_Data):
     def _one_binary_a_kernel(self) -> CompiledPlan:
         if [b.key for b in self.binaries] != [k.key for k in self.plan.kernels]:
             raise ValueError("binaries do not belong to the plan's kernels")
+        for kernel, binary in zip(self.plan.kernels, self.binaries, strict=True):
+            if (kernel.language == "cuda") != (not binary.ir):
+                raise ValueError(f"the binary of kernel {kernel.name} holds IR exactly where it is not CUDA C++")
+            if binary.ir and binary.entry.name != kernel.name:
+                raise ValueError(f"the binary of kernel {kernel.name} is of a function {binary.entry.name[:200]}")
+        for launch in self.plan.launches:
+            if self.binaries[launch.kernel].ir:
+                _check_arguments(self.plan.kernels[launch.kernel], self.binaries[launch.kernel].entry, launch)
         return self
 
     @cached_property
     def hash(self) -> str:
-        """The same binaries launched the same way are the same kernel, whatever the text says."""
+        """The same code and IR launched the same way are the same kernel, whatever its names are."""
         shape = self.plan.model_dump(mode="json", include={"target", "inputs", "buffers", "nodes", "outputs"})
         code = [
-            (b.code_hash, b.num_warps, b.num_ctas, b.shared_bytes, b.cooperative, b.dependent) for b in self.binaries
+            (b.code_hash, with_plain_symbols(b.ir), b.num_warps, b.num_ctas, b.shared_bytes, b.cooperative, b.dependent)
+            for b in self.binaries
         ]
         return hashlib.sha256(json.dumps([shape, code], sort_keys=True).encode()).hexdigest()[:32]
+
+
+_IR_SCALARS = {"fp16": "f16", "bf16": "bf16", "fp32": "f32", "fp64": "f64"}
+
+
+def _check_arguments(kernel: Kernel, entry: Entry, launch: Launch) -> None:
+    """Raises ValueError where a launch does not pass what the IR takes, or what the IR claims of it is not so."""
+    passed = [one for (_, kind), arg in zip(kernel.signature, launch.args, strict=True) for one in _passed(kind, arg)]
+    if len(passed) != len(entry.parameters):
+        raise ValueError(
+            f"kernel {kernel.name} is passed {len(passed)} values and its IR takes {len(entry.parameters)}"
+        )
+    for number, ((kind, value), parameter) in enumerate(zip(passed, entry.parameters, strict=True)):
+        fits = parameter.type == kind or (kind.endswith("<") and parameter.type.startswith(kind))
+        if not fits:
+            raise ValueError(f"parameter {number} of kernel {kernel.name} is {parameter.type[:80]}, not {kind}")
+        if parameter.divisibility == 1:
+            continue
+        pointer = kind.startswith("!tt.ptr")
+        if (
+            value is None
+            or value % parameter.divisibility
+            or (pointer and parameter.divisibility > POINTER_DIVISIBILITY)
+        ):
+            raise ValueError(
+                f"the IR of kernel {kernel.name} claims that parameter {number} is a multiple of "
+                f"{parameter.divisibility}, and {'an address' if pointer else value} is passed that need not be"
+            )
+
+
+def _passed(kind: str, arg: Arg) -> Iterator[tuple[str, int | None]]:
+    """(IR type, value or byte offset) of what an argument becomes: a type ending in "<" goes on, None is no integer."""
+    if isinstance(arg, Pointer):
+        yield "!tt.ptr<", arg.offset
+    elif isinstance(arg, Scalar):
+        whole = None if isinstance(arg.value, float) or kind in _IR_SCALARS else int(arg.value)
+        yield _IR_SCALARS.get(kind, "i" + kind.lstrip("iu")), whole
+    else:
+        yield "!tt.tensordesc<", None
+        yield from (("i32", size) for size in arg.shape)
+        yield from (("i64", stride) for stride in arg.strides)
 
 
 def read_plan(data: bytes | str) -> Plan:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 import threading
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -23,6 +23,7 @@ from evo_kernel.types import CaseKind, Knobs, Measurement, PlanVerdict, Source, 
 RACE_LOG = math.log(1.25)  # a setting so far behind the best on the cases so far is not timed on the others
 
 FIXED_TILE = 256
+_TILE = re.compile(r"tensor<((?:\d+x)+)")
 DOT_WEIGHT = 8.0
 """How much longer than a kernel that only passes over the same buffers one with matrix products is taken to be."""
 PATIENCE_S = 10.0
@@ -163,18 +164,12 @@ def _weight(plan: CompiledPlan, launch: Launch) -> float:
     """Bytes of the buffers that a launch takes, times DOT_WEIGHT where it multiplies matrices."""
     buffers = {arg.buffer for arg in launch.args if isinstance(arg, Pointer | Descriptor)}
     moved = sum(plan.plan.buffers[buffer].bytes for buffer in buffers)
-    return moved * (DOT_WEIGHT if "dot" in plan.plan.kernels[launch.kernel].text else 1.0)
+    code = plan.binaries[launch.kernel].ir or plan.plan.kernels[launch.kernel].code
+    return moved * (DOT_WEIGHT if "dot" in code else 1.0)
 
 
 def _fixed_tiles(plan: CompiledPlan, kernels: Sequence[int], knobs: Sequence[Knob]) -> list[int]:
-    """The largest power of two that one of the kernels takes as a constant and no knob sets, if there is one.
-
-    It may be no tile size (a number of heads); larger ones than FIXED_TILE rarely are, and are left out.
-    """
-    largest = 0
-    for number in kernels:
-        constants = plan.plan.kernels[number].constants
-        values = Counter(v for _, v in constants if isinstance(v, int) and not isinstance(v, bool))
-        fixed = values - Counter(knob.value for knob in knobs)
-        largest = max([largest, *(v for v in fixed if 16 <= v <= FIXED_TILE and not v & (v - 1))])
-    return [largest] if largest else []
+    """The largest side of a tile in one of the kernels that no knob sets, if there is one of 16 to FIXED_TILE."""
+    shapes = {shape for number in kernels for shape in _TILE.findall(plan.binaries[number].ir)}
+    fixed = {int(side) for shape in shapes for side in shape.split("x") if side} - {knob.value for knob in knobs}
+    return [largest] if (largest := max((side for side in fixed if 16 <= side <= FIXED_TILE), default=0)) else []

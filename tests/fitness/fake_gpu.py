@@ -23,6 +23,7 @@ from evo_kernel.fitness.runners.examiner import Examiner
 from evo_kernel.fitness.runners.nvml import GpuState
 from evo_kernel.fitness.timing import TIMING
 from evo_kernel.tasks.loading import load
+from tests.fitness.handmade import empty_ir
 
 TASK_TEXT = '''"""Softmax over rows."""
 import torch
@@ -55,14 +56,14 @@ def task_in(folder: Path):
 
 def plan(name: str, m: int, n: int) -> CompiledPlan:
     views = [View(buffer=i, dtype="float32", shape=(m, n), strides=(n, 1)) for i in (0, 1)]
-    kernel = Kernel(name=name, text="# nothing", signature=(("x", "*fp32"), ("y", "*fp32")))
+    kernel = Kernel(name=name, code=empty_ir(name, ("*fp32", "*fp32")), signature=(("x", "*fp32"), ("y", "*fp32")))
     made = Plan(
         case=f"m{m}-n{n}", target=90, inputs=(views[0],),
         buffers=(Buffer(kind="input", bytes=m * n * 4), Buffer(kind="scratch", bytes=m * n * 4)),
         kernels=(kernel,), nodes=(Launch(kernel=0, grid=(m, 1, 1), args=(Pointer(buffer=0), Pointer(buffer=1))),),
         outputs=(views[1],),
     )  # fmt: skip
-    binary = Binary(key=kernel.key, symbol=name, cubin=name.encode() * 3, code_hash=name, num_warps=4)
+    binary = Binary(key=kernel.key, ir=kernel.code, symbol=name, cubin=name.encode() * 3, code_hash=name, num_warps=4)
     return CompiledPlan(plan=made, binaries=(binary,))
 
 

@@ -5,12 +5,15 @@ Used by the tests of the interpreter runner, the machine-code reader and the tim
 
 from __future__ import annotations
 
+import base64
 import importlib.util
 import json
 import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -86,26 +89,60 @@ def matmul_kernel(a_ptr, b_ptr, c_ptr, m, n, k, a_stride, b_stride, c_stride,
 )
 
 
-def attributes(*divisible: int) -> tuple[Any, ...]:
-    """Divisibility by 16 for the parameters with these indices, as Triton's specialisation finds it."""
-    return tuple(((index,), (("tt.divisibility", 16),)) for index in divisible)
+def empty_ir(name: str, kinds: Sequence[str]) -> str:
+    """IR of a kernel that does nothing, for parameters of these kinds."""
+    plain = {"fp16": "f16", "fp32": "f32", "fp64": "f64", "u1": "i1", "u32": "i32", "u64": "i64"}
+    types: list[str] = []
+    for kind in kinds:
+        if kind.startswith("tensordesc"):
+            rank = kind.count(",") + 1
+            types += ["!tt.tensordesc<64x64xbf16>", *["i32"] * rank, *["i64"] * rank]
+        else:
+            types.append("!tt.ptr<f32>" if kind.startswith("*") else plain.get(kind, kind))
+    parameters = ", ".join(f"%arg{i}: {type}" for i, type in enumerate(types))
+    return f"module {{\n  tt.func public @{name}({parameters}) attributes {{noinline = false}} {{\n    tt.return\n  }}\n}}\n"
 
 
-def softmax_plan(rows: int, columns: int, block: int | None = None, text: str = "", num_warps: int = 4) -> Plan:
+@cache
+def lowered(text: str, name: str, kinds: tuple[tuple[str, str], ...], constants: tuple[int, ...],
+            divisible: tuple[int, ...] = (), options: tuple[tuple[str, Any], ...] = ()) -> Kernel:  # fmt: skip
+    """The kernel `name` of a module's text, as a recording has it. `kinds` of parameters, the last ones constants.
+
+    `divisible`: parameters, by index, that are multiples of 16.
+    """
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler.compiler import make_backend
+
+    from evo_kernel.fitness.record.lowering import lower
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.py"
+        path.write_text(text)
+        spec = importlib.util.spec_from_file_location("kernel", path)
+        assert spec and spec.loader
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        backend = make_backend(GPUTarget("cuda", 90, 32))
+        first = len(kinds) - len(constants)
+        code = lower(
+            getattr(module, name), backend, backend.parse_options(dict(options)), dict(kinds),
+            {(first + i,): value for i, value in enumerate(constants)},
+            {(index,): [["tt.divisibility", 16]] for index in divisible},
+        )  # fmt: skip
+    return Kernel(name=name, code=code, signature=kinds[:first], options=options)
+
+
+def softmax_plan(
+    rows: int, columns: int, block: int | None = None, text: str = "", num_warps: int = 4, name: str = "softmax_kernel"
+) -> Plan:
     """fp32 row softmax, one program a row; without `block` in one pass."""
     if block is None:
         block = 1 << (columns - 1).bit_length()
         text = text or SOFTMAX
-    kernel = Kernel(
-        name="softmax_kernel",
-        text=text or SOFTMAX_THREE_PASSES,
-        signature=(
-            ("x_ptr", "*fp32"), ("y_ptr", "*fp32"), ("n_cols", "i32"), ("x_stride", "i32"), ("y_stride", "i32"),
-            ("BLOCK", "constexpr"),
-        ),
-        constants=(((5,), block),),
-        attributes=attributes(0, 1, *((2, 3, 4) if columns % 16 == 0 else ())),
-        options=(("num_warps", num_warps),),
+    kinds = (("x_ptr", "*fp32"), ("y_ptr", "*fp32"), ("n_cols", "i32"), ("x_stride", "i32"), ("y_stride", "i32"))
+    kernel = lowered(
+        text or SOFTMAX_THREE_PASSES, name, (*kinds, ("BLOCK", "constexpr")), (block,),
+        (0, 1, *((2, 3, 4) if columns % 16 == 0 else ())), (("num_warps", num_warps),),
     )  # fmt: skip
     sizes = tuple(Scalar(type="i32", value=columns) for _ in range(3))
     launch = Launch(kernel=0, grid=(rows, 1, 1), args=(Pointer(buffer=0), Pointer(buffer=1), *sizes))
@@ -124,25 +161,21 @@ def softmax_plan(rows: int, columns: int, block: int | None = None, text: str = 
 
 def matmul_plan(
     m: int, n: int, k: int, block: tuple[int, int, int], dtype: str = "bfloat16",
-    num_warps: int = 4, num_stages: int = 3, group: int = 1, text: str = MATMUL,
+    num_warps: int = 4, num_stages: int = 3, group: int = 1, text: str = MATMUL, name: str = "matmul_kernel",
 ) -> Plan:  # fmt: skip
     """C = A @ B, row-major, output in the dtype of the inputs, accumulated in fp32."""
     item = 2 if dtype in ("bfloat16", "float16") else 4
     pointer = {"bfloat16": "*bf16", "float16": "*fp16", "float32": "*fp32"}[dtype]
     names = ("m", "n", "k", "a_stride", "b_stride", "c_stride")
     values = (m, n, k, k, n, n)
-    kernel = Kernel(
-        name="matmul_kernel",
-        text=text,
-        signature=(
-            *((name, pointer) for name in ("a_ptr", "b_ptr", "c_ptr")),
-            *((name, "i32") for name in names),
-            *((name, "constexpr") for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP")),
-        ),
-        constants=tuple(((9 + i,), value) for i, value in enumerate((*block, group))),
-        attributes=attributes(0, 1, 2, *(3 + i for i, value in enumerate(values) if value % 16 == 0)),
-        options=(("num_warps", num_warps), ("num_stages", num_stages)),
+    kinds = (
+        *((pointed, pointer) for pointed in ("a_ptr", "b_ptr", "c_ptr")),
+        *((size, "i32") for size in names),
+        *((constant, "constexpr") for constant in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP")),
     )
+    divisible = (0, 1, 2, *(3 + i for i, value in enumerate(values) if value % 16 == 0))
+    options = (("num_warps", num_warps), ("num_stages", num_stages))
+    kernel = lowered(text, name, kinds, (*block, group), divisible, options)
     grid = (-(-m // block[0]) * -(-n // block[1]), 1, 1)
     args = (*(Pointer(buffer=i) for i in range(3)), *(Scalar(type="i32", value=value) for value in values))
     shapes = ((m, k), (k, n), (m, n))
@@ -159,29 +192,15 @@ def matmul_plan(
     )
 
 
-def compile_kernel(kernel: Kernel, arch: int = 90) -> Any:
-    """Triton's compiled kernel (`.asm`, `.metadata`) for a Kernel of a plan, without a GPU. Line information off."""
+def compile_kernel(kernel: Kernel, arch: int = 90) -> dict[str, Any]:
+    """What the compiler's child answers for a kernel: "metadata", "cubin" (bytes) and "ir". Line information off."""
     os.environ["TRITON_DISABLE_LINE_INFO"] = "1"
-    import triton
-    from triton.backends.compiler import GPUTarget
+    from evo_kernel.fitness.compiling.child import compile_ir
 
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TRITON_CACHE_DIR"] = folder
-        path = Path(folder) / "kernel_text.py"
-        path.write_text(kernel.text)
-        spec = importlib.util.spec_from_file_location("kernel_text", path)
-        assert spec and spec.loader
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        source = triton.compiler.ASTSource(
-            getattr(module, kernel.name),
-            dict(kernel.signature),
-            dict(kernel.constants),
-            {path: [list(pair) for pair in pairs] for path, pairs in kernel.attributes},
-        )
-        compiled = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=dict(kernel.options))
-        compiled.asm.keys()
-        return compiled
+        made = compile_ir(kernel.model_dump(mode="json"), arch, folder)
+        return made | {"cubin": base64.b64decode(made["cubin"])}
 
 
 def compiled_plan(plan: Plan) -> CompiledPlan:
@@ -190,14 +209,15 @@ def compiled_plan(plan: Plan) -> CompiledPlan:
 
     binaries = []
     for kernel in plan.kernels:
-        compiled = compile_kernel(kernel, plan.target)
-        cubin = compiled.asm["cubin"]
+        made = compile_kernel(kernel, plan.target)
+        cubin, metadata = made["cubin"], made["metadata"]
         used = machine_code.resources(cubin)
         binaries.append(
             Binary(
-                key=kernel.key, symbol=compiled.metadata.name, cubin=cubin, code_hash=machine_code.code_hash(cubin),
-                num_warps=compiled.metadata.num_warps, shared_bytes=compiled.metadata.shared, registers=used.registers,
-                spill_bytes=used.spill_bytes, parameter_bytes=machine_code.parameter_bytes(cubin),
+                key=kernel.key, ir=made["ir"], symbol=metadata["name"], cubin=cubin,
+                code_hash=machine_code.code_hash(cubin), num_warps=metadata["num_warps"],
+                shared_bytes=metadata["shared"], registers=used.registers, spill_bytes=used.spill_bytes,
+                parameter_bytes=machine_code.parameter_bytes(cubin),
                 instructions=dict(machine_code.instruction_counts(cubin)),
             )
         )  # fmt: skip

@@ -176,7 +176,9 @@ CUDA_FAULTS = {
     "by * factors": ("wrong * factors", 'identifier "wrong" is undefined'),
     "<cuda_fp16.h>": ('"/etc/passwd"', "#include"),
     "-DSECOND=1": ("--include-path=/", "option --include-path=/ is not allowed"),
-    "__constant__ float": ("__device__ float", "would keep its value"),
+    "const float factors": ("static __device__ volatile float factors", "would keep its value"),
+    "const float factors[2]": ("static __constant__ volatile float factors[2]", "would keep its value"),
+    "tile[i % 16384] = x[i]": ("tile[i % 16384] = x[i] + *(float*)malloc(4)", "it calls malloc"),
     "(x, y, 2, x.numel())": ("(x, y, 2)", "takes 4 arguments"),
     "[64, (64, 4), 65536]": ("[64, (64, 64), 65536]", "4096 threads"),
     "float by, size_t n": ("float4 by, size_t n", "float4 by"),
@@ -205,7 +207,7 @@ def test_without_nvrtc_there_is_a_sentence(monkeypatch):
 def test_headers_that_the_documentation_names(recorder, header):
     assert f"<{header}>" in DOCS
     text = f"#include <{header}>\n__global__ void f(float* y) {{ *y = 1; }}"
-    kernel = Kernel(name="f", language="cuda", text=text, signature=(("y", "*fp32"),), options=(("num_warps", 1),))
+    kernel = Kernel(name="f", language="cuda", code=text, signature=(("y", "*fp32"),), options=(("num_warps", 1),))
     (binary,) = recorder._compiler.compile([kernel])
     assert not isinstance(binary, str), binary
 
@@ -229,7 +231,7 @@ def test_two_entry_functions_of_one_text_are_two_kernels(record):
 
 
 def test_includes_hidden_by_line_joins_are_seen():
-    kernel = Kernel(name="k", language="cuda", text='#incl\\\nude "x.h"\n', signature=(), options=(("num_warps", 1),))
+    kernel = Kernel(name="k", language="cuda", code='#incl\\\nude "x.h"\n', signature=(), options=(("num_warps", 1),))
     assert "#include" in cuda_text_fault(kernel)
 
 

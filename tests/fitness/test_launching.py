@@ -21,6 +21,7 @@ from evo_kernel.fitness.plan import (
 from evo_kernel.fitness.runners import bounds, parameters
 from evo_kernel.fitness.runners.faults import PlanFault
 from evo_kernel.fitness.runners.tensor_maps import TensorMap, mended, tensor_map
+from tests.fitness.handmade import empty_ir
 
 H200 = bounds.DeviceLimits(arch=90, shared_bytes=232448, threads=1024, sm_count=132)
 META = TensorMeta(swizzle=3, elem_size=2, elem_type=10, block_size=(64, 64))
@@ -39,8 +40,11 @@ def descriptor(**changes) -> Descriptor:
 
 
 def compiled(args=(), signature=(), grid=(1, 1, 1), block=None, language="triton", options=(), target=90, **binary):
-    kernel = Kernel(name="k", text="", signature=signature, language=language, options=options)
-    made = Binary(**{"key": kernel.key, "symbol": "k", "cubin": b"", "code_hash": "", "num_warps": 4, **binary})
+    ir = "" if language == "cuda" else empty_ir("k", [kind for _, kind in signature])
+    kernel = Kernel(name="k", code=ir, signature=signature, language=language, options=options)
+    made = Binary(
+        **{"key": kernel.key, "ir": ir, "symbol": "k", "cubin": b"", "code_hash": "", "num_warps": 4, **binary}
+    )
     plan = Plan(
         case="c", target=target, inputs=(), buffers=(Buffer(kind="scratch", bytes=1 << 16),) * 2, kernels=(kernel,),
         nodes=(Launch(kernel=0, grid=grid, args=args, block=block),), outputs=(),
@@ -57,7 +61,7 @@ def test_pointers_numbers_and_scratch():
     args = (Pointer(buffer=1, offset=16), Scalar(type="i32", value=-3), Scalar(type="fp32", value=1e300),
             Scalar(type="bf16", value=1.0), Scalar(type="fp16", value=0.5), Scalar(type="u1", value=True))  # fmt: skip
     kinds = ("*fp32", "i32", "fp32", "bf16", "fp16", "u1")
-    signature = (*((f"p{i}", kind) for i, kind in enumerate(kinds)), ("B", "constexpr"))
+    signature = tuple((f"p{i}", kind) for i, kind in enumerate(kinds))
     sizes = (8, 4, 4, 2, 2, 1, 8, 8)
     values = packed(compiled(args, signature, parameter_bytes=sizes), scratch=(256, 0))
     assert struct.unpack("<Qif", values[0] + values[1] + values[2]) == ((2 << 20) + 16, -3, float("inf"))
@@ -69,8 +73,11 @@ def test_sizes_must_be_those_of_the_cubin():
     plan = compiled((Scalar(type="i64", value=1),), (("n", "i64"),), parameter_bytes=(4, 8, 8))
     with pytest.raises(PlanFault, match=r"takes parameters of \[4, 8, 8\] bytes, the plan passes \[8, 8, 8\]"):
         packed(plan)
-    with pytest.raises(PlanFault, match="does not fit i32"):
-        packed(compiled((Scalar(type="i32", value=1 << 40),), (("n", "i32"),)))
+    with pytest.raises(PlanFault, match="does not fit fp16"):
+        packed(compiled((Scalar(type="fp16", value=1e6),), (("x", "fp16"),)))
+    for kind, value in (("i32", 1 << 40), ("u32", -1), ("i1", 2)):
+        with pytest.raises(ValueError, match=f"is no value of type {kind}"):
+            Scalar(type=kind, value=value)
 
 
 def test_cuda_kernels_take_no_scratch():

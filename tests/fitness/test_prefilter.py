@@ -9,6 +9,7 @@ import pytest
 
 from evo_kernel.fitness import prefilter
 from evo_kernel.fitness.interpreting.traffic import LaunchTraffic
+from evo_kernel.fitness.ir_text import without_locations
 from evo_kernel.fitness.model import modeled_time
 from evo_kernel.fitness.plan import Binary, CompiledPlan
 from evo_kernel.fitness.prefilter import Prefilter, Sieve, prefilter_for
@@ -26,7 +27,10 @@ CASE = Case("rows", CaseKind.SEARCH, {"m": 4096, "n": 4096})
 def plan(num_warps):
     made = softmax_plan(4096, 4096, num_warps=num_warps)
     (kernel,) = made.kernels
-    binary = Binary(key=kernel.key, symbol="k", cubin=b"", code_hash=str(num_warps), num_warps=num_warps, registers=32)
+    binary = Binary(
+        key=kernel.key, ir=without_locations(kernel.code), symbol="k", cubin=b"", code_hash=str(num_warps),
+        num_warps=num_warps, registers=32,
+    )  # fmt: skip
     return CompiledPlan(plan=made, binaries=(binary,))
 
 

@@ -174,10 +174,10 @@ from evo_kernel.cuda import kernel
 
 double_kernel = kernel(r"""
 #include <cuda_fp16.h>
-__constant__ float factors[2] = {1.0f, 2.0f};
 
 extern "C" __global__ void __launch_bounds__(256) double_kernel(const float* __restrict__ x, float* y, float by, size_t n)
 {
+    const float factors[2] = {1.0f, 2.0f};
     extern __shared__ float tile[];
     for (size_t at = blockIdx.x * (size_t)blockDim.x * blockDim.y; at < n; at += gridDim.x * (size_t)256) {
         size_t i = at + threadIdx.y * blockDim.x + threadIdx.x;

@@ -1,12 +1,11 @@
-"""Kernel text to machine code, in confined children, with a cache that no candidate can touch.
+"""Kernels (IR or CUDA C++) to machine code, in confined children, with a cache that no candidate can touch.
 
-The cache may be shared between candidates because its key is all that decides the code (text, signature, constants,
-options, target, compiler version) and its value is made in a fresh child that sees nothing else.
+The cache may be shared between candidates because its key is all that decides the code (the kernel's, its options,
+target, compiler version) and its value is made in a fresh child that sees nothing else and executes none of it.
 """
 
 from __future__ import annotations
 
-import ast
 import base64
 import math
 import re
@@ -20,15 +19,15 @@ from typing import Any
 from pydantic import ValidationError
 
 from evo_kernel.fitness import machine_code
+from evo_kernel.fitness.compiling import lasting
 from evo_kernel.fitness.confined.guards import Limits
 from evo_kernel.fitness.confined.zygote import Zygote
 from evo_kernel.fitness.gpus import usable_cores
+from evo_kernel.fitness.ir_text import fault_of
 from evo_kernel.fitness.pipeline import COMPILING, Stages
 from evo_kernel.fitness.plan import MAX_SHARED, Binary, Kernel
-from evo_kernel.syntax import parse_module
 
 CACHE_ENTRIES = 4096
-_ALLOWED_DECORATORS = ("triton.jit", "triton.constexpr_function", "_gluon.jit")
 
 
 class Compiler:
@@ -54,6 +53,7 @@ class Compiler:
     def compile(self, kernels: Sequence[Kernel], patience_s: float = math.inf) -> list[Binary | str]:
         """One binary a kernel, or the reason why there is none, in order. Raises InfraError only.
 
+        A reason is Forbidden where a rule is broken; any other says that the kernel does not compile.
         What takes longer than `patience_s` is given up, and may be tried again; after the deadline it never is.
         """
         with self._lock:
@@ -101,6 +101,12 @@ class Compiler:
         return {kernels[0].key: f"kernel {kernels[0].name}: the compiler ended with {result.outcome}"}
 
 
+class Forbidden(str):
+    """A reason that is the kernel's: it does what no kernel may."""
+
+    __slots__ = ()
+
+
 class _GivenUp(str):
     """A reason that holds for this caller only."""
 
@@ -108,32 +114,46 @@ class _GivenUp(str):
 
 
 def _batches(kernels: Sequence[Kernel], free_cores: int) -> Iterator[Sequence[Kernel]]:
-    """What one child compiles: kernels of one text, as many at a time as leave no free core idle.
+    """What one child compiles: as many kernels as leave no free core idle; CUDA C++, which brings its own walls, alone.
 
-    Of one text only: jitted text may run at compile time, and must not see the compilation of other text, whose binary
-    is kept for everybody. A child costs about as much as a third of a small kernel.
+    A child costs about as much as a third of a small kernel.
     """
-    by_text: dict[str, list[Kernel]] = {}
-    for kernel in kernels:
-        by_text.setdefault(kernel.text if kernel.language != "cuda" else kernel.key, []).append(kernel)
-    size = -(-len(kernels) // free_cores)
-    for same in by_text.values():
-        for first in range(0, len(same), size):
-            yield same[first : first + size]
+    lowered = [kernel for kernel in kernels if kernel.language != "cuda"]
+    size = max(1, -(-len(lowered) // free_cores))
+    for first in range(0, len(lowered), size):
+        yield lowered[first : first + size]
+    yield from ([kernel] for kernel in kernels if kernel.language == "cuda")
+
+
+_OPTIONS: dict[str, range | type[bool]] = {
+    "num_warps": range(1, 33), "num_stages": range(65), "num_ctas": range(1, 17), "maxnreg": range(1, 1 << 16),
+    "enable_fp_fusion": bool, "enable_reflect_ftz": bool, "launch_cooperative_grid": bool, "launch_pdl": bool,
+    "sched4reg": bool, "clc": bool,
+}  # fmt: skip
+"""What Triton's compiler is told beside the IR. Others name files and tools, or change what the IR means."""
+_ASSEMBLER = re.compile(
+    r"(-O|--?opt-level[= ]|-maxrregcount[= ]|--maxrregcount[= ]|-regUsageLevel[= ]|--register-usage-level[= ])\d{1,3}"
+    r"|--?allow-expensive-optimizations[= ](true|false)|--?disable-optimizer-constants"
+)
 
 
 def text_fault(kernel: Kernel) -> str:
-    """Kernel text may hold imports of triton and math, constants and jitted functions: nothing that runs on import."""
+    """Why a kernel's code or options are not given to a compiler; empty where nothing speaks against them."""
     if kernel.language == "cuda":
         return cuda_text_fault(kernel)
-    try:
-        tree = parse_module(kernel.text)
-    except (SyntaxError, ValueError, RecursionError) as error:
-        return f"kernel {kernel.name}: its text is not valid Python: {error}"
-    for node in tree.body:
-        if not _harmless(node):
-            return f"kernel {kernel.name}: its text holds more than kernels and constants (line {node.lineno})"
+    if fault := fault_of(kernel.code, kernel.name):
+        return f"kernel {kernel.name}: {fault}"
+    for name, value in kernel.options:
+        if not _allowed(name, value):
+            return f"kernel {kernel.name}: the option {name} = {str(value)[:80]} is not allowed; see docs/plans.md"
     return ""
+
+
+def _allowed(name: str, value: Any) -> bool:
+    if name == "ptx_options":
+        return isinstance(value, str) and all(map(_ASSEMBLER.fullmatch, value.split()))
+    wanted = _OPTIONS.get(name, range(0))
+    return value in wanted and not isinstance(value, bool) if isinstance(wanted, range) else isinstance(value, wanted)
 
 
 _FLAGS = re.compile(
@@ -154,45 +174,14 @@ def cuda_text_fault(kernel: Kernel) -> str:
             return (
                 f"kernel {kernel.name}: the compiler option {flag} is not allowed; see docs/plans.md for those that are"
             )
-    if re.search(r"\$|__unnamed_", kernel.text):
+    if re.search(r"\$|__unnamed_", kernel.code):
         return f"kernel {kernel.name}: names with $ and __unnamed_ belong to the compiler: choose others"
-    for name in _INCLUDE.findall(kernel.text.replace("\\\n", "")):
+    for name in _INCLUDE.findall(kernel.code.replace("\\\n", "")):
         if not re.fullmatch(r"<[\w./]+>\s*(//.*|/\*.*)?", name.strip()) or ".." in name or "</" in name:
             return (
                 f"kernel {kernel.name}: #include {name.strip()[:80]} is not allowed: only <headers> of CUDA are there"
             )
     return ""
-
-
-def _harmless(node: ast.stmt) -> bool:
-    match node:
-        case ast.Import(names=names):
-            return all(alias.name.split(".")[0] in ("triton", "math") for alias in names)
-        case ast.ImportFrom(module=str() as module, level=0):
-            return module.split(".")[0] == "triton"
-        case ast.FunctionDef(decorator_list=decorators, args=args):
-            plain = all(isinstance(d, (ast.Constant, ast.UnaryOp)) or _is_name(d) for d in args.defaults)
-            return plain and len(decorators) == 1 and ast.unparse(decorators[0]).split("(")[0] in _ALLOWED_DECORATORS
-        case ast.Assign(targets=[ast.Name()], value=value) | ast.AnnAssign(value=ast.expr() as value):
-            return _plain_value(value)
-    return False
-
-
-def _is_name(node: ast.expr) -> bool:
-    return isinstance(node, ast.Name) or (isinstance(node, ast.Attribute) and _is_name(node.value))
-
-
-def _plain_value(node: ast.expr) -> bool:
-    match node:
-        case ast.Constant() | ast.Name():
-            return True
-        case ast.UnaryOp(operand=operand):
-            return _plain_value(operand)
-        case ast.Tuple(elts=items) | ast.List(elts=items):
-            return all(_plain_value(item) for item in items)
-        case ast.Call(func=function, args=args, keywords=[]):
-            return ast.unparse(function) in ("tl.constexpr", "tl.dtype", "float") and all(map(_plain_value, args))
-    return False
 
 
 def _binary(kernel: Kernel, answer: Any) -> Binary | str:
@@ -202,20 +191,20 @@ def _binary(kernel: Kernel, answer: Any) -> Binary | str:
         return f"kernel {kernel.name} does not compile: {str(fault)[:1500]}"
     try:
         cubin = base64.b64decode(answer["cubin"], validate=True)
-        metadata = answer["metadata"]
+        metadata, text = answer["metadata"], answer["ir"]
+        if kernel.language != "cuda" and (fault := fault_of(text, kernel.name)):
+            return f"kernel {kernel.name}: {fault}"
         used = machine_code.resources(cubin)
         if isinstance(metadata["shared"], int) and metadata["shared"] > MAX_SHARED:
             return (
                 f"kernel {kernel.name} needs {metadata['shared']} bytes of shared memory, and a block has at most "
                 f"{MAX_SHARED}: use smaller tiles or fewer stages"
             )
-        if kernel.language == "cuda" and (held := machine_code.variables(cubin)):
-            return (
-                f"kernel {kernel.name}: the variable {held[0]} would keep its value from one launch to the next. Use "
-                "__constant__ for tables and a tensor from run (torch.empty, torch.zeros) for what kernels write"
-            )
+        if fault := lasting.fault_of(cubin, text, f"{kernel.code}\n{kernel.options}"):
+            return Forbidden(f"kernel {kernel.name}: {fault}")
         return Binary(
             key=kernel.key,
+            ir=text,
             symbol=metadata["name"],
             cubin=cubin,
             code_hash=machine_code.code_hash(cubin, metadata["name"]),

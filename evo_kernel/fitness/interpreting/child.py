@@ -15,7 +15,6 @@ import gc
 import hashlib
 import os
 import signal
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,17 +24,13 @@ import torch
 
 from evo_kernel.fitness.interpreting import TOO_LATE, interpret, looking, sampling
 from evo_kernel.fitness.interpreting.emulation import KernelFault, NotInterpretable
-from evo_kernel.fitness.plan import Buffer, Kernel, Launch, Plan, Pointer, View
+from evo_kernel.fitness.plan import Plan
 
 POISON = 0xFF
 
 
 def warm_up() -> None:
-    """In the zygote: small launches, so that a child finds the lazy parts loaded and shares their pages."""
-    plan = _small_plan()
-    with tempfile.TemporaryDirectory(dir=os.getcwd()) as folder:  # the zygote's own, which goes with it
-        _run(plan, {0: bytes(plan.buffers[0].bytes)}, Path(folder))
-        sampling.sample_traffic(plan, Path(folder))
+    """In the zygote: nothing but imports."""
     gc.collect()
     gc.freeze()  # a collection in the child would touch, and so copy, every page of the zygote
 
@@ -105,37 +100,3 @@ def _tensors(contents: dict[int, bytes]) -> dict[int, torch.Tensor]:
 
 def _bytes(buffer: torch.Tensor) -> bytes:
     return buffer.numpy().tobytes()
-
-
-_SMALL = """import triton
-import triton.language as tl
-
-
-@triton.jit
-def small_kernel(x_ptr, y_ptr, rounds, SIZE: tl.constexpr):
-    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-    x = tl.load(x_ptr + at, mask=at < 2 * SIZE, other=0.0)
-    for start in range(0, rounds):
-        x = tl.exp(x - tl.max(x, axis=0)) + start
-    y = tl.dot(x[:, None] * x[None, :], tl.where(x > 0, x, 1.0)[:, None] + x[None, :])
-    tl.store(y_ptr + at, x / tl.sum(y, axis=0), mask=at < 2 * SIZE)
-"""
-
-
-def _small_plan() -> Plan:
-    size, views = 16, [View(buffer=index, dtype="float32", shape=(32,), strides=(1,)) for index in (0, 1)]
-    kernel = Kernel(
-        name="small_kernel",
-        text=_SMALL,
-        signature=(("x_ptr", "*fp32"), ("y_ptr", "*fp32"), ("rounds", "constexpr"), ("SIZE", "constexpr")),
-        constants=(((2,), 1), ((3,), size)),  # a parameter that Triton specialised to 1 is not declared constexpr
-    )
-    return Plan(
-        case="warm-up",
-        target=90,
-        inputs=(views[0],),
-        buffers=(Buffer(kind="input", bytes=128), Buffer(kind="scratch", bytes=128)),
-        kernels=(kernel,),
-        nodes=(Launch(kernel=0, grid=(2, 1, 1), args=(Pointer(buffer=0), Pointer(buffer=1))),),
-        outputs=(views[1],),
-    )

@@ -83,7 +83,7 @@ def execute(plan: Plan, buffers: Sequence[torch.Tensor], folder: Path, seed: int
 
 
 def _programs(kernel: Kernel, grid: tuple[int, int, int], order: np.random.Generator) -> Iterator[tuple[int, int, int]]:
-    if "atomic" in kernel.text:
+    if "atomic" in kernel.code:
         yield from itertools.product(range(grid[0]), range(grid[1]), range(grid[2]))
         return
     for number in order.permutation(math.prod(grid)):
@@ -148,7 +148,7 @@ class Machine:
             kernel = self.plan.kernels[index]
             name = f"{_TEXT_FILE}{index}"
             path = self._folder / f"{name}.py"
-            path.write_text(kernel.text, encoding="utf-8")
+            path.write_text(kernel.code, encoding="utf-8")
             spec = importlib.util.spec_from_file_location(name, path)
             assert spec is not None and spec.loader is not None
             module = importlib.util.module_from_spec(spec)
@@ -163,7 +163,7 @@ class Machine:
         return self._modules[index]
 
     def _arguments(self, kernel: Kernel, launch: Launch, function: Any, module: Any) -> dict[str, Any]:
-        constants = {path[0]: value for path, value in kernel.constants if len(path) == 1}
+        constants: dict[int, Any] = {}
         given = iter(launch.args)
         parameters = getattr(function, "signature", None) or _signature(function)
         arguments: dict[str, Any] = {}

@@ -60,11 +60,11 @@ def look(plan: Plan, inputs: Mapping[int, Path], folder: Path, seed: int) -> dic
     """
     programs = sum(math.prod(launch.grid) for launch in plan.launches)
     whole = sum(b.bytes for b in plan.buffers) <= WHOLE_BYTES and programs <= WHOLE_PROGRAMS
-    if not whole and any("atomic" in kernel.text or "_reduce" in kernel.text for kernel in plan.kernels):
+    if not whole and any("atomic" in kernel.code or "_reduce" in kernel.code for kernel in plan.kernels):
         return {"skipped": "programs that were left out would have added to what others wrote"}
     if not whole and any(isinstance(node, Aten) for node in plan.nodes):
         return {"skipped": "torch operations of this size are not executed"}
-    if whole and any(isinstance(node, Aten) or "atomic" in k.text for node in plan.nodes for k in plan.kernels):
+    if whole and any(isinstance(node, Aten) or "atomic" in k.code for node in plan.nodes for k in plan.kernels):
         return {"skipped": "its parts may be added in any order"}
     return _Look(plan, inputs, folder, seed, whole).result()
 

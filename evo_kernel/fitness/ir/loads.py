@@ -327,6 +327,8 @@ def _store_window(machine: Machine, window: _Window, item: int) -> None:
     if buffer.reader is not None:
         shadows.append(("read", access.view(buffer.shadow("reader", item), unit, item // unit)))
     for did, shadow in shadows:
+        if not bool(shadow.any()):
+            continue
         foreign = (shadow != 0) & (shadow != me)
         if bool(foreign.any()):
             changed = (target != data).expand(target.shape)

@@ -18,6 +18,7 @@ import torch
 import triton
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
+from triton._C.libtriton import ir
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
@@ -28,11 +29,14 @@ from evo_kernel.fitness.record.launches import LaunchWriter
 from evo_kernel.fitness.record.torch_calls import AtenWriter, HostCalls, RecordedMode, fake_inputs
 from evo_kernel.fitness.record.tracing import NeedsBinary, Refused, Tracer
 
-MAX_REASON = 1200
+MAX_REASON = 2000
+MODULE = "kernel"
+"""The candidate's module and file: the names of its functions, which IR holds, are the same in every recording."""
 
 
 def warm_up() -> None:
     """In the zygote: what every child would pay for again."""
+    ir.load_dialects(ir.context())
     fake_tensor.init_gpu_context = lambda device: None
     FakeTensor.__getitem__ = get_item
     FakeTensor.__setitem__ = set_item
@@ -66,13 +70,14 @@ class _Session:
         self._run: Callable[..., Any] | None = None
 
     def load(self, folder: str, name: str) -> dict[str, str] | None:
-        path = os.path.join(folder, f"{name}.py")
+        path = os.path.join(folder, name, f"{MODULE}.py")
+        os.mkdir(os.path.dirname(path))
         with open(path, "w", encoding="utf-8") as file:
             file.write(self._text)
-        spec = importlib.util.spec_from_file_location(name, path)
+        spec = importlib.util.spec_from_file_location(MODULE, path)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
+        sys.modules[MODULE] = module
         try:
             spec.loader.exec_module(module)
         # Candidate code may raise anything, SystemExit included.

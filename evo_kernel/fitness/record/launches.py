@@ -6,13 +6,15 @@ Runs in the recorder's child; the parent parses and validates all of it again.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+from triton.experimental.gluon._runtime import GluonJITFunction
 from triton.runtime.jit import JITFunction
 
 from evo_kernel import cuda
-from evo_kernel.fitness.record.carry import CannotCarry, kernel_text
+from evo_kernel.fitness.record.lowering import FRONT_END_OPTIONS, lower
 from evo_kernel.fitness.record.tracing import ADDRESS_BITS, NeedsBinary, Refused, Tracer, offset_bytes
 
 
@@ -21,7 +23,6 @@ class LaunchWriter:
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
-        self._texts: dict[int, str] = {}
 
     def triton(self, kernel: JITFunction, args: tuple, grid: Any, warmup: bool, options: dict[str, Any]) -> Any:
         """Binds and specialises as Triton does, and writes the launch down."""
@@ -31,22 +32,22 @@ class LaunchWriter:
         user_options = {name: value for name, value in options.items() if name not in kernel.arg_names}
         backend, binder = kernel.device_caches[0][-2:]
         bound, specialization, _ = binder(*args, **options)
-        _, signature, constants, attributes = kernel._pack_args(backend, options, bound, specialization, user_options)
-        if not user_options["debug"]:
-            del user_options["debug"]
+        parsed, signature, constants, attributes = kernel._pack_args(
+            backend, options, bound, specialization, user_options
+        )
+        passed = [one for name, kind in signature.items() for one in _passed(name, kind, bound[name])]
+        kept = {name: value for name, value in sorted(user_options.items()) if name not in FRONT_END_OPTIONS}
         spec = {
             "name": kernel.__name__,
-            "language": "gluon" if type(kernel).__name__ == "GluonJITFunction" else "triton",
-            "text": self._text(kernel),
-            "signature": [[name, str(kind)] for name, kind in signature.items()],
-            "constants": [[list(path), _constant(value)] for path, value in constants.items()],
-            "attributes": [[list(path), [list(pair) for pair in pairs]] for path, pairs in attributes.items()],
-            "options": [[k, v] for k, v in sorted(user_options.items()) if isinstance(v, (bool, int, float, str))],
+            "language": "gluon" if isinstance(kernel, GluonJITFunction) else "triton",
+            "code": lower(kernel, backend, parsed, signature, constants, attributes),
+            "signature": [[name, kind] for name, kind, _ in passed],
+            "options": [[k, v] for k, v in kept.items() if isinstance(v, (bool, int, float, str))],
         }
         if not warmup:
             extent = _grid(grid(bound) if callable(grid) else grid)
             if math.prod(extent) > 0:
-                self._node(spec, extent, [self._argument(kind, bound[name]) for name, kind in signature.items()])
+                self._node(spec, extent, [self._argument(kind, value) for _, kind, value in passed])
         return RecordedKernel(self._tracer, spec)
 
     def cuda(self, call: cuda.Launch) -> None:
@@ -60,7 +61,7 @@ class LaunchWriter:
         spec = {
             "name": kernel.name,
             "language": "cuda",
-            "text": kernel.code,
+            "code": kernel.code,
             "signature": [list(pair) for pair in kernel.parameters],
             "options": [list(pair) for pair in sorted(options.items())],
         }
@@ -68,26 +69,12 @@ class LaunchWriter:
         self._node(spec, list(call.grid), args, block=list(call.block))
 
     def _node(self, spec: dict[str, Any], grid: list[int], args: list[Any], **more: Any) -> None:
-        kept = [arg for arg in args if arg is not None]
-        node = {"kind": "launch", "kernel": self._tracer.kernel(spec), "grid": grid, "args": kept, **more}
+        node = {"kind": "launch", "kernel": self._tracer.kernel(spec), "grid": grid, "args": args, **more}
         self._tracer.note(node)
 
-    def _text(self, kernel: JITFunction) -> str:
-        if id(kernel) not in self._texts:
-            try:
-                self._texts[id(kernel)] = kernel_text(kernel)
-            except CannotCarry as error:
-                raise Refused(f"kernel {kernel.__name__}: {error}") from error
-            self._tracer.keep(kernel)
-        return self._texts[id(kernel)]
-
-    def _argument(self, kind: Any, value: Any) -> dict[str, Any] | None:
-        if kind == "constexpr":
-            return None
-        if not isinstance(kind, str):
-            raise Refused("a kernel takes a tuple argument, which launch plans do not carry: pass its parts one by one")
+    def _argument(self, kind: str, value: Any) -> dict[str, Any]:
         if kind.startswith("*"):
-            return None if value is None else self._tracer.pointer(value)
+            return self._tracer.pointer(value)
         if kind.startswith("tensordesc"):
             return self._descriptor(value)
         return self._scalar(kind, value)
@@ -163,21 +150,14 @@ def _grid(grid: Any) -> list[int]:
     return [int(size) for size in (*sizes, 1, 1)[:3]]
 
 
-def _constant(value: Any) -> Any:
-    """A constexpr argument as JSON: numbers, strings, tuples, and marked dtypes and functions."""
-    if isinstance(value, JITFunction):
-        raise Refused("a function is passed to a kernel as an argument: call it by name in the kernel instead")
-    if hasattr(value, "value") and type(value).__name__ == "constexpr":
-        return _constant(value.value)
-    if type(value).__name__ == "dtype":
-        return {"dtype": str(getattr(value, "name", value)).removeprefix("torch.")}
-    if isinstance(value, (tuple, list)):
-        return {"tuple": [_constant(item) for item in value]}
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"float": str(value)}
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    raise Refused(f"a kernel takes a constexpr of type {type(value).__name__}, which a plan cannot hold")
+def _passed(name: str, kind: Any, value: Any) -> Iterator[tuple[str, str, Any]]:
+    """(name, kind, value) of what a launch passes for a parameter: the parts of a tuple, nothing for a constant."""
+    if isinstance(kind, str):
+        if kind != "constexpr":
+            yield name, kind, value
+        return
+    for number, (part, item) in enumerate(zip(kind, value, strict=True)):
+        yield from _passed(f"{name}_{number}", part, item)
 
 
 def _spec_key(spec: dict[str, Any]) -> str:

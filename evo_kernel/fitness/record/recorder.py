@@ -11,12 +11,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from evo_kernel.errors import PlanError
-from evo_kernel.fitness.compiling.compiler import Compiler
+from evo_kernel.fitness.compiling.compiler import Compiler, Forbidden
 from evo_kernel.fitness.confined.guards import Limits
 from evo_kernel.fitness.confined.zygote import Zygote
 from evo_kernel.fitness.knobs import apply_knobs
 from evo_kernel.fitness.pipeline import RECORDING, Stages
-from evo_kernel.fitness.plan import CompiledPlan, Kernel, Plan
+from evo_kernel.fitness.plan import Binary, CompiledPlan, Kernel, Plan
 from evo_kernel.syntax import parse_module
 from evo_kernel.types import Knobs, Source, Status
 
@@ -64,7 +64,7 @@ class Recorder:
         self._compiler, self._arch = compiler, arch
         self._stages = stages or Stages()
         self._limits = Limits(deadline_s=deadline_s)
-        self._zygote = Zygote("record")
+        self._zygote = Zygote("record", {"TRITON_DISABLE_LINE_INFO": "0"})  # evidence names lines of the source
         self.confinement = "unknown"
 
     def start(self) -> None:
@@ -151,7 +151,7 @@ class Recorder:
             return Fault(Status.REJECTED, "the recording is malformed: a kernel does not validate")
         for kernel, binary in zip(kernels, self._compiler.compile(kernels), strict=True):
             if isinstance(binary, str):
-                return Fault(Status.BUILD_ERROR, binary)
+                return _refused(binary)
             resources[kernel.key] = {
                 "n_regs": binary.registers,
                 "n_spills": binary.spill_bytes // 4,
@@ -176,10 +176,7 @@ class Recorder:
                 continue
             found = [binaries[kernel.key] for kernel in draft.kernels]
             broken = next((b for b in found if isinstance(b, str)), None)
-            if broken is not None:
-                plans[place] = Fault(Status.BUILD_ERROR, broken)
-            else:
-                plans[place] = CompiledPlan(plan=draft, binaries=tuple(b for b in found if not isinstance(b, str)))
+            plans[place] = _refused(broken) if broken is not None else _compiled(draft, found)
         return plans
 
 
@@ -199,6 +196,18 @@ def static_fault(source: Source) -> Fault | None:
     if "run" not in names:
         return Fault(Status.BUILD_ERROR, "the module defines no function `run`: it is what the judge calls")
     return None
+
+
+def _refused(reason: str) -> Fault:
+    return Fault(Status.REJECTED if isinstance(reason, Forbidden) else Status.BUILD_ERROR, reason)
+
+
+def _compiled(draft: Plan, binaries: Sequence[Binary | str]) -> CompiledPlan | Fault:
+    """The plan with its binaries, if its launches are what their IR takes: of a forged one they need not be."""
+    try:
+        return CompiledPlan(plan=draft, binaries=tuple(b for b in binaries if not isinstance(b, str)))
+    except ValidationError as error:
+        return Fault(Status.REJECTED, f"the recorded plan is not valid: {error.errors()[0]['msg']}")
 
 
 def _draft(record: Mapping[str, Any]) -> Plan | Fault:

@@ -1,7 +1,7 @@
 """What a kernel is given: every argument of a launch as bytes, in the order of the compiled code's parameters.
 
-A Triton or Gluon kernel takes its non-constexpr parameters in order, then the pointers to global and profile scratch.
-A host-side tensor descriptor becomes its 128-byte tensor map, its shape (i32) and its strides (i64); where the kernel
+A Triton or Gluon kernel takes the parameters of its signature, then the pointers to global and profile scratch. A
+host-side tensor descriptor becomes its 128-byte tensor map, its shape (i32) and its strides (i64); where the kernel
 was compiled without tensor maps it becomes base, shape, strides, flags, and shape and strides once more, with one flag
 (NaN padding) in Triton 3.6 and two (and TF32 rounding) from 3.7 on. Sources: triton/backends/nvidia/driver.py 3.6 to
 3.9, triton/backends/driver.py 3.8 and 3.9. A CUDA C++ kernel takes its own parameters and nothing else.
@@ -39,7 +39,7 @@ def pack(
 
     Raises PlanFault where they do not have the sizes that the cubin states.
     """
-    kinds = [kind for _, kind in kernel.signature if kind != "constexpr"]
+    kinds = [kind for _, kind in kernel.signature]
     own = 0 if kernel.language == "cuda" else len(scratch)
     descriptors = sum(isinstance(arg, Descriptor) for arg in launch.args)
     if binary.tensordesc_meta and len(binary.tensordesc_meta) != descriptors:

@@ -1,0 +1,132 @@
+"""Triton's IR as text that nobody trusts: what it may hold, its entry function, and the text without names and lines.
+
+Nothing here executes or lowers IR; the tokens are those of MLIR's lexer. Raises ValueError where a text is no IR.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+DIALECTS = frozenset({"builtin", "tt", "ttg", "ttng", "gluon", "arith", "math", "scf", "cf", "ub", "nvg", "nvws"})
+POINTER_DIVISIBILITY = 16
+"""Bytes; what Triton's specialisation claims of pointers, and no more: buffers lie at multiples of at least this."""
+
+_STRING = r'"(?:[^"\\\n]|\\.)*"'
+_WITHIN = rf"(?:{_STRING}|[^()\"]|\((?:{_STRING}|[^()\"]|\((?:{_STRING}|[^()\"])*\))*\))*"
+_LOCATION = rf"(?<![\w.$%@#!^-])loc\({_WITHIN}\)"
+_LOCATIONS = re.compile(rf"({_STRING}|//[^\n]*)|^#loc\d* = {_LOCATION}\n?|[ \t]*{_LOCATION}", re.MULTILINE)
+_SYMBOLS = re.compile(rf"{_STRING}|//[^\n]*|@(?:[A-Za-z_][\w$.]*|{_STRING})")
+_TOKENS = re.compile(
+    rf"(?P<string>{_STRING})(?P<operation>\s*\()?|(?P<comment>//)|[%@^][\w$.-]*|[#!]?(?P<word>[A-Za-z_][\w$.]*)|\d\w*"
+)
+_FUNCTION = re.compile(rf"{_STRING}|\btt\.func\s+(?:(public|private)\s+)?@([\w$.]+|{_STRING})\s*\(")
+_LIBRARY_PATH = re.compile(r'libpath"?\s*=\s*"([^"]*)"')
+_LIBRARY_SYMBOL = re.compile(r'\bsymbol"?\s*=\s*"([^"]*)"')
+_DIVISIBILITY = re.compile(r"\{tt\.divisibility = (\d+) : i32\}")
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of an entry function. `divisibility`: what the compiled code relies on; 1 for nothing."""
+
+    type: str
+    divisibility: int = 1
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The one public function of a module."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+
+
+def without_locations(text: str) -> str:
+    """The text without where its operations come from. Two texts that come out the same compile to the same code."""
+    return _LOCATIONS.sub(lambda found: found[1] or "", text)
+
+
+def with_plain_symbols(text: str) -> str:
+    """The text with its functions numbered as they come: names decide nothing."""
+    numbers: dict[str, str] = {}
+    return _SYMBOLS.sub(
+        lambda found: numbers.setdefault(found[0], f"@{len(numbers)}") if found[0][0] == "@" else found[0], text
+    )
+
+
+def fault_of(text: str, name: str) -> str:
+    """Why a kernel's IR is not compiled, as the end of a sentence; empty where nothing speaks against it.
+
+    It may hold operations of Triton's dialects, one public function `name`, and functions of libdevice: a text that
+    names a file would have it read.
+    """
+    plain = without_locations(text)
+    if (fault := _words_fault(plain)) or (fault := _functions_fault(plain, name)):
+        return fault
+    for path in _LIBRARY_PATH.findall(plain):
+        if path:
+            return f"its IR names the library {path[:80]}: only Triton's own libdevice is linked"
+    if "extern_elementwise" in plain:
+        for symbol in _LIBRARY_SYMBOL.findall(plain):
+            if not re.fullmatch(r"__nv_\w+", symbol):
+                return f"its IR calls {symbol[:80]}, which is no function of libdevice"
+    return ""
+
+
+def _words_fault(text: str) -> str:
+    modules = 0
+    for found in _TOKENS.finditer(text):
+        if found["comment"]:
+            return "its IR has comments: the printed form has none"
+        word = found["word"] or (found["string"][1:-1] if found["operation"] else "")
+        modules += found["word"] == "module"
+        dialect, dot, _ = word.partition(".")
+        if (dot or found["operation"]) and dialect not in DIALECTS:
+            return f"its IR holds {word[:80]}, which is of none of the dialects {', '.join(sorted(DIALECTS))}"
+    if modules > 1:
+        return "its IR holds more than one module"
+    return ""
+
+
+def _functions_fault(text: str, name: str) -> str:
+    found = [match.groups() for match in _FUNCTION.finditer(text) if match[2]]
+    public = [function for visibility, function in found if visibility != "private"]
+    if len(found) != len(re.findall(r"\btt\.func\b", text)) or public != [name]:
+        return f"its IR has the public functions {', '.join(public)[:200] or 'none'} where it should have {name} alone"
+    return ""
+
+
+def entry_of(text: str) -> Entry:
+    """The public function of a module in its canonical form, as the compiler's child prints it."""
+    for found in _FUNCTION.finditer(text):
+        if found[2] and found[1] != "private":
+            return Entry(found[2], tuple(_parameter(part) for part in _split(text, found.end())))
+    raise ValueError("the IR has no public function")
+
+
+def _split(text: str, begin: int) -> list[str]:
+    """The parts between commas, from an opening parenthesis to its end."""
+    parts, depth, start = [], 0, begin
+    for found in re.compile(rf"{_STRING}|[()\[\]{{}}<>,]").finditer(text, begin):
+        sign = found[0]
+        if depth == 0 and sign in ",)":
+            parts.append(text[start : found.start()].strip())
+            start = found.end()
+            if sign == ")":
+                return [part for part in parts if part]
+        depth += (sign in ("(", "[", "{", "<")) - (sign in (")", "]", "}", ">"))
+    raise ValueError("the IR's public function has no end of its parameters")
+
+
+def _parameter(text: str) -> Parameter:
+    name, _, rest = text.partition(":")
+    kind, brace, attributes = rest.strip().partition(" {")
+    if not name.startswith("%") or not kind:
+        raise ValueError(f"the IR's public function has the parameter {text[:80]!r}")
+    if not brace:
+        return Parameter(kind)
+    claimed = _DIVISIBILITY.fullmatch("{" + attributes)
+    if claimed is None or not 1 <= int(claimed[1]) < 1 << 31:
+        raise ValueError(f"the IR claims {{{attributes[:80]} of a parameter: only its divisibility may be told")
+    return Parameter(kind, int(claimed[1]))
