@@ -7,12 +7,39 @@ from collections.abc import Callable
 import torch
 
 
-def _half_away(x: torch.Tensor) -> torch.Tensor:
-    return torch.trunc(x + torch.copysign(torch.full_like(x, 0.5), x))
+def half_away(x: torch.Tensor) -> torch.Tensor:
+    """The nearest whole number; halves go away from 0. (x + 0.5 would round before it is truncated.)"""
+    whole = torch.trunc(x)
+    return torch.where((x - whole).abs() >= 0.5, whole + torch.copysign(torch.ones_like(x), x), whole)
 
 
 def _fused(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
     return (x.double() * y.double() + z.double()).to(z.dtype)
+
+
+def _bits_set(x: torch.Tensor) -> torch.Tensor:
+    return sum((x >> n) & 1 for n in range(8 * x.element_size()))  # pyright: ignore[reportReturnType]
+
+
+def _leading_zeros(x: torch.Tensor) -> torch.Tensor:
+    bits = 8 * x.element_size()
+    found = torch.full_like(x, bits)
+    for n in range(bits):
+        found = torch.where((x >> n) & 1 != 0, bits - 1 - n, found)
+    return found
+
+
+def _first_set(x: torch.Tensor) -> torch.Tensor:
+    """The position of the lowest bit that is set, from 1; 0 if there is none."""
+    found = torch.zeros_like(x)
+    for n in reversed(range(8 * x.element_size())):
+        found = torch.where((x >> n) & 1 != 0, n + 1, found)
+    return found
+
+
+def _reversed(x: torch.Tensor) -> torch.Tensor:
+    bits = 8 * x.element_size()
+    return sum(((x >> n) & 1) << (bits - 1 - n) for n in range(bits))  # pyright: ignore[reportReturnType]
 
 
 _UNARY = {
@@ -35,9 +62,9 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "fabs": torch.abs,
     "rint": torch.round,
     "nearbyint": torch.round,
-    "round": _half_away,
+    "round": half_away,
     "llrint": lambda x: torch.round(x).long(),
-    "llround": lambda x: _half_away(x).long(),
+    "llround": lambda x: half_away(x).long(),
     "exp10": lambda x: torch.pow(10.0, x),
     "cbrt": lambda x: torch.copysign(x.abs().double().pow(1 / 3).to(x.dtype), x),
     "saturate": lambda x: x.clamp(0.0, 1.0),
@@ -66,6 +93,17 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "fma": _fused,
     "fmaf_rn": _fused,
     "rcp64h": torch.reciprocal,
+    "nextafter": torch.nextafter,
+    "popc": _bits_set,
+    "popcll": _bits_set,
+    "clz": _leading_zeros,
+    "clzll": _leading_zeros,
+    "ffs": _first_set,
+    "ffsll": _first_set,
+    "brev": _reversed,
+    "brevll": _reversed,
+    "mulhi": lambda x, y: x.long() * y.long() >> 32,
+    "umulhi": lambda x, y: (x.long() & 0xFFFFFFFF) * (y.long() & 0xFFFFFFFF) >> 32,
 }
 
 
