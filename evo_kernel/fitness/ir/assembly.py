@@ -61,7 +61,9 @@ def _assembly(machine: Machine, frame: Frame, operation: Operation, operands: Se
     found = _INSTRUCTION.fullmatch(texts[1]) if texts else None
     constraints = operation.attributes.get("constraints", "").strip('"').replace(" ", "").split(",")
     elements = {value.type.element for value in (*operation.results, *operands)}
-    known = found is not None and len(operation.results) == 1 and operation.attributes.get("packed_element", "1")[0] == "1"
+    known = (
+        found is not None and len(operation.results) == 1 and operation.attributes.get("packed_element", "1")[0] == "1"
+    )
     if known and found[1] in _MOVES:
         table, letter = {found[1]: lambda x: x}, "r" if elements == {"i32"} else "f"
     elif known and elements == {"i32"}:

@@ -10,7 +10,7 @@ import torch
 
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
 from evo_kernel.fitness.ir.lanes import Lanes, Sum, any_undefined
-from evo_kernel.fitness.ir.libdevice import device_function, half_away
+from evo_kernel.fitness.ir.libdevice import device_function, fused, half_away
 from evo_kernel.fitness.ir.parse import Operation
 from evo_kernel.fitness.ir.types import IRError, Type, parse_element
 
@@ -256,10 +256,6 @@ def _divided(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.div(a, b)
 
 
-def _fused(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
-    return (a.double() * b.double() + c.double()).to(a.dtype)
-
-
 _FLOAT: dict[str, Callable[..., torch.Tensor]] = {
     "arith.addf": torch.add, "arith.subf": torch.sub, "arith.mulf": torch.mul, "arith.divf": _divided,
     "arith.remf": torch.fmod, "arith.negf": torch.neg, "arith.maxnumf": torch.fmax, "arith.minnumf": torch.fmin,
@@ -270,7 +266,7 @@ _FLOAT: dict[str, Callable[..., torch.Tensor]] = {
     "math.asin": torch.asin, "math.acos": torch.acos, "math.atan2": torch.atan2, "math.sqrt": torch.sqrt,
     "math.rsqrt": torch.rsqrt, "math.erf": torch.erf, "math.floor": torch.floor, "math.ceil": torch.ceil,
     "math.trunc": torch.trunc, "math.round": half_away,
-    "math.roundeven": torch.round, "math.absf": torch.abs, "math.fma": _fused, "math.powf": torch.pow,
+    "math.roundeven": torch.round, "math.absf": torch.abs, "math.fma": fused, "math.powf": torch.pow,
     "math.copysign": torch.copysign, "tt.precise_sqrt": torch.sqrt, "tt.precise_divf": _divided,
 }  # fmt: skip
 
