@@ -66,6 +66,8 @@ def _fused_slowly(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, where: torc
                 values[at] = float(exact) if exact else values[at]
             except OverflowError:
                 values[at] = math.inf if exact > 0 else -math.inf
+        elif math.isfinite(a) and math.isfinite(b):
+            values[at] = c
     made[where] = torch.tensor(values, dtype=made.dtype)
     return made
 
