@@ -34,7 +34,7 @@ class Child:
             process.stdin.flush()
             until = time.monotonic() + deadline_s
             (size,) = struct.unpack("<Q", self._read(process, 8, until))
-            return pickle.loads(self._read(process, size, until))  # noqa: S301
+            return pickle.loads(self._read(process, size, until))
         except (OSError, EOFError, TimeoutError) as error:
             self.close()
             raise Lost(f"{type(error).__name__} {error} (exit status {process.returncode})") from error
@@ -73,6 +73,6 @@ def serve(answer: Callable[[Any], Any]) -> None:
     os.dup2(2, 1)
     requests = os.fdopen(os.dup(0), "rb")
     while header := requests.read(8):
-        data = pickle.dumps(answer(pickle.loads(requests.read(struct.unpack("<Q", header)[0]))))  # noqa: S301
+        data = pickle.dumps(answer(pickle.loads(requests.read(struct.unpack("<Q", header)[0]))))
         replies.write(struct.pack("<Q", len(data)) + data)
         replies.flush()

@@ -43,9 +43,9 @@ class Farm:
             thread.join()
         self.finish()
 
-    def launch_all(self, source: Path) -> None:
+    def launch_all(self, sources: Iterable[Path]) -> None:
         """Launch what was compiled elsewhere."""
-        for case in read(source):
+        for case in (case for source in sources for case in read(source)):
             if time.monotonic() > self.until:
                 break
             self._finish_case(case)

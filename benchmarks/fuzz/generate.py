@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from benchmarks.fuzz import ops_blocks, ops_control, ops_dots, ops_elementwise, ops_memory
-
 from benchmarks.fuzz.draws import Draws, Seeded, chance, choice, weighted
 from benchmarks.fuzz.maker import Make, Maker
 from benchmarks.fuzz.programs import ENTRY, Program
@@ -28,8 +27,7 @@ def generate(draws: Draws, seed: int = 0) -> Program:
     fused = chance(draws, 25)
     with_dot = chance(draws, 12)
     grid = choice(draws, _GRIDS[:2] if with_dot else _GRIDS)
-    m = Maker(draws, grid, fused)
-    m.inner = _INNER  # type: ignore[attr-defined]
+    m = Maker(draws, grid, fused, _INNER)
     m.line("pid = tl.program_id(0) + tl.num_programs(0) * (tl.program_id(1) + tl.num_programs(1) * tl.program_id(2))")
     if chance(draws, 8):
         m.line(f"if pid == {draws.integer(0, m.programs - 1)}:")
@@ -41,7 +39,7 @@ def generate(draws: Draws, seed: int = 0) -> Program:
     for _ in range(draws.integer(1, 8)):
         _apply(m, weighted(draws, weighted(draws, _GROUPS)))
     _store_leaves(m)
-    return _finished(m, seed)
+    return finished(m, seed)
 
 
 def _apply(m: Maker, make: Make) -> None:
@@ -56,7 +54,8 @@ def _store_leaves(m: Maker) -> None:
         m.store(value)
 
 
-def _finished(m: Maker, seed: int) -> Program:
+def finished(m: Maker, seed: int, undefined: str = "") -> Program:
+    """The program that a maker has made."""
     names = ", ".join(name for name, _, _ in m.parameters)
     source = "\n".join([*m.helpers, f"@triton.jit\ndef {ENTRY}({names}):", *m.lines]) + "\n"
     warps = choice(m.draws, (4, 1, 2, 4))
@@ -70,4 +69,5 @@ def _finished(m: Maker, seed: int) -> Program:
         args=tuple(value for _, _, value in m.parameters),
         outputs=tuple(m.outputs),
         operations=tuple(m.operations),
+        undefined=undefined,
     )

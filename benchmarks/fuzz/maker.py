@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 from benchmarks.fuzz.draws import Draws, chance, choice
 from benchmarks.fuzz.programs import Argument, Output
@@ -18,8 +19,8 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Value:
-    """A value in scope. `bound`: no |element| is larger, and none is NaN where it is finite. Two right results differ by
-    at most `absolute + relative * |x|`; both 0: they are equal, except for bits of NaN and the sign of zero unless
+    """A value in scope. `bound`: no |element| is larger, and none is NaN where it is finite. Two right results differ
+    by at most `absolute + relative * |x|`; both 0: they are equal, except for bits of NaN and the sign of zero unless
     `bits`. `loaded`: moved from memory, not computed (a product may be contracted with what it is added to)."""
 
     name: str
@@ -53,8 +54,11 @@ Test = Callable[[Value], bool]
 class Maker:
     """Builds one kernel. Operations append lines and values."""
 
-    def __init__(self, draws: Draws, grid: tuple[int, int, int], fused: bool) -> None:
-        self.draws, self.grid, self.fused = draws, grid, fused
+    def __init__(
+        self, draws: Draws, grid: tuple[int, int, int], fused: bool, inner: Sequence[tuple[Make, int]] = ()
+    ) -> None:
+        """`fused`: products may be contracted with sums. `inner`: operations that bodies of loops are made of."""
+        self.draws, self.grid, self.fused, self.inner = draws, grid, fused, inner
         self.lines: list[str] = []
         self.depth = 1
         self.scope: list[Value] = []
@@ -84,15 +88,12 @@ class Maker:
         self.depth -= 1
         del self.scope[size:]
 
-    def let(self, text: str, like: Value | None = None, **changes: object) -> Value:
+    def let(self, text: str, like: Value | None = None, /, **changes: Any) -> Value:
         """A new value in scope, defined by an expression."""
         name = self.fresh()
         self.line(f"{name} = {text}")
-        base = like or Value("", TYPES["i32"], ())
-        if like is None:
-            value = replace(base, name=name, **changes)  # type: ignore[arg-type]
-        else:
-            value = replace(base, name=name, **{"loaded": False, **changes})  # type: ignore[arg-type]
+        base = replace(like, loaded=False) if like else Value("", TYPES["i32"], ())
+        value = replace(base, name=name, **changes)
         self.scope.append(value)
         return value
 
@@ -144,10 +145,8 @@ class Maker:
             kind = "bits"
         count = max(1, math.prod(shape))
         name, _ = self.buffer(type, count * self.programs, kind, limit)
-        if shape:
-            text = f"tl.load({name} + pid * {count} + {self.index(shape)})"
-        else:
-            text = f"tl.load({name} + pid)"
+        at = f"pid * {count} + {self.index(shape)}" if shape else "pid"
+        text = f"tl.load({name} + {at})"
         return self.let(text, type=type, shape=shape, **_known(type, kind, limit), loaded=True)
 
     def index(self, shape: Shape) -> str:

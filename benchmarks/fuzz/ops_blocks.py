@@ -314,7 +314,7 @@ def random_numbers(m: Maker) -> Value:
 OPERATIONS = (
     (constant, 2), (positions, 2), (reshape, 4), (transpose, 4), (broadcast, 4), (outer, 2), (join, 3), (split, 2),
     (concatenate, 1), (flip, 2), (gather, 3), (histogram, 1), (sort, 2), (total, 6), (extreme, 5), (extreme_index, 4),
-    (bits_total, 2), (custom_reduction, 4), (pair_reduction, 3), (scan, 4), (float_scan, 2), (pair_scan, 3), (softmax, 2),
-    (random_numbers, 1),
+    (bits_total, 2), (custom_reduction, 4), (pair_reduction, 3), (scan, 4), (float_scan, 2), (pair_scan, 3),
+    (softmax, 2), (random_numbers, 1),
 )  # fmt: skip
 __all__ = ["OPERATIONS", "exact"]

@@ -70,7 +70,7 @@ def _update(m: Maker, variable: Value, counter: str | None) -> str:
 
 def _body(m: Maker, variable: Value, counter: str | None) -> None:
     for _ in range(m.draws.integer(0, 2)):
-        weighted(m.draws, m.inner)(m)  # type: ignore[attr-defined]
+        weighted(m.draws, m.inner)(m)
     m.line(f"{variable.name} = {_update(m, variable, counter)}")
 
 
@@ -214,6 +214,6 @@ def assembly(m: Maker) -> Value:
 
 
 OPERATIONS: tuple[tuple[Make, int], ...] = (
-    (counted_loop, 8), (while_loop, 4), (branch, 6), (pointer_loop, 4), (two_variables, 2), (store_in_branch, 3), (call, 3),
-    (branching_call, 2), (assembly, 2),
+    (counted_loop, 8), (while_loop, 4), (branch, 6), (pointer_loop, 4), (two_variables, 2), (store_in_branch, 3),
+    (call, 3), (branching_call, 2), (assembly, 2),
 )  # type: ignore[assignment]  # fmt: skip

@@ -204,7 +204,8 @@ def eight_bit_cast(m: Maker) -> Value:
         to = choice(m.draws, [t for t in FLOATS if t.name != "f64"])
         return m.let(f"{a.name}.to({to.triton})", a, type=to, bits=a.bound < INF)
     a = m.pick(lambda v: is_float(v) and v.exact and v.type.name != "f64" and v.bound <= 400) or m.load(
-        TYPES[choice(m.draws, ("f32", "f16", "bf16"))], m.shape(least=4), choice(m.draws, ("unit", "small")))  # fmt: skip
+        TYPES[choice(m.draws, ("f32", "f16", "bf16"))], m.shape(least=4), choice(m.draws, ("unit", "small"))
+    )  # fmt: skip
     to = choice(m.draws, EIGHTS)
     return m.let(f"{a.name}.to({to.triton})", a, type=to, whole=False, bits=False)
 
@@ -255,7 +256,8 @@ _MATH = {
     "libdevice.cosh": ("tl.clamp({}, -8.0, 8.0)", 2.0**-18, 1e-6, 2000.0),
     "libdevice.asin": ("tl.clamp({}, -1.0, 1.0)", 2.0**-18, 2.0**-18, 1.6),
     "libdevice.acos": ("tl.clamp({}, -1.0, 1.0)", 2.0**-18, 2.0**-18, 3.2),
-    "libdevice.log10": (_ABOVE, 2.0**-20, 2.0**-20, 50.0), "libdevice.tan": ("tl.clamp({}, -1.0, 1.0)", 2.0**-18, 1e-6, 2.0),
+    "libdevice.log10": (_ABOVE, 2.0**-20, 2.0**-20, 50.0),
+    "libdevice.tan": ("tl.clamp({}, -1.0, 1.0)", 2.0**-18, 1e-6, 2.0),
 }  # fmt: skip
 _DOUBLE = ("tl.exp", "tl.exp2", "tl.log", "tl.log2", "tl.sin", "tl.cos", "tl.sqrt", "tl.rsqrt", "tl.erf",
            "libdevice.tanh", "libdevice.atan", "libdevice.log1p")  # fmt: skip
@@ -295,8 +297,9 @@ def mathematics_of_two(m: Maker) -> Value:
     if call == "nextafter":
         text = f"{text} * 1.0"
     exactly = relative == 0
-    return m.let(f"libdevice.{call}({text}, {other})", a, relative=relative, absolute=0.0 if exactly else 1e-6, bits=False,
-                 whole=False, bound=7e6)  # fmt: skip
+    absolute = 0.0 if exactly else 1e-6
+    value = f"libdevice.{call}({text}, {other})"
+    return m.let(value, a, relative=relative, absolute=absolute, bits=False, whole=False, bound=7e6)
 
 
 def predicates(m: Maker) -> Value:
@@ -323,7 +326,8 @@ def _either(a: Value, b: Value) -> dict[str, object]:
 
 OPERATIONS = (
     (int_arithmetic, 10), (int_division, 4), (int_ceiling_division, 1), (int_shift, 4), (int_unary, 2), (int_high, 2),
-    (int_bits, 1), (float_arithmetic, 10), (inexact_arithmetic, 3), (float_fma, 3), (float_unary, 2), (float_rounding, 2),
+    (int_bits, 1), (float_arithmetic, 10), (inexact_arithmetic, 3), (float_fma, 3), (float_unary, 2),
+    (float_rounding, 2),
     (extremes, 5), (clamp, 2), (comparison, 4), (logic, 2), (where, 5), (cast, 5), (float_cast, 4), (float_to_int, 3),
     (eight_bit_cast, 3), (bitcast, 3), (float_division, 4), (mathematics, 7), (mathematics_of_two, 2), (predicates, 1),
 )  # fmt: skip

@@ -128,7 +128,8 @@ def block_pointer_load(m: Maker) -> Value:
     strides = f"[{width}, 1]" if chance(m.draws, 60) else f"[1, {height}]"
     m.line(
         f"{block} = tl.make_block_ptr({name}, shape=[{height}, {width}], strides={strides}, "
-        f"offsets=[{m.draws.integer(0, rows)}, {m.draws.integer(0, columns)}], block_shape=[{rows}, {columns}], order=[1, 0])"
+        f"offsets=[{m.draws.integer(0, rows)}, {m.draws.integer(0, columns)}], "
+        f"block_shape=[{rows}, {columns}], order=[1, 0])"
     )
     if chance(m.draws, 50):
         m.line(f"{block} = tl.advance({block}, [1, {m.draws.integer(0, 3)}])")
@@ -202,6 +203,6 @@ def hinted_load(m: Maker) -> Value:
 
 OPERATIONS = (
     (masked_load, 5), (strided_load, 4), (indirect_load, 4), (scalar_load, 2), (scalar_parameter, 2), (masked_copy, 2),
-    (descriptor_load, 3), (block_pointer_load, 3), (shared_atomic, 3), (own_atomic, 3), (scalar_atomic, 1), (in_place, 2),
-    (hinted_load, 1),
+    (descriptor_load, 3), (block_pointer_load, 3), (shared_atomic, 3), (own_atomic, 3), (scalar_atomic, 1),
+    (in_place, 2), (hinted_load, 1),
 )  # fmt: skip

@@ -35,8 +35,9 @@ class Case:
 
 def case_of(program: Program, code: Compiled, triton: str) -> Case:
     return Case(
-        program.seed, VERSION, triton, code.ir, tuple(kind for _, kind in program.signature), program.grid, program.buffers,
-        program.args, program.outputs, program.operations, program.undefined, (), replace(code, ir=""),
+        program.seed, VERSION, triton, code.ir, tuple(kind for _, kind in program.signature), program.grid,
+        program.buffers, program.args, program.outputs, program.operations, program.undefined, (),
+        replace(code, ir="") if code.cubin else None,
     )  # fmt: skip
 
 

@@ -73,7 +73,8 @@ class Recipe:
     """What a buffer holds at first: `count` elements of `type`, of this kind, from this seed.
 
     Kinds: 'bits' (anything), 'edge' (extreme integers, special floats, anything), 'small' (whole numbers from -8 to 8),
-    'unit' (floats up to 1), 'below' (integers from 0 to `limit` - 1), 'filler' (bytes 0x5a).
+    'unit' (floats up to 1), 'below' (integers from 0 to `limit` - 1), 'filler' (bytes 0x5a), 'unwritten'
+    (memory that nobody wrote).
     """
 
     type: str
@@ -85,7 +86,7 @@ class Recipe:
     def bytes(self) -> bytes:
         """The contents."""
         kind = TYPES[self.type]
-        if self.kind == "filler":
+        if self.kind in ("filler", "unwritten"):
             return b"\x5a" * (self.count * kind.bytes)
         raw = np.frombuffer(random.Random(self.seed).randbytes(8 * self.count), np.uint64)
         return _codes(kind, self.kind, raw, self.limit).astype(f"<u{kind.bytes}").tobytes()

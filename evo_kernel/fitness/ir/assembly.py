@@ -61,17 +61,8 @@ def _assembly(machine: Machine, frame: Frame, operation: Operation, operands: Se
     found = _INSTRUCTION.fullmatch(texts[1]) if texts else None
     constraints = operation.attributes.get("constraints", "").strip('"').replace(" ", "").split(",")
     elements = {value.type.element for value in (*operation.results, *operands)}
-    known = (
-        found is not None and len(operation.results) == 1 and operation.attributes.get("packed_element", "1")[0] == "1"
-    )
-    if known and found[1] in _MOVES:
-        table, letter = {found[1]: lambda x: x}, "r" if elements == {"i32"} else "f"
-    elif known and elements == {"i32"}:
-        table, letter = _ON_INTEGERS, "r"
-    elif known and elements == {"f32"}:
-        table, letter = _ON_FLOATS, "f"
-    else:
-        table, letter = {}, ""
+    packed = operation.attributes.get("packed_element", "1")[0]
+    table, letter = _table(found[1] if found else "", elements) if packed == "1" else ({}, "")
     if found is None or found[1] not in table or constraints != [f"={letter}", *[letter] * len(operands)]:
         raise Unsupported(f"the executor does not know the inline assembly {operation.head[:80]}")
     marks = any_undefined(operands)
@@ -89,3 +80,10 @@ def _assembly(machine: Machine, frame: Frame, operation: Operation, operands: Se
     except TypeError as error:
         raise Unsupported(f"inline assembly with {len(values)} operands: {found[0][:80]}") from error
     return [Lanes(operation.results[0].type, data.to(operation.results[0].type.dtype), undefined=marks)]
+
+
+def _table(instruction: str, elements: set[str]) -> tuple[dict[str, Callable[..., torch.Tensor]], str]:
+    """Instructions on elements of one type, and the letter of its registers."""
+    if instruction in _MOVES and elements in ({"i32"}, {"f32"}):
+        return dict.fromkeys(_MOVES, lambda x: x), "r" if elements == {"i32"} else "f"
+    return {"i32": (_ON_INTEGERS, "r"), "f32": (_ON_FLOATS, "f")}.get("".join(elements), ({}, ""))

@@ -118,9 +118,11 @@ def _division(machine: Machine, frame: Frame, operation: Operation, operands: Se
     if unsigned:
         a, b = unsigned_of(a, type_), unsigned_of(b, type_)
     overflow = ~zero & (b == -1) & (a == _bounds(type_)[0]) if not unsigned else zero
+    if not unsigned and bool(overflow.any()):
+        b = torch.where(overflow, 1, b)  # the processor raises a signal for the largest quotient of 64 bits
     kind = operation.name.split(".")[1]
     if kind.startswith("rem"):
-        data = torch.where(b == -1, 0, torch.fmod(a, b)) if not unsigned else torch.fmod(a, b)
+        data = torch.fmod(a, b)
     else:
         wide_a, wide_b = a.long(), b.long()
         if kind.startswith("ceil"):
