@@ -18,7 +18,6 @@ from benchmarks.fuzz.generate import generate
 from benchmarks.fuzz.programs import Program
 from benchmarks.fuzz.stored import case_of
 
-
 _SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much, HealthCheck.large_base_example)
 
 
