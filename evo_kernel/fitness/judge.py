@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 import time
+import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from evo_kernel.errors import InfraError, UserError
+from evo_kernel.errors import EvoKernelError, InfraError, PlanError, UserError
 from evo_kernel.fitness.ceilings import Ceilings, KnownCeilings
 from evo_kernel.fitness.compiling.compiler import Compiler
 from evo_kernel.fitness.confirming import Confirming
@@ -34,7 +36,17 @@ from evo_kernel.fitness.work import PASSED, Work
 from evo_kernel.fitness.yardsticks import Yardsticks
 from evo_kernel.tasks.first import Wanted
 from evo_kernel.tasks.task import Task
-from evo_kernel.types import CaseKind, Environment, Evaluation, Knobs, Measurement, PlanVerdict, Purpose, Source
+from evo_kernel.types import (
+    CaseKind,
+    Environment,
+    Evaluation,
+    Knobs,
+    Measurement,
+    PlanVerdict,
+    Purpose,
+    Source,
+    Status,
+)
 
 
 @dataclass(frozen=True)
@@ -74,7 +86,7 @@ class PlanJudge:
                 self.close()
                 raise
         walls = self._recorder.confinement
-        if walls in ("none", "rlimits", "unknown") and not self._settings.unconfined:
+        if not {"namespaces", "landlock", "seccomp"} & set(walls.split("+")) and not self._settings.unconfined:
             raise InfraError(
                 "this machine has no namespaces, no Landlock and no seccomp: candidate code cannot be confined. "
                 "Run on a machine that has one of them, or accept the risk with --unconfined."
@@ -131,7 +143,17 @@ class PlanJudge:
         work = Work(
             source, purpose, self._runner, anew, self._settings.tune_plans if tune_plans is None else tune_plans
         )
-        evaluation = self._confirm(work, against) if purpose is Purpose.CONFIRM else self._evaluate(work)
+        try:
+            evaluation = self._confirm(work, against) if purpose is Purpose.CONFIRM else self._evaluate(work)
+        except PlanError as error:
+            evaluation = self._ended(work, Checked(Status.REJECTED, str(error)))
+        except EvoKernelError:
+            raise
+        except (MemoryError, OSError) as error:
+            raise InfraError(f"this machine failed while it judged: {error!r}") from error
+        # Whatever else a candidate brings about is its own verdict: it must never end a run.
+        except Exception as error:  # noqa: BLE001
+            evaluation = self._ended(work, Checked(Status.RUNTIME_ERROR, f"the judge stumbles over it: {_told(error)}"))
         return replace(evaluation, wall_s=time.monotonic() - began, gpu_s=self._runner.busy_s - busy)
 
     def plans(self, source: Source, knobs: Knobs, kinds: Sequence[CaseKind]) -> Mapping[str, CompiledPlan | Fault]:
@@ -199,6 +221,12 @@ class PlanJudge:
 
     def _ended(self, work: Work, ended: Checked, knobs: Knobs = (), measured: Sequence[Measurement] = ()) -> Evaluation:
         return work.result(self._task.identity, self.environment, ended, knobs, measured)
+
+
+def _told(error: Exception) -> str:
+    """An exception in a line, with the place in our code: what a report of the bug needs."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{type(error).__name__}: {str(error)[:400]} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"
 
 
 def open_judge(

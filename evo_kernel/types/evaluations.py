@@ -77,6 +77,16 @@ class Measurement:
     power_w: float | None = None
     drift: float | None = None  # of a fixed copy since the run began: 0.01 = everything takes 1 % longer by now
 
+    def __post_init__(self) -> None:
+        times = {"median_us": self.median_us, "low_us": self.low_us, "high_us": self.high_us, **self.baselines_us}
+        for name, value in times.items():
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(f"{self.case}: {name} is {value}: a time is finite and positive")
+        rest = {name: getattr(self, name) for name in ("iqr_us", "light_share", "drift", "clock_mhz", "power_w")}
+        for name, value in (rest | dict(self.details)).items():
+            if value is not None and not math.isfinite(value):
+                raise ValueError(f"{self.case}: {name} is {value}, which is no finite number")
+
     @property
     def speedup(self) -> float:
         """Fastest listed baseline ÷ candidate."""
@@ -129,6 +139,8 @@ class Evaluation:
     def __post_init__(self) -> None:
         if self.score is not None and self.status is not Status.PASSED:
             raise ValueError(f"a score needs status passed, not {self.status}")
+        if self.score is not None and not (math.isfinite(self.score) and self.score > 0):
+            raise ValueError(f"the score is {self.score}: a score is finite and positive")
         if self.status is not Status.PASSED and not self.reason:
             raise ValueError(f"status {self.status} needs a reason")
 

@@ -120,6 +120,8 @@ class FakeLauncher:
                 time.sleep(3600)
             case "dies":
                 os._exit(1)
+            case "stumbles":
+                raise KeyError("what no plan should bring about")
             case "nothing":
                 return
             case "lazy" if self.device.timing:

@@ -225,7 +225,9 @@ def _types(text: str) -> list[Type]:
 _NAME = r"%[A-Za-z0-9_$.-]+"
 _USE = re.compile(rf"{_NAME}(?:#\d+)?")
 _RESULT = re.compile(rf"({_NAME})(?::(\d{{1,4}}))?")
-_LINE = re.compile(rf'(?:(?P<results>{_NAME}(?::\d+)?(?:, {_NAME}(?::\d+)?)*) = )?(?P<quote>"?)(?P<name>[a-z_][\w.]*)"?')
+_LINE = re.compile(
+    rf'(?:(?P<results>{_NAME}(?::\d+)?(?:, {_NAME}(?::\d+)?)*) = )?(?P<quote>"?)(?P<name>[a-z_][\w.]*)"?'
+)
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _LABEL = re.compile(r"(\^\w+)(?:\((.*)\))?:\s*(?://.*)?$")
 _ARGUMENT = re.compile(rf"({_NAME}): ")
@@ -551,4 +553,4 @@ def _successors(tail: str) -> tuple[str, tuple[Successor, ...]]:
     found = []
     for label, _, inside in re.findall(r"(\^\w+)(\(([^()]*)\))?", re.sub(r"<[^<>]*>|tensor<[^ ,)]*>", "", tail)):
         found.append(Successor(label, tuple(_USE.findall(inside.split(" : ")[0]))))
-    return tail.split("^")[0], tuple(found)
+    return tail.split("^", maxsplit=1)[0], tuple(found)

@@ -86,7 +86,7 @@ def _integer(machine: Machine, frame: Frame, operation: Operation, operands: Seq
         data = a.data & b.data if operation.name == "arith.muli" else a.data ^ b.data
         return made(operation, data, operands)
     undefined = any_undefined(operands)
-    if a.has_sum and b.has_sum and type_.element != "i64" or (a.has_sum and b.has_sum and _modest(a.sum, b.sum)):
+    if (a.has_sum and b.has_sum and type_.element != "i64") or (a.has_sum and b.has_sum and _modest(a.sum, b.sum)):
         left, right = a.sum, b.sum
         if operation.name == "arith.addi":
             return [_as_sum(type_, left.plus(right), undefined)]
@@ -153,7 +153,7 @@ def _bits(machine: Machine, frame: Frame, operation: Operation, operands: Sequen
     type_ = operation.results[0].type
     kind = operation.name
     if type_.element == "i1" and kind == "arith.andi" and a.undefined is None and b.undefined is None:
-        return [Lanes(type_, factors=(*a.factors, *b.factors))]
+        return [Lanes(type_, later=lambda: (*a.factors, *b.factors))]
     function = {"arith.andi": torch.bitwise_and, "arith.ori": torch.bitwise_or, "arith.xori": torch.bitwise_xor}[kind]
     data = function(a.data, b.data)
     undefined = any_undefined(operands)
@@ -199,7 +199,8 @@ def _compare(machine: Machine, frame: Frame, operation: Operation, operands: Seq
     if a.type.element != "i1" and a.has_sum and b.has_sum:
         left, right = a.sum, b.sum
         if _modest(left, right) and (not unsigned or (left.low >= 0 and right.low >= 0)):
-            return [Lanes(type_, factors=_comparison(left.plus(right.times(-1)), kind, type_.rank), undefined=undefined)]
+            difference = left.plus(right.times(-1))
+            return [Lanes(type_, later=lambda: _comparison(difference, kind, type_.rank), undefined=undefined)]
     x, y = a.data, b.data
     if unsigned:
         x, y = (unsigned_of(v, a.type) if a.type.bits < 64 else v ^ (-(1 << 63)) for v in (x, y))

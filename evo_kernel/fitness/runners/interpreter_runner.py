@@ -22,13 +22,13 @@ import triton
 
 from evo_kernel.fitness import check, looked, regimes
 from evo_kernel.fitness.confined.guards import Limits
-from evo_kernel.fitness.confined.zygote import Zygote
+from evo_kernel.fitness.confined.zygote import JobResult, Malformed, Zygote
 from evo_kernel.fitness.counters import Counted, CountPart
 from evo_kernel.fitness.expected import Expected, expect
 from evo_kernel.fitness.features import plan_features, torch_details
 from evo_kernel.fitness.interpreting import TOO_LATE
 from evo_kernel.fitness.interpreting.sampling_inputs import index_inputs
-from evo_kernel.fitness.interpreting.traffic import LaunchTraffic
+from evo_kernel.fitness.interpreting.traffic import LaunchTraffic, read_traffic
 from evo_kernel.fitness.model import modeled_time
 from evo_kernel.fitness.pairing import Comparison, PairSettings, Verdict
 from evo_kernel.fitness.pipeline import EXECUTING, Stages
@@ -48,6 +48,7 @@ _STATUS = {
 }
 _REFERENCE_BYTES = 1 << 30
 _BATCH_BYTES = 64 << 20
+_ANSWER_BYTES = 256 << 20
 _SAMPLED_PLANS = 4096  # whose traffic is kept: about a kilobyte each
 _NOT_SAMPLED = {"num_warps", "num_stages", "num_ctas", "maxnreg"}
 """Options that decide how a program is compiled, not what it reads, writes and computes."""
@@ -203,11 +204,14 @@ class InterpreterRunner:
             if (view := plan.inputs[position]) is not None
         }
         result = self._zygote.run(request, Limits(deadline_s=self._deadline_s, memory_bytes=16 << 30), files)
-        if result.answer is None or "traffic" not in result.answer:
-            return self._failed(result.outcome, result.detail, result.answer)
+        answer = _answer(result)
+        if answer is None or "traffic" not in answer:
+            return self._failed(result.outcome, result.detail, answer)
         try:
-            traffic = tuple(LaunchTraffic(**entry) for entry in result.answer["traffic"])
-        except TypeError as error:
+            traffic = read_traffic(answer["traffic"])
+            if len(traffic) != len(plan.launches):
+                raise ValueError(f"it tells of {len(traffic)} launches where the plan has {len(plan.launches)}")
+        except ValueError as error:
             return Checked(Status.REJECTED, f"the interpreter's answer is malformed: {error}")
         with self._lock:
             self._sampled[key] = traffic
@@ -244,10 +248,12 @@ class InterpreterRunner:
             "deadline_s": self._deadline_s,
         }
         # The child ends itself when one round is late; this deadline is for one that does not.
-        result = self._zygote.run(request, Limits(deadline_s=self._deadline_s * len(files)), named)
-        if result.answer is None or "rounds" not in result.answer:
-            return [self._failed(result.outcome, result.detail, result.answer)]
-        answers = result.answer["rounds"]
+        limits = Limits(deadline_s=self._deadline_s * len(files), answer_bytes=_ANSWER_BYTES)
+        result = self._zygote.run(request, limits, named)
+        answer = _answer(result)
+        if answer is None or "rounds" not in answer:
+            return [self._failed(result.outcome, result.detail, answer)]
+        answers = answer["rounds"]
         if not isinstance(answers, list) or not answers:
             return [Checked(Status.REJECTED, "the interpreter's answer is malformed: it has no rounds")]
         found = [self._outputs(plan, made, answer) for made, answer in zip(files, answers, strict=False)]
@@ -276,13 +282,14 @@ class InterpreterRunner:
             return Checked(Status.PASSED)
         files, expected = self._prepared(plan, case, seed, regime)
         request = {"command": "look", "plan": plan.model_dump(mode="json"), "seed": seed & 0xFFFFFFFF}
-        result = self._zygote.run(request, Limits(deadline_s=self._deadline_s), files)
+        result = self._zygote.run(request, Limits(deadline_s=self._deadline_s, answer_bytes=_ANSWER_BYTES), files)
         if result.outcome in ("timeout", "memory"):
             return Checked(Status.PASSED)  # too large for the interpreter, not wrong
-        if result.answer is None or "look" not in result.answer:
-            return self._failed(result.outcome, result.detail, result.answer)
+        answer = _answer(result)
+        if answer is None or "look" not in answer:
+            return self._failed(result.outcome, result.detail, answer)
         try:
-            fault = looked.fault_of(result.answer["look"], plan, expected, self._task.tolerance)
+            fault = looked.fault_of(answer["look"], plan, expected, self._task.tolerance)
         except (KeyError, ValueError, TypeError, RuntimeError, IndexError) as error:
             return Checked(Status.REJECTED, f"the interpreter's answer is malformed: {error}")
         return Checked(Status.WRONG, f"wrong on {case.name}: {fault}", math.inf) if fault else Checked(Status.PASSED)
@@ -304,14 +311,22 @@ class InterpreterRunner:
             return self._files[key], self._references.of(case.name, seed, regime, "cpu", make)
 
     def _failed(self, outcome: str, detail: str, answer: dict[str, Any] | None) -> Checked:
-        if answer is not None and "fault" in answer:
-            fault = answer["fault"]
-            status = Status(fault["status"]) if fault["status"] in set(Status) else Status.RUNTIME_ERROR
+        if answer is not None and isinstance(fault := answer.get("fault"), dict) and {"status", "reason"} <= set(fault):
+            status = Status(fault["status"]) if fault["status"] in list(Status) else Status.RUNTIME_ERROR
             status = Status.RUNTIME_ERROR if status in (Status.PASSED, Status.INFRA_ERROR, Status.REFUTED) else status
             return Checked(status, str(fault["reason"])[:2000], of_text=bool(fault.get("of_text")))
         last = detail.strip().splitlines()[-1] if detail.strip() else outcome
         status, text = _STATUS.get(outcome, (Status.RUNTIME_ERROR, "it ended in the interpreter: {last}"))
         return Checked(status, text.format(deadline=self._deadline_s, last=last))
+
+
+def _answer(result: JobResult) -> dict[str, Any] | None:
+    if result.data is None:
+        return None
+    try:
+        return result.read(dict[str, Any])
+    except Malformed as error:
+        return {"fault": {"status": "rejected", "reason": f"the interpreter's answer is malformed: {error}"}}
 
 
 def _traffic_key(plan: Plan, case: Case) -> str:
