@@ -297,7 +297,7 @@ def mathematics_of_two(m: Maker) -> Value:
     if call == "nextafter":
         text = f"{text} * 1.0"
     exactly = relative == 0
-    absolute = 0.0 if exactly else 1e-6
+    absolute = 1e-37 if call == "nextafter" else 0.0 if exactly else 1e-6  # of 0: a denormal number, or 0
     value = f"libdevice.{call}({text}, {other})"
     return m.let(value, a, relative=relative, absolute=absolute, bits=False, whole=False, bound=7e6)
 
