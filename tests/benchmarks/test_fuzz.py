@@ -40,6 +40,7 @@ def _copying(results: tuple[bytes, ...] = (), **changes: object) -> Case:
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*.xz")), ids=lambda path: path.name)
 def test_the_executor_agrees_with_what_is_stored(path: Path) -> None:
     cases = list(read(path))
+    assert all(case.results or case.undefined for case in cases)
     step = max(1, len(cases) // SAMPLE)
     verdicts = [judged(case) for case in cases[::step]]
     assert len(verdicts) >= 100
