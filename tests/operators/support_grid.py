@@ -91,7 +91,7 @@ def answers(how: str, sources: list[tuple[str, str]], deadline_s: float = 120.0)
             jobs.append((str(path), name))
         listing = Path(folder) / "jobs.json"
         listing.write_text(json.dumps(jobs))
-        settings = {"TRITON_INTERPRET": "1"} if how == "interpret" else {"TRITON_CACHE_DIR": f"{folder}/cache"}
+        settings = {"TRITON_CACHE_DIR": f"{folder}/cache"}
         done = subprocess.run(
             [sys.executable, str(CHILD), how, str(listing)],
             capture_output=True,
