@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from evo_kernel.fitness import regimes
+from evo_kernel.fitness.ir.combine import tf32
 from evo_kernel.tasks.loading import BUILTIN, builtin_names, load
 from evo_kernel.tasks.probe import within
 from evo_kernel.tasks.task import TensorSpec
@@ -87,6 +88,9 @@ def draw(task, case, seed, regime="nominal"):
 
 def passes(task, inputs, outputs):
     honest = task.outputs(*inputs)
+    if task.tolerance.precision == "tf32":  # as the judge's own (expected.py)
+        rounded = (tf32(v) if isinstance(v, torch.Tensor) and v.dtype == torch.float32 else v for v in inputs)
+        honest = task.outputs(*rounded)
     assert [part.dtype for part in outputs] == [part.dtype for part in honest]
     return within(task, outputs, honest, task.truth(*inputs))
 
