@@ -89,6 +89,9 @@ CHECKS = {  # shapes, dtype, reference in float64
 }
 
 
+TF32 = {"causal-skip", "swizzle"}  # their products round float32 to it, as `tl.dot` does unless it is told
+
+
 def executed(path):
     if path.stem not in CHECKS:
         return "no reference: add one to CHECKS"
@@ -100,7 +103,7 @@ def executed(path):
     want = reference(*[value.double() for value in inputs])
     got = load(path, path.stem).run(*inputs).double()
     error = ((got - want).abs().max() / want.abs().max()).item()
-    limit = 2e-3 if dtype is F16 else 1e-4
+    limit = 2e-3 if dtype is F16 or path.stem in TF32 else 1e-4
     return "" if error <= limit else f"off by {error:.3g} of the largest value"
 
 

@@ -203,6 +203,9 @@ def _note_reads(machine: Machine, buffer: Buffer, places: torch.Tensor, programs
     where = _unit_places(places, item, buffer.unit(item))
     before = reader[where]
     others = (before != 0) & (before != me)
+    if bool(others.any()):  # readers that have met in atomic operations take turns: the last one stands for both
+        them = torch.where(before > 0, machine.synchronised[(before.long() - 1).clamp(min=0)], False)
+        others = others & ~(them & machine.synchronised[me.long() - 1])
     reader[where] = torch.where(others, MANY, me)
     after = reader[where]  # several programs of this chunk: one of them stands there
     lost = (after != me) & (after != MANY)
@@ -599,7 +602,7 @@ class Descriptor(Lanes):
 def _make_descriptor(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     type_ = operation.results[0].type
     rank = _block(type_).rank
-    zeros = "nan" not in operation.attributes.get("padding", operation.attributes.get("paddingOption", ""))
+    zeros = operation.integer("padding", 1) != 2  # tt::PaddingOption: 1 is PAD_ZERO, 2 PAD_NAN
     return [Descriptor(type_, operands[0], operands[1 : 1 + rank], operands[1 + rank : 1 + 2 * rank], zeros=zeros)]
 
 

@@ -367,7 +367,7 @@ def _to_float(machine: Machine, frame: Frame, operation: Operation, operands: Se
 def _to_integer(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     (value,), type_ = operands, operation.results[0].type
     bits = type_.bits
-    low, high = (0, 1 << bits) if operation.name == "arith.fptoui" else (-(1 << (bits - 1)), 1 << (bits - 1))
+    low, high = (0.0, 2.0**bits) if operation.name == "arith.fptoui" else (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1))
     whole = torch.trunc(value.data.double())
     outside = ~((whole >= low) & (whole < high))  # NaN too
     whole = torch.where(outside, 0.0, whole) if bool(outside.any()) else whole

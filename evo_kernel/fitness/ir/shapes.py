@@ -174,7 +174,9 @@ def _gather(machine: Machine, frame: Frame, operation: Operation, operands: Sequ
     places = index.full(programs).long()
     if bool(((places < 0) | (places >= size)).any()):
         raise Fault("out_of_bounds", f"gathers by an index outside 0..{size - 1}")
-    data = torch.gather(source.full(programs), axis + 1, places)
+    data = source.full(programs)
+    raw = data.view(torch.int8) if data.element_size() == 1 else data  # torch gathers no 8-bit floats
+    data = torch.gather(raw, axis + 1, places).view(data.dtype)
     undefined = None
     if source.undefined is not None:
         marks = source.undefined.expand(programs, *(source.type.shape or ()))
