@@ -18,6 +18,7 @@ from evo_kernel.tasks.probe import within
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import CaseKind
 
+
 def verdict(path: Path, task: Task, drawn: list[Any]) -> tuple[bool, str]:
     try:
         spec = importlib.util.spec_from_file_location(path.stem, path)

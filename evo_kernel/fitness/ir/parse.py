@@ -226,7 +226,9 @@ def _types(text: str) -> list[Type]:
 _NAME = r"%[A-Za-z0-9_$.-]+"
 _USE = re.compile(rf"{_NAME}(?:#\d+)?")
 _RESULT = re.compile(rf"({_NAME})(?::(\d{{1,4}}))?")
-_LINE = re.compile(rf'(?:(?P<results>{_NAME}(?::\d+)?(?:, {_NAME}(?::\d+)?)*) = )?(?P<quote>"?)(?P<name>[a-z_][\w.]*)"?')
+_LINE = re.compile(
+    rf'(?:(?P<results>{_NAME}(?::\d+)?(?:, {_NAME}(?::\d+)?)*) = )?(?P<quote>"?)(?P<name>[a-z_][\w.]*)"?'
+)
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _LABEL = re.compile(r"(\^\w+)(?:\((.*)\))?:\s*(?://.*)?$")
 _ARGUMENT = re.compile(rf"({_NAME}): ")
@@ -409,7 +411,7 @@ _OPERANDS = {
 def _check_counts(operation: Operation) -> Operation:
     """Raises IRError where regions or operands are not as many as those who read the operation rely on."""
     name = operation.name
-    if len(operation.regions) not in _REGIONS.get(name, (0,)):
+    if name in _REGIONS and len(operation.regions) not in _REGIONS[name]:
         raise IRError(f"{name} with {len(operation.regions)} regions")
     if name in _OPERANDS and len(operation.operands) not in _OPERANDS[name]:
         raise IRError(f"{name} with {len(operation.operands)} operands")

@@ -198,9 +198,12 @@ def _add_pointer(machine: Machine, frame: Frame, operation: Operation, operands:
 
 
 @handles("tt.print", "tt.debug_barrier", "gpu.barrier", "ttg.barrier", "ttg.local_barrier", "llvm.intr.assume",
-         "tt.assert", "tt.device_print")  # fmt: skip
+         "tt.assert", "tt.device_print", "tt.grid_dependency_wait", "tt.grid_dependency_launch_dependents")  # fmt: skip
 def _nothing(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
-    """Barriers order the threads of one program, which runs as one here; hints and messages compute nothing."""
+    """Barriers order the threads of one program, which runs as one here, and launches run one after another.
+
+    Hints and messages compute nothing.
+    """
     if operation.name == "tt.assert" and not bool(operands[0].data.all()):
         raise Fault("assertion", "fails a device_assert")
     return []

@@ -56,7 +56,7 @@ def reduced(x, y, WIDE: tl.constexpr, KIND: tl.constexpr):
     elif KIND == "larger":
         r = tl.reduce(v, 0, larger)
     elif KIND == "variance":
-        mean, m2, n = tl.reduce((v, tl.zeros_like(v), tl.full(v.shape, 1.0, tl.float32)), 0, welford)
+        _, m2, n = tl.reduce((v, tl.zeros_like(v), tl.full(v.shape, 1.0, tl.float32)), 0, welford)
         r = m2 / n
     tl.store(y + me, r)
 
@@ -156,7 +156,9 @@ def rounded_to_tf32(x: torch.Tensor) -> torch.Tensor:
     return (x / scale).round() * scale
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2]
+)
 def test_matrix_products(dtype):
     a, b = torch.randn(16, 32).to(dtype), torch.randn(32, 16).to(dtype)
     z = torch.zeros(16, 16)
@@ -245,7 +247,7 @@ def described(x, y, m, n, M: tl.constexpr, N: tl.constexpr, PADDING: tl.constexp
     target = tl.make_tensor_descriptor(y, [m, n], [n, 1], [M, N])
     me = tl.program_id(0)
     block = source.load([me * M, 0])
-    target.store([me * M, 0], tl.where(block != block, 7.0, block * 2))
+    target.store([me * M, 0], tl.where(block == block, block * 2, 7.0))
 
 
 @pytest.mark.parametrize("padding", ["zero", "nan"])

@@ -174,6 +174,29 @@ def test_a_choice_between_pointers():
     assert torch.equal(z, torch.stack([even, y, even, y]))
 
 
+@triton.jit
+def narrow(x, y, N: tl.constexpr):
+    me, at = tl.program_id(0), tl.arange(0, N)
+    value = tl.load(x + at)
+    if me % 2 == 0:
+        value = tl.load(x + N + at)
+    for _ in range(me):
+        value = tl.load(x + me * N + at)
+    tl.store(y + me * N + at, tl.where(at == 0, tl.load(x), value))
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.bool, torch.bfloat16])
+def test_narrow_types_go_different_ways(dtype):
+    bits = torch.arange(32 * dtype.itemsize, dtype=torch.uint8)
+    x = (bits % 2 == 0) if dtype is torch.bool else bits.view(dtype)
+    y = torch.zeros(32 * dtype.itemsize, dtype=torch.uint8).view(dtype)
+    fine(narrow, 4, x, y, N=8)
+    rows = x.view(torch.uint8).reshape(4, 8, -1)
+    want = torch.stack([rows[1], rows[1], rows[2], rows[3]])
+    want[:, 0] = rows[0, 0]
+    assert torch.equal(y.view(torch.uint8).reshape(want.shape), want)
+
+
 STEP = """module {
   tt.func public @k(%y: !tt.ptr<i32>, %step: i32) {
     %c0 = arith.constant 0 : i32

@@ -48,7 +48,7 @@ def unmasked(x, y, n, N: tl.constexpr, USE: tl.constexpr):
         tl.store(y + value.to(tl.int32), 1.0)
     elif USE == "mask":
         tl.store(y + at, 1.0, mask=value > 0)
-    elif USE == "branch":
+    elif USE == "branch":  # noqa: SIM102  the one is decided by the compiler, the other by the kernel
         if tl.sum(value, 0) > 0:
             tl.store(y + at, 1.0)
 
@@ -68,7 +68,9 @@ def test_lanes_off_without_other_decide_nothing(use):
 @pytest.mark.parametrize("use", ["stored", "summed"])
 def test_what_is_undefined_stays_so_in_memory(use):
     y, z = torch.zeros(32), torch.zeros(32)
-    both = INDIRECT.replace("BODY", "%m = arith.cmpf ogt, %v, %c : f32\n      scf.if %m {\n        tt.store %z, %c : !tt.ptr<f32>\n      }")
+    both = INDIRECT.replace(
+        "BODY", "%m = arith.cmpf ogt, %v, %c : f32\n      scf.if %m {\n        tt.store %z, %c : !tt.ptr<f32>\n      }"
+    )
     assert not fault(unmasked, 1, torch.ones(20), y, 20, N=32, USE=use)
     assert fault(both, 1, torch.ones(1), z[:1], scratch=(0,)) == "undefined"
     assert not fault(both, 1, torch.ones(1), z[:1])

@@ -137,7 +137,11 @@ def test_sizes_are_bounded(monkeypatch):
     with pytest.raises(IRError, match="characters"):
         parse(HEAD + " " * (9 << 20) + TAIL)
     began = time.monotonic()
-    for line in ("%a = tt.splat %x : f32 -> f32" + " loc(x)" * 400_000, "%a = tt.splat %x " + "{a} " * 400_000, "%a" * 800_000):
+    for line in (
+        "%a = tt.splat %x : f32 -> f32" + " loc(x)" * 400_000,
+        "%a = tt.splat %x " + "{a} " * 400_000,
+        "%a" * 800_000,
+    ):
         _read(HEAD + line + TAIL)
     assert time.monotonic() - began < 20
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+import triton
+import triton.language as tl
 
-from tests.fitness.ir.support import ELEMENTS, pointwise
+from tests.fitness.ir.support import ELEMENTS, fine, pointwise
 
 INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -48,7 +50,9 @@ def test_division_has_a_sign_or_none(dtype):
     x, y = unsigned(a), unsigned(b)
     for name, want in {"divui": x // y, "remui": x % y}.items():
         assert torch.equal(pointwise(f"arith.{name} {{0}}, {{1}} : {{t}}", a, b, out=dtype), signed(want, dtype)), name
-    quotients = [abs(int(p)) // abs(int(q)) * (1 if (int(p) < 0) == (int(q) < 0) else -1) for p, q in zip(a, b, strict=True)]
+    quotients = [
+        abs(int(p)) // abs(int(q)) * (1 if (int(p) < 0) == (int(q) < 0) else -1) for p, q in zip(a, b, strict=True)
+    ]
     want = torch.tensor(quotients, dtype=dtype)
     assert torch.equal(pointwise("arith.divsi {0}, {1} : {t}", a, b, out=dtype), want)
     assert torch.equal(pointwise("arith.remsi {0}, {1} : {t}", a, b, out=dtype), a - want * b)
@@ -161,7 +165,9 @@ def test_integers_become_floats(source, target):
     wide = torch.from_numpy(a.numpy().astype(np.longdouble).astype(np.float64)) if target == torch.float64 else None
     if target in (torch.float32, torch.float64):
         kind = np.float32 if target == torch.float32 else np.float64
-        assert torch.equal(pointwise("arith.sitofp {0} : {t} to {r}", a, out=target), torch.from_numpy(a.numpy().astype(kind)))
+        assert torch.equal(
+            pointwise("arith.sitofp {0} : {t} to {r}", a, out=target), torch.from_numpy(a.numpy().astype(kind))
+        )
         want = torch.from_numpy(unsigned(a).astype(kind))
     else:
         want = torch.from_numpy(unsigned(a).astype(np.float64)).to(target)
@@ -207,7 +213,10 @@ def test_rounding_towards_zero():
 def test_every_type_is_loaded_stored_and_selected(dtype):
     raw = torch.arange(SIZE, dtype=torch.uint8)
     a = raw % 2 == 0 if dtype is torch.bool else raw.repeat_interleave(dtype.itemsize).view(dtype)
-    b, chosen = a.roll(1) if dtype.itemsize > 1 or not dtype.is_floating_point else raw.roll(1).view(dtype), raw % 3 == 0
+    b, chosen = (
+        a.roll(1) if dtype.itemsize > 1 or not dtype.is_floating_point else raw.roll(1).view(dtype),
+        raw % 3 == 0,
+    )
     made = pointwise("arith.select {0}, {1}, {2} : tensor<64xi1>, {r}", chosen, a, b, out=dtype)
     size = dtype.itemsize
     bits = [value.contiguous().view(torch.uint8).reshape(SIZE, size) for value in (a, b, made)]
@@ -234,4 +243,29 @@ def test_functions(name):
 def test_a_fused_product_is_rounded_once():
     a = torch.tensor([1 + 2.0**-12] * SIZE)
     c = torch.full((SIZE,), -(1 + 2.0**-11))
-    assert torch.equal(pointwise("math.fma {0}, {1}, {2} : {t}", a, a, c, out=torch.float32), torch.full((SIZE,), 2.0**-24))
+    assert torch.equal(
+        pointwise("math.fma {0}, {1}, {2} : {t}", a, a, c, out=torch.float32), torch.full((SIZE,), 2.0**-24)
+    )
+
+
+@triton.jit
+def affine(y, z, by, N: tl.constexpr):
+    """Integers that the executor keeps as sums, until they leave their type."""
+    me, at = tl.program_id(0), tl.arange(0, N)
+    tl.store(y + me * N + at, (me * by + at * by - by) * 3 + 7)
+    tl.store(z + me * N + at, ((me.to(tl.int64) * by + at) * by + 5) * by * by)
+
+
+@pytest.mark.parametrize("by", [1, 1 << 20, -(1 << 29), (1 << 31) - 1, -(1 << 31)])
+def test_sums_that_leave_their_type_wrap(by):
+    y, z = torch.zeros(5, 8, dtype=torch.int32), torch.zeros(5, 8, dtype=torch.int64)
+    fine(affine, 5, y, z, by, N=8)
+
+    def wrapped(value: int, bits: int) -> int:
+        return (value + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1))
+
+    for me in range(5):
+        for at in range(8):
+            assert y[me, at] == wrapped((me * by + at * by - by) * 3 + 7, 32)
+            square = wrapped(me * by + at, 64) * by + 5
+            assert z[me, at] == wrapped(square * wrapped(wrapped(by, 64), 64) * by, 64)
