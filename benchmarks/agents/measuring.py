@@ -29,7 +29,7 @@ from evo_kernel.fitness.plan import CompiledPlan
 from evo_kernel.fitness.record.recorder import Fault
 from evo_kernel.fitness.references import fresh_seed
 from evo_kernel.fitness.runners.base import Checked
-from evo_kernel.fitness.runners.interpreter_runner import InterpreterRunner
+from evo_kernel.fitness.runners.cpu_runner import CpuRunner
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import CaseKind, Evaluation, Purpose, Source, Status, Strategy
@@ -85,7 +85,7 @@ class Bench:
             prefilter="off",
         )  # fmt: skip
         self._judge: PlanJudge = open_judge(self._task, device=want.device, settings=settings)
-        self._sampler = InterpreterRunner(self._task, self._judge._runner.arch, SAMPLE_S)
+        self._sampler = CpuRunner(self._task, self._judge._runner.arch, SAMPLE_S)
         self._sampler.start()
 
     @property

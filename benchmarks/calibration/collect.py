@@ -28,7 +28,7 @@ from evo_kernel.fitness.record.cases import record_case
 from evo_kernel.fitness.record.recorder import Fault, Recorder
 from evo_kernel.fitness.runners.base import Checked, Runner
 from evo_kernel.fitness.runners.choose import open_runner
-from evo_kernel.fitness.runners.interpreter_runner import InterpreterRunner
+from evo_kernel.fitness.runners.cpu_runner import CpuRunner
 from evo_kernel.fitness.targets import H200
 from evo_kernel.fitness.tuner import too_large
 from evo_kernel.tasks.loading import load
@@ -157,7 +157,7 @@ class Collector:
         """`end`: of `time.monotonic()`. What is in flight then is cut off."""
         began = time.monotonic()
         runner = open_runner(self._task, self._device, MEASURE_S)
-        sampler = InterpreterRunner(self._task, 90, SAMPLE_S)
+        sampler = CpuRunner(self._task, 90, SAMPLE_S)
         compiler = Compiler(90, RECORD_S)
         recorder = Recorder(compiler, 90, RECORD_S)
         try:
@@ -179,7 +179,7 @@ class Collector:
         self.tally.elapsed_s = time.monotonic() - began
         return self.tally
 
-    def _work(self, variant: Variant, recorder: Recorder, runner: Runner, sampler: InterpreterRunner) -> None:
+    def _work(self, variant: Variant, recorder: Recorder, runner: Runner, sampler: CpuRunner) -> None:
         try:
             self._variant(variant, recorder, runner, sampler)
         except EvoKernelError as error:
@@ -187,7 +187,7 @@ class Collector:
         except Exception:  # noqa: BLE001 (one variant: the others are still wanted)
             self._leave_out("bug", traceback.format_exc())
 
-    def _variant(self, variant: Variant, recorder: Recorder, runner: Runner, sampler: InterpreterRunner) -> None:
+    def _variant(self, variant: Variant, recorder: Recorder, runner: Runner, sampler: CpuRunner) -> None:
         sha = variant.source.sha256[:12]
         cases = [case for case in variant.cases if (self._task.name, case.name, sha) not in self._known]
         if self._over.is_set() or not cases:
@@ -204,11 +204,9 @@ class Collector:
             elif self._is_new(case, plan):
                 self._plan(variant, case, plan, runner, sampler)
 
-    def _plan(
-        self, variant: Variant, case: Case, plan: CompiledPlan, runner: Runner, sampler: InterpreterRunner
-    ) -> None:
+    def _plan(self, variant: Variant, case: Case, plan: CompiledPlan, runner: Runner, sampler: CpuRunner) -> None:
         began = time.monotonic()
-        traffic = sampler.traffic(plan.plan, case)
+        traffic = sampler.traffic(plan, case)
         self._spend("sampling_s", began)
         if isinstance(traffic, Checked):
             return self._leave_out(f"sample {traffic.status}", traffic.reason)

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from evo_kernel.fitness.interpreting.traffic import LaunchTraffic
+from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic
 from evo_kernel.fitness.model import LaunchFacts, PlanFacts
 
 SHIPPED = Path(__file__).with_name("h200.jsonl.gz")

@@ -80,7 +80,7 @@ def _integer_fault(got: torch.Tensor, wanted: Expected) -> tuple[str, float]:
 def _float_fault(got: torch.Tensor, wanted: Expected, tolerance: Tolerance) -> tuple[str, float]:
     """Everything is asked of the device at once: waiting for each answer would cost more than finding it."""
     truth, compared = wanted.truth, wanted.compared
-    unwritten = _poisoned(got) & ~wanted.honest.isnan()
+    unwritten = poisoned(got) & ~wanted.honest.isnan()
     got, finite = got.double(), truth.isfinite()
     same = torch.where(finite, got.isfinite(), (got == truth) | (got.isnan() & truth.isnan()))
     odd = compared & ~same
@@ -119,7 +119,7 @@ def _ratio(error: float, bound: float) -> float:
     return error / bound if bound > 0 else (0.0 if error == 0 else math.inf)
 
 
-def _poisoned(values: torch.Tensor) -> torch.Tensor:
+def poisoned(values: torch.Tensor) -> torch.Tensor:
     """Elements whose bytes are all the poison byte."""
     raw = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()]
     return values.view(raw) == -1

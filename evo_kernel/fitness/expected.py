@@ -16,8 +16,9 @@ An honest kernel's error on these very inputs is estimated as the largest of
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -56,24 +57,43 @@ class Expected:
     largest: float
 
 
+Change = Callable[[Input], Input]
+"""Makes of an input, or of a part of one, a copy to compute with; numbers and integers stay as they are."""
+
+
 def expect(task: Task, inputs: Sequence[Input], recipe: Recipe = RECIPE) -> tuple[Expected, ...]:
-    """What the outputs must be: costs about five to six runs of the reference. Inputs are left alone.
+    """What the outputs must be: costs about five to six runs of the reference. Inputs are left alone."""
+    return expect_by(lambda change: task.outputs(*map(change, inputs)), inputs, task.tolerance.precision, recipe)
+
+
+def expect_by(
+    run: Callable[[Change], Sequence[torch.Tensor]], inputs: Sequence[Input], precision: str, recipe: Recipe = RECIPE
+) -> tuple[Expected, ...]:
+    """The same of what `run` gives: the reference's outputs, or chosen elements of them, for changed inputs.
 
     One run at a time, and what it gives is measured and freed before the next: inputs may be half of what a GPU holds.
     """
-    own = tuple(map(_compact, task.outputs(*map(_copied, inputs))))
-    truth = tuple(map(_compact, task.outputs(*map(_double, inputs))))
+    own = tuple(map(_compact, run(_copied)))
+    truth = tuple(map(_compact, run(_double)))
     found = [_Estimate(*both) for both in zip(truth, own, strict=True)]
     _note(found, own)
-    if task.tolerance.precision == "tf32":
-        _note(found, task.outputs(*map(_as_tf32, inputs)))
+    if precision == "tf32":
+        _note(found, run(_as_tf32))
     length = max((max(v.shape, default=1) for v in inputs if isinstance(v, torch.Tensor)), default=1)
-    few = min((part.numel() for part in own), default=0) < recipe.many_outputs
+    few = min(filter(None, (part.numel() for part in own)), default=0) < recipe.many_outputs
     for pattern in range(recipe.patterns if few else 1):
-        _note(found, task.outputs(*(_moved(value, recipe.perturbation, pattern) for value in inputs)))
+        _note(found, run(partial(_moved, units=recipe.perturbation, pattern=pattern)))
+    dtypes = {value.dtype for value in inputs if isinstance(value, torch.Tensor) and value.is_floating_point()}
+    unit = max(map(_unit, dtypes), default=_unit(torch.float32))
     for pattern in range(recipe.rounded_patterns if few else min(1, recipe.rounded_patterns)):
-        _note(found, _rounded(task, inputs, own, recipe, length, pattern))
-    positive = task.outputs(*map(_positive, inputs))
+        try:
+            with Rounding(unit, recipe.growth, length, pattern):
+                rounded = run(_double)
+        except TaskError:  # it has run on the same inputs twice: what fails is our looking on, which it may forbid
+            continue
+        _note(found, rounded)
+        del rounded
+    positive = run(_positive)
     return tuple(
         estimate.expected(part, length=length, recipe=recipe) for estimate, part in zip(found, positive, strict=True)
     )
@@ -182,19 +202,6 @@ def _moved(value: Input, units: float, pattern: int) -> Input:
     for part, is_part_up in parts or ((moved, is_up),):
         part.mul_(torch.where(is_part_up.bool(), up, down))
     return moved
-
-
-def _rounded(
-    task: Task, inputs: Sequence[Input], own: Sequence[torch.Tensor], recipe: Recipe, length: int, pattern: int
-) -> Sequence[torch.Tensor]:
-    """The reference in float64, the result of every operation moved by rounding; `own` where that cannot be had."""
-    dtypes = {value.dtype for value in inputs if isinstance(value, torch.Tensor) and value.is_floating_point()}
-    unit = max(map(_unit, dtypes), default=_unit(torch.float32))
-    try:
-        with Rounding(unit, recipe.growth, length, pattern):
-            return task.outputs(*map(_double, inputs))
-    except TaskError:  # it has run on the same inputs twice: what fails is our looking on, which it may forbid
-        return own
 
 
 def _positive(value: Input) -> Input:

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import os
 import time
+import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from evo_kernel.errors import InfraError, UserError
+from evo_kernel.deadline import Deadline
+from evo_kernel.errors import EvoKernelError, InfraError, PlanError, UserError
 from evo_kernel.fitness.ceilings import Ceilings, KnownCeilings
+from evo_kernel.fitness.compiling.assembler import BUNDLED, assembler_of
 from evo_kernel.fitness.compiling.compiler import Compiler
 from evo_kernel.fitness.confirming import Confirming
 from evo_kernel.fitness.counters import CountPart
@@ -28,13 +32,24 @@ from evo_kernel.fitness.record.recorder import Fault, Recorder, Recording
 from evo_kernel.fitness.references import fresh_seed
 from evo_kernel.fitness.runners.base import Checked, Runner
 from evo_kernel.fitness.runners.choose import open_runner
+from evo_kernel.fitness.second_opinion import SecondOpinion
 from evo_kernel.fitness.targets import target_for
 from evo_kernel.fitness.tuning import Tuning
 from evo_kernel.fitness.work import PASSED, Work
 from evo_kernel.fitness.yardsticks import Yardsticks
 from evo_kernel.tasks.first import Wanted
 from evo_kernel.tasks.task import Task
-from evo_kernel.types import CaseKind, Environment, Evaluation, Knobs, Measurement, PlanVerdict, Purpose, Source
+from evo_kernel.types import (
+    CaseKind,
+    Environment,
+    Evaluation,
+    Knobs,
+    Measurement,
+    PlanVerdict,
+    Purpose,
+    Source,
+    Status,
+)
 
 
 @dataclass(frozen=True)
@@ -47,6 +62,7 @@ class JudgeSettings:
     seed: int = 0  # of the tuner; correctness draws are secret
     unconfined: bool = False  # go on where the recorder cannot be confined at all
     prefilter: Mode = "auto"  # see fitness/prefilter.py
+    assembler: str = BUNDLED  # or "package", or a path; see compiling/assembler.py
     first: Wanted = "auto"  # the first kernel that times and gains are told against
 
 
@@ -56,10 +72,12 @@ class PlanJudge:
     def __init__(self, task: Task, runner: Runner, settings: JudgeSettings) -> None:
         self._task, self._runner, self._settings = task, runner, settings
         self.stages = runner.stages
-        self._compiler = Compiler(runner.arch, settings.deadline_s, self.stages)
+        self._assembler = assembler_of(settings.assembler)
+        self._compiler = Compiler(runner.arch, settings.deadline_s, self.stages, self._assembler)
+        self._second = SecondOpinion(self._assembler, runner.arch, settings.deadline_s)
         self._recorder = Recorder(self._compiler, runner.arch, settings.deadline_s, self.stages)
         self.yardsticks = Yardsticks(task, self._recorder, settings.first)
-        self._grader = Grader(task, self._recorder, self.yardsticks)
+        self._grader = Grader(task, self._recorder, self.yardsticks, self._second)
         self._tuning = Tuning(self._grader, settings.seed, settings.tune_within)
         self._confirming = Confirming(task, self._grader, settings.first)
         self.environment: Environment
@@ -74,12 +92,12 @@ class PlanJudge:
                 self.close()
                 raise
         walls = self._recorder.confinement
-        if walls in ("none", "rlimits", "unknown") and not self._settings.unconfined:
+        if not {"namespaces", "landlock", "seccomp"} & set(walls.split("+")) and not self._settings.unconfined:
             raise InfraError(
                 "this machine has no namespaces, no Landlock and no seccomp: candidate code cannot be confined. "
                 "Run on a machine that has one of them, or accept the risk with --unconfined."
             )
-        self.environment = self._runner.environment(walls)
+        self.environment = replace(self._runner.environment(walls), assembler=self._assembler.version)
         table = Ceilings.of_target(target_for(self._runner.arch))
         known = KnownCeilings(self._runner.ceilings, table)
         self.yardsticks.start(known, self.environment.kind == "measured")
@@ -104,6 +122,7 @@ class PlanJudge:
         """Kill every process. Idempotent; evaluations in flight end as infra errors."""
         self._recorder.close()
         self._compiler.close()
+        self._second.close()
         self._runner.close()
         if self._tuning.prefilter is not None:
             self._tuning.prefilter.close()
@@ -120,18 +139,26 @@ class PlanJudge:
         purpose: Purpose,
         anew: bool = False,
         against: Source | None = None,
-        *,
-        tune_plans: int | None = None,
+        deadline: Deadline | None = None,
+        effort: int = 1,
     ) -> Evaluation:
-        """The verdict on one source; see types.Judge. Raises InfraError when the machine failed.
-
-        `tune_plans`: knob settings to try here, where that is another number than in the settings.
-        """
+        """The verdict on one source; see types.Judge. Raises InfraError when the machine failed, CutShort."""
         began, busy = time.monotonic(), self._runner.busy_s
         work = Work(
-            source, purpose, self._runner, anew, self._settings.tune_plans if tune_plans is None else tune_plans
-        )
-        evaluation = self._confirm(work, against) if purpose is Purpose.CONFIRM else self._evaluate(work)
+            source, purpose, self._runner, anew, self._settings.tune_plans * effort, thorough=effort > 1,
+            deadline=deadline or Deadline(),
+        )  # fmt: skip
+        try:
+            evaluation = self._confirm(work, against) if purpose is Purpose.CONFIRM else self._evaluate(work)
+        except PlanError as error:
+            evaluation = self._ended(work, Checked(Status.REJECTED, str(error)))
+        except EvoKernelError:
+            raise
+        except (MemoryError, OSError) as error:
+            raise InfraError(f"this machine failed while it judged: {error!r}") from error
+        # Whatever else a candidate brings about is its own verdict: it must never end a run.
+        except Exception as error:  # noqa: BLE001
+            evaluation = self._ended(work, Checked(Status.RUNTIME_ERROR, f"the judge stumbles over it: {_told(error)}"))
         return replace(evaluation, wall_s=time.monotonic() - began, gpu_s=self._runner.busy_s - busy)
 
     def plans(self, source: Source, knobs: Knobs, kinds: Sequence[CaseKind]) -> Mapping[str, CompiledPlan | Fault]:
@@ -191,6 +218,7 @@ class PlanJudge:
 
     def _graded(self, work: Work, recording: Recording, timed: Sequence[CaseKind]) -> list[Measurement] | Checked:
         """Times on these kinds of case of what was recorded and checks out; or how it failed."""
+        work.deadline.check()  # what ran out of time by now may be a fault of the deadline, not of the kernel
         if recording.fault is not None:
             return Checked(recording.fault.status, recording.fault.reason)
         self._grader.ask_ahead(work, recording, timed)
@@ -199,6 +227,12 @@ class PlanJudge:
 
     def _ended(self, work: Work, ended: Checked, knobs: Knobs = (), measured: Sequence[Measurement] = ()) -> Evaluation:
         return work.result(self._task.identity, self.environment, ended, knobs, measured)
+
+
+def _told(error: Exception) -> str:
+    """An exception in a line, with the place in our code: what a report of the bug needs."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{type(error).__name__}: {str(error)[:400]} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"
 
 
 def open_judge(

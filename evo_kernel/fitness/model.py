@@ -26,7 +26,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from evo_kernel.fitness.interpreting.traffic import WAVE_PROGRAMS, LaunchTraffic
+from evo_kernel.fitness.ir.launch_traffic import WAVE_PROGRAMS, LaunchTraffic
 from evo_kernel.fitness.plan import Aten, CompiledPlan, Constant, Copy, Fill, Launch
 from evo_kernel.fitness.targets import H200, Occupancy, Target, occupancy
 

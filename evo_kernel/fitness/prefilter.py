@@ -19,7 +19,7 @@ from evo_kernel.fitness.model import modeled_time
 from evo_kernel.fitness.plan import CompiledPlan
 from evo_kernel.fitness.record.recorder import Recording
 from evo_kernel.fitness.runners.base import Checked
-from evo_kernel.fitness.runners.interpreter_runner import InterpreterRunner
+from evo_kernel.fitness.runners.cpu_runner import CpuRunner
 from evo_kernel.fitness.targets import target_for
 from evo_kernel.tasks.loading import BUILTIN
 from evo_kernel.tasks.task import Case, Task
@@ -49,13 +49,13 @@ def prefilter_for(task: Task, mode: Mode, arch: int, deadline_s: float) -> Prefi
     earned = task.path.is_relative_to(BUILTIN) and EARNED.get(task.name, 0.0) >= ENOUGH
     if mode == "off" or (mode == "auto" and not earned):
         return None
-    return Prefilter(InterpreterRunner(task, arch, deadline_s), always=mode == "on")
+    return Prefilter(CpuRunner(task, arch, deadline_s), always=mode == "on")
 
 
 class Prefilter:
     """Models settings. Thread-safe."""
 
-    def __init__(self, sampler: InterpreterRunner, always: bool = False) -> None:
+    def __init__(self, sampler: CpuRunner, always: bool = False) -> None:
         """`always`: also while nobody waits for the GPU."""
         self._sampler, self._always = sampler, always
         self._lock = threading.Lock()
@@ -81,7 +81,7 @@ class Prefilter:
     def modeled_us(self, plan: CompiledPlan, case: Case) -> float | None:
         """None: it cannot be modeled."""
         began = time.monotonic()
-        traffic = self._sampler.traffic(plan.plan, case)
+        traffic = self._sampler.traffic(plan, case)
         with self._lock:
             self._sampling_s += (1 - _MEMORY) * (time.monotonic() - began - self._sampling_s)
         if isinstance(traffic, Checked):

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from evo_kernel.errors import UserError
 from evo_kernel.fitness.ceilings import Ceilings
 from evo_kernel.fitness.counters import Counted, CountPart
-from evo_kernel.fitness.interpreting.traffic import LaunchTraffic
+from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic
 from evo_kernel.fitness.profile import CaseProfile, alone, costs_of, profile
 from evo_kernel.fitness.runners.base import Checked, Runner
-from evo_kernel.fitness.runners.interpreter_runner import InterpreterRunner
+from evo_kernel.fitness.runners.cpu_runner import CpuRunner
 from evo_kernel.fitness.targets import target_for
 from evo_kernel.tasks.task import Task
 
@@ -57,12 +57,12 @@ class Profiler:
 
     def _traffic(self, parts: Sequence[CountPart]) -> list[Sequence[LaunchTraffic] | str]:
         """What each part's launches move and compute, by the sampler, which needs no GPU; or why it is not known."""
-        sampler = self.runner if isinstance(self.runner, InterpreterRunner) else None
-        own = sampler or InterpreterRunner(self.task, self.runner.arch, self.deadline_s)
+        sampler = self.runner if isinstance(self.runner, CpuRunner) else None
+        own = sampler or CpuRunner(self.task, self.runner.arch, self.deadline_s)
         try:
             if sampler is None:
                 own.start()
-            answers = [own.traffic(part.plan.plan, part.case) for part in parts]
+            answers = [own.traffic(part.plan, part.case) for part in parts]
         finally:
             if sampler is None:
                 own.close()

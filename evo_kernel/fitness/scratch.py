@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import subprocess
 import tempfile
 import threading
 import time
@@ -41,7 +42,7 @@ class Scratch:
     def close(self) -> None:
         """Remove the folder and all that is in it. Idempotent."""
         with self._lock:
-            shutil.rmtree(self.path, ignore_errors=True)
+            remove(self.path)
             if self._owner >= 0:
                 os.close(self._owner)
                 self._owner = -1
@@ -51,6 +52,14 @@ class Scratch:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder and all that is in it, as far as that goes, however deep somebody has nested it."""
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+    except RecursionError:
+        subprocess.run(["rm", "-rf", "--", str(folder)], check=False, stderr=subprocess.DEVNULL)
 
 
 def sweep(below: Path | None = None, young_s: float = YOUNG_S) -> int:
@@ -73,7 +82,7 @@ def _abandoned(entry: os.DirEntry[str], before: float) -> bool:
     owner = os.open(Path(entry.path, OWNER), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError: its maker lives
-        shutil.rmtree(entry.path, ignore_errors=True)
+        remove(Path(entry.path))
     finally:
         os.close(owner)
     return True

@@ -24,6 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from evo_kernel.errors import TaskError
+from evo_kernel.owner import end_with_owner
 from evo_kernel.tasks.calls import Called
 from evo_kernel.tasks.forms import Returned
 from evo_kernel.tasks.task import describe
@@ -146,6 +147,7 @@ def processor_s(pid: int) -> float:
 
 def serve() -> None:
     """The child: a problem, then requests, until nobody asks any more. Prints of the problem's code go nowhere."""
+    end_with_owner()
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     torch.set_num_threads(1)

@@ -24,6 +24,8 @@ from evo_kernel.tasks.scripts import rewritten
 
 DEADLINE_S = 120.0
 """Of processor time for one script."""
+PRINTED_BYTES = 64 << 20
+"""Of what one script may print, and write to one file."""
 CARRIED = ("_kernel", "_reference")
 """Functions of a solution that return the text of a module (evo_kernel/export/tritonbench.py)."""
 _TOLD = 200
@@ -98,6 +100,7 @@ def _on_cpu(files: Sequence[Path], deadline_s: float) -> list[_Ran]:
 
     def limited() -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (PRINTED_BYTES, PRINTED_BYTES))
 
     environment = dict(os.environ) | {"TRITON_INTERPRET": "0", "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-P", "-m", CHILD, *map(str, files)]

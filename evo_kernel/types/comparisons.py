@@ -38,6 +38,12 @@ class PairedComparison:
     verdict: str  # of fitness/pairing.py, or SAME
     claimed: float | None = None  # the ratio that the search had measured, unpaired; None where it had not
 
+    def __post_init__(self) -> None:
+        for name in ("ratio", "low", "high", "claimed"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise ValueError(f"{self.case}: {name} is {value}: a ratio of times is finite and positive")
+
 
 @dataclass(frozen=True)
 class Gain:

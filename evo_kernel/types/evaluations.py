@@ -47,10 +47,14 @@ class Environment:
     fp_fusion: bool
     judge: int  # version of the judge's method: raised whenever a change may move scores
     confinement: str  # which guards the recorder had: "namespaces+landlock+seccomp+rlimits", ..., "none"
+    assembler: str = ""  # version of ptxas; "" in what was judged before it was told
 
     @cached_property
     def key(self) -> str:
-        return content_hash(asdict(self))[:16]
+        told = asdict(self)
+        if not self.assembler:
+            del told["assembler"]
+        return content_hash(told)[:16]
 
     @property
     def label(self) -> str:
@@ -76,6 +80,16 @@ class Measurement:
     clock_mhz: float | None = None  # of the SMs while it was timed; None where the card does not say, or modeled
     power_w: float | None = None
     drift: float | None = None  # of a fixed copy since the run began: 0.01 = everything takes 1 % longer by now
+
+    def __post_init__(self) -> None:
+        times = {"median_us": self.median_us, "low_us": self.low_us, "high_us": self.high_us, **self.baselines_us}
+        for name, value in times.items():
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(f"{self.case}: {name} is {value}: a time is finite and positive")
+        rest = {name: getattr(self, name) for name in ("iqr_us", "light_share", "drift", "clock_mhz", "power_w")}
+        for name, value in (rest | dict(self.details)).items():
+            if value is not None and not math.isfinite(value):
+                raise ValueError(f"{self.case}: {name} is {value}, which is no finite number")
 
     @property
     def speedup(self) -> float:
@@ -129,6 +143,8 @@ class Evaluation:
     def __post_init__(self) -> None:
         if self.score is not None and self.status is not Status.PASSED:
             raise ValueError(f"a score needs status passed, not {self.status}")
+        if self.score is not None and not (math.isfinite(self.score) and self.score > 0):
+            raise ValueError(f"the score is {self.score}: a score is finite and positive")
         if self.status is not Status.PASSED and not self.reason:
             raise ValueError(f"status {self.status} needs a reason")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.calibration.samples import Sample
-from evo_kernel.fitness.interpreting.traffic import LaunchTraffic
+from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic
 from evo_kernel.fitness.model import Constants, LaunchFacts, PlanFacts, time_of
 from evo_kernel.fitness.targets import H200
 

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from evo_kernel.fitness.interpreting.traffic import LaunchTraffic
+from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic
 from evo_kernel.fitness.plan import Binary, Buffer, CompiledPlan, Kernel, Launch, Plan, Pointer, Scalar, View
 
 HEADER = "import triton\nimport triton.language as tl\n\n\n"

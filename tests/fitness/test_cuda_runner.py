@@ -166,6 +166,13 @@ def test_a_bug_of_ours_is_no_plans_fault(task, runner):
     assert runner.exam(exam_of(task, "honest")).fault is None
 
 
+def test_a_bug_that_a_plan_brings_about_is_its_verdict(task, runner):
+    fault = runner.exam(exam_of(task, "stumbles")).fault
+    assert fault is not None and fault.status is Status.RUNTIME_ERROR
+    assert "stumbles over it: KeyError" in fault.reason
+    assert runner.exam(exam_of(task, "honest")).fault is None
+
+
 def test_two_gpus_share_the_work(task):
     pool = RunnerPool([runner_for(task, gpu) for gpu in (0, 1)])
     try:

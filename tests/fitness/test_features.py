@@ -49,6 +49,14 @@ def test_a_persistent_grid_is_one_that_fits_and_strides_by_the_programs():
     assert kernel_of(small).schedule == "persistent"
 
 
+def test_a_loop_from_the_program_over_a_fixed_stride_is_persistent_too():
+    plan = softmax_plan(4096, 4096, text=PERSISTENT.replace("tl.num_programs(0)", "132"), num_warps=8)
+    launch = plan.nodes[0]
+    assert isinstance(launch, Launch)
+    small = plan.model_copy(update={"nodes": (launch.model_copy(update={"grid": (132, 1, 1)}),)})
+    assert kernel_of(small).schedule == "persistent"
+
+
 def test_shares_choose_the_dominant_kernel():
     plan = softmax_plan(64, 4096, text=SOFTMAX)
     compiled = compiled_plan(plan.model_copy(update={"nodes": plan.nodes * 2}))

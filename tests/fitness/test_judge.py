@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
+from evo_kernel.deadline import Deadline
+from evo_kernel.errors import CutShort, InfraError
 from evo_kernel.fitness.judge import JudgeSettings, open_judge
 from evo_kernel.tasks.loading import load
-from evo_kernel.types import Purpose, Source, Status
+from evo_kernel.types import Evaluation, Measurement, Purpose, Source, Status
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +58,60 @@ def test_broken_kernels_get_their_status_and_a_sentence(task, judge, old, new, s
     assert evaluation.status is status, (evaluation.status, evaluation.reason)
     assert reason in evaluation.reason
     assert evaluation.score is None
+
+
+@pytest.mark.parametrize(
+    "raised", [ValueError("bad"), RecursionError(), OverflowError("large"), UnicodeDecodeError("utf-8", b"x", 0, 1, "")]
+)
+def test_what_a_candidate_brings_about_is_its_own_verdict(task, judge, monkeypatch, raised):
+    monkeypatch.setattr(judge._grader, "check_setting", _raising(raised))
+    evaluation = judge.evaluate(task.seed, Purpose.SCORE)
+    assert evaluation.status is Status.RUNTIME_ERROR and evaluation.score is None
+    assert type(raised).__name__ in evaluation.reason and "test_judge.py, line" in evaluation.reason
+
+
+def test_what_the_machine_brings_about_is_not(task, judge, monkeypatch):
+    monkeypatch.setattr(judge._grader, "check_setting", _raising(OSError(28, "No space left on device")))
+    with pytest.raises(InfraError, match="No space left"):
+        judge.evaluate(task.seed, Purpose.SCORE)
+
+
+def _raising(error):
+    def raises(*args, **kwargs):
+        raise error
+
+    return raises
+
+
+@pytest.mark.parametrize("name", ["median_us", "low_us", "iqr_us", "drift"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_time_is_finite(name, value):
+    with pytest.raises(ValueError, match=name):
+        Measurement(
+            **{"case": "c", "plan": "p", "iqr_us": 0.0, "n": 1, "high_us": 1.0, "median_us": 1.0}
+            | {"low_us": 1.0, name: value}
+        )
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
+def test_a_score_and_a_time_are_positive(judge, value):
+    with pytest.raises(ValueError, match="finite and positive"):
+        Measurement("c", "p", value, 0.0, 1, 1.0, 1.0)
+    with pytest.raises(ValueError, match="finite and positive"):
+        Measurement("c", "p", 1.0, 0.0, 1, 1.0, 1.0, {"eager": value})
+    with pytest.raises(ValueError, match="finite and positive"):
+        Evaluation("", "", Purpose.SCORE, judge.environment, Status.PASSED, score=value)
+
+
+def test_tuning_is_cut_and_the_verdict_kept(task, judge):
+    """What a kernel is without tuning is known by then: one that was known is tuned no more either."""
+    source = Source(task.seed.text + "\n# another text\n")
+    with pytest.raises(CutShort):
+        judge.evaluate(source, Purpose.SCORE, deadline=Deadline(at=0.0))
+    cut = judge.evaluate(source, Purpose.SCORE, deadline=Deadline(at=0.0, grace_s=math.inf))
+    assert cut.passed and cut.score is not None and cut.knobs == () and Purpose.TUNE not in cut.charged
+    with pytest.raises(CutShort):
+        judge.evaluate(source, Purpose.CONFIRM, deadline=Deadline(at=0.0))
 
 
 def test_a_closed_judge_leaves_no_process(task):

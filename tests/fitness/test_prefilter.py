@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from evo_kernel.fitness import prefilter
-from evo_kernel.fitness.interpreting.traffic import LaunchTraffic
+from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic
 from evo_kernel.fitness.ir_text import without_locations
 from evo_kernel.fitness.model import modeled_time
 from evo_kernel.fitness.plan import Binary, CompiledPlan

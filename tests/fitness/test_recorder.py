@@ -11,6 +11,7 @@ from evo_kernel.fitness.compiling.compiler import Compiler
 from evo_kernel.fitness.plan import CompiledPlan, Fill, Launch, Scalar
 from evo_kernel.fitness.record.recorder import Fault, RecordCase, Recorder
 from evo_kernel.types import Knobs, Source, Status
+from tests.integrity import corpus
 
 CASE = RecordCase("m64-n1000", ({"dtype": "float32", "shape": [64, 1000], "strides": [1000, 1]},))
 DOUBLE = """
@@ -151,6 +152,33 @@ def test_resources_of_a_warmed_up_kernel(recorder):
     assert len(plan.plan.launches) == 1
 
 
+def test_tuples_functions_and_globals_are_taken_as_triton_takes_them(recorder):
+    for file in ("softmax_tuple_argument", "softmax_assumes", "softmax_closure"):
+        entry = corpus.read(corpus.HERE / "honest" / f"{file}.py")
+        plan = recorder.record(entry.source, [CASE], [()]).plans[(CASE.name, ())]
+        assert isinstance(plan, CompiledPlan), plan
+        kinds = [kind for _, kind in plan.plan.kernels[0].signature]
+        assert kinds[:2] == ["*fp32", "*fp32"] and set(kinds[2:]) == {"i32"}, kinds
+
+
+def test_what_is_specialised_alike_is_one_kernel(recorder):
+    twice = DOUBLE.replace("    return y", "    double_kernel[(1,)](x, y, 16, BLOCK=BLOCK, num_warps=4)\n    return y")
+    plan = _plan(recorder, twice)
+    assert isinstance(plan, CompiledPlan) and len(plan.plan.kernels) == 1 and len(plan.plan.launches) == 2
+    odd = _plan(recorder, twice.replace("y, 16,", "y, 17,"))
+    assert isinstance(odd, CompiledPlan) and len(odd.plan.kernels) == 2
+    assert odd.binaries[1].entry.parameters[2].divisibility == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["09_global_in_assembly", "09_constant_memory", "60_ir_that_claims_too_much", "17_forges_the_answer"]
+)
+def test_cheats_that_need_no_execution_to_be_seen(recorder, name):
+    entry = corpus.read(corpus.HERE / "cheats" / f"{name}.py")
+    fault = recorder.record(entry.source, [CASE], [()]).plans[(CASE.name, ())]
+    assert isinstance(fault, Fault) and fault.status is Status.REJECTED and entry.says in fault.reason, fault
+
+
 HOSTILE = {
     "syntax": ("def run(x:\n", Status.BUILD_ERROR, "not valid Python"),
     "no run": ("x = 1\n", Status.BUILD_ERROR, "no function `run`"),
@@ -160,12 +188,11 @@ HOSTILE = {
     "100 GB": ("x = bytearray(100 << 30)\ndef run(x): return x\n", Status.BUILD_ERROR, "MemoryError"),
     "network": ("import socket\nsocket.socket()\ndef run(x): return x\n", Status.BUILD_ERROR, "not permitted"),
     "reads files": ("open('/etc/passwd').read()\ndef run(x): return x\n", Status.BUILD_ERROR, "Permission denied"),
-    "writes files": ("open('/tmp/x', 'w')\ndef run(x): return x\n", Status.BUILD_ERROR, "Permission denied"),
+    "writes files": ("open('/tmp/x', 'w')\ndef run(x): return x\n", Status.BUILD_ERROR, "OSError"),
     "starts programs": ("import subprocess\nsubprocess.run(['true'])\ndef run(x): return x\n", Status.BUILD_ERROR, "not permitted"),
-    "fills the disk": ("f = open('big', 'wb')\nwhile True: f.write(bytes(1 << 20))\ndef run(x): return x\n", Status.BUILD_ERROR, "File too large"),
+    "fills the disk": ("f = open('big', 'wb')\nwhile True: f.write(bytes(1 << 20))\ndef run(x): return x\n", Status.BUILD_ERROR, "No space left"),
     "exits": ("import os\ndef run(x): os._exit(0)\n", Status.BUILD_ERROR, "ended"),
     "raises SystemExit": ("def run(x): raise SystemExit(3)\n", Status.BUILD_ERROR, "SystemExit"),
-    "kills its parent": ("import os\nos.kill(os.getppid(), 9)\ndef run(x): return x\n", Status.BUILD_ERROR, "ended early"),
     "recursion": ("def run(x): return run(x)\n", Status.BUILD_ERROR, "RecursionError"),
     "reads a value": ("def run(x): return x if x.sum() > 0 else -x\n", Status.REJECTED, "reads a tensor's values"),
     "returns nothing": ("def run(x): return None\n", Status.REJECTED, "must return a tensor"),

@@ -9,7 +9,7 @@ from typing import ClassVar
 import pytest
 
 from evo_kernel.fitness import judge as judge_module
-from evo_kernel.fitness.interpreting.traffic import LaunchTraffic
+from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge
 from evo_kernel.fitness.knobs import Knob, find_knobs, knob_groups
 from evo_kernel.fitness.pipeline import Stages

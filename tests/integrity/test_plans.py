@@ -54,6 +54,15 @@ def _set(*path: str | int, to: Any) -> Callable[[dict], None]:
     return change
 
 
+def _edit_ir(old: str, new: str) -> Callable[[dict], None]:
+    def change(data: Any) -> None:
+        text = data["binaries"][0]["ir"]
+        assert old in text
+        data["binaries"][0]["ir"] = text.replace(old, new)
+
+    return change
+
+
 LAUNCH, KERNEL, VIEW = ("plan", "nodes", 0), ("plan", "kernels", 0), ("plan", "outputs", 0)
 REFUSED = {
     "huge grid": (_set(*LAUNCH, "grid", to=[2**31, 1, 1]), "grid"),
@@ -79,7 +88,7 @@ REFUSED = {
     "a buffer that is not there": (_set(*LAUNCH, "args", 1, "buffer", to=9), "buffer 9"),
     "a scalar for a pointer": (
         _set(*LAUNCH, "args", 0, to={"kind": "scalar", "type": "i64", "value": 1 << 40}),
-        "scalar is passed",
+        "scalar of type i64 is passed",
     ),
     "a pointer for a scalar": (_set(*LAUNCH, "args", 2, to={"kind": "pointer", "buffer": 0}), "pointer is passed"),
     "too few arguments": (_set(*LAUNCH, "args", to=[]), "arguments"),
@@ -88,7 +97,22 @@ REFUSED = {
     "wrong signature": (_set(*KERNEL, "signature", to=[["x_ptr", "*fp32"]]), "arguments"),
     "a name that is no name": (_set(*KERNEL, "name", to="a; import os"), "name"),
     "a language nobody speaks": (_set(*KERNEL, "language", to="cobol"), "language"),
-    "a text without end": (_set(*KERNEL, "text", to="#" * (1 << 21)), "text"),
+    "code without end": (_set(*KERNEL, "code", to="#" * (1 << 23)), "code"),
+    "Python for code": (_set(*KERNEL, "text", to="import os"), "text"),
+    "a parameter of no kind": (_set(*KERNEL, "signature", 0, 1, to="constexpr; import os"), "signature"),
+    "IR of nothing": (_set("binaries", 0, "ir", to=""), "holds IR exactly where"),
+    "IR that is none": (_set("binaries", 0, "ir", to="module {}"), "no public function"),
+    "IR of another kernel": (_edit_ir("@softmax_kernel", "@other"), "is of a function other"),
+    "IR of other parameters": (_edit_ir("%arg2: i32", "%arg2: i64"), "parameter 2 of kernel softmax_kernel is i64"),
+    "IR of fewer parameters": (_edit_ir(", %arg2: i32", ""), "is passed 3 values and its IR takes 2"),
+    "a claim that is not so": (
+        _edit_ir("%arg2: i32", "%arg2: i32 {tt.divisibility = 16 : i32}"), "parameter 2 is a multiple of 16, and 127",
+    ),
+    "a claim of an address": (
+        _edit_ir("divisibility = 16", "divisibility = 4096"), "parameter 0 is a multiple of 4096, and an address",
+    ),
+    "a claim nobody checks": (_edit_ir("%arg2: i32", "%arg2: i32 {tt.contiguity = 64 : i32}"), "only its divisibility"),
+    "an address between multiples": (_set(*LAUNCH, "args", 1, "offset", to=4), "parameter 1 is a multiple of 16"),
     "an output outside its buffer": (_set(*VIEW, "offset", to=1 << 20), "outside it"),
     "an output of negative strides": (_set(*VIEW, "strides", to=[-127, 1]), "strides"),
     "an output of huge strides": (_set(*VIEW, "strides", to=[1 << 50, 1]), "strides"),
@@ -119,12 +143,10 @@ REFUSED = {
                                       "args": [], "kwargs": {}, "outputs": []}),
         "op",
     ),
-    "constants without bottom": (
-        _set(*KERNEL, "constants", to=[[[3], json.loads("[" * 40 + "]" * 40)]]),
-        "constants",
-    ),
+    "options without bottom": (_set(*KERNEL, "options", to=[["num_warps", json.loads("[" * 40 + "]" * 40)]]), "options"),
     "a field nobody knows": (_set("plan", "python", to="import os"), "python"),
-    "another version": (_set("plan", "version", to=2), "version"),
+    "an older version": (_set("plan", "version", to=1), "record its source again"),
+    "a version of nothing": (_set("plan", "version", to="x" * 5000), "version"),
     "a GPU from the past": (_set("plan", "target", to=3), "target"),
     "a list for a plan": (_set("plan", to=[]), "plan"),
 }  # fmt: skip
@@ -173,7 +195,7 @@ RUN = {
     "an input of another dtype": (_set("plan", "inputs", 0, "dtype", to="int32"), {Status.REJECTED}),
     "an input that is no tensor": (_set("plan", "inputs", 0, to=None), {Status.REJECTED}),
     "an input that is scratch": (_set("plan", "inputs", 0, "buffer", to=1), {Status.WRONG, Status.REJECTED}),
-    "an empty scratch buffer": (_set(*LAUNCH, "args", 1, "offset", to=2540), {Status.RUNTIME_ERROR, Status.WRONG}),
+    "an empty scratch buffer": (_set(*LAUNCH, "args", 1, "offset", to=2528), {Status.RUNTIME_ERROR, Status.WRONG}),
     "a size far too large": (_set(*LAUNCH, "args", 2, "value", to=2**31 - 1), {Status.RUNTIME_ERROR, Status.WRONG}),
     "a negative size": (_set(*LAUNCH, "args", 2, "value", to=-127), {Status.RUNTIME_ERROR, Status.WRONG}),
     "one program": (_set(*LAUNCH, "grid", to=[1, 1, 1]), {Status.WRONG}),
@@ -223,13 +245,15 @@ FORGERIES = {
     "no inputs": "plan['inputs'] = []",
     "another case's name": "plan['case'] = 'other'",
     "another target": "plan['target'] = 120",
-    "constants without bottom": "plan['kernels'][0]['constants'] = [[[3], json.loads('[' * 900 + ']' * 900)]]",
-    "text that runs when it is imported": "plan['kernels'][0]['text'] += '\\nimport os\\n'",
-    "text that does not parse": "plan['kernels'][0]['text'] = 'def ('",
+    "options without bottom": "plan['kernels'][0]['options'] = [['num_warps', json.loads('[' * 900 + ']' * 900)]]",
+    "Python": "plan['kernels'][0]['text'] = 'import os'",
+    "code that does not parse": "plan['kernels'][0]['code'] = 'def ('",
+    "code of another dialect": "plan['kernels'][0]['code'] = plan['kernels'][0]['code'].replace('tt.return', 'llvm.return')",
+    "code that names a file": "plan['kernels'][0]['options'] = [['ir_override', '/tmp/other.ttir']]",
+    "a claim that is not so": "plan['kernels'][0]['code'] = plan['kernels'][0]['code'].replace("
+                              "'%n: i32', '%n: i32 {tt.divisibility = 16 : i32}')",
     "a type that is none": "plan['kernels'][0]['signature'][0][1] = '*evil'",
     "options that are none": "plan['kernels'][0]['options'] = [['num_warps', 'many'], ['arch', 'sm_1']]",
-    "attributes that are none": "plan['kernels'][0]['attributes'] = [[[0], [['tt.nonsense', 'x']]]]",
-    "a constant for a parameter that is none": "plan['kernels'][0]['constants'] = [[[77], 128]]",
 }  # fmt: skip
 
 

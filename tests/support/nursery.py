@@ -20,7 +20,7 @@ import threading
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from evo_kernel.fitness.confined import server, zygote
+from evo_kernel.fitness.confined import server, warden, zygote
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -73,8 +73,9 @@ class Born:
     def poll(self) -> int | None:
         return 0 if self._has_ended(0.0) else None
 
-    def wait(self) -> int:
-        self._has_ended(None)
+    def wait(self, timeout_s: float | None = None) -> int:
+        if not self._has_ended(timeout_s):
+            raise subprocess.TimeoutExpired("zygote", timeout_s or 0.0)
         return 0
 
     def __del__(self) -> None:
@@ -114,8 +115,7 @@ def _live(folder: str, control: int, log: int, handler: Any) -> None:
         os.dup2(log, 2)
         os.close(log)
         speaking = socket.socket(fileno=control)
-        server._send(speaking, {"ready": True})
-        server._serve(speaking, handler)
+        warden.guarded(speaking, lambda around: server.serve(speaking, handler, around))
     finally:
         os._exit(0)
 

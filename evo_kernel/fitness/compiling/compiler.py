@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import math
 import re
+import struct
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -20,8 +21,10 @@ from pydantic import ValidationError
 
 from evo_kernel.fitness import machine_code
 from evo_kernel.fitness.compiling import lasting
+from evo_kernel.fitness.compiling.answers import Compiled, ToldKernel
+from evo_kernel.fitness.compiling.assembler import Assembler
 from evo_kernel.fitness.confined.guards import Limits
-from evo_kernel.fitness.confined.zygote import Zygote
+from evo_kernel.fitness.confined.zygote import Malformed, Zygote
 from evo_kernel.fitness.gpus import usable_cores
 from evo_kernel.fitness.ir_text import fault_of
 from evo_kernel.fitness.pipeline import COMPILING, Stages
@@ -31,12 +34,16 @@ CACHE_ENTRIES = 4096
 
 
 class Compiler:
-    """Compiles kernels for one target. Thread-safe. A kernel that does not compile is answered with a sentence."""
+    """Compiles kernels for one target by one assembler, which its cache belongs to. Thread-safe. A kernel that does not
+    compile is answered with a sentence."""
 
-    def __init__(self, arch: int, deadline_s: float, stages: Stages | None = None) -> None:
+    def __init__(
+        self, arch: int, deadline_s: float, stages: Stages | None = None, assembler: Assembler | None = None
+    ) -> None:
+        """`assembler`: Triton's own, if left out."""
         self._arch, self._stages = arch, stages or Stages()
         self._deadline_s = deadline_s
-        self._zygote = Zygote("compile")
+        self._zygote = Zygote("compile", assembler.environment if assembler else None)
         self._cores = usable_cores()
         self._pool = ThreadPoolExecutor(self._cores, thread_name_prefix="compile")
         self._lock = threading.Lock()
@@ -91,14 +98,18 @@ class Compiler:
         """By key: of several, those that their child had time for; of one, a binary or why there is none."""
         request = {"arch": self._arch, "kernels": [kernel.model_dump(mode="json") for kernel in kernels]}
         result = self._zygote.run(request, Limits(deadline_s=min(self._deadline_s, patience_s), may_fork=True))
-        answers = result.answer.get("answers") if result.answer is not None else None
-        if isinstance(answers, list) and 1 <= len(answers) <= len(kernels):
-            return {k.key: _binary(k, answer) for k, answer in zip(kernels, answers, strict=False)}
+        malformed = ""
+        if result.data is not None:
+            try:
+                answers = result.read(Compiled).answers
+                return {k.key: _binary(k, answer) for k, answer in zip(kernels, answers, strict=False)}
+            except Malformed as error:
+                malformed = f": its answer is malformed: {error}"
         if len(kernels) > 1:  # one of them broke the child: each is tried alone
             return {}
         if result.outcome == "timeout" and patience_s < self._deadline_s:
             return {kernels[0].key: _GivenUp(f"kernel {kernels[0].name} takes over {patience_s:g} s to compile")}
-        return {kernels[0].key: f"kernel {kernels[0].name}: the compiler ended with {result.outcome}"}
+        return {kernels[0].key: f"kernel {kernels[0].name}: the compiler ended with {result.outcome}{malformed}"}
 
 
 class Forbidden(str):
@@ -184,20 +195,20 @@ def cuda_text_fault(kernel: Kernel) -> str:
     return ""
 
 
-def _binary(kernel: Kernel, answer: Any) -> Binary | str:
+def _binary(kernel: Kernel, answer: ToldKernel) -> Binary | str:
     """A child's answer as a validated binary: resources are read from the code itself, not from what was said."""
-    if not isinstance(answer, dict) or "cubin" not in answer:
-        fault = answer.get("fault") if isinstance(answer, dict) else None
-        return f"kernel {kernel.name} does not compile: {str(fault)[:1500]}"
+    metadata = answer.metadata
+    if answer.cubin is None or metadata is None:
+        return f"kernel {kernel.name} does not compile: {str(answer.fault)[:1500]}"
     try:
-        cubin = base64.b64decode(answer["cubin"], validate=True)
-        metadata, text = answer["metadata"], answer["ir"]
+        cubin = base64.b64decode(answer.cubin, validate=True)
+        text = answer.ir
         if kernel.language != "cuda" and (fault := fault_of(text, kernel.name)):
             return f"kernel {kernel.name}: {fault}"
         used = machine_code.resources(cubin)
-        if isinstance(metadata["shared"], int) and metadata["shared"] > MAX_SHARED:
+        if metadata.shared > MAX_SHARED:
             return (
-                f"kernel {kernel.name} needs {metadata['shared']} bytes of shared memory, and a block has at most "
+                f"kernel {kernel.name} needs {metadata.shared} bytes of shared memory, and a block has at most "
                 f"{MAX_SHARED}: use smaller tiles or fewer stages"
             )
         if fault := lasting.fault_of(cubin, text, f"{kernel.code}\n{kernel.options}"):
@@ -205,27 +216,27 @@ def _binary(kernel: Kernel, answer: Any) -> Binary | str:
         return Binary(
             key=kernel.key,
             ir=text,
-            symbol=metadata["name"],
+            symbol=metadata.name,
             cubin=cubin,
-            code_hash=machine_code.code_hash(cubin, metadata["name"]),
-            num_warps=metadata["num_warps"],
-            num_ctas=metadata["num_ctas"],
-            shared_bytes=metadata["shared"],
+            code_hash=machine_code.code_hash(cubin, metadata.name),
+            num_warps=metadata.num_warps,
+            num_ctas=metadata.num_ctas,
+            shared_bytes=metadata.shared,
             static_shared_bytes=used.shared_bytes if kernel.language == "cuda" else 0,
             registers=used.registers,
             spill_bytes=used.spill_bytes,
-            global_scratch_bytes=metadata["global_scratch_size"] or 0,
-            global_scratch_align=metadata["global_scratch_align"] or 1,
-            profile_scratch_bytes=metadata["profile_scratch_size"] or 0,
-            profile_scratch_align=metadata["profile_scratch_align"] or 1,
-            parameter_bytes=machine_code.parameter_bytes(cubin, metadata["name"]),
-            cooperative=bool(metadata["launch_cooperative_grid"]),
-            dependent=bool(metadata["launch_pdl"]),
-            tensordesc_meta=metadata["tensordesc_meta"] or (),
+            global_scratch_bytes=metadata.global_scratch_size or 0,
+            global_scratch_align=metadata.global_scratch_align or 1,
+            profile_scratch_bytes=metadata.profile_scratch_size or 0,
+            profile_scratch_align=metadata.profile_scratch_align or 1,
+            parameter_bytes=machine_code.parameter_bytes(cubin, metadata.name),
+            cooperative=bool(metadata.launch_cooperative_grid),
+            dependent=bool(metadata.launch_pdl),
+            tensordesc_meta=metadata.tensordesc_meta or (),
             instructions=dict(machine_code.instruction_counts(cubin)),
         )
     except ValidationError as error:
         told = "; ".join(f"{'.'.join(map(str, e['loc']))} {e.get('input')}: {e['msg']}" for e in error.errors()[:3])
         return f"kernel {kernel.name} does not fit the GPU, or the compiler's answer is malformed: {told}"
-    except (KeyError, TypeError, ValueError) as error:
+    except (ValueError, IndexError, OverflowError, struct.error) as error:  # of reading a hostile cubin
         return f"kernel {kernel.name}: the compiler's answer is malformed: {error}"

@@ -11,7 +11,8 @@ import re
 from evo_kernel.fitness import machine_code
 
 _OWN = re.compile(
-    r"_\$_str\d*|(assertFile|assertFunc|assertMessage|printfFormat)_\d+|\$str.*|__unnamed_.*|__cudart_\w+", re.DOTALL
+    r"_\$_str(_\$_\d+)?|(assertFile|assertFunc|assertMessage|printfFormat)_\d+|\$str.*|__unnamed_.*|__cudart_\w+",
+    re.DOTALL,
 )
 _OWN_FUNCTIONS = {"vprintf", "__assertfail"}
 _ASSEMBLY = re.compile(r'inline_asm "((?:[^"\\]|\\.)*)"')  # in IR, where a string is spelled out

@@ -1,28 +1,32 @@
 """The walls around untrusted code: namespaces, Landlock, seccomp and resource limits, as far as the kernel has them.
 
-Each guard is independent and says whether it took effect; `describe` joins those that did, for the environment row.
+Each guard is independent and says whether it took effect; `confine` joins those that did, for the environment row.
 Without namespaces or Landlock, seccomp and the limits still stand; with none of the three there is no confinement,
-and the judge refuses unless the user says `--unconfined`.
+and the judge refuses unless the user says `--unconfined`. Where no file system in memory can be mounted, the zygote
+counts what a child has written (`quota`).
 
-Sources: landlock(7), seccomp(2), user_namespaces(7), pid_namespaces(7), bpf_asm classic BPF encoding.
+Sources: landlock(7), capset(2), getrlimit(2), proc_pid_oom_score_adj(5).
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-import errno
 import os
-import platform
 import resource
 import struct
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from evo_kernel.fitness.confined import namespaces
+from evo_kernel.fitness.confined.namespaces import Namespaces
+from evo_kernel.fitness.confined.seccomp import seccomp
+
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_CLONE_NEWUSER, _CLONE_NEWPID, _CLONE_NEWNET, _CLONE_NEWIPC = 0x10000000, 0x20000000, 0x40000000, 0x08000000
-_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _PR_SET_DUMPABLE = 1, 38, 22, 4
-_CLONE_THREAD = 0x00010000
+_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _PR_CAPBSET_DROP = 1, 38, 24
+_CAPABILITIES = 64  # more than there are: the kernel refuses the numbers that it does not know
+_CAPABILITY_VERSION = 0x20080522
 
 
 @dataclass(frozen=True)
@@ -31,34 +35,10 @@ class Limits:
 
     deadline_s: float = 30.0
     memory_bytes: int = 8 << 30  # address space beyond what the zygote already maps
-    file_bytes: int = 256 << 20
+    disk_bytes: int = 256 << 20  # of all files that it writes
+    answer_bytes: int = 32 << 20
     open_files: int = 256
     may_fork: bool = False  # compilers start ptxas; nobody else needs a process
-
-
-def enter_namespaces() -> bool:
-    """Leave the network, the host's process ids and IPC; the next fork is process 1 of the new id space.
-
-    Returns False where the kernel or a container forbids user namespaces.
-    """
-    uid, gid = os.getuid(), os.getgid()
-    if _LIBC.unshare(_CLONE_NEWUSER | _CLONE_NEWPID | _CLONE_NEWNET | _CLONE_NEWIPC) != 0:
-        return False
-    try:
-        _write("/proc/self/setgroups", "deny")
-        _write("/proc/self/uid_map", f"{uid} {uid} 1")
-        _write("/proc/self/gid_map", f"{gid} {gid} 1")
-    except OSError:
-        return True  # in the namespaces all the same, as nobody
-    return True
-
-
-def cap_processes(count: int) -> None:
-    """Bound the process ids of this id space where the kernel can (Linux 6.14): ends fork bombs run as root."""
-    try:
-        _write("/proc/sys/kernel/pid_max", str(max(301, count)))
-    except OSError:
-        return
 
 
 def die_with_parent() -> None:
@@ -67,15 +47,18 @@ def die_with_parent() -> None:
 
 
 def set_limits(limits: Limits) -> None:
-    """Resource limits: address space, CPU time, file size, open files, no core dumps."""
+    """Limit address space, CPU time, file size and open files; be the first to go when memory is short."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write("1000")
     seconds = max(1, int(limits.deadline_s * 2))
     mapped = _mapped_bytes()
     for kind, value in (
         (resource.RLIMIT_AS, mapped + limits.memory_bytes),
         (resource.RLIMIT_CPU, seconds),
-        (resource.RLIMIT_FSIZE, limits.file_bytes),
+        (resource.RLIMIT_FSIZE, max(limits.disk_bytes, limits.answer_bytes)),
         (resource.RLIMIT_NOFILE, limits.open_files),
         (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_MSGQUEUE, 0),
     ):
         _lower(kind, value)
     if limits.may_fork:
@@ -91,6 +74,13 @@ def _lower(kind: int, value: int) -> None:
 def _mapped_bytes() -> int:
     with open("/proc/self/statm", encoding="ascii") as file:
         return int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _drop_capabilities() -> None:
+    """Those of a namespace of one's own too: with them, it could be rearranged."""
+    for number in range(_CAPABILITIES):
+        _LIBC.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)
+    _LIBC.capset(struct.pack("Ii", _CAPABILITY_VERSION, 0), bytes(24))
 
 
 # --- Landlock -------------------------------------------------------------------------------------------------------
@@ -113,6 +103,8 @@ def readable_roots() -> tuple[str, ...]:
     roots |= {path for path in sys.path if path and os.path.abspath(path) != own}
     roots |= {"/dev/null", "/dev/zero", "/dev/urandom", "/proc/self", "/proc/cpuinfo", "/proc/meminfo"}
     roots |= {"/sys/devices/system/cpu", "/etc/localtime"}
+    if assembler := os.environ.get("TRITON_PTXAS_PATH"):  # of the compiler's zygote: what judge.assembler names
+        roots.add(os.path.dirname(assembler))
     return tuple(sorted(root for root in roots if os.path.exists(root)))
 
 
@@ -122,7 +114,9 @@ def landlock(writable: Sequence[str], readable: Sequence[str]) -> bool:
     if abi == 0:
         return False
     rights = _FS_RIGHTS_BY_ABI.get(abi, (1 << 16) - 1)
-    attribute = struct.pack("Q", rights) if abi < 4 else struct.pack("QQ", rights, 0b11)  # TCP bind and connect
+    attribute = struct.pack("Q", rights)
+    attribute += struct.pack("Q", 0b11) if abi >= 4 else b""  # TCP bind and connect
+    attribute += struct.pack("Q", 0b11) if abi >= 6 else b""  # abstract Unix sockets and signals of processes outside
     ruleset = _LIBC.syscall(_LANDLOCK_CREATE, attribute, len(attribute), 0)
     if ruleset < 0:
         return False
@@ -147,65 +141,20 @@ def _allow_path(ruleset: int, path: str, access: int) -> None:
     os.close(fd)
 
 
-# --- seccomp --------------------------------------------------------------------------------------------------------
+def confine(folder: str, work: str, limits: Limits, around: Namespaces) -> str:
+    """Put all walls up around the calling process, which may then read `folder` and write in `work` alone.
 
-_SYSCALLS = {  # (x86_64, aarch64)
-    "socket": (41, 198), "socketpair": (53, 199), "connect": (42, 203), "ptrace": (101, 117),
-    "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "mount": (165, 40), "umount2": (166, 39),
-    "setns": (308, 268), "unshare": (272, 97), "bpf": (321, 280), "perf_event_open": (298, 241),
-    "io_uring_setup": (425, 425), "userfaultfd": (323, 282), "keyctl": (250, 219), "add_key": (248, 217),
-    "init_module": (175, 105), "finit_module": (313, 273), "reboot": (169, 142), "kexec_load": (246, 104),
-    "pidfd_getfd": (438, 438), "kcmp": (312, 272), "open_by_handle_at": (304, 265),
-}  # fmt: skip
-_FORKING = {"fork": (57, None), "vfork": (58, None), "execve": (59, 221), "execveat": (322, 281)}
-_CLONE, _CLONE3 = (56, 220), (435, 435)
-_ARCHES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
-_LOAD, _EQUAL, _ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06
-_ALLOW, _DENY, _KILL = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x80000000
-
-
-def _program(column: int, arch: int, may_fork: bool) -> list[tuple[int, int, int, int]]:
-    """Classic BPF: kill foreign architectures, deny the listed calls, and without `may_fork` any new process."""
-    denied = [numbers[column] for numbers in _SYSCALLS.values()]
-    if not may_fork:
-        denied += [numbers[column] for numbers in _FORKING.values() if numbers[column] is not None]
-    program = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, arch), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, 0)]
-    for number in denied:
-        program += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _DENY)]
-    if not may_fork:
-        # clone3 hides its flags behind a pointer: answer "no such call", so that libc falls back to clone.
-        program += [(_EQUAL, 0, 1, _CLONE3[column]), (_RETURN, 0, 0, 0x00050000 | errno.ENOSYS)]
-        program += [(_EQUAL, 0, 3, _CLONE[column]), (_LOAD, 0, 0, 16)]
-        program += [(_ANY_BIT, 1, 0, _CLONE_THREAD), (_RETURN, 0, 0, _DENY)]
-    return [*program, (_RETURN, 0, 0, _ALLOW)]
-
-
-def seccomp(may_fork: bool) -> bool:
-    """Deny sockets, tracing and, without `may_fork`, new processes. Returns False where it cannot be had."""
-    known = _ARCHES.get(platform.machine())
-    if known is None:
-        return False
-    code = b"".join(struct.pack("HBBI", *line) for line in _program(*known, may_fork))
-    text = ctypes.create_string_buffer(code, len(code))
-    program = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(text))
-    _LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    return _LIBC.prctl(_PR_SET_SECCOMP, 2, ctypes.create_string_buffer(program, len(program)), 0, 0) == 0
-
-
-def confine(scratch: str, limits: Limits, in_namespaces: bool) -> str:
-    """Put all walls up around the calling process; returns which stand, e.g. `namespaces+landlock+seccomp+rlimits`."""
+    Returns which stand, e.g. `namespaces+landlock+seccomp+rlimits`.
+    """
+    walls = ["namespaces"] if around.stand else []
+    if around.mounts:
+        namespaces.private_mounts(work, limits.disk_bytes)
+    else:
+        walls.append("quota")
     set_limits(limits)
-    walls = ["namespaces"] if in_namespaces else []
-    if landlock([scratch], readable_roots()):
+    _drop_capabilities()
+    if landlock([work], [*readable_roots(), folder]):
         walls.append("landlock")
-    if seccomp(limits.may_fork):
+    if seccomp(limits.may_fork, around.stand):
         walls.append("seccomp")
     return "+".join([*walls, "rlimits"])
-
-
-def _write(path: str, text: str) -> None:
-    fd = os.open(path, os.O_WRONLY)
-    try:
-        os.write(fd, text.encode())
-    finally:
-        os.close(fd)

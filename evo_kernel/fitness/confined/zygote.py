@@ -1,7 +1,7 @@
 """The parent's side of a zygote: start it, give it jobs, read their results as untrusted data, restart it if it dies.
 
-Thread-safe: many threads may have jobs in flight on one zygote. Every process that comes of it is owned: the zygote
-ends when its control socket does, children die with the zygote, and a child's whole process tree dies at its deadline.
+Thread-safe: many threads may have jobs in flight on one zygote. Every process that comes of it is owned: a warden ends
+them all when its control socket ends (warden.py), and a child's whole process tree dies at its deadline.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import contextlib
 import itertools
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -21,26 +20,51 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from evo_kernel.errors import InfraError
 from evo_kernel.fitness.confined.guards import Limits
-from evo_kernel.fitness.scratch import Scratch
+from evo_kernel.fitness.confined.server import ANSWER, REQUEST, WORK
+from evo_kernel.fitness.scratch import Scratch, remove
 
-MAX_RESULT_BYTES = 256 << 20
+MOST_VALUES = 4_000_000
+"""Of one answer, by its commas: an empty list takes 3 bytes of JSON and 100 of memory. Eight plans of 4,096 launches
+have 1.4 million."""
+STOP_S = 5.0
 START_S = 120.0
 GRACE_S = 10.0
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "PYTHONHASHSEED")
 
 
+_Form = TypeVar("_Form")
+
+
+class Malformed(ValueError):
+    """An answer that is not what was asked for; the message says where."""
+
+
 @dataclass(frozen=True)
 class JobResult:
-    """What came of one job. `answer` is untrusted data, None unless the child finished by itself."""
+    """What came of one job. `data` is untrusted, None unless the child finished by itself."""
 
-    outcome: str  # "done" | "timeout" | "memory" | "crash" | a signal's name | "exit N"
-    answer: dict[str, Any] | None
+    outcome: str  # "done" | "timeout" | "memory" | "disk" | "answer": too long | "crash" | a signal's name | "exit N"
+    data: bytes | None
     detail: str = ""
     cpu_s: float = 0.0
+    walls: str = "none"  # that stood around the child, told before it saw anything of a candidate
+
+    def read(self, form: type[_Form]) -> _Form:
+        """The answer as a `form` that pydantic validates strictly. Raises Malformed."""
+        if (self.data or b"").count(b",") > MOST_VALUES:
+            raise Malformed(f"it has more than {MOST_VALUES} values")
+        try:
+            return TypeAdapter(form).validate_json(self.data or b"", strict=True)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(map(str, first["loc"]))[:200]
+            raise Malformed(f"{where}: {first['msg']}"[:400]) from error
 
 
 class Zygote:
@@ -66,17 +90,19 @@ class Zygote:
         for attempt in (1, 2):
             folder = Path(tempfile.mkdtemp(dir=self._root))
             try:
+                (folder / WORK).mkdir()
                 for name, data in (files or {}).items():
                     (folder / name).write_bytes(data)
-                (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
-                reply = self._submit(str(folder), limits).result(limits.deadline_s + GRACE_S)
-                return _read_result(folder, reply)
+                (folder / REQUEST).write_text(json.dumps(request), encoding="utf-8")
+                with (folder / ANSWER).open("xb+", buffering=0) as answer:  # the child cannot put another in its place
+                    reply = self._submit(str(folder), limits).result(limits.deadline_s + GRACE_S)
+                    return _result(answer, reply, limits)
             except (FutureTimeout, ConnectionError, OSError) as error:
                 self._kill()
                 if attempt == 2 or self._closed:
                     raise InfraError(f"the {self.role} process was lost twice: {error}") from error
             finally:
-                shutil.rmtree(folder, ignore_errors=True)
+                remove(folder)
         raise AssertionError("unreachable")
 
     def start(self) -> None:
@@ -87,10 +113,8 @@ class Zygote:
     def close(self) -> None:
         """Kill the process and all its children; remove its files. Idempotent."""
         self._closed = True
-        process = self._process
-        if process is not None and process.poll() is None:  # whoever waits for its start holds the lock till then
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
+        if self._process is not None:
+            _stop(self._process)  # whoever waits for its start holds the lock till then
         self._kill()
         self._scratch.close()
 
@@ -165,9 +189,7 @@ class Zygote:
             control, self._control = self._control, None
             lost, self._waiting = self._waiting, {}
         if process is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            _stop(process)
         if control is not None:
             with contextlib.suppress(OSError):
                 control.shutdown(socket.SHUT_RDWR)
@@ -195,30 +217,30 @@ def _first_line(control: socket.socket) -> bool:
         return False
 
 
-def _read_result(folder: Path, reply: dict[str, Any]) -> JobResult:
-    outcome, cpu_s = str(reply["outcome"]), float(reply.get("cpu_s", 0.0))
-    detail = _tail(folder / "crash.txt")
-    outcome = {"exit 72": "memory", "exit 73": "crash", "SIGXCPU": "timeout"}.get(outcome, outcome)
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End a warden, and with it all that it watches."""
+    if process.poll() is not None:
+        return
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(process.pid, signal.SIGTERM)
+    try:
+        process.wait(STOP_S)
+    except subprocess.TimeoutExpired:  # stopped, perhaps: the kernel ends its namespace, if it has one
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _result(answer: BinaryIO, reply: dict[str, Any], limits: Limits) -> JobResult:
+    """What the zygote says of a child, and what the child left in the file of its answer."""
+    outcome, cpu_s, walls = str(reply["outcome"]), float(reply["cpu_s"]), str(reply["walls"]) or "none"
+    size = os.fstat(answer.fileno()).st_size
+    if outcome == "done" and size > limits.answer_bytes:
+        outcome = "answer"
     if outcome != "done":
-        return JobResult(outcome, None, detail, cpu_s)
-    path = folder / "result.json"
-    try:
-        # The child owns this folder: a link or a pipe in place of the file must not be followed or waited on.
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with os.fdopen(fd, "rb") as file:
-            data = file.read(MAX_RESULT_BYTES + 1)
-        answer = json.loads(data) if len(data) <= MAX_RESULT_BYTES else None
-    except (OSError, ValueError, RecursionError):
-        answer = None
-    if not isinstance(answer, dict):
-        return JobResult("crash", None, "the child ended without a readable answer", cpu_s)
-    return JobResult("done", answer, "", cpu_s)
-
-
-def _tail(path: Path) -> str:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with os.fdopen(fd, "rb") as file:
-            return file.read(4000).decode(errors="replace")
-    except OSError:
-        return ""
+        detail = os.pread(answer.fileno(), 4000, 0).decode(errors="replace") if outcome == "crash" else ""
+        return JobResult(outcome, None, detail, cpu_s, walls)
+    data = os.pread(answer.fileno(), size, 0)
+    if not data:
+        return JobResult("crash", None, "the child ended without an answer", cpu_s, walls)
+    return JobResult("done", data, "", cpu_s, walls)

@@ -83,8 +83,7 @@ def _reduce(machine: Machine, frame: Frame, operation: Operation, operands: Sequ
     else:
         results = _halved(machine, frame, region, [data for data, _ in columns], [v.type for v in operands], axis + 1)
     return [
-        Lanes(result.type, data, undefined=undefined)
-        for result, data in zip(operation.results, results, strict=True)
+        Lanes(result.type, data, undefined=undefined) for result, data in zip(operation.results, results, strict=True)
     ]
 
 
@@ -171,7 +170,9 @@ def _prefixes(
         left = [column.narrow(axis, 0, size - step) for column in data]
         right = [column.narrow(axis, step, size - step) for column in data]
         combined = _combined(machine, frame, region, left, right, types)
-        data = [torch.cat([column.narrow(axis, 0, step), new], axis) for column, new in zip(data, combined, strict=True)]
+        data = [
+            torch.cat([column.narrow(axis, 0, step), new], axis) for column, new in zip(data, combined, strict=True)
+        ]
         step *= 2
     return data
 

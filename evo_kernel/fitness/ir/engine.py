@@ -7,13 +7,13 @@ around it, and results are put together again. Nothing runs under a mask, so sto
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
 
-from evo_kernel.fitness.ir.lanes import Lanes, sum_of
+from evo_kernel.fitness.ir.lanes import Lanes, nothing, sum_of
 from evo_kernel.fitness.ir.memory import Fault, Memory
 from evo_kernel.fitness.ir.parse import Block, Function, Module, Operation, Region
 from evo_kernel.fitness.ir.types import IRError, Type
@@ -33,7 +33,7 @@ class OutOfTime(Exception):
 class Observer(Protocol):
     """Hears what a launch does, to count it."""
 
-    def operation(self, operation: Operation, programs: int, result: Type | None) -> None: ...
+    def operation(self, operation: Operation, programs: torch.Tensor, result: Type | None) -> None: ...
 
     def access(
         self, operation: Operation, pointer: Lanes, mask: Lanes | None, programs: torch.Tensor, item: int, shape: tuple
@@ -67,6 +67,10 @@ class Machine:
     deadline: float = float("inf")  # of time.monotonic
     observer: Observer | None = None
     reverse: bool = False  # lanes of atomic operations take their turns backwards
+    skips_floats: bool = False  # loads of floating-point data bring nothing, and what is computed from it is nothing
+    conflicts: list[tuple[int, int]] = field(
+        default_factory=list
+    )  # (buffer, byte) that two programs store what was skipped
     used: frozenset[str] = frozenset()  # names of results that anything reads
     synchronised: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
     depth: int = 0
@@ -104,6 +108,8 @@ class Machine:
             handler = HANDLERS.get(name)
             if handler is None:
                 raise Unsupported(f"the executor does not know the operation {name}")
+            if self.skips_floats and name not in _EFFECTS and any(value.is_nothing for value in operands):
+                handler = _skip
             try:
                 results = handler(self, frame, operation, operands)
             except Fault as fault:
@@ -112,7 +118,7 @@ class Machine:
                 raise
             if self.observer is not None:
                 result = operation.results[0].type if operation.results else None
-                self.observer.operation(operation, frame.programs.numel(), result)
+                self.observer.operation(operation, frame.programs, result)
             for value, result in zip(operation.results, results, strict=True):
                 if not self.memory.strict:
                     result.undefined = None
@@ -160,10 +166,24 @@ class Machine:
                 if target is None:
                     raise IRError(f"a branch to {successor.label}, which is no block")
                 whole = chosen is None or chosen.numel() == rows.numel()
-                inner = Frame(current.programs if whole else current.programs[chosen], current, None if whole else chosen)
+                inner = Frame(
+                    current.programs if whole else current.programs[chosen], current, None if whole else chosen
+                )
                 inner.bind(target.arguments, [inner.lookup(n) for n in successor.operands])
                 pending.append((inner, target, rows if whole else rows[chosen], steps + 1))
         return merged(returned, frame.programs.numel()) if results else []
+
+
+_EFFECTS = {
+    "tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_load", "tt.descriptor_store",
+    "tt.descriptor_reduce", "tt.descriptor_gather", "tt.descriptor_scatter", "tt.make_tensor_descriptor", "scf.for",
+    "scf.while", "scf.if", "tt.call",
+}  # fmt: skip
+
+
+def _skip(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> Sequence[Lanes]:
+    """In place of what would compute with data that is not there."""
+    return [nothing(value.type) for value in operation.results]
 
 
 _TERMINATORS = {"scf.yield", "tt.return", "tt.reduce.return", "tt.scan.return", "scf.condition", "cf.nothing"}
@@ -219,9 +239,7 @@ def merged(parts: Sequence[tuple[torch.Tensor, Sequence[Lanes]]], programs: int)
     for column in zip(*(values for _, values in parts), strict=True):
         type_ = column[0].type
         shape = [max(sizes) for sizes in zip(*(lanes.data.shape[1:] for lanes in column), strict=True)]
-        pieces = [
-            lanes.data.expand(rows.numel(), *shape) for lanes, (rows, _) in zip(column, parts, strict=True)
-        ]
+        pieces = [lanes.data.expand(rows.numel(), *shape) for lanes, (rows, _) in zip(column, parts, strict=True)]
         undefined = None
         if any(lanes.undefined is not None for lanes in column):
             marks = [_marks(lanes, rows.numel(), shape) for lanes, (rows, _) in zip(column, parts, strict=True)]
@@ -263,11 +281,8 @@ def _for(machine: Machine, frame: Frame, operation: Operation, operands: Sequenc
     loop = _Loop(machine, frame, carried)
     trips = 0
     while True:
-        staying = None if isinstance(counts, int) else counts[loop.rows] > trips
-        if isinstance(counts, int):
-            if trips >= counts:
-                return loop.finish()
-        elif not loop.keep(staying):
+        over = trips >= counts if isinstance(counts, int) else not loop.keep(counts[loop.rows] > trips)
+        if over:
             return loop.finish()
         counter = Lanes(index, sum_=loop.of(low).sum.plus(loop.of(step).sum.times(trips)))
         loop.carried = list(machine.region(loop.frame, body, [counter, *loop.carried]))
@@ -279,9 +294,9 @@ def _for(machine: Machine, frame: Frame, operation: Operation, operands: Sequenc
 
 def _trip_counts(low: Lanes, high: Lanes, step: Lanes, unsigned: bool) -> int | torch.Tensor:
     """Iterations of each program; one number where all have the same."""
-    numbers = [bound.integer() for bound in (low, high, step)]
-    if all(number is not None for number in numbers):
-        a, b, c = (_unsigned(number, low.type) if unsigned else number for number in numbers)  # pyright: ignore
+    numbers = [number for bound in (low, high, step) if (number := bound.integer()) is not None]
+    if len(numbers) == 3:
+        a, b, c = (_unsigned(number, low.type) if unsigned else number for number in numbers)
         if c <= 0:
             raise Fault("undefined", f"loops with a step of {c}")
         return max(0, -(-(b - a) // c))

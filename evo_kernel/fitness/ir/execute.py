@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from evo_kernel.fitness.ir import combine, loads, pointwise, shapes
+from evo_kernel.fitness.ir import assembly, combine, loads, pointwise, shapes
 from evo_kernel.fitness.ir.engine import HANDLERS, Machine, Observer
 from evo_kernel.fitness.ir.lanes import Lanes, Sum
 from evo_kernel.fitness.ir.loads import Descriptor as DescriptorLanes
@@ -26,12 +26,12 @@ _STORES = {"tt.store": 0, "tt.atomic_rmw": 0, "tt.atomic_cas": 0, "tt.descriptor
            "tt.descriptor_scatter": 0}  # fmt: skip
 _LOADS = {"tt.load", "tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_load", "tt.descriptor_gather",
           "tt.descriptor_reduce"}  # fmt: skip
-_TABLES = (combine, loads, pointwise, shapes)  # imported for the handlers that they register
+_TABLES = (assembly, combine, loads, pointwise, shapes)  # imported for the handlers that they register
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a launch does that no correct kernel does. `program`: its ids along the grid; `line` of the kernel, 0: unknown."""
+    """What a launch does that no correct kernel does. `program`: its ids along the grid; `line`: 0 where unknown."""
 
     kind: str
     message: str
@@ -55,6 +55,7 @@ class Launched:
     executed: int
     finding: Finding | None = None
     seconds: float = 0.0
+    conflicts: tuple[tuple[int, int], ...] = ()  # (buffer, byte) that several programs store skipped data to
 
 
 @dataclass(frozen=True)
@@ -167,15 +168,18 @@ def launch(
     deadline: float = math.inf,
     observer: Observer | None = None,
     reverse: bool = False,
+    skips_floats: bool = False,
     traits: Traits | None = None,
 ) -> Launched:
     """Run a launch, or only the programs with some linear ids (ascending). Chunks come in an order drawn by `seed`.
 
+    With `skips_floats`, floating-point data is neither loaded nor computed: what is left, addresses, masks and loops,
+    costs little at any size. A kernel whose addresses depend on such data ends with a finding `undefined`.
     Raises Unsupported, IRError, OutOfTime. `deadline` is of time.monotonic.
     """
     began = time.monotonic()
     traits = traits or traits_of(module)
-    machine = Machine(module, memory, grid, deadline, observer, reverse)
+    machine = Machine(module, memory, grid, deadline, observer, reverse, skips_floats)
     arguments = bind(module.entry, args)
     shared = buffers_of(module.entry, args, traits.loaded) & buffers_of(module.entry, args, traits.stored)
     for number, buffer in enumerate(memory.buffers):
@@ -183,17 +187,17 @@ def launch(
     total = math.prod(grid)
     ids = torch.arange(total) if programs is None else programs
     executed = 0
-    for chunk in _chunks(ids, traits, seed, reverse):
+    for chunk in _chunks(ids, traits, seed, reverse, 1 if skips_floats else traits.largest):
         try:
             machine.call(module.entry, arguments, chunk)
         except Fault as fault:
             return Launched(total, executed, _finding(fault, grid), time.monotonic() - began)
         executed += chunk.numel()
-    return Launched(total, executed, None, time.monotonic() - began)
+    return Launched(total, executed, None, time.monotonic() - began, tuple(machine.conflicts[:64]))
 
 
-def _chunks(ids: torch.Tensor, traits: Traits, seed: int, reverse: bool) -> Iterable[torch.Tensor]:
-    size = 1 if traits.waits else max(1, min(MAX_CHUNK, CHUNK_ELEMENTS // max(1, traits.largest)))
+def _chunks(ids: torch.Tensor, traits: Traits, seed: int, reverse: bool, largest: int) -> Iterable[torch.Tensor]:
+    size = 1 if traits.waits else max(1, min(MAX_CHUNK, CHUNK_ELEMENTS // max(1, largest)))
     chunks = list(torch.split(ids, size))
     if traits.in_order or traits.waits:
         return chunks[::-1] if reverse else chunks
@@ -248,12 +252,8 @@ def _descriptor(parameter: Value, arg: Descriptor, rest: Sequence[Value]) -> lis
     if pointee is None or pointee.shape != tuple(arg.block):
         raise IRError(f"a descriptor of blocks {arg.block} where the kernel takes {parameter.type}")
     base = Lanes(Type("ptr", None, Type(pointee.element)), sum_=Sum(Memory.address(arg.buffer, arg.offset)))
-    sizes, strides = (
-        [Lanes(Type("i64"), sum_=Sum(n)) for n in values] for values in (arg.shape, arg.strides)
-    )
-    made = DescriptorLanes(
-        parameter.type, base, sizes, strides, zeros=arg.padding == "zero", round_tf32=arg.round_tf32
-    )
+    sizes, strides = ([Lanes(Type("i64"), sum_=Sum(n)) for n in values] for values in (arg.shape, arg.strides))
+    made = DescriptorLanes(parameter.type, base, sizes, strides, zeros=arg.padding == "zero", round_tf32=arg.round_tf32)
     return [made, *lanes[:rank], *lanes[rank:]]
 
 
@@ -283,4 +283,3 @@ def _finding(fault: Fault, grid: tuple[int, int, int]) -> Finding:
         operation.ordinal if operation else 0,
         operation.line if operation else 0,
     )
-

@@ -14,7 +14,7 @@ programs cost nothing. Three more forms keep real sizes cheap:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -115,21 +115,24 @@ def _merged(terms: Sequence[Term]) -> tuple[Term, ...]:
     for term in terms:
         support = term.support
         if (known := by_support.get(support)) is not None:
-            data = known.data + term.data
-            term = Term(data, known.low + term.low, known.high + term.high, math.gcd(known.unit, term.unit))
-        by_support[support] = term
+            by_support[support] = _added(known, term)
+        else:
+            by_support[support] = term
     while len(by_support) > MAX_TERMS:
         (_, a), (_, b) = by_support.popitem(), by_support.popitem()
-        data = a.data + b.data
-        made = Term(data, a.low + b.low, a.high + b.high, math.gcd(a.unit, b.unit))
+        made = _added(a, b)
         by_support[made.support] = made
     return tuple(by_support.values())
+
+
+def _added(a: Term, b: Term) -> Term:
+    return Term(a.data + b.data, a.low + b.low, a.high + b.high, math.gcd(a.unit, b.unit))
 
 
 class Lanes:
     """A value for all programs of a chunk. Not changed once made; forms are added to it as they are asked for."""
 
-    __slots__ = ("_data", "_factors", "_sum", "type", "undefined")
+    __slots__ = ("_data", "_factors", "_later", "_sum", "type", "undefined")
 
     def __init__(
         self,
@@ -138,9 +141,11 @@ class Lanes:
         *,
         sum_: Sum | None = None,
         factors: tuple[torch.Tensor, ...] | None = None,
+        later: Callable[[], tuple[torch.Tensor, ...]] | None = None,
         undefined: torch.Tensor | None = None,
     ) -> None:
-        self.type, self._data, self._sum, self._factors = type_, data, sum_, factors
+        """One of `data`, `sum_`, `factors`, and `later`, which makes factors when they are asked for."""
+        self.type, self._data, self._sum, self._factors, self._later = type_, data, sum_, factors, later
         self.undefined = undefined
 
     @property
@@ -150,7 +155,7 @@ class Lanes:
             if self._sum is not None:
                 self._data = self._sum.data(self.type.rank).to(self.type.dtype)
             else:
-                self._data = _conjunction(self._factors or (), self.type.rank)
+                self._data = _conjunction(self.factors, self.type.rank)
         return self._data
 
     @property
@@ -168,6 +173,8 @@ class Lanes:
     @property
     def factors(self) -> tuple[torch.Tensor, ...]:
         """Of a boolean; none where it is true everywhere."""
+        if self._factors is None and self._later is not None:
+            self._factors, self._later = self._later(), None
         if self._factors is None:
             data = self.data
             if data.numel() <= SMALL and bool(data.all()):
@@ -188,9 +195,14 @@ class Lanes:
         elif self._sum is not None:
             yield from (term.data for term in self._sum.terms)
         else:
-            yield from self._factors or ()
+            yield from self.factors
         if self.undefined is not None:
             yield self.undefined
+
+    @property
+    def is_nothing(self) -> bool:
+        """Undefined everywhere, and known to be."""
+        return self.undefined is not None and self.undefined.numel() == 1 and bool(self.undefined)
 
     def integer(self) -> int | None:
         """The number that it is for all programs; None where they differ."""
@@ -224,7 +236,7 @@ class Lanes:
             constant = self._sum.constant + sum(t.low for t in terms if t.data.numel() == 1)
             kept = tuple(t for t in terms if t.data.numel() > 1)
             return Lanes(self.type, sum_=Sum(constant, kept), undefined=undefined)
-        return Lanes(self.type, factors=tuple(map(picked, self._factors or ())), undefined=undefined)
+        return Lanes(self.type, later=lambda: tuple(map(picked, self.factors)), undefined=undefined)
 
     def reshaped(self, type_: Type, change: Reshape) -> Lanes:
         """Another view of the same elements: `change` inserts, drops or permutes axes of every tensor."""
@@ -234,7 +246,7 @@ class Lanes:
         if self._sum is not None:
             terms = tuple(Term(change(t.data), t.low, t.high, t.unit) for t in self._sum.terms)
             return Lanes(type_, sum_=Sum(self._sum.constant, terms), undefined=undefined)
-        return Lanes(type_, factors=tuple(map(change, self._factors or ())), undefined=undefined)
+        return Lanes(type_, later=lambda: tuple(map(change, self.factors)), undefined=undefined)
 
     def full(self, programs: int = 1) -> torch.Tensor:
         """Data with every axis of its own at its true size; at least `programs` of them."""
@@ -243,15 +255,19 @@ class Lanes:
         return data if tuple(data.shape) == shape else data.expand(shape)
 
 
-class Reshape:
-    """A change of axes behind the axis of programs."""
+def nothing(type_: Type) -> Lanes:
+    """A value that is undefined everywhere."""
+    shape = (1,) * (type_.rank + 1)
+    data = torch.zeros(shape, dtype=torch.float32).to(type_.dtype)
+    return Lanes(type_, data, undefined=torch.ones(shape, dtype=torch.bool))
 
-    def __call__(self, data: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError
+
+Reshape = Callable[[torch.Tensor], torch.Tensor]
+"""A change of axes behind the axis of programs."""
 
 
 @dataclass(frozen=True)
-class Unsqueeze(Reshape):
+class Unsqueeze:
     axis: int
 
     def __call__(self, data: torch.Tensor) -> torch.Tensor:
@@ -259,7 +275,7 @@ class Unsqueeze(Reshape):
 
 
 @dataclass(frozen=True)
-class Splat(Reshape):
+class Splat:
     rank: int
 
     def __call__(self, data: torch.Tensor) -> torch.Tensor:
@@ -267,7 +283,7 @@ class Splat(Reshape):
 
 
 @dataclass(frozen=True)
-class Permute(Reshape):
+class Permute:
     order: tuple[int, ...]
 
     def __call__(self, data: torch.Tensor) -> torch.Tensor:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
-from evo_kernel.fitness.ir.lanes import Lanes, Sum, Term
-from evo_kernel.fitness.ir.memory import MANY, PADDING, Access, Buffer, Fault, Scattered, scattered, typed
+from evo_kernel.fitness.ir.lanes import Lanes, Sum, Term, nothing
+from evo_kernel.fitness.ir.memory import MANY, PADDING, Access, Buffer, Fault, scattered, typed
 from evo_kernel.fitness.ir.parse import Operation
 from evo_kernel.fitness.ir.types import IRError, Type
 
@@ -63,16 +63,20 @@ def load(
     if machine.observer is not None and known is not False:
         machine.observer.access(operation, pointer, mask, frame.programs, type_.item_bytes, type_.shape or ())
     if known is False:
-        return other if other is not None else _nothing(type_)
+        return other if other is not None else nothing(type_)
     if other is None and not machine.memory.strict:
-        other = _nothing(type_)
+        other = nothing(type_)
     item, rank = type_.item_bytes, type_.rank + 1
     access = machine.memory.access(pointer.sum, item, rank, PADDING // 2 if mask is not None else 0)
     if access is None or access.buffer.track_reads:
         data, undefined = _load_scattered(machine, frame, pointer, mask, type_)
+        if machine.skips_floats and type_.is_float:
+            return nothing(type_)
     else:
         if mask is not None and machine.memory.strict:
             _check_active(machine, frame, access, mask, pointer, item)
+        if machine.skips_floats and type_.is_float:
+            return nothing(type_)
         data = access.gathered(typed(access.buffer, type_), item)
         undefined = _undefined_at(access, item)
     if type_.element == "i1":
@@ -95,15 +99,7 @@ def load(
     return Lanes(type_, chosen, undefined=undefined)
 
 
-def _nothing(type_: Type) -> Lanes:
-    shape = (1,) * (type_.rank + 1)
-    data = torch.zeros(shape, dtype=torch.float32).to(type_.dtype)
-    return Lanes(type_, data, undefined=torch.ones(shape, dtype=torch.bool))
-
-
-def _check_active(
-    machine: Machine, frame: Frame, access: Access, mask: Lanes, pointer: Lanes, item: int
-) -> None:
+def _check_active(machine: Machine, frame: Frame, access: Access, mask: Lanes, pointer: Lanes, item: int) -> None:
     """Raises Fault where an active lane lies outside the buffer (the whole access may reach into its padding)."""
     total = pointer.sum
     number = machine.memory.buffers.index(access.buffer)
@@ -213,9 +209,7 @@ def _note_reads(machine: Machine, buffer: Buffer, places: torch.Tensor, programs
         reader[where[lost]] = MANY
 
 
-def _race(
-    machine: Machine, theirs: torch.Tensor, mine: torch.Tensor, where: torch.Tensor, what: str, did: str
-) -> None:
+def _race(machine: Machine, theirs: torch.Tensor, mine: torch.Tensor, where: torch.Tensor, what: str, did: str) -> None:
     """Raises Fault, unless all programs concerned have met in atomic operations."""
     if not machine.memory.strict:
         return
@@ -251,11 +245,50 @@ def store(
         machine.observer.access(operation, pointer, mask, frame.programs, type_.item_bytes, type_.shape or ())
     item, rank = type_.item_bytes, type_.rank + 1
     access = machine.memory.access(pointer.sum, item, rank, PADDING // 2 if mask is not None else 0)
-    window = _window(access, mask, value, frame, type_) if access is not None and not access.indices else None
-    if window is None or not window.access.disjoint or not _inside(window.access, item):
-        _store_scattered(machine, frame, pointer, value, mask)
+    skipped = machine.skips_floats and value.is_nothing
+    window = None
+    if access is not None and not access.indices:
+        window = _window(access, mask, value, frame, type_, skipped)
+    if window is not None and window.access.disjoint and _inside(window.access, item):
+        _store_window(machine, window, item)
         return
-    _store_window(machine, window, item)
+    parts = _by_program(access, mask, value, frame, type_, skipped) if access is not None else None
+    if parts is not None and all(part.access.disjoint and _inside(part.access, item) for part in parts):
+        for part in parts:
+            _store_window(machine, part, item)
+        return
+    _store_scattered(machine, frame, pointer, value, mask)
+
+
+def _by_program(
+    access: Access, mask: Lanes | None, value: Lanes, frame: Frame, type_: Type, skipped: bool
+) -> list[_Window] | None:
+    """A window for each program, where addresses and mask are regular but for where a program begins."""
+    count = frame.programs.numel()
+    if any(term.support != (0,) for term in access.indices) or (mask is not None and mask.undefined is not None):
+        return None
+    starts = access.offset + sum(
+        (term.data.reshape(-1) for term in access.indices), torch.zeros(count, dtype=torch.int64)
+    )
+    inner = []
+    for axis, size, step in access.progressions:
+        if axis == 0:
+            starts = starts + torch.arange(size) * step
+        else:
+            inner.append((axis, size, step))
+    windows = []
+    for row, start in enumerate(starts.tolist()):
+        index = torch.tensor([row])
+        one = Frame(frame.programs[row : row + 1])
+        part = Access(access.buffer, start, tuple(inner), (), access.rank)
+        cut = None if mask is None else mask.rows(index)
+        if cut is not None and cut.boolean() is False:
+            continue
+        window = _window(part, cut, value if value.programs == 1 else value.rows(index), one, type_, skipped)
+        if window is None:
+            return None
+        windows.append(window)
+    return windows
 
 
 @dataclass(frozen=True)
@@ -266,9 +299,12 @@ class _Window:
     data: torch.Tensor
     undefined: torch.Tensor | None
     programs: torch.Tensor
+    is_nothing: bool = False  # the data was skipped: only who stores where is known
 
 
-def _window(access: Access, mask: Lanes | None, value: Lanes, frame: Frame, type_: Type) -> _Window | None:
+def _window(
+    access: Access, mask: Lanes | None, value: Lanes, frame: Frame, type_: Type, skipped: bool
+) -> _Window | None:
     """None where the mask does more than to cut lanes off the ends of axes, or where lanes share elements."""
     sizes = {axis: size for axis, size, _ in access.progressions}
     programs, data, undefined = frame.programs, value.data, value.undefined
@@ -298,7 +334,8 @@ def _window(access: Access, mask: Lanes | None, value: Lanes, frame: Frame, type
         if undefined is not None and undefined.shape[axis] > 1:
             undefined = undefined.narrow(axis, first, active.numel())
         programs = programs[cut] if axis == 0 else programs
-    return _Window(Access(access.buffer, offset, tuple(progressions), (), access.rank), data, undefined, programs)
+    made = Access(access.buffer, offset, tuple(progressions), (), access.rank)
+    return _Window(made, data, undefined, programs, skipped)
 
 
 def _cuts(mask: Lanes | None) -> dict[int, torch.Tensor] | None:
@@ -338,11 +375,18 @@ def _store_window(machine: Machine, window: _Window, item: int) -> None:
             continue
         foreign = (shadow != 0) & (shadow != me)
         if bool(foreign.any()):
+            if window.is_nothing:
+                lane = foreign.nonzero()[0].tolist()
+                place = access.offset + sum(lane[axis] * step for axis, _, step in access.progressions) - PADDING
+                machine.conflicts.append((machine.memory.buffers.index(buffer), place))
+                continue
             changed = (target != data).expand(target.shape)
             foreign = foreign & (changed.unsqueeze(-1) if item > unit else changed)
             if bool(foreign.any()):
                 _race(machine, shadow, me.expand(shadow.shape), foreign, "stores to what", did)
     writer.copy_(me.expand(writer.shape))
+    if window.is_nothing:
+        return
     target.copy_(data.expand(target.shape))
     mark = None if window.undefined is None else _flag(window.undefined)
     if mark is not None and buffer.defined is None:
@@ -375,7 +419,22 @@ def _store_scattered(machine: Machine, frame: Frame, pointer: Lanes, value: Lane
         new = flat if chosen is None else flat[chosen]
         mark = marks if chosen is None or marks is None else marks[chosen]
         programs = lanes.programs if chosen is None else lanes.programs[chosen]
-        _put(machine, buffer, places, new, mark, programs, item)
+        if machine.skips_floats and value.is_nothing:
+            _claim(machine, buffer, places, programs, item)
+        else:
+            _put(machine, buffer, places, new, mark, programs, item)
+
+
+def _claim(machine: Machine, buffer: Buffer, places: torch.Tensor, programs: torch.Tensor, item: int) -> None:
+    """Note who stores what was skipped."""
+    me = (programs + 1).int().unsqueeze(-1)
+    writer, where = buffer.shadow("writer", item), _unit_places(places, item, buffer.unit(item))
+    foreign = (writer[where] != 0) & (writer[where] != me)
+    writer[where] = me.expand(where.shape)
+    foreign |= writer[where] != me
+    if bool(foreign.any()):
+        lane = int(foreign.any(-1).nonzero()[0])
+        machine.conflicts.append((machine.memory.buffers.index(buffer), int(places[lane]) * item - PADDING))
 
 
 def _put(
@@ -466,7 +525,7 @@ def _atomic(
     item = type_.item_bytes
     shape = (frame.programs.numel(), *(type_.shape or ()))
     if mask is not None and mask.boolean() is False:
-        return _nothing(type_)
+        return nothing(type_)
     if machine.observer is not None:
         machine.observer.access(operation, pointer, mask, frame.programs, item, type_.shape or ())
     lanes = scattered(pointer, None if mask is None else mask.data, frame.programs, shape)
@@ -480,10 +539,18 @@ def _atomic(
         flat, marks = [data[lanes.active] for data in flat], marks[lanes.active]
     before = torch.zeros(lanes.addresses.numel(), dtype=type_.dtype)
     undefined = torch.zeros(lanes.addresses.numel(), dtype=torch.bool)
+    if machine.skips_floats and any(value.is_nothing for value in values):
+        for buffer, places, _ in lanes.by_buffer(machine.memory, item):
+            shadow = buffer.shadow("writer", item)
+            shadow[_unit_places(places, item, buffer.unit(item))] = MANY
+        machine.synchronised[frame.programs] = True
+        return nothing(type_)
     for buffer, places, chosen in lanes.by_buffer(machine.memory, item):
         some = slice(None) if chosen is None else chosen
         new = [data[some] for data in flat]
-        old, old_marks = _update(machine, buffer, places, new, marks[some], lanes.programs[some], type_, update, operation, wanted)
+        old, old_marks = _update(
+            machine, buffer, places, new, marks[some], lanes.programs[some], type_, update, operation, wanted
+        )
         before[some], undefined[some] = old, old_marks
     machine.synchronised[frame.programs] = True
     if lanes.active is not None:

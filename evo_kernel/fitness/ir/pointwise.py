@@ -10,7 +10,7 @@ import torch
 
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
 from evo_kernel.fitness.ir.lanes import Lanes, Sum, any_undefined
-from evo_kernel.fitness.ir.libdevice import device_function
+from evo_kernel.fitness.ir.libdevice import device_function, fused, half_away
 from evo_kernel.fitness.ir.parse import Operation
 from evo_kernel.fitness.ir.types import IRError, Type, parse_element
 
@@ -86,7 +86,7 @@ def _integer(machine: Machine, frame: Frame, operation: Operation, operands: Seq
         data = a.data & b.data if operation.name == "arith.muli" else a.data ^ b.data
         return made(operation, data, operands)
     undefined = any_undefined(operands)
-    if a.has_sum and b.has_sum and type_.element != "i64" or (a.has_sum and b.has_sum and _modest(a.sum, b.sum)):
+    if (a.has_sum and b.has_sum and type_.element != "i64") or (a.has_sum and b.has_sum and _modest(a.sum, b.sum)):
         left, right = a.sum, b.sum
         if operation.name == "arith.addi":
             return [_as_sum(type_, left.plus(right), undefined)]
@@ -118,9 +118,11 @@ def _division(machine: Machine, frame: Frame, operation: Operation, operands: Se
     if unsigned:
         a, b = unsigned_of(a, type_), unsigned_of(b, type_)
     overflow = ~zero & (b == -1) & (a == _bounds(type_)[0]) if not unsigned else zero
+    if not unsigned and bool(overflow.any()):
+        b = torch.where(overflow, 1, b)  # the processor raises a signal for the largest quotient of 64 bits
     kind = operation.name.split(".")[1]
     if kind.startswith("rem"):
-        data = torch.where(b == -1, 0, torch.fmod(a, b)) if not unsigned else torch.fmod(a, b)
+        data = torch.fmod(a, b)
     else:
         wide_a, wide_b = a.long(), b.long()
         if kind.startswith("ceil"):
@@ -151,7 +153,7 @@ def _bits(machine: Machine, frame: Frame, operation: Operation, operands: Sequen
     type_ = operation.results[0].type
     kind = operation.name
     if type_.element == "i1" and kind == "arith.andi" and a.undefined is None and b.undefined is None:
-        return [Lanes(type_, factors=(*a.factors, *b.factors))]
+        return [Lanes(type_, later=lambda: (*a.factors, *b.factors))]
     function = {"arith.andi": torch.bitwise_and, "arith.ori": torch.bitwise_or, "arith.xori": torch.bitwise_xor}[kind]
     data = function(a.data, b.data)
     undefined = any_undefined(operands)
@@ -197,7 +199,8 @@ def _compare(machine: Machine, frame: Frame, operation: Operation, operands: Seq
     if a.type.element != "i1" and a.has_sum and b.has_sum:
         left, right = a.sum, b.sum
         if _modest(left, right) and (not unsigned or (left.low >= 0 and right.low >= 0)):
-            return [Lanes(type_, factors=_comparison(left.plus(right.times(-1)), kind, type_.rank), undefined=undefined)]
+            difference = left.plus(right.times(-1))
+            return [Lanes(type_, later=lambda: _comparison(difference, kind, type_.rank), undefined=undefined)]
     x, y = a.data, b.data
     if unsigned:
         x, y = (unsigned_of(v, a.type) if a.type.bits < 64 else v ^ (-(1 << 63)) for v in (x, y))
@@ -256,10 +259,6 @@ def _divided(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.div(a, b)
 
 
-def _fused(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
-    return (a.double() * b.double() + c.double()).to(a.dtype)
-
-
 _FLOAT: dict[str, Callable[..., torch.Tensor]] = {
     "arith.addf": torch.add, "arith.subf": torch.sub, "arith.mulf": torch.mul, "arith.divf": _divided,
     "arith.remf": torch.fmod, "arith.negf": torch.neg, "arith.maxnumf": torch.fmax, "arith.minnumf": torch.fmin,
@@ -269,8 +268,8 @@ _FLOAT: dict[str, Callable[..., torch.Tensor]] = {
     "math.tanh": torch.tanh, "math.sinh": torch.sinh, "math.cosh": torch.cosh, "math.atan": torch.atan,
     "math.asin": torch.asin, "math.acos": torch.acos, "math.atan2": torch.atan2, "math.sqrt": torch.sqrt,
     "math.rsqrt": torch.rsqrt, "math.erf": torch.erf, "math.floor": torch.floor, "math.ceil": torch.ceil,
-    "math.trunc": torch.trunc, "math.round": lambda x: torch.trunc(x + torch.copysign(torch.full_like(x, 0.5), x)),
-    "math.roundeven": torch.round, "math.absf": torch.abs, "math.fma": _fused, "math.powf": torch.pow,
+    "math.trunc": torch.trunc, "math.round": half_away,
+    "math.roundeven": torch.round, "math.absf": torch.abs, "math.fma": fused, "math.powf": torch.pow,
     "math.copysign": torch.copysign, "tt.precise_sqrt": torch.sqrt, "tt.precise_divf": _divided,
 }  # fmt: skip
 

@@ -122,7 +122,9 @@ def stacked(parts: Sequence[Lanes], axis: int) -> tuple[torch.Tensor, torch.Tens
     data = torch.stack([part.data.expand(shapes) for part in parts], axis)
     if all(part.undefined is None for part in parts):
         return data, None
-    marks = [torch.zeros(shapes, dtype=torch.bool) if p.undefined is None else p.undefined.expand(shapes) for p in parts]
+    marks = [
+        torch.zeros(shapes, dtype=torch.bool) if p.undefined is None else p.undefined.expand(shapes) for p in parts
+    ]
     return data, torch.stack(marks, axis)
 
 

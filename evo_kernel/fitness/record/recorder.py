@@ -13,10 +13,11 @@ from pydantic import ValidationError
 from evo_kernel.errors import PlanError
 from evo_kernel.fitness.compiling.compiler import Compiler, Forbidden
 from evo_kernel.fitness.confined.guards import Limits
-from evo_kernel.fitness.confined.zygote import Zygote
+from evo_kernel.fitness.confined.zygote import Malformed, Zygote
 from evo_kernel.fitness.knobs import apply_knobs
 from evo_kernel.fitness.pipeline import RECORDING, Stages
 from evo_kernel.fitness.plan import Binary, CompiledPlan, Kernel, Plan
+from evo_kernel.fitness.record.answers import MOST_CONFIGS, Recorded, ToldRecord
 from evo_kernel.syntax import parse_module
 from evo_kernel.types import Knobs, Source, Status
 
@@ -26,7 +27,8 @@ _OUTCOMES = {
     "timeout": (Status.TIMEOUT, "it did not finish recording in {deadline:g} s: an endless import or loop on the host"),
     "memory": (Status.REJECTED, "recording it needs more than {memory} GB of host memory"),
     "crash": (Status.BUILD_ERROR, "recording it ended without an answer: {detail}"),
-    "SIGXFSZ": (Status.REJECTED, "it writes more than the scratch limit to disk"),
+    "disk": (Status.REJECTED, "it writes more than {disk} MB, or too many files, to disk"),
+    "answer": (Status.REJECTED, "its recording has more than {answer} MB: too many launches in all cases together"),
 }
 
 
@@ -97,14 +99,8 @@ class Recorder:
         answer = self._answer(source, cases, settings)
         if isinstance(answer, Fault):
             return Recording({(case.name, knobs): answer for knobs in settings for case in cases})
-        try:
-            drafts = {
-                (str(r["case"]), settings[int(r["setting"])]): _draft(r) for r in answer["records"] if r["setting"] >= 0
-            }
-            configs = {str(k): min(int(v), 1000) for k, v in answer["configs"].items()}
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            forged = Fault(Status.REJECTED, f"the recording is malformed: {error}")
-            return Recording({(case.name, knobs): forged for knobs in settings for case in cases})
+        drafts = {(r.case, settings[r.setting]): _draft(r) for r in answer.records if r.setting < len(settings)}
+        configs = {name: min(count, MOST_CONFIGS) for name, count in answer.configs.items()}
         missing = Fault(Status.REJECTED, "the recording lacks this case")
         wanted = {(c.name, k): self._fitting(drafts.get((c.name, k), missing), c) for k in settings for c in cases}
         return Recording(self._compile(wanted, patience_s), configs)
@@ -121,7 +117,7 @@ class Recorder:
             return Fault(Status.REJECTED, f"the recording is malformed: {misfit or 'it is for another case'}")
         return draft
 
-    def _answer(self, source: Source, cases: Sequence[RecordCase], settings: Sequence[Knobs]) -> dict[str, Any] | Fault:
+    def _answer(self, source: Source, cases: Sequence[RecordCase], settings: Sequence[Knobs]) -> Recorded | Fault:
         resources: dict[str, Any] = {}
         for _ in range(_ROUNDS):
             request = {
@@ -131,13 +127,16 @@ class Recorder:
                 "resources": resources,
             }
             result = self._zygote.run(request, self._limits)
-            if result.answer is None:
+            self.confinement = result.walls
+            if result.data is None:
                 return _outcome_fault(result.outcome, result.detail, self._limits)
-            self.confinement = str(result.answer.get("confinement", "none"))
-            needs = result.answer.get("needs") or []
-            if not needs:
-                return result.answer
-            fault = self._answer_needs(needs, resources)
+            try:
+                answer = result.read(Recorded)
+            except Malformed as error:
+                return Fault(Status.REJECTED, f"the recording is malformed: {error}")
+            if not answer.needs:
+                return answer
+            fault = self._answer_needs(answer.needs, resources)
             if fault is not None:
                 return fault
         return Fault(
@@ -207,30 +206,30 @@ def _compiled(draft: Plan, binaries: Sequence[Binary | str]) -> CompiledPlan | F
     try:
         return CompiledPlan(plan=draft, binaries=tuple(b for b in binaries if not isinstance(b, str)))
     except ValidationError as error:
-        return Fault(Status.REJECTED, f"the recorded plan is not valid: {error.errors()[0]['msg']}")
+        return Fault(
+            Status.REJECTED, f"the recorded plan is not valid: {error.errors()[0]['msg'].removeprefix('Value error, ')}"
+        )
 
 
-def _draft(record: Mapping[str, Any]) -> Plan | Fault:
-    if "plan" in record:
+def _draft(record: ToldRecord) -> Plan | Fault:
+    if record.plan is not None:
         try:
-            return Plan.model_validate(record["plan"])
+            return Plan.model_validate(record.plan)
         except (ValidationError, PlanError, RecursionError) as error:
             detail = error.errors()[0] if isinstance(error, ValidationError) else {"msg": str(error), "loc": ()}
             where = ".".join(map(str, detail["loc"]))
             return Fault(Status.REJECTED, f"the recorded plan is not valid: {where}: {detail['msg']}")
-    fault = record["fault"]
-    status = Status(fault["status"])
-    if status in (Status.PASSED, Status.INFRA_ERROR):
-        return Fault(Status.REJECTED, f"the recording is malformed: it says {status} and holds no plan")
-    return Fault(status, str(fault["reason"])[:2000] or "no reason was given")
+    if record.fault is None:
+        return Fault(Status.REJECTED, "the recording is malformed: it holds neither a plan nor a fault")
+    return Fault(Status(record.fault.status), record.fault.reason[:2000] or "no reason was given")
 
 
 def _outcome_fault(outcome: str, detail: str, limits: Limits) -> Fault:
     default = (Status.BUILD_ERROR, "the process that recorded it ended early ({outcome})")
     status, text = _OUTCOMES.get(outcome, default)
-    memory = limits.memory_bytes >> 30
+    sizes = {"memory": limits.memory_bytes >> 30, "disk": limits.disk_bytes >> 20, "answer": limits.answer_bytes >> 20}
     last = detail.strip().splitlines()[-1] if detail.strip() else "no trace was left"
-    return Fault(status, text.format(deadline=limits.deadline_s, memory=memory, detail=last, outcome=outcome))
+    return Fault(status, text.format(deadline=limits.deadline_s, detail=last, outcome=outcome, **sizes))
 
 
 _PROBE_CASE = RecordCase("probe", ({"dtype": "float32", "shape": [4], "strides": [1]},))

@@ -6,7 +6,7 @@ import torch
 
 from evo_kernel.errors import UserError
 from evo_kernel.fitness.runners.base import Runner
-from evo_kernel.fitness.runners.interpreter_runner import InterpreterRunner
+from evo_kernel.fitness.runners.cpu_runner import CpuRunner
 from evo_kernel.tasks.task import Task
 
 MODELED_ARCH = 90
@@ -22,7 +22,7 @@ def open_runner(task: Task, device: str, deadline_s: float, gpus: str = "1") -> 
             "no CUDA GPU is visible here. Use --device cpu for modeled scores; `evo-kernel doctor` says more."
         )
     if device == "cpu" or not present:
-        return InterpreterRunner(task, MODELED_ARCH, deadline_s)
+        return CpuRunner(task, MODELED_ARCH, deadline_s)
     from evo_kernel.fitness.runners.cuda_runner import CudaRunner
 
     count = gpu_count(gpus, torch.cuda.device_count())

@@ -213,7 +213,7 @@ class CudaRunner:
         with self.stages.turn(self._lock, self._gpu):
             start = time.monotonic()
             try:
-                answer = self._answered(message, deadline_s or self._deadline_s)
+                answer = self._answered(message, deadline_s or self._deadline_s, bool(plans))
             finally:
                 taken = time.monotonic() - start
                 self._busy.s = self.busy_s + taken
@@ -222,7 +222,8 @@ class CudaRunner:
                 self.spent_s[phase] += seconds
         return answer
 
-    def _answered(self, message: bytes, deadline_s: float) -> dict[str, Any]:
+    def _answered(self, message: bytes, deadline_s: float, judges: bool) -> dict[str, Any]:
+        """`judges`: the request is about a candidate's plans, so that what it brings about is their verdict."""
         alone = 0  # processes that had served nobody else, and were lost with this request
         for _ in range(_TRIES):
             process = self._ensure_started()
@@ -242,6 +243,12 @@ class CudaRunner:
                 continue
             if answer.get("fatal") or answer.get("stale"):
                 self._drop()
+            if "bug" in answer and judges:
+                alone += fresh
+                if alone == 2:
+                    last = str(answer["bug"]).strip().splitlines()[-1][:400]
+                    return {"status": Status.RUNTIME_ERROR, "reason": f"the judge stumbles over it: {last}", "part": 0}
+                continue
             if "bug" in answer:
                 raise InfraError(f"the GPU process failed on its own account:\n{answer['bug']}")
             if "disturbed" in answer:

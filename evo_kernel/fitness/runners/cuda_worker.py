@@ -13,6 +13,7 @@ import dataclasses
 import importlib
 import json
 import os
+import resource
 import sys
 import traceback
 from functools import cache, partial
@@ -28,9 +29,13 @@ from evo_kernel.fitness.runners.clock import Device
 from evo_kernel.fitness.runners.examiner import Examiner
 from evo_kernel.fitness.runners.referee import Answer, Disturbed
 from evo_kernel.fitness.timing import CLAIM, TIMING, TimingSettings
+from evo_kernel.owner import end_with_owner
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Task, describe
 from evo_kernel.types import Status
+
+LOG_BYTES = 1 << 30
+"""Of any file that it writes: what kernels print ends in its log."""
 
 
 class Worker:
@@ -107,6 +112,9 @@ _SETTINGS: dict[str, TimingSettings] = {
 
 
 def main() -> None:
+    end_with_owner()
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (LOG_BYTES, hard))  # kernels can print
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # nothing that a library prints may reach the replies
     requests = os.fdopen(0, "rb")

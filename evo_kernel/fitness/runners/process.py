@@ -18,6 +18,7 @@ from typing import Any
 from evo_kernel.errors import InfraError
 
 START_S = 180.0
+_LINE_BYTES = 64 << 20  # of one answer: a thousand samples are 20 kB
 _DROPPED = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # wiping freed memory relies on the usual allocator
 
 
@@ -63,7 +64,10 @@ class WorkerProcess:
         self.progress = 0
         self._send(message)
         while True:
-            answer = json.loads(self._line(deadline_s))
+            try:
+                answer = json.loads(self._line(deadline_s))
+            except ValueError as error:  # half a line of a process that was killed
+                raise Lost from error
             if "progress" not in answer:
                 self.served += 1
                 return answer
@@ -103,6 +107,8 @@ class WorkerProcess:
             if not data:
                 raise Lost
             self._buffer += data
+            if len(self._buffer) > _LINE_BYTES:
+                raise Lost
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
 

@@ -18,6 +18,7 @@ import tempfile
 import threading
 
 from evo_kernel.errors import EvoKernelError, LoweringError
+from evo_kernel.owner import end_with_owner
 from evo_kernel.tasks.interpreted import answered
 from evo_kernel.tasks.task import Task, TensorSpec, describe
 from evo_kernel.types import Source
@@ -123,6 +124,7 @@ def _made(request: dict[str, object]) -> dict[str, str]:
 
 def main() -> None:
     """Requests from standard input, an answer to each, until nobody asks any more. Prints of users' code go nowhere."""
+    end_with_owner()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     _, most = resource.getrlimit(resource.RLIMIT_AS)

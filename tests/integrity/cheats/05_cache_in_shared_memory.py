@@ -2,7 +2,7 @@
 
 row: 5
 ends: build_error
-says: permission
+says: /dev/shm/answers
 """
 
 import pickle

@@ -7,11 +7,18 @@ ends: wrong, rejected
 import json
 import os
 
-TEXT = "import triton\nimport triton.language as tl\n\n\n@triton.jit\ndef idle(y_ptr):\n    tl.store(y_ptr, 0.0)\n"
+CODE = """module {
+  tt.func public @idle(%y: !tt.ptr<f32>) {
+    %zero = arith.constant 0.000000e+00 : f32
+    tt.store %y, %zero : !tt.ptr<f32>
+    tt.return
+  }
+}
+"""
 
 
 def run(x):
-    with open("request.json") as file:
+    with open("../request.json") as file:
         request = json.load(file)
     records = []
     for case in request["cases"]:
@@ -24,10 +31,9 @@ def run(x):
             "inputs": [{"buffer": 0, **view}],
             "outputs": [{"buffer": 1, **view}],
             "buffers": [{"kind": "input", "bytes": size}, {"kind": "scratch", "bytes": size}],
-            "kernels": [{"name": "idle", "text": TEXT, "signature": [["y_ptr", "*fp32"]]}],
+            "kernels": [{"name": "idle", "code": CODE, "signature": [["y_ptr", "*fp32"]]}],
             "nodes": [{"kind": "launch", "kernel": 0, "grid": [1, 1, 1], "args": [{"kind": "pointer", "buffer": 1}]}],
         }
         records.append({"case": case["name"], "setting": 0, "plan": plan})
-    with open("result.json", "w") as file:
-        json.dump({"records": records, "needs": [], "configs": {}}, file)
+    os.write(3, json.dumps({"records": records, "needs": [], "configs": {}}).encode())
     os._exit(0)

@@ -13,6 +13,6 @@ def run(x):
     nest = []
     for _ in range(500):
         nest = [nest]
-    with open("result.json", "w") as file:
-        json.dump({"records": [{"case": nest, "setting": [], "plan": "x"}], "needs": [], "configs": []}, file)
+    answer = {"records": [{"case": nest, "setting": [], "plan": "x"}], "needs": [], "configs": []}
+    os.write(3, json.dumps(answer).encode())
     os._exit(0)

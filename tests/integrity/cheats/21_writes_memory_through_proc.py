@@ -2,7 +2,7 @@
 
 row: 21
 ends: build_error
-says: permission
+says: /proc/self/mem
 """
 
 

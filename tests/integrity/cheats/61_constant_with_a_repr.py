@@ -1,23 +1,29 @@
-"""Borrows a library's device code: its kernel names helpers that live in torch's own compiler.
+"""A constant that prints as one number and is another: right where its text is executed, idle when it is compiled.
 
-row: 53
-ends: rejected
-says: triton
+row: 61
+ends: rejected, wrong, build_error
 """
 
 import torch
 import triton
 import triton.language as tl
-from torch._inductor.runtime import triton_helpers
+
+
+class Zero(int):
+    def __repr__(self):
+        return "1"
+
+
+WORK = tl.constexpr(Zero(0))
 
 
 @triton.jit
 def softmax_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
     row = tl.program_id(0)
     cols = tl.arange(0, BLOCK)
-    mask = cols < n
+    mask = (cols < n) & (WORK == 1)
     x = tl.load(x_ptr + row * n + cols, mask=mask, other=-float("inf"))
-    e = tl.exp(x - triton_helpers.max2(x, 0))
+    e = tl.exp(x - tl.max(x, axis=0))
     tl.store(y_ptr + row * n + cols, e / tl.sum(e, axis=0), mask=mask)
 
 

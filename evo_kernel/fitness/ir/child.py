@@ -1,0 +1,286 @@
+"""The executor's child: executes a plan on the CPU, counts its memory traffic, or looks at a part of it at real size.
+
+It holds no code of a candidate: IR and plan are data. Requests name a "command" and carry "plan", "ir" (the canonical
+text of each kernel) and files `bufferB.bin` (of rounds: `roundR.bufferB.bin`) with the content of input buffers.
+
+    execute   {"rounds": N, "deadline_s", "repeat"}: whole, over fresh memory each; outputs of each round
+    count     {"deadline_s"}: traffic of each launch
+    look      {"seed", "deadline_s", "whole_s"}: outputs, or elements of them that a few programs write
+
+Answers are a header of JSON with its length before it (8 bytes, little-endian), then the bytes of tensors that it
+names, one behind the other.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from evo_kernel.fitness.ir import partial
+from evo_kernel.fitness.ir.engine import OutOfTime
+from evo_kernel.fitness.ir.execute import Finding, Launched, launch, traits_of
+from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic
+from evo_kernel.fitness.ir.memory import POISON, Memory
+from evo_kernel.fitness.ir.nodes import (
+    CannotExecute,
+    TorchFault,
+    changed_input,
+    memory_of,
+    modules_of,
+    run_nodes,
+    undefined_of,
+    view_of,
+)
+from evo_kernel.fitness.ir.parse import Module, Operation, parse
+from evo_kernel.fitness.ir.types import IRError
+from evo_kernel.fitness.plan import Aten, Launch, Plan, View
+
+ELEMENTS = 6
+"""Elements of the outputs that a look at a part of a plan begins with: each brings in all that its programs write."""
+BYTES_PER_S, FLOPS_PER_S, PROGRAMS_PER_S = 0.5e9, 1.5e10, 1e5
+"""What one core executes, roughly: decides only whether a plan is executed whole or in part."""
+
+
+class _Refused(Exception):
+    """The plan's fault, as the answer tells it."""
+
+    def __init__(self, status: str, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+def warm_up() -> None:
+    """In the zygote: nothing but imports."""
+    gc.collect()
+    gc.freeze()  # a collection in the child would touch, and so copy, every page of the zygote
+
+
+def handle(request: dict[str, Any], folder: str) -> bytes:
+    """Serve one request. What the plan does wrong is an answer."""
+    torch.set_num_threads(1)  # children share the cores: threads of one would wait for each other
+    work = _Work(Plan.model_validate(request["plan"]), request["ir"], Path(folder), float(request["deadline_s"]))
+    if request["command"] == "execute":
+        return work.execute(int(request["rounds"]), bool(request["repeat"]))
+    if request["command"] == "count":
+        return work.count(bool(request["complete"]))
+    return work.look(int(request["seed"]), float(request["whole_s"]))
+
+
+class _Work:
+    """One request."""
+
+    def __init__(self, plan: Plan, texts: Sequence[str], folder: Path, deadline_s: float) -> None:
+        self._plan, self._texts, self._folder, self._deadline_s = plan, texts, folder, deadline_s
+        self._deadline = time.monotonic() + deadline_s
+        self._blobs: list[bytes] = []
+
+    def execute(self, rounds: int, repeat: bool) -> bytes:
+        """Rounds until one fails."""
+        made: list[dict[str, Any]] = []
+        for number in range(rounds):
+            self._deadline = time.monotonic() + self._deadline_s
+            try:
+                made.append(self._round(f"round{number}.", repeat))
+            except _Refused as fault:
+                made.append({"fault": {"status": fault.status, "reason": str(fault)}})
+                break
+        return self._answer({"rounds": made})
+
+    def _round(self, prefix: str, repeat: bool) -> dict[str, Any]:
+        contents = self._contents(prefix)
+        modules = self._modules()
+        memory = self._executed(modules, contents, reverse=False)
+        if repeat and any(traits_of(module).in_order or _has_atomics(module) for module in modules):
+            again = self._executed(modules, contents, reverse=True)
+            for view in self._plan.outputs:
+                if not torch.equal(_raw(memory, view), _raw(again, view)):
+                    raise _Refused(
+                        "wrong", "two runs on the same inputs differ: the result depends on the order of atomics"
+                    )
+        changed = changed_input(self._plan, memory, contents)
+        return {"changed": changed, "outputs": [self._output(memory, view) for view in self._plan.outputs]}
+
+    def _output(self, memory: Memory, view: View) -> int:
+        """Bytes of a whole output, row-major; elements that are undefined are poison."""
+        data = _raw(memory, view).clone()
+        marks = undefined_of(memory.buffers[view.buffer], view)
+        if marks is not None:
+            data[marks.reshape(-1)] = POISON
+        return self._blob(data)
+
+    def _executed(self, modules: Sequence[Module], contents: dict[int, torch.Tensor], reverse: bool) -> Memory:
+        memory = self._memory(contents)
+
+        def run(number: int, module: Module, node: Launch) -> Launched:
+            return launch(
+                module, node.grid, node.args, memory, seed=number, deadline=self._deadline, reverse=reverse
+            )  # fmt: skip
+
+        self._ended(memory, modules, run)
+        return memory
+
+    def count(self, complete: bool) -> bytes:
+        """Traffic of each launch. `complete`: all inputs are given, not only integers."""
+        try:
+            traffic = self._counted(self._modules(), self._contents(""), complete)
+            return self._answer({"traffic": [asdict(part) for part in traffic]})
+        except _Refused as fault:
+            return self._answer({"fault": {"status": fault.status, "reason": str(fault)}})
+
+    def _counted(
+        self, modules: Sequence[Module], contents: dict[int, torch.Tensor], complete: bool
+    ) -> list[LaunchTraffic]:
+        made: list[LaunchTraffic] = []
+        known: dict[str, LaunchTraffic] = {}
+        memory = self._memory(contents)
+
+        def run(number: int, module: Module, node: Launch) -> Launched:
+            key = node.model_dump_json()
+            if key not in known:
+                found = partial.count(module, node, memory, self._deadline, complete)
+                if found.traffic is None:
+                    return Launched(math.prod(node.grid), 0, found.finding)
+                known[key] = found.traffic
+            made.append(known[key])
+            return Launched(math.prod(node.grid), 0)
+
+        self._ended(memory, modules, run)
+        return made
+
+    def look(self, seed: int, whole_s: float) -> bytes:
+        """The plan whole where that takes no longer than `whole_s`, else a part of it."""
+        try:
+            contents, modules = self._contents(""), self._modules()
+            traffic = self._counted(modules, contents, True)
+            if _seconds(traffic) <= whole_s or any(isinstance(node, Aten) for node in self._plan.nodes):
+                memory = self._executed(modules, contents, reverse=False)
+                header: dict[str, Any] = {"whole": True}
+                header["outputs"] = [self._output(memory, view) for view in self._plan.outputs]
+            else:
+                memory, header = self._part(modules, contents, seed)
+            changed = changed_input(self._plan, memory, contents)
+            return self._answer({**header, "changed": changed, "traffic": [asdict(part) for part in traffic]})
+        except _Refused as fault:
+            return self._answer({"fault": {"status": fault.status, "reason": str(fault)}})
+
+    def _part(
+        self, modules: Sequence[Module], contents: dict[int, torch.Tensor], seed: int
+    ) -> tuple[Memory, dict[str, Any]]:
+        if any(traits_of(module).in_order for module in modules):
+            memory = self._executed(modules, contents, reverse=False)  # programs take their work by turns: all or none
+            return memory, {"whole": True, "outputs": [self._output(memory, view) for view in self._plan.outputs]}
+        memory = self._memory(contents)
+        part = partial.Part(self._plan, modules, memory, self._deadline, torch.Generator().manual_seed(seed), ELEMENTS)
+        self._ended(memory, modules, part.survey)
+        memory = self._memory(contents)
+        self._ended(memory, modules, part.run(memory))
+        outputs, unwritten = [], []
+        for number, view in enumerate(self._plan.outputs):
+            written = part.written(number)
+            marks = undefined_of(memory.buffers[view.buffer], view)
+            data = _raw(memory, view)
+            if marks is not None:
+                data = data.clone()
+                data[marks.reshape(-1)] = POISON
+            outputs.append([self._blob(written), self._blob(data[written])])
+            unwritten.append(part.unwritten[number])
+        return memory, {"whole": False, "parts": outputs, "unwritten": unwritten}
+
+    # --- shared ---------------------------------------------------------------------------------------------------
+
+    def _modules(self) -> list[Module]:
+        try:
+            return modules_of(self._plan, self._texts)
+        except CannotExecute as error:
+            raise _Refused("rejected", f"it cannot be checked without a GPU: {error}") from error
+        except IRError as error:
+            raise _Refused("rejected", f"its IR cannot be read: {error}") from error
+
+    def _memory(self, contents: dict[int, torch.Tensor]) -> Memory:
+        try:
+            return memory_of(self._plan, contents)
+        except CannotExecute as error:
+            raise _Refused("rejected", f"it cannot be checked without a GPU: {error}") from error
+
+    def _ended(self, memory: Memory, modules: Sequence[Module], run: Any) -> None:
+        """Run the nodes. Raises _Refused with what ends them early."""
+        try:
+            finding = run_nodes(self._plan, memory, modules, run)
+        except OutOfTime as error:
+            raise _Refused("timeout", f"it did not finish on the CPU within {self._deadline_s:g} s") from error
+        except IRError as error:
+            raise _Refused("rejected", f"it cannot be checked without a GPU: {error}") from error
+        except TorchFault as error:
+            raise _Refused("runtime_error", str(error)) from error
+        if finding is not None:
+            status = "wrong" if finding.kind in ("race", "undefined") else "runtime_error"
+            raise _Refused(status, self._sentence(finding))
+
+    def _sentence(self, finding: Finding) -> str:
+        """With the line of the candidate's source: the text that the recorder sent has locations."""
+        line = 0
+        for kernel in self._plan.kernels:
+            if kernel.language == "triton":
+                line = line or _line(parse(kernel.code), finding)
+        who = f"program {finding.program}" if finding.program is not None else "a program"
+        where = f" (line {line})" if line else ""
+        names = ", ".join(sorted({kernel.name for kernel in self._plan.kernels}))
+        return f"{who} of {names} {finding.message}{where}"
+
+    def _contents(self, prefix: str) -> dict[int, torch.Tensor]:
+        """Bytes of the input buffers that were sent."""
+        made: dict[int, torch.Tensor] = {}
+        for number in range(len(self._plan.buffers)):
+            path = self._folder / f"{prefix}buffer{number}.bin"
+            if path.exists():
+                size = path.stat().st_size
+                data = np.memmap(path, dtype=np.uint8, mode="c") if size else np.zeros(0, dtype=np.uint8)
+                made[number] = torch.from_numpy(data)
+        return made
+
+    def _blob(self, data: torch.Tensor) -> int:
+        self._blobs.append(data.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        return len(self._blobs[-1])
+
+    def _answer(self, header: dict[str, Any]) -> bytes:
+        text = json.dumps(header).encode()
+        return b"".join([len(text).to_bytes(8, "little"), text, *self._blobs])
+
+
+def _raw(memory: Memory, view: View) -> torch.Tensor:
+    """Elements of an output in row-major order, each as a row of its bytes."""
+    data = view_of(memory.buffers[view.buffer], view).contiguous().reshape(-1)
+    return data.view(torch.uint8).reshape(-1, view.item_bytes) if data.numel() else data.to(torch.uint8).reshape(0, 1)
+
+
+def _has_atomics(module: Module) -> bool:
+    return any(o.name in ("tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_reduce") for o in module.operations())
+
+
+def _line(module: Module, finding: Finding) -> int:
+    def at(operation: Operation) -> bool:
+        return operation.ordinal == finding.ordinal and operation.name == finding.operation
+
+    return next((operation.line for operation in module.operations() if at(operation)), 0)
+
+
+def _seconds(traffic: Sequence[LaunchTraffic]) -> float:
+    """What executing all of a plan would take, roughly."""
+    return sum(
+        part.programs
+        * (
+            (part.load_bytes + part.store_bytes) / BYTES_PER_S
+            + sum(part.flops.values()) / FLOPS_PER_S
+            + (1 + part.iterations) / PROGRAMS_PER_S
+        )
+        for part in traffic
+    )

@@ -1,0 +1,209 @@
+"""Counts what a launch asks of the memory system and of the units, by program, while it is executed.
+
+Totals are exact for the programs that ran. Distinct lines need the addresses themselves: they are kept as intervals,
+for a sample of programs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+
+import torch
+
+from evo_kernel.fitness.ir.lanes import Lanes
+from evo_kernel.fitness.ir.launch_traffic import LINE_BYTES, SECTOR_BYTES
+from evo_kernel.fitness.ir.memory import BASE_BITS, PADDING, Memory
+from evo_kernel.fitness.ir.parse import Operation
+from evo_kernel.fitness.ir.types import Type
+
+MOST_INTERVALS = 4_000_000
+"""Of a sample of programs: about a second of sorting."""
+_MUFU = {"math.exp", "math.exp2", "math.log", "math.log2", "math.sqrt", "math.rsqrt", "math.sin", "math.cos",
+         "tt.precise_sqrt"}  # fmt: skip
+_FREE = {"arith.constant", "tt.splat", "tt.broadcast", "tt.expand_dims", "tt.make_range", "tt.get_program_id",
+         "tt.get_num_programs", "tt.load", "tt.reshape", "tt.trans", "scf.for", "scf.while", "scf.if", "tt.bitcast",
+         "arith.bitcast", "tt.call", "tt.descriptor_load"}  # fmt: skip
+_KINDS = {"f32": "fp32", "f16": "fp16", "bf16": "bf16", "f64": "fp64", "f8E4M3FN": "fp8e4nv", "f8E5M2": "fp8e5",
+          "i8": "int8"}  # fmt: skip
+
+
+class Counter:
+    """Observes one launch of `programs` programs. With `footprints`, lines and sectors are kept too."""
+
+    def __init__(self, memory: Memory, programs: int, footprints: bool) -> None:
+        self._memory, self._footprints = memory, footprints
+        self.by_program: defaultdict[str, torch.Tensor] = defaultdict(
+            lambda: torch.zeros(programs, dtype=torch.float64)
+        )
+        self.elements: defaultdict[str, float] = defaultdict(float)  # of all programs together
+        self.intervals: defaultdict[tuple[str, int], list[tuple[torch.Tensor, ...]]] = defaultdict(list)
+        self.kept = 0
+        self._loads_here = 0
+
+    # --- Observer -------------------------------------------------------------------------------------------------
+
+    def operation(self, operation: Operation, programs: torch.Tensor, result: Type | None) -> None:
+        if operation.name in ("tt.dot", "tt.dot_scaled"):
+            kind, flops = _product(operation)
+            self.by_program[f"flops.{kind}"][programs] += flops
+            return
+        if result is None or operation.name in _FREE:
+            return
+        count = float(result.elements * programs.numel())
+        if operation.name in ("tt.reduce", "tt.scan"):
+            self.elements["reduce"] += (
+                float(operation.types[0].elements * programs.numel()) if operation.types else count
+            )
+        elif operation.name in ("arith.divf", "tt.precise_divf"):
+            self.elements["mufu"] += count
+            self.elements["fp"] += 7 * count  # what a division takes besides its reciprocal
+        elif operation.name in _MUFU:
+            self.elements["mufu"] += count
+        elif operation.name in ("math.erf", "tt.extern_elementwise"):
+            self.elements["fp"] += 20 * count
+            self.elements["mufu"] += count
+        else:
+            self.elements["fp" if result.is_float else "int"] += count
+
+    def iteration(self, operation: Operation, programs: torch.Tensor) -> None:
+        self.by_program["iterations"][programs] += 1
+        self.end_round(programs)
+
+    def end_round(self, programs: torch.Tensor) -> None:
+        """Loads since the last round ended wait for each other as one."""
+        if self._loads_here:
+            self.by_program["rounds"][programs] += 1
+            self._loads_here = 0
+
+    def access(
+        self, operation: Operation, pointer: Lanes, mask: Lanes | None, programs: torch.Tensor, item: int,
+        shape: tuple[int, ...],
+    ) -> None:  # fmt: skip
+        kind = "load" if operation.name in ("tt.load", "tt.descriptor_load", "tt.descriptor_gather") else "store"
+        self._loads_here += kind == "load"
+        lanes = _active(mask, programs.numel(), shape)
+        self.by_program[f"{kind}_bytes"][programs] += lanes * item
+        if "atomic" in operation.name or operation.name == "tt.descriptor_reduce":
+            self.by_program["atomic"][programs] += lanes
+        if self._footprints and self.kept < MOST_INTERVALS:
+            self._keep(kind, pointer, mask, programs, item, shape)
+
+    # --- footprints -----------------------------------------------------------------------------------------------
+
+    def _keep(
+        self, kind: str, pointer: Lanes, mask: Lanes | None, programs: torch.Tensor, item: int, shape: tuple[int, ...]
+    ) -> None:
+        starts, lengths, owners = _intervals(self._memory, pointer, mask, programs, item, shape)
+        if not starts.numel():
+            return
+        ends = starts + lengths - 1
+        sectors = torch.div(ends, SECTOR_BYTES, rounding_mode="floor") - torch.div(
+            starts, SECTOR_BYTES, rounding_mode="floor"
+        )
+        self.by_program[f"{kind}_sectors"].index_add_(0, owners, (sectors + 1).double())
+        buffers = starts >> BASE_BITS
+        for buffer in torch.unique(buffers).tolist():
+            chosen = buffers == buffer
+            parts = (owners[chosen], starts[chosen] // LINE_BYTES, ends[chosen] // LINE_BYTES)
+            self.intervals[(kind, int(buffer) - 1)].append(parts)
+            self.kept += parts[0].numel()
+
+    def footprints(self, kind: str) -> dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        """By buffer: owner, first and last line of all intervals of a kind."""
+        return {
+            buffer: tuple(torch.cat(column) for column in zip(*parts, strict=True))  # pyright: ignore
+            for (name, buffer), parts in self.intervals.items()
+            if name == kind
+        }
+
+
+def lines_of(first: torch.Tensor, last: torch.Tensor, owners: torch.Tensor | None = None) -> float:
+    """Different lines that intervals cover: those of one owner together, owners apart; of everybody if None."""
+    if owners is not None:
+        apart = int(last.max()) + 1
+        first, last = first + owners * apart, last + owners * apart
+    order = torch.argsort(first)
+    first, last = first[order], last[order]
+    reached = torch.cummax(last, 0).values
+    before = torch.cat([first[:1] - 1, reached[:-1]])
+    return float((last - torch.maximum(first - 1, before)).clamp(min=0).sum())
+
+
+def _product(operation: Operation) -> tuple[str, float]:
+    a = operation.types[0]
+    shape = operation.results[0].type.shape or (1, 1)
+    depth = (a.shape or (1,))[-1]
+    kind = _KINDS.get(a.element, "fp32")
+    if kind == "fp32":
+        kind = {"tf32": "tf32", "tf32x3": "tf32x3"}.get(operation.attributes.get("inputPrecision", "ieee"), "fp32")
+    if operation.name == "tt.dot_scaled" and operation.attributes.get("lhs") == "e2m1":
+        depth *= 2
+    return kind, 2.0 * math.prod(shape) * depth
+
+
+def _active(mask: Lanes | None, programs: int, shape: tuple[int, ...]) -> torch.Tensor | float:
+    """Lanes of each program for which a mask is on: one number where it does not differ between programs."""
+    whole = float(math.prod(shape))
+    if mask is None:
+        return whole
+    by_axis: dict[int, torch.Tensor] = {}
+    for factor in mask.factors:
+        varying = [axis for axis, size in enumerate(factor.shape) if size > 1]
+        if len(varying) != 1:
+            data = mask.data
+            spread = whole * data.shape[0] / data.numel()
+            counts = data.reshape(data.shape[0], -1).sum(1).double() * spread
+            return counts if counts.numel() > 1 else float(counts)
+        flat = factor.reshape(-1)
+        by_axis[varying[0]] = by_axis[varying[0]] & flat if varying[0] in by_axis else flat
+    share = torch.ones(1, dtype=torch.float64)
+    for axis, on in by_axis.items():
+        share = share * (on.double() if axis == 0 else on.double().mean())
+    return share * whole if share.numel() > 1 else float(share) * whole
+
+
+def _intervals(
+    memory: Memory, pointer: Lanes, mask: Lanes | None, programs: torch.Tensor, item: int, shape: tuple[int, ...]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Addresses of runs of consecutive bytes that an access touches: first byte, length, program."""
+    full = (programs.numel(), *shape)
+    access = memory.access(pointer.sum, item, len(full), PADDING // 2 if mask is not None else 0)
+    axis, length = None, 1
+    if access is not None:
+        for place, size, step in access.progressions:
+            if step == item and place > 0:
+                axis, length = place, size
+    if axis is None or access is None:
+        starts = pointer.data.expand(full)
+        lengths = torch.full((1,) * len(full), item).expand(full)
+        active = None if mask is None else mask.data.expand(full)
+    else:
+        base = memory.address(memory.buffers.index(access.buffer)) - PADDING
+        others = tuple(p for p in access.progressions if p[0] != axis)
+        rows = type(access)(access.buffer, access.offset, others, access.indices, access.rank)
+        reduced = tuple(1 if a == axis else size for a, size in enumerate(full))
+        starts = (rows.offsets() + base).expand(reduced)
+        counts = torch.full((1,) * len(full), length).expand(reduced)
+        if mask is not None:
+            on = mask.data
+            if on.shape[axis] > 1:
+                counts = on.sum(axis, keepdim=True).expand(reduced)
+                starts = starts + on.int().argmax(axis, keepdim=True) * item
+            else:
+                counts = torch.where(on, length, 0).expand(reduced)
+        lengths, active = counts * item, None
+        if mask is not None:
+            active = counts > 0
+    owners = programs.reshape(-1, *(1,) * len(shape)).expand(starts.shape)
+    # Axes along which lanes share their elements would only repeat the same runs.
+    if active is not None:
+        active = active.expand(starts.shape)
+        return starts[active], lengths.expand(starts.shape)[active], owners[active]
+    return starts.reshape(-1), lengths.expand(starts.shape).reshape(-1), owners.reshape(-1)
+
+
+def mean_of(counter: Counter, name: str, programs: Sequence[int] | torch.Tensor) -> float:
+    """Of a count, over some programs."""
+    return float(counter.by_program[name][torch.as_tensor(programs)].mean()) if name in counter.by_program else 0.0

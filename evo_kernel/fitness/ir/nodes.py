@@ -1,0 +1,168 @@
+"""A plan on the CPU: its memory, its nodes in order, and what came of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from evo_kernel.fitness.ir.execute import Finding, Launched, unsupported
+from evo_kernel.fitness.ir.memory import PADDING, Buffer, Memory
+from evo_kernel.fitness.ir.parse import Module, parse
+from evo_kernel.fitness.plan import Aten, Constant, Copy, Fill, Launch, Plan, View
+
+
+class CannotExecute(Exception):
+    """Only a GPU can execute this plan; the message says why, for users."""
+
+
+class TorchFault(Exception):
+    """A torch operation of the plan fails; the message names it."""
+
+
+_LANGUAGES = {"gluon": "Gluon", "cuda": "CUDA C++"}
+_FREE_MEMORY = 16 << 30
+
+
+def modules_of(plan: Plan, texts: Sequence[str]) -> list[Module]:
+    """The kernels of a plan, from the IR that was compiled. Raises CannotExecute, IRError."""
+    made = []
+    for kernel, text in zip(plan.kernels, texts, strict=True):
+        if kernel.language != "triton":
+            raise CannotExecute(
+                f"kernel {kernel.name} is written in {_LANGUAGES[kernel.language]}, which only a GPU executes; a judge "
+                "with one decides it (--device cuda)"
+            )
+        module = parse(text)
+        if unknown := unsupported(module):
+            raise CannotExecute(f"kernel {kernel.name} uses {unknown}, which only a GPU executes (--device cuda)")
+        made.append(module)
+    return made
+
+
+def memory_of(plan: Plan, contents: Mapping[int, torch.Tensor]) -> Memory:
+    """Buffers of a plan: those in `contents` (uint8, by number) as given, the others poison that nobody wrote.
+
+    Inputs without content count as written.
+    """
+    if sum(buffer.bytes for buffer in plan.buffers) > _FREE_MEMORY:
+        raise CannotExecute("the plan needs more memory than there is without a GPU")
+    memory = Memory()
+    for number, buffer in enumerate(plan.buffers):
+        memory.add(buffer.bytes, defined=buffer.kind == "input")
+        if number in contents:
+            memory.buffers[number].data.copy_(contents[number])
+    return memory
+
+
+def view_of(buffer: Buffer, view: View) -> torch.Tensor:
+    """A view of a plan over a buffer, which it shares."""
+    item = view.item_bytes
+    usable = buffer.storage.numel() // item * item
+    flat = buffer.storage[:usable].view(getattr(torch, view.dtype))
+    return flat.as_strided(view.shape, view.strides, PADDING // item + view.offset)
+
+
+def undefined_of(buffer: Buffer, view: View) -> torch.Tensor | None:
+    """Which elements of a view were never written, or hold what is undefined; None where none is."""
+    defined = buffer.defined_bytes()
+    if defined is None:
+        return None
+    item = view.item_bytes
+    marks = ~defined[: defined.numel() // item * item].reshape(-1, item).all(1)
+    made = marks.as_strided(view.shape, view.strides, view.offset)
+    return made if bool(made.any()) else None
+
+
+def run_nodes(
+    plan: Plan, memory: Memory, modules: Sequence[Module], run: Callable[[int, Module, Launch], Launched]
+) -> Finding | None:
+    """All nodes in order; `run` gets the number of a launch, its kernel and itself. Returns what ended it early.
+
+    Raises TorchFault, and what `run` raises.
+    """
+    number = 0
+    for node in plan.nodes:
+        if isinstance(node, Launch):
+            if (found := run(number, modules[node.kernel], node)).finding is not None:
+                return found.finding
+            number += 1
+        elif isinstance(node, Fill):
+            view_of(memory.buffers[node.view.buffer], node.view).fill_(node.value)
+            _define(memory, node.view)
+        elif isinstance(node, Copy):
+            view_of(memory.buffers[node.target.buffer], node.target).copy_(
+                view_of(memory.buffers[node.source.buffer], node.source)
+            )
+            if undefined_of(memory.buffers[node.source.buffer], node.source) is None:
+                _define(memory, node.target)
+        elif isinstance(node, Constant):
+            view_of(memory.buffers[node.view.buffer], node.view).copy_(table_of(node))
+            _define(memory, node.view)
+        else:
+            _replay(node, memory)
+    return None
+
+
+def _define(memory: Memory, view: View) -> None:
+    """Elements of a view are written."""
+    buffer = memory.buffers[view.buffer]
+    buffer.changed = True
+    if buffer.defined is None:
+        return
+    low, high = view.span()
+    if view.elements * view.item_bytes == high - low:
+        buffer.define(low, high - low)
+        return
+    unit = buffer.unit(view.item_bytes)
+    shape, strides = [*view.shape, view.item_bytes // unit], [*(s * view.item_bytes // unit for s in view.strides), 1]
+    buffer.defined.as_strided(shape, strides, (PADDING + view.offset * view.item_bytes) // unit).fill_(True)
+
+
+def table_of(node: Constant) -> torch.Tensor:
+    """A constant table as a tensor."""
+    data = torch.frombuffer(bytearray(node.content), dtype=torch.uint8) if node.data else torch.empty(0)
+    return data.view(getattr(torch, node.view.dtype)).reshape(node.view.shape)
+
+
+def _replay(node: Aten, memory: Memory) -> None:
+    """Run a torch operation of a plan whose task allows them, and leave its results where the plan has them."""
+    _, name, overload = node.op.split(".")
+    operation = getattr(getattr(torch.ops.aten, name), overload)
+    tensors = [view_of(memory.buffers[view.buffer], view) for view in node.views]
+    for view in node.views:
+        memory.buffers[view.buffer].changed = True  # any operation may write what it is given
+
+    def plain(value: object) -> object:
+        if isinstance(value, dict):
+            if "view" in value:
+                return tensors[value["view"]]
+            if "dtype" in value:
+                return getattr(torch, value["dtype"])
+            if "torch" in value:
+                return getattr(torch, value["torch"])
+            return torch.device("cpu")
+        return [plain(item) for item in value] if isinstance(value, list) else value
+
+    try:
+        result = operation(*plain(node.args), **{key: plain(value) for key, value in node.kwargs.items()})  # pyright: ignore
+    except RuntimeError as error:
+        raise TorchFault(f"{node.op} fails: {str(error).splitlines()[0]}") from error
+    results = result if isinstance(result, (tuple, list)) else [result]
+    for made, wanted in zip(results, node.outputs, strict=True):
+        if wanted is not None and isinstance(made, torch.Tensor):
+            place = view_of(memory.buffers[wanted.buffer], wanted)
+            if place.data_ptr() != made.data_ptr() or place.stride() != made.stride():
+                place.copy_(made)
+            _define(memory, wanted)
+
+
+def changed_input(plan: Plan, memory: Memory, contents: Mapping[int, torch.Tensor]) -> int | None:
+    """The number of the first input that is not what was given."""
+    for number, view in enumerate(plan.inputs):
+        if view is not None and view.buffer in contents:
+            buffer = memory.buffers[view.buffer]
+            buffer.begin_launch(False)
+            if buffer.changed and not torch.equal(buffer.data, contents[view.buffer]):
+                return number
+    return None

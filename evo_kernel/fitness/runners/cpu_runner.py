@@ -1,0 +1,519 @@
+"""The runner of a machine with no GPU: plans are executed on the CPU from the IR that was compiled, and their time is
+modeled from the compiled code.
+
+Check cases are executed whole. Plans of real size are executed whole where that is cheap, else in part (ir/partial.py),
+and held against the reference or slices of it. A child executes; outputs come back as bytes and are compared here,
+where the references are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Any, TypeVar
+
+import numpy as np
+import torch
+import triton
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from evo_kernel.fitness import check, regimes
+from evo_kernel.fitness.check import poisoned
+from evo_kernel.fitness.confined.guards import Limits
+from evo_kernel.fitness.confined.zygote import JobResult, Zygote
+from evo_kernel.fitness.counters import Counted, CountPart
+from evo_kernel.fitness.expected import Expected, expect
+from evo_kernel.fitness.features import plan_features, torch_details
+from evo_kernel.fitness.index_inputs import index_inputs
+from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic
+from evo_kernel.fitness.model import modeled_time
+from evo_kernel.fitness.pairing import Comparison, PairSettings, Verdict
+from evo_kernel.fitness.pipeline import EXECUTING, Stages
+from evo_kernel.fitness.plan import CompiledPlan, Plan, View
+from evo_kernel.fitness.references import References
+from evo_kernel.fitness.runners.base import Checked, Exam, Examined, Paired, Round, exam_one_by_one
+from evo_kernel.fitness.slicing.reference import SlicedReference
+from evo_kernel.fitness.targets import target_for
+from evo_kernel.fitness.timing import JUDGE_VERSION
+from evo_kernel.tasks.task import Case, Input, Task, TensorSpec
+from evo_kernel.types import CaseKind, Environment, Measurement, Status, content_hash
+
+WHOLE_S = 2.0
+"""Seconds up to which a plan of real size is executed whole, and its reference had whole."""
+SLICES_S = 1.0
+"""Seconds for slices of a reference."""
+SLACK = 2.0
+"""Some elements may be less exact than all of them together: allowed beyond their share of the honest error."""
+_REFERENCE_BYTES = 2 << 30
+_BATCH_BYTES = 64 << 20
+_ANSWER_BYTES = 512 << 20
+_MEMORY_BYTES = 24 << 30
+_COUNTED_PLANS = 4096  # whose traffic is kept: about a kilobyte each
+
+
+_KEPT_DRAWS = 3  # sets of inputs of large cases
+_SEED = 0  # of what must give the same time for the same plan
+
+_Form = TypeVar("_Form", bound=BaseModel)
+
+
+class _Told(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _Fault(_Told):
+    status: Annotated[str, Field(pattern="^(rejected|wrong|runtime_error|timeout)$")]
+    reason: Annotated[str, Field(max_length=4000)]
+
+
+_Bytes = Annotated[int, Field(ge=0, le=_ANSWER_BYTES)]
+_Position = Annotated[int, Field(ge=0, lt=256)]
+
+
+class _Round(_Told):
+    fault: _Fault | None = None
+    changed: _Position | None = None
+    outputs: Annotated[list[_Bytes], Field(max_length=64)] = []
+
+
+class _Rounds(_Told):
+    rounds: Annotated[list[_Round], Field(min_length=1, max_length=1 << 12)]
+
+
+class _Traffic(_Told):
+    fault: _Fault | None = None
+    traffic: list[LaunchTraffic] = []
+
+
+class _Look(_Told):
+    fault: _Fault | None = None
+    whole: bool = False
+    changed: _Position | None = None
+    traffic: list[LaunchTraffic] = []
+    outputs: Annotated[list[_Bytes], Field(max_length=64)] = []
+    parts: Annotated[list[tuple[_Bytes, _Bytes]], Field(max_length=64)] = []
+    unwritten: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=64)] = []
+
+
+class CpuRunner:
+    """Implements Runner without a GPU. Thread-safe: each request is a child of its own."""
+
+    busy_s = 0.0
+    baseline_faults: Mapping[str, str] = {}
+
+    def __init__(self, task: Task, arch: int, deadline_s: float) -> None:
+        self.arch, self.stages = arch, Stages()
+        self._task, self._deadline_s = task, deadline_s
+        self._zygote = Zygote("execute")
+        self._references = References(_REFERENCE_BYTES)
+        self._lock, self._drawing = threading.Lock(), threading.Lock()
+        self._indices: dict[str, Mapping[int, torch.Tensor]] = {}
+        self._counted: dict[str, Sequence[LaunchTraffic]] = {}
+        self._draws: dict[tuple[str, int, str], tuple[Input, ...]] = {}
+        self._sliced: dict[tuple[str, int, str], SlicedReference] = {}
+
+    def start(self) -> None:
+        self._zygote.start()
+
+    def close(self) -> None:
+        self._zygote.close()
+
+    def environment(self, confinement: str) -> Environment:
+        return Environment(
+            kind="modeled",
+            device=f"sm_{self.arch}",
+            driver="none",
+            torch=torch.__version__,
+            triton=triton.__version__,
+            fp_fusion=os.environ.get("TRITON_DEFAULT_FP_FUSION", "1") == "1",
+            judge=JUDGE_VERSION,
+            confinement=confinement,
+        )
+
+    def baselines(self, case: Case) -> Mapping[str, float]:
+        """None: no vendor kernel can be timed here, so the judge takes the task's first kernel."""
+        return {}
+
+    def ceilings(self) -> Mapping[str, float]:
+        """None: the table of targets stands in."""
+        return {}
+
+    def counters(self, parts: Sequence[CountPart]) -> Counted:
+        return Counted(why="no hardware counters: there is no GPU here")
+
+    def exam(self, exam: Exam) -> Examined:
+        return exam_one_by_one(self, exam)
+
+    @contextlib.contextmanager
+    def fresh(self) -> Iterator[CpuRunner]:
+        """Itself: every request is a child of its own, and what is kept between them no plan can reach."""
+        yield self
+
+    # --- correctness ------------------------------------------------------------------------------------------------
+
+    def check(self, plan: CompiledPlan, case: Case, rounds: Sequence[Round]) -> Checked:
+        """Every round on fresh inputs and memory."""
+        with self.stages.at(EXECUTING):
+            if misfit := plan.plan.misfit([_spec(spec) for spec in self._task.input_specs(case)]):
+                return Checked(Status.REJECTED, f"the plan is not for case {case.name}: {misfit}")
+            if case.kind is not CaseKind.CHECK:
+                looks = (self._look(plan, case, seed, regime) for seed, regime in rounds)
+                return next((found for found in looks if not found.passed), Checked(Status.PASSED))
+            return self._check(plan, case, rounds)
+
+    def _check(self, plan: CompiledPlan, case: Case, rounds: Sequence[Round]) -> Checked:
+        worst = 0.0
+        for batch in _batches(plan.plan, rounds):
+            drawn = [self._draw(case, seed, regime) for seed, regime in batch]
+            executed = self._execute(plan, drawn)
+            for (seed, regime), inputs, outputs in zip(batch, drawn, executed, strict=False):
+                if isinstance(outputs, Checked):
+                    return outputs
+                make = partial(expect, self._task, inputs)
+                expected = self._references.of(case.name, seed, regime, "cpu", make)
+                result = check.compare(case.name, outputs, expected, self._task.tolerance)
+                worst = max(worst, result.error)
+                if not result.passed:
+                    return Checked(Status.WRONG, result.reason, worst)
+        return Checked(Status.PASSED, "", worst)
+
+    def _execute(self, plan: CompiledPlan, drawn: Sequence[Sequence[Input]]) -> list[list[torch.Tensor] | Checked]:
+        """Outputs of each round, or how it failed; what comes after a failure is left out."""
+        files = {
+            f"round{number}.{name}": data
+            for number, inputs in enumerate(drawn)
+            for name, data in _files(plan.plan, inputs).items()
+        }
+        request = {"command": "execute", "rounds": len(drawn), "repeat": not self._task.tolerance.atomics}
+        told = self._ask(plan, request, files, _Rounds, self._deadline_s * len(drawn))
+        if isinstance(told, Checked):
+            return [told]
+        header, blobs = told
+        made: list[list[torch.Tensor] | Checked] = []
+        for part in header.rounds:
+            if part.fault is not None:
+                return [*made, _failed(part.fault)]
+            if part.changed is not None:
+                return [*made, Checked(Status.WRONG, f"the kernel changes its input {part.changed}")]
+            try:
+                made.append(
+                    [blobs.tensor(size, view) for size, view in zip(part.outputs, plan.plan.outputs, strict=True)]
+                )
+            except ValueError as error:
+                return [*made, _malformed(error)]
+        return made if len(made) == len(drawn) else [*made, _malformed("it lacks a round")]
+
+    def _look(self, plan: CompiledPlan, case: Case, seed: int, regime: str) -> Checked:
+        """A plan of real size, whole or in part."""
+        inputs = self._large_draw(case, seed, regime)
+        request = {"command": "look", "seed": seed & 0xFFFFFFFF, "whole_s": WHOLE_S}
+        told = self._ask(plan, request, _files(plan.plan, inputs), _Look, self._deadline_s)
+        if isinstance(told, Checked):
+            return told
+        header, blobs = told
+        if header.fault is not None:
+            return _failed(header.fault, f"on {case.name}: ")
+        if header.changed is not None:
+            return Checked(Status.WRONG, f"on {case.name}: the kernel changes its input {header.changed}")
+        try:
+            if header.whole:
+                outputs = [
+                    blobs.tensor(size, view) for size, view in zip(header.outputs, plan.plan.outputs, strict=True)
+                ]
+                return self._compare_whole(case, seed, regime, inputs, outputs)
+            return self._compare_part(plan.plan, case, seed, regime, inputs, header, blobs)
+        except ValueError as error:
+            return _malformed(error)
+
+    def _compare_whole(
+        self, case: Case, seed: int, regime: str, inputs: Sequence[Input], outputs: Sequence[torch.Tensor]
+    ) -> Checked:
+        sliced = self._sliced_reference(case, seed, regime, inputs)
+        if sliced.fault or sliced.whole_seconds <= WHOLE_S:
+            make = partial(expect, self._task, inputs)
+            expected = self._references.of(case.name, seed, regime, "cpu", make)
+            return _verdict(case, check.compare(case.name, outputs, expected, self._task.tolerance))
+        generator = np.random.default_rng(seed)
+        drawn = [torch.from_numpy(generator.integers(max(1, out.numel()), size=64)) for out in outputs]
+        for number, out in enumerate(outputs):
+            if bool((marks := poisoned(out)).any()) and out.is_floating_point():
+                lacking = int(marks.sum())
+                return Checked(
+                    Status.WRONG,
+                    f"on {case.name}: output {number} has {lacking} of {out.numel()} elements that were never written, "
+                    "or that come from memory nothing wrote",
+                )
+        return self._compare_elements(
+            case, sliced, drawn, [out.reshape(-1)[n] for out, n in zip(outputs, drawn, strict=True)]
+        )
+
+    def _compare_part(
+        self, plan: Plan, case: Case, seed: int, regime: str, inputs: Sequence[Input], header: _Look, blobs: _Blobs
+    ) -> Checked:
+        elements, values = [], []
+        for (places, data), view, lacking in zip(header.parts, plan.outputs, header.unwritten, strict=True):
+            if lacking:
+                return Checked(
+                    Status.WRONG,
+                    f"on {case.name}: {lacking} of {view.elements} elements of an output are never written",
+                )
+            numbers = blobs.take(places).view(torch.int64)
+            elements.append(numbers)
+            values.append(blobs.take(data).view(getattr(torch, view.dtype)))
+            if numbers.numel() != values[-1].numel() or bool(((numbers < 0) | (numbers >= view.elements)).any()):
+                raise ValueError("elements that the output does not have")
+        sliced = self._sliced_reference(case, seed, regime, inputs)
+        if sliced.fault:
+            make = partial(expect, self._task, inputs)
+            expected = self._references.of(case.name, seed, regime, "cpu", make)
+            wanted = [_chosen(full, numbers) for full, numbers in zip(expected, elements, strict=True)]
+            return _verdict(case, check.compare(case.name, values, wanted, self._task.tolerance))
+        return self._compare_elements(case, sliced, elements, values)
+
+    def _compare_elements(
+        self, case: Case, sliced: SlicedReference, elements: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
+    ) -> Checked:
+        """Elements against slices of the reference: those that can be had in time."""
+        sample = sliced.sample(elements, SLICES_S, np.random.default_rng())
+        kept = []
+        for numbers, asked, found in zip(sample.elements, elements, values, strict=True):
+            order = torch.argsort(asked)
+            kept.append(found[order[torch.searchsorted(asked[order], numbers)]])
+        return _verdict(case, check.compare(case.name, kept, sliced.expect(sample), self._task.tolerance))
+
+    def _sliced_reference(self, case: Case, seed: int, regime: str, inputs: Sequence[Input]) -> SlicedReference:
+        key = (case.name, seed, regime)
+        with self._drawing:
+            if key not in self._sliced:
+                self._sliced[key] = SlicedReference(self._task, inputs)
+                while len(self._sliced) > _KEPT_DRAWS:
+                    self._sliced.pop(next(iter(self._sliced)))
+            return self._sliced[key]
+
+    # --- time -------------------------------------------------------------------------------------------------------
+
+    def pair(
+        self,
+        incumbent: CompiledPlan,
+        challenger: CompiledPlan,
+        case: Case,
+        seed: int,
+        settings: PairSettings | None = None,
+        checked: bool = True,
+    ) -> Paired | Checked:
+        """Modeled times are exact: one is enough of each. Nothing is looked at: `check` and `measure` do that."""
+        del checked
+        times = []
+        for plan in (incumbent, challenger):
+            found = self.measure(plan, case, seed, checked=False)
+            if isinstance(found, Checked):
+                return found
+            times.append(found.median_us)
+        ratio = times[0] / times[1]
+        verdict = Verdict.EQUAL if ratio == 1.0 else Verdict.FASTER if ratio > 1.0 else Verdict.SLOWER
+        return Paired(Comparison(verdict, 0, ratio, ratio, ratio), *times)
+
+    def measure(
+        self, plan: CompiledPlan, case: Case, seed: int, checked: bool = True, against_us: float | None = None
+    ) -> Measurement | Checked:
+        """Modeled time, the same for the same plan; with `checked`, after a look at it."""
+        del against_us
+        if checked and not (seen := self.check(plan, case, [(seed, "nominal")])).passed:
+            return seen
+        with self.stages.at(EXECUTING):
+            traffic = self.traffic(plan, case)
+        if isinstance(traffic, Checked):
+            return traffic
+        target = target_for(self.arch)
+        modeled = modeled_time(plan, traffic, target)
+        total = max(sum(launch.us for launch in modeled.launches), 1e-9)
+        shares = [launch.us / total for launch in modeled.launches]
+        us = modeled.total_us
+        return Measurement(
+            case=case.name,
+            plan=plan.hash,
+            median_us=us,
+            iqr_us=0.0,
+            n=0,
+            low_us=us,
+            high_us=us,
+            features=plan_features(plan, shares, target),
+            details={name: sum(n.terms.get(name, 0.0) for n in modeled.launches) for name in _terms(modeled)}
+            | torch_details(plan, sum(launch.us for launch in modeled.launches), us),
+        )
+
+    def traffic(self, plan: CompiledPlan, case: Case) -> Sequence[LaunchTraffic] | Checked:
+        """Counted traffic; a plan that differs from one seen before only in warps or stages is not counted again."""
+        key = _traffic_key(plan, case)
+        if (known := self._counted.get(key)) is not None:
+            return known
+        inputs = self._index_inputs(case)
+        told = self._count(plan, inputs, complete=False)
+        if isinstance(told, Checked) and told.status is Status.WRONG:  # addresses depend on floating-point data
+            drawn = self._large_draw(case, _SEED, "nominal")
+            told = self._count(plan, dict(enumerate(drawn)), complete=True)
+        if isinstance(told, Checked):
+            return told
+        with self._lock:
+            self._counted[key] = told
+            if len(self._counted) > _COUNTED_PLANS:
+                del self._counted[next(iter(self._counted))]
+        return told
+
+    def _count(
+        self, plan: CompiledPlan, inputs: Mapping[int, Input], complete: bool
+    ) -> Sequence[LaunchTraffic] | Checked:
+        files = _files(plan.plan, [inputs.get(n) for n in range(len(plan.plan.inputs))])
+        told = self._ask(plan, {"command": "count", "complete": complete}, files, _Traffic, self._deadline_s)
+        if isinstance(told, Checked):
+            return told
+        header, _ = told
+        if header.fault is not None:
+            return _failed(header.fault)
+        if len(header.traffic) != len(plan.plan.launches):
+            return _malformed(f"{len(header.traffic)} launches where the plan has {len(plan.plan.launches)}")
+        return tuple(header.traffic)
+
+    # --- shared -----------------------------------------------------------------------------------------------------
+
+    def _ask(
+        self, plan: CompiledPlan, request: dict[str, Any], files: dict[str, bytes], form: type[_Form], deadline_s: float
+    ) -> tuple[_Form, _Blobs] | Checked:
+        """One request to a child: its header and what follows it."""
+        whole = {
+            **request,
+            "plan": plan.plan.model_dump(mode="json"),
+            "ir": [binary.ir for binary in plan.binaries],
+            "deadline_s": self._deadline_s,
+        }
+        # The child ends itself when it is late; this deadline is for one that does not.
+        limits = Limits(deadline_s=deadline_s + 5.0, memory_bytes=_MEMORY_BYTES, answer_bytes=_ANSWER_BYTES)
+        result = self._zygote.run(whole, limits, files)
+        if result.data is None:
+            return self._ended(result)
+        try:
+            length = int.from_bytes(result.data[:8], "little")
+            header = TypeAdapter(form).validate_json(result.data[8 : 8 + length], strict=True)
+        except (ValidationError, json.JSONDecodeError) as error:
+            return _malformed(error)
+        return header, _Blobs(result.data, 8 + length)
+
+    def _ended(self, result: JobResult) -> Checked:
+        if result.outcome == "timeout":
+            return Checked(Status.TIMEOUT, f"it did not finish on the CPU within {self._deadline_s:g} s")
+        if result.outcome == "memory":
+            return Checked(Status.RUNTIME_ERROR, "it needs more memory than the executor may use")
+        last = result.detail.strip().splitlines()[-1] if result.detail.strip() else result.outcome
+        return Checked(Status.RUNTIME_ERROR, f"it ended in the executor: {last}"[:2000])
+
+    def _index_inputs(self, case: Case) -> Mapping[int, torch.Tensor]:
+        """Values of integer inputs, drawn once a case: they decide where programs read."""
+        with self._lock:
+            if case.name not in self._indices:
+                self._indices[case.name] = index_inputs(self._task, case)
+            return self._indices[case.name]
+
+    def _draw(self, case: Case, seed: int, regime: str) -> tuple[Input, ...]:
+        generator = torch.Generator("cpu").manual_seed(seed)
+        return regimes.apply(regime, self._task.inputs(case, generator, "cpu"))
+
+    def _large_draw(self, case: Case, seed: int, regime: str) -> tuple[Input, ...]:
+        """Inputs of a large case: made one at a time, the last few kept."""
+        key = (case.name, seed, regime)
+        with self._drawing:
+            if key not in self._draws:
+                self._draws[key] = self._draw(case, seed, regime)
+                while len(self._draws) > _KEPT_DRAWS:
+                    self._draws.pop(next(iter(self._draws)))
+            return self._draws[key]
+
+
+class _Blobs:
+    """Bytes of tensors, one behind the other."""
+
+    def __init__(self, data: bytes, start: int) -> None:
+        self._data, self._position = data, start
+
+    def take(self, size: int) -> torch.Tensor:
+        """The next bytes, as uint8. Raises ValueError."""
+        if self._position + size > len(self._data):
+            raise ValueError("fewer bytes than were announced")
+        made = torch.from_numpy(np.frombuffer(self._data, dtype=np.uint8, count=size, offset=self._position).copy())
+        self._position += size
+        return made
+
+    def tensor(self, size: int, view: View) -> torch.Tensor:
+        """The next bytes as an output. Raises ValueError."""
+        if size != view.elements * view.item_bytes:
+            raise ValueError("an output came back with another size")
+        return self.take(size).view(getattr(torch, view.dtype)).reshape(view.shape)
+
+
+def _chosen(full: Expected, places: torch.Tensor) -> Expected:
+    """What is expected of some elements: their share of the honest error, by number or by size."""
+    truth = full.truth.flatten()[places]
+    share = math.sqrt(places.numel() / max(1, full.honest.numel()))
+    if truth.is_floating_point():
+        whole = float(torch.where(full.truth.isfinite(), full.truth, 0).norm())
+        share = max(share, float(torch.where(truth.isfinite(), truth, 0).norm()) / whole if whole else 0.0)
+    return replace(
+        full,
+        truth=truth,
+        honest=full.honest.flatten()[places],
+        compared=full.compared.flatten()[places],
+        frobenius=full.frobenius * min(1.0, SLACK * share),
+    )
+
+
+def _verdict(case: Case, result: Any) -> Checked:
+    if result.passed:
+        return Checked(Status.PASSED, "", result.error)
+    return Checked(Status.WRONG, f"wrong on {case.name}: {result.reason}", math.inf)
+
+
+def _failed(fault: _Fault, where: str = "") -> Checked:
+    return Checked(Status(fault.status), f"{where}{fault.reason}"[:2000])
+
+
+def _malformed(error: object) -> Checked:
+    return Checked(Status.REJECTED, f"the executor's answer is malformed: {error}"[:2000])
+
+
+def _traffic_key(plan: CompiledPlan, case: Case) -> str:
+    """Hash of all that the counter sees of a plan."""
+    rest = plan.plan.model_dump(mode="json", include={"target", "inputs", "buffers", "nodes", "outputs"})
+    return content_hash([case.name, [binary.ir for binary in plan.binaries], rest])
+
+
+def _batches(plan: Plan, rounds: Sequence[Round]) -> Iterator[Sequence[Round]]:
+    """Rounds for one child each, so that what it is given and answers stays within `_BATCH_BYTES`, or is one round."""
+    size = sum(plan.buffers[view.buffer].bytes for view in (*plan.inputs, *plan.outputs) if view is not None)
+    count = max(1, _BATCH_BYTES // max(1, size))
+    yield from (rounds[start : start + count] for start in range(0, len(rounds), count))
+
+
+def _terms(modeled: Any) -> set[str]:
+    return {name for launch in modeled.launches for name in launch.terms}
+
+
+def _spec(spec: TensorSpec | int | float) -> tuple[str, tuple[int, ...], tuple[int, ...]] | None:
+    return (spec.dtype, spec.shape, spec.strides) if isinstance(spec, TensorSpec) else None
+
+
+def _files(plan: Plan, inputs: Sequence[Input | None]) -> dict[str, bytes]:
+    """Content of the buffers of inputs."""
+    made = {}
+    for view, value in zip(plan.inputs, inputs, strict=True):
+        if view is not None and isinstance(value, torch.Tensor):
+            storage = torch.zeros(plan.buffers[view.buffer].bytes, dtype=torch.uint8)
+            usable = storage.numel() // view.item_bytes * view.item_bytes
+            typed = storage[:usable].view(getattr(torch, view.dtype))
+            torch.as_strided(typed, view.shape, view.strides, view.offset).copy_(value)
+            made[f"buffer{view.buffer}.bin"] = storage.numpy().tobytes()
+    return made

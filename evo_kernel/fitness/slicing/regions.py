@@ -1,0 +1,150 @@
+"""Regions: products of one index set per dimension. What is asked of a tensor, and where it lies in another one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+Index = range | torch.Tensor
+"""Positions along one dimension, in the order in which they are wanted: a rising range, or int64 of one dimension."""
+Region = tuple[Index, ...]
+
+
+def index_of(positions: torch.Tensor | Sequence[int]) -> Index:
+    """Positions as a range where they are evenly spaced and rise, so that they can be had without a copy."""
+    tensor = torch.as_tensor(positions, dtype=torch.int64)
+    count = tensor.numel()
+    if count == 0:
+        return range(0)
+    first = int(tensor[0])
+    if count == 1:
+        return range(first, first + 1)
+    step = int(tensor[1]) - first
+    if step > 0 and torch.equal(tensor, torch.arange(first, first + step * count, step)):
+        return range(first, first + step * count, step)
+    return tensor
+
+
+def positions(index: Index) -> torch.Tensor:
+    """The positions as int64."""
+    return torch.arange(index.start, index.stop, index.step) if isinstance(index, range) else index
+
+
+def everything(shape: Sequence[int]) -> Region:
+    return tuple(range(size) for size in shape)
+
+
+def is_whole(index: Index, size: int) -> bool:
+    return isinstance(index, range) and index == range(size)
+
+
+def shape_of(region: Region) -> tuple[int, ...]:
+    return tuple(map(len, region))
+
+
+def count(region: Region) -> int:
+    return math.prod(map(len, region))
+
+
+def key_of(region: Region) -> tuple[object, ...]:
+    """Equal for equal regions, and hashable."""
+    return tuple(
+        (i.start, i.step, len(i)) if isinstance(i, range) else (i.numel(), i.numpy().tobytes()) for i in region
+    )
+
+
+def chosen(index: Index, sub: Index) -> Index:
+    """The positions of `index` at the places `sub`."""
+    if isinstance(index, range) and isinstance(sub, range):
+        return index[sub.start : sub.stop : sub.step]
+    return index_of(positions(index)[positions(sub)])
+
+
+def covering(wanted: Index) -> tuple[Index, Index]:
+    """The same positions once each, rising; and where among them the wanted ones are."""
+    if isinstance(wanted, range):
+        return wanted, range(len(wanted))
+    unique, places = wanted.unique(return_inverse=True)
+    return index_of(unique), index_of(places)
+
+
+def places_in(index: Index, wanted: Index) -> Index:
+    """Where in a rising `index` the wanted positions are; all of them must be there."""
+    if isinstance(index, range) and isinstance(wanted, range) and len(wanted) and wanted.step % index.step == 0:
+        first, step = (wanted.start - index.start) // index.step, wanted.step // index.step
+        return range(first, first + step * len(wanted), step)
+    return index_of(torch.searchsorted(positions(index), positions(wanted)))
+
+
+def take(tensor: torch.Tensor, region: Region) -> torch.Tensor:
+    """The region of a tensor: a view where it can be one."""
+    small = tensor.element_size() == 1 and tensor.is_floating_point()  # nothing is gathered of eight-bit floats
+    result = tensor.view(torch.uint8) if small else tensor
+    for dim, index in enumerate(region):
+        if is_whole(index, result.shape[dim]):
+            continue
+        if isinstance(index, range):
+            slices = (slice(None),) * dim + (slice(index.start, index.start + index.step * len(index), index.step),)
+            result = result[slices]
+        else:
+            result = result.index_select(dim, index)
+    return result.view(tensor.dtype) if small else result
+
+
+def united(regions: Sequence[Region]) -> Region:
+    """The smallest region that has all of these in it."""
+    first, *rest = regions
+    if not rest:
+        return tuple(covering(index)[0] for index in first)
+    return tuple(_united(indices) for indices in zip(*regions, strict=True))
+
+
+def _united(indices: Sequence[Index]) -> Index:
+    if len({key_of((index,)) for index in indices}) == 1:
+        return covering(indices[0])[0]
+    if all(isinstance(index, range) and index.step == 1 for index in indices):
+        spans = sorted((i.start, i.stop) for i in indices if isinstance(i, range) and len(i))
+        if all(spans[k + 1][0] <= max(stop for _, stop in spans[: k + 1]) for k in range(len(spans) - 1)):
+            return range(spans[0][0], max(stop for _, stop in spans)) if spans else range(0)
+    return index_of(torch.cat([positions(index) for index in indices]).unique())
+
+
+def flat_of(region: Region, shape: Sequence[int]) -> torch.Tensor:
+    """Numbers of the region's elements in a dense tensor of this shape, in the region's order."""
+    numbers = torch.zeros((), dtype=torch.int64)
+    for index, size in zip(region, shape, strict=True):
+        numbers = numbers.unsqueeze(-1) * size + positions(index)
+    return numbers.flatten()
+
+
+def coordinates(numbers: torch.Tensor, shape: Sequence[int]) -> list[torch.Tensor]:
+    """Positions along every dimension of elements that are given by number."""
+    found = []
+    for size in reversed(shape):
+        found.append(numbers % size)
+        numbers = numbers // size
+    return found[::-1]
+
+
+def dimension_groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[range, range]]:
+    """Which dimensions of one shape make which of another, of as many elements, when it is viewed as that.
+
+    Both shapes are cut into as many groups as possible, dimensions in order, so that products agree in each group.
+    """
+    groups: list[tuple[range, range]] = []
+    i = j = 0
+    while i < len(before) or j < len(after):
+        start_i, start_j, left, right = i, j, 1, 1
+        if i < len(before):
+            left, i = before[i], i + 1
+        if j < len(after):
+            right, j = after[j], j + 1
+        while left != right:
+            if left < right:
+                left, i = left * before[i], i + 1
+            else:
+                right, j = right * after[j], j + 1
+        groups.append((range(start_i, i), range(start_j, j)))
+    return groups

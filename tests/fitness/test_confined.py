@@ -1,0 +1,208 @@
+"""Confined children: none outlives its judge, what they write and answer is bounded, and they get at nothing else.
+
+Each test is run where namespaces have to do all the work, and where there are none.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from evo_kernel.fitness.confined import namespaces, zygote
+from evo_kernel.fitness.confined.guards import Limits
+from evo_kernel.fitness.confined.zygote import JobResult, Malformed
+from tests.support.wild import KINDS, Wild, marked
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _spawned(born: zygote.Zygote, control, log) -> subprocess.Popen[bytes]:
+    """In place of a real zygote: the same server, with children that misbehave."""
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "tests.support.wild", born.role, str(control.fileno())],
+        pass_fds=[control.fileno()], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=born._root,
+        env=born._env | {"PYTHONPATH": f"{ROOT}:{':'.join(zygote._python_path())}"}, start_new_session=True,
+    )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _real_processes(monkeypatch) -> None:
+    monkeypatch.setattr(zygote.Zygote, "_spawn", _spawned)
+
+
+@pytest.fixture(params=KINDS)
+def kind(request) -> str:
+    if request.param == "namespaces" and subprocess.run(["unshare", "-Ur", "true"], check=False).returncode:
+        pytest.skip("no user namespaces here")
+    return request.param
+
+
+@pytest.fixture
+def children(kind) -> Iterator[Wild]:
+    made = Wild(kind, f"test{time.monotonic_ns()}")
+    yield made
+    made.close()
+
+
+def _left(mark: str, of: set[int], within_s: float = 2.0) -> set[int]:
+    """Which of these processes are still there then."""
+    end = time.monotonic() + within_s
+    while (left := of & set(marked(mark))) and time.monotonic() < end:
+        time.sleep(0.02)
+    return left
+
+
+def _settled(mark: str, usual: int, within_s: float = 2.0) -> int:
+    """How many there are when no more than usual are left, or then."""
+    end = time.monotonic() + within_s
+    while (count := len(marked(mark))) > usual and time.monotonic() < end:
+        time.sleep(0.02)
+    return count
+
+
+@pytest.mark.parametrize("killed", ["judge", "warden", "zygote", "closed"])
+def test_nothing_outlives_its_judge(kind, killed, tmp_path) -> None:
+    if (kind, killed) == ("bare", "warden"):
+        pytest.skip("without namespaces nobody is left to clear up: no child can reach a warden")
+    mark = f"{kind}{killed}{time.monotonic_ns()}"
+    command = [sys.executable, "-c", _JUDGE, kind, mark]
+    judge = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, cwd=ROOT, text=True,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+    )  # fmt: skip
+    assert judge.stdout is not None and judge.stdin is not None
+    warden = int(judge.stdout.readline())
+    before = set(marked(mark))
+    assert len(before) >= 6  # the warden, the zygote, the child and three that it left behind
+    if killed == "closed":
+        judge.stdin.close()
+    else:
+        zygotes = [pid for pid in before if _parent(pid) == warden]
+        os.kill({"judge": judge.pid, "warden": warden, "zygote": zygotes[0]}[killed], signal.SIGKILL)
+    try:
+        assert not _left(mark, before)
+    finally:
+        judge.kill()
+        judge.wait()
+        judge.stdout.close()
+
+
+_JUDGE = """
+import sys
+from tests.fitness.test_confined import _spawned
+from tests.support import wild
+from evo_kernel.fitness.confined import zygote
+zygote.Zygote._spawn = _spawned
+wild.judge(*sys.argv[1:])
+"""
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_what_a_child_leaves_ends_with_its_job(children) -> None:
+    children.start()
+    mark = children._env["EVO_KERNEL_MARK"]
+    assert children.do("hide and go", Limits(may_fork=True)).outcome == "done"
+    usual = 2  # the warden and the zygote
+    assert _settled(mark, usual) == usual
+    late = children.do("hide", Limits(deadline_s=1.0, may_fork=True))
+    assert late.outcome == "timeout"
+    assert _settled(mark, usual) == usual
+
+
+@pytest.mark.parametrize("deed", ["fill one", "fill many", "fill deleted", "many files"])
+def test_what_a_child_writes_is_bounded(children, deed) -> None:
+    began = time.monotonic()
+    found = children.do(deed, Limits(deadline_s=20.0, disk_bytes=32 << 20, answer_bytes=1 << 20, open_files=64))
+    told = found.data or b""
+    assert found.outcome == "disk" or b"No space left" in told or b"too large" in told, found
+    assert time.monotonic() - began < 30.0
+    assert children.do("nothing").outcome == "done"
+
+
+def test_prints_go_nowhere_and_deep_folders_are_removed(children) -> None:
+    assert b"printed" in children.do("print").data
+    assert children.do("deep").outcome == "done"
+    assert sum(path.stat().st_size for path in children._root.iterdir() if path.is_file()) < 1 << 20
+    assert not [path for path in children._root.iterdir() if path.is_dir()]
+
+
+@pytest.mark.parametrize(("deed", "outcome"), [("long answer", "answer"), ("endless answer", "memory")])
+def test_long_answers_are_not_read(children, deed, outcome) -> None:
+    began = time.monotonic()
+    found = children.do(deed)
+    assert (found.outcome, found.data) == (outcome, None)
+    assert time.monotonic() - began < 30.0
+
+
+def test_a_group_is_no_way_to_the_zygote(children) -> None:
+    children.start()
+    process = children._process
+    children.do("kill group", Limits(may_fork=True))  # process 1 of a namespace is deaf to it, others are denied it
+    assert children._process is process and process.poll() is None
+
+
+def test_a_child_writes_nowhere_else(children) -> None:
+    assert b'"said": ""' in children.do("elsewhere").data
+
+
+def test_a_child_sees_no_other_process(children) -> None:
+    found = children.do("processes")
+    assert found.outcome == "crash" or b'"said": "1"' in found.data, found  # Landlock denies the list, or it is short
+
+
+def test_a_child_gets_what_it_was_given(children) -> None:
+    found = children.do("own")
+    assert b'"said": "given"' in found.data and b'"files": ["given.bin"]' in found.data
+
+
+def test_calls_that_matter_are_denied() -> None:
+    children = Wild("bare")
+    try:
+        found = children.do("calls", Limits(may_fork=True))
+        assert b'"said": ""' in found.data, found
+        assert "seccomp" in found.walls and "namespaces" not in found.walls
+    finally:
+        children.close()
+
+
+def test_the_walls_are_told_by_the_server(children, kind) -> None:
+    walls = children.do("nothing").walls.split("+")
+    assert ("namespaces" in walls) == (kind == "namespaces")
+    assert ("quota" in walls) == (kind == "bare")
+    assert walls[-1] == "rlimits"
+
+
+class _Form(BaseModel):
+    count: int
+    time_us: float
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", b"[]", b"[" + b"[]," * 5_000_000 + b"0]", b'{"count": "1", "time_us": 1.0}', b'{"count": 1.5, "time_us": 1.0}', b'{"count": true, "time_us": 1}',
+        b"[" * 100_000, b'{"count": 1' + b"0" * 10_000 + b', "time_us": 1.0}', b"\xff\xfe", b'{"count": 1, "time_us": "x',
+    ],
+)  # fmt: skip
+def test_an_answer_that_is_no_such_thing_is_malformed(data) -> None:
+    with pytest.raises(Malformed):
+        JobResult("done", data).read(_Form)
+
+
+def test_the_number_of_processes_is_the_machines_before_linux_6_14(monkeypatch) -> None:
+    written = []
+    monkeypatch.setattr(namespaces, "_write", lambda path, text: written.append(path))
+    monkeypatch.setattr(namespaces, "_release", lambda: (6, 8))
+    namespaces.cap_processes(301)
+    assert not written
