@@ -72,7 +72,7 @@ def test_kernelbench_loads_compares_and_lets_pass_a_first_kernel(export, tmp_pat
 
 def asked(spec: str, kernel: str, folder: Path) -> Stock:
     """What the benchmark's own harness says, as `suite` asks it."""
-    child = Child(Lane(), ["stock", spec], {"TRITON_INTERPRET": "1"})
+    child = Child(Lane(), ["stock", spec], {})
     order = {"kernel": kernel, "folder": str(folder), "device": "cpu", "expected_us": None}
     return stock_of(json.loads(child.order(order, 200.0, Halt()).out.splitlines()[-1]))
 

@@ -70,7 +70,7 @@ class Worker:
             self._asker.close()
             self._asker = None
         if self._asker is None and has_harness(one):
-            more = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""} if self.device == "cpu" else {}
+            more = {"CUDA_VISIBLE_DEVICES": ""} if self.device == "cpu" else {}
             self._asker = Child(self._lane, words, more)
 
     def _words(self, one: Chosen) -> tuple[str, ...]:

@@ -181,9 +181,9 @@ def launch(
     traits = traits or traits_of(module)
     machine = Machine(module, memory, grid, deadline, observer, reverse, skips_floats)
     arguments = bind(module.entry, args)
-    shared = _buffers(module.entry, args, traits.loaded) & _buffers(module.entry, args, traits.stored)
+    shared = buffers_of(module.entry, args, traits.loaded) & buffers_of(module.entry, args, traits.stored)
     for number, buffer in enumerate(memory.buffers):
-        buffer.begin_launch(number in shared)
+        buffer.begin_launch(number in shared and memory.strict)
     total = math.prod(grid)
     ids = torch.arange(total) if programs is None else programs
     executed = 0
@@ -205,7 +205,7 @@ def _chunks(ids: torch.Tensor, traits: Traits, seed: int, reverse: bool, largest
     return [chunks[n] for n in order.tolist()]
 
 
-def _buffers(entry: Function, args: Sequence[Arg], positions: frozenset[int]) -> set[int]:
+def buffers_of(entry: Function, args: Sequence[Arg], positions: frozenset[int]) -> set[int]:
     """Numbers of the buffers behind some parameters of the IR function."""
     owners = _owners(entry, args)
     return {arg.buffer for n in positions if not isinstance(arg := args[owners[n]], Scalar)}

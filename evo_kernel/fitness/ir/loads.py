@@ -64,6 +64,8 @@ def load(
         machine.observer.access(operation, pointer, mask, frame.programs, type_.item_bytes, type_.shape or ())
     if known is False:
         return other if other is not None else nothing(type_)
+    if other is None and not machine.memory.strict:
+        other = nothing(type_)
     item, rank = type_.item_bytes, type_.rank + 1
     access = machine.memory.access(pointer.sum, item, rank, PADDING // 2 if mask is not None else 0)
     if access is None or access.buffer.track_reads:
@@ -71,7 +73,7 @@ def load(
         if machine.skips_floats and type_.is_float:
             return nothing(type_)
     else:
-        if mask is not None:
+        if mask is not None and machine.memory.strict:
             _check_active(machine, frame, access, mask, pointer, item)
         if machine.skips_floats and type_.is_float:
             return nothing(type_)
@@ -197,6 +199,9 @@ def _note_reads(machine: Machine, buffer: Buffer, places: torch.Tensor, programs
     where = _unit_places(places, item, buffer.unit(item))
     before = reader[where]
     others = (before != 0) & (before != me)
+    if bool(others.any()):  # readers that have met in atomic operations take turns: the last one stands for both
+        them = torch.where(before > 0, machine.synchronised[(before.long() - 1).clamp(min=0)], False)
+        others = others & ~(them & machine.synchronised[me.long() - 1])
     reader[where] = torch.where(others, MANY, me)
     after = reader[where]  # several programs of this chunk: one of them stands there
     lost = (after != me) & (after != MANY)
@@ -206,6 +211,8 @@ def _note_reads(machine: Machine, buffer: Buffer, places: torch.Tensor, programs
 
 def _race(machine: Machine, theirs: torch.Tensor, mine: torch.Tensor, where: torch.Tensor, what: str, did: str) -> None:
     """Raises Fault, unless all programs concerned have met in atomic operations."""
+    if not machine.memory.strict:
+        return
     a, b = theirs[where].long() - 1, mine[where].long() - 1
     met = torch.where(a >= 0, machine.synchronised[a.clamp(min=0)], False) & machine.synchronised[b]
     if bool(met.all()):
@@ -662,7 +669,7 @@ class Descriptor(Lanes):
 def _make_descriptor(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     type_ = operation.results[0].type
     rank = _block(type_).rank
-    zeros = "nan" not in operation.attributes.get("padding", operation.attributes.get("paddingOption", ""))
+    zeros = operation.integer("padding", 1) != 2  # tt::PaddingOption: 1 is PAD_ZERO, 2 PAD_NAN
     return [Descriptor(type_, operands[0], operands[1 : 1 + rank], operands[1 + rank : 1 + 2 * rank], zeros=zeros)]
 
 
