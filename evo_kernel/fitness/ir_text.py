@@ -17,7 +17,9 @@ POINTER_DIVISIBILITY = 16
 _STRING = r'"(?:[^"\\\n]|\\[\s\S]?)*(?:"|(?=\n)|\Z)'  # what does not end ends with its line: no text takes long to read
 _MARKS = re.compile(rf"{_STRING}|//[^\n]*|(?<![\w.$%@#!^-])loc\(|[()]")
 _NO_ALIAS = re.compile(r"^#loc\d* =\n", re.MULTILINE)
-_PREDECESSORS = re.compile(r"^(\s*\^bb\d+.*:)  // (?:no predecessors|pred: \^bb\d+|\d+ preds: [\^\w, ]+)$", re.MULTILINE)
+_PREDECESSORS = re.compile(
+    r"^(\s*\^bb\d+.*:)  // (?:no predecessors|pred: \^bb\d+|\d+ preds: [\^\w, ]+)$", re.MULTILINE
+)
 """What the printer writes behind the label of a block."""
 _SYMBOLS = re.compile(rf"{_STRING}|//[^\n]*|@(?:[A-Za-z_][\w$.]*|{_STRING})")
 _TOKENS = re.compile(

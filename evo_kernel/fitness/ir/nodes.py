@@ -43,7 +43,7 @@ def modules_of(plan: Plan, texts: Sequence[str]) -> list[Module]:
 def memory_of(plan: Plan, contents: Mapping[int, torch.Tensor]) -> Memory:
     """Buffers of a plan: those in `contents` (uint8, by number) as given, the others poison that nobody wrote.
 
-    Inputs without content count as written.
+    Inputs without content are zeros.
     """
     if sum(buffer.bytes for buffer in plan.buffers) > _FREE_MEMORY:
         raise CannotExecute("the plan needs more memory than there is without a GPU")
@@ -52,6 +52,8 @@ def memory_of(plan: Plan, contents: Mapping[int, torch.Tensor]) -> Memory:
         memory.add(buffer.bytes, defined=buffer.kind == "input")
         if number in contents:
             memory.buffers[number].data.copy_(contents[number])
+        elif buffer.kind == "input":
+            memory.buffers[number].data.zero_()
     return memory
 
 
