@@ -187,7 +187,7 @@ def launch(
     total = math.prod(grid)
     ids = torch.arange(total) if programs is None else programs
     executed = 0
-    for chunk in _chunks(ids, traits, seed, reverse, 1 if skips_floats else traits.largest):
+    for chunk in _chunks(ids, traits, seed, reverse, skips_floats):
         try:
             machine.call(module.entry, arguments, chunk)
         except Fault as fault:
@@ -196,8 +196,13 @@ def launch(
     return Launched(total, executed, None, time.monotonic() - began, tuple(machine.conflicts[:64]))
 
 
-def _chunks(ids: torch.Tensor, traits: Traits, seed: int, reverse: bool, largest: int) -> Iterable[torch.Tensor]:
-    size = 1 if traits.waits else max(1, min(MAX_CHUNK, CHUNK_ELEMENTS // max(1, largest)))
+def chunk_size(traits: Traits) -> int:
+    """Programs that run at once."""
+    return 1 if traits.waits else max(1, min(MAX_CHUNK, CHUNK_ELEMENTS // max(1, traits.largest)))
+
+
+def _chunks(ids: torch.Tensor, traits: Traits, seed: int, reverse: bool, skips_floats: bool) -> Iterable[torch.Tensor]:
+    size = MAX_CHUNK if skips_floats and not traits.waits else chunk_size(traits)
     chunks = list(torch.split(ids, size))
     if traits.in_order or traits.waits:
         return chunks[::-1] if reverse else chunks

@@ -9,7 +9,7 @@ import torch
 
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
 from evo_kernel.fitness.ir.lanes import Lanes, Sum, Term, nothing
-from evo_kernel.fitness.ir.memory import MANY, PADDING, Access, Buffer, Fault, scattered, typed
+from evo_kernel.fitness.ir.memory import MANY, PADDING, Access, Buffer, Fault, scattered, typed, unit_places
 from evo_kernel.fitness.ir.parse import Operation
 from evo_kernel.fitness.ir.types import IRError, Type
 
@@ -179,12 +179,7 @@ def _units(buffer: Buffer, name: str, places: torch.Tensor, item: int) -> torch.
     else:
         shadow = buffer.shadow(name, item)
         unit = buffer.unit(item)
-    return shadow[_unit_places(places, item, unit)]
-
-
-def _unit_places(places: torch.Tensor, item: int, unit: int) -> torch.Tensor:
-    times = item // unit
-    return (places * times).unsqueeze(-1) + torch.arange(times)
+    return shadow[unit_places(places, item, unit)]
 
 
 def _note_reads(machine: Machine, buffer: Buffer, places: torch.Tensor, programs: torch.Tensor, item: int) -> None:
@@ -196,7 +191,7 @@ def _note_reads(machine: Machine, buffer: Buffer, places: torch.Tensor, programs
         if bool(foreign.any()):
             _race(machine, writer, me.expand(writer.shape), foreign, "reads what", "stored")
     reader = buffer.shadow("reader", item)
-    where = _unit_places(places, item, buffer.unit(item))
+    where = unit_places(places, item, buffer.unit(item))
     before = reader[where]
     others = (before != 0) & (before != me)
     if bool(others.any()):  # readers that have met in atomic operations take turns: the last one stands for both
@@ -263,28 +258,20 @@ def store(
 def _by_program(
     access: Access, mask: Lanes | None, value: Lanes, frame: Frame, type_: Type, skipped: bool
 ) -> list[_Window] | None:
-    """A window for each program, where addresses and mask are regular but for where a program begins."""
-    count = frame.programs.numel()
-    if any(term.support != (0,) for term in access.indices) or (mask is not None and mask.undefined is not None):
+    """Windows of programs side by side, where addresses and mask are regular but for where a program begins."""
+    if mask is not None and mask.undefined is not None:
         return None
-    starts = access.offset + sum(
-        (term.data.reshape(-1) for term in access.indices), torch.zeros(count, dtype=torch.int64)
-    )
-    inner = []
-    for axis, size, step in access.progressions:
-        if axis == 0:
-            starts = starts + torch.arange(size) * step
-        else:
-            inner.append((axis, size, step))
+    parts = access.by_program(frame.programs.numel())
+    if parts is None:
+        return None
     windows = []
-    for row, start in enumerate(starts.tolist()):
-        index = torch.tensor([row])
-        one = Frame(frame.programs[row : row + 1])
-        part = Access(access.buffer, start, tuple(inner), (), access.rank)
+    for first, last, part in parts:
+        index = torch.arange(first, last)
+        some = Frame(frame.programs[first:last])
         cut = None if mask is None else mask.rows(index)
         if cut is not None and cut.boolean() is False:
             continue
-        window = _window(part, cut, value if value.programs == 1 else value.rows(index), one, type_, skipped)
+        window = _window(part, cut, value if value.programs == 1 else value.rows(index), some, type_, skipped)
         if window is None:
             return None
         windows.append(window)
@@ -428,7 +415,7 @@ def _store_scattered(machine: Machine, frame: Frame, pointer: Lanes, value: Lane
 def _claim(machine: Machine, buffer: Buffer, places: torch.Tensor, programs: torch.Tensor, item: int) -> None:
     """Note who stores what was skipped."""
     me = (programs + 1).int().unsqueeze(-1)
-    writer, where = buffer.shadow("writer", item), _unit_places(places, item, buffer.unit(item))
+    writer, where = buffer.shadow("writer", item), unit_places(places, item, buffer.unit(item))
     foreign = (writer[where] != 0) & (writer[where] != me)
     writer[where] = me.expand(where.shape)
     foreign |= writer[where] != me
@@ -458,7 +445,7 @@ def _put(
         if bool(foreign.any()):
             _race(machine, shadow, me.expand(shadow.shape), foreign, "stores to what", did)
     memory[places] = new
-    where = _unit_places(places, item, buffer.unit(item))
+    where = unit_places(places, item, buffer.unit(item))
     writer = buffer.shadow("writer", item)
     writer[where] = me.expand(where.shape)
     clash = memory[places] != new  # lanes that stored other values to one element
@@ -469,7 +456,7 @@ def _put(
         _begin_shadow(buffer, item)
     if buffer.defined is not None:
         good = torch.ones(places.numel(), dtype=torch.bool) if marks is None else ~marks
-        buffer.defined[_unit_places(places, item, buffer.unit(item))] = good.unsqueeze(-1)
+        buffer.defined[unit_places(places, item, buffer.unit(item))] = good.unsqueeze(-1)
 
 
 # --- atomic operations ----------------------------------------------------------------------------------------------
@@ -542,7 +529,7 @@ def _atomic(
     if machine.skips_floats and any(value.is_nothing for value in values):
         for buffer, places, _ in lanes.by_buffer(machine.memory, item):
             shadow = buffer.shadow("writer", item)
-            shadow[_unit_places(places, item, buffer.unit(item))] = MANY
+            shadow[unit_places(places, item, buffer.unit(item))] = MANY
         machine.synchronised[frame.programs] = True
         return nothing(type_)
     for buffer, places, chosen in lanes.by_buffer(machine.memory, item):
@@ -587,7 +574,7 @@ def _update(
     if bool(marks.any()) and buffer.defined is None:
         _begin_shadow(buffer, item)
     if buffer.defined is not None:
-        where = _unit_places(places, item, buffer.unit(item))
+        where = unit_places(places, item, buffer.unit(item))
         undefined = ~buffer.defined[where].all(-1)
         good = ~marks if operation.words[:1] == ("exch",) else ~(marks | undefined)
         buffer.defined[where] = good.unsqueeze(-1)

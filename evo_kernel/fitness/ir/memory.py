@@ -67,9 +67,9 @@ class Buffer:
         self.defined = None
 
     def unit(self, item: int) -> int:
-        """Bytes of one shadow element, at most `item`; finer from now on if need be."""
+        """Bytes of one shadow element, which divides `item`; finer from now on if need be."""
         if self._unit == 0:
-            self._unit = item
+            self._unit = min(item, 8)
             if self.defined is not None:
                 self.defined = torch.zeros(self._shadow_elements(item), dtype=torch.bool)
         elif item % self._unit:
@@ -89,6 +89,10 @@ class Buffer:
             found = torch.zeros(self._shadow_elements(unit), dtype=torch.int32)
             setattr(self, name, found)
         return found
+
+    def marks(self) -> torch.Tensor:
+        """A boolean, false, for each shadow element."""
+        return torch.zeros(self._shadow_elements(self.unit(1 << 30)), dtype=torch.bool)
 
     def defined_bytes(self) -> torch.Tensor | None:
         """A boolean for each byte; None where all are defined."""
@@ -186,6 +190,31 @@ class Access:
             shape[axis] = rows.shape[position]
         return rows.reshape(*shape, *([inner] if inner > 1 else []))
 
+    def by_program(self, count: int) -> list[tuple[int, int, Access]] | None:
+        """(first program, end, access) of stretches of programs whose lanes are progressions; None where none are."""
+        if any(term.support != (0,) for term in self.indices):
+            return None
+        starts = torch.full((count,), self.offset, dtype=torch.int64)
+        for term in self.indices:
+            starts = starts + term.data.reshape(-1)
+        inner = tuple(p for p in self.progressions if p[0] != 0)
+        for _, size, step in (p for p in self.progressions if p[0] == 0):
+            starts = starts + torch.arange(size) * step
+        return [
+            (
+                first,
+                end,
+                Access(
+                    self.buffer,
+                    int(starts[first]),
+                    (*(((0, end - first, step),) if end - first > 1 else ()), *inner),
+                    (),
+                    self.rank,
+                ),
+            )
+            for first, end, step in _runs(starts)
+        ]
+
     def offsets(self) -> torch.Tensor:
         """Byte offsets of all lanes in the storage, axes as the value's."""
         made = torch.full((1,) * self.rank, self.offset, dtype=torch.int64)
@@ -194,6 +223,23 @@ class Access:
         for term in self.indices:
             made = made + term.data
         return made
+
+
+def _runs(starts: torch.Tensor) -> list[tuple[int, int, int]]:
+    """(first, end, step) of the longest stretches in which a number rises by the same step."""
+    if starts.numel() == 1:
+        return [(0, 1, 0)]
+    steps = (starts[1:] - starts[:-1]).tolist()
+    runs, first = [], 0
+    while first < len(steps) + 1:
+        last = first + 1
+        if first < len(steps) and steps[first] > 0:
+            while last < len(steps) and steps[last] == steps[first]:
+                last += 1
+            last += 1
+        runs.append((first, last, steps[first] if last - first > 1 else 0))
+        first = last
+    return runs
 
 
 def _arange(axis: int, size: int, step: int, rank: int) -> torch.Tensor:
@@ -323,3 +369,9 @@ def scattered(pointer: Lanes, mask: torch.Tensor | None, programs: torch.Tensor,
         return Scattered(addresses.reshape(-1), ids.reshape(-1), None)
     active = mask.expand(tuple(shape)).reshape(-1)
     return Scattered(addresses.reshape(-1)[active], ids.reshape(-1)[active], active)
+
+
+def unit_places(places: torch.Tensor, item: int, unit: int) -> torch.Tensor:
+    """Shadow elements (as a last axis) of items at some places of a storage."""
+    times = item // unit
+    return (places * times).unsqueeze(-1) + torch.arange(times)
