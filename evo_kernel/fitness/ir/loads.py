@@ -77,7 +77,9 @@ def load(
             _check_active(machine, frame, access, mask, pointer, item)
         if machine.skips_floats and type_.is_float:
             return nothing(type_)
-        data = access.gathered(typed(access.buffer, type_), item)
+        raw = Type("i8") if type_.element.startswith("f8") else type_  # torch gathers no 8-bit floats
+        data = access.gathered(typed(access.buffer, raw), item)
+        data = data if raw is type_ else data.contiguous().view(type_.dtype)
         undefined = _undefined_at(access, item)
     if type_.element == "i1":
         data = data != 0
