@@ -1,6 +1,6 @@
 """Launch plans made by hand, and their binaries: what the recorder and the compiler write, without either.
 
-Used by the tests of the interpreter runner, the machine-code reader and the time model.
+Used by the tests of the CPU runner, the machine-code reader and the time model.
 """
 
 from __future__ import annotations
