@@ -16,7 +16,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -155,6 +155,9 @@ class Descriptor(_Data):
 Arg = Annotated[Pointer | Scalar | Descriptor, Field(discriminator="kind")]
 
 
+_without_locations = lru_cache(maxsize=16)(without_locations)  # the plans of one source share their kernels
+
+
 class Kernel(_Data):
     """One specialisation of a kernel, as the compiler takes it: nothing of it is Python.
 
@@ -174,7 +177,7 @@ class Kernel(_Data):
     @cached_property
     def key(self) -> str:
         """Hash of all that decides the compiled code, the compiler and target apart. Lines of the source do not."""
-        code = self.code if self.language == "cuda" else without_locations(self.code)
+        code = self.code if self.language == "cuda" else _without_locations(self.code)
         return content_hash([self.name, self.language, code, self.signature, self.options])
 
     @property
