@@ -5,23 +5,23 @@ import pytest
 from evo_kernel.fitness.model import modeled_time
 from evo_kernel.fitness.plan import Fill
 from evo_kernel.fitness.targets import H200
-from tests.fitness.handmade import SOFTMAX, compiled_plan, matmul_plan, softmax_plan, traffic_of
+from tests.fitness.handmade import SOFTMAX, compiled_plan, counted_traffic, matmul_plan, softmax_plan
 
 
 def us(plan):
-    return modeled_time(compiled_plan(plan), traffic_of(plan), H200).total_us
+    return modeled_time(compiled_plan(plan), counted_traffic(plan), H200).total_us
 
 
 @pytest.fixture(scope="module")
 def softmax():
     plan = softmax_plan(4096, 4096, num_warps=8)
-    return compiled_plan(plan), traffic_of(plan)
+    return compiled_plan(plan), counted_traffic(plan)
 
 
 @pytest.fixture(scope="module")
 def matmul():
     plan = matmul_plan(4096, 4096, 4096, (128, 128, 64), num_warps=8, group=8)
-    return compiled_plan(plan), traffic_of(plan)
+    return compiled_plan(plan), counted_traffic(plan)
 
 
 def test_a_row_softmax_is_near_its_measured_time(softmax):

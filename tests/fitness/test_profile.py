@@ -14,7 +14,7 @@ from evo_kernel.fitness.compiling.compiler import Compiler
 from evo_kernel.fitness.plan import CompiledPlan
 from evo_kernel.fitness.profile import CaseProfile, LaunchCost, alone, costs_of, profile
 from evo_kernel.fitness.targets import H200
-from tests.fitness.handmade import matmul_plan, traffic_of
+from tests.fitness.handmade import counted_traffic, matmul_plan
 from tests.fitness.test_counters import RAW
 
 CEILINGS = Ceilings.of_target(H200)
@@ -53,7 +53,7 @@ def test_each_launch_has_its_share_and_its_rates(twice):
 
 def test_a_measured_launch_has_counted_bytes_and_hardware_counters(twice):
     one = alone(twice, 0)
-    (cost,) = costs_of(one, [40.0], traffic_of(one.plan), [RAW], H200)
+    (cost,) = costs_of(one, [40.0], counted_traffic(one.plan), [RAW], H200)
     assert sum(cost.flops.values()) == pytest.approx(2 * 512**3)
     assert 3 * 512 * 512 <= cost.bytes / 2 <= 4.5 * 512 * 512  # fp16 inputs once each, and the output
     (found,) = profile(one, [cost], H200, CEILINGS)

@@ -164,9 +164,7 @@ class _Work:
             contents, modules = self._contents(""), self._modules()
             traffic = self._counted(modules, contents, True)
             if self._seconds(modules, traffic) <= whole_s or any(isinstance(node, Aten) for node in self._plan.nodes):
-                memory = self._executed(modules, contents, reverse=False)
-                header: dict[str, Any] = {"whole": True}
-                header["outputs"] = [self._output(memory, view) for view in self._plan.outputs]
+                memory, header = self._whole(modules, contents)
             else:
                 memory, header = self._part(modules, contents, seed)
             changed = changed_input(self._plan, memory, contents)
@@ -174,20 +172,28 @@ class _Work:
         except _Refused as fault:
             return self._answer({"fault": {"status": fault.status, "reason": str(fault)}})
 
+    def _whole(self, modules: Sequence[Module], contents: dict[int, torch.Tensor]) -> tuple[Memory, dict[str, Any]]:
+        memory = self._executed(modules, contents, reverse=False)
+        return memory, {"whole": True, "outputs": [self._output(memory, view) for view in self._plan.outputs]}
+
     def _part(
         self, modules: Sequence[Module], contents: dict[int, torch.Tensor], seed: int
     ) -> tuple[Memory, dict[str, Any]]:
         if any(traits_of(module).in_order for module in modules):
-            memory = self._executed(modules, contents, reverse=False)  # programs take their work by turns: all or none
-            return memory, {"whole": True, "outputs": [self._output(memory, view) for view in self._plan.outputs]}
+            return self._whole(modules, contents)  # programs take their work by turns: all or none
         memory = self._memory(contents)
         part = partial.Part(self._plan, modules, memory, self._deadline, torch.Generator().manual_seed(seed), ELEMENTS)
-        self._ended(memory, modules, part.survey)
+        try:
+            self._ended(memory, modules, part.survey)
+        except partial.DependsOnData:
+            if len(self._plan.launches) > 1:
+                return self._whole(modules, contents)
+            part.choose_blindly()
         memory = self._memory(contents)
         self._ended(memory, modules, part.run(memory))
         outputs, unwritten = [], []
         for number, view in enumerate(self._plan.outputs):
-            written = part.written(number)
+            written = part.written(memory, number)
             marks = undefined_of(memory.buffers[view.buffer], view)
             data = _raw(memory, view)
             if marks is not None:

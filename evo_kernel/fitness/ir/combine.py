@@ -208,6 +208,30 @@ def tf32(data: torch.Tensor) -> torch.Tensor:
     return torch.where(data.isfinite(), bits.view(torch.float32), data)
 
 
+def _bf16(data: torch.Tensor) -> torch.Tensor:
+    return data.bfloat16().float()
+
+
+_PARTS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], int]] = {
+    "tf32": (tf32, 1), "tf32x3": (tf32, 2), "bf16x3": (_bf16, 2), "bf16x6": (_bf16, 3),
+}  # fmt: skip
+"""Of float32 operands: how a part is rounded, and how many parts stand for an operand."""
+
+
+def _split_product(
+    a: torch.Tensor, b: torch.Tensor, rounded: Callable[[torch.Tensor], torch.Tensor], count: int
+) -> torch.Tensor:
+    """A product of operands in parts: the terms of which the parts' numbers add up to less than `count`."""
+    left, right = [], []
+    for data, parts in ((a, left), (b, right)):
+        rest = data
+        for _ in range(count):
+            parts.append(rounded(rest))
+            rest = rest - parts[-1]
+    terms = [torch.matmul(x, y) for i, x in enumerate(left) for j, y in enumerate(right) if i + j < count]
+    return sum(reversed(terms[:-1]), terms[-1])
+
+
 @handles("tt.dot")
 def _dot(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     a, b, c = operands
@@ -220,10 +244,9 @@ def _dot(machine: Machine, frame: Frame, operation: Operation, operands: Sequenc
     elif type_.element == "f64":
         data = torch.matmul(left, right) + c.data
     elif type_.element in ("f32", "f16", "bf16"):
-        left, right = left.float(), right.float()
-        if precision == "tf32" and a.type.element == "f32":
-            left, right = tf32(left), tf32(right)
-        data = (torch.matmul(left, right) + c.data.float()).to(type_.dtype)
+        parts = _PARTS.get(precision) if a.type.element == "f32" else None
+        product = _split_product(left, right, *parts) if parts else torch.matmul(left.float(), right.float())
+        data = (product + c.data.float()).to(type_.dtype)
     else:
         raise Unsupported(f"tt.dot into {type_.element}")
     undefined = c.undefined

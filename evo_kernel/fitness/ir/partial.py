@@ -220,6 +220,10 @@ class Seeker:
                 self.found[owners[self._wanted[number][units].any(-1)]] = True
 
 
+class DependsOnData(Exception):
+    """Where a launch goes depends on its floating-point data: it cannot be surveyed without."""
+
+
 class Part:
     """A look at a part of a plan: a survey of all launches without floating-point data, then some programs with it."""
 
@@ -240,6 +244,8 @@ class Part:
     def survey(self, number: int, module: Module, node: Launch) -> Launched:
         """Every launch, for `run_nodes`; after the last one programs are chosen."""
         found = self._skipping(module, node, self._memory, None, None)
+        if found.finding is not None and found.finding.kind == "undefined":
+            raise DependsOnData
         self._conflicts += found.conflicts
         for buffer, marks in self._touched().items():
             self._stored[buffer] = self._stored[buffer] | marks if buffer in self._stored else marks
@@ -247,6 +253,14 @@ class Part:
             self.unwritten = [self._unwritten(view) for view in self._plan.outputs]
             self._chosen = self._choose()
         return found
+
+    def choose_blindly(self) -> None:
+        """For one launch that cannot be surveyed: random programs, of which whatever they write is looked at."""
+        (node,) = self._launches
+        total = math.prod(node.grid)
+        drawn = torch.randint(total, (self._elements,), generator=self._generator)
+        self._chosen = [torch.unique(torch.cat([drawn, torch.tensor([total - 1])]))]
+        self._wanted_elements = []
 
     def _touched(self) -> dict[int, torch.Tensor]:
         """Shadow elements that the launch stored to, by buffer."""
@@ -276,9 +290,15 @@ class Part:
 
         return launched
 
-    def written(self, output: int) -> torch.Tensor:
+    def written(self, memory: Memory, output: int) -> torch.Tensor:
         """Numbers (in row-major order) of the elements of an output that the chosen programs had to write."""
-        return self._wanted_elements[output]
+        if self._wanted_elements:
+            return self._wanted_elements[output]
+        view = self._plan.outputs[output]
+        buffer = memory.buffers[view.buffer]
+        if buffer.writer is None or not view.elements:
+            return torch.zeros(0, dtype=torch.int64)
+        return elements_of(buffer.writer != 0, buffer, view).reshape(-1).nonzero().squeeze(1)
 
     def _skipping(
         self, module: Module, node: Launch, memory: Memory, observer: Seeker | None, programs: torch.Tensor | None

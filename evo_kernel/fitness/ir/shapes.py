@@ -208,4 +208,6 @@ def _nothing(machine: Machine, frame: Frame, operation: Operation, operands: Seq
     """
     if operation.name == "tt.assert" and not bool(operands[0].data.all()):
         raise Fault("assertion", "fails a device_assert")
+    if operation.name == "llvm.intr.assume" and operands[0].boolean() is not True and not bool(operands[0].data.all()):
+        raise Fault("undefined", "assumes what is not so, which the compiler relies on")
     return []
