@@ -24,32 +24,44 @@ class Recorded:
     name: str
     source: Source  # with the chosen knobs written in
     plans: Mapping[str, CompiledPlan]  # by case
+    judged: frozenset[str]  # cases whose plans were
     same_versions: bool  # whether the plans could be compared with the judged ones
 
 
-def record(chosen: Sequence[Chosen], device: str) -> tuple[Task, list[Recorded]]:
-    """Record candidates of one population again. Raises UserError where plans are not the judged ones."""
+def record(chosen: Sequence[Chosen], device: str, unconfirmed: bool) -> tuple[Task, list[Recorded]]:
+    """Record candidates of one population again. Raises UserError where plans are not the judged ones.
+
+    `unconfirmed`: also what another version of the compiler makes, which cannot be compared.
+    """
     if not chosen[0].task:
         raise UserError(f"{chosen[0].population} does not say what its task is: export from a file that `run` made")
     task = load(chosen[0].task)
     with open_judge(task, device=device, settings=JudgeSettings(tune_plans=0)) as judge:
-        found = [_recorded(one, task, judge.environment, judge.plans) for one in chosen]
+        found = [_recorded(one, task, judge.environment, judge.plans, unconfirmed) for one in chosen]
     return task, found
 
 
-def _recorded(one: Chosen, task: Task, environment: Environment, plans_of: Any) -> Recorded:
+def _recorded(one: Chosen, task: Task, environment: Environment, plans_of: Any, unconfirmed: bool) -> Recorded:
     source = apply_knobs(one.view.proposal.source, one.evaluation.knobs)
     plans = plans_of(source, (), list(CaseKind))
     for case, plan in plans.items():
         if not isinstance(plan, CompiledPlan):
             raise UserError(f"candidate {one.view.candidate} cannot be recorded on {case} now: {plan.reason}")
     judged, same_versions = _judged_plans(one), environment.triton == one.evaluation.environment.triton
+    if not same_versions and not unconfirmed:
+        raise UserError(
+            f"candidate {one.view.candidate} was judged as Triton {one.evaluation.environment.triton} compiles it, and "
+            f"this is Triton {environment.triton}, whose code nobody judged: export with that version, judge it again "
+            "(`evo-kernel resume`), or give --unconfirmed"
+        )
     differ = [case for case, plan in plans.items() if plan.hash not in judged.get(case, {plan.hash})]
     if same_versions and differ:
         raise UserError(f"what is recorded now is not what was judged (cases {', '.join(differ)}): nothing is exported")
     if missing := [case.name for case in task.cases_of(CaseKind.SEARCH) if case.name not in judged]:
         raise UserError(f"no plan of {', '.join(missing)} was judged: the task file has changed; nothing is exported")
-    return Recorded(one, f"candidate_{one.view.candidate}", source, plans, same_versions)
+    return Recorded(
+        one, f"candidate_{one.view.candidate}", source, plans, frozenset(judged.keys() & plans.keys()), same_versions
+    )
 
 
 def _judged_plans(one: Chosen) -> dict[str, set[str]]:
