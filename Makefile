@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench bench-agents test-gpu clean
+.PHONY: help demo test lint bench fuzz bench-agents test-gpu clean
 
 help: ## What can be made here
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -27,6 +27,11 @@ lint: $(READY) ## ruff, pyright and the import contracts
 
 bench: $(READY) ## Print the tables behind the figures in docs/benchmarks.md
 	$(BIN)/python -m benchmarks.all
+
+# New programs, then what an H200 computed for stored ones. EXAMPLES: how many; more modes: python -m benchmarks.fuzz --help
+fuzz: $(READY) ## Hold the executor of Triton IR against compiled kernels, with generated programs (a GPU is used if there is one)
+	$(BIN)/python -m benchmarks.fuzz live --examples $(or $(EXAMPLES),300)
+	$(BIN)/python -m benchmarks.fuzz compare
 
 # With no MODEL: the policies that need none. ARGS: more options of `python -m benchmarks.agents`.
 bench-agents: $(READY) ## Are the agents any good? BASE_URL=... MODEL=... N=300; without MODEL the policies that need none

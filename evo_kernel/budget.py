@@ -11,6 +11,7 @@ reserve any. What an attempt's calls were booked at is not booked again when the
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -81,9 +82,11 @@ class Ledger:
         *,
         by_call: bool = False,
         ends_with_money: bool = True,
+        began: float | None = None,
     ) -> None:
+        """`began`: since when the session's time counts, on `clock`; now, if left out."""
         self._budget, self._before, self._now = budget, before or Spent(), Spent()
-        self._clock, self._began = clock, clock()
+        self.clock, self._began = clock, clock() if began is None else began
         self._open = self._settled = 0
         self._closed = False
         self._by_call, self._ends_with_money = by_call, ends_with_money
@@ -185,6 +188,12 @@ class Ledger:
         with self._changed:
             return self._total()
 
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left of the limit in hours; infinite where there is none."""
+        limit = self._budget.hours
+        return math.inf if limit is None else max(0.0, 3600 * (limit - self.spent().hours))
+
     def left(self) -> dict[str, float]:
         """What is left of every limit that is set."""
         spent = self.spent()
@@ -192,7 +201,7 @@ class Ledger:
         return {name: limit - getattr(spent, name) for name, limit in limits.items() if limit is not None}
 
     def _total(self) -> Spent:
-        return self._before + self._now + Spent(hours=(self._clock() - self._began) / 3600)
+        return self._before + self._now + Spent(hours=(self.clock() - self._began) / 3600)
 
     def _reached(self) -> str:
         if self._closed:

@@ -95,6 +95,11 @@ class JudgeConfig(_Section):
     tune_within: Annotated[float, Field(ge=1)] = Field(
         default=1.5, description="tune only what is within this factor of the best time"
     )
+    assembler: str = Field(
+        default="bundled",
+        description="ptxas: Triton's own, `package` (of `nvidia-cuda-nvcc`), or a path; its version belongs to the "
+        "environment of a score",
+    )
     unconfined: bool = Field(default=False, description="go on where candidate code cannot be confined at all")
     prefilter: Literal["auto", "on", "off"] = Field(
         default="auto",

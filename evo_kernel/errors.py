@@ -8,6 +8,7 @@
     │   ├── PopulationError        a population file that cannot be opened, or does not fit the request
     │   │   └── PopulationLocked   another live process holds the file: names its pid and host
     │   └── PlanError              a plan file that does not validate
+    ├── CutShort                   an evaluation that had no verdict when its time was up: made again later
     ├── OperatorFailed             the agent's failure: recorded with what it cost, then the search goes on
     └── InfraError           (3)   the machine's failure: retried, never scored
 
@@ -63,6 +64,10 @@ class PopulationLocked(PopulationError):
 
 class PlanError(UserError):
     """A launch plan that does not validate. Plans come from untrusted processes and files."""
+
+
+class CutShort(EvoKernelError):
+    """An evaluation had no verdict when its time was up. Nobody's failure: it is made again by a later session."""
 
 
 class OperatorFailed(EvoKernelError):

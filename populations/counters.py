@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from evo_kernel.types import Call, Evaluation, Proposal, Purpose
 from populations.encoding import loads
 
+NO_PROPOSAL = "no proposal"
+"""The kind of event that counts a stretch of attempts that left nothing: how many, and how often what was said."""
+
 
 @dataclass(frozen=True)
 class Counters:
@@ -81,6 +84,9 @@ def read_tally(connection: sqlite3.Connection) -> Tally:
 
     tally.attempts = number("SELECT COUNT(*) FROM attempts WHERE parent IS NOT NULL")
     tally.failures = number("SELECT COUNT(*) FROM failures")
+    for (data,) in connection.execute("SELECT data FROM events WHERE kind = ?", (NO_PROPOSAL,)):
+        count = loads(data)["count"]
+        tally.attempts, tally.failures = tally.attempts + count, tally.failures + count
     for table in ("candidates", "failures"):
         tally.charge(Purpose.PROBE, number(f"SELECT SUM(probes) FROM {table}"))
     for charged, times in connection.execute("SELECT charged, COUNT(*) FROM evaluations GROUP BY charged"):

@@ -59,6 +59,7 @@ class Diary:
         text = zlib.compress(dumps(data).encode(), 6)
         with self._store.lock:
             with self._store.write() as connection:
+                self._store.release(attempt)
                 sql = "SELECT IFNULL(MAX(position) + 1, 0), IFNULL(MAX(calls), 0) FROM turns WHERE attempt = ?"
                 position, before = connection.execute(sql, (attempt,)).fetchone()
                 so_far = before + len(calls)
@@ -89,6 +90,7 @@ class Diary:
     def remember(self, attempt: int, kind: str, data: Mapping[str, Any]) -> None:
         """One memory of a kind an attempt; a second one is passed over (an attempt that ended twice, after a kill)."""
         with self._store.write() as connection:
+            self._store.release(attempt)
             connection.execute(
                 "INSERT OR IGNORE INTO memories (attempt, kind, data, at) VALUES (?, ?, ?, ?)",
                 (attempt, kind, dumps(data), time.time()),
@@ -110,6 +112,7 @@ class Diary:
         refutes: int | None = None,
     ) -> int:
         with self._store.write() as connection:
+            self._store.release(attempt)
             cursor = connection.execute(
                 "INSERT INTO notes (attempt, author, text, at, evidence, refutes) VALUES (?, ?, ?, ?, ?, ?)",
                 (attempt, author, text, time.time(), dumps(list(evidence)), refutes),

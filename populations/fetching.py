@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from evo_kernel.types import (
@@ -55,9 +55,12 @@ def fetch_strategy(connection: sqlite3.Connection, rowid: int) -> Strategy:
 
 
 def fetch_environment(connection: sqlite3.Connection, rowid: int) -> Environment:
-    sql = "SELECT kind, device, driver, torch, triton, fp_fusion, judge, confinement FROM environments WHERE id = ?"
-    kind, device, driver, torch, triton, fp_fusion, judge, confinement = connection.execute(sql, (rowid,)).fetchone()
-    return Environment(kind, device, driver, torch, triton, bool(fp_fusion), judge, confinement)
+    cursor = connection.execute("SELECT * FROM environments WHERE id = ?", (rowid,))
+    row = dict(zip((name for name, *_ in cursor.description), cursor.fetchone(), strict=True))
+    # An old file that is only read lacks some.
+    told: dict[str, Any] = {field.name: row[field.name] for field in fields(Environment) if field.name in row}
+    told["fp_fusion"] = bool(told["fp_fusion"])
+    return Environment(**told)
 
 
 def fetch_ceilings(connection: sqlite3.Connection, environment_key: str) -> dict[str, float]:

@@ -8,12 +8,15 @@ from dataclasses import asdict
 from typing import Any, Self
 
 from evo_kernel.types import Environment, PipelineState, PlanVerdict, TaskCard
-from populations.encoding import dumps
+from populations.encoding import dumps, loads
 from populations.fetching import BASELINE_FAULT, fetch_ceilings, fetch_verdicts
 from populations.findings import fetch_findings, write_findings
 from populations.sessions import begin_session
 from populations.settings import PopulationSettings
 from populations.store import Store
+
+CONFIRMATION = "confirmation"
+"""The kind of event that tells whether one is due."""
 
 
 class OpenPopulation:
@@ -56,9 +59,28 @@ class OpenPopulation:
                 (self._run, kind, dumps(dict(data)), time.time()),
             )
 
+    def note_confirmation(self, due: bool) -> None:
+        """A confirmation is due from now on; or it was made."""
+        self.event(CONFIRMATION, {"due": due})
+
+    def confirmation_due(self) -> bool:
+        """Whether a session ended before it could confirm what it had found."""
+        latest = self._store.row("SELECT data FROM events WHERE kind = ? ORDER BY id DESC LIMIT 1", (CONFIRMATION,))
+        return bool(latest and loads(latest[0])["due"])
+
+    def confirmation_s(self) -> float | None:
+        """What a confirmation took at most in this environment; None where there was none."""
+        sql = (
+            "SELECT MAX(e.wall_s) FROM evaluations e JOIN environments n ON n.id = e.environment"
+            " WHERE e.purpose = 'confirm' AND n.key = ?"
+        )
+        found = self._store.row(sql, (self.environment.key,))
+        return found[0] if found else None
+
     def note(self, text: str, author: str, attempt: int | None = None) -> None:
         """What an agent wants later agents to know."""
         with self._store.write() as connection:
+            self._store.release(attempt)
             connection.execute(
                 "INSERT INTO notes (attempt, author, text, at) VALUES (?, ?, ?, ?)",
                 (attempt, author, text, time.time()),

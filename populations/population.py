@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from evo_kernel.types import (
     TaskCard,
 )
 from populations.choosing import Chooser
-from populations.counters import Counters, Tally, read_tally, read_wall_s
+from populations.counters import NO_PROPOSAL, Counters, Tally, read_tally, read_wall_s
 from populations.crediting import OTHER, name_credits
 from populations.diary import Diary, open_attempts
 from populations.evaluations import summarise, write_evaluation, write_placements
@@ -46,13 +46,16 @@ from populations.store import Store
 from populations.tickets import Tickets
 from populations.versions import Order, VersionRow, versions
 from populations.writing import (
+    hold_attempt,
     unwritten,
-    write_attempt,
     write_calls,
     write_candidate,
     write_failure,
     write_proposal,
 )
+
+REASONS = 8
+"""Of a stretch of attempts that left nothing: so many reasons are kept, the most frequent ones."""
 
 __all__ = ["OTHER", "LineagePopulation", "open_population"]
 
@@ -117,6 +120,7 @@ class LineagePopulation(OpenPopulation):
         self._tickets = Tickets(store, self._state, self._library, task, environment)
         self._chooser = Chooser(self.path, self._state.lineage, self._board, self._library, mix)
         self._attempts = last_id(store.connection, "attempts")
+        self._said: Counter[str] = Counter()  # reasons of attempts that left nothing, since the last that did
         self._resumable = deque(open_attempts(store.connection))
         self.diary = Diary(store, self._tally)
 
@@ -130,8 +134,10 @@ class LineagePopulation(OpenPopulation):
                 if rowid is not None and self._state.lineage.source[root] == rowid[0]:
                     return self._tickets.recorded(root)
             proposal = Proposal(source=source, operator=operator)
+            attempt = self._attempts + 1
+            hold_attempt(self._store, attempt, self._run, None, 0, "plant", ())
             with self._store.write():
-                attempt = write_attempt(self._store, self._run, None, 0, "plant", ())
+                self._store.release(attempt)
                 rowid = write_candidate(self._store, len(self._state.lineage) + 1, attempt, proposal, None, 0, 0)
                 write_proposal(self._store, attempt, proposal)
             candidate = self._state.lineage.add(attempt, rowid, 0, 0, 0, 0)
@@ -151,9 +157,10 @@ class LineagePopulation(OpenPopulation):
             attempt = self._attempts + 1
             chosen = self._chooser.choose(np.random.default_rng([self.seed, attempt]))
             parent, island, shown = chosen.parent, chosen.island, chosen.inspirations
-            with self._store.write() as connection:
-                write_attempt(self._store, self._run, parent, island, chosen.selector, shown)
-                if holder is not None:
+            hold_attempt(self._store, attempt, self._run, parent, island, chosen.selector, shown)
+            if holder is not None:
+                with self._store.write() as connection:
+                    self._store.release(attempt)
                     hand_out(connection, attempt, holder, expires_at)
             self._attempts = attempt
             self._tally.attempts += 1
@@ -177,7 +184,9 @@ class LineagePopulation(OpenPopulation):
                     raise ValueError(f"proposal names candidate {candidate} as a parent, but there is none of this id")
             parent = next((candidate for role, candidate in parents if role == "parent"), parents[0][1])
             generation = lineage.generation[parent] + 1
+            self._tell_no_proposals()
             with self._store.write():
+                self._store.release(brief.attempt)
                 strategy = self._store.intern_strategy(proposal.strategy)
                 source = write_candidate(
                     self._store, len(lineage) + 1, brief.attempt, proposal, parent, brief.island, generation
@@ -222,16 +231,46 @@ class LineagePopulation(OpenPopulation):
         self, brief: Brief, operator: str, reason: str, proposal: Proposal | None = None, exhausted: bool = False
     ) -> None:
         with self._store.lock:
+            self._tally.failures += 1
             if exhausted:
                 self._chooser.exhaust(brief.parent.candidate)
+            if _left_nothing(proposal) and self._store.let_go(brief.attempt):
+                self._said[reason] += 1
+                return
+            self._tell_no_proposals()
             with self._store.write() as connection:
+                self._store.release(brief.attempt)
                 write_failure(self._store, brief.attempt, operator, reason, brief.parent.candidate, proposal)
                 calls = unwritten(connection, brief.attempt, proposal.calls) if proposal else []
                 if proposal:
                     write_proposal(self._store, brief.attempt, proposal)
-            self._tally.failures += 1
             if proposal:
                 self._tally.spend(proposal, calls)
+
+    def close(self) -> None:
+        with self._store.lock:
+            self._tell_no_proposals()
+            with self._store.write():
+                self._store.release_all()  # cut off
+        super().close()
+
+    def _tell_no_proposals(self) -> None:
+        """One event for a stretch of attempts that left nothing."""
+        if self._said:
+            self.event(NO_PROPOSAL, {"count": self._said.total(), "reasons": dict(self._said.most_common(REASONS))})
+            self._said.clear()
+
+    def dry(self) -> bool:
+        """Whether every parent is exhausted, by itself and crossed with every elite."""
+        with self._store.lock:
+            return self._chooser.dry()
+
+    def elites(self) -> Sequence[Recorded]:
+        """The fastest candidate of every cell, fastest first."""
+        with self._store.lock:
+            times = self._board.times
+            found = sorted((times[candidate], candidate) for candidate in self._board.islands.elites())
+            return [self._tickets.recorded(candidate) for _, candidate in found]
 
     def spend(self, attempt: int, calls: Sequence[Call]) -> None:
         """Calls of an attempt that is under way, durable at once: what a killed process had spent stays counted.
@@ -242,6 +281,7 @@ class LineagePopulation(OpenPopulation):
             return
         with self._store.lock:
             with self._store.write() as connection:
+                self._store.release(attempt)
                 write_calls(connection, attempt, calls)
             self._tally.call(calls)
 
@@ -345,3 +385,8 @@ class LineagePopulation(OpenPopulation):
         if not 0 < candidate <= len(self._state.lineage):
             last = len(self._state.lineage)
             raise PopulationError(f"{self.path} has no candidate {candidate}: they are numbered 1 to {last}.")
+
+
+def _left_nothing(proposal: Proposal | None) -> bool:
+    """Whether a failed attempt decided, edited, probed and asked for nothing."""
+    return proposal is None or not (proposal.decisions or proposal.steps or proposal.calls or proposal.probes)

@@ -41,6 +41,8 @@ class Store:
         self._owner = OwnerLock(path)
         self._strategies: OrderedDict[str, int] = OrderedDict()
         self._environments: dict[str, int] = {}
+        self._held: dict[int, tuple[Any, ...]] = {}  # attempts that have left nothing yet, by id
+        self._released: dict[int, tuple[Any, ...]] = {}  # in the transaction under way
         try:
             self.connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
             self.database = Database(self.connection)
@@ -72,8 +74,30 @@ class Store:
                 self.connection.execute("ROLLBACK")
                 self._strategies.clear()  # some of them may just have been rolled back
                 self._environments.clear()
+                self._held |= self._released
+                self._released.clear()
                 raise
             self.connection.execute("COMMIT")
+            self._released.clear()
+
+    def hold(self, attempt: int, values: tuple[Any, ...]) -> None:
+        """Keep an attempt's row until something is written that names it: most that come to nothing leave nothing."""
+        self._held[attempt] = values
+
+    def release(self, attempt: int | None) -> None:
+        """Write the row, if it was held. Inside `write`."""
+        if attempt is not None and (values := self._held.pop(attempt, None)) is not None:
+            self._released[attempt] = values
+            self.connection.execute("INSERT INTO attempts VALUES (?, ?, ?, ?, ?, ?, ?)", (attempt, *values))
+
+    def release_all(self) -> None:
+        """Write every row that is held. Inside `write`."""
+        for attempt in sorted(self._held):
+            self.release(attempt)
+
+    def let_go(self, attempt: int) -> bool:
+        """Forget a row that is held; False where it was written."""
+        return self._held.pop(attempt, None) is not None
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with self.lock:

@@ -16,14 +16,11 @@ from populations.store import Store
 _CALL = attrgetter(*(field.name for field in fields(Call)))  # in the order of the columns
 
 
-def write_attempt(store: Store, run: int, parent: int | None, island: int, selector: str, chosen: Sequence[int]) -> int:
-    """Returns its id. `chosen`: the candidates that its operator is shown beside the parent."""
-    cursor = store.connection.execute(
-        "INSERT INTO attempts (run, parent, island, selector, inspirations, at) VALUES (?, ?, ?, ?, ?, ?)",
-        (run, parent, island, selector, dumps(chosen), time.time()),
-    )
-    assert cursor.lastrowid is not None
-    return cursor.lastrowid
+def hold_attempt(
+    store: Store, attempt: int, run: int, parent: int | None, island: int, selector: str, chosen: Sequence[int]
+) -> None:
+    """Its row is written by `store.release`. `chosen`: the candidates that its operator is shown beside the parent."""
+    store.hold(attempt, (run, parent, island, selector, dumps(chosen), time.time()))
 
 
 def write_candidate(

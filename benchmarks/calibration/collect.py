@@ -204,9 +204,7 @@ class Collector:
             elif self._is_new(case, plan):
                 self._plan(variant, case, plan, runner, sampler)
 
-    def _plan(
-        self, variant: Variant, case: Case, plan: CompiledPlan, runner: Runner, sampler: CpuRunner
-    ) -> None:
+    def _plan(self, variant: Variant, case: Case, plan: CompiledPlan, runner: Runner, sampler: CpuRunner) -> None:
         began = time.monotonic()
         traffic = sampler.traffic(plan, case)
         self._spend("sampling_s", began)

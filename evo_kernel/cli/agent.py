@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from pathlib import Path
@@ -105,7 +106,7 @@ def _search(config: Any, parts: Any, progress: Any, ledger: Any, attempts: int) 
     operator = external_operator(config, parts.population, parts.judge, knowledge, ledger.charge)
     engine = Engine(
         parts.population, Thinking(operator, parts.judge.stages), parts.judge, ledger,
-        EngineSettings(width=config.width, attempts=attempts), progress, apply_knobs,
+        EngineSettings(width=config.width, attempts=attempts, interrupt_s=math.inf), progress, apply_knobs,
     )  # fmt: skip
     with compose.watched(engine, parts.judge):
         return engine.run()

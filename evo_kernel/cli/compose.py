@@ -97,6 +97,7 @@ def judge_settings(config: Config) -> JudgeSettings:
         tune_within=judge.tune_within,
         seed=config.seed,
         unconfined=judge.unconfined,
+        assembler=judge.assembler,
         prefilter=judge.prefilter,
         first=config.first,
     )
@@ -169,14 +170,17 @@ def _verdicts(population: LineagePopulation, environment: Environment) -> Iterat
     yield from population.verdicts(environment.key)
 
 
-def ledger_of(config: Config, population: LineagePopulation, traffic: Traffic | None = None) -> Ledger:
-    """The run's ledger, with what earlier sessions of the population have spent."""
+def ledger_of(
+    config: Config, population: LineagePopulation, traffic: Traffic | None = None, began: float | None = None
+) -> Ledger:
+    """The run's ledger, with what earlier sessions of the population have spent. `began`: when the command did."""
     models = with_models(config, traffic)
     return Ledger(
         Budget(**config.budget.model_dump()),
         _spent(population.counters()),
         by_call=models,
         ends_with_money=money_ends(config, models),
+        began=began,
     )
 
 
@@ -188,7 +192,7 @@ def search(
     stop, population = threading.Event(), parts.population
     with operating(config, population, parts.judge, ledger, observer.trouble, apply_knobs, traffic, stop) as operator:
         thinking = Thinking(operator, parts.judge.stages)
-        engine = Engine(population, thinking, parts.judge, ledger, settings, observer, apply_knobs)
+        engine = Engine(population, thinking, parts.judge, ledger, settings, observer, apply_knobs, stop.set)
         parts.judge.yardsticks.on_baselines = kept_baselines(population, observer.trouble)
         with announced(population, parts.judge.stages), watched(engine, parts.judge, stop):
             return engine.run()

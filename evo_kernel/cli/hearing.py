@@ -25,5 +25,8 @@ class Hearing:
     def judged(self, recorded: Recorded, evaluation: Evaluation, is_best: bool) -> None:
         self._observer.judged(recorded, evaluation, is_best)
 
+    def confirming(self, candidate: int, expected_s: float) -> None:
+        self._observer.confirming(candidate, expected_s)
+
     def trouble(self, message: str) -> None:
         self._observer.trouble(message)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -114,6 +115,7 @@ def run(
         "gpus": gpus,
     }
     config = config.model_copy(update={key: value for key, value in named.items() if value is not None})
+    began = time.monotonic()
     from evo_kernel.cli import compose
 
     loaded = compose.task_of(config)
@@ -128,7 +130,7 @@ def run(
         raise ConfigError(
             f"{path} exists already: go on with `evo-kernel resume {path}`, or name another --population."
         )
-    _search(config, loaded, path, create=True, as_json=as_json, traffic=traffic)
+    _search(config, loaded, path, create=True, as_json=as_json, traffic=traffic, began=began)
 
 
 @click.command()
@@ -161,6 +163,7 @@ def resume(
     \b
     evo-kernel resume softmax.db --set budget.hours=1
     """
+    began = time.monotonic()
     from evo_kernel.cli import compose
     from populations.reading import PopulationReader
 
@@ -171,7 +174,7 @@ def resume(
     named = {key: value for key, value in {"device": device, "gpus": gpus}.items() if value is not None}
     config = _asking(compose.config_with(config, named), models, base_url, api_key_env)
     config, traffic = with_overrides(config, overrides), _traffic(record, replay)
-    _search(config, compose.task_of(config), population, create=False, as_json=as_json, traffic=traffic)
+    _search(config, compose.task_of(config), population, create=False, as_json=as_json, traffic=traffic, began=began)
 
 
 def without_commands(stored: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
@@ -215,7 +218,10 @@ def _traffic(record: Path | None, replay: Path | None) -> Traffic:
     return Traffic(record, replay)
 
 
-def _search(config: Config, task: Any, path: Path, *, create: bool, as_json: bool, traffic: Traffic) -> None:
+def _search(
+    config: Config, task: Any, path: Path, *, create: bool, as_json: bool, traffic: Traffic, began: float
+) -> None:
+    """`began`: when the command did, on the monotonic clock: what was asked for is its time, imports included."""
     from evo_kernel.cli import compose, notifying, operating, summary
     from evo_kernel.cli.printing import open_console
     from evo_kernel.observe.live import Progress
@@ -232,7 +238,7 @@ def _search(config: Config, task: Any, path: Path, *, create: bool, as_json: boo
         head = f"task {task.name} · {path} · scores are {environment.label}{side_by_side}"
         console.print(Text(head), soft_wrap=True)
         console.print(Text(summary.scale_line(environment)), soft_wrap=True)
-        ledger = compose.ledger_of(config, parts.population, traffic)
+        ledger = compose.ledger_of(config, parts.population, traffic, began)
         best, state = parts.population.best(), parts.judge.stages.state
         with (
             Progress(console, environment, ledger.left, best, state) as progress,
@@ -240,7 +246,7 @@ def _search(config: Config, task: Any, path: Path, *, create: bool, as_json: boo
         ):
             ended = compose.search(config, parts, observer, ledger, traffic)
             tell_end(ended)
-        cut_off = max(progress.in_flight, len(parts.population.pending())) if ended.cause == "interrupted" else 0
+        cut_off = max(progress.in_flight, len(parts.population.pending()))
         if as_json:
             click.echo(json.dumps(summary.as_data(parts, ended, path) | {"cut_off": cut_off}))
         else:

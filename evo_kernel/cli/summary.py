@@ -34,6 +34,8 @@ def as_data(parts: Prepared, ended: Summary, path: Path) -> dict[str, Any]:
         "cause": ended.cause,
         "statuses": dict(ended.statuses),
         "wall_s": ended.wall_s,
+        "confirming_s": ended.confirming_s,
+        "unconfirmed": ended.unconfirmed,
         "attempts": counters.attempts,
         "candidates": counters.candidates,
         "evaluations": dict(counters.evaluations),
@@ -76,7 +78,8 @@ def raised(config: Config, ended: Summary) -> str:
     if ended.cause != "budget":
         return ""
     limits = config.budget.model_dump(exclude_none=True)
-    reached = {name: limit for name, limit in limits.items() if getattr(ended.spent, name) >= limit}
+    over = {name: getattr(ended.spent, name) >= limit for name, limit in limits.items()} | {"hours": ended.out_of_time}
+    reached = {name: limit for name, limit in limits.items() if over[name]}
     spent = {name: max(limit, getattr(ended.spent, name)) for name, limit in reached.items()}
     return "".join(f" --set budget.{name}={math.ceil(200 * much) / 100:g}" for name, much in spent.items())
 
@@ -120,7 +123,10 @@ def show(
 
 def _show_counts(console: Console, parts: Prepared, ended: Summary, cut_off: int) -> None:
     counters = parts.population.counters()
-    console.print(f"\n{ended.why} after {ended.wall_s:.0f} s", highlight=False)
+    confirming = f", {ended.confirming_s:.0f} s of them for confirmation" if ended.confirming_s >= 1 else ""
+    console.print(f"\n{ended.why} after {ended.wall_s:.0f} s{confirming}", highlight=False)
+    if ended.unconfirmed:
+        console.print("confirmation did not fit into the time: `resume` does it first", highlight=False)
     charged = ", ".join(f"{count} {purpose}" for purpose, count in sorted(counters.evaluations.items()))
     judged = ", ".join(f"{count} {status}" for status, count in sorted(ended.statuses.items()))
     console.print(

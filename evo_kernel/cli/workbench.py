@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from evo_kernel.budget import Spent
+from evo_kernel.deadline import Deadline
 from evo_kernel.errors import PopulationError
 from evo_kernel.fitness.knobs import apply_knobs
 from evo_kernel.types import Brief, CaseKind, Environment, Evaluation, Knobs, Purpose, Relative, Source
@@ -26,7 +27,13 @@ class ProfilingJudge(Protocol):
     environment: Environment
 
     def evaluate(
-        self, source: Source, purpose: Purpose, anew: bool = False, against: Source | None = None
+        self,
+        source: Source,
+        purpose: Purpose,
+        anew: bool = False,
+        against: Source | None = None,
+        deadline: Deadline | None = None,
+        effort: int = 1,
     ) -> Evaluation: ...
 
     def profile(

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 
 from evo_kernel.budget import Spent
+from evo_kernel.deadline import Deadline
 from evo_kernel.engine.settings import EngineSettings
 from evo_kernel.errors import InfraError
 from evo_kernel.types import Evaluation, Judge, Purpose, Source, Status
@@ -29,15 +30,21 @@ class SteadyJudge:
         self._aborted, self._trouble = aborted, trouble
 
     def evaluate(
-        self, source: Source, purpose: Purpose, anew: bool = False, against: Source | None = None
+        self,
+        source: Source,
+        purpose: Purpose,
+        anew: bool = False,
+        against: Source | None = None,
+        deadline: Deadline | None = None,
+        effort: int = 1,
     ) -> Evaluation:
-        """The verdict; an infra_error when the machine failed on every try."""
+        """The verdict; an infra_error when the machine failed on every try. Raises CutShort."""
         left = self._settings.infra_retries
         while True:
             try:
-                return self._judge.evaluate(source, purpose, anew, against)
+                return self._judge.evaluate(source, purpose, anew, against, deadline, effort)
             except InfraError as error:
-                if left == 0 or self._aborted.is_set():
+                if left == 0 or self._aborted.is_set() or (deadline is not None and deadline.over):
                     return self._unjudged(source, purpose, str(error) or "the machine failed and gave no reason")
                 self._trouble(f"the machine failed, {left} more tries: {error}")
                 left -= 1
@@ -51,10 +58,10 @@ class SteadyJudge:
 class Probing:
     """The judge as an operator at work sees it. Keeps account of what was charged."""
 
-    def __init__(self, judge: Judge) -> None:
-        self._judge, self.spent = judge, Spent()
+    def __init__(self, judge: Judge, deadline: Deadline) -> None:
+        self._judge, self._deadline, self.spent = judge, deadline, Spent()
 
     def __call__(self, source: Source) -> Evaluation:
-        evaluation = self._judge.evaluate(source, Purpose.PROBE)
+        evaluation = self._judge.evaluate(source, Purpose.PROBE, deadline=self._deadline)
         self.spent += Spent.of(None, evaluation)
         return evaluation

@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from evo_kernel.budget import Ledger, Spent
+from evo_kernel.deadline import Deadline
+from evo_kernel.engine.hours import Hours
 from evo_kernel.engine.judging import Probing, SteadyJudge
 from evo_kernel.engine.news import News
 from evo_kernel.engine.observer import Observer, Silence
 from evo_kernel.engine.settings import EngineSettings
-from evo_kernel.errors import InfraError, OperatorFailed
+from evo_kernel.errors import CutShort, InfraError, OperatorFailed
 from evo_kernel.types import (
     Brief,
     Judge,
@@ -31,6 +33,8 @@ from evo_kernel.types import (
 
 TWINS = 8
 """So often in a row an attempt is begun anew because another is having the same kernel judged."""
+DEEPER = 4
+"""So many times as many knob settings as usual are tried of elites when nothing new is left to try."""
 FIRST = 1
 """The candidate that every population begins with: the task's first kernel."""
 
@@ -47,6 +51,9 @@ class Summary:
     wall_s: float
     spent: Spent  # all sessions together
     best: Relative | None = field(repr=False)
+    confirming_s: float = 0.0  # of `wall_s`
+    out_of_time: bool = False  # the hours that were asked for ended the search
+    unconfirmed: bool = False  # a confirmation did not fit into the time: `resume` does it first
 
 
 class Engine:
@@ -61,8 +68,9 @@ class Engine:
         settings: EngineSettings | None = None,
         observer: Observer | None = None,
         apply_knobs: Callable[[Source, Knobs], Source] | None = None,
+        time_is_up: Callable[[], None] | None = None,
     ) -> None:
-        """`apply_knobs` writes a setting of the knobs into a source.
+        """`apply_knobs` writes a setting of the knobs into a source; `time_is_up` ends what operators wait for.
 
         What is confirmed is what would be exported, and operators start from a parent as it was scored: a child that
         fell back to untuned knobs would look slower than its parent whatever its structure is worth.
@@ -70,8 +78,13 @@ class Engine:
         self._population, self._operator, self._judge, self._ledger = population, operator, judge, ledger
         self._settings, self._observer = settings or EngineSettings(), observer or Silence()
         self._apply_knobs = apply_knobs or (lambda source, knobs: source)
+        self._time_is_up = time_is_up or (lambda: None)
+        self._hours = Hours(ledger.left_s, population.confirmation_s(), ledger.clock)
+        self._deadline, self._confirming_s = Deadline(clock=ledger.clock), 0.0
         self._lock = threading.RLock()  # guards the counts below; verdicts and lessons are taken in one order
         self._begun = self._attempts = self._infra = self._remeasured = 0
+        self._deepened: set[int] = set()  # elites that were tuned deeper
+        self._settled: set[int] = set()  # elites that were measured again, at the end
         self._measuring: set[int] = set()  # candidates that are being measured again
         self._untuned: deque[Recorded] = deque()  # first kernels that are tuned beside the first attempts
         self._judged_now: set[tuple[int, str]] = set()  # (parent, source) of new candidates that are with the judge
@@ -79,13 +92,19 @@ class Engine:
         self._failures: Counter[str] = Counter()
         self._best_score = 0.0
         self._why = self._cause = ""
+        self._interrupted = self._searching = self._out_of_time = False
+        self._threads: list[threading.Thread] = []
         self._error: BaseException | None = None
         self._stopped, self._aborted = threading.Event(), threading.Event()
         self._news = News(self._settings.barren, self._stopped)
         self._steady = SteadyJudge(judge, population.task_identity, self._settings, self._aborted, self._trouble)
 
     def stop(self, why: str, cause: str = "interrupted") -> None:
-        """Start nothing new; what is in flight finishes. The first reason given is the one reported."""
+        """Start nothing new; what is in flight finishes, where somebody interrupts within `interrupt_s`. The first
+        reason given is the one reported."""
+        if cause == "interrupted":
+            self._interrupted = True
+            self._deadline.bring_forward(self._settings.interrupt_s)
         if not self._stopped.is_set():
             self._why, self._cause = why, cause
             self._stopped.set()
@@ -98,7 +117,8 @@ class Engine:
         self._aborted.set()
 
     def run(self) -> Summary:
-        """Rebuild what operators have learnt, judge what is pending, search until something says stop, confirm."""
+        """Rebuild what operators have learnt, confirm what an earlier session left, judge what is pending, search until
+        something says stop, confirm."""
         began = time.monotonic()
         for credit in self._population.credits():
             self._operator.learn(credit)
@@ -108,32 +128,62 @@ class Engine:
         if self._settings.width > 1:
             self._untuned.extend(pending if best is None else self._population.untuned())
         left = iter(pending)
+        if self._population.confirmation_due():
+            self._in_threads(1, self._confirm_what_was_left)
+        self._searching = True
+        self._enter(self._hours.search)
         self._in_threads(self._settings.width, lambda: self._judge_pending(left))
         self._in_threads(self._settings.width, self._attempts_until_stopped)
-        if self._cause in ("budget", "barren"):
+        self._searching = False
+        if self._cause in ("budget", "barren") and not self._interrupted:
+            self._population.note_confirmation(due=True)
+            self._enter(self._hours.of_confirmation())
             self._in_threads(1, self._confirm)
         if self._error is not None:
             raise self._error
+        if any(thread.is_alive() for thread in self._threads):
+            self._aborted.set()  # whoever is late has no file to write to
+            self._judge.close()
+        due = self._population.confirmation_due()
         return Summary(
-            self._why, self._cause, self._attempts, dict(self._statuses), dict(self._failures.most_common()),
-            time.monotonic() - began, self._ledger.spent(), self._population.best(),
+            self._why, "interrupted" if self._interrupted and due else self._cause, self._attempts,
+            dict(self._statuses), dict(self._failures.most_common()), time.monotonic() - began, self._ledger.spent(),
+            self._population.best(), self._confirming_s, self._out_of_time, due,
         )  # fmt: skip
 
     # ---- threads ---------------------------------------------------------------------------------------------------
 
+    def _enter(self, deadline: Deadline) -> None:
+        """From here on this one holds."""
+        self._deadline = deadline
+        if self._interrupted:  # between the two lines, or before
+            deadline.bring_forward(self._settings.interrupt_s)
+
     def _in_threads(self, count: int, work: Callable[[], None]) -> None:
-        """Run `work` in threads and wait for them, but not beyond an abort."""
+        """Run `work` in threads and wait for them, but not beyond an abort, nor the time that verdicts have."""
         threads = [threading.Thread(target=self._guarded, args=(work,), daemon=True) for _ in range(count)]
         for thread in threads:
             thread.start()
+        self._threads += threads
         for thread in threads:
-            while thread.is_alive() and not self._aborted.is_set():  # in slices, so that signals reach this thread
+            # In slices, so that signals reach this thread.
+            while thread.is_alive() and not self._aborted.is_set() and not self._deadline.passed:
+                self._end_search_in_time()
                 thread.join(0.2)
+        self._end_search_in_time()
+
+    def _end_search_in_time(self) -> None:
+        if self._searching and self._deadline.over and not self._stopped.is_set():
+            kept = f", {self._hours.kept_s:.0f} s of it kept for confirmation" if self._hours.kept_s >= 1 else ""
+            self.stop(f"the time that was asked for is spent{kept}", "budget")
+            self._out_of_time = True
+            self._time_is_up()
 
     def _guarded(self, work: Callable[[], None]) -> None:
         """Run a thread's work; whatever it raises ends the run and is raised again by `run`."""
         try:
-            work()
+            with contextlib.suppress(CutShort):  # what has no verdict stays pending
+                work()
         # Not handled here: carried to the thread that called `run`.
         except BaseException as error:  # noqa: BLE001
             if not self._aborted.is_set():  # after an abort the judge and the file are gone: no bug of anybody
@@ -163,6 +213,12 @@ class Engine:
     def _attempts_until_stopped(self) -> None:
         self._tune_first()
         while not self._stopped.is_set():
+            self._end_search_in_time()
+            if self._stopped.is_set():
+                return
+            if self._population.dry():
+                self._use_what_is_left()
+                continue
             if not self._may_begin():
                 return
             reached = self._ledger.reserve()
@@ -193,6 +249,8 @@ class Engine:
         apart = self._ledger.charged_apart
         with self._news.attempt():
             cost = self._made_and_judged()
+        if cost is None:
+            return Spent()
         theirs = Spent(evaluations=self._ledger.charged_apart - apart)  # agents book their own
         if barren := self._news.barren(cost + theirs):
             with self._lock:
@@ -201,13 +259,14 @@ class Engine:
             self.stop(f"{barren} attempts in a row found nothing new to try{said}", "barren")
         return cost
 
-    def _made_and_judged(self, twins: int = 0) -> Spent:
-        """`twins`: how often in a row that was tried to no avail."""
+    def _made_and_judged(self, twins: int = 0) -> Spent | None:
+        """What it cost; None where its parent was found to have nothing left to try. `twins`: how often in a row it was
+        begun to no avail."""
         brief = self._tuned(self._population.ask())
         with self._lock:
             self._attempts += 1
             self._observer.attempt_started(brief)
-        probe, began = Probing(self._judge), time.monotonic()
+        probe, began = Probing(self._judge, self._deadline), time.monotonic()
         try:
             proposal = self._operator.propose(brief, probe)
         except OperatorFailed as failure:
@@ -234,6 +293,8 @@ class Engine:
                 if machines:
                     self._count_infra(failed.reason)
             self._aborted.wait(self._settings.infra_wait_s if machines else 0.0)
+            if failed.exhausted and cost == Spent():
+                return None
         else:
             with self._lock:
                 self._observer.proposed(brief, proposal)
@@ -246,7 +307,7 @@ class Engine:
                 self._population.fail(brief, proposal.operator, reason, proposal)
                 with self._lock:
                     self._observer.operator_failed(brief, OperatorFailed(reason, operator=proposal.operator))
-                return cost + self._made_and_judged(twins + 1)
+                return cost + (self._made_and_judged(twins + 1) or Spent())
             try:
                 recorded = self._population.record(brief, proposal)
                 cost += self._news.judged(lambda: self._judge_and_tell(recorded, Purpose.SCORE))
@@ -254,6 +315,50 @@ class Engine:
                 with self._lock:
                     self._judged_now.discard(child)
         return cost
+
+    # ---- nothing new is left to try ---------------------------------------------------------------------------------
+
+    def _use_what_is_left(self) -> None:
+        """Spend an evaluation on what is known, wait for a verdict that may bring news, or end the run."""
+        if not self._news.idle():
+            return
+        with self._lock:
+            work = self._next_of_elites()
+        if work is None:
+            if self._news.idle(wholly=True) and self._population.dry():
+                self.stop(self._nothing_left(), "barren")
+            return
+        if reached := self._ledger.reserve():
+            self.stop(reached, "budget")
+            return
+        cost = Spent()
+        try:
+            with self._news.attempt(new=False):
+                cost = work()
+        finally:
+            self._ledger.settle(cost)
+
+    def _next_of_elites(self) -> Callable[[], Spent] | None:
+        """Tune the elite of a cell deeper, each once; then measure each again, where times are measured."""
+        elites = self._population.elites()
+        for one in elites:
+            if one.candidate not in self._deepened:
+                self._deepened.add(one.candidate)
+                return lambda: self._judge_and_tell(one, Purpose.SCORE, new=False, effort=DEEPER)
+        for one in elites if self._judge.environment.kind == "measured" else ():
+            if one.candidate not in self._settled:
+                self._settled.add(one.candidate)
+                knobs = self._population.relative(one.candidate).knobs
+                return lambda: self._judge_and_tell(one, Purpose.SCORE, knobs, anew=True)
+        return None
+
+    def _nothing_left(self) -> str:
+        again = f", {len(self._settled)} measured again" if self._settled else ""
+        return (
+            "nothing is left to try: every strategy was tried on every parent, and every crossing; "
+            f"{len(self._deepened)} elites tuned deeper{again}. What would help: a language model (--model), templates,"
+            " another first kernel (--first both, --start-from), more strategies"
+        )
 
     def _remeasure(self) -> Spent:
         """Measure an elite again, or one that only looks faster, as far as the share of the budget for that goes."""
@@ -284,12 +389,16 @@ class Engine:
         anew: bool = False,
         against: Source | None = None,
         new: bool | None = None,
+        effort: int = 1,
     ) -> Spent:
         """`new`: whether the candidate's score is its first in this run; what is measured anew is not, if left out."""
         new = (purpose is Purpose.SCORE and not anew) if new is None else new
         source = recorded.proposal.source
         tuned = self._apply_knobs(source, knobs) if knobs else source
-        evaluation = self._steady.evaluate(tuned, purpose, anew, against)
+        began = self._ledger.clock()
+        evaluation = self._steady.evaluate(tuned, purpose, anew, against, self._deadline, effort)
+        if evaluation.passed and (evaluation.charged or purpose is Purpose.CONFIRM):
+            self._hours.took(self._ledger.clock() - began, confirming=purpose is Purpose.CONFIRM)
         refutation = evaluation.refutation_of_first if recorded.candidate == FIRST else evaluation.refutation
         if evaluation.passed and (reason := refutation):  # right, but promoted by the pairs alone
             evaluation = replace(evaluation, status=Status.REFUTED, reason=reason, score=None)
@@ -312,9 +421,22 @@ class Engine:
             self._observer.judged(recorded, evaluation, is_best)
         return Spent.of(None, evaluation)
 
-    def _confirm(self) -> None:
+    def _confirm_what_was_left(self) -> None:
+        """Whatever the time: somebody asked for it by going on."""
+        self._confirm(bounded=False)
+
+    def _confirm(self, bounded: bool = True) -> None:
+        """Confirm one after the other until one stands, as long as that fits into the time. What does not stays due."""
+        began = self._ledger.clock()
+        try:
+            if self._confirm_best(bounded) and not self._aborted.is_set():
+                self._population.note_confirmation(due=False)
+        finally:
+            self._confirming_s += self._ledger.clock() - began
+
+    def _confirm_best(self, bounded: bool) -> bool:
         """Try the best on the hidden cases, side by side with the champion. One that does not stand is refuted, and the
-        next takes its place; where none stands, the first kernel is tried last."""
+        next takes its place; where none stands, the first kernel is tried last. False where time did not suffice."""
         tried: set[int] = set()
         for left in reversed(range(self._settings.confirmations)):
             best, champion = self._population.best(), self._population.champion()
@@ -322,11 +444,16 @@ class Engine:
                 first = self._population.relative(FIRST)
                 best = first if first.evaluation is not None and first.evaluation.passed else best
             if best is None or self._aborted.is_set() or (champion and champion.candidate == best.candidate):
-                return
+                return True
+            if self._deadline.over or (bounded and not self._hours.confirmation_fits()):
+                return False
             tried.add(best.candidate)
+            with self._lock:
+                self._observer.confirming(best.candidate, self._hours.expected_s)
             recorded = self._population.recorded(best.candidate)
             against = champion.as_scored(self._apply_knobs).source if champion is not None else None
             self._ledger.charge(self._judge_and_tell(recorded, Purpose.CONFIRM, best.knobs, against=against))
+        return True
 
     # ---- when to stop ----------------------------------------------------------------------------------------------
 

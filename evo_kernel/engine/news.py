@@ -23,19 +23,22 @@ class News:
         self._enough, self._stopped = enough, stopped
         self._barren = 0
         self._under_way = 0  # attempts between their brief and their verdict
+        self._known = 0  # of work on kernels that are known
         self._judging = 0  # of these: those whose candidate is with the judge
         self._told = threading.Condition()  # something was told: there may be new parents
 
     @contextlib.contextmanager
-    def attempt(self) -> Iterator[None]:
-        """While an attempt is under way."""
+    def attempt(self, new: bool = True) -> Iterator[None]:
+        """While an attempt is under way; `new` False: while more is found out about a kernel that is known."""
         with self._told:
-            self._under_way += 1
+            self._under_way += new
+            self._known += not new
         try:
             yield
         finally:
             with self._told:
-                self._under_way -= 1
+                self._under_way -= new
+                self._known -= not new
                 if not self._under_way:  # those who wait for a verdict are not to be woken by others' failures
                     self._told.notify_all()
 
@@ -53,6 +56,17 @@ class News:
                     self._barren = 0
                 self._told.notify_all()
         return cost
+
+    def idle(self, wholly: bool = False) -> bool:
+        """Whether no attempt is under way that may bring news; where one is, False after a moment's wait for it.
+
+        `wholly`: nor anything else.
+        """
+        with self._told:
+            if self._under_way or (wholly and self._known):
+                self._told.wait(1.0)
+                return False
+            return True
 
     def barren(self, cost: Spent) -> int:
         """Count an attempt by what it cost. Returns how many were barren in a row where that is enough, else 0.

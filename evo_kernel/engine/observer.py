@@ -19,6 +19,10 @@ class Observer(Protocol):
 
     def judged(self, recorded: Recorded, evaluation: Evaluation, is_best: bool) -> None: ...
 
+    def confirming(self, candidate: int, expected_s: float) -> None:
+        """A candidate is about to be confirmed, which is likely to take so long."""
+        ...
+
     def trouble(self, message: str) -> None: ...
 
 
@@ -36,6 +40,9 @@ class Silence:
 
     def judged(self, recorded: Recorded, evaluation: Evaluation, is_best: bool) -> None:
         del recorded, evaluation, is_best
+
+    def confirming(self, candidate: int, expected_s: float) -> None:
+        del candidate, expected_s
 
     def trouble(self, message: str) -> None:
         del message

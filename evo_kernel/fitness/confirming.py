@@ -68,11 +68,12 @@ class Confirming:
     ) -> list[PairedComparison] | Checked:
         """The candidate beside each opponent, case by case; its first fault ends it.
 
-        Left out: an opponent that fails on a case, which says nothing about the candidate.
+        Left out: an opponent that fails on a case, which says nothing about the candidate. Raises CutShort.
         """
         found: list[PairedComparison] = []
         for opponent in opponents:
             for kind, case in self._meetings(opponent):
+                work.deadline.check()
                 mine, other = recording.plans[(case.name, ())], opponent.recording.plans[(case.name, ())]
                 if isinstance(mine, Fault):
                     return Checked(mine.status, f"on {case.name}: {mine.reason}")

@@ -15,6 +15,7 @@ import triton
 from evo_kernel.errors import EvoKernelError
 from evo_kernel.fitness import gpus
 from evo_kernel.fitness.ceilings import Ceilings
+from evo_kernel.fitness.compiling.assembler import BUNDLED, FAULTY, another, assembler_of
 from evo_kernel.fitness.compiling.compiler import Compiler
 from evo_kernel.fitness.confined.guards import landlock_abi
 from evo_kernel.fitness.plan import Kernel
@@ -69,7 +70,7 @@ def diagnose(device: str = "auto") -> list[Finding]:
     if not count:
         table = Ceilings.of_target(target_for(MODELED_ARCH))
         findings.append(Finding("ceilings", True, f"{table.text}, from the table (modeled (sm_{MODELED_ARCH}))"))
-    return [*findings, *_children(arch), _cores()]
+    return [*findings, _assembler(arch, bool(count)), *_children(arch), _cores()]
 
 
 def _gpu(device: str) -> Finding:
@@ -90,6 +91,18 @@ def _gpu(device: str) -> Finding:
     if device == "cuda":
         return Finding("device", False, f"--device cuda: {detail}", advice, needed=True)
     return Finding("device", True, f"{detail}: {modeled}", advice, needed=True)
+
+
+def _assembler(arch: int, measured: bool) -> Finding:
+    """What comes with Triton, and what else is here."""
+    own = assembler_of(BUNDLED)
+    other = another(own)
+    detail = f"ptxas {own.version}, Triton's own" + (f"; {other.version} is here too" if other else "")
+    advice = (
+        f"{own.version} makes wrong code of some right wgmma kernels: pip install nvidia-cuda-nvcc, then "
+        "--set judge.assembler=package; scores of different assemblers do not compare."
+    )
+    return Finding("assembler", not (measured and arch == 90 and own.version.startswith(FAULTY)), detail, advice)
 
 
 def _usable(device: str) -> int:

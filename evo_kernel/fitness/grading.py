@@ -14,6 +14,7 @@ from evo_kernel.fitness.record.cases import record_case
 from evo_kernel.fitness.record.recorder import Fault, Recorder, Recording
 from evo_kernel.fitness.references import SeedPool, fresh_seed
 from evo_kernel.fitness.runners.base import Checked, CheckPart, Exam, Round, TimePart
+from evo_kernel.fitness.second_opinion import SecondOpinion
 from evo_kernel.fitness.work import PASSED, Work
 from evo_kernel.fitness.yardsticks import Yardsticks
 from evo_kernel.tasks.task import Case, Task
@@ -23,8 +24,9 @@ from evo_kernel.types import CaseKind, CheckResult, Knobs, Measurement, PlanVerd
 class Grader:
     """Checks and times recorded plans of one task. Thread-safe: what belongs to one evaluation is in its Work."""
 
-    def __init__(self, task: Task, recorder: Recorder, yardsticks: Yardsticks) -> None:
+    def __init__(self, task: Task, recorder: Recorder, yardsticks: Yardsticks, second: SecondOpinion) -> None:
         self._task, self._recorder, self._yardsticks = task, recorder, yardsticks
+        self._second = second
         self._lock = threading.Lock()
         self._known: dict[tuple[str, str], PlanVerdict] = {}
         self._seeds = SeedPool()
@@ -85,10 +87,11 @@ class Grader:
                 work.ahead[("time", timing.case.name, timing.plan.hash)] = time_answer
 
     def check_setting(self, work: Work, recording: Recording, knobs: Knobs) -> Checked:
-        """Check every check case of one knob setting; the first failure ends it."""
+        """Check every check case of one knob setting; the first failure ends it. Raises CutShort."""
         fresh = work.purpose is Purpose.CONFIRM
         charged, checked = False, PASSED
         for case in self.cases(CaseKind.CHECK):
+            work.deadline.check()
             plan = recording.plans[(case.name, knobs)]
             if isinstance(plan, Fault):
                 return Checked(plan.status, plan.reason)
@@ -115,14 +118,15 @@ class Grader:
         if fault:
             return Checked(Status.REJECTED, fault)
         answer = work.ahead.pop(("check", case.name, plan.hash), None)
-        return (
-            answer if isinstance(answer, Checked) else work.runner.check(plan, case, self._rounds(case, work.purpose))
-        )
+        rounds = self._rounds(case, work.purpose)
+        found = answer if isinstance(answer, Checked) else work.runner.check(plan, case, rounds)
+        return self._second.on(found, plan, case, rounds, work.runner)
 
     def measure(self, work: Work, recording: Recording, kinds: Sequence[CaseKind]) -> list[Measurement] | Checked:
-        """Times of the source's own setting on every case; the first failure ends it."""
+        """Times of the source's own setting on every case; the first failure ends it. Raises CutShort."""
         measured: list[Measurement] = []
         for case in (case for kind in kinds for case in self.cases(kind)):
+            work.deadline.check()
             plan = recording.plans[(case.name, ())]
             if isinstance(plan, Fault):
                 return Checked(plan.status, plan.reason)
@@ -149,6 +153,8 @@ class Grader:
         elif found is None:
             found = work.runner.measure(plan, case, self._timed_seed(case, work.purpose), checked, against_us)
         if isinstance(found, Checked):
+            rounds = [(self._timed_seed(case, work.purpose), "nominal")]
+            found = self._second.on(found, plan, case, rounds, work.runner)
             if not found.of_text:
                 self.keep(work, PlanVerdict(case.name, plan.hash, found.status, found.reason))
             return found

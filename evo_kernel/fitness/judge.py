@@ -15,8 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from evo_kernel.deadline import Deadline
 from evo_kernel.errors import EvoKernelError, InfraError, PlanError, UserError
 from evo_kernel.fitness.ceilings import Ceilings, KnownCeilings
+from evo_kernel.fitness.compiling.assembler import BUNDLED, assembler_of
 from evo_kernel.fitness.compiling.compiler import Compiler
 from evo_kernel.fitness.confirming import Confirming
 from evo_kernel.fitness.counters import CountPart
@@ -30,6 +32,7 @@ from evo_kernel.fitness.record.recorder import Fault, Recorder, Recording
 from evo_kernel.fitness.references import fresh_seed
 from evo_kernel.fitness.runners.base import Checked, Runner
 from evo_kernel.fitness.runners.choose import open_runner
+from evo_kernel.fitness.second_opinion import SecondOpinion
 from evo_kernel.fitness.targets import target_for
 from evo_kernel.fitness.tuning import Tuning
 from evo_kernel.fitness.work import PASSED, Work
@@ -59,6 +62,7 @@ class JudgeSettings:
     seed: int = 0  # of the tuner; correctness draws are secret
     unconfined: bool = False  # go on where the recorder cannot be confined at all
     prefilter: Mode = "auto"  # see fitness/prefilter.py
+    assembler: str = BUNDLED  # or "package", or a path; see compiling/assembler.py
     first: Wanted = "auto"  # the first kernel that times and gains are told against
 
 
@@ -68,10 +72,12 @@ class PlanJudge:
     def __init__(self, task: Task, runner: Runner, settings: JudgeSettings) -> None:
         self._task, self._runner, self._settings = task, runner, settings
         self.stages = runner.stages
-        self._compiler = Compiler(runner.arch, settings.deadline_s, self.stages)
+        self._assembler = assembler_of(settings.assembler)
+        self._compiler = Compiler(runner.arch, settings.deadline_s, self.stages, self._assembler)
+        self._second = SecondOpinion(self._assembler, runner.arch, settings.deadline_s)
         self._recorder = Recorder(self._compiler, runner.arch, settings.deadline_s, self.stages)
         self.yardsticks = Yardsticks(task, self._recorder, settings.first)
-        self._grader = Grader(task, self._recorder, self.yardsticks)
+        self._grader = Grader(task, self._recorder, self.yardsticks, self._second)
         self._tuning = Tuning(self._grader, settings.seed, settings.tune_within)
         self._confirming = Confirming(task, self._grader, settings.first)
         self.environment: Environment
@@ -91,7 +97,7 @@ class PlanJudge:
                 "this machine has no namespaces, no Landlock and no seccomp: candidate code cannot be confined. "
                 "Run on a machine that has one of them, or accept the risk with --unconfined."
             )
-        self.environment = self._runner.environment(walls)
+        self.environment = replace(self._runner.environment(walls), assembler=self._assembler.version)
         table = Ceilings.of_target(target_for(self._runner.arch))
         known = KnownCeilings(self._runner.ceilings, table)
         self.yardsticks.start(known, self.environment.kind == "measured")
@@ -116,6 +122,7 @@ class PlanJudge:
         """Kill every process. Idempotent; evaluations in flight end as infra errors."""
         self._recorder.close()
         self._compiler.close()
+        self._second.close()
         self._runner.close()
         if self._tuning.prefilter is not None:
             self._tuning.prefilter.close()
@@ -132,17 +139,15 @@ class PlanJudge:
         purpose: Purpose,
         anew: bool = False,
         against: Source | None = None,
-        *,
-        tune_plans: int | None = None,
+        deadline: Deadline | None = None,
+        effort: int = 1,
     ) -> Evaluation:
-        """The verdict on one source; see types.Judge. Raises InfraError when the machine failed.
-
-        `tune_plans`: knob settings to try here, where that is another number than in the settings.
-        """
+        """The verdict on one source; see types.Judge. Raises InfraError when the machine failed, CutShort."""
         began, busy = time.monotonic(), self._runner.busy_s
         work = Work(
-            source, purpose, self._runner, anew, self._settings.tune_plans if tune_plans is None else tune_plans
-        )
+            source, purpose, self._runner, anew, self._settings.tune_plans * effort, thorough=effort > 1,
+            deadline=deadline or Deadline(),
+        )  # fmt: skip
         try:
             evaluation = self._confirm(work, against) if purpose is Purpose.CONFIRM else self._evaluate(work)
         except PlanError as error:
@@ -213,6 +218,7 @@ class PlanJudge:
 
     def _graded(self, work: Work, recording: Recording, timed: Sequence[CaseKind]) -> list[Measurement] | Checked:
         """Times on these kinds of case of what was recorded and checks out; or how it failed."""
+        work.deadline.check()  # what ran out of time by now may be a fault of the deadline, not of the kernel
         if recording.fault is not None:
             return Checked(recording.fault.status, recording.fault.reason)
         self._grader.ask_ahead(work, recording, timed)

@@ -13,7 +13,7 @@ from evo_kernel.fitness.counters import Counters
 from evo_kernel.fitness.features import data_path, schedule, tensor_core
 from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic
 from evo_kernel.fitness.model import modeled_time
-from evo_kernel.fitness.plan import CompiledPlan, Launch, Node
+from evo_kernel.fitness.plan import CompiledPlan, Launch
 from evo_kernel.fitness.targets import Target, occupancy
 
 MIX = ("ld.global", "st.global", "cp.async", "tma.load", "tma.store", "atomic", "wgmma", "mma", "fma", "fadd", "fmul",
@@ -72,12 +72,8 @@ def alone(compiled: CompiledPlan, position: int) -> CompiledPlan:
 
     What earlier launches would have written is poison then: it changes no time that does not depend on data.
     """
-    return only(compiled, compiled.plan.launches[position])
-
-
-def only(compiled: CompiledPlan, node: Node) -> CompiledPlan:
-    """The plan with one of its nodes left."""
-    return compiled.model_copy(update={"plan": compiled.plan.model_copy(update={"nodes": (node,)})})
+    launch = compiled.plan.launches[position]
+    return compiled.model_copy(update={"plan": compiled.plan.model_copy(update={"nodes": (launch,)})})
 
 
 def costs_of(

@@ -1,10 +1,10 @@
 """Turning samples into a time: how many, when to stop, and how sure. Pure functions; parameters in one place.
 
-A sample is the GPU time of one graph replay with a cold L2 on a rotated set of inputs. The median is reported with a
-95 % interval from order statistics (Conover, Practical Nonparametric Statistics, 3rd ed., section 3.2). Event clocks
-tick, in steps of about half a microsecond, so equal readings are first spread evenly over one tick: the median of
-grouped data (Hogg and others, Introduction to Mathematical Statistics, on grouped medians), without which a kernel of
-5 us could only be told apart from one that is 10 % slower.
+A sample is the GPU time of one graph replay on a rotated set of inputs, with nothing of earlier ones left to find. The
+median is reported with a 95 % interval from order statistics (Conover, Practical Nonparametric Statistics, 3rd ed.,
+section 3.2). Event clocks tick, in steps of about half a microsecond, so equal readings are first spread evenly over
+one tick: the median of grouped data (Hogg and others, Introduction to Mathematical Statistics, on grouped medians),
+without which a kernel of 5 us could only be told apart from one that is 10 % slower.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-JUDGE_VERSION = 8
+JUDGE_VERSION = 9
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,8 @@ def settled(samples_us: Sequence[float], settings: TimingSettings = TIMING, agai
 def next_batch(taken: int, settings: TimingSettings, expected_us: float) -> int:
     """How many samples to queue before the next look. `expected_us`: a first guess of one sample."""
     factor = settings.short_factor if expected_us < settings.short_us else 1
-    wanted = settings.few * factor if taken == 0 else min(settings.usual * factor, settings.many * factor - taken)
+    few = settings.few * factor
+    wanted = few - taken if taken < few else min(settings.usual * factor, settings.many * factor - taken)
     return max(1, int(min(wanted, settings.burst_us / max(expected_us, 1e-3))))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import threading
@@ -9,6 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from evo_kernel.errors import CutShort
 from evo_kernel.fitness.grading import Grader
 from evo_kernel.fitness.knobs import Knob, find_knobs, knob_groups
 from evo_kernel.fitness.plan import CompiledPlan, Descriptor, Launch, Pointer
@@ -56,20 +58,36 @@ class Tuning:
         self._best_log_us = math.inf
 
     def tune(self, work: Work, recording: Recording, own: list[Measurement]) -> tuple[Knobs, list[Measurement]]:
-        """Try knob settings, raced over the search cases; the best that also checks is taken."""
+        """Try knob settings, raced over the search cases; the best that also checks is taken.
+
+        When the time for it is up, the best of those that have arrived; the source's own where that is too late, too.
+        """
         best_log = mean_log(own)
-        knobs = find_knobs(work.source, dict(recording.configs)) if self._is_worth(best_log, 0) else ()
+        knobs = find_knobs(work.source, dict(recording.configs)) if work.thorough or self._is_worth(best_log, 0) else ()
         arrived: list[_Entrant] = []
         sieve = self._sieve(recording)
         spaces = _spaces(work.source, knobs, recording.plans[(self._grader.cases(CaseKind.SEARCH)[0].name, ())])
         search = Search(self._seed, work.source, spaces, work.tune_plans, best_log)
         for rounds, batch in enumerate(search.batches(), start=1):
             arrived += self._race(work, search, batch, [own, *(one.found for one in arrived)], sieve)
-            if not self._is_worth(min([best_log, *(one.cost for one in arrived)]), rounds):
+            if work.deadline.over:
                 break
+            if not (work.thorough or self._is_worth(min([best_log, *(one.cost for one in arrived)]), rounds)):
+                break
+        with contextlib.suppress(CutShort):
+            if taken := self._best_right(work, arrived, best_log):
+                return taken
+        self._note_best(best_log)
+        return (), own
+
+    def _best_right(
+        self, work: Work, arrived: Sequence[_Entrant], best_log: float
+    ) -> tuple[Knobs, list[Measurement]] | None:
+        """The fastest of those faster than `best_log` that checks, at full size too. Raises CutShort."""
         for one in sorted(arrived, key=lambda one: one.cost):
             if one.cost >= best_log:
                 break
+            work.deadline.check()
             checks = self._grader.record(work.source, (CaseKind.CHECK,), [one.setting])
             right = self._grader.check_setting(work, checks, one.setting).passed
             if right and self._grader.right_when_timed(work, one.plans):
@@ -77,8 +95,7 @@ class Tuning:
                 for m in one.found:
                     self._grader.keep(work, PlanVerdict(m.case, m.plan, Status.PASSED, "", None, m))
                 return one.setting, one.found
-        self._note_best(best_log)
-        return (), own
+        return None
 
     def _sieve(self, recording: Recording) -> Sieve | None:
         case = self._grader.cases(CaseKind.SEARCH)[0]
@@ -96,10 +113,10 @@ class Tuning:
         racing, best_log = [_Entrant(setting) for setting in batch], min(mean_log(found) for found in others)
         cases = self._grader.cases(CaseKind.SEARCH)
         for number, case in enumerate(cases, start=1):
-            if not racing:
-                break
+            if not racing or work.deadline.over:
+                return []
             settings = [one.setting for one in racing]
-            recording = self._grader.record_case(work.source, case, settings, PATIENCE_S)
+            recording = self._grader.record_case(work.source, case, settings, min(PATIENCE_S, work.deadline.left_s))
             costs: dict[Knobs, float | None] = {}
             if sieve and number == 1:  # the tuner is told what the model thinks of it
                 costs |= {

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from evo_kernel.deadline import Deadline
 from evo_kernel.fitness.runners.base import Checked, Runner
 from evo_kernel.types import (
     CheckResult,
@@ -29,6 +30,8 @@ class Work:
     runner: Runner  # that serves it
     anew: bool = False  # times are taken again, checks are not
     tune_plans: int = 0  # knob settings to try beyond the source's own
+    thorough: bool = False  # all of them are tried, however far behind the best the source is
+    deadline: Deadline = field(default_factory=Deadline)
     verdicts: list[PlanVerdict] = field(default_factory=list)
     checks: list[CheckResult] = field(default_factory=list)
     plans: list[tuple[str, Knobs, str]] = field(default_factory=list)

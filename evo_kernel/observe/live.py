@@ -87,6 +87,10 @@ class Progress:
                 )
             self._tell_state(time.monotonic())
 
+    def confirming(self, candidate: int, expected_s: float) -> None:
+        with self._lock:
+            self._note(f"confirming candidate {candidate} on hidden cases, about {expected_s:.0f} s")
+
     def trouble(self, message: str) -> None:
         """What must stay to be read: on a terminal it goes above the view."""
         with self._lock:

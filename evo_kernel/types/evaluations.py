@@ -47,10 +47,14 @@ class Environment:
     fp_fusion: bool
     judge: int  # version of the judge's method: raised whenever a change may move scores
     confinement: str  # which guards the recorder had: "namespaces+landlock+seccomp+rlimits", ..., "none"
+    assembler: str = ""  # version of ptxas; "" in what was judged before it was told
 
     @cached_property
     def key(self) -> str:
-        return content_hash(asdict(self))[:16]
+        told = asdict(self)
+        if not self.assembler:
+            del told["assembler"]
+        return content_hash(told)[:16]
 
     @property
     def label(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
+from evo_kernel.deadline import Deadline
 from evo_kernel.types.attempts import Brief, Credit, Proposal, Recorded, Relative
 from evo_kernel.types.evaluations import Environment, Evaluation, Purpose
 from evo_kernel.types.kernels import Source
@@ -47,13 +48,21 @@ class Judge(Protocol):
     environment: Environment
 
     def evaluate(
-        self, source: Source, purpose: Purpose, anew: bool = False, against: Source | None = None
+        self,
+        source: Source,
+        purpose: Purpose,
+        anew: bool = False,
+        against: Source | None = None,
+        deadline: Deadline | None = None,
+        effort: int = 1,
     ) -> Evaluation:
         """Never raises for a broken kernel; raises InfraError when the machine failed beyond retries.
 
         `anew`: measure again, closely, what may be known already; the knobs are taken as they are.
         `against`: the champion that a confirmation is to be timed beside, its knobs written in. The evaluation tells
         what was found; whether its kernel stands is for who promotes it: `Evaluation.refutation`.
+        `effort`: knob settings to try, in multiples of what is usual.
+        `deadline`: tuning ends with what it has by then; raises CutShort where there is no verdict in time.
         """
         ...
 
@@ -77,7 +86,8 @@ class Population(Protocol):
     ) -> None:
         """An attempt that ended without a candidate, with what it cost.
 
-        `exhausted`: the brief's parent has nothing left to try; it is seldom chosen again in this session.
+        `exhausted`: the brief's parent has nothing left to try; it is not chosen again in this session, but beside
+        other elites. An attempt that left nothing leaves no row: a stretch of them is one event.
         """
         ...
 
@@ -105,6 +115,26 @@ class Population(Protocol):
 
     def recorded(self, candidate: int) -> Recorded:
         """The ticket of a candidate that is already durable: how a champion is told its confirmation."""
+        ...
+
+    def dry(self) -> bool:
+        """Whether every parent is exhausted, by itself and beside every elite."""
+        ...
+
+    def elites(self) -> Sequence[Recorded]:
+        """The fastest candidate of every cell, fastest first."""
+        ...
+
+    def confirmation_due(self) -> bool:
+        """Whether a session ended before it could confirm what it had found."""
+        ...
+
+    def note_confirmation(self, due: bool) -> None:
+        """It is due from now on; or it was made."""
+        ...
+
+    def confirmation_s(self) -> float | None:
+        """What a confirmation took at most in this environment; None where there was none."""
         ...
 
     def unsettled(self) -> Recorded | None:

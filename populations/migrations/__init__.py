@@ -18,6 +18,7 @@ from populations.migrations import (
     m0006_remarks,
     m0007_tickets,
     m0008_views,
+    m0009_assembler,
 )
 
 migrations = Migrations("populations")
@@ -29,6 +30,7 @@ migrations(name="0005_agents")(m0005_agents.apply)
 migrations(name="0006_remarks")(m0006_remarks.apply)
 migrations(name="0007_tickets")(m0007_tickets.apply)
 migrations(name="0008_views")(m0008_views.apply)
+migrations(name="0009_assembler")(m0009_assembler.apply)
 
 
 def migrate(database: Database) -> None:

@@ -53,7 +53,7 @@ def test_the_next_command_raises_what_was_reached() -> None:
     config = load_config(None, ["budget.evaluations=60", "budget.hours=0.05"])
     ended = Summary("the budget is spent", "budget", 9, {}, {}, 1.0, Spent(evaluations=61, hours=0.01), None)
     assert raised(config, ended) == " --set budget.evaluations=122"
-    assert raised(config, replace(ended, spent=Spent(hours=0.0503))) == " --set budget.hours=0.11"
+    assert raised(config, replace(ended, spent=Spent(hours=0.0503), out_of_time=True)) == " --set budget.hours=0.11"
     assert raised(config, replace(ended, cause="interrupted")) == ""
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from evo_kernel.budget import Budget, Ledger, Spent
+from evo_kernel.deadline import Deadline
 from evo_kernel.engine import Engine, EngineSettings, Summary
 from evo_kernel.errors import InfraError, OperatorFailed
 from evo_kernel.types import (
@@ -433,10 +434,10 @@ class NotesFirst(ScriptedJudge):
         super().__init__()
         self.anew: list[bool] = []
 
-    def evaluate(self, source, purpose, anew=False, against=None):
+    def evaluate(self, source, purpose, anew=False, against=None, deadline=None, effort=1):
         if source == FIRST and purpose is Purpose.SCORE:
             self.anew.append(anew)
-        return super().evaluate(source, purpose, anew, against)
+        return super().evaluate(source, purpose, anew, against, deadline, effort)
 
 
 def test_the_first_kernel_is_tuned_beside_the_first_attempts(population) -> None:
@@ -504,7 +505,13 @@ class NoisyJudge(ScriptedJudge):
         self._rng, self.again = np.random.default_rng(5), []
 
     def evaluate(
-        self, source: Source, purpose: Purpose, anew: bool = False, against: Source | None = None
+        self,
+        source: Source,
+        purpose: Purpose,
+        anew: bool = False,
+        against: Source | None = None,
+        deadline: Deadline | None = None,
+        effort: int = 1,
     ) -> Evaluation:
         found = replace(scored(source, purpose, {} if anew else None), environment=MEASURED)
         (measured,) = found.measurements

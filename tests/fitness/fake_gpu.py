@@ -1,7 +1,8 @@
 """A GPU that is none: plans by name, a simulated clock, and a worker process around it (`python -m` runs one).
 
 The launcher does what the plan's first kernel is called: `honest` computes softmax rows with torch, the others break
-in one way each. A kernel takes the microseconds that its name ends in (`honest_50`), with noise and drift.
+in one way each. A kernel takes the microseconds that its name ends in (`honest_50`), with noise and drift. Memory is
+real: arenas are those of the GPU, in the memory of the host.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 import torch
 
 from evo_kernel.fitness.plan import Binary, Buffer, CompiledPlan, Kernel, Launch, Plan, Pointer, View
+from evo_kernel.fitness.runners.cuda_memory import Arena
 from evo_kernel.fitness.runners.examiner import Examiner
 from evo_kernel.fitness.runners.nvml import GpuState
 from evo_kernel.fitness.timing import TIMING
@@ -48,9 +50,9 @@ reference.compiled_baseline = False
 '''
 
 
-def task_in(folder: Path):
+def task_in(folder: Path, more: str = ""):
     path = folder / "rows.py"
-    path.write_text(TASK_TEXT)
+    path.write_text(TASK_TEXT + more)
     return load(path)
 
 
@@ -71,30 +73,8 @@ class PlanRefused(Exception):
     pass
 
 
-class FakeArena:
-    def __init__(self, plan: CompiledPlan) -> None:
-        self.memory = [torch.zeros(b.bytes, dtype=torch.uint8) for b in plan.plan.buffers]
-        self.canary: int | None = None
-
-    def bytes_of(self, buffer: int) -> torch.Tensor:
-        return self.memory[buffer]
-
-    def tensor(self, view: View) -> torch.Tensor:
-        return torch.as_strided(self.memory[view.buffer].view(getattr(torch, view.dtype)), view.shape, view.strides)
-
-    def poison(self, plan: CompiledPlan) -> None:
-        for index, buffer in enumerate(plan.plan.buffers):
-            if buffer.kind == "scratch":
-                self.memory[index].fill_(0xFF)
-
-    def mend_canaries(self) -> None:
-        self.canary = None
-
-    def canaries_whole(self) -> torch.Tensor:
-        return torch.tensor(self.canary is None)
-
-    def broken_canary(self) -> int | None:
-        return self.canary
+def memory(size: int) -> torch.Tensor:
+    return torch.empty(size, dtype=torch.uint8)
 
 
 class FakeLauncher:
@@ -102,16 +82,28 @@ class FakeLauncher:
         self.device, self.plan = device, plan
         self.kind, _, tail = plan.plan.kernels[0].name.partition("_")
         self.us = float(tail) if tail.isdecimal() else 50.0
-        self.runs = 0
+        self.timed = 0
         if self.kind == "refused":
             raise PlanRefused("the GPU does not take it")
         if self.kind == "oom":
             raise torch.OutOfMemoryError("tried to allocate far too much")
 
-    def run(self, arena: FakeArena) -> None:
-        self.runs += 1
+    def prepare(self, arena: Arena) -> None:
+        arena.poison()
+        self.device.clear()
+
+    def step(self, arena: Arena, index: int) -> None:
+        self.device.stepped.append(self.plan.plan.nodes[index].kind)
+        if isinstance(self.plan.plan.nodes[index], Launch):
+            self.run(arena)
+
+    def run(self, arena: Arena) -> None:
         self.device.launches += 1
         x, y = arena.tensor(self.plan.plan.inputs[0]), arena.tensor(self.plan.plan.outputs[0])
+        if self.device.timing:
+            self.timed += 1
+            self.device.unprepared += not self.device.cleared or bool((y.view(torch.int32) != -1).any())
+        self.device.cleared = False
         self.device.run_for(self.us)
         match self.kind:
             case "illegal":
@@ -127,12 +119,18 @@ class FakeLauncher:
             case "lazy" if self.device.timing:
                 return
             case "outside":
-                arena.canary = 1
+                y.as_strided((1,), (1,), y.storage_offset() + y.numel()).zero_()
+            case "once" if self.timed == self.us:
+                x.neg_()  # wrong in one timed launch alone
+            case "flips":
+                x.neg_()  # every other launch finds its input as it was
             case "random":
                 y.copy_(torch.rand_like(y))
                 return
         result = torch.softmax(x, -1)
         y.copy_(result + 0.01 if self.kind == "wrong" else result)
+        if (self.kind == "late" and self.timed == self.us) or (self.kind == "often" and self.timed % 3 == 0):
+            y[0] = y[1]
         if self.kind == "input":
             x.zero_()
 
@@ -154,6 +152,9 @@ class FakeDevice:
         self.us = 0.0  # of the simulated clock
         self.lost = self.timing = False
         self.closed = self.wipes = self.samples = self.released = self.launches = 0
+        self.cleared = False  # since the last launch
+        self.clears = self.unpins = self.unprepared = 0
+        self.stepped: list[str] = []
 
     def run_for(self, us: float) -> None:
         self.samples += 1
@@ -162,8 +163,8 @@ class FakeDevice:
     def launcher(self, plan: CompiledPlan) -> FakeLauncher:
         return FakeLauncher(self, plan)
 
-    def arena(self, plan: CompiledPlan) -> FakeArena:
-        return FakeArena(plan)
+    def arena(self, plan: CompiledPlan) -> Arena:
+        return Arena(plan, memory)
 
     def capture(self, work: Callable[[], Any], rehearse: bool = False) -> Callable[[], Any]:
         if rehearse:
@@ -183,8 +184,13 @@ class FakeDevice:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
         self.us += 5.0
 
-    def flush(self) -> None:
+    def clear(self, local_bytes: int = 0) -> None:
+        self.clears += 1
+        self.cleared = True
         self.us += 40.0
+
+    def unpin(self) -> None:
+        self.unpins += 1
 
     def mark(self) -> float:
         return self.us if not self.tick_us else round(self.us / self.tick_us) * self.tick_us

@@ -8,20 +8,23 @@ import itertools
 import pytest
 import torch
 
-from evo_kernel.errors import PlanError
+from evo_kernel.errors import PlanError, TaskError
 from evo_kernel.fitness.ceilings import Ceilings
 from evo_kernel.fitness.expected import Expected, expect
 from evo_kernel.fitness.pairing import PAIRING
 from evo_kernel.fitness.runners.clock import Metronome
+from evo_kernel.fitness.runners.cuda_memory import Arena
 from evo_kernel.fitness.runners.examiner import Examiner
 from evo_kernel.fitness.runners.referee import Budget, Disturbed
+from evo_kernel.fitness.runners.stock import plan_bytes
 from evo_kernel.fitness.targets import target_for
 from evo_kernel.fitness.timing import CLAIM, TIMING, summarise
 from evo_kernel.fitness.vault import SMALL_BYTES, Vault
-from evo_kernel.types import Status
-from tests.fitness.fake_gpu import SETTINGS, FakeDevice, plan, task_in, timed
+from evo_kernel.types import CheckResult, Status
+from tests.fitness.fake_gpu import SETTINGS, FakeDevice, memory, plan, task_in, timed
 
 CHECK = {"plan": 0, "case": "m3-n7", "rounds": [[11, "nominal"], [12, "large"]]}
+PASSED = CheckResult(case="", passed=True, error=0.0)
 TIME = {"plan": 1, "case": "m64-n128", "seed": 5, "check": True, "against_us": None}
 
 
@@ -106,6 +109,91 @@ def test_an_output_that_a_timed_launch_does_not_write_is_found(examiner):
     answer = exam(examiner, "lazy")
     assert answer["checks"][0]["status"] == "passed"
     assert answer["timings"][0]["status"] == Status.WRONG and "when timed" in answer["timings"][0]["reason"]
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, dataclasses.replace(CLAIM, rest=0.0)])
+def test_every_timed_launch_finds_nothing_of_earlier_ones(task, settings):
+    """In every mode: samples, claims, pairs, tuning (unchecked), baselines."""
+    device = FakeDevice()
+    examiner = Examiner(task, device, settings)
+    assert exam(examiner, "honest_80")["timings"][0]["status"] == "passed"
+    assert (
+        exam(examiner, "honest_80", checks=(), timings=({**TIME, "check": False},))["timings"][0]["status"] == "passed"
+    )
+    plans = [plan("honest_80", 64, 128), plan("honest_90", 64, 128)]
+    examiner.pair(plans.__getitem__, {"case": "m64-n128", "seed": 3, "check": False}, PAIRING)
+    assert device.launches > 60 and device.unprepared == 0 and device.unpins > 10
+    before, timed_before = device.clears, device.launches
+    examiner.timer.time_function(task.case("m64-n128"), timed(task.reference_function, device, 70.0), settings)
+    assert device.clears - before >= settings.few and device.launches == timed_before
+
+
+def test_launches_of_a_check_begin_as_timed_ones_do(examiner):
+    exam(examiner, "honest_80", timings=())
+    assert examiner.referee.device.clears == examiner.referee.device.launches == 4
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, dataclasses.replace(CLAIM, rest=0.0)])
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize("launch", [50, 70, 90])
+def test_one_wrong_launch_among_many_is_found(task, settings, check, launch):
+    """Early or late (some 40 belong to the warm-up), whether or not outputs are compared with the reference."""
+    device = FakeDevice()
+    examiner = Examiner(task, device, dataclasses.replace(settings, many=200, usual=150, few=100))
+    answer = exam(examiner, f"late_{launch}", checks=(), timings=({**TIME, "check": check},))["timings"][0]
+    assert answer["status"] == Status.WRONG and "two timed launches on the same inputs differ" in answer["reason"]
+
+
+def test_where_bits_may_differ_launches_are_drawn_between_batches(tmp_path):
+    task = task_in(tmp_path, 'TOLERANCE = "atomics"\n')
+    found = []
+    for _ in range(20):
+        examiner = Examiner(task, FakeDevice(), dataclasses.replace(SETTINGS, many=200, usual=150, few=100))
+        found.append(exam(examiner, "often", checks=())["timings"][0]["status"])
+        assert exam(examiner, "honest_50", checks=())["timings"][0]["status"] == "passed"
+    assert found.count(Status.WRONG) >= 18
+
+
+@pytest.mark.parametrize(("name", "reason"), [("once_30", "changes its input 0"), ("flips_50", "changes its input 0"),
+                                              ("outside_50", "outside a buffer")])  # fmt: skip
+def test_what_one_timed_launch_changes_is_noticed(examiner, name, reason):
+    answer = exam(examiner, name, checks=())["timings"][0]
+    assert answer["status"] == Status.WRONG and reason in answer["reason"]
+
+
+def test_any_timed_set_may_be_compared(examiner, monkeypatch):
+    compared = set()
+    monkeypatch.setattr(examiner.referee, "compare", lambda case, seed, *rest: (compared.add(seed), PASSED)[1])
+    exam(examiner, "honest_80", checks=())
+    for _ in range(60):
+        sets = exam(examiner, "honest_80", checks=())["timings"][0]["sets"]
+    assert compared == {TIME["seed"] + number for number in range(sets)}
+
+
+def test_a_baseline_that_changes_its_inputs_is_named(task, examiner):
+    case = task.case("m64-n128")
+    with pytest.raises(TaskError, match="the baseline changes its inputs"):
+        examiner.timer.time_function(case, lambda x: x.neg_(), CLAIM)
+    assert examiner.referee.intact()
+
+
+def test_an_arena_is_poisoned_but_for_its_inputs_and_holds_the_scratch_of_its_launches():
+    one = plan("honest", 8, 8)
+    (binary,) = one.binaries
+    binary = binary.model_copy(update={"global_scratch_bytes": 200, "global_scratch_align": 128})
+    one = one.model_copy(update={"binaries": (binary,)})
+    first, second = Arena(one, memory), Arena(one, memory)
+    address, none = first.scratch(0)
+    assert address % 128 == 0 and none == 0 and second.scratch(0)[0] != address
+    assert plan_bytes(one) == 2 * 8 * 8 * 4 + 8 * 200
+    first._memory.zero_()
+    first.mend_canaries()
+    first.poison()
+    scratch = first._memory[address - first._memory.data_ptr() :][: 8 * 200]
+    assert bool((scratch == 0xFF).all()) and bool((first.bytes_of(1) == 0xFF).all())
+    assert not first.bytes_of(0).any() and first.broken_canary() is None
+    first._memory[address - first._memory.data_ptr() + 8 * 200 + 128] = 0  # behind the scratch
+    assert first.broken_canary() is not None
 
 
 def test_an_innocent_plan_survives_one_that_wrote_into_what_is_kept(examiner):

@@ -120,7 +120,9 @@ def test_an_input_that_is_changed_is_named(runner):
 def test_a_forged_answer_never_passes(runner, monkeypatch, answer):
     forged = interpreter_runner.Zygote.run
     monkeypatch.setattr(
-        interpreter_runner.Zygote, "run", lambda *args: dataclasses.replace(forged(*args), data=json.dumps(answer).encode())
+        interpreter_runner.Zygote,
+        "run",
+        lambda *args: dataclasses.replace(forged(*args), data=json.dumps(answer).encode()),
     )
     assert runner.check(softmax(), CASE, ROUNDS).status is not Status.PASSED
 

@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from evo_kernel.errors import InfraError
+from evo_kernel.deadline import Deadline
+from evo_kernel.errors import CutShort, InfraError
 from evo_kernel.fitness.judge import JudgeSettings, open_judge
 from evo_kernel.tasks.loading import load
 from evo_kernel.types import Evaluation, Measurement, Purpose, Source, Status
@@ -100,6 +101,17 @@ def test_a_score_and_a_time_are_positive(judge, value):
         Measurement("c", "p", 1.0, 0.0, 1, 1.0, 1.0, {"eager": value})
     with pytest.raises(ValueError, match="finite and positive"):
         Evaluation("", "", Purpose.SCORE, judge.environment, Status.PASSED, score=value)
+
+
+def test_tuning_is_cut_and_the_verdict_kept(task, judge):
+    """What a kernel is without tuning is known by then: one that was known is tuned no more either."""
+    source = Source(task.seed.text + "\n# another text\n")
+    with pytest.raises(CutShort):
+        judge.evaluate(source, Purpose.SCORE, deadline=Deadline(at=0.0))
+    cut = judge.evaluate(source, Purpose.SCORE, deadline=Deadline(at=0.0, grace_s=math.inf))
+    assert cut.passed and cut.score is not None and cut.knobs == () and Purpose.TUNE not in cut.charged
+    with pytest.raises(CutShort):
+        judge.evaluate(source, Purpose.CONFIRM, deadline=Deadline(at=0.0))
 
 
 def test_a_closed_judge_leaves_no_process(task):

@@ -185,7 +185,7 @@ def test_cooperative_blocks_fit_at_once():
 
 def test_scratch_is_for_every_block_of_every_cluster():
     plan = compiled(grid=(10, 2, 1), num_ctas=2, global_scratch_bytes=256, global_scratch_align=128)
-    assert bounds.scratch_need(plan, plan.plan.launches[0]) == bounds.ScratchNeed(256 * 40, 128, 0, 1)
+    assert bounds.scratch_needs(plan) == (bounds.ScratchNeed(256 * 40, 128, 0, 1),)
 
 
 def test_blocks_belong_to_cuda_kernels():

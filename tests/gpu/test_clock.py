@@ -72,7 +72,7 @@ import json, time, torch
 from cuda.bindings import driver
 from evo_kernel.fitness.runners.cuda_device import CudaDevice
 from evo_kernel.fitness.runners.cuda_driver import ok
-from evo_kernel.fitness.runners.clock import Metronome, sample, disagreement
+from evo_kernel.fitness.runners.clock import Metronome, Work, sample, disagreement
 from evo_kernel.fitness.timing import summarise
 from evo_kernel.fitness.vault import Vault
 from evo_kernel.fitness.expected import Expected
@@ -113,8 +113,8 @@ def capture_ms():
     return timed(lambda: device.capture(lambda: torch.exp(x, out=y), True))
 
 @part
-def flush_ms():
-    return timed(device.flush)
+def clear_ms():
+    return timed(device.clear)
 
 @part
 def wipe_ms():
@@ -151,9 +151,9 @@ def vault():
 @part
 def event_clock():
     replay = device.capture(lambda: torch.exp(x, out=y), True)
-    found = sample(device, [replay])
+    found = sample(device, Work.of_ours(device, [replay]))
     tiny = torch.zeros(1, device="cuda")
-    short = sample(device, [device.capture(lambda: tiny.add_(1), True)])
+    short = sample(device, Work.of_ours(device, [device.capture(lambda: tiny.add_(1), True)]))
     return {
         "exp_us": summarise(found.samples_us).median_us, "samples": found.samples_us, "event_us": found.event_us,
         "wall_us": found.wall_us, "fault": disagreement(found), "short": sorted(set(short.samples_us)),

@@ -18,6 +18,7 @@ from evo_kernel.cli import compose
 from evo_kernel.cli.operating import operating
 from evo_kernel.cli.traffic import Traffic
 from evo_kernel.config import Config, config_from
+from evo_kernel.deadline import Deadline
 from evo_kernel.engine import Engine, EngineSettings, Summary
 from evo_kernel.errors import UserError
 from evo_kernel.types import CaseKind, Evaluation, Knobs, Purpose, Source, Status
@@ -40,9 +41,15 @@ class CommentJudge:
     before: Any = None  # called with (source, purpose)
 
     def evaluate(
-        self, source: Source, purpose: Purpose, anew: bool = False, against: Source | None = None
+        self,
+        source: Source,
+        purpose: Purpose,
+        anew: bool = False,
+        against: Source | None = None,
+        deadline: Deadline | None = None,
+        effort: int = 1,
     ) -> Evaluation:
-        del anew, against
+        del anew, against, deadline, effort
         if self.before is not None:
             self.before(source, purpose)
         self.asked.append((source.sha256, purpose))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from evo_kernel.deadline import Deadline
 from evo_kernel.types import (
     Brief,
     CaseCard,
@@ -109,9 +110,15 @@ class ScriptedJudge:
     _numbers: itertools.count = field(default_factory=itertools.count)
 
     def evaluate(
-        self, source: Source, purpose: Purpose, anew: bool = False, against: Source | None = None
+        self,
+        source: Source,
+        purpose: Purpose,
+        anew: bool = False,
+        against: Source | None = None,
+        deadline: Deadline | None = None,
+        effort: int = 1,
     ) -> Evaluation:
-        del anew
+        del anew, deadline, effort
         self.asked.append((source.sha256, purpose))
         self.against.append(against)
         number = next(self._numbers)
@@ -140,6 +147,9 @@ class Notebook:
 
     def judged(self, recorded, evaluation: Evaluation, is_best: bool) -> None:
         self.lines.append(f"judged {recorded.candidate} {evaluation.purpose} {evaluation.status} {is_best}")
+
+    def confirming(self, candidate: int, expected_s: float) -> None:
+        self.lines.append(f"confirming {candidate}")
 
     def trouble(self, message: str) -> None:
         self.lines.append(f"trouble: {message}")

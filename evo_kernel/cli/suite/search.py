@@ -23,7 +23,7 @@ STOCK_S = 120.0
 STOCK_WORTH_S = 8.0
 """With less time than that left it is not asked; the same command again asks."""
 ENDED = ("budget", "barren")
-"""Why a search ends by itself: it has then tried to confirm its best."""
+"""Why a search ends by itself: it has then tried to confirm its best, unless it says that time did not suffice."""
 HARNESSES = ("kernelbench", "tritonbench")
 SOLUTIONS = "solutions"
 
@@ -127,9 +127,10 @@ class Worker:
                 row = row_of(row, population)
             except Exception as error:  # noqa: BLE001  a file that cannot be read is this task's trouble alone
                 row = replace(row, reason=f"{population} cannot be read: {error}")
-        if told is not None and told.get("cause") in ENDED:
-            return row
         goes_on = "the same command goes on with it"
+        if told is not None and told.get("cause") in ENDED:
+            late = f"its confirmation did not fit into the time: {goes_on}"
+            return replace(row, cut=True, reason=late) if row.correct and told.get("unconfirmed") else row
         if self._halt.asked.is_set():
             if row.status == "failed":
                 return None

@@ -22,6 +22,7 @@ from pydantic import ValidationError
 from evo_kernel.fitness import machine_code
 from evo_kernel.fitness.compiling import lasting
 from evo_kernel.fitness.compiling.answers import Compiled, ToldKernel
+from evo_kernel.fitness.compiling.assembler import Assembler
 from evo_kernel.fitness.confined.guards import Limits
 from evo_kernel.fitness.confined.zygote import Malformed, Zygote
 from evo_kernel.fitness.gpus import usable_cores
@@ -33,12 +34,16 @@ CACHE_ENTRIES = 4096
 
 
 class Compiler:
-    """Compiles kernels for one target. Thread-safe. A kernel that does not compile is answered with a sentence."""
+    """Compiles kernels for one target by one assembler, which its cache belongs to. Thread-safe. A kernel that does not
+    compile is answered with a sentence."""
 
-    def __init__(self, arch: int, deadline_s: float, stages: Stages | None = None) -> None:
+    def __init__(
+        self, arch: int, deadline_s: float, stages: Stages | None = None, assembler: Assembler | None = None
+    ) -> None:
+        """`assembler`: Triton's own, if left out."""
         self._arch, self._stages = arch, stages or Stages()
         self._deadline_s = deadline_s
-        self._zygote = Zygote("compile")
+        self._zygote = Zygote("compile", assembler.environment if assembler else None)
         self._cores = usable_cores()
         self._pool = ThreadPoolExecutor(self._cores, thread_name_prefix="compile")
         self._lock = threading.Lock()

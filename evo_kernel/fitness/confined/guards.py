@@ -103,6 +103,8 @@ def readable_roots() -> tuple[str, ...]:
     roots |= {path for path in sys.path if path and os.path.abspath(path) != own}
     roots |= {"/dev/null", "/dev/zero", "/dev/urandom", "/proc/self", "/proc/cpuinfo", "/proc/meminfo"}
     roots |= {"/sys/devices/system/cpu", "/etc/localtime"}
+    if assembler := os.environ.get("TRITON_PTXAS_PATH"):  # of the compiler's zygote: what judge.assembler names
+        roots.add(os.path.dirname(assembler))
     return tuple(sorted(root for root in roots if os.path.exists(root)))
 
 

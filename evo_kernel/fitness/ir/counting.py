@@ -1,7 +1,7 @@
 """Counts what a launch asks of the memory system and of the units, by program, while it is executed.
 
-Totals are exact for the programs that ran. Distinct lines need the addresses themselves: they are kept as intervals, for
-a sample of programs.
+Totals are exact for the programs that ran. Distinct lines need the addresses themselves: they are kept as intervals,
+for a sample of programs.
 """
 
 from __future__ import annotations

@@ -174,8 +174,8 @@ class Machine:
 
 _EFFECTS = {
     "tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_load", "tt.descriptor_store",
-    "tt.descriptor_reduce", "tt.descriptor_gather", "tt.descriptor_scatter", "scf.for", "scf.while", "scf.if", "tt.call",
-    "tt.make_tensor_descriptor",
+    "tt.descriptor_reduce", "tt.descriptor_gather", "tt.descriptor_scatter", "tt.make_tensor_descriptor", "scf.for",
+    "scf.while", "scf.if", "tt.call",
 }  # fmt: skip
 
 
@@ -279,11 +279,8 @@ def _for(machine: Machine, frame: Frame, operation: Operation, operands: Sequenc
     loop = _Loop(machine, frame, carried)
     trips = 0
     while True:
-        staying = None if isinstance(counts, int) else counts[loop.rows] > trips
-        if isinstance(counts, int):
-            if trips >= counts:
-                return loop.finish()
-        elif not loop.keep(staying):
+        over = trips >= counts if isinstance(counts, int) else not loop.keep(counts[loop.rows] > trips)
+        if over:
             return loop.finish()
         counter = Lanes(index, sum_=loop.of(low).sum.plus(loop.of(step).sum.times(trips)))
         loop.carried = list(machine.region(loop.frame, body, [counter, *loop.carried]))
@@ -295,9 +292,9 @@ def _for(machine: Machine, frame: Frame, operation: Operation, operands: Sequenc
 
 def _trip_counts(low: Lanes, high: Lanes, step: Lanes, unsigned: bool) -> int | torch.Tensor:
     """Iterations of each program; one number where all have the same."""
-    numbers = [bound.integer() for bound in (low, high, step)]
-    if all(number is not None for number in numbers):
-        a, b, c = (_unsigned(number, low.type) if unsigned else number for number in numbers)  # pyright: ignore
+    numbers = [number for bound in (low, high, step) if (number := bound.integer()) is not None]
+    if len(numbers) == 3:
+        a, b, c = (_unsigned(number, low.type) if unsigned else number for number in numbers)
         if c <= 0:
             raise Fault("undefined", f"loops with a step of {c}")
         return max(0, -(-(b - a) // c))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from evo_kernel.fitness.ir import combine, loads, pointwise, shapes
+from evo_kernel.fitness.ir import assembly, combine, loads, pointwise, shapes
 from evo_kernel.fitness.ir.engine import HANDLERS, Machine, Observer
 from evo_kernel.fitness.ir.lanes import Lanes, Sum
 from evo_kernel.fitness.ir.loads import Descriptor as DescriptorLanes
@@ -26,12 +26,12 @@ _STORES = {"tt.store": 0, "tt.atomic_rmw": 0, "tt.atomic_cas": 0, "tt.descriptor
            "tt.descriptor_scatter": 0}  # fmt: skip
 _LOADS = {"tt.load", "tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_load", "tt.descriptor_gather",
           "tt.descriptor_reduce"}  # fmt: skip
-_TABLES = (combine, loads, pointwise, shapes)  # imported for the handlers that they register
+_TABLES = (assembly, combine, loads, pointwise, shapes)  # imported for the handlers that they register
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a launch does that no correct kernel does. `program`: its ids along the grid; `line` of the kernel, 0: unknown."""
+    """What a launch does that no correct kernel does. `program`: its ids along the grid; `line`: 0 where unknown."""
 
     kind: str
     message: str

@@ -115,15 +115,18 @@ def _merged(terms: Sequence[Term]) -> tuple[Term, ...]:
     for term in terms:
         support = term.support
         if (known := by_support.get(support)) is not None:
-            data = known.data + term.data
-            term = Term(data, known.low + term.low, known.high + term.high, math.gcd(known.unit, term.unit))
-        by_support[support] = term
+            by_support[support] = _added(known, term)
+        else:
+            by_support[support] = term
     while len(by_support) > MAX_TERMS:
         (_, a), (_, b) = by_support.popitem(), by_support.popitem()
-        data = a.data + b.data
-        made = Term(data, a.low + b.low, a.high + b.high, math.gcd(a.unit, b.unit))
+        made = _added(a, b)
         by_support[made.support] = made
     return tuple(by_support.values())
+
+
+def _added(a: Term, b: Term) -> Term:
+    return Term(a.data + b.data, a.low + b.low, a.high + b.high, math.gcd(a.unit, b.unit))
 
 
 class Lanes:
@@ -259,15 +262,12 @@ def nothing(type_: Type) -> Lanes:
     return Lanes(type_, data, undefined=torch.ones(shape, dtype=torch.bool))
 
 
-class Reshape:
-    """A change of axes behind the axis of programs."""
-
-    def __call__(self, data: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError
+Reshape = Callable[[torch.Tensor], torch.Tensor]
+"""A change of axes behind the axis of programs."""
 
 
 @dataclass(frozen=True)
-class Unsqueeze(Reshape):
+class Unsqueeze:
     axis: int
 
     def __call__(self, data: torch.Tensor) -> torch.Tensor:
@@ -275,7 +275,7 @@ class Unsqueeze(Reshape):
 
 
 @dataclass(frozen=True)
-class Splat(Reshape):
+class Splat:
     rank: int
 
     def __call__(self, data: torch.Tensor) -> torch.Tensor:
@@ -283,7 +283,7 @@ class Splat(Reshape):
 
 
 @dataclass(frozen=True)
-class Permute(Reshape):
+class Permute:
     order: tuple[int, ...]
 
     def __call__(self, data: torch.Tensor) -> torch.Tensor:

@@ -2,17 +2,99 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from fractions import Fraction
 
 import torch
 
 
-def _half_away(x: torch.Tensor) -> torch.Tensor:
-    return torch.trunc(x + torch.copysign(torch.full_like(x, 0.5), x))
+def half_away(x: torch.Tensor) -> torch.Tensor:
+    """The nearest whole number; halves go away from 0. (x + 0.5 would round before it is truncated.)"""
+    whole = torch.trunc(x)
+    return torch.where((x - whole).abs() >= 0.5, whole + torch.copysign(torch.ones_like(x), x), whole)
 
 
-def _fused(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
-    return (x.double() * y.double() + z.double()).to(z.dtype)
+def fused(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+    """x * y + z, rounded once. In float64: the product and the sum without error in two parts, the lower rounded to odd
+    (Boldo and Melquiond, Emulation of FMA and correctly rounded sums, 2008)."""
+    if z.dtype != torch.float64:
+        product, addend = x.double() * y.double(), z.double()  # exact
+        return _to_odd(*_two_sum(product, addend)).to(z.dtype)
+    high = x * y
+    low = _product_error(x, y, high)
+    top, lower = _two_sum(z, low)
+    total, rest = _two_sum(high, top)
+    made = total + _to_odd(*_two_sum(lower, rest))
+    sizes = torch.stack(torch.broadcast_tensors(x, y, z)).abs()
+    plain = ((sizes == 0) | ((sizes > 2.0**-400) & (sizes < 2.0**400))).all(0)
+    if not bool(plain.all()):
+        made = torch.where(plain, made, _fused_slowly(x, y, z, ~plain))
+    return made
+
+
+def _two_sum(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The rounded sum and its error."""
+    total = a + b
+    part = total - a
+    return total, (a - (total - part)) + (b - part)
+
+
+def _product_error(x: torch.Tensor, y: torch.Tensor, product: torch.Tensor) -> torch.Tensor:
+    """x * y - product, exactly (Veltkamp and Dekker)."""
+    (a, b), (c, d) = ((h := v * 134217729.0 - (v * 134217729.0 - v), v - h) for v in (x, y))
+    return b * d - (((product - a * c) - b * c) - a * d)
+
+
+def _to_odd(total: torch.Tensor, error: torch.Tensor) -> torch.Tensor:
+    """A sum and its error as one number, rounded to odd: a later rounding to fewer bits is then correct."""
+    even = (total.view(torch.int64) & 1) == 0
+    toward = torch.nextafter(total, torch.where(error > 0, torch.inf, -torch.inf).to(total.dtype))
+    inexact = (error != 0) & torch.isfinite(error) & torch.isfinite(total)
+    return torch.where(inexact & even, toward, total)
+
+
+def _fused_slowly(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
+    """By exact fractions, for numbers whose parts would overflow or vanish."""
+    made = (x * y + z).expand(where.shape).clone()
+    columns = [v.expand(where.shape)[where].tolist() for v in (x, y, z)]
+    values = made[where].tolist()
+    for at, (a, b, c) in enumerate(zip(*columns, strict=True)):
+        if math.isfinite(a) and math.isfinite(b) and math.isfinite(c):
+            exact = Fraction(a) * Fraction(b) + Fraction(c)
+            try:
+                values[at] = float(exact) if exact else values[at]
+            except OverflowError:
+                values[at] = math.inf if exact > 0 else -math.inf
+        elif math.isfinite(a) and math.isfinite(b):
+            values[at] = c
+    made[where] = torch.tensor(values, dtype=made.dtype)
+    return made
+
+
+def _bits_set(x: torch.Tensor) -> torch.Tensor:
+    return sum((x >> n) & 1 for n in range(8 * x.element_size()))  # pyright: ignore[reportReturnType]
+
+
+def _leading_zeros(x: torch.Tensor) -> torch.Tensor:
+    bits = 8 * x.element_size()
+    found = torch.full_like(x, bits)
+    for n in range(bits):
+        found = torch.where((x >> n) & 1 != 0, bits - 1 - n, found)
+    return found
+
+
+def _first_set(x: torch.Tensor) -> torch.Tensor:
+    """The position of the lowest bit that is set, from 1; 0 if there is none."""
+    found = torch.zeros_like(x)
+    for n in reversed(range(8 * x.element_size())):
+        found = torch.where((x >> n) & 1 != 0, n + 1, found)
+    return found
+
+
+def _reversed(x: torch.Tensor) -> torch.Tensor:
+    bits = 8 * x.element_size()
+    return sum(((x >> n) & 1) << (bits - 1 - n) for n in range(bits))  # pyright: ignore[reportReturnType]
 
 
 _UNARY = {
@@ -35,9 +117,9 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "fabs": torch.abs,
     "rint": torch.round,
     "nearbyint": torch.round,
-    "round": _half_away,
+    "round": half_away,
     "llrint": lambda x: torch.round(x).long(),
-    "llround": lambda x: _half_away(x).long(),
+    "llround": lambda x: half_away(x).long(),
     "exp10": lambda x: torch.pow(10.0, x),
     "cbrt": lambda x: torch.copysign(x.abs().double().pow(1 / 3).to(x.dtype), x),
     "saturate": lambda x: x.clamp(0.0, 1.0),
@@ -63,9 +145,20 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "fadd_rn": torch.add,
     "fsub_rn": torch.sub,
     "fmul_rn": torch.mul,
-    "fma": _fused,
-    "fmaf_rn": _fused,
+    "fma": fused,
+    "fmaf_rn": fused,
     "rcp64h": torch.reciprocal,
+    "nextafter": torch.nextafter,
+    "popc": _bits_set,
+    "popcll": _bits_set,
+    "clz": _leading_zeros,
+    "clzll": _leading_zeros,
+    "ffs": _first_set,
+    "ffsll": _first_set,
+    "brev": _reversed,
+    "brevll": _reversed,
+    "mulhi": lambda x, y: x.long() * y.long() >> 32,
+    "umulhi": lambda x, y: (x.long() & 0xFFFFFFFF) * (y.long() & 0xFFFFFFFF) >> 32,
 }
 
 

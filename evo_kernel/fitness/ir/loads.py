@@ -245,11 +245,11 @@ def store(
     if window is not None and window.access.disjoint and _inside(window.access, item):
         _store_window(machine, window, item)
         return
-    if access is not None and (parts := _by_program(access, mask, value, frame, type_, skipped)) is not None:
-        if all(part.access.disjoint and _inside(part.access, item) for part in parts):
-            for part in parts:
-                _store_window(machine, part, item)
-            return
+    parts = _by_program(access, mask, value, frame, type_, skipped) if access is not None else None
+    if parts is not None and all(part.access.disjoint and _inside(part.access, item) for part in parts):
+        for part in parts:
+            _store_window(machine, part, item)
+        return
     _store_scattered(machine, frame, pointer, value, mask)
 
 

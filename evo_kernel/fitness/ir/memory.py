@@ -1,7 +1,7 @@
 """Device memory of a launch: buffers far apart in one address space, with shadows that say who wrote and read what.
 
 An address is an int64: (buffer + 1) << BASE_BITS, plus the byte offset. An access whose lanes form arithmetic
-progressions is a strided view of the buffer; others are gathered by index. Beside a buffer stand, where they are needed:
+progressions is a strided view of the buffer; others are gathered by index. Beside a buffer stand, where needed:
 
     defined   was the element ever written (scratch and outputs start undefined)
     writer    program that stored it last in this launch, plus one
@@ -51,7 +51,7 @@ class Buffer:
         self.writer: torch.Tensor | None = None
         self.reader: torch.Tensor | None = None
         self.track_reads = False
-        self.changed = False  # a launch stored something here
+        self.changed = False  # something may have stored here
 
     @property
     def data(self) -> torch.Tensor:
@@ -242,9 +242,8 @@ class Memory:
                 offset += found[1]
             else:
                 indices.append(term)
-        if indices and any(term.unit % item for term in indices):
-            if any(bool((term.data % item != 0).any()) for term in indices):
-                return None  # the slow path tells which lane is misaligned, or that the sum is not
+        if any(term.unit % item and bool((term.data % item != 0).any()) for term in indices):
+            return None  # the slow path tells which lane is misaligned, or that the sum is not
         if offset % item:
             return None
         return Access(buffer, offset, tuple(progressions), tuple(indices), rank)

@@ -107,6 +107,7 @@ def run_nodes(
 def _define(memory: Memory, view: View) -> None:
     """Elements of a view are written."""
     buffer = memory.buffers[view.buffer]
+    buffer.changed = True
     if buffer.defined is None:
         return
     low, high = view.span()
@@ -129,6 +130,8 @@ def _replay(node: Aten, memory: Memory) -> None:
     _, name, overload = node.op.split(".")
     operation = getattr(getattr(torch.ops.aten, name), overload)
     tensors = [view_of(memory.buffers[view.buffer], view) for view in node.views]
+    for view in node.views:
+        memory.buffers[view.buffer].changed = True  # any operation may write what it is given
 
     def plain(value: object) -> object:
         if isinstance(value, dict):

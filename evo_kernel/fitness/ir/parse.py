@@ -1,4 +1,4 @@
-"""Parses the printed form of Triton IR (`ttir`) into frozen operations. The text is hostile: sizes and depth are bounded.
+"""Parses the printed form of Triton IR (`ttir`) into frozen operations. The text is hostile: sizes are bounded.
 
 Only what MLIR's printer writes is read: one operation a line, regions opened by `{` at the end of a line and closed on
 a line of their own. Anything else raises IRError. Operations that the executor does not know are parsed like the
@@ -39,7 +39,7 @@ class Successor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operation:
-    """One operation. `head` is its text between name and types; `ordinal` counts operations in the order of the text."""
+    """One operation. `head`: its text between name and types. `ordinal`: its number in the order of the text."""
 
     name: str
     results: tuple[Value, ...]
@@ -133,6 +133,7 @@ def parse(text: str) -> Module:
 # --- types ----------------------------------------------------------------------------------------------------------
 
 _SCALAR = re.compile(r"[a-z][A-Za-z0-9]*")
+_SIGNED = re.compile(r"^[su]i(?=\d)")  # blocks of descriptors name the sign
 
 
 def parse_type(text: str) -> Type:
@@ -166,7 +167,7 @@ def _type(text: str, depth: int) -> tuple[Type, str]:
     found = _SCALAR.match(text)
     if found is None:
         raise IRError(f"unreadable type {text[:80]}")
-    return Type(found[0]), text[found.end() :]
+    return Type(_SIGNED.sub("i", found[0])), text[found.end() :]
 
 
 def _tensor(inside: str, depth: int) -> Type:
@@ -310,7 +311,7 @@ class _Parser:
         return Module(public[0], functions, attributes)
 
     def _function(self, line: str) -> Function:
-        found = re.match(r'tt\.func (public|private)? ?@("?)([\w.$<>:, -]+)\2\(', line)
+        found = re.match(r'tt\.func (public|private)? ?@("?)([\w.$<>(),: -]+?)\2\(', line)
         if not found or not line.endswith("{"):
             raise IRError(f"not a function: {line[:80]}")
         inside, rest = _bracketed(line[found.end() - 1 :])

@@ -43,7 +43,8 @@ class Counted:
 def count(module: Module, node: Launch, memory: Memory, deadline: float, complete: bool, seed: int = 0) -> Counted:
     """Traffic of a launch. The same arguments and memory give the same answer, unless time runs short.
 
-    `complete`: floating-point data is in memory too, and used where addresses depend on it. Raises Unsupported, IRError, OutOfTime.
+    `complete`: floating-point data is in memory too, and used where addresses depend on it.
+    Raises Unsupported, IRError, OutOfTime.
     """
     traits, total = traits_of(module), math.prod(node.grid)
     generator = torch.Generator().manual_seed(seed)
@@ -218,7 +219,7 @@ def _padded(wanted: torch.Tensor) -> torch.Tensor:
 
 
 class Part:
-    """A look at a part of a plan: a survey of all launches without floating-point data, then some programs in earnest."""
+    """A look at a part of a plan: a survey of all launches without floating-point data, then some programs with it."""
 
     def __init__(
         self, plan: Plan, modules: Sequence[Module], memory: Memory, deadline: float, generator: torch.Generator,

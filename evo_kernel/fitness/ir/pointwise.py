@@ -10,7 +10,7 @@ import torch
 
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
 from evo_kernel.fitness.ir.lanes import Lanes, Sum, any_undefined
-from evo_kernel.fitness.ir.libdevice import device_function
+from evo_kernel.fitness.ir.libdevice import device_function, fused, half_away
 from evo_kernel.fitness.ir.parse import Operation
 from evo_kernel.fitness.ir.types import IRError, Type, parse_element
 
@@ -118,9 +118,11 @@ def _division(machine: Machine, frame: Frame, operation: Operation, operands: Se
     if unsigned:
         a, b = unsigned_of(a, type_), unsigned_of(b, type_)
     overflow = ~zero & (b == -1) & (a == _bounds(type_)[0]) if not unsigned else zero
+    if not unsigned and bool(overflow.any()):
+        b = torch.where(overflow, 1, b)  # the processor raises a signal for the largest quotient of 64 bits
     kind = operation.name.split(".")[1]
     if kind.startswith("rem"):
-        data = torch.where(b == -1, 0, torch.fmod(a, b)) if not unsigned else torch.fmod(a, b)
+        data = torch.fmod(a, b)
     else:
         wide_a, wide_b = a.long(), b.long()
         if kind.startswith("ceil"):
@@ -257,10 +259,6 @@ def _divided(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.div(a, b)
 
 
-def _fused(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
-    return (a.double() * b.double() + c.double()).to(a.dtype)
-
-
 _FLOAT: dict[str, Callable[..., torch.Tensor]] = {
     "arith.addf": torch.add, "arith.subf": torch.sub, "arith.mulf": torch.mul, "arith.divf": _divided,
     "arith.remf": torch.fmod, "arith.negf": torch.neg, "arith.maxnumf": torch.fmax, "arith.minnumf": torch.fmin,
@@ -270,8 +268,8 @@ _FLOAT: dict[str, Callable[..., torch.Tensor]] = {
     "math.tanh": torch.tanh, "math.sinh": torch.sinh, "math.cosh": torch.cosh, "math.atan": torch.atan,
     "math.asin": torch.asin, "math.acos": torch.acos, "math.atan2": torch.atan2, "math.sqrt": torch.sqrt,
     "math.rsqrt": torch.rsqrt, "math.erf": torch.erf, "math.floor": torch.floor, "math.ceil": torch.ceil,
-    "math.trunc": torch.trunc, "math.round": lambda x: torch.trunc(x + torch.copysign(torch.full_like(x, 0.5), x)),
-    "math.roundeven": torch.round, "math.absf": torch.abs, "math.fma": _fused, "math.powf": torch.pow,
+    "math.trunc": torch.trunc, "math.round": half_away,
+    "math.roundeven": torch.round, "math.absf": torch.abs, "math.fma": fused, "math.powf": torch.pow,
     "math.copysign": torch.copysign, "tt.precise_sqrt": torch.sqrt, "tt.precise_divf": _divided,
 }  # fmt: skip
 
@@ -368,7 +366,7 @@ def _to_float(machine: Machine, frame: Frame, operation: Operation, operands: Se
 def _to_integer(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     (value,), type_ = operands, operation.results[0].type
     bits = type_.bits
-    low, high = (0, 1 << bits) if operation.name == "arith.fptoui" else (-(1 << (bits - 1)), 1 << (bits - 1))
+    low, high = (0.0, 2.0**bits) if operation.name == "arith.fptoui" else (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1))
     whole = torch.trunc(value.data.double())
     outside = ~((whole >= low) & (whole < high))  # NaN too
     whole = torch.where(outside, 0.0, whole) if bool(outside.any()) else whole

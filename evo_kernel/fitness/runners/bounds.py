@@ -9,7 +9,7 @@ from evo_kernel.fitness.plan import MAX_GRID, Binary, CompiledPlan, Launch
 from evo_kernel.fitness.runners.faults import PlanFault
 
 PORTABLE_CLUSTER = 8  # blocks; up to 16 need the non-portable attribute (CUDA programming guide, compute 9.0)
-MAX_SCRATCH_BYTES = 8 << 30  # global and profile scratch of all launches of a plan
+MAX_SCRATCH_BYTES = 8 << 30  # global and profile scratch of all launches of a plan; each arena has its own
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class DeviceLimits:
     threads: int  # of one block
     sm_count: int
     cooperative: bool = True
+    reserved_shared_bytes: int = 0  # of a block, before what it asks for: the driver's
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,10 @@ class ScratchNeed:
     profile_bytes: int = 0
     profile_align: int = 1
 
+    @property
+    def total(self) -> int:
+        return self.global_bytes + self.profile_bytes
+
 
 def check_plan(plan: CompiledPlan, limits: DeviceLimits) -> None:
     """Raises PlanFault for the first thing that this GPU cannot launch."""
@@ -39,7 +44,7 @@ def check_plan(plan: CompiledPlan, limits: DeviceLimits) -> None:
         raise PlanFault(f"the plan is compiled for sm_{plan.plan.target}, this GPU is sm_{limits.arch}: record it here")
     for launch in plan.plan.launches:
         _check_launch(plan.binaries[launch.kernel], launch, limits)
-    total = sum(need.global_bytes + need.profile_bytes for need in (scratch_need(plan, n) for n in plan.plan.launches))
+    total = sum(need.total for need in scratch_needs(plan))
     if total > MAX_SCRATCH_BYTES:
         raise PlanFault(f"the launches need {total / (1 << 30):.1f} GB of scratch: use fewer programs")
 
@@ -72,7 +77,12 @@ def check_cooperative(binary: Binary, launch: Launch, blocks_per_sm: int, limits
         )
 
 
-def scratch_need(plan: CompiledPlan, launch: Launch) -> ScratchNeed:
+def scratch_needs(plan: CompiledPlan) -> tuple[ScratchNeed, ...]:
+    """Of each launch, in order."""
+    return tuple(_scratch_need(plan, launch) for launch in plan.plan.launches)
+
+
+def _scratch_need(plan: CompiledPlan, launch: Launch) -> ScratchNeed:
     """Scratch as Triton's launcher allocates it: bytes a block, times clusters, times the grid."""
     binary = plan.binaries[launch.kernel]
     blocks = math.prod(launch.grid) * binary.num_ctas

@@ -144,6 +144,7 @@ class Checker:
         self._referee.clean()
         for arena in arenas:
             fill(arena, plan, inputs)
+            launcher.prepare(arena)
             launcher.run(arena)
         return _Ran(seed, regime, inputs, arenas)
 

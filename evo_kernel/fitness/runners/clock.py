@@ -1,8 +1,9 @@
 """The clock: samples of work on a device, taken so that neither the cache, drift nor the host's own pace is measured.
 
 What it stands on is a `Device`: a GPU in the worker (cuda_device.py), a simulated one in tests. A batch of samples is
-queued without waiting (flush, mark, replay, mark, ...), so that the GPU never waits for the host between two marks, and
-the whole batch is held against the wall clock.
+queued without waiting (prepare, mark, replay, mark, ...), so that the GPU never waits for the host between two marks,
+and the whole batch is held against the wall clock. What a launch could find of earlier ones is overwritten before each,
+outside its time: docs/state-on-the-gpu.md lists it all.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class Buffers(Protocol):
 
     def tensor(self, view: View) -> torch.Tensor: ...
 
-    def poison(self, plan: CompiledPlan) -> None: ...
+    def poison(self) -> None:
+        """Overwrite everything but the inputs."""
+        ...
 
     def mend_canaries(self) -> None: ...
 
@@ -46,7 +49,15 @@ class Buffers(Protocol):
 class Launches(Protocol):
     """A plan's kernels, loaded: `Launcher` of cuda_driver.py."""
 
+    def prepare(self, arena: Any) -> None:
+        """Before every run: poison the arena, and clear the device."""
+        ...
+
     def run(self, arena: Any) -> None: ...
+
+    def step(self, arena: Any, index: int) -> None:
+        """One node of the plan by its place: `run` is all of them in order."""
+        ...
 
     def close(self) -> None: ...
 
@@ -67,8 +78,12 @@ class Device(Protocol):
 
     def synchronize(self) -> None: ...
 
-    def flush(self) -> None:
-        """Fill the L2 with something else."""
+    def clear(self, local_bytes: int = 0) -> None:
+        """Overwrite what is not memory: the L2, shared memory and registers of all SMs, local memory of all threads."""
+        ...
+
+    def unpin(self) -> None:
+        """Lines that a kernel asked the L2 to keep become ordinary ones, which `clear` drives out."""
         ...
 
     def mark(self) -> Any:
@@ -118,47 +133,75 @@ class Sampled:
         return summarise(self.samples_us).median_us
 
 
-def warm_up(device: Device, replays: Sequence[Replay], settings: TimingSettings) -> float:
+@dataclass(frozen=True)
+class Work:
+    """What is timed: replays that take turns over sets of buffers.
+
+    `prepare` is queued before each replay, with its number. Where there is a `ran`, no replay comes twice in a batch,
+    and it is called after every batch with the numbers of those that did: what each left behind is there to be seen.
+    It may raise.
+    """
+
+    replays: Sequence[Replay]
+    prepare: Callable[[int], None]
+    ran: Callable[[Sequence[int]], None] | None = None
+
+    @classmethod
+    def of_ours(cls, device: Device, replays: Sequence[Replay]) -> Work:
+        """Work that nobody has to look at, under the same conditions."""
+        return cls(replays, lambda _: device.clear())
+
+    def at_once(self, wanted: int) -> int:
+        """How many samples one batch may have."""
+        return wanted if self.ran is None else min(wanted, len(self.replays))
+
+    def look(self, numbers: Sequence[int]) -> None:
+        if self.ran is not None:
+            self.ran(numbers)
+
+
+def warm_up(device: Device, work: Work, settings: TimingSettings) -> float:
     """Replay until clocks and caches have settled, by time; the shortest wall time of one replay, in µs."""
     began, number, shortest = device.now(), 0, float("inf")
     while number < settings.warmup or (device.now() - began) * 1e3 < settings.warmup_ms:
+        turn = number % len(work.replays)
+        work.prepare(turn)
+        device.synchronize()
         start = device.now()
-        replays[number % len(replays)]()
+        work.replays[turn]()
         device.synchronize()
         shortest = min(shortest, (device.now() - start) * 1e6)
         number += 1
+    work.look(range(min(number, len(work.replays))))
     return shortest
 
 
-def sample(
-    device: Device,
-    replays: Sequence[Replay],
-    settings: TimingSettings = TIMING,
-    against_us: float | None = None,
-    warmed: Callable[[], None] = lambda: None,
-) -> Sampled:
-    """Samples over rotating replays with a cold L2 until they are settled. `warmed` is called before the first."""
-    expected_us = warm_up(device, replays, settings)
-    warmed()
+def sample(device: Device, work: Work, settings: TimingSettings = TIMING, against_us: float | None = None) -> Sampled:
+    """Samples over rotating replays until they are settled."""
+    expected_us = warm_up(device, work, settings)
     wall_us = 0.0
     samples: list[float] = []
     looks: list[tuple[float, float]] = []  # (event, wall) µs of each batch
     while not settled(samples, settings, against_us) or _in_doubt(looks, settings):
         marks = []
+        wanted = work.at_once(next_batch(len(samples), settings, expected_us))
+        turns = [number % len(work.replays) for number in range(len(samples), len(samples) + wanted)]
         time.sleep(settings.rest * wall_us * 1e-6)
+        device.unpin()
         device.synchronize()
         began = device.now()
         first = device.mark()
-        for _ in range(next_batch(len(samples), settings, expected_us)):
-            device.flush()
+        for turn in turns:
+            work.prepare(turn)
             start = device.mark()
-            replays[(len(samples) + len(marks)) % len(replays)]()
+            work.replays[turn]()
             marks.append((start, device.mark()))
         device.synchronize()
         wall_us = (device.now() - began) * 1e6
         looks.append((device.elapsed_us(first, marks[-1][1]), wall_us))
         samples += [device.elapsed_us(start, end) for start, end in marks]
         expected_us = summarise(samples).median_us
+        work.look(turns)
     event_us, wall_us = min(looks, key=lambda look: abs(math.log(max(look[1], 1e-3) / max(look[0], 1e-3))))
     return Sampled(samples, event_us, wall_us)
 
@@ -174,39 +217,42 @@ def disagreement(sampled: Sampled, settings: TimingSettings = TIMING) -> str:
 
 
 def sample_pairs(
-    device: Device,
-    incumbent: Sequence[Replay],
-    challenger: Sequence[Replay],
-    rng: Any,
-    settings: PairSettings = PAIRING,
+    device: Device, incumbent: Work, challenger: Work, rng: Any, settings: PairSettings = PAIRING
 ) -> tuple[Comparison, list[tuple[float, float]]]:
     """Compare two rotations pair by pair, each pair on the same inputs; all pairs as (incumbent µs, challenger µs)."""
-    for replays in (incumbent, challenger):
-        warm_up(device, replays, TIMING)
+    for work in (incumbent, challenger):
+        warm_up(device, work, TIMING)
     taken: list[tuple[float, float]] = []
 
-    def one(replay: Replay) -> tuple[Any, Any]:
-        device.flush()
+    def one(work: Work, turn: int) -> tuple[Any, Any]:
+        work.prepare(turn)
         start = device.mark()
-        replay()
+        work.replays[turn]()
         return start, device.mark()
 
-    def take(first: Sequence[bool]) -> list[tuple[float, float]]:
+    def batch(first: Sequence[bool]) -> None:
+        device.unpin()
         device.synchronize()
         marks = []
-        for number, challenger_first in enumerate(first):
-            index = (len(taken) + number) % len(incumbent)
+        turns = [number % len(incumbent.replays) for number in range(len(taken), len(taken) + len(first))]
+        for turn, challenger_first in zip(turns, first, strict=True):
             if challenger_first:
-                right = one(challenger[index])
-                left = one(incumbent[index])
+                right = one(challenger, turn)
+                left = one(incumbent, turn)
             else:
-                left = one(incumbent[index])
-                right = one(challenger[index])
+                left = one(incumbent, turn)
+                right = one(challenger, turn)
             marks.append((left, right))
         device.synchronize()
-        pairs = [(device.elapsed_us(*left), device.elapsed_us(*right)) for left, right in marks]
-        taken.extend(pairs)
-        return pairs
+        taken.extend((device.elapsed_us(*left), device.elapsed_us(*right)) for left, right in marks)
+        for work in (incumbent, challenger):
+            work.look(turns)
+
+    def take(first: Sequence[bool]) -> list[tuple[float, float]]:
+        before, most = len(taken), incumbent.at_once(len(first))
+        for start in range(0, len(first), most):
+            batch(first[start : start + most])
+        return taken[before:]
 
     comparison, _ = run_pairs(take, rng, settings)
     return comparison, taken
@@ -217,7 +263,7 @@ class Metronome:
 
     def __init__(self, device: Device, settings: TimingSettings = TIMING) -> None:
         self._device, self._settings = device, settings
-        self._beat: Replay | None = None
+        self._beat: Work | None = None
         self._first_us = 0.0
         self._requests = 0
         self.drift = 0.0  # last beat ÷ first, less one
@@ -242,7 +288,7 @@ class Metronome:
             self._device.synchronize()
             began, first = self._device.now(), self._device.mark()
             for _ in range(max(1, math.ceil(stretch_us / max(self._first_us, 1.0)))):
-                beat()
+                beat.replays[0]()
             last = self._device.mark()
             self._device.synchronize()
             wall_us = (self._device.now() - began) * 1e6
@@ -251,14 +297,14 @@ class Metronome:
         return ""
 
     def _strike(self) -> None:
-        us = sample(self._device, [self._made()], self._settings).median_us
+        us = sample(self._device, self._made(), self._settings).median_us
         self.drift = us / self._first_us - 1.0
 
-    def _made(self) -> Replay:
+    def _made(self) -> Work:
         if self._beat is None:
             source = torch.empty(self._settings.metronome_bytes, dtype=torch.uint8, device=self._device.name).random_()
             target = torch.empty_like(source)
-            self._beat = self._device.capture(lambda: target.copy_(source))
-            sample(self._device, [self._beat], self._settings)  # the first beats of a cold GPU are not the measure
-            self._first_us = sample(self._device, [self._beat], self._settings).median_us
+            self._beat = Work.of_ours(self._device, [self._device.capture(lambda: target.copy_(source))])
+            sample(self._device, self._beat, self._settings)  # the first beats of a cold GPU are not the measure
+            self._first_us = sample(self._device, self._beat, self._settings).median_us
         return self._beat

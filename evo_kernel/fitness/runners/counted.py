@@ -19,8 +19,7 @@ import torch
 
 from evo_kernel.fitness import regimes
 from evo_kernel.fitness.plan import CompiledPlan, Launch, load_plan_file
-from evo_kernel.fitness.profile import only
-from evo_kernel.fitness.runners.clock import Buffers, Device
+from evo_kernel.fitness.runners.clock import Buffers, Device, Launches
 from evo_kernel.fitness.runners.referee import fill
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Input
@@ -51,32 +50,37 @@ def replay(
 ) -> None:
     """The plan once unseen, since code is loaded on a first launch, then `rounds` times with its launches counted.
 
-    `profiler` is told when to begin and when to end: around each of the first `launches` kernel launches.
+    Each time it begins as a timed launch does. `profiler` is told when to begin and when to end: around each of the
+    first `launches` kernel launches.
     """
-    arena = device.arena(compiled)
-    arena.poison(compiled)
+    arena, launcher = device.arena(compiled), device.launcher(compiled)
     fill(arena, compiled, inputs)
     for number in range(rounds + 1):
-        _walk(compiled, arena, launches if number else 0, device, profiler)
+        launcher.prepare(arena)
+        _walk(compiled, launcher, arena, launches if number else 0, device, profiler)
+    launcher.close()
 
 
 def _walk(
-    compiled: CompiledPlan, arena: Buffers, counted: int, device: Device, profiler: Callable[[bool], None]
+    compiled: CompiledPlan,
+    launcher: Launches,
+    arena: Buffers,
+    counted: int,
+    device: Device,
+    profiler: Callable[[bool], None],
 ) -> None:
-    """Every node in order, each through a launcher of its own: what that loads and sets up is not counted."""
+    """Every node in order."""
     seen = 0
-    for node in compiled.plan.nodes:
+    for index, node in enumerate(compiled.plan.nodes):
         seen += isinstance(node, Launch)
         watched = isinstance(node, Launch) and seen <= counted
-        launcher = device.launcher(only(compiled, node))
         device.synchronize()
         if watched:
             profiler(True)
-        launcher.run(arena)
+        launcher.step(arena, index)
         device.synchronize()
         if watched:
             profiler(False)
-        launcher.close()
 
 
 def _profiler(on: bool) -> None:

@@ -246,8 +246,8 @@ class CpuRunner:
                 lacking = int(marks.sum())
                 return Checked(
                     Status.WRONG,
-                    f"on {case.name}: output {number} has {lacking} of {out.numel()} elements that were never written, or "
-                    "that come from memory nothing wrote",
+                    f"on {case.name}: output {number} has {lacking} of {out.numel()} elements that were never written, "
+                    "or that come from memory nothing wrote",
                 )
         return self._compare_elements(
             case, sliced, drawn, [out.reshape(-1)[n] for out, n in zip(outputs, drawn, strict=True)]

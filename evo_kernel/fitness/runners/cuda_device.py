@@ -13,7 +13,9 @@ from cuda.bindings import driver  # pyright: ignore[reportMissingImports]
 
 from evo_kernel.fitness.plan import CompiledPlan
 from evo_kernel.fitness.runners.clock import Replay
+from evo_kernel.fitness.runners.cuda_clearing import Clearing
 from evo_kernel.fitness.runners.cuda_driver import Arena, CudaFault, Launcher, PlanFault, ok
+from evo_kernel.fitness.runners.cuda_mapping import Mappings
 from evo_kernel.fitness.runners.nvml import GpuState, Nvml
 from evo_kernel.fitness.timing import TIMING
 
@@ -33,6 +35,7 @@ class CudaDevice:
         properties = torch.cuda.get_device_properties(0)
         self.l2_bytes = int(properties.L2_cache_size)
         self._flush = torch.zeros(int(self.l2_bytes * TIMING.flush_bytes_of_l2), dtype=torch.uint8, device="cuda")
+        self._clearing, self._mappings = Clearing(), Mappings()
         self._side = torch.cuda.Stream()
         self._events: list[torch.cuda.Event] = []
         self._used = 0
@@ -42,10 +45,10 @@ class CudaDevice:
             ok(driver.cuCtxSetLimit(driver.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 0))
 
     def launcher(self, plan: CompiledPlan) -> Launcher:
-        return Launcher(plan)
+        return Launcher(plan, self.clear)
 
     def arena(self, plan: CompiledPlan) -> Arena:
-        return Arena(plan)
+        return Arena(plan, self._mappings.memory)
 
     def capture(self, work: Callable[[], Any], rehearse: bool = False) -> Replay:
         """A graph of `work`; `rehearse`: run it once before, since libraries set themselves up on a first call.
@@ -82,8 +85,16 @@ class CudaDevice:
         torch.cuda.synchronize()
         self._used = 0
 
-    def flush(self) -> None:
+    def clear(self, local_bytes: int = 0) -> None:
+        """The L2 comes last: a kernel that follows finds it, and the split of L1 and shared memory, as ever."""
+        self._clearing.sms()
+        if local_bytes:
+            self._clearing.local(local_bytes)
         self._flush.zero_()
+
+    def unpin(self) -> None:
+        with contextlib.suppress(CudaFault):  # where nothing can be kept there is nothing to give up
+            ok(driver.cuCtxResetPersistingL2Cache())
 
     def mark(self) -> torch.cuda.Event:
         """An event of a ring that starts anew with each synchronisation."""
@@ -112,6 +123,7 @@ class CudaDevice:
 
     def release(self) -> None:
         torch.cuda.synchronize()
+        self._mappings.collect()
         torch.cuda.empty_cache()
 
     def healthy(self) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ from cuda.bindings import driver as cuda  # pyright: ignore[reportMissingImports
 
 from evo_kernel.fitness.plan import Binary, CompiledPlan, Constant, Copy, Descriptor, Fill, Launch, TensorMeta
 from evo_kernel.fitness.runners import bounds, parameters, tensor_maps
-from evo_kernel.fitness.runners.cuda_memory import Arena, Scratch, run_aten, upload
+from evo_kernel.fitness.runners.cuda_memory import Arena, run_aten, upload
 from evo_kernel.fitness.runners.faults import CudaFault, PlanFault
 
 __all__ = ["Arena", "CudaFault", "Launcher", "PlanFault", "device_limits", "ok"]
@@ -62,6 +63,7 @@ def device_limits() -> bounds.DeviceLimits:
         threads=asked(kinds.CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK),
         sm_count=asked(kinds.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT),
         cooperative=bool(asked(kinds.CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH)),
+        reserved_shared_bytes=asked(kinds.CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK),
     )
 
 
@@ -73,10 +75,13 @@ class _Loaded:
 
 
 class Launcher:
-    """Modules of one plan, loaded; launches its nodes over an arena."""
+    """Modules of one plan, loaded; launches its nodes over an arena.
 
-    def __init__(self, plan: CompiledPlan) -> None:
-        self._plan = plan
+    `clear` is called before every run with the bytes of local memory that a thread of the plan's kernels may use.
+    """
+
+    def __init__(self, plan: CompiledPlan, clear: Callable[[int], None]) -> None:
+        self._plan, self._clear = plan, clear
         limits = device_limits()
         bounds.check_plan(plan, limits)
         torch.cuda.current_stream().synchronize()
@@ -91,31 +96,43 @@ class Launcher:
     def _prepare(self, plan: CompiledPlan, limits: bounds.DeviceLimits) -> None:
         for binary in plan.binaries:
             self._loaded.append(_load(binary))
+        self._local_bytes = max(map(_local_bytes, self._loaded), default=0)
         nodes = plan.plan.nodes
-        self._scratch = {i: Scratch(bounds.scratch_need(plan, n)) for i, n in enumerate(nodes) if isinstance(n, Launch)}
+        launches = [index for index, node in enumerate(nodes) if isinstance(node, Launch)]
+        self._numbers = {index: number for number, index in enumerate(launches)}  # of launches, by place among nodes
         self._tables = {i: upload(n) for i, n in enumerate(nodes) if isinstance(n, Constant) and n.data}
         for launch in plan.plan.launches:
             self._check_cooperative(launch, limits)
 
+    def prepare(self, arena: Arena) -> None:
+        """Before every run: nothing that an earlier launch of any plan wrote is left to find, the inputs apart."""
+        arena.poison()
+        self._clear(self._local_bytes)
+
     def run(self, arena: Arena) -> None:
         """Launch every node in order on torch's current stream; returns before the GPU is done."""
-        for index, node in enumerate(self._plan.plan.nodes):
-            if isinstance(node, Launch):
-                self._launch(node, arena, self._scratch[index])
-            elif isinstance(node, Fill):
-                arena.tensor(node.view).fill_(node.value)
-            elif isinstance(node, Copy):
-                arena.tensor(node.target).copy_(arena.tensor(node.source))
-            elif isinstance(node, Constant):
-                if index in self._tables:
-                    arena.tensor(node.view).copy_(self._tables[index])
-            else:
-                run_aten(node, [arena.tensor(view) for view in node.views], arena)
+        for index in range(len(self._plan.plan.nodes)):
+            self.step(arena, index)
 
-    def _launch(self, node: Launch, arena: Arena, scratch: Scratch) -> None:
+    def step(self, arena: Arena, index: int) -> None:
+        """Launch one node by its place."""
+        node = self._plan.plan.nodes[index]
+        if isinstance(node, Launch):
+            self._launch(node, arena, arena.scratch(self._numbers[index]))
+        elif isinstance(node, Fill):
+            arena.tensor(node.view).fill_(node.value)
+        elif isinstance(node, Copy):
+            arena.tensor(node.target).copy_(arena.tensor(node.source))
+        elif isinstance(node, Constant):
+            if index in self._tables:
+                arena.tensor(node.view).copy_(self._tables[index])
+        else:
+            run_aten(node, [arena.tensor(view) for view in node.views], arena)
+
+    def _launch(self, node: Launch, arena: Arena, scratch: tuple[int, int]) -> None:
         loaded = self._loaded[node.kernel]
         kernel, binary = self._plan.plan.kernels[node.kernel], loaded.binary
-        values = parameters.pack(kernel, binary, node, arena, scratch.addresses, self._tensor_map)
+        values = parameters.pack(kernel, binary, node, arena, scratch, self._tensor_map)
         holders = [ctypes.create_string_buffer(value, len(value)) for value in values]
         table = (ctypes.c_void_p * max(1, len(holders)))(*(ctypes.addressof(holder) for holder in holders))
         config = cuda.CUlaunchConfig()
@@ -174,6 +191,13 @@ def _attributes(binary: Binary) -> list[Any]:
         attribute.value.clusterSchedulingPolicyPreference = spread
         found.append(attribute)
     return found
+
+
+def _local_bytes(loaded: _Loaded) -> int:
+    """What a thread of a kernel may address of its local memory: its frame, and the stack of what it calls."""
+    kind = cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES
+    frame = max(int(ok(cuda.cuFuncGetAttribute(kind, loaded.function))), loaded.binary.spill_bytes)
+    return frame + int(ok(cuda.cuCtxGetLimit(cuda.CUlimit.CU_LIMIT_STACK_SIZE))) if frame else 0
 
 
 def _load(binary: Binary) -> _Loaded:

@@ -1,15 +1,14 @@
-"""A plan's memory on the GPU: its buffers between canary bands, and the scratch and tables of its launches."""
+"""A plan's memory on the GPU: buffers and scratch between canary bands, and the tables of its launches."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from evo_kernel.fitness.plan import Aten, CompiledPlan, Constant, View
-from evo_kernel.fitness.runners.bounds import ScratchNeed
+from evo_kernel.fitness.runners.bounds import scratch_needs
 
 CANARY_BYTES = 1024
 CANARY = 0xA5
@@ -17,17 +16,30 @@ POISON = 0xFF  # NaN in every floating type, -1 in signed integers
 
 
 class Arena:
-    """The buffers of one plan on the GPU, each between two canary bands."""
+    """What one run of a plan works on: its buffers and the scratch of its launches, each between two canary bands.
 
-    def __init__(self, plan: CompiledPlan) -> None:
-        self._sizes = [buffer.bytes for buffer in plan.plan.buffers]
+    Nothing of it is shared with another arena, and nothing but the inputs outlives `poison`.
+    """
+
+    def __init__(self, plan: CompiledPlan, memory: Callable[[int], torch.Tensor]) -> None:
+        """`memory` gives at least so many bytes: all that is mapped around them belongs to the canaries."""
+        self._buffers = len(plan.plan.buffers)
+        needs = scratch_needs(plan)
+        self._aligns = [align for need in needs for align in (need.global_align, need.profile_align)]
+        scratch = [size for need in needs for size in (need.global_bytes, need.profile_bytes)]
+        padded = [size + align if size else 0 for size, align in zip(scratch, self._aligns, strict=True)]
+        self._sizes = [*(buffer.bytes for buffer in plan.plan.buffers), *padded]
+        self._poisoned = [
+            *(number for number, buffer in enumerate(plan.plan.buffers) if buffer.kind == "scratch"),
+            *(self._buffers + number for number, size in enumerate(padded) if size),
+        ]
         starts, total = [], 0
         for size in self._sizes:
             starts.append(total + CANARY_BYTES)
             total += CANARY_BYTES + (size + 511) // 512 * 512
-        self._starts, total = starts, total + CANARY_BYTES
-        self._memory = torch.empty(total, dtype=torch.uint8, device="cuda")
-        self._memory.fill_(CANARY)
+        self._starts = starts
+        self._memory = memory(total + CANARY_BYTES).fill_(CANARY)
+        total = self._memory.numel()
         ends = [0, *(start + size for start, size in zip(starts, self._sizes, strict=True))]
         self._bands = [self._memory[end:start] for end, start in zip(ends, [*starts, total], strict=True)]
         """What lies before, between and behind the buffers."""
@@ -39,14 +51,23 @@ class Arena:
     def address(self, buffer: int) -> int:
         return self._memory.data_ptr() + self._starts[buffer]
 
+    def scratch(self, launch: int) -> tuple[int, int]:
+        """Addresses of global and profile scratch of a plan's launch by its number, 0 where none is needed."""
+        first = 2 * launch
+        return self._scratch_address(first), self._scratch_address(first + 1)
+
+    def _scratch_address(self, number: int) -> int:
+        place, align = self._buffers + number, self._aligns[number]
+        return -(-self.address(place) // align) * align if self._sizes[place] else 0
+
     def tensor(self, view: View) -> torch.Tensor:
         base = _typed(self.bytes_of(view.buffer), getattr(torch, view.dtype))
         return torch.as_strided(base, view.shape, view.strides, base.storage_offset() + view.offset)
 
-    def poison(self, plan: CompiledPlan) -> None:
-        for index, buffer in enumerate(plan.plan.buffers):
-            if buffer.kind == "scratch":
-                self.bytes_of(index).fill_(POISON)
+    def poison(self) -> None:
+        """Overwrite everything but the inputs."""
+        for place in self._poisoned:
+            self.bytes_of(place).fill_(POISON)
 
     def mend_canaries(self) -> None:
         for band in self._bands:
@@ -63,24 +84,6 @@ class Arena:
 def _typed(data: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     usable = data.numel() // dtype.itemsize * dtype.itemsize
     return data[:usable].view(dtype)
-
-
-class Scratch:
-    """Global and profile scratch of one launch: poisoned once, and 0 as an address where none is needed."""
-
-    def __init__(self, need: ScratchNeed) -> None:
-        self._memory: list[torch.Tensor] = []
-        self.addresses = (
-            self._reserve(need.global_bytes, need.global_align),
-            self._reserve(need.profile_bytes, need.profile_align),
-        )
-
-    def _reserve(self, size: int, align: int) -> int:
-        if size == 0:
-            return 0
-        memory = torch.full((size + align,), POISON, dtype=torch.uint8, device="cuda")
-        self._memory.append(memory)
-        return math.ceil(memory.data_ptr() / align) * align
 
 
 def upload(node: Constant) -> torch.Tensor:

