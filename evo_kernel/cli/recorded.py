@@ -1,4 +1,4 @@
-"""Champions recorded again: what is written is what was judged."""
+"""Kernels recorded for export: champions as they were judged, and any source for a benchmark's file."""
 
 from __future__ import annotations
 
@@ -8,12 +8,21 @@ from typing import Any
 
 from evo_kernel.cli.champions import Chosen
 from evo_kernel.errors import UserError
+from evo_kernel.fitness.compiling.assembler import of_version
+from evo_kernel.fitness.compiling.compiler import Compiler
 from evo_kernel.fitness.judge import JudgeSettings, open_judge
 from evo_kernel.fitness.knobs import apply_knobs
 from evo_kernel.fitness.plan import CompiledPlan
+from evo_kernel.fitness.program import program
+from evo_kernel.fitness.record.cases import record_case
+from evo_kernel.fitness.record.recorder import Fault, RecordCase, Recorder, refuse_unconfined
+from evo_kernel.fitness.runners.choose import arch_of
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import CaseKind, Environment, Source
+
+DEADLINE_S = 60.0
+"""Of recording or compiling one kernel that is written for a benchmark."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +45,36 @@ def record(chosen: Sequence[Chosen], device: str, unconfirmed: bool) -> tuple[Ta
     if not chosen[0].task:
         raise UserError(f"{chosen[0].population} does not say what its task is: export from a file that `run` made")
     task = load(chosen[0].task)
-    with open_judge(task, device=device, settings=JudgeSettings(tune_plans=0)) as judge:
+    assembler = of_version(chosen[0].evaluation.environment.assembler)
+    settings = JudgeSettings(tune_plans=0, assembler=str(assembler.path))
+    with open_judge(task, device=device, settings=settings) as judge:
         found = [_recorded(one, task, judge.environment, judge.plans, unconfirmed) for one in chosen]
     return task, found
+
+
+def recorded_launches(task: Task, source: Source, device: str) -> dict[str, Any]:
+    """A source's launches on all cases of a task as a program (fitness/program.py). They are recorded, not judged.
+
+    Raises UserError where one cannot be recorded, InfraError where it cannot be confined.
+    """
+    arch = arch_of(device)
+    compiler = Compiler(arch, DEADLINE_S)
+    recorder = Recorder(compiler, arch, DEADLINE_S)
+    try:
+        recorder.start()
+        refuse_unconfined(recorder.confinement)
+        cases = [record_case(task, case) for case in task.cases]
+        plans = recorder.record(source, cases, ((),)).plans
+    finally:
+        recorder.close()
+        compiler.close()
+    found: list[tuple[RecordCase, CompiledPlan]] = []
+    for case in cases:
+        plan = plans[case.name, ()]
+        if isinstance(plan, Fault):
+            raise UserError(f"the kernel cannot be recorded on {case.name} ({plan.status}): {plan.reason}")
+        found.append((case, plan))
+    return program(found)
 
 
 def _recorded(one: Chosen, task: Task, environment: Environment, plans_of: Any, unconfirmed: bool) -> Recorded:
@@ -47,11 +83,12 @@ def _recorded(one: Chosen, task: Task, environment: Environment, plans_of: Any, 
     for case, plan in plans.items():
         if not isinstance(plan, CompiledPlan):
             raise UserError(f"candidate {one.view.candidate} cannot be recorded on {case} now: {plan.reason}")
-    judged, same_versions = _judged_plans(one), environment.triton == one.evaluation.environment.triton
+    judged, then = _judged_plans(one), one.evaluation.environment
+    same_versions = environment.triton == then.triton and then.assembler in ("", environment.assembler)
     if not same_versions and not unconfirmed:
         raise UserError(
-            f"candidate {one.view.candidate} was judged as Triton {one.evaluation.environment.triton} compiles it, and "
-            f"this is Triton {environment.triton}, whose code nobody judged: export with that version, judge it again "
+            f"candidate {one.view.candidate} was judged as {_compilers(then)} compiles it, and "
+            f"this is {_compilers(environment)}, whose code nobody judged: export with that version, judge it again "
             "(`evo-kernel resume`), or give --unconfirmed"
         )
     differ = [case for case, plan in plans.items() if plan.hash not in judged.get(case, {plan.hash})]
@@ -62,6 +99,10 @@ def _recorded(one: Chosen, task: Task, environment: Environment, plans_of: Any, 
     return Recorded(
         one, f"candidate_{one.view.candidate}", source, plans, frozenset(judged.keys() & plans.keys()), same_versions
     )
+
+
+def _compilers(environment: Environment) -> str:
+    return f"Triton {environment.triton}" + (f" with ptxas {environment.assembler}" if environment.assembler else "")
 
 
 def _judged_plans(one: Chosen) -> dict[str, set[str]]:

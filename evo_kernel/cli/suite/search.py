@@ -70,7 +70,7 @@ class Worker:
             self._asker.close()
             self._asker = None
         if self._asker is None and has_harness(one):
-            more = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""} if self.device == "cpu" else {}
+            more = {"CUDA_VISIBLE_DEVICES": ""} if self.device == "cpu" else {}
             self._asker = Child(self._lane, words, more)
 
     def _words(self, one: Chosen) -> tuple[str, ...]:
@@ -172,7 +172,7 @@ class Worker:
         if source is None or deadline_s < STOCK_WORTH_S:
             return row
         self.get_ready_to_ask(one, ask=False)
-        ended = self._ordered(one, source, {}, deadline_s)
+        ended = self._ordered(one, source, {"device": self.device}, deadline_s)
         if ended.code and not self._halt.asked.is_set():
             why = f"its solution was not written: {_why(ended.code, ended.err)}"
             return replace(row, reason=f"{row.reason}; {why}" if row.reason else why)
