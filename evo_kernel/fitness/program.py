@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from evo_kernel.errors import PlanError
@@ -101,7 +100,7 @@ def _slot(slot: Slot, scratch: Sequence[str | list[int]]) -> Any:
     assert isinstance(slot, Mapped)
     descriptor = slot.descriptor
     found = tensor_map(descriptor, slot.meta, descriptor.offset)  # buffers lie at multiples of more than it asks for
-    return {"map": asdict(found), "place": [descriptor.buffer, descriptor.offset]}
+    return {"map": found._asdict(), "place": [descriptor.buffer, descriptor.offset]}
 
 
 def _code(binary: Binary, language: str) -> dict[str, Any]:

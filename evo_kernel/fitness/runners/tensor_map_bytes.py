@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
+from typing import NamedTuple
 
 MAP_BYTES = 128
 _SMALL_BYTES = 128 << 10
 _MENDED_DRIVER = 13010  # newer drivers encode small tensors right
 
 
-@dataclass(frozen=True)
-class TensorMap:
+class TensorMap(NamedTuple):
     """Arguments of cuTensorMapEncodeTiled. Sizes are innermost first; strides are bytes, the innermost left out."""
 
     type: int
