@@ -8,7 +8,7 @@ from typing import Any
 
 from evo_kernel.cli.champions import Chosen
 from evo_kernel.errors import UserError
-from evo_kernel.fitness.compiling.assembler import of_version
+from evo_kernel.fitness.compiling.assembler import assembler_of, of_version
 from evo_kernel.fitness.compiling.compiler import Compiler
 from evo_kernel.fitness.judge import JudgeSettings, open_judge
 from evo_kernel.fitness.knobs import apply_knobs
@@ -58,7 +58,7 @@ def recorded_launches(task: Task, source: Source, device: str) -> dict[str, Any]
     Raises UserError where one cannot be recorded, InfraError where it cannot be confined.
     """
     arch = arch_of(device)
-    compiler = Compiler(arch, DEADLINE_S)
+    compiler = Compiler(arch, DEADLINE_S, assembler=assembler_of(JudgeSettings().assembler))
     recorder = Recorder(compiler, arch, DEADLINE_S)
     try:
         recorder.start()

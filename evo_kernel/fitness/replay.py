@@ -126,7 +126,7 @@ def compiled_again(claimed: CompiledPlan, path: Path, deadline_s: float) -> tupl
     if not kernels:
         return claimed, ""
     told = next((found[1] for one in claimed.binaries if (found := _PTXAS.search(one.compiler))), "")
-    compiler = Compiler(claimed.plan.target, deadline_s, assembler=of_version(told))
+    compiler = Compiler(claimed.plan.target, deadline_s, assembler=of_version(told) if told else None)
     try:
         made = compiler.compile(kernels)
     finally:

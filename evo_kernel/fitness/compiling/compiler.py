@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from evo_kernel.fitness import machine_code
 from evo_kernel.fitness.compiling import lasting, nvrtc
 from evo_kernel.fitness.compiling.answers import Compiled, ToldKernel
-from evo_kernel.fitness.compiling.assembler import BUNDLED, Assembler, assembler_of
+from evo_kernel.fitness.compiling.assembler import Assembler
 from evo_kernel.fitness.confined.guards import Limits
 from evo_kernel.fitness.confined.zygote import Malformed, Zygote
 from evo_kernel.fitness.gpus import usable_cores
@@ -121,7 +121,9 @@ class Compiler:
         """Of what makes the code of a kernel in this language."""
         if language == "cuda":
             return f"NVRTC {nvrtc.load().version}"
-        return f"Triton {triton.__version__}, ptxas {(self._assembler or assembler_of(BUNDLED)).version}"
+        return f"Triton {triton.__version__}, " + (
+            f"ptxas {self._assembler.version}" if self._assembler else "its ptxas"
+        )
 
 
 class Forbidden(str):
