@@ -195,7 +195,6 @@ def _cases(task: Task, kernels: Sequence[Recorded], executed_only: bool) -> list
             continue
         timed = [one for one in kernels if case.name in one.chosen.times_us and _executed(one, case)]
         fastest = min(timed, key=lambda one: one.chosen.times_us[case.name], default=kernels[0])
-        specs = record_case(task, case).inputs
         found.append(
             JudgedCase(
                 name=case.name,
@@ -204,7 +203,7 @@ def _cases(task: Task, kernels: Sequence[Recorded], executed_only: bool) -> list
                 inputs=tuple(
                     Tensor(*value) if isinstance(value, TensorSpec) else value for value in task.input_specs(case)
                 ),
-                specs=specs,
+                specs=record_case(task, case).inputs,
                 outputs=tuple(Tensor(v.dtype, v.shape, v.strides) for v in fastest.plans[case.name].plan.outputs),
                 kernel=fastest.name,
                 us=fastest.chosen.times_us.get(case.name),

@@ -10,12 +10,13 @@ from evo_kernel.cli.champions import Chosen
 from evo_kernel.errors import UserError
 from evo_kernel.fitness.compiling.assembler import assembler_of, of_version
 from evo_kernel.fitness.compiling.compiler import Compiler
-from evo_kernel.fitness.judge import JudgeSettings, open_judge
+from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
 from evo_kernel.fitness.knobs import apply_knobs
 from evo_kernel.fitness.plan import CompiledPlan
 from evo_kernel.fitness.program import program
 from evo_kernel.fitness.record.cases import record_case
 from evo_kernel.fitness.record.recorder import Fault, RecordCase, Recorder, refuse_unconfined
+from evo_kernel.fitness.record.unread import without_unread
 from evo_kernel.fitness.runners.choose import arch_of
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Task
@@ -48,12 +49,14 @@ def record(chosen: Sequence[Chosen], device: str, unconfirmed: bool) -> tuple[Ta
     assembler = of_version(chosen[0].evaluation.environment.assembler)
     settings = JudgeSettings(tune_plans=0, assembler=str(assembler.path))
     with open_judge(task, device=device, settings=settings) as judge:
-        found = [_recorded(one, task, judge.environment, judge.plans, unconfirmed) for one in chosen]
+        found = [_recorded(one, task, judge, unconfirmed) for one in chosen]
     return task, found
 
 
 def recorded_launches(task: Task, source: Source, device: str) -> dict[str, Any]:
     """A source's launches on all cases of a task as a program (fitness/program.py). They are recorded, not judged.
+
+    Values that host code did not read may be others where it runs: whoever judges it draws them.
 
     Raises UserError where one cannot be recorded, InfraError where it cannot be confined.
     """
@@ -64,25 +67,28 @@ def recorded_launches(task: Task, source: Source, device: str) -> dict[str, Any]
         recorder.start()
         refuse_unconfined(recorder.confinement)
         cases = [record_case(task, case) for case in task.cases]
-        plans = recorder.record(source, cases, ((),)).plans
+        plans = {case: plan for (case, _), plan in recorder.record(source, cases, ((),)).plans.items()}
+        cases = without_unread(recorder, source, cases, plans)
     finally:
         recorder.close()
         compiler.close()
     found: list[tuple[RecordCase, CompiledPlan]] = []
     for case in cases:
-        plan = plans[case.name, ()]
+        plan = plans[case.name]
         if isinstance(plan, Fault):
             raise UserError(f"the kernel cannot be recorded on {case.name} ({plan.status}): {plan.reason}")
         found.append((case, plan))
     return program(found)
 
 
-def _recorded(one: Chosen, task: Task, environment: Environment, plans_of: Any, unconfirmed: bool) -> Recorded:
+def _recorded(one: Chosen, task: Task, judge: PlanJudge, unconfirmed: bool) -> Recorded:
+    environment = judge.environment
     source = apply_knobs(one.view.proposal.source, one.evaluation.knobs)
-    plans = plans_of(source, (), list(CaseKind))
-    for case, plan in plans.items():
+    plans: dict[str, CompiledPlan] = {}
+    for case, plan in judge.plans(source, (), list(CaseKind)).items():
         if not isinstance(plan, CompiledPlan):
             raise UserError(f"candidate {one.view.candidate} cannot be recorded on {case} now: {plan.reason}")
+        plans[case] = plan
     judged, then = _judged_plans(one), one.evaluation.environment
     same_versions = environment.triton == then.triton and then.assembler in ("", environment.assembler)
     if not same_versions and not unconfirmed:
@@ -97,7 +103,12 @@ def _recorded(one: Chosen, task: Task, environment: Environment, plans_of: Any, 
     if missing := [case.name for case in task.cases_of(CaseKind.SEARCH) if case.name not in judged]:
         raise UserError(f"no plan of {', '.join(missing)} was judged: the task file has changed; nothing is exported")
     return Recorded(
-        one, f"candidate_{one.view.candidate}", source, plans, frozenset(judged.keys() & plans.keys()), same_versions
+        one,
+        f"candidate_{one.view.candidate}",
+        source,
+        plans,
+        frozenset(judged.keys() & plans.keys()),
+        same_versions,
     )
 
 

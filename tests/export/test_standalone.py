@@ -26,6 +26,7 @@ from evo_kernel.fitness.plan import CompiledPlan
 from evo_kernel.fitness.program import program
 from evo_kernel.fitness.record.cases import record_case
 from evo_kernel.fitness.record.recorder import Recorder
+from evo_kernel.fitness.record.unread import without_unread
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import CaseKind, Source
@@ -228,3 +229,36 @@ def test_the_text_needs_nothing_of_this_project():
     found = set(re.findall(r"^(?:from|import) (\w+)", text, re.MULTILINE))
     assert found == {"__future__", "json", "lzma", "ctypes", "typing", "base64", "functools", "math", "sys", "torch",
                      "collections"}  # fmt: skip
+
+
+KNOWN = """
+import torch
+HOST_KNOWN = {1}
+CASES = {"check": [{"m": 3}], "search": [{"m": 4}]}
+def inputs(case, generator, device):
+    draw = {"generator": generator, "device": device}
+    return torch.randn(8, 16, **draw), torch.randint(1, 5, (case["m"],), **draw)
+def reference(x, rows):
+    return x * 2 + rows.sum() * 0
+"""
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_values_that_host_code_read_must_be_the_same_again(recorder, tmp_path, reads):
+    (tmp_path / "known.py").write_text(KNOWN)
+    task = load(str(tmp_path / "known.py"))
+    source = EVIL.replace("def run(x):", "def run(x, rows):").replace("not in (3, 64)", "== 5")
+    source = source.replace("triton.cdiv(x.numel(), 128),", "1 + int(rows.sum()),") if reads else source
+    cases = [record_case(task, case) for case in task.cases]
+    plans = {case: plan for (case, _), plan in recorder.record(Source(source), cases, ((),)).plans.items()}
+    names = module(
+        program([(case, plans[case.name]) for case in without_unread(recorder, Source(source), cases, plans)])
+    )
+    x, other = torch.randn(8, 16), torch.tensor([7, 7, 7])
+    same = torch.tensor(cases[0].inputs[1]["host"])
+    assert torch.equal(names["run"](x, same), x * 2)
+    if reads:
+        with pytest.raises(names["CannotLaunch"], match="values of input 1 are not those"):
+            names["run"](x, other)
+    else:
+        assert torch.equal(names["run"](x, other), x * 2)
