@@ -3,8 +3,8 @@
     python -m benchmarks.rewrites [--tasks softmax,matmul] [--depth-two 60] [--walks 0] [--seed 0] [--no-compile]
 
 On the first kernels of the built-in tasks and of a few lowered references, every offered rewrite is made once, and a
-random sample of pairs of rewrites. Each result is run in Triton's interpreter on the task's check cases against
-float64 references (bfloat16 `tl.dot` widened, as the judge does), and recorded and compiled for sm_90, to see whether
+random sample of pairs of rewrites. Each result is executed without a GPU on the task's check cases against
+float64 references, and recorded and compiled for sm_90, to see whether
 its plans differ from its parent's on some search case (changed), whether the sign of the strategy shows in the plan
 (witnessed), and how many of the other strategies would be believed if they were claimed (mistaken).
 """
@@ -152,7 +152,7 @@ def walks(tasks: dict[str, Task], count: int, depth: int, generator: np.random.G
 
 
 def check(made: list[Made], specs: dict[str, Path | str], deadline_s: float) -> None:
-    """Run each in the interpreter, in one child (again for the rest, when one takes the child down)."""
+    """Execute each without a GPU, in one child (again for the rest, when one takes the child down)."""
     todo = [one for one in made if one.text]
     while todo:
         answers = _child([(one.text, str(specs[one.task])) for one in todo], deadline_s)
@@ -172,7 +172,7 @@ def _child(jobs: list[tuple[str, str]], deadline_s: float) -> list[tuple[bool, s
             [sys.executable, "-m", "benchmarks.rewrites_child", str(listing), str(answers)],
             cwd=HERE.parents[1],
             timeout=deadline_s,
-            env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
             check=False,
         )
         lines = answers.read_text().splitlines() if answers.exists() else []

@@ -1,4 +1,4 @@
-"""Runs rewritten sources in Triton's interpreter: the child process of `benchmarks.rewrites`."""
+"""Executes rewritten sources without a GPU: the child process of `benchmarks.rewrites`."""
 
 from __future__ import annotations
 
@@ -10,29 +10,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import torch
-import triton.language as tl
-from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
+from evo_kernel.fitness.ir.jit import install
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.probe import within
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import CaseKind
-
-_dot = InterpreterBuilder.create_dot
-
-
-def widened_dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
-    """`tl.dot` with bfloat16 operands as float32: the interpreter multiplies their bit patterns otherwise."""
-    return _dot(self, _widened(a), _widened(b), *rest)
-
-
-def _widened(handle: Any) -> Any:
-    if handle.dtype.scalar != tl.bfloat16:
-        return handle
-    bits = handle.data.view(np.uint16).astype(np.uint32) << 16
-    return TensorHandle(bits.view(np.float32), tl.float32)
 
 
 def verdict(path: Path, task: Task, drawn: list[Any]) -> tuple[bool, str]:
@@ -63,7 +47,7 @@ def draw(task: Task) -> list[Any]:
 def main() -> None:
     torch.set_num_threads(1)
     torch.cuda.get_device_properties = lambda *_: SimpleNamespace(multi_processor_count=4)  # type: ignore[assignment]
-    InterpreterBuilder.create_dot = widened_dot  # type: ignore[method-assign, assignment]
+    install()
     known: dict[str, tuple[Task, list[Any]]] = {}
     with tempfile.TemporaryDirectory() as folder, open(sys.argv[2], "w") as answers:
         for number, (text, spec) in enumerate(json.loads(Path(sys.argv[1]).read_text())):

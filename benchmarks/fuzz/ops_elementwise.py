@@ -132,6 +132,8 @@ def extremes(m: Maker) -> Value:
 def clamp(m: Maker) -> Value:
     a = float_operand(m)
     mode = choice(m.draws, ("", ", propagate_nan=tl.PropagateNan.ALL"))
+    if not mode:  # of NaN, either bound: the result is undefined
+        a = m.let(f"tl.where({a.name} == {a.name}, {a.name}, 1.0).to({a.type.triton})", a, bits=False)
     return m.let(f"tl.clamp({a.name}, -2.0, 3.0{mode}).to({a.type.triton})", a, bits=False, whole=a.whole)
 
 
@@ -239,7 +241,8 @@ def float_division(m: Maker) -> Value:
 
 # name: (argument's text, relative error, absolute error, bound of the result), for float32; see the PTX manual and the
 # tables of the CUDA programming guide, with a factor of four or more for the paths that Triton takes.
-_NEAR = "tl.clamp({}, -20.0, 20.0)"
+_ALL = "propagate_nan=tl.PropagateNan.ALL"  # else NaN comes out as either bound
+_NEAR = f"tl.clamp({{}}, -20.0, 20.0, {_ALL})"
 _NEAR_DOUBLE = "tl.minimum(tl.maximum({}, -20.0), 20.0)"  # Triton 3.6 does not lower the other
 _ABOVE = "(tl.abs({}) + 1e-3)"
 _MATH = {
@@ -248,16 +251,16 @@ _MATH = {
     "tl.sin": (_NEAR, 2.0**-20, 2.0**-17, 1.01), "tl.cos": (_NEAR, 2.0**-20, 2.0**-17, 1.01),
     "tl.sqrt": (_ABOVE, 2.0**-21, 1e-37, INF), "tl.rsqrt": (_ABOVE, 2.0**-20, 1e-37, 40.0),
     "tl.erf": ("{}", 2.0**-20, 1e-7, 1.01), "tl.sigmoid": (_NEAR, 2.0**-17, 1e-9, 1.01),
-    "tl.sqrt_rn": (_ABOVE, 0.0, 0.0, INF), "libdevice.tanh": ("{}", 2.0**-19, 1e-7, 1.01),
+    "tl.sqrt_rn": (_ABOVE, 2.0**-22, 0.0, INF), "libdevice.tanh": ("{}", 2.0**-19, 1e-7, 1.01),
     "libdevice.atan": ("{}", 2.0**-20, 1e-7, 1.6), "libdevice.log1p": (_ABOVE, 2.0**-19, 1e-7, 100.0),
     "libdevice.expm1": (_NEAR, 2.0**-17, 1e-7, 6e8), "libdevice.cbrt": (_ABOVE, 2.0**-20, 1e-7, INF),
-    "libdevice.exp10": ("tl.clamp({}, -8.0, 8.0)", 2.0**-17, 1e-30, 1.1e8),
-    "libdevice.sinh": ("tl.clamp({}, -8.0, 8.0)", 2.0**-18, 1e-6, 2000.0),
-    "libdevice.cosh": ("tl.clamp({}, -8.0, 8.0)", 2.0**-18, 1e-6, 2000.0),
-    "libdevice.asin": ("tl.clamp({}, -1.0, 1.0)", 2.0**-18, 2.0**-18, 1.6),
-    "libdevice.acos": ("tl.clamp({}, -1.0, 1.0)", 2.0**-18, 2.0**-18, 3.2),
+    "libdevice.exp10": (f"tl.clamp({{}}, -8.0, 8.0, {_ALL})", 2.0**-17, 1e-30, 1.1e8),
+    "libdevice.sinh": (f"tl.clamp({{}}, -8.0, 8.0, {_ALL})", 2.0**-18, 1e-6, 2000.0),
+    "libdevice.cosh": (f"tl.clamp({{}}, -8.0, 8.0, {_ALL})", 2.0**-18, 1e-6, 2000.0),
+    "libdevice.asin": (f"tl.clamp({{}}, -1.0, 1.0, {_ALL})", 2.0**-18, 2.0**-18, 1.6),
+    "libdevice.acos": (f"tl.clamp({{}}, -1.0, 1.0, {_ALL})", 2.0**-18, 2.0**-18, 3.2),
     "libdevice.log10": (_ABOVE, 2.0**-20, 2.0**-20, 50.0),
-    "libdevice.tan": ("tl.clamp({}, -1.0, 1.0)", 2.0**-18, 1e-6, 2.0),
+    "libdevice.tan": (f"tl.clamp({{}}, -1.0, 1.0, {_ALL})", 2.0**-18, 1e-6, 2.0),
 }  # fmt: skip
 _DOUBLE = ("tl.exp", "tl.exp2", "tl.log", "tl.log2", "tl.sin", "tl.cos", "tl.sqrt", "tl.rsqrt", "tl.erf",
            "libdevice.tanh", "libdevice.atan", "libdevice.log1p")  # fmt: skip
@@ -268,7 +271,7 @@ def mathematics(m: Maker) -> Value:
     call = choice(m.draws, _DOUBLE if a.type.bits == 64 else tuple(_MATH))
     text, relative, absolute, bound = _MATH[call]
     if a.type.bits == 64:
-        relative, absolute = (0.0, 0.0) if call == "tl.sqrt" else (2.0**-46, 2.0**-46)
+        relative, absolute = (2.0**-50, 0.0) if call == "tl.sqrt" else (2.0**-46, 2.0**-46)
     clean = m.let(m.zero_free(a), a, bits=False)
     if call == "tl.erf" or text == "{}":
         argument = clean.name
@@ -297,7 +300,7 @@ def mathematics_of_two(m: Maker) -> Value:
     if call == "nextafter":
         text = f"{text} * 1.0"
     exactly = relative == 0
-    absolute = 1e-37 if call == "nextafter" else 0.0 if exactly else 1e-6  # of 0: a denormal number, or 0
+    absolute = 2e-37 if call == "nextafter" else 0.0 if exactly else 1e-6  # of 0: a denormal number, or 0
     value = f"libdevice.{call}({text}, {other})"
     return m.let(value, a, relative=relative, absolute=absolute, bits=False, whole=False, bound=7e6)
 

@@ -155,7 +155,7 @@ def _show_best(console: Console, parts: Prepared, path: Path, best: Relative, ev
         console.print(Text(line), soft_wrap=True)
     if parts.judge.environment.kind == "modeled":
         console.print("times are modeled from the compiled sm_90 code, not measured; correctness was checked by "
-                      "executing the kernels in Triton's interpreter", highlight=False)  # fmt: skip
+                      "executing the Triton IR of the kernels on the CPU", highlight=False)  # fmt: skip
     for line in _path_lines(path, best.candidate):
         console.print(Text(line), soft_wrap=True)
     if evaluation.knobs:

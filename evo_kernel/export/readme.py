@@ -121,9 +121,9 @@ def _unmeasured(manifest: Mapping[str, Any]) -> list[str]:
     if not manifest["not_executed"]:
         return []
     return [
-        f"Not executed when they were judged, so not among these: {', '.join(manifest['not_executed'])}. Without",
-        "a GPU large cases are modeled only; search again on one, from this result (`evo-kernel run TASK --start-from",
-        "POPULATION`), and export that.",
+        f"Not executed whole when they were judged, so not among these: {', '.join(manifest['not_executed'])}.",
+        "Without a GPU large cases are compared in part only; search again on one, from this result (`evo-kernel run",
+        "TASK --start-from POPULATION`), and export that.",
         "",
     ]
 

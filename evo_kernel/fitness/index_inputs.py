@@ -1,4 +1,4 @@
-"""What sampled programs must read to go where real ones go: the values of integer inputs.
+"""What programs must read, while traffic is counted, to go where real ones go: the values of integer inputs.
 
 Targets, embedding rows, block tables and offsets decide addresses. They are drawn as the task draws them, with a seed
 that never changes, so that the same plan always has the same modeled time. Floating-point inputs decide nothing, and a

@@ -9,13 +9,18 @@ import re
 from dataclasses import dataclass
 
 DIALECTS = frozenset({"builtin", "tt", "ttg", "ttng", "gluon", "arith", "math", "scf", "cf", "ub", "nvg", "nvws"})
-_ASSUMED = "llvm.intr.assume"  # what tl.assume becomes, and all that honest IR holds of another dialect
+_OTHERS = {"llvm.intr.assume", "gpu.barrier"}
+"""Of other dialects: what tl.assume becomes, and tl.debug_barrier under Triton 3.6."""
 POINTER_DIVISIBILITY = 16
 """Bytes; what Triton's specialisation claims of pointers, and no more: buffers lie at multiples of at least this."""
 
 _STRING = r'"(?:[^"\\\n]|\\[\s\S]?)*(?:"|(?=\n)|\Z)'  # what does not end ends with its line: no text takes long to read
 _MARKS = re.compile(rf"{_STRING}|//[^\n]*|(?<![\w.$%@#!^-])loc\(|[()]")
 _NO_ALIAS = re.compile(r"^#loc\d* =\n", re.MULTILINE)
+_PREDECESSORS = re.compile(
+    r"^(\s*\^bb\d+.*:)  // (?:no predecessors|pred: \^bb\d+|\d+ preds: [\^\w, ]+)$", re.MULTILINE
+)
+"""What the printer writes behind the label of a block."""
 _SYMBOLS = re.compile(rf"{_STRING}|//[^\n]*|@(?:[A-Za-z_][\w$.]*|{_STRING})")
 _TOKENS = re.compile(
     rf"(?P<string>{_STRING})(?P<operation>\s*\()?|(?P<comment>//)|[%@^][\w$.-]*|[#!]?(?P<word>[A-Za-z_][\w$.]*)|\d\w*"
@@ -72,7 +77,7 @@ def fault_of(text: str, name: str) -> str:
     It may hold operations of Triton's dialects, one public function `name`, and functions of libdevice: a text that
     names a file would have it read.
     """
-    plain = without_locations(text)
+    plain = _PREDECESSORS.sub(r"\1", without_locations(text))
     if (fault := _words_fault(plain)) or (fault := _functions_fault(plain, name)):
         return fault
     for path in _LIBRARY_PATH.findall(plain):
@@ -89,11 +94,11 @@ def _words_fault(text: str) -> str:
     modules = 0
     for found in _TOKENS.finditer(text):
         if found["comment"]:
-            return "its IR has comments: the printed form has none"
+            return "its IR has comments: the printed form has none but at the labels of blocks"
         word = found["word"] or (found["string"][1:-1] if found["operation"] else "")
         modules += found["word"] == "module"
         dialect, dot, _ = word.partition(".")
-        if (dot or found["operation"]) and dialect not in DIALECTS and word != _ASSUMED:
+        if (dot or found["operation"]) and dialect not in DIALECTS and word not in _OTHERS:
             return f"its IR holds {word[:80]}, which is of none of the dialects {', '.join(sorted(DIALECTS))}"
     if modules > 1:
         return "its IR holds more than one module"

@@ -1,6 +1,6 @@
 """Modeled time of a compiled plan, for machines without the GPU. It ranks kernels; it does not replace a clock.
 
-For each launch, with `slots` = SMs × blocks that fit on one (occupancy), and per-program counts from sampled traffic:
+For each launch, with `slots` = SMs × blocks that fit on one (occupancy), and per-program counts from counted traffic:
 
     dram     different lines read (and read again, as far as L2 cannot hold them) + written, ÷ copy bandwidth
     l2       sectors that all accesses touch ÷ L2 bandwidth

@@ -16,7 +16,7 @@ from typing import Protocol
 from evo_kernel.types import PipelineState
 
 THINKING, RECORDING, COMPILING = "thinking", "recording", "compiling"
-EXECUTING = "executing"  # without a GPU: in the interpreter, and in the model
+EXECUTING = "executing"  # without a GPU: by the executor of IR, and in the model
 WAITING, ON_GPU = "waiting", "on GPU"
 
 RECENT_S = 30.0
@@ -66,7 +66,7 @@ class Stages:
     """The gauge. Thread-safe; a mark costs some microseconds."""
 
     def __init__(self, gpus: Sequence[int] = (), clock: Callable[[], float] = time.monotonic) -> None:
-        """`gpus`: numbers of those that `turn` will name; without any, plans are executed by the interpreter."""
+        """`gpus`: numbers of those that `turn` will name; without any, plans are executed on the CPU."""
         self._clock = clock
         self._names = (THINKING, RECORDING, COMPILING, *((WAITING, ON_GPU) if gpus else (EXECUTING,)))
         self._lock = threading.Lock()

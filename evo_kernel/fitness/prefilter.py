@@ -1,7 +1,7 @@
 """The pre-filter: knob settings that the model puts far behind their siblings are not measured.
 
 Used while knobs are tuned on a GPU, for nothing else: a source's own setting, re-measurements and confirmations are
-always measured, and so is every setting that cannot be modeled. Modeling a setting takes a sampling of its traffic,
+always measured, and so is every setting that cannot be modeled. Modeling a setting takes a count of its traffic,
 which costs more than measuring it; so it is done only while those who want to measure wait longer for the GPU than
 that takes, and the host's cores have nothing better to do.
 """

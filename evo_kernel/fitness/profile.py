@@ -28,7 +28,7 @@ class LaunchCost:
     """One kernel launch of a plan: its time in µs, and what it moves and computes where that is known."""
 
     us: float
-    bytes: float | None = None  # of device memory, each line once, counted in sampled programs
+    bytes: float | None = None  # of device memory, each line once, counted in executed IR
     flops: Mapping[str, float] = field(default_factory=dict)  # of tl.dot by operand kind, counted there too
     terms: Mapping[str, float] = field(default_factory=dict)  # µs by cause, as the model sees it
     counters: Mapping[str, float] = field(default_factory=dict)  # hardware counters by Nsight Compute's names
@@ -150,7 +150,7 @@ class CaseProfile:
     def as_text(self, label: str) -> str:
         """The table, one paragraph a launch; `label` says whether the times are measured or modeled, and where."""
         counted = any(one.gb_per_s is not None for one in self.kernels)
-        said = "; bytes and tl.dot are counted in sampled programs, each line once, not measured" if counted else ""
+        said = "; bytes and tl.dot are counted by executing the IR, each line once, not measured" if counted else ""
         return "\n".join(
             [f"times are {label}{said}", *self.notes, *(line for one in self.kernels for line in _lines(one))]
         )

@@ -22,7 +22,7 @@ class Stock:
     verdict: str  # CORRECT, WRONG, or NONE: the harness could not tell, and `reason` says why
     reason: str = ""
     kernel: str = ""  # sha256 of the source that it was asked about
-    sizes: str = "own"  # "own", or "small": what Triton's interpreter can run
+    sizes: str = "own"  # "own", or "small": what is executed on a CPU
     us: float | None = None
     eager_us: float | None = None
     tf32_us: float | None = None  # eager, with TF32 allowed

@@ -1,8 +1,7 @@
-"""Called functions whose reference is made of Triton kernels (TritonBench G): on a CPU they run in the interpreter.
+"""Called functions whose reference is made of Triton kernels (TritonBench G): on a CPU their IR is executed.
 
-Triton decides when it is imported whether it interprets, so a child process does, one for all problems, started when it
-is first needed: by name, for what mends Triton's interpreter (bfloat16, CUDA's math library) is the judge's. On a GPU
-the reference runs in this process, as its harness runs it.
+A child process does it, one for all problems, started when it is first needed: it may crash or hang, and in it every
+launch of Triton goes to the judge's executor. On a GPU the reference runs in this process, as its harness runs it.
 """
 
 from __future__ import annotations
@@ -32,10 +31,8 @@ from evo_kernel.tasks.task import describe
 
 DEADLINE_S = 60.0
 """Of processor time for one request: a program takes milliseconds, and some tests launch a hundred thousand."""
-CHILD = "evo_kernel.fitness.interpreting.references"
-"""The module of the child, which calls `tune_nothing` and `serve`."""
-MARGIN = 1 << 14
-"""Elements of zeros around each tensor in the child: what reads past an end on a GPU finds memory there too."""
+CHILD = "evo_kernel.fitness.ir.trusted"
+"""The module of the child, which calls `serve`: by name, for the executor is the judge's."""
 PATIENCE = 5.0
 """How many times a deadline may pass by the clock: other processes may have the processors."""
 
@@ -79,7 +76,7 @@ class _Gone(Exception):
 
 
 class _Interpreter:
-    """The interpreting process, seen from here: started when first asked, and again when it was lost. Thread-safe."""
+    """The executing process, seen from here: started when first asked, and again when it was lost. Thread-safe."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -98,13 +95,13 @@ class _Interpreter:
             waiting.register(process.stdout, selectors.EVENT_READ)
             if not answered(process.pid, DEADLINE_S, lambda: bool(waiting.select(0.5))):
                 self._end()
-                raise _Gone(f"its kernels took more than {DEADLINE_S:g} s in Triton's interpreter. Check it on a GPU.")
+                raise _Gone(f"its kernels took more than {DEADLINE_S:g} s of a processor. Check it on a GPU.")
             try:
                 with warnings.catch_warnings(action="ignore"):  # of torch, about how its own trees are pickled
                     fine, value = pickle.load(process.stdout)  # our own child wrote it
             except (EOFError, pickle.UnpicklingError) as error:
                 self._end()
-                raise _Gone("its process in Triton's interpreter ended. Check it on a GPU.") from error
+                raise _Gone("the process that executes its kernels ended. Check it on a GPU.") from error
         if not fine:
             raise TaskError(value)
         return value
@@ -112,7 +109,7 @@ class _Interpreter:
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._owner != os.getpid():
             command = [sys.executable, "-P", "-m", CHILD]
-            environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+            environment = os.environ | {"TRITON_INTERPRET": "0", "CUDA_VISIBLE_DEVICES": ""}
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
             )
@@ -172,34 +169,8 @@ def serve() -> None:
         answers.flush()
 
 
-def tune_nothing() -> None:
-    """`triton.autotune` takes the first configuration: there is nothing to time here."""
-    import triton
-    from triton.runtime import KernelInterface
-
-    class First(KernelInterface):
-        def __init__(self, kernel: Any, config: Any) -> None:
-            self.fn, self._config, self.arg_names = kernel, config, kernel.arg_names
-
-        def run(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
-            given = self._config.kwargs | kwargs
-            if self._config.pre_hook is not None:
-                self._config.pre_hook(dict(zip(self.arg_names, args, strict=False)) | given)
-            return self.fn.run(*args, grid=grid, warmup=warmup, **given)
-
-    def autotune(configs: list[Any], *args: Any, **kwargs: Any) -> Any:
-        del args, kwargs
-        return lambda kernel: First(kernel, configs[0] if configs else triton.Config({}))
-
-    triton.autotune = autotune
-
-
 class _Here(Interpreted):
     """The problem inside the child: what it is asked for, it does itself."""
-
-    def copied(self, value: torch.Tensor) -> torch.Tensor:
-        room = value.new_zeros(value.numel() + 2 * MARGIN)
-        return room.as_strided(value.shape, torch.empty_like(value).stride(), MARGIN).copy_(value)
 
     def do_effects(self, values: list[torch.Tensor]) -> tuple[list[torch.Tensor], tuple[int, ...]]:
         made, changed = Called.effects(self, values)

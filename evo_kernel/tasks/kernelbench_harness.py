@@ -4,7 +4,7 @@ On a GPU `eval_kernel_against_ref` decides and times, with the settings of scrip
 at 1e-4 (fp32), the mean of CUDA events with a cold L2, eager beside it. Two things differ, for time's sake: inputs are
 drawn on the GPU (its own generator, so other values of the same distribution; the harness moves them there anyway, and
 drawing a billion numbers on one core takes seconds), and slow kernels are timed less often (`timed` says how often).
-Without a GPU it cannot run as a whole: its comparison runs at small sizes, in Triton's interpreter; nothing is timed.
+Without a GPU it cannot run as a whole: its comparison runs at small sizes, in the executor of IR; nothing is timed.
 
 Then the same with all floating inputs scaled, one trial each, and eager timed with TF32 allowed.
 
@@ -40,7 +40,7 @@ CLIENTS = ("openai", "litellm", "dotenv", "requests", "tqdm")
 
 MISMATCH = "Output"  # how its own sentences about a wrong output begin
 _LIKE_A_GPU = types.SimpleNamespace(name="NVIDIA H200", major=9, minor=0, multi_processor_count=132, warp_size=32)
-"""What kernels that ask for the number of multiprocessors hear without a GPU, as in this project's interpreter."""
+"""What kernels that ask for the number of multiprocessors hear without a GPU."""
 
 
 @dataclass(frozen=True)
@@ -95,15 +95,15 @@ class _Stand(types.ModuleType):
 
 
 def hear(harness: types.ModuleType, problem: str, solution: str, device: str, timed: int = TIMED) -> Heard:
-    """What the harness says. `problem`: the text of its file; on a CPU, at sizes that the interpreter can run."""
+    """What the harness says. `problem`: the text of its file; on a CPU, at sizes that the executor can run."""
     if device == "cuda":
         heard = _on_gpu(harness, problem, solution, timed)
     else:
         torch.cuda.synchronize = lambda device=None: None  # there is nothing to wait for
         torch.cuda.get_device_properties = lambda device=None: _LIKE_A_GPU
         heard = replace(_of(_compared(harness, problem, solution, TRIALS)), sizes="small")
-        if heard.verdict == "wrong" and not heard.reason.startswith(MISMATCH):  # Triton's own interpreter lacks things
-            heard = replace(heard, verdict="no verdict", reason=f"in Triton's interpreter {heard.reason}")
+        if heard.verdict == "wrong" and not heard.reason.startswith(MISMATCH):  # the executor lacks things
+            heard = replace(heard, verdict="no verdict", reason=f"without a GPU {heard.reason}")
     refused = _refused(solution)
     return replace(heard, notes=(*heard.notes, *refused))
 

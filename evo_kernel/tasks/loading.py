@@ -22,8 +22,8 @@ from evo_kernel.types import CaseKind, Source
 
 BUILTIN = Path(__file__).parent / "builtin"
 SMALL_ELEMENTS = 2_000_000
-"""Search cases with at most this many input elements may stand in for missing check cases: the interpreter, which
-runs about a million elements a second, can still check them."""
+"""Search cases with at most this many input elements may stand in for missing check cases: without a GPU they
+are executed whole in every regime, on a CPU."""
 
 IMPORTERS = {
     "kernelbench": "evo_kernel.tasks.kernelbench",

@@ -3,7 +3,7 @@
 Its first step counts scripts that end with 0 (call accuracy), its second those that print the same text as the
 reference's (execution accuracy): EVAL/eval_*/0_call_acc.py and 1_exe_acc.py. Eight of its 350 tests print anything; for
 the others the second step says nothing. Seeds stay as the scripts set them. On a GPU the scripts run as they are;
-without one "cuda" becomes "cpu" in both, and Triton's kernels are interpreted.
+without one "cuda" becomes "cpu" in both, and the IR of Triton's kernels is executed.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _on_cpu(files: Sequence[Path], deadline_s: float) -> list[_Ran]:
         resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
         resource.setrlimit(resource.RLIMIT_FSIZE, (PRINTED_BYTES, PRINTED_BYTES))
 
-    environment = dict(os.environ) | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+    environment = dict(os.environ) | {"TRITON_INTERPRET": "0", "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-P", "-m", CHILD, *map(str, files)]
     subprocess.run(command, env=environment, preexec_fn=limited, check=True)
     found = []

@@ -111,7 +111,7 @@ class _Here(ast.NodeTransformer):
 
     def visit_arg(self, node: ast.arg) -> ast.AST:
         if isinstance(node.annotation, ast.Constant) and isinstance(node.annotation.value, str):
-            node.annotation = parse_expression(node.annotation.value)  # the interpreter reads no text for a type
+            node.annotation = parse_expression(node.annotation.value)  # read as the type that the text names
         return node
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:

@@ -308,7 +308,7 @@ def _allow(called: Called, check: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _kind(entry: Entry) -> type[Called]:
-    """What runs the reference: PyTorch's functions anywhere, Triton's kernels on a GPU or in the interpreter."""
+    """What runs the reference: PyTorch's functions anywhere, Triton's kernels on a GPU, or their IR on a CPU."""
     return Interpreted if entry.channel == "G" else Called
 
 

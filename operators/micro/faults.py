@@ -34,7 +34,7 @@ _MEMORY = (
     "illegal memory", "misaligned", "segmentation", "outside a buffer", "reads outside", "nothing wrote",
 )  # fmt: skip
 _PYTHON = ("attributeerror", "typeerror", "nameerror", "unboundlocalerror")
-"""What Triton's interpreter raises where kernel text says something that has no meaning."""
+"""What Python raises where text says something that has no meaning."""
 
 ADVICE = {
     Fault.FORMAT: "Mend the answer's form; the idea was not judged.",

@@ -306,7 +306,7 @@ ORDER = {"kernel": "def run(x):\n    return x\n", "device": "cpu", "expected_us"
 
 
 def asker(root: Path) -> Child:
-    return Child(Lane(), ["stock", f"kernelbench:{root}/level1/1"], {"TRITON_INTERPRET": "1"})
+    return Child(Lane(), ["stock", f"kernelbench:{root}/level1/1"], {})
 
 
 def test_a_harness_that_crashes_or_hangs_gives_no_verdict_and_leaves_nobody(tmp_path: Path) -> None:

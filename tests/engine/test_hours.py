@@ -170,7 +170,7 @@ def test_an_interrupt_cuts_a_confirmation(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("hangs", [Purpose.SCORE, Purpose.CONFIRM])
 def test_a_judge_that_hangs_is_not_waited_for(tmp_path: Path, hangs: Purpose) -> None:
-    """A compiler, or a kernel in the interpreter, looks at no deadline."""
+    """A compiler, or a kernel that is executed on the CPU, looks at no deadline."""
     begun, release = threading.Event(), threading.Event()
 
     def answer(source: Source, purpose: Purpose, number: int) -> Evaluation:

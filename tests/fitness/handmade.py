@@ -1,23 +1,26 @@
 """Launch plans made by hand, and their binaries: what the recorder and the compiler write, without either.
 
-Used by the tests of the interpreter runner, the machine-code reader and the time model.
+Used by the tests of the CPU runner, the machine-code reader and the time model.
 """
 
 from __future__ import annotations
 
 import base64
 import importlib.util
-import json
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from evo_kernel.fitness.ir import partial
+from evo_kernel.fitness.ir.execute import Launched
 from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic
+from evo_kernel.fitness.ir.nodes import memory_of, run_nodes
+from evo_kernel.fitness.ir.parse import Module, parse
 from evo_kernel.fitness.plan import Binary, Buffer, CompiledPlan, Kernel, Launch, Plan, Pointer, Scalar, View
 
 HEADER = "import triton\nimport triton.language as tl\n\n\n"
@@ -224,28 +227,17 @@ def compiled_plan(plan: Plan) -> CompiledPlan:
     return CompiledPlan(plan=plan, binaries=tuple(binaries))
 
 
-def in_interpreter(script: str, *arguments: str, timeout_s: float = 120) -> str:
-    """Standard output of `script` in a clean process with Triton's interpreter on."""
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(
-        [sys.executable, "-c", script, *arguments],
-        env=environment, capture_output=True, text=True, timeout=timeout_s, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    return done.stdout
+def counted_traffic(plan: Plan) -> list[LaunchTraffic]:
+    """Traffic of a plan as the executor counts it, with inputs of zeros."""
+    modules = [parse(kernel.code) for kernel in plan.kernels]
+    memory = memory_of(plan, {n: torch.zeros(b.bytes, dtype=torch.uint8) for n, b in enumerate(plan.buffers)})
+    made: list[LaunchTraffic] = []
 
+    def run(number: int, module: Module, node: Launch) -> Launched:
+        found = partial.count(module, node, memory, float("inf"), complete=True)
+        assert found.traffic is not None, found.finding
+        made.append(found.traffic)
+        return Launched(1, 0)
 
-def traffic_of(plan: Plan) -> list[LaunchTraffic]:
-    """Sampled traffic of a plan, from a clean process."""
-    script = (
-        "import json, sys, tempfile, dataclasses, pathlib\n"
-        "from evo_kernel.fitness.plan import read_plan\n"
-        "from evo_kernel.fitness.interpreting.sampling import sample_traffic\n"
-        "with tempfile.TemporaryDirectory() as folder:\n"
-        "    made = sample_traffic(read_plan(pathlib.Path(sys.argv[1]).read_text()), pathlib.Path(folder))\n"
-        "print(json.dumps([dataclasses.asdict(launch) for launch in made]))\n"
-    )
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        file.write(plan.model_dump_json())
-        file.flush()
-        return [LaunchTraffic(**entry) for entry in json.loads(in_interpreter(script, file.name))]
+    assert run_nodes(plan, memory, modules, run) is None
+    return made

@@ -1,4 +1,4 @@
-"""Every kind of node: recorded and compiled for sm_90 with no GPU, and judged where the interpreter can."""
+"""Every kind of node: recorded and compiled for sm_90 with no GPU, and judged where the executor of IR can."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_each_launch_has_its_share_and_its_rates(twice):
     assert first.limiter in ("registers", "shared memory") and 0 < first.occupancy <= 1
     assert 0 < sum(first.mix.values()) <= 1
     text = CaseProfile((first, second), ("a note",)).as_text("measured (a GPU)")
-    assert text.startswith("times are measured (a GPU); bytes and tl.dot are counted in sampled programs")
+    assert text.startswith("times are measured (a GPU); bytes and tl.dot are counted by executing the IR")
     assert text.splitlines()[1] == "a note"
     assert "33% of a copy" in text and "wgmma tensor cores" in text and f"{first.registers} registers" in text
 

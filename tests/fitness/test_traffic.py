@@ -3,15 +3,15 @@ import base64
 import numpy as np
 import pytest
 
-from evo_kernel.fitness.interpreting.sampling_math import expand
-from evo_kernel.fitness.interpreting.traffic import total_flops
+from evo_kernel.fitness.ir.launch_traffic import total_flops
+from evo_kernel.fitness.ir.partial import expand
 from evo_kernel.fitness.plan import Constant, View
-from tests.fitness.handmade import SOFTMAX, matmul_plan, softmax_plan, traffic_of
+from tests.fitness.handmade import SOFTMAX, counted_traffic, matmul_plan, softmax_plan
 
 
 def test_one_pass_softmax_moves_every_byte_once():
-    (seen,) = traffic_of(softmax_plan(4096, 4096, num_warps=8))
-    assert seen.programs == 4096 and seen.sampled < 100
+    (seen,) = counted_traffic(softmax_plan(4096, 4096, num_warps=8))
+    assert seen.programs == seen.sampled == 4096
     assert seen.load_bytes == seen.store_bytes == seen.load_sector_bytes == 16384
     assert seen.grid_load_bytes == seen.grid_store_bytes == pytest.approx(4096 * 16384)
     assert seen.wave_load_bytes == pytest.approx(264 * 16384)
@@ -20,14 +20,14 @@ def test_one_pass_softmax_moves_every_byte_once():
 
 
 def test_three_passes_ask_three_times_for_the_same_lines():
-    (seen,) = traffic_of(softmax_plan(4096, 4096, 256))
+    (seen,) = counted_traffic(softmax_plan(4096, 4096, 256))
     assert seen.load_bytes == pytest.approx(3 * 16384)
     assert seen.grid_load_bytes == pytest.approx(4096 * 16384)
     assert seen.rounds == seen.iterations == 48
 
 
 def test_a_matmul_counts_flops_and_sees_shared_tiles():
-    (seen,) = traffic_of(matmul_plan(4096, 4096, 4096, (128, 128, 64), num_warps=8))
+    (seen,) = counted_traffic(matmul_plan(4096, 4096, 4096, (128, 128, 64), num_warps=8))
     assert total_flops([seen]) == pytest.approx(2 * 4096**3)
     assert seen.load_bytes == pytest.approx(2 * 128 * 4096 * 2)
     assert seen.grid_load_bytes <= 2 * 4096 * 4096 * 2
@@ -37,7 +37,7 @@ def test_a_matmul_counts_flops_and_sees_shared_tiles():
 
 def test_strided_access_touches_a_sector_an_element():
     text = SOFTMAX.replace("x_ptr + row * x_stride + columns", "x_ptr + row + columns * x_stride")
-    (seen,) = traffic_of(softmax_plan(4096, 4096, text=text))
+    (seen,) = counted_traffic(softmax_plan(4096, 4096, text=text))
     assert seen.load_bytes == 16384
     assert seen.load_sector_bytes == 32 * 4096
 
@@ -48,13 +48,13 @@ def test_tables_say_what_programs_do():
     plan = softmax_plan(64, 4096, text=text)
     view = View(buffer=1, dtype="float32", shape=(64,), strides=(4096,), offset=4095)  # where nothing is stored
     table = Constant(view=view, data=base64.b64encode(np.full(64, 1000.0, np.float32).tobytes()).decode())
-    (seen,) = traffic_of(plan.model_copy(update={"nodes": (table, *plan.nodes)}))
+    (seen,) = counted_traffic(plan.model_copy(update={"nodes": (table, *plan.nodes)}))
     assert seen.load_bytes == 4 + 1000 * 4
 
 
 def test_the_same_plan_has_the_same_traffic():
     plan = matmul_plan(512, 512, 512, (64, 64, 32))
-    assert traffic_of(plan) == traffic_of(plan)
+    assert counted_traffic(plan) == counted_traffic(plan)
 
 
 @pytest.mark.parametrize(("groups", "sampled", "count"), [(32, 24, 264), (8, 20, 1000), (4, 16, 132)])

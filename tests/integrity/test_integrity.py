@@ -1,6 +1,6 @@
 """The corpus before the real judge: no cheat is ever scored, no honest kernel is ever refused.
 
-Without a GPU it is the interpreter's judge, and files that only a GPU can decide are skipped; with one it is the
+Without a GPU it is the judge that executes Triton IR, and files that only a GPU can decide are skipped; with one it is the
 measuring judge. `python -m pytest tests/integrity -k NAME -s` shows what the judge said.
 """
 

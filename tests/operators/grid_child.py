@@ -1,10 +1,9 @@
-"""A child process for the tests of grid rewrites: runs sources in Triton's interpreter, or compiles them for sm_90.
+"""A child process for the tests of grid rewrites: executes sources without a GPU, or compiles them for sm_90.
 
-    python grid_child.py interpret|compile JOBS.json      (run with TRITON_INTERPRET=1 for interpret)
+    python grid_child.py execute|compile JOBS.json
 
 A job is [path of a source, name of a built-in task]. Prints one JSON list of [value, reason]: the worst error against
-a float64 reference relative to its largest value, or a digest of grids and machine code. Interpreted inputs are fp32:
-the interpreter's bf16 dot is wrong.
+a float64 reference relative to its largest value, or a digest of grids and machine code. Executed inputs are fp32.
 """
 
 import hashlib
@@ -23,6 +22,8 @@ os.environ["TRITON_DISABLE_LINE_INFO"] = "1"
 import torch
 import triton
 
+from evo_kernel.fitness.ir.jit import install
+
 ROOT = Path(__file__).resolve().parents[2]
 BUILTIN = ROOT / "evo_kernel/tasks/builtin"
 SIGNS = ("wgmma", "mma.sync", "cp.async.bulk.tensor", "cp.async.c")
@@ -36,7 +37,7 @@ def load(path, number):
     return module
 
 
-def interpret(module, task):
+def execute(module, task):
     worst = 0.0
     for number, case in enumerate(task.CASES["check"]):
         drawn = task.inputs(case, torch.Generator().manual_seed(number), "cpu")
@@ -92,13 +93,15 @@ def compile_all(module, task):
 
 def main(how, jobs):
     torch.set_num_threads(1)
-    answer = types.SimpleNamespace(multi_processor_count=2 if how == "interpret" else 132)
+    if how == "execute":
+        install()
+    answer = types.SimpleNamespace(multi_processor_count=2 if how == "execute" else 132)
     torch.cuda.get_device_properties = lambda device: answer
     answers = []
     for number, (path, name) in enumerate(json.loads(Path(jobs).read_text())):
         try:
             task = load(BUILTIN / name / "task.py", f"task_{number}")
-            value = (interpret if how == "interpret" else compile_all)(load(path, number), task)
+            value = (execute if how == "execute" else compile_all)(load(path, number), task)
             answers.append([value, ""])
         except Exception as error:  # noqa: BLE001 whatever the source does is the answer
             answers.append([None, f"{type(error).__name__}: {str(error)[-800:]}"])

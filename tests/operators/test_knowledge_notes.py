@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -97,9 +96,6 @@ def test_example_compiles_and_shows_its_signs(example, compiled):
     assert not [sign for sign in example.signs if sign not in ptx], example.file
 
 
-@pytest.mark.skipif(
-    version("triton") < "3.7" and version("numpy") >= "2.4", reason="Triton 3.6's interpreter fails with numpy 2.4"
-)
 def test_examples_compute_what_they_say(folder):
     errors = answers_of("run_notes.py", folder)
     assert set(errors) == {example.name for example in EXAMPLES if " gluon" not in example.how}

@@ -203,7 +203,7 @@ def test_every_rewrite_and_some_pairs_compute_the_same():
     single = walks(1)
     pairs = [walk for walk in walks(2) if walk not in single]
     chosen = single + list(itertools.islice(pairs, 0, None, 32))
-    found = answers("interpret", [(text, task) for _, text, task in chosen])
+    found = answers("execute", [(text, task) for _, text, task in chosen])
     wrong = [
         (walk[0], value, why) for walk, (value, why) in zip(chosen, found, strict=True) if why or value > FP32_ERROR
     ]
@@ -219,7 +219,7 @@ def test_long_walks_compose():
     ]
     jobs = [(applied(PRODUCT, *walk), "matmul") for walk in walks]
     jobs.append((applied(seed("matmul"), Swizzle(), SplitK(), Persistent()), "matmul"))
-    found = answers("interpret", jobs)
+    found = answers("execute", jobs)
     assert all(not reason and error < FP32_ERROR for error, reason in found)
 
 

@@ -201,7 +201,7 @@ class Kind:
 
     source: str
     task: str = DOUBLE
-    interpreted: bool = True  # whether Triton's interpreter executes it
+    interpreted: bool = True  # whether it is executed without a GPU
 
     def load(self, folder: Path) -> Task:
         if not self.task:

@@ -1,9 +1,8 @@
-"""Every reference of the table is lowered once and must be right on all its shapes, in Triton's interpreter."""
+"""Every reference of the table is lowered once and must be right on all its shapes, executed without a GPU."""
 
 from __future__ import annotations
 
 import importlib.util
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,26 +19,11 @@ from evo_kernel.tasks.lowering.lower import NETWORK
 from tests.tasks.test_lowering_references import TABLE, Entry
 
 CHILD = """
-import importlib.util, inspect, sys, traceback, torch
+import importlib.util, sys, traceback, torch
 from pathlib import Path
-import numpy as np
-import triton.language as tl
-from triton.language.extra.cuda import libdevice
-from triton.runtime import interpreter
-from triton.runtime.interpreter import TensorHandle
-from evo_kernel.fitness.interpreting.device_functions import find, take_single_elements
+from evo_kernel.fitness.ir.jit import install
 torch.set_num_threads(1)
-take_single_elements(interpreter)
-
-def in_torch(function):
-    def call(*values, _semantic=None):
-        made = function(*(torch.from_numpy(np.ascontiguousarray(value.handle.data)) for value in values))
-        return tl.tensor(TensorHandle(made.numpy(), values[0].dtype), values[0].type)
-    return call
-
-for name, member in inspect.getmembers(libdevice, tl.core.is_builtin):  # the interpreter has no library of CUDA's
-    if find(name) is not None:
-        setattr(libdevice, name, in_torch(find(name)))
+install()
 folder = Path(sys.argv[1])
 for path in sorted(folder.glob("*.py")):
     try:
@@ -69,7 +53,7 @@ def draw(item: Entry):
 
 @pytest.fixture(scope="module")
 def lowered(tmp_path_factory):
-    """All modules of the table, run in one interpreter process: name → (text, results or a traceback)."""
+    """All modules of the table, run in one process: name → (text, results or a traceback)."""
     folder = tmp_path_factory.mktemp("lowered")
     texts = {}
     for name, item in TABLE.items():
@@ -82,10 +66,7 @@ def lowered(tmp_path_factory):
         (folder / f"{name}.py").write_text(texts[name])
         torch.save(cases, folder / f"{name}.in")
     (folder.parent / "child.txt").write_text(CHILD)
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    subprocess.run(
-        [sys.executable, str(folder.parent / "child.txt"), str(folder)], env=environment, check=True, timeout=900
-    )
+    subprocess.run([sys.executable, str(folder.parent / "child.txt"), str(folder)], check=True, timeout=900)
     outs = {n: torch.load(folder / f"{n}.out", weights_only=True) for n, t in texts.items() if isinstance(t, str)}
     return folder, texts, outs
 

@@ -1,4 +1,4 @@
-"""The built-in seeds: right in the interpreter, compilable for sm_90, in the house style, naive and mendable."""
+"""The built-in seeds: right on the CPU, compilable for sm_90, in the house style, naive and mendable."""
 
 import ast
 
@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from evo_kernel.fitness import regimes
+from evo_kernel.fitness.ir.combine import tf32
 from evo_kernel.tasks.loading import BUILTIN, builtin_names, load
 from evo_kernel.tasks.probe import within
 from evo_kernel.tasks.task import TensorSpec
@@ -50,7 +51,7 @@ SEEDS = {
     name if path.stem == "seed" else f"{name}-{path.stem}": path
     for name in NAMES
     for path in sorted((BUILTIN / name).glob("seed*.py"))
-    if path.stem != "seed_cuda"  # for NVRTC, which the interpreter knows nothing of
+    if path.stem != "seed_cuda"  # for NVRTC: no IR of Triton's
 }
 TWO_LAUNCHES = {
     "attention_backward", "conv2d-seed_im2win", "conv2d_tf32-seed_im2win", "layernorm_backward", "linear_gelu", "qk_norm",
@@ -59,8 +60,8 @@ TWO_LAUNCHES = {
 
 
 @pytest.fixture(scope="module")
-def interpreter():
-    child = Child("seed_interpret.py")
+def executor():
+    child = Child("seed_execute.py")
     yield child
     child.close()
 
@@ -72,10 +73,10 @@ def compiler():
     child.close()
 
 
-def interpret(interpreter, path, rounds, folder):
+def executed(executor, path, rounds, folder):
     """A seed's outputs for a list of (knobs, input tuple)."""
     torch.save(rounds, folder / "inputs")
-    interpreter.ask(seed=str(path), inputs=str(folder / "inputs"), outputs=str(folder / "outputs"))
+    executor.ask(seed=str(path), inputs=str(folder / "inputs"), outputs=str(folder / "outputs"))
     outputs = torch.load(folder / "outputs")
     assert len(outputs) == len(rounds)
     return outputs
@@ -87,6 +88,9 @@ def draw(task, case, seed, regime="nominal"):
 
 def passes(task, inputs, outputs):
     honest = task.outputs(*inputs)
+    if task.tolerance.precision == "tf32":  # as the judge's own (expected.py)
+        rounded = (tf32(v) if isinstance(v, torch.Tensor) and v.dtype == torch.float32 else v for v in inputs)
+        honest = task.outputs(*rounded)
     assert [part.dtype for part in outputs] == [part.dtype for part in honest]
     return within(task, outputs, honest, task.truth(*inputs))
 
@@ -105,22 +109,22 @@ def asked_of(name, cases):
 
 
 @pytest.mark.parametrize("name", SEEDS)
-def test_a_seed_is_right_on_every_check_case(name, interpreter, tmp_path):
+def test_a_seed_is_right_on_every_check_case(name, executor, tmp_path):
     """Against the float64 reference, within the task's own tolerance: in every regime of values, and with other knobs."""
     task = load(name.partition("-")[0])
     asked = asked_of(name, task.cases_of(CaseKind.CHECK))
     rounds = [(knobs, draw(task, case, seed, regime)) for seed, (knobs, case, regime) in enumerate(asked)]
-    made = interpret(interpreter, SEEDS[name], rounds, tmp_path)
+    made = executed(executor, SEEDS[name], rounds, tmp_path)
     for ask, (_, inputs), outputs in zip(asked, rounds, made, strict=True):
         assert passes(task, inputs, outputs), ask
 
 
-def test_a_wrong_seed_would_be_seen(interpreter, tmp_path):
+def test_a_wrong_seed_would_be_seen(executor, tmp_path):
     """The same check, on a softmax whose sum is off by one part in a hundred thousand."""
     task = load("softmax")
     (tmp_path / "seed.py").write_text(task.seed.text.replace("/ row_sum", "/ (row_sum * 1.00001)"))
     inputs = draw(task, task.cases_of(CaseKind.CHECK)[1], 0)
-    assert not passes(task, inputs, interpret(interpreter, tmp_path / "seed.py", [({}, inputs)], tmp_path)[0])
+    assert not passes(task, inputs, executed(executor, tmp_path / "seed.py", [({}, inputs)], tmp_path)[0])
 
 
 def specs_of(task, case):

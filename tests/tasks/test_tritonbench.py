@@ -70,7 +70,7 @@ def test_what_is_written_in_numbers_is_varied_and_what_is_written_to_is_returned
     assert torch.equal(x, kept) and torch.equal(made, written) and made[rows].eq(2).all()
 
 
-def test_triton_kernels_are_interpreted_and_are_their_own_first_kernel(root):
+def test_triton_kernels_are_executed_and_are_their_own_first_kernel(root):
     task = load(f"tritonbench:{root}/G/doubled")
     assert (task.allow, task.host_known, task.input_names) == ("mixed", {1}, ("x", "order", "out"))
     case = task.cases_of(CaseKind.CHECK)[0]
@@ -82,7 +82,7 @@ def test_triton_kernels_are_interpreted_and_are_their_own_first_kernel(root):
     assert "out_given = out.clone()" in seed and "_tensors(Doubled.apply(x, order, out_given), out_given)" in seed
 
 
-def test_what_runs_on_a_gpu_runs_in_the_interpreter(root):
+def test_what_runs_on_a_gpu_runs_on_a_cpu(root):
     task = load(f"tritonbench:{root}/G/powers")
     x, out = drawn(task, task.cases_of(CaseKind.CHECK)[0])
     wanted = x * x + x.float().pow(2).bfloat16()

@@ -27,7 +27,7 @@ import torch
 
 from evo_kernel.fitness.ir import partial
 from evo_kernel.fitness.ir.engine import OutOfTime
-from evo_kernel.fitness.ir.execute import Finding, Launched, launch, traits_of
+from evo_kernel.fitness.ir.execute import Finding, Launched, chunk_size, launch, traits_of
 from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic
 from evo_kernel.fitness.ir.memory import POISON, Memory
 from evo_kernel.fitness.ir.nodes import (
@@ -46,7 +46,7 @@ from evo_kernel.fitness.plan import Aten, Launch, Plan, View
 
 ELEMENTS = 6
 """Elements of the outputs that a look at a part of a plan begins with: each brings in all that its programs write."""
-BYTES_PER_S, FLOPS_PER_S, PROGRAMS_PER_S = 0.5e9, 1.5e10, 1e5
+BYTES_PER_S, FLOPS_PER_S, ITERATION_S = 0.7e9, 2e10, 1e-3
 """What one core executes, roughly: decides only whether a plan is executed whole or in part."""
 
 
@@ -60,6 +60,7 @@ class _Refused(Exception):
 
 def warm_up() -> None:
     """In the zygote: nothing but imports."""
+    torch.broadcast_shapes((1,), (2,))  # imports sympy, for half a second
     gc.collect()
     gc.freeze()  # a collection in the child would touch, and so copy, every page of the zygote
 
@@ -82,6 +83,7 @@ class _Work:
         self._plan, self._texts, self._folder, self._deadline_s = plan, texts, folder, deadline_s
         self._deadline = time.monotonic() + deadline_s
         self._blobs: list[bytes] = []
+        self._used: Memory | None = None
 
     def execute(self, rounds: int, repeat: bool) -> bytes:
         """Rounds until one fails."""
@@ -96,7 +98,7 @@ class _Work:
         return self._answer({"rounds": made})
 
     def _round(self, prefix: str, repeat: bool) -> dict[str, Any]:
-        contents = self._contents(prefix)
+        contents, self._used = self._contents(prefix), None
         modules = self._modules()
         memory = self._executed(modules, contents, reverse=False)
         if repeat and any(traits_of(module).in_order or _has_atomics(module) for module in modules):
@@ -161,7 +163,7 @@ class _Work:
         try:
             contents, modules = self._contents(""), self._modules()
             traffic = self._counted(modules, contents, True)
-            if _seconds(traffic) <= whole_s or any(isinstance(node, Aten) for node in self._plan.nodes):
+            if self._seconds(modules, traffic) <= whole_s or any(isinstance(node, Aten) for node in self._plan.nodes):
                 memory = self._executed(modules, contents, reverse=False)
                 header: dict[str, Any] = {"whole": True}
                 header["outputs"] = [self._output(memory, view) for view in self._plan.outputs]
@@ -195,6 +197,16 @@ class _Work:
             unwritten.append(part.unwritten[number])
         return memory, {"whole": False, "parts": outputs, "unwritten": unwritten}
 
+    def _seconds(self, modules: Sequence[Module], traffic: Sequence[LaunchTraffic]) -> float:
+        """What executing all of the plan would take, roughly."""
+        total = 0.0
+        for node, part in zip(self._plan.launches, traffic, strict=True):
+            chunks = -(-part.programs // chunk_size(traits_of(modules[node.kernel])))
+            moved = part.programs * (part.load_bytes + part.store_bytes) / BYTES_PER_S
+            total += moved + part.programs * sum(part.flops.values()) / FLOPS_PER_S
+            total += chunks * (1 + part.iterations) * ITERATION_S
+        return total
+
     # --- shared ---------------------------------------------------------------------------------------------------
 
     def _modules(self) -> list[Module]:
@@ -207,7 +219,8 @@ class _Work:
 
     def _memory(self, contents: dict[int, torch.Tensor]) -> Memory:
         try:
-            return memory_of(self._plan, contents)
+            self._used = memory_of(self._plan, contents, self._used)
+            return self._used
         except CannotExecute as error:
             raise _Refused("rejected", f"it cannot be checked without a GPU: {error}") from error
 
@@ -271,16 +284,3 @@ def _line(module: Module, finding: Finding) -> int:
         return operation.ordinal == finding.ordinal and operation.name == finding.operation
 
     return next((operation.line for operation in module.operations() if at(operation)), 0)
-
-
-def _seconds(traffic: Sequence[LaunchTraffic]) -> float:
-    """What executing all of a plan would take, roughly."""
-    return sum(
-        part.programs
-        * (
-            (part.load_bytes + part.store_bytes) / BYTES_PER_S
-            + sum(part.flops.values()) / FLOPS_PER_S
-            + (1 + part.iterations) / PROGRAMS_PER_S
-        )
-        for part in traffic
-    )

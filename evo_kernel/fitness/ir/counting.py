@@ -104,8 +104,9 @@ class Counter:
         )
         self.by_program[f"{kind}_sectors"].index_add_(0, owners, (sectors + 1).double())
         buffers = starts >> BASE_BITS
-        for buffer in torch.unique(buffers).tolist():
-            chosen = buffers == buffer
+        low, high = map(int, torch.aminmax(buffers))
+        for buffer in (low,) if low == high else torch.unique(buffers).tolist():
+            chosen = slice(None) if low == high else buffers == buffer
             parts = (owners[chosen], starts[chosen] // LINE_BYTES, ends[chosen] // LINE_BYTES)
             self.intervals[(kind, int(buffer) - 1)].append(parts)
             self.kept += parts[0].numel()

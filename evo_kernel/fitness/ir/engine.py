@@ -120,6 +120,8 @@ class Machine:
                 result = operation.results[0].type if operation.results else None
                 self.observer.operation(operation, frame.programs, result)
             for value, result in zip(operation.results, results, strict=True):
+                if not self.memory.strict:
+                    result.undefined = None
                 frame.values[value.name] = result
         return []
 

@@ -181,13 +181,13 @@ def launch(
     traits = traits or traits_of(module)
     machine = Machine(module, memory, grid, deadline, observer, reverse, skips_floats)
     arguments = bind(module.entry, args)
-    shared = _buffers(module.entry, args, traits.loaded) & _buffers(module.entry, args, traits.stored)
+    shared = buffers_of(module.entry, args, traits.loaded) & buffers_of(module.entry, args, traits.stored)
     for number, buffer in enumerate(memory.buffers):
-        buffer.begin_launch(number in shared)
+        buffer.begin_launch(number in shared and memory.strict)
     total = math.prod(grid)
     ids = torch.arange(total) if programs is None else programs
     executed = 0
-    for chunk in _chunks(ids, traits, seed, reverse, 1 if skips_floats else traits.largest):
+    for chunk in _chunks(ids, traits, seed, reverse, skips_floats):
         try:
             machine.call(module.entry, arguments, chunk)
         except Fault as fault:
@@ -196,8 +196,13 @@ def launch(
     return Launched(total, executed, None, time.monotonic() - began, tuple(machine.conflicts[:64]))
 
 
-def _chunks(ids: torch.Tensor, traits: Traits, seed: int, reverse: bool, largest: int) -> Iterable[torch.Tensor]:
-    size = 1 if traits.waits else max(1, min(MAX_CHUNK, CHUNK_ELEMENTS // max(1, largest)))
+def chunk_size(traits: Traits) -> int:
+    """Programs that run at once."""
+    return 1 if traits.waits else max(1, min(MAX_CHUNK, CHUNK_ELEMENTS // max(1, traits.largest)))
+
+
+def _chunks(ids: torch.Tensor, traits: Traits, seed: int, reverse: bool, skips_floats: bool) -> Iterable[torch.Tensor]:
+    size = MAX_CHUNK if skips_floats and not traits.waits else chunk_size(traits)
     chunks = list(torch.split(ids, size))
     if traits.in_order or traits.waits:
         return chunks[::-1] if reverse else chunks
@@ -205,7 +210,7 @@ def _chunks(ids: torch.Tensor, traits: Traits, seed: int, reverse: bool, largest
     return [chunks[n] for n in order.tolist()]
 
 
-def _buffers(entry: Function, args: Sequence[Arg], positions: frozenset[int]) -> set[int]:
+def buffers_of(entry: Function, args: Sequence[Arg], positions: frozenset[int]) -> set[int]:
     """Numbers of the buffers behind some parameters of the IR function."""
     owners = _owners(entry, args)
     return {arg.buffer for n in positions if not isinstance(arg := args[owners[n]], Scalar)}

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 
@@ -255,6 +256,7 @@ class Lanes:
         return data if tuple(data.shape) == shape else data.expand(shape)
 
 
+@lru_cache(maxsize=1024)
 def nothing(type_: Type) -> Lanes:
     """A value that is undefined everywhere."""
     shape = (1,) * (type_.rank + 1)

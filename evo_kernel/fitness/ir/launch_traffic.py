@@ -1,5 +1,7 @@
-"""What a launch of real size moves and computes, from a sample of its programs. The sampler is
-sampling.py, which needs Triton's interpreter; who only reads the results does not."""
+"""What a launch of real size moves and computes, counted over its programs by partial.py.
+
+Who only reads the results needs neither torch nor the executor.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,12 @@ Number = Annotated[int, Field(ge=0, lt=1 << 63, strict=True)]
 
 @dataclass(frozen=True)
 class LaunchTraffic:
-    """One launch. Counts are means over the sampled programs, for one program, unless their name says otherwise."""
+    """One launch. Counts are means over the counted programs, for one program, unless their name says otherwise."""
 
     __pydantic_config__ = ConfigDict(allow_inf_nan=False, extra="forbid")
 
     programs: Number  # of the whole launch
-    sampled: Number
+    sampled: Number  # programs that were counted
     load_bytes: Amount  # asked for
     store_bytes: Amount
     load_sector_bytes: Amount  # of the 32-byte sectors that each access touches: what L1 asks of L2
@@ -34,7 +36,7 @@ class LaunchTraffic:
     grid_store_bytes: Amount
     rounds: Amount  # loads that wait for each other: loop iterations with loads, and straight-line code as one
     iterations: Amount  # of all loops together
-    imbalance: Amount  # work of the busiest sampled program ÷ mean
+    imbalance: Amount  # work of the busiest counted program ÷ mean
     flops: Mapping[str, Amount] = field(default_factory=dict)  # of tl.dot, by operand kind: bf16, fp16, tf32, fp32, ...
     elements: Mapping[str, Amount] = field(
         default_factory=dict

@@ -9,7 +9,7 @@ import torch
 
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
 from evo_kernel.fitness.ir.lanes import Lanes, Sum, Term, nothing
-from evo_kernel.fitness.ir.memory import MANY, PADDING, Access, Buffer, Fault, scattered, typed
+from evo_kernel.fitness.ir.memory import MANY, PADDING, Access, Buffer, Fault, scattered, typed, unit_places
 from evo_kernel.fitness.ir.parse import Operation
 from evo_kernel.fitness.ir.types import IRError, Type
 
@@ -64,6 +64,8 @@ def load(
         machine.observer.access(operation, pointer, mask, frame.programs, type_.item_bytes, type_.shape or ())
     if known is False:
         return other if other is not None else nothing(type_)
+    if other is None and not machine.memory.strict:
+        other = nothing(type_)
     item, rank = type_.item_bytes, type_.rank + 1
     access = machine.memory.access(pointer.sum, item, rank, PADDING // 2 if mask is not None else 0)
     if access is None or access.buffer.track_reads:
@@ -71,11 +73,13 @@ def load(
         if machine.skips_floats and type_.is_float:
             return nothing(type_)
     else:
-        if mask is not None:
+        if mask is not None and machine.memory.strict:
             _check_active(machine, frame, access, mask, pointer, item)
         if machine.skips_floats and type_.is_float:
             return nothing(type_)
-        data = access.gathered(typed(access.buffer, type_), item)
+        raw = Type("i8") if type_.element.startswith("f8") else type_  # torch gathers no 8-bit floats
+        data = access.gathered(typed(access.buffer, raw), item)
+        data = data if raw is type_ else data.contiguous().view(type_.dtype)
         undefined = _undefined_at(access, item)
     if type_.element == "i1":
         data = data != 0
@@ -177,12 +181,7 @@ def _units(buffer: Buffer, name: str, places: torch.Tensor, item: int) -> torch.
     else:
         shadow = buffer.shadow(name, item)
         unit = buffer.unit(item)
-    return shadow[_unit_places(places, item, unit)]
-
-
-def _unit_places(places: torch.Tensor, item: int, unit: int) -> torch.Tensor:
-    times = item // unit
-    return (places * times).unsqueeze(-1) + torch.arange(times)
+    return shadow[unit_places(places, item, unit)]
 
 
 def _note_reads(machine: Machine, buffer: Buffer, places: torch.Tensor, programs: torch.Tensor, item: int) -> None:
@@ -194,9 +193,12 @@ def _note_reads(machine: Machine, buffer: Buffer, places: torch.Tensor, programs
         if bool(foreign.any()):
             _race(machine, writer, me.expand(writer.shape), foreign, "reads what", "stored")
     reader = buffer.shadow("reader", item)
-    where = _unit_places(places, item, buffer.unit(item))
+    where = unit_places(places, item, buffer.unit(item))
     before = reader[where]
     others = (before != 0) & (before != me)
+    if bool(others.any()):  # readers that have met in atomic operations take turns: the last one stands for both
+        them = torch.where(before > 0, machine.synchronised[(before.long() - 1).clamp(min=0)], False)
+        others = others & ~(them & machine.synchronised[me.long() - 1])
     reader[where] = torch.where(others, MANY, me)
     after = reader[where]  # several programs of this chunk: one of them stands there
     lost = (after != me) & (after != MANY)
@@ -206,6 +208,8 @@ def _note_reads(machine: Machine, buffer: Buffer, places: torch.Tensor, programs
 
 def _race(machine: Machine, theirs: torch.Tensor, mine: torch.Tensor, where: torch.Tensor, what: str, did: str) -> None:
     """Raises Fault, unless all programs concerned have met in atomic operations."""
+    if not machine.memory.strict:
+        return
     a, b = theirs[where].long() - 1, mine[where].long() - 1
     met = torch.where(a >= 0, machine.synchronised[a.clamp(min=0)], False) & machine.synchronised[b]
     if bool(met.all()):
@@ -256,28 +260,20 @@ def store(
 def _by_program(
     access: Access, mask: Lanes | None, value: Lanes, frame: Frame, type_: Type, skipped: bool
 ) -> list[_Window] | None:
-    """A window for each program, where addresses and mask are regular but for where a program begins."""
-    count = frame.programs.numel()
-    if any(term.support != (0,) for term in access.indices) or (mask is not None and mask.undefined is not None):
+    """Windows of programs side by side, where addresses and mask are regular but for where a program begins."""
+    if mask is not None and mask.undefined is not None:
         return None
-    starts = access.offset + sum(
-        (term.data.reshape(-1) for term in access.indices), torch.zeros(count, dtype=torch.int64)
-    )
-    inner = []
-    for axis, size, step in access.progressions:
-        if axis == 0:
-            starts = starts + torch.arange(size) * step
-        else:
-            inner.append((axis, size, step))
+    parts = access.by_program(frame.programs.numel())
+    if parts is None:
+        return None
     windows = []
-    for row, start in enumerate(starts.tolist()):
-        index = torch.tensor([row])
-        one = Frame(frame.programs[row : row + 1])
-        part = Access(access.buffer, start, tuple(inner), (), access.rank)
+    for first, last, part in parts:
+        index = torch.arange(first, last)
+        some = Frame(frame.programs[first:last])
         cut = None if mask is None else mask.rows(index)
         if cut is not None and cut.boolean() is False:
             continue
-        window = _window(part, cut, value if value.programs == 1 else value.rows(index), one, type_, skipped)
+        window = _window(part, cut, value if value.programs == 1 else value.rows(index), some, type_, skipped)
         if window is None:
             return None
         windows.append(window)
@@ -421,7 +417,7 @@ def _store_scattered(machine: Machine, frame: Frame, pointer: Lanes, value: Lane
 def _claim(machine: Machine, buffer: Buffer, places: torch.Tensor, programs: torch.Tensor, item: int) -> None:
     """Note who stores what was skipped."""
     me = (programs + 1).int().unsqueeze(-1)
-    writer, where = buffer.shadow("writer", item), _unit_places(places, item, buffer.unit(item))
+    writer, where = buffer.shadow("writer", item), unit_places(places, item, buffer.unit(item))
     foreign = (writer[where] != 0) & (writer[where] != me)
     writer[where] = me.expand(where.shape)
     foreign |= writer[where] != me
@@ -451,7 +447,7 @@ def _put(
         if bool(foreign.any()):
             _race(machine, shadow, me.expand(shadow.shape), foreign, "stores to what", did)
     memory[places] = new
-    where = _unit_places(places, item, buffer.unit(item))
+    where = unit_places(places, item, buffer.unit(item))
     writer = buffer.shadow("writer", item)
     writer[where] = me.expand(where.shape)
     clash = memory[places] != new  # lanes that stored other values to one element
@@ -462,7 +458,7 @@ def _put(
         _begin_shadow(buffer, item)
     if buffer.defined is not None:
         good = torch.ones(places.numel(), dtype=torch.bool) if marks is None else ~marks
-        buffer.defined[_unit_places(places, item, buffer.unit(item))] = good.unsqueeze(-1)
+        buffer.defined[unit_places(places, item, buffer.unit(item))] = good.unsqueeze(-1)
 
 
 # --- atomic operations ----------------------------------------------------------------------------------------------
@@ -535,7 +531,7 @@ def _atomic(
     if machine.skips_floats and any(value.is_nothing for value in values):
         for buffer, places, _ in lanes.by_buffer(machine.memory, item):
             shadow = buffer.shadow("writer", item)
-            shadow[_unit_places(places, item, buffer.unit(item))] = MANY
+            shadow[unit_places(places, item, buffer.unit(item))] = MANY
         machine.synchronised[frame.programs] = True
         return nothing(type_)
     for buffer, places, chosen in lanes.by_buffer(machine.memory, item):
@@ -580,7 +576,7 @@ def _update(
     if bool(marks.any()) and buffer.defined is None:
         _begin_shadow(buffer, item)
     if buffer.defined is not None:
-        where = _unit_places(places, item, buffer.unit(item))
+        where = unit_places(places, item, buffer.unit(item))
         undefined = ~buffer.defined[where].all(-1)
         good = ~marks if operation.words[:1] == ("exch",) else ~(marks | undefined)
         buffer.defined[where] = good.unsqueeze(-1)
@@ -662,7 +658,7 @@ class Descriptor(Lanes):
 def _make_descriptor(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     type_ = operation.results[0].type
     rank = _block(type_).rank
-    zeros = "nan" not in operation.attributes.get("padding", operation.attributes.get("paddingOption", ""))
+    zeros = operation.integer("padding", 1) != 2  # tt::PaddingOption: 1 is PAD_ZERO, 2 PAD_NAN
     return [Descriptor(type_, operands[0], operands[1 : 1 + rank], operands[1 + rank : 1 + 2 * rank], zeros=zeros)]
 
 

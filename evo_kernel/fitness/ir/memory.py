@@ -42,10 +42,9 @@ class Fault(Exception):
 class Buffer:
     """One allocation. `storage` holds PADDING bytes, then the data, then PADDING bytes."""
 
-    def __init__(self, size: int, *, defined: bool) -> None:
+    def __init__(self, size: int, *, defined: bool, content: int = POISON) -> None:
         self.size = size
-        self.storage = torch.empty(size + 2 * PADDING, dtype=torch.uint8)
-        self.storage.fill_(POISON)
+        self.storage = torch.full((size + 2 * PADDING,), content, dtype=torch.uint8)
         self._unit = 0
         self.defined: torch.Tensor | None = None if defined else torch.zeros(0, dtype=torch.bool)
         self.writer: torch.Tensor | None = None
@@ -68,9 +67,9 @@ class Buffer:
         self.defined = None
 
     def unit(self, item: int) -> int:
-        """Bytes of one shadow element, at most `item`; finer from now on if need be."""
+        """Bytes of one shadow element, which divides `item`; finer from now on if need be."""
         if self._unit == 0:
-            self._unit = item
+            self._unit = min(item, 8)
             if self.defined is not None:
                 self.defined = torch.zeros(self._shadow_elements(item), dtype=torch.bool)
         elif item % self._unit:
@@ -90,6 +89,10 @@ class Buffer:
             found = torch.zeros(self._shadow_elements(unit), dtype=torch.int32)
             setattr(self, name, found)
         return found
+
+    def marks(self) -> torch.Tensor:
+        """A boolean, false, for each shadow element."""
+        return torch.zeros(self._shadow_elements(self.unit(1 << 30)), dtype=torch.bool)
 
     def defined_bytes(self) -> torch.Tensor | None:
         """A boolean for each byte; None where all are defined."""
@@ -187,6 +190,31 @@ class Access:
             shape[axis] = rows.shape[position]
         return rows.reshape(*shape, *([inner] if inner > 1 else []))
 
+    def by_program(self, count: int) -> list[tuple[int, int, Access]] | None:
+        """(first program, end, access) of stretches of programs whose lanes are progressions; None where none are."""
+        if any(term.support != (0,) for term in self.indices):
+            return None
+        starts = torch.full((count,), self.offset, dtype=torch.int64)
+        for term in self.indices:
+            starts = starts + term.data.reshape(-1)
+        inner = tuple(p for p in self.progressions if p[0] != 0)
+        for _, size, step in (p for p in self.progressions if p[0] == 0):
+            starts = starts + torch.arange(size) * step
+        return [
+            (
+                first,
+                end,
+                Access(
+                    self.buffer,
+                    int(starts[first]),
+                    (*(((0, end - first, step),) if end - first > 1 else ()), *inner),
+                    (),
+                    self.rank,
+                ),
+            )
+            for first, end, step in _runs(starts)
+        ]
+
     def offsets(self) -> torch.Tensor:
         """Byte offsets of all lanes in the storage, axes as the value's."""
         made = torch.full((1,) * self.rank, self.offset, dtype=torch.int64)
@@ -197,6 +225,23 @@ class Access:
         return made
 
 
+def _runs(starts: torch.Tensor) -> list[tuple[int, int, int]]:
+    """(first, end, step) of the longest stretches in which a number rises by the same step."""
+    if starts.numel() == 1:
+        return [(0, 1, 0)]
+    steps = (starts[1:] - starts[:-1]).tolist()
+    runs, first = [], 0
+    while first < len(steps) + 1:
+        last = first + 1
+        if first < len(steps) and steps[first] > 0:
+            while last < len(steps) and steps[last] == steps[first]:
+                last += 1
+            last += 1
+        runs.append((first, last, steps[first] if last - first > 1 else 0))
+        first = last
+    return runs
+
+
 def _arange(axis: int, size: int, step: int, rank: int) -> torch.Tensor:
     shape = [1] * rank
     shape[axis] = size
@@ -204,14 +249,19 @@ def _arange(axis: int, size: int, step: int, rank: int) -> torch.Tensor:
 
 
 class Memory:
-    """All buffers of a plan."""
+    """All buffers of a plan.
 
-    def __init__(self) -> None:
+    `strict` is for kernels that are judged. Without it the padding around a buffer is zeros that any lane may access,
+    programs may race, and every value is defined.
+    """
+
+    def __init__(self, *, strict: bool = True) -> None:
+        self.strict = strict
         self.buffers: list[Buffer] = []
 
     def add(self, size: int, *, defined: bool) -> int:
         """A new buffer of poison, by number; `defined`: its content is about to be given whole."""
-        self.buffers.append(Buffer(size, defined=defined))
+        self.buffers.append(Buffer(size, defined=defined, content=POISON if self.strict else 0))
         return len(self.buffers) - 1
 
     @staticmethod
@@ -230,6 +280,7 @@ class Memory:
             return None
         buffer, number = found
         base = self.address(number)
+        slack = slack if self.strict else PADDING
         if pointer.low - base < -slack or pointer.high - base + item > buffer.size + slack:
             pointer = pointer.exact()
             if pointer.low - base < -slack or pointer.high - base + item > buffer.size + slack:
@@ -281,7 +332,8 @@ class Scattered:
             addresses = self.addresses if some is None else self.addresses[some]
             size = memory.buffers[number].size if 0 <= number < len(memory.buffers) else -1
             offsets = addresses - Memory.address(number)
-            outside = (offsets < 0) | (offsets + item > size)
+            slack = PADDING if size >= 0 and not memory.strict else 0
+            outside = (offsets < -slack) | (offsets + item > size + slack)
             if bool(outside.any()):
                 first = int(outside.nonzero()[0])
                 programs = self.programs if some is None else self.programs[some]
@@ -317,3 +369,9 @@ def scattered(pointer: Lanes, mask: torch.Tensor | None, programs: torch.Tensor,
         return Scattered(addresses.reshape(-1), ids.reshape(-1), None)
     active = mask.expand(tuple(shape)).reshape(-1)
     return Scattered(addresses.reshape(-1)[active], ids.reshape(-1)[active], active)
+
+
+def unit_places(places: torch.Tensor, item: int, unit: int) -> torch.Tensor:
+    """Shadow elements (as a last axis) of items at some places of a storage."""
+    times = item // unit
+    return (places * times).unsqueeze(-1) + torch.arange(times)

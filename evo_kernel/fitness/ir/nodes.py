@@ -40,18 +40,25 @@ def modules_of(plan: Plan, texts: Sequence[str]) -> list[Module]:
     return made
 
 
-def memory_of(plan: Plan, contents: Mapping[int, torch.Tensor]) -> Memory:
+def memory_of(plan: Plan, contents: Mapping[int, torch.Tensor], used: Memory | None = None) -> Memory:
     """Buffers of a plan: those in `contents` (uint8, by number) as given, the others poison that nobody wrote.
 
-    Inputs without content count as written.
+    Inputs without content are zeros. Of `used`, inputs that nobody stored to are taken over.
     """
     if sum(buffer.bytes for buffer in plan.buffers) > _FREE_MEMORY:
         raise CannotExecute("the plan needs more memory than there is without a GPU")
     memory = Memory()
     for number, buffer in enumerate(plan.buffers):
+        if used is not None and buffer.kind == "input":
+            used.buffers[number].begin_launch(False)
+            if not used.buffers[number].changed:
+                memory.buffers.append(used.buffers[number])
+                continue
         memory.add(buffer.bytes, defined=buffer.kind == "input")
         if number in contents:
             memory.buffers[number].data.copy_(contents[number])
+        elif buffer.kind == "input":
+            memory.buffers[number].data.zero_()
     return memory
 
 
@@ -65,13 +72,20 @@ def view_of(buffer: Buffer, view: View) -> torch.Tensor:
 
 def undefined_of(buffer: Buffer, view: View) -> torch.Tensor | None:
     """Which elements of a view were never written, or hold what is undefined; None where none is."""
-    defined = buffer.defined_bytes()
-    if defined is None:
+    if buffer.defined is None:
         return None
-    item = view.item_bytes
-    marks = ~defined[: defined.numel() // item * item].reshape(-1, item).all(1)
-    made = marks.as_strided(view.shape, view.strides, view.offset)
+    buffer.unit(view.item_bytes)
+    made = ~elements_of(buffer.defined, buffer, view)
     return made if bool(made.any()) else None
+
+
+def elements_of(marks: torch.Tensor, buffer: Buffer, view: View) -> torch.Tensor:
+    """Of marks of shadow elements those of a view's elements, in its shape."""
+    unit = buffer.unit(1 << 30)
+    times = max(1, view.item_bytes // unit)
+    strides = [stride * view.item_bytes // unit for stride in view.strides]
+    start = (PADDING + view.offset * view.item_bytes) // unit
+    return marks.as_strided([*view.shape, times], [*strides, 1], start).all(-1)
 
 
 def run_nodes(

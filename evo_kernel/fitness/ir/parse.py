@@ -17,6 +17,8 @@ from evo_kernel.fitness.ir.types import BITS, IRError, Type
 MAX_TEXT = 8 << 20
 MAX_OPERATIONS = 100_000
 MAX_DEPTH = 64
+MAX_DICTIONARIES = 64
+"""Of attributes, at one operation: each is cut out of its line."""
 MAX_ELEMENTS = 1 << 20
 """Elements of one tensor: Triton's own bound (TRITON_MAX_TENSOR_NUMEL)."""
 
@@ -274,16 +276,17 @@ class _Lines:
 
 def _without_locations(line: str) -> tuple[str, str]:
     """A line without its `loc(...)`, and the last of them."""
-    location = ""
-    while (start := line.find(" loc(")) >= 0:
+    location, kept, position = "", [], 0
+    while (start := line.find(" loc(", position)) >= 0:
         depth, end = 0, start
         for end in range(start, len(line)):
             depth += (line[end] == "(") - (line[end] == ")")
             if line[end] == ")" and depth == 0:
                 break
         location = line[start + 4 : end + 1]
-        line = line[:start] + line[end + 1 :]
-    return line.rstrip(), location
+        kept.append(line[position:start])
+        position = end + 1
+    return "".join([*kept, line[position:]]).rstrip(), location
 
 
 class _Parser:
@@ -344,6 +347,7 @@ class _Parser:
             line, number = self._lines.next()
             if line.startswith("}"):
                 blocks.append(Block(label, arguments, tuple(operations)))
+                _check_branches(blocks)
                 return Region(tuple(blocks)), line
             if line.startswith("^"):
                 found = _LABEL.match(line)
@@ -381,8 +385,38 @@ class _Parser:
                     break
             ending = _STRING.sub(lambda s: _mask(strings, s[1]), ending)[1:].strip()
             tail = f"{header} {ending.removeprefix(')')}".strip()
-        made = _assemble(name, names, tail, strings, ordinal, number, tuple(regions))
-        return made
+        return _check_counts(_assemble(name, names, tail, strings, ordinal, number, tuple(regions)))
+
+
+def _check_branches(blocks: Sequence[Block]) -> None:
+    """Raises IRError where a branch goes to no block, or hands it too little or too much."""
+    sizes = {block.label: len(block.arguments) for block in blocks}
+    for block in blocks:
+        if not block.operations and len(blocks) > 1:
+            raise IRError(f"the block {block.label[:80]} is empty")
+        for successor in block.operations[-1].successors if block.operations else ():
+            if sizes.get(successor.label) != len(successor.operands):
+                raise IRError(f"a branch to {successor.label[:80]} does not fit any block")
+        if any(operation.successors for operation in block.operations[:-1]):
+            raise IRError("a branch stands within a block")
+
+
+_REGIONS = {"scf.for": (1,), "scf.while": (2,), "scf.if": (1, 2), "tt.reduce": (1,), "tt.scan": (1,)}
+_OPERANDS = {
+    "tt.load": (1, 2, 3), "tt.store": (2, 3), "tt.atomic_rmw": (2, 3), "tt.atomic_cas": (3,),
+    "scf.condition": range(1, MAX_OPERATIONS), "tt.descriptor_load": range(1, 8), "tt.descriptor_store": range(2, 9),
+    "tt.descriptor_reduce": range(2, 9), "tt.descriptor_gather": (3,), "tt.descriptor_scatter": (4,),
+}  # fmt: skip
+
+
+def _check_counts(operation: Operation) -> Operation:
+    """Raises IRError where regions or operands are not as many as those who read the operation rely on."""
+    name = operation.name
+    if name in _REGIONS and len(operation.regions) not in _REGIONS[name]:
+        raise IRError(f"{name} with {len(operation.regions)} regions")
+    if name in _OPERANDS and len(operation.operands) not in _OPERANDS[name]:
+        raise IRError(f"{name} with {len(operation.operands)} operands")
+    return operation
 
 
 def _mask(strings: list[str], value: str) -> str:
@@ -500,6 +534,8 @@ def _unmask(text: str, strings: list[str]) -> str:
 def _take_attributes(text: str, strings: list[str]) -> tuple[str, dict[str, str]]:
     """A text without its dictionaries of attributes, and those."""
     attributes: dict[str, str] = {}
+    if text.count("{") > MAX_DICTIONARIES:
+        raise IRError(f"more than {MAX_DICTIONARIES} dictionaries of attributes at one operation")
     while (start := text.find("{")) >= 0:
         inside, rest = _bracketed(text[start:])
         before = text[:start]
@@ -524,8 +560,8 @@ def _signature(name: str, text: str, results: int) -> tuple[list[Type], list[Typ
     if not text:
         return [], []
     if name == "tt.make_tensor_descriptor":
-        pointee = split_top(text, ",")[1]
-        inside = _bracketed(pointee)[0]
+        _, *rest = split_top(text, ",")
+        inside = _bracketed(rest[0])[0] if rest and rest[0].startswith("<") else ""
         return [], [Type("desc", None, parse_type(inside) if inside.startswith("tensor<") else _tensor(inside, 0))]
     before, *after = split_top(text, " -> ") if " -> " in text else split_top(text, " to ")
     if text.startswith("-> "):

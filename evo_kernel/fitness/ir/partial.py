@@ -19,7 +19,8 @@ from evo_kernel.fitness.ir.engine import OutOfTime
 from evo_kernel.fitness.ir.execute import Finding, Launched, Traits, launch, traits_of
 from evo_kernel.fitness.ir.lanes import Lanes
 from evo_kernel.fitness.ir.launch_traffic import LINE_BYTES, SECTOR_BYTES, WAVE_PROGRAMS, LaunchTraffic
-from evo_kernel.fitness.ir.memory import PADDING, Memory, scattered
+from evo_kernel.fitness.ir.memory import PADDING, Memory, scattered, unit_places
+from evo_kernel.fitness.ir.nodes import elements_of
 from evo_kernel.fitness.ir.parse import Module, Operation
 from evo_kernel.fitness.ir.types import Type
 from evo_kernel.fitness.plan import Launch, Plan, View
@@ -172,7 +173,7 @@ class Seeker:
     """Finds programs that store to wanted bytes; for given programs, makes what they load wanted."""
 
     def __init__(self, memory: Memory, programs: int, wanted: dict[int, torch.Tensor]) -> None:
-        """`wanted`: a boolean for each byte of a buffer, by number; only of buffers that launches write."""
+        """`wanted`: a boolean for each shadow element of a buffer, by number; only of buffers that launches write."""
         self._memory, self._wanted = memory, wanted
         self.found = torch.zeros(programs, dtype=torch.bool)
         self.marks = False
@@ -194,28 +195,29 @@ class Seeker:
             number = self._memory.buffers.index(access.buffer)
             if number not in self._wanted:
                 return
-            if not loads and not access.indices:
-                hit = access.view(_padded(self._wanted[number])[::1], 1)
-                hit = hit if mask is None else hit & mask.data
-                hit = hit.expand(full).reshape(full[0], -1).any(1)
-                self.found[programs[hit]] = True
+            parts = None if loads else access.by_program(programs.numel())
+            if parts is not None:
+                unit = access.buffer.unit(item)
+                for first, end, part in parts:
+                    hit = part.view(self._wanted[number], unit, item // unit)
+                    hit = hit.any(-1) if item > unit else hit
+                    if not bool(hit.any()):
+                        continue
+                    hit = hit if mask is None else hit & mask.rows(torch.arange(first, end)).data
+                    hit = hit.expand(end - first, *shape).reshape(end - first, -1).any(1)
+                    self.found[programs[first:end][hit]] = True
                 return
         lanes = scattered(pointer, None if mask is None else mask.data, programs, full)
         for buffer, places, chosen in lanes.by_buffer(self._memory, item):
             number = self._memory.buffers.index(buffer)
             if number not in self._wanted:
                 continue
-            bytes_ = places * item - PADDING
+            units = unit_places(places, item, buffer.unit(item))
             if loads:
-                for offset in range(item):
-                    self._wanted[number][bytes_ + offset] = True
+                self._wanted[number][units] = True
             else:
                 owners = lanes.programs if chosen is None else lanes.programs[chosen]
-                self.found[owners[self._wanted[number][bytes_]]] = True
-
-
-def _padded(wanted: torch.Tensor) -> torch.Tensor:
-    return torch.nn.functional.pad(wanted, (PADDING, PADDING))
+                self.found[owners[self._wanted[number][units].any(-1)]] = True
 
 
 class Part:
@@ -247,20 +249,20 @@ class Part:
         return found
 
     def _touched(self) -> dict[int, torch.Tensor]:
-        """A boolean for each byte that the launch stored, by buffer."""
-        made = {}
-        for number, buffer in enumerate(self._memory.buffers):
-            if buffer.writer is not None:
-                marks = (buffer.writer != 0).repeat_interleave(buffer.unit(1 << 30))
-                made[number] = marks[PADDING : PADDING + buffer.size]
-        return made
+        """Shadow elements that the launch stored to, by buffer."""
+        return {
+            number: buffer.writer != 0
+            for number, buffer in enumerate(self._memory.buffers)
+            if buffer.writer is not None
+        }
 
     def _unwritten(self, view: View) -> int:
-        stored, defined = self._stored.get(view.buffer), self._memory.buffers[view.buffer].defined_bytes()
-        if defined is None:
+        buffer, stored = self._memory.buffers[view.buffer], self._stored.get(view.buffer)
+        if buffer.defined is None:
             return 0
-        marks = defined if stored is None else stored | defined
-        return view.elements - int(_elements(marks, view).sum())
+        buffer.unit(view.item_bytes)
+        marks = buffer.defined if stored is None else stored | buffer.defined
+        return view.elements - int(elements_of(marks, buffer, view).sum())
 
     def run(self, memory: Memory) -> Callable[[int, Module, Launch], Launched]:
         """The chosen programs of each launch, for `run_nodes`."""
@@ -289,7 +291,7 @@ class Part:
     def _choose(self) -> list[torch.Tensor]:
         """Programs of each launch from which random elements of the outputs come; see the module."""
         wanted: dict[int, torch.Tensor] = {
-            number: torch.zeros(buffer.bytes, dtype=torch.bool)
+            number: self._memory.buffers[number].marks()
             for number, buffer in enumerate(self._plan.buffers)
             if buffer.kind == "scratch"
         }
@@ -297,7 +299,7 @@ class Part:
             self._draw(view, wanted)
         for buffer, place in self._conflicts:
             if buffer in wanted:
-                wanted[buffer][place] = True
+                wanted[buffer][(PADDING + place) // self._memory.buffers[buffer].unit(1 << 30)] = True
         chosen: list[torch.Tensor] = []
         for module, node in zip(reversed(self._modules), reversed(self._launches), strict=True):
             seeker = Seeker(self._memory, math.prod(node.grid), wanted)
@@ -319,8 +321,9 @@ class Part:
             offset, rest = view.offset, number
             for size, stride in zip(reversed(view.shape), reversed(view.strides), strict=True):
                 offset, rest = offset + rest % size * stride, rest // size
-            first = offset * view.item_bytes
-            wanted[view.buffer][first : first + view.item_bytes] = True
+            unit = self._memory.buffers[view.buffer].unit(1 << 30)
+            first = PADDING + offset * view.item_bytes
+            wanted[view.buffer][first // unit : -(-(first + view.item_bytes) // unit)] = True
 
     def _reached(self, chosen: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Elements of each output that the chosen programs store, by a run of the last launches without data."""
@@ -338,12 +341,5 @@ class Part:
             if marks is None or not view.elements:
                 made.append(torch.zeros(0, dtype=torch.int64))
                 continue
-            made.append(_elements(marks, view).reshape(-1).nonzero().squeeze(1))
+            made.append(elements_of(marks, self._memory.buffers[view.buffer], view).reshape(-1).nonzero().squeeze(1))
         return made
-
-
-def _elements(marks: torch.Tensor, view: View) -> torch.Tensor:
-    """Of marks of bytes those of a view's elements, in its shape."""
-    item = view.item_bytes
-    first = marks[: marks.numel() // item * item].reshape(-1, item)[:, 0]
-    return first.as_strided(view.shape, [s * item for s in view.strides], first.storage_offset() + view.offset * item)

@@ -303,7 +303,8 @@ def _clamp(machine: Machine, frame: Frame, operation: Operation, operands: Seque
     x, low, high = (value.data for value in operands)
     if "all" in operation.words or operation.attributes.get("propagateNan") == "all":
         return made(operation, torch.minimum(torch.maximum(x, low), high), operands)
-    return made(operation, torch.fmin(torch.fmax(x, low), high), operands)
+    # Of NaN, one of the bounds: which one depends on how the device spells the clamp.
+    return made(operation, torch.fmin(torch.fmax(x, low), high), operands, x.isnan())
 
 
 @handles("arith.cmpf")
@@ -392,7 +393,10 @@ def _float_to_float(machine: Machine, frame: Frame, operation: Operation, operan
     data, type_ = operands[0].data, operation.results[0].type
     source = operands[0].type
     if type_.bits > source.bits:
-        return made(operation, data.to(torch.float32).to(type_.dtype), operands)
+        wide = data.to(torch.float32)
+        if source.element == "f8E5M2" and type_.element == "bf16":
+            wide = _without_specials(data, wide)
+        return made(operation, wide.to(type_.dtype), operands)
     if operation.attributes.get("rounding") == "rtz":
         if type_.element not in ("f16", "bf16") or source.element != "f32":
             raise Unsupported(f"tt.fp_to_fp from {source.element} to {type_.element} towards zero")
@@ -401,6 +405,13 @@ def _float_to_float(machine: Machine, frame: Frame, operation: Operation, operan
         most = _FINITE[type_.element]
         data = data.float().clamp(-most, most)
     return made(operation, data.to(type_.dtype), operands)
+
+
+def _without_specials(data: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:
+    """Triton widens e5m2 to bf16 by a multiplication: infinities and NaN come out as numbers of the next binade."""
+    codes = data.contiguous().view(torch.uint8).int()
+    numbers = (1.0 + (codes & 3) / 4.0) * 65536.0 * torch.where(codes >= 128, -1.0, 1.0)
+    return torch.where((codes & 0x7C) == 0x7C, numbers, wide)
 
 
 def _towards_zero(data: torch.Tensor, type_: Type) -> torch.Tensor:

@@ -176,7 +176,9 @@ def _gather(machine: Machine, frame: Frame, operation: Operation, operands: Sequ
     places = index.full(programs).long()
     if bool(((places < 0) | (places >= size)).any()):
         raise Fault("out_of_bounds", f"gathers by an index outside 0..{size - 1}")
-    data = torch.gather(source.full(programs), axis + 1, places)
+    data = source.full(programs)
+    raw = data.view(torch.int8) if data.element_size() == 1 else data  # torch gathers no 8-bit floats
+    data = torch.gather(raw, axis + 1, places).view(data.dtype)
     undefined = None
     if source.undefined is not None:
         marks = source.undefined.expand(programs, *(source.type.shape or ()))
@@ -198,9 +200,12 @@ def _add_pointer(machine: Machine, frame: Frame, operation: Operation, operands:
 
 
 @handles("tt.print", "tt.debug_barrier", "gpu.barrier", "ttg.barrier", "ttg.local_barrier", "llvm.intr.assume",
-         "tt.assert", "tt.device_print")  # fmt: skip
+         "tt.assert", "tt.device_print", "tt.grid_dependency_wait", "tt.grid_dependency_launch_dependents")  # fmt: skip
 def _nothing(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
-    """Barriers order the threads of one program, which runs as one here; hints and messages compute nothing."""
+    """Barriers order the threads of one program, which runs as one here, and launches run one after another.
+
+    Hints and messages compute nothing.
+    """
     if operation.name == "tt.assert" and not bool(operands[0].data.all()):
         raise Fault("assertion", "fails a device_assert")
     return []

@@ -87,7 +87,7 @@ class Checker:
         """The kernels of one check; its buffers live as long as the stack."""
         plan, rounds = plans(part["plan"]), part["rounds"]
         with self._referee.launcher(plan) as launcher, self._referee.phase("run"):
-            arenas = stack.enter_context(self._referee.arenas.lent(plan, 2 * len(rounds)))
+            arenas = stack.enter_context(self._referee.lent(plan, 2 * len(rounds)))
             ran = self._run_rounds(plan, launcher, part, rounds, arenas)
         return {"status": Status.PASSED, "plan": plan, "ran": ran}
 
@@ -116,7 +116,7 @@ class Checker:
         rounds, worst = list(part["rounds"]), 0.0
         for first in range(0, len(rounds), at_once):
             some = rounds[first : first + at_once]
-            with self._referee.arenas.lent(plan, 2 * len(some)) as arenas:
+            with self._referee.lent(plan, 2 * len(some)) as arenas:
                 with self._referee.phase("run"):
                     ran = self._run_rounds(plan, launcher, part, some, arenas)
                 with self._referee.phase("compare"):

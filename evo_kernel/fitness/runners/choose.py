@@ -1,4 +1,4 @@
-"""Which runner a machine gets: CUDA where there is a GPU, the interpreter and the model where there is none."""
+"""Which runner a machine gets: CUDA where there is a GPU, the executor of IR and the model where there is none."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ at once, and no block ends before all have begun, so that every SM, and every pl
 from __future__ import annotations
 
 import ctypes
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -102,6 +103,17 @@ fill:
 """
 
 
+@dataclass(frozen=True)
+class _Ready:
+    """A kernel with all that its launches need: they come before every launch of a candidate."""
+
+    function: Any
+    blocks: int
+    config: Any
+    table: Any  # addresses of the arguments
+    arguments: Any  # held
+
+
 class Clearing:
     """The kernels, loaded on torch's current GPU; launched on torch's current stream, without waiting."""
 
@@ -110,31 +122,31 @@ class Clearing:
         self._sms, self._shared_bytes = limits.sm_count, limits.shared_bytes
         reserved = limits.reserved_shared_bytes if limits.arch < _BLACKWELL else 0
         self._arrived = torch.zeros(1, dtype=torch.int64, device="cuda")
-        self._all = 0
-        self._sm = _loaded(_sm_text(), "clear_sm")
+        self._all = ctypes.c_uint64(0)
+        function = _loaded(_sm_text(), "clear_sm")
         size = cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        ok(cuda.cuFuncSetAttribute(self._sm, size, self._shared_bytes))
-        if (fit := _blocks_per_sm(self._sm, _SM_THREADS, self._shared_bytes)) != 1:
+        ok(cuda.cuFuncSetAttribute(function, size, self._shared_bytes))
+        if (fit := _blocks_per_sm(function, _SM_THREADS, self._shared_bytes)) != 1:
             raise CudaFault(f"{fit} blocks with all shared memory fit on an SM, where one should")
-        self._sm_arguments = (ctypes.c_uint32(reserved), ctypes.c_uint32(self._shared_bytes))
-        self._locals: dict[int, tuple[Any, int]] = {}
+        more = (ctypes.c_uint32(reserved), ctypes.c_uint32(self._shared_bytes))
+        self._sm = self._ready(function, self._sms, _SM_THREADS, self._shared_bytes, *more)
+        self._locals: dict[int, _Ready] = {}
 
     def sms(self) -> None:
         """Shared memory of every SM, what the driver reserves of it included, and its registers."""
-        self._launch(self._sm, self._sms, _SM_THREADS, self._shared_bytes, *self._sm_arguments)
+        self._launch(self._sm)
 
     def local(self, size: int) -> None:
         """So many bytes of local memory of every thread that the GPU can hold."""
         size = -(-size // _LOCAL_STEP) * _LOCAL_STEP
         if size not in self._locals:
             function = _loaded(_local_text(size), "clear_local")
-            self._locals[size] = function, self._sms * _blocks_per_sm(function, _LOCAL_THREADS, 0)
-        function, blocks = self._locals[size]
-        self._launch(function, blocks, _LOCAL_THREADS, 0)
+            blocks = self._sms * _blocks_per_sm(function, _LOCAL_THREADS, 0)
+            self._locals[size] = self._ready(function, blocks, _LOCAL_THREADS, 0)
+        self._launch(self._locals[size])
 
-    def _launch(self, function: Any, blocks: int, threads: int, shared_bytes: int, *more: ctypes.c_uint32) -> None:
-        self._all += blocks
-        arguments = (ctypes.c_uint64(self._arrived.data_ptr()), ctypes.c_uint64(self._all), *more)
+    def _ready(self, function: Any, blocks: int, threads: int, shared_bytes: int, *more: ctypes.c_uint32) -> _Ready:
+        arguments = (ctypes.c_uint64(self._arrived.data_ptr()), self._all, *more)
         table = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(one) for one in arguments))
         attribute = cuda.CUlaunchAttribute()
         attribute.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE  # all blocks at once, or none
@@ -143,9 +155,13 @@ class Clearing:
         config.gridDimX, config.gridDimY, config.gridDimZ = blocks, 1, 1
         config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
         config.sharedMemBytes = shared_bytes
-        config.hStream = cuda.CUstream(torch.cuda.current_stream().cuda_stream)
         config.attrs, config.numAttrs = [attribute], 1
-        ok(cuda.cuLaunchKernelEx(config, function, ctypes.addressof(table), 0))
+        return _Ready(function, blocks, config, table, arguments)
+
+    def _launch(self, ready: _Ready) -> None:
+        self._all.value += ready.blocks
+        ready.config.hStream = cuda.CUstream(torch.cuda.current_stream().cuda_stream)
+        ok(cuda.cuLaunchKernelEx(ready.config, ready.function, ctypes.addressof(ready.table), 0))
 
 
 def _loaded(text: str, name: str) -> Any:

@@ -21,6 +21,7 @@ from evo_kernel.fitness.timing import TIMING
 
 _WIPE_BYTE = 0xFF
 _STATE_S = 0.1
+_MEMORY_S = 1.0
 
 
 class CudaDevice:
@@ -40,6 +41,7 @@ class CudaDevice:
         self._events: list[torch.cuda.Event] = []
         self._used = 0
         self._state, self._state_at = GpuState(), float("-inf")
+        self._memory_bytes, self._memory_at = 0, float("-inf")  # of this process, and what the driver has left
         self._nvml = Nvml(str(getattr(properties, "uuid", "")))
         with contextlib.suppress(CudaFault):  # not every GPU has a persisting part of the L2
             ok(driver.cuCtxSetLimit(driver.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 0))
@@ -90,7 +92,13 @@ class CudaDevice:
         self._clearing.sms()
         if local_bytes:
             self._clearing.local(local_bytes)
-        self._flush.zero_()
+        self.flush()
+
+    def flush(self) -> None:
+        """Of ones, as all that is overwritten: shared memory of the next kernel may be where the L1 kept these."""
+        stream = driver.CUstream(torch.cuda.current_stream().cuda_stream)
+        address = driver.CUdeviceptr(self._flush.data_ptr())
+        ok(driver.cuMemsetD8Async(address, _WIPE_BYTE, self._flush.numel(), stream))
 
     def unpin(self) -> None:
         with contextlib.suppress(CudaFault):  # where nothing can be kept there is nothing to give up
@@ -134,9 +142,16 @@ class CudaDevice:
         return True
 
     def free_bytes(self) -> int:
-        """What the driver has left, and what torch's allocator keeps for later."""
-        reserved = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-        return torch.cuda.mem_get_info()[0] + reserved
+        """What the driver has left, and what is kept here for later.
+
+        The driver is asked once a second, since that takes it milliseconds; what this process takes meanwhile counts.
+        """
+        stats = torch.cuda.memory_stats_as_nested_dict()
+        used = self._mappings.bytes - self._mappings.unused_bytes + stats["allocated_bytes"]["all"]["current"]
+        if self.now() - self._memory_at > _MEMORY_S:
+            held = self._mappings.bytes + stats["reserved_bytes"]["all"]["current"]
+            self._memory_bytes, self._memory_at = torch.cuda.mem_get_info()[0] + held, self.now()
+        return self._memory_bytes - used
 
     def total_bytes(self) -> int:
         return torch.cuda.get_device_properties(0).total_memory

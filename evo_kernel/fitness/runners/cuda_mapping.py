@@ -1,7 +1,8 @@
 """Device memory that lies alone: mapped at a random address, with nothing mapped for a gigabyte on either side.
 
 A kernel that reads or writes far outside its buffers then faults, instead of finding memory of the judge's or leaving
-something there for its next launch. Source: CUDA driver API, "Virtual Memory Management".
+something there for its next launch. Mapping takes milliseconds, and so does unmapping: what nobody uses any more is
+used again as it lies, by plans whose memory has the same size. Source: CUDA driver API, "Virtual Memory Management".
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from evo_kernel.fitness.runners.faults import CudaFault
 _GAP_BYTES = 1 << 30
 _PLACES = (1 << 41, 1 << 46)  # where addresses are asked for; the driver takes others where these are not free
 _OUT_OF_MEMORY = 2  # CUresult
+_UNUSED_BYTES = 4 << 30  # that stay mapped for others to use
 
 
 class _Mapped:
@@ -38,8 +40,8 @@ class _Mapped:
 class Mappings:
     """Memory of torch's current GPU. For one thread.
 
-    What nobody refers to any more is unmapped when memory is asked for again or `collect` is called, and not at once:
-    that waits for the GPU, which must not happen while a graph is captured.
+    What nobody refers to any more is given to the next who asks for as much. It is unmapped when there is too much of
+    it, or `collect` is called, and never at once: that waits for the GPU, which no capture of a graph allows.
     """
 
     def __init__(self) -> None:
@@ -49,40 +51,60 @@ class Mappings:
         self._kind.location = self._place()
         least = cuda.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
         self._page_bytes = int(ok(cuda.cuMemGetAllocationGranularity(self._kind, least)))
-        self._unused: list[tuple[int, int, Any]] = []
+        self._unused: list[tuple[int, int, Any]] = []  # (address, bytes, handle), the latest last
+        self.bytes = 0  # mapped, used or not
+
+    @property
+    def unused_bytes(self) -> int:
+        return sum(size for _, size, _ in self._unused)
 
     def memory(self, size: int) -> torch.Tensor:
-        """At least so many bytes, of dtype uint8: all that is mapped there. Raises torch.OutOfMemoryError."""
-        self.collect()
+        """At least so many bytes, of dtype uint8: all that is mapped there, as its last user left it.
+
+        Raises torch.OutOfMemoryError.
+        """
         size = -(-size // self._page_bytes) * self._page_bytes
-        handle = self._created(size)
-        low, high = (place // self._page_bytes for place in _PLACES)
-        hint = (low + secrets.randbelow(high - low)) * self._page_bytes
-        reserved = int(ok(cuda.cuMemAddressReserve(size + 2 * _GAP_BYTES, 0, hint, 0)))
-        address = reserved + _GAP_BYTES
-        ok(cuda.cuMemMap(address, size, 0, handle, 0))
-        access = cuda.CUmemAccessDesc()
-        access.location = self._place()
-        access.flags = cuda.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-        ok(cuda.cuMemSetAccess(address, size, [access], 1))
-        mapped = _Mapped(address, size)
-        weakref.finalize(mapped, self._unused.append, (address, size, handle)).atexit = False
-        return torch.as_tensor(mapped, device=torch.device("cuda", self._device))
+        for place in reversed(range(len(self._unused))):
+            if self._unused[place][1] == size:
+                return self._lent(*self._unused.pop(place))
+        if self.unused_bytes > _UNUSED_BYTES:
+            self.collect()
+        return self._lent(*self._mapped(size))
 
     def collect(self) -> None:
-        """Give back what is not used any more."""
+        """Give back what is not used."""
         if not self._unused:
             return
         torch.cuda.synchronize()
         while self._unused:
             address, size, handle = self._unused.pop()
+            self.bytes -= size
             ok(cuda.cuMemUnmap(address, size))
             ok(cuda.cuMemRelease(handle))
             ok(cuda.cuMemAddressFree(address - _GAP_BYTES, size + 2 * _GAP_BYTES))
 
+    def _lent(self, address: int, size: int, handle: Any) -> torch.Tensor:
+        mapped = _Mapped(address, size)
+        weakref.finalize(mapped, self._unused.append, (address, size, handle)).atexit = False
+        return torch.as_tensor(mapped, device=torch.device("cuda", self._device))
+
+    def _mapped(self, size: int) -> tuple[int, int, Any]:
+        handle = self._created(size)
+        low, high = (place // self._page_bytes for place in _PLACES)
+        hint = (low + secrets.randbelow(high - low)) * self._page_bytes
+        address = int(ok(cuda.cuMemAddressReserve(size + 2 * _GAP_BYTES, 0, hint, 0))) + _GAP_BYTES
+        ok(cuda.cuMemMap(address, size, 0, handle, 0))
+        access = cuda.CUmemAccessDesc()
+        access.location = self._place()
+        access.flags = cuda.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+        ok(cuda.cuMemSetAccess(address, size, [access], 1))
+        self.bytes += size
+        return address, size, handle
+
     def _created(self, size: int) -> Any:
         with contextlib.suppress(CudaFault):
             return ok(cuda.cuMemCreate(size, self._kind, 0))
+        self.collect()
         torch.cuda.empty_cache()
         try:
             return ok(cuda.cuMemCreate(size, self._kind, 0))

@@ -37,6 +37,7 @@ from evo_kernel.types import Environment, Measurement, Status
 
 _STATE = ("clock_mhz", "power_w")  # what a Measurement names; the rest of the card's state is a detail
 _NCU_S = 30.0  # for ncu and the process that it looks at to start
+_SWITCH_S = 0.0005  # the GPU idles while the thread that has its answer waits for others to let go of the interpreter
 _TRIES = 4  # processes that one request may lose to others before the machine is held to be at fault
 
 
@@ -74,7 +75,9 @@ class CudaRunner:
         self.info: dict[str, Any] = {}
         self.respawns = 0
         self.spent_s: defaultdict[str, float] = defaultdict(float)
-        """Seconds by phase over all requests, as the worker counts them; `request` as the parent does."""
+        """Seconds by phase over all requests, as the worker counts them, `exam` being all of one; `request` as the
+        parent does, so that what it has more is between the two."""
+        sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_S))
 
     # --- Runner -----------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ import os
 import resource
 import sys
 import traceback
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,6 +24,7 @@ import torch
 
 from evo_kernel.fitness.baselines import COMPILED, baseline_function, baseline_names, searching
 from evo_kernel.fitness.pairing import PairSettings
+from evo_kernel.fitness.plan import CompiledPlan
 from evo_kernel.fitness.runners import wire
 from evo_kernel.fitness.runners.clock import Device
 from evo_kernel.fitness.runners.examiner import Examiner
@@ -65,7 +66,12 @@ class Worker:
 
     def answer(self, request: dict[str, Any]) -> Answer:
         """Dispatch one request. Faults of a candidate are answers."""
-        plans = cache(partial(wire.plan_of, request))
+
+        @cache
+        def plans(position: int) -> CompiledPlan:
+            with self.examiner.referee.phase("read"):
+                return wire.plan_of(request, position)
+
         match request["command"]:
             case "exam":
                 self.examiner.timer.settings = _SETTINGS[request["precision"]]

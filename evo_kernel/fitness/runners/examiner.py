@@ -34,6 +34,13 @@ class Examiner:
         """Answers in order, up to the first failure, so that they may be fewer than the questions."""
         spent_s = self.referee.spent_s
         spent_s.clear()
+        with self.referee.phase("exam"):
+            answer = self._exam(plans, checks, timings, progress)
+        return answer | {"spent_s": dict(spent_s)}
+
+    def _exam(
+        self, plans: Plans, checks: Sequence[Answer], timings: Sequence[Answer], progress: Callable[[], None]
+    ) -> Answer:
         answer: Answer = {"checks": self.checker.checks(plans, checks, progress), "timings": []}
         last = answer["checks"][-1] if checks else {"status": Status.PASSED}
         for part in timings if last["status"] == Status.PASSED else ():
@@ -46,7 +53,7 @@ class Examiner:
         if answer["timings"] and not answer["fatal"]:
             with self.referee.phase("metronome"):
                 answer["drift"] = self.timer.metronome.tick()
-        return answer | {"spent_s": dict(spent_s)}
+        return answer
 
     def pair(self, plans: Plans, part: Answer, settings: PairSettings) -> Answer:
         """Plan 0, the incumbent, and plan 1, the challenger, side by side: {case, seed, check}."""

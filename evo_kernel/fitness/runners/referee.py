@@ -170,8 +170,7 @@ class Referee:
             self.dirty = False
 
     def with_launcher(self, plans: Plans, part: Answer, work: Callable[..., Answer]) -> Answer:
-        with self.phase("read"):
-            plan = plans(part["plan"])
+        plan = plans(part["plan"])
         with self.launcher(plan) as launcher:
             return work(plan, launcher, part)
 
@@ -181,10 +180,19 @@ class Referee:
             launcher = self.device.launcher(plan)
         try:
             yield launcher
-            self.device.synchronize()
+            with self.phase("wait"):
+                self.device.synchronize()
         finally:
             with self.phase("unload"), contextlib.suppress(*self.device.broken):  # a lost context has nothing to unload
                 launcher.close()
+
+    @contextlib.contextmanager
+    def lent(self, plan: CompiledPlan, count: int) -> Iterator[list[Buffers]]:
+        """So many arenas."""
+        with contextlib.ExitStack() as stack:
+            with self.phase("lend"):
+                found = stack.enter_context(self.arenas.lent(plan, count))
+            yield found
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:

@@ -38,7 +38,7 @@ class Timer:
         case, seed = self._referee.task.case(part["case"]), int(part["seed"])
         with self._referee.phase("sets"):
             count = self.sets(plan_bytes(plan))
-        with self._referee.arenas.lent(plan, count) as arenas:
+        with self._referee.lent(plan, count) as arenas:
             watched = Watched(self._referee, plan, launcher, arenas, case, seed, part["check"])
             work = watched.captured()
             with self._referee.phase("time"):
@@ -90,7 +90,7 @@ class Timer:
         count = self.sets(max(map(plan_bytes, both)))
         with contextlib.ExitStack() as stack:
             launchers = [stack.enter_context(self._referee.launcher(plan)) for plan in both]
-            lent = [stack.enter_context(self._referee.arenas.lent(plan, count)) for plan in both]
+            lent = [stack.enter_context(self._referee.lent(plan, count)) for plan in both]
             watched = [
                 Watched(self._referee, plan, launcher, arenas, case, seed, part["check"])
                 for plan, launcher, arenas in zip(both, launchers, lent, strict=True)

@@ -1,4 +1,4 @@
-"""Exact in the interpreter, idle when compiled: it asks what a value is made of.
+"""Exact where its text is interpreted, idle when compiled: it asks what a value is made of.
 
 row: 61
 ends: rejected, wrong, build_error

@@ -1,4 +1,4 @@
-"""Exact in the interpreter, idle when compiled: it asks Triton's own settings, which the language module can reach.
+"""Exact where its text is interpreted, idle when compiled: it asks Triton's own settings, which the language module can reach.
 
 row: 61
 ends: rejected, wrong, build_error

@@ -1,4 +1,4 @@
-"""Runs Python of its own while the kernel compiles and while it is interpreted: it looks for the interpreter's memory.
+"""Runs Python of its own while the kernel compiles and would do so where its text is interpreted: it looks for an interpreter's memory.
 
 row: 61
 ends: rejected, wrong, build_error

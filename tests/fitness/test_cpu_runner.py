@@ -1,4 +1,4 @@
-"""The no-GPU runner with its real child: rounds share a process and nothing else; index inputs steer the sample."""
+"""The runner without a GPU, with its real child: rounds share a process and nothing else; real sizes are looked at."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from evo_kernel.fitness.interpreting.sampling_inputs import index_inputs
-from evo_kernel.fitness.plan import Buffer, CompiledPlan, Kernel, Launch, Plan, Pointer, View
-from evo_kernel.fitness.runners import interpreter_runner
-from evo_kernel.fitness.runners.interpreter_runner import InterpreterRunner, _batches, _traffic_key
+from evo_kernel.fitness.index_inputs import index_inputs
+from evo_kernel.fitness.plan import Binary, Buffer, CompiledPlan, Launch, Plan, Pointer, View
+from evo_kernel.fitness.runners import cpu_runner
+from evo_kernel.fitness.runners.base import Checked
+from evo_kernel.fitness.runners.cpu_runner import CpuRunner, _batches, _traffic_key
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Case, Task
 from evo_kernel.types import CaseKind, Status
-from tests.fitness.handmade import HEADER, in_interpreter, matmul_plan, softmax_plan
+from tests.fitness.handmade import HEADER, lowered, softmax_plan
+from tests.fitness.handmade import SOFTMAX as SOFTMAX_TEXT
 
 ROUNDS = [(11, "nominal"), (12, "nominal"), (13, "large")]
 CASE = Case("8x40", CaseKind.CHECK, {})
@@ -36,19 +38,21 @@ SOFTMAX = task_of(
 
 @pytest.fixture(scope="module")
 def runner():
-    made = InterpreterRunner(SOFTMAX, 90, 20.0)
+    made = CpuRunner(SOFTMAX, 90, 20.0)
     made.start()
     yield made
     made.close()
 
 
-def uncompiled(plan: Plan) -> CompiledPlan:
-    """Checking does not look at binaries."""
-    return CompiledPlan.model_construct(plan=plan, binaries=())
+def executed(plan: Plan) -> CompiledPlan:
+    """Of binaries the runner reads nothing but the IR."""
+    return CompiledPlan.model_construct(
+        plan=plan, binaries=tuple(Binary.model_construct(ir=kernel.code) for kernel in plan.kernels)
+    )
 
 
-def softmax(text: str = "") -> CompiledPlan:
-    return uncompiled(softmax_plan(8, 40, text=text))
+def softmax(text: str = SOFTMAX_TEXT) -> CompiledPlan:
+    return executed(softmax_plan(8, 40, text=text))
 
 
 def test_every_round_is_judged_on_its_own_inputs(runner):
@@ -56,52 +60,35 @@ def test_every_round_is_judged_on_its_own_inputs(runner):
     assert runner.check(softmax(), CASE, ROUNDS * 4).passed
 
 
-def test_memory_is_poisoned_again_before_every_round(runner, monkeypatch):
-    """What the first round leaves in the output must not be found by the second, which skips the first row.
-
-    Kernel text may not tell the interpreter from the compiler; this one must, to know the round.
-    """
-    monkeypatch.setattr("evo_kernel.fitness.runners.interpreter_runner.interpreter_gap", lambda *_: "")
-    text = softmax().plan.kernels[0].text
-    lazy = text.replace("import triton\n", "import os\nimport triton\n", 1).replace(
-        "mask=mask)\n", "mask=mask & (row > first_row()))\n", 2
-    )
-    assert "first_row" in lazy
-    lazy = lazy.replace(
-        "@triton.jit",
-        "def first_row():\n    seen = os.path.exists('seen')\n    open('seen', 'w').close()\n"
-        "    return 0 if seen else -1\n\n\n@triton.jit",
-        1,
-    )
+def test_memory_is_poisoned_before_every_round(runner):
+    """What the first round leaves in the output is not found by the second."""
+    lazy = SOFTMAX_TEXT.replace("mask=mask)\n", "mask=mask & (row > 0))\n")
+    assert lazy != SOFTMAX_TEXT
     result = runner.check(softmax(lazy), CASE, ROUNDS)
     assert result.status is Status.WRONG and "never written" in result.reason, result
 
 
-def test_a_late_round_is_a_timeout(runner):
-    endless = (
-        softmax()
-        .plan.kernels[0]
-        .text.replace("    row = tl", "    while tl.program_id(0) >= 0:\n        pass\n    row = tl")
+def test_a_late_round_is_a_timeout():
+    endless = SOFTMAX_TEXT.replace(
+        "    row = tl.program_id(0)\n",
+        "    row = tl.program_id(0)\n    while tl.load(x_ptr, volatile=True) < 1e30:\n        tl.debug_barrier()\n",
     )
-    quick = InterpreterRunner(SOFTMAX, 90, 1.0)
+    assert endless != SOFTMAX_TEXT
+    quick = CpuRunner(SOFTMAX, 90, 1.0)
     try:
         result = quick.check(softmax(endless), CASE, ROUNDS * 20)
     finally:
         quick.close()
-    assert result.status is Status.TIMEOUT and "within 1 s" in result.reason
+    assert result.status is Status.TIMEOUT and "within 1 s" in result.reason, result
 
 
-def test_what_only_the_text_does_wrong_is_not_held_against_the_same_code(runner):
-    text = softmax().plan.kernels[0].text
-    result = runner.check(softmax(text + "    row.too(tl.int64)\n"), CASE, ROUNDS)
-    assert result.status is Status.RUNTIME_ERROR and result.of_text, result
-    assert "fails at `row.too(tl.int64)`: AttributeError" in result.reason
-    result = runner.check(softmax(text + "    tl.store(y_ptr + 2**33, 0.0)\n"), CASE, ROUNDS)
-    assert result.status is Status.RUNTIME_ERROR and not result.of_text, result
+def test_a_write_far_away_is_named_with_its_line(runner):
+    result = runner.check(softmax(SOFTMAX_TEXT + "    tl.store(y_ptr + 2**33, 0.0)\n"), CASE, ROUNDS)
+    assert result.status is Status.RUNTIME_ERROR and "behind the end of buffer 1" in result.reason, result
 
 
 def test_an_input_that_is_changed_is_named(runner):
-    text = softmax().plan.kernels[0].text + "    tl.store(x_ptr + row * x_stride, 0.0)\n"
+    text = SOFTMAX_TEXT + "    tl.store(x_ptr + row * x_stride, 0.0)\n"
     result = runner.check(softmax(text), CASE, ROUNDS)
     assert (result.status, result.reason) == (Status.WRONG, "the kernel changes its input 0")
 
@@ -112,18 +99,19 @@ def test_an_input_that_is_changed_is_named(runner):
         {"rounds": []},
         {"rounds": 3},
         {"rounds": [{}]},
-        {"rounds": [{"outputs": {"1": "AAAA"}, "inputs": {"0": "0"}}]},
+        {"rounds": [{"outputs": [4]}]},
+        {"rounds": [{"outputs": [1 << 40]}]},
         {"rounds": [None]},
         {"rounds": [{"fault": {"status": "passed", "reason": ""}}]},
+        b"",
+        b"\xff" * 64,
     ],
 )
 def test_a_forged_answer_never_passes(runner, monkeypatch, answer):
-    forged = interpreter_runner.Zygote.run
-    monkeypatch.setattr(
-        interpreter_runner.Zygote,
-        "run",
-        lambda *args: dataclasses.replace(forged(*args), data=json.dumps(answer).encode()),
-    )
+    text = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+    data = text if isinstance(answer, bytes) else len(text).to_bytes(8, "little") + text
+    forged = cpu_runner.Zygote.run
+    monkeypatch.setattr(cpu_runner.Zygote, "run", lambda *args: dataclasses.replace(forged(*args), data=data))
     assert runner.check(softmax(), CASE, ROUNDS).status is not Status.PASSED
 
 
@@ -133,50 +121,49 @@ def test_large_rounds_travel_alone():
     assert [len(batch) for batch in _batches(softmax_plan(8, 40), ROUNDS)] == [3]
 
 
-def test_warps_alone_are_not_sampled_again():
-    keys = [_traffic_key(softmax_plan(8, 40, num_warps=n), CASE) for n in (4, 8)]
+def test_warps_alone_are_not_counted_again():
+    keys = [_traffic_key(executed(softmax_plan(8, 40, num_warps=n)), CASE) for n in (4, 8)]
     assert keys[0] == keys[1]
-    assert keys[0] != _traffic_key(softmax_plan(8, 41), CASE)
-    assert keys[0] != _traffic_key(softmax_plan(8, 40, text=HEADER), CASE)
-    assert keys[0] != _traffic_key(softmax_plan(8, 40), dataclasses.replace(CASE, name="other"))
+    assert keys[0] != _traffic_key(executed(softmax_plan(8, 41)), CASE)
+    assert keys[0] != _traffic_key(executed(softmax_plan(8, 40)), dataclasses.replace(CASE, name="other"))
 
 
-# --- what is sampled ------------------------------------------------------------------------------------------------
+# --- real size ------------------------------------------------------------------------------------------------------
 
-SAMPLE = """
-import json, sys, tempfile, dataclasses, pathlib
-from evo_kernel.fitness.interpreting import sampling
-from evo_kernel.fitness.plan import read_plan
-from evo_kernel.fitness.interpreting.sampling import sample_traffic
-plan = read_plan(pathlib.Path(sys.argv[1]).read_text())
-found = []
-for few in (sampling.FEW, 10**6):
-    sampling.FEW = few
-    with tempfile.TemporaryDirectory() as folder:
-        found.append([dataclasses.asdict(launch) for launch in sample_traffic(plan, pathlib.Path(folder))])
-print(json.dumps(found))
-"""
-UNEVEN = HEADER + softmax_plan(8, 40, 32).kernels[0].text.split("\n\n\n", 1)[1].replace(
-    "    row = tl.program_id(0)\n", "    row = tl.program_id(0)\n    n_cols = n_cols - 32 * (row % 7)\n"
-)
+LARGE = Case("large", CaseKind.SEARCH, {})
 
 
+def look(text: str, rows: int, columns: int, whole_s: float, monkeypatch) -> Checked:
+    monkeypatch.setattr(cpu_runner, "WHOLE_S", whole_s)
+    task = task_of(
+        lambda x: torch.softmax(x, -1), lambda case, g, device: torch.randn(rows, columns, generator=g), LARGE
+    )
+    looking = CpuRunner(task, 90, 60.0)
+    try:
+        return looking.check(executed(softmax_plan(rows, columns, text=text)), LARGE, ROUNDS[:1])
+    finally:
+        looking.close()
+
+
+@pytest.mark.parametrize("whole_s", [60.0, 0.0])
+def test_a_right_kernel_passes_whole_and_in_part(whole_s, monkeypatch):
+    assert look(SOFTMAX_TEXT, 2048, 512, whole_s, monkeypatch) == Checked(Status.PASSED, "", pytest.approx(0, abs=1))
+
+
+@pytest.mark.parametrize("whole_s", [60.0, 0.0])
 @pytest.mark.parametrize(
-    ("plan", "few"),
+    ("was", "becomes", "says"),
     [
-        (softmax_plan(4096, 4096, 256), True),
-        (softmax_plan(16384, 1000, 256), True),
-        (softmax_plan(4096, 129), False),  # rows share lines
-        (softmax_plan(4096, 1000, 32, text=UNEVEN), False),
-        (matmul_plan(512, 512, 64, (16, 16, 16)), False),
+        ("mask=mask)\n", "mask=mask & (row % 2 == 0))\n", "never written"),
+        ("row * x_stride", "(row % 1024) * x_stride", "off by"),
+        ("row * y_stride", "(row % 1024) * y_stride", ""),
     ],
 )
-def test_few_programs_are_enough_only_where_they_are_all_alike(tmp_path, plan, few):
-    (tmp_path / "plan.json").write_text(plan.model_dump_json())
-    (short,), (whole,) = json.loads(in_interpreter(SAMPLE, str(tmp_path / "plan.json")))
-    sampled = short.pop("sampled"), whole.pop("sampled")
-    assert short == whole  # the very same numbers
-    assert (sampled[0] <= 20 < sampled[1]) if few else sampled[0] >= sampled[1]
+def test_a_kernel_that_saves_half_of_its_work_at_real_size_is_found(was, becomes, says, whole_s, monkeypatch):
+    text = SOFTMAX_TEXT.replace(was, becomes) if was != "mask=mask)\n" else becomes.join(SOFTMAX_TEXT.rsplit(was, 1))
+    assert text != SOFTMAX_TEXT
+    result = look(text, 2048, 512, whole_s, monkeypatch)
+    assert result.status in (Status.WRONG, Status.RUNTIME_ERROR) and says in result.reason, result
 
 
 # --- index inputs ---------------------------------------------------------------------------------------------------
@@ -195,10 +182,8 @@ def gather_plan() -> Plan:
         "    at = tl.program_id(0)\n    row = tl.load(i_ptr + at)\n    columns = tl.arange(0, WIDTH)\n"
         "    tl.store(y_ptr + at * WIDTH + columns, tl.load(t_ptr + row * WIDTH + columns))\n"
     )
-    kernel = Kernel(
-        name="gather_kernel", text=text, constants=(((3,), WIDTH),),
-        signature=(("t_ptr", "*fp32"), ("i_ptr", "*i64"), ("y_ptr", "*fp32"), ("WIDTH", "constexpr")),
-    )  # fmt: skip
+    kinds = (("t_ptr", "*fp32"), ("i_ptr", "*i64"), ("y_ptr", "*fp32"), ("WIDTH", "constexpr"))
+    kernel = lowered(text, "gather_kernel", kinds, (WIDTH,), (), ())
     views = (
         View(buffer=0, dtype="float32", shape=(ROWS, WIDTH), strides=(WIDTH, 1)),
         View(buffer=1, dtype="int64", shape=(4096,), strides=(1,)),
@@ -217,12 +202,12 @@ def gather_plan() -> Plan:
 
 
 def test_a_gather_reads_the_rows_that_its_indices_name():
-    drawing = InterpreterRunner(task_of(lambda t, i: t[i], embedding_inputs), 90, 20.0)
+    drawing = CpuRunner(task_of(lambda t, i: t[i], embedding_inputs), 90, 20.0)
     try:
-        (real,) = drawing.traffic(gather_plan(), CASE)
-        drawing._sampled.clear()
+        (real,) = drawing.traffic(executed(gather_plan()), CASE)
+        drawing._counted.clear()
         drawing._indices[CASE.name] = {}
-        (zeros,) = drawing.traffic(gather_plan(), CASE)
+        (zeros,) = drawing.traffic(executed(gather_plan()), CASE)
     finally:
         drawing.close()
     assert real.grid_load_bytes > 0.9 * 4096 * WIDTH * 4

@@ -1,4 +1,4 @@
-"""The process in which the references that are Triton kernels run on a CPU: Triton's interpreter, mended, unconfined.
+"""The process in which references that are Triton kernels run on a CPU: the executor of Triton IR, unconfined.
 
 Started by evo_kernel/tasks/interpreted.py and printing.py. What is trusted here is the user's checkout, so accesses are
 not checked: kernels that read past an end, as many published ones do, find the zeros around each tensor.
@@ -13,42 +13,19 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
-from triton.runtime import interpreter
 
-from evo_kernel.fitness.interpreting.emulation import Builder, Memory, install
-from evo_kernel.tasks.interpreted import serve, tune_nothing
+from evo_kernel.fitness.ir.jit import install
+from evo_kernel.tasks.interpreted import serve
 
 DEFAULT_SEED = 67280421310721
 """PyTorch's, for generators on GPUs that nobody seeds: scripts without seeds draw the same there every time."""
 
 
-class Unchecked(Builder):
-    """The judge's builder, without its bounds."""
-
-    def access(self, ptrs: Any, mask: np.ndarray | None, what: str) -> None:
-        """Anything goes."""
-
-
-class _Grids(interpreter.GridExecutor):
-    """Grids may be lists, as they may be on a GPU."""
-
-    def __init__(self, fn: Any, arg_names: Any, grid: Any, *hooks: Any) -> None:
-        def sizes(meta: Any) -> tuple[int, ...]:
-            return tuple(grid(meta) if callable(grid) else grid)  # pyright: ignore[reportArgumentType]
-
-        super().__init__(fn, arg_names, sizes, *hooks)
-
-
 def main(files: Sequence[str]) -> None:
     """Run scripts that were rewritten for a CPU, each in a fork; without any, serve until nobody asks any more."""
-    np.seterr(all="ignore")
-    install(Unchecked(Memory([], [])))
-    interpreter.GridExecutor = _Grids
-    tune_nothing()
+    install()
     torch.set_num_threads(1)
     for file in files:
         child = os.fork()

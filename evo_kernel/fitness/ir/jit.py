@@ -1,0 +1,130 @@
+"""Executes launches of trusted Triton kernels at once, over CPU tensors: `install` makes this process do so.
+
+For the references and tests that are Triton kernels, on a machine without a GPU. A launch is bound and lowered as the
+recorder does it (record/launches.py), and its IR runs over copies of the tensors' storages. Nothing is judged: what
+reads past an end finds zeros, values that are undefined are zeros or whatever comes out, races have one outcome.
+"""
+
+from __future__ import annotations
+
+import weakref
+from functools import lru_cache
+from typing import Any
+
+import torch
+import triton
+from torch.utils._python_dispatch import _disable_current_modes
+from triton.runtime.autotuner import Autotuner
+from triton.runtime.jit import JITFunction
+
+from evo_kernel.fitness.ir.execute import Traits, buffers_of, launch, traits_of
+from evo_kernel.fitness.ir.memory import Memory
+from evo_kernel.fitness.ir.parse import Module, parse
+from evo_kernel.fitness.plan import Launch, Scalar
+from evo_kernel.fitness.record.device import TargetDriver
+from evo_kernel.fitness.record.launches import LaunchWriter
+from evo_kernel.fitness.record.tracing import ADDRESS_BITS, Tracer
+from evo_kernel.fitness.targets import target_for
+
+
+def install(arch: int = 90) -> None:
+    """From now on every Triton launch of this process runs here, as IR for a GPU of capability `arch`.
+
+    Autotuners take their first configuration: there is nothing to time.
+    """
+    executing = _Executing(arch, {})
+    writer = LaunchWriter(executing)
+
+    def run(kernel: JITFunction, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
+        with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():
+            writer.triton(kernel, args, grid, warmup, options)
+
+    def address(tensor: torch.Tensor) -> int:
+        return executing.address(tensor)
+
+    triton.runtime.driver.set_active(_Driver(target_for(arch)))  # pyright: ignore[reportArgumentType]
+    torch.Tensor.data_ptr = address  # pyright: ignore[reportAttributeAccessIssue]
+    JITFunction.run = run  # pyright: ignore[reportAttributeAccessIssue]
+    Autotuner.run = _first  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class _Driver(TargetDriver):
+    """Kernels are lowered for the target, and their tensors lie on the CPU."""
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("cpu")
+
+
+def _first(tuner: Autotuner, *args: Any, **kwargs: Any) -> Any:
+    config = tuner.configs[0]
+    given = {**config.all_kwargs(), **kwargs}
+    tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
+    if config.pre_hook is not None:
+        config.pre_hook({**tuner.nargs, **given})
+    return tuner.fn.run(*args, **given)
+
+
+class _Executing(Tracer):
+    """Takes launches as a plan would, and executes each instead of keeping it.
+
+    Addresses are the executor's for as long as a storage lives, so that kernels may be handed tables of them.
+    """
+
+    def __init__(self, arch: int, resources: dict[str, Any]) -> None:
+        super().__init__(arch, resources)
+        self._alive: list[weakref.ref[torch.UntypedStorage] | None] = []
+
+    def _buffer(self, tensor: torch.Tensor) -> int:
+        storage = tensor.untyped_storage()
+        number = self._storages.get(storage._cdata)
+        if number is not None and self._storage(number) is storage:
+            return number
+        number = next((n for n in range(len(self._alive)) if self._storage(n) is None), len(self._alive))
+        self._alive[number : number + 1] = [weakref.ref(storage)]
+        self._storages[storage._cdata] = number
+        return number
+
+    def _storage(self, number: int) -> torch.UntypedStorage | None:
+        found = self._alive[number] if 0 <= number < len(self._alive) else None
+        return None if found is None else found()
+
+    def pointer(self, tensor: torch.Tensor) -> dict[str, Any]:
+        """Of a tensor, or of anything else that says an address, as Triton takes it."""
+        address = tensor.data_ptr()
+        number, offset = (address >> ADDRESS_BITS) - 1, address & ((1 << ADDRESS_BITS) - 1)
+        return {"kind": "pointer", "buffer": number, "offset": offset}
+
+    def kernel(self, spec: dict[str, Any]) -> int:
+        self.kernels = [spec]
+        return 0
+
+    def note(self, node: dict[str, Any]) -> None:
+        """Raises RuntimeError where the kernel does what no correct kernel does."""
+        wanted, spec = Launch.model_validate(node), self.kernels[0]
+        module, traits = _read(spec["code"])
+        numbers = {arg.buffer for arg in wanted.args if not isinstance(arg, Scalar)}
+        stored = buffers_of(module.entry, wanted.args, traits.stored)
+        if any(operation.name == "tt.int_to_ptr" for operation in module.operations()):  # it may go anywhere
+            numbers = stored = {n for n in range(len(self._alive)) if self._storage(n) is not None}
+        contents = {n: _bytes(storage) for n in numbers if (storage := self._storage(n)) is not None}
+        memory = Memory(strict=False)
+        for number in range(max(contents, default=-1) + 1):
+            content = contents.get(number)
+            memory.add(0 if content is None else content.numel(), defined=True)
+            if content is not None:
+                memory.buffers[number].data.copy_(content)
+        done = launch(module, wanted.grid, wanted.args, memory, traits=traits)
+        if done.finding is not None:
+            raise RuntimeError(f"kernel {spec['name']}: {done.finding.sentence}")
+        for number in stored & contents.keys():
+            contents[number].copy_(memory.buffers[number].data)
+
+
+@lru_cache(maxsize=256)
+def _read(text: str) -> tuple[Module, Traits]:
+    module = parse(text)
+    return module, traits_of(module)
+
+
+def _bytes(storage: torch.UntypedStorage) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8).set_(storage)  # pyright: ignore[reportArgumentType]

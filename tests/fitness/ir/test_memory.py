@@ -1,0 +1,229 @@
+"""Checked memory: what no correct kernel does is found, and what correct kernels do is not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from tests.fitness.ir.support import fault, fine, run
+
+
+@triton.jit
+def copy(x, y, n, shift, N: tl.constexpr):
+    at = tl.program_id(0) * N + tl.arange(0, N)
+    tl.store(y + at, tl.load(x + at + shift, mask=at < n, other=0), mask=at < n)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_masks_keep_a_kernel_inside(seed):
+    x, y = torch.randn(100), torch.zeros(100)
+    fine(copy, 4, x, y, 100, 0, N=32, scratch=(1,), seed=seed)
+    assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize(("n", "shift"), [(101, 0), (100, 1), (100, -1), (100, 1 << 20), (100, -(1 << 20))])
+def test_one_element_outside_is_found(n, shift):
+    done = run(copy, 4, torch.randn(100), torch.zeros(100), n, shift, N=32)
+    assert done.finding is not None and done.finding.kind == "out_of_bounds"
+    assert "buffer" in done.finding.message and done.finding.line
+    if (n, shift) == (101, 0):
+        assert done.finding.program == (3, 0, 0) and "0 bytes behind the end" in done.finding.message
+
+
+@triton.jit
+def unmasked(x, y, n, N: tl.constexpr, USE: tl.constexpr):
+    at = tl.arange(0, N)
+    value = tl.load(x + at, mask=at < n)
+    if USE == "stored":
+        tl.store(y + at, value)
+    elif USE == "masked":
+        tl.store(y + at, value, mask=at < n)
+    elif USE == "chosen":
+        tl.store(y + at, tl.where(at < n, value, 0.0))
+    elif USE == "summed":
+        tl.store(y + at, tl.sum(value, 0))
+    elif USE == "address":
+        tl.store(y + value.to(tl.int32), 1.0)
+    elif USE == "mask":
+        tl.store(y + at, 1.0, mask=value > 0)
+    elif USE == "branch":  # noqa: SIM102  the one is decided by the compiler, the other by the kernel
+        if tl.sum(value, 0) > 0:
+            tl.store(y + at, 1.0)
+
+
+@pytest.mark.parametrize("use", ["masked", "chosen"])
+def test_lanes_off_without_other_may_be_left_alone(use):
+    y = torch.zeros(32)
+    fine(unmasked, 1, torch.ones(20), y, 20, N=32, USE=use)
+    assert y.tolist() == [1.0] * 20 + [0.0] * 12
+
+
+@pytest.mark.parametrize("use", ["address", "mask", "branch"])
+def test_lanes_off_without_other_decide_nothing(use):
+    assert fault(unmasked, 1, torch.ones(20), torch.zeros(32), 20, N=32, USE=use) == "undefined"
+
+
+@pytest.mark.parametrize("use", ["stored", "summed"])
+def test_what_is_undefined_stays_so_in_memory(use):
+    y, z = torch.zeros(32), torch.zeros(32)
+    both = INDIRECT.replace(
+        "BODY", "%m = arith.cmpf ogt, %v, %c : f32\n      scf.if %m {\n        tt.store %z, %c : !tt.ptr<f32>\n      }"
+    )
+    assert not fault(unmasked, 1, torch.ones(20), y, 20, N=32, USE=use)
+    assert fault(both, 1, torch.ones(1), z[:1], scratch=(0,)) == "undefined"
+    assert not fault(both, 1, torch.ones(1), z[:1])
+
+
+INDIRECT = """module {
+  tt.func public @k(%x: !tt.ptr<f32>, %z: !tt.ptr<f32>) {
+      %c = arith.constant 0.0 : f32
+      %v = tt.load %x : !tt.ptr<f32>
+      BODY
+      tt.return
+  }
+}"""
+
+
+@triton.jit
+def narrow(x, y, shift):
+    tl.store((y.to(tl.pointer_type(tl.int8)) + shift).to(tl.pointer_type(tl.float32)), tl.load(x))
+
+
+def test_addresses_are_aligned():
+    x, y = torch.ones(1), torch.zeros(2)
+    fine(narrow, 1, x, y, 4)
+    assert y.tolist() == [0.0, 1.0]
+    assert fault(narrow, 1, x, y, 2) == "misaligned"
+
+
+@triton.jit
+def everybody(y, KIND: tl.constexpr):
+    me = tl.program_id(0)
+    if KIND == "other":
+        tl.store(y, me)
+    elif KIND == "same":
+        tl.store(y, 7)
+    elif KIND == "neighbour":
+        tl.store(y + me + 1, tl.load(y + me) + 1)
+    elif KIND == "own":
+        tl.store(y + me, tl.load(y + me) + 1)
+    elif KIND == "lanes":
+        tl.store(y + tl.arange(0, 8) // 2, tl.arange(0, 8))
+    elif KIND == "late":
+        tl.store(y + me, 5)
+        tl.store(y + 8 + me, tl.load(y + (me + 1) % 8))
+
+
+@pytest.mark.parametrize("kind", ["other", "neighbour", "late"])
+@pytest.mark.parametrize("seed", range(2))
+def test_races_are_found(kind, seed):
+    assert fault(everybody, 8, torch.zeros(16, dtype=torch.int32), KIND=kind, seed=seed) == "race"
+
+
+@pytest.mark.parametrize("kind", ["same", "own"])
+def test_what_is_no_race(kind):
+    y = torch.zeros(16, dtype=torch.int32)
+    fine(everybody, 8, y, KIND=kind)
+    assert y[0] == (7 if kind == "same" else 1)
+
+
+def test_programs_of_different_chunks_race_too():
+    y = torch.zeros(1 << 15, dtype=torch.int32)
+    assert fault(everybody, (1 << 15) - 1, y, KIND="neighbour") == "race"
+
+
+@triton.jit
+def counted(y, old, N: tl.constexpr):
+    at = tl.program_id(0) * N + tl.arange(0, N)
+    tl.store(old + at, tl.atomic_add(y + at % 2, 1))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_atomics_return_what_was_there(reverse):
+    y, old = torch.zeros(2, dtype=torch.int32), torch.zeros(32, dtype=torch.int32)
+    fine(counted, 4, y, old, N=8, reverse=reverse)
+    assert y.tolist() == [16, 16]
+    for half in (old[::2], old[1::2]):
+        assert sorted(half.tolist()) == list(range(16))
+    assert (old[0] > old[2]) == reverse
+
+
+@triton.jit
+def atomics(y, x, KIND: tl.constexpr):
+    value = tl.load(x + tl.program_id(0))
+    if KIND == "max":
+        tl.atomic_max(y, value)
+    elif KIND == "min":
+        tl.atomic_min(y, value)
+    elif KIND == "and":
+        tl.atomic_and(y, value)
+    elif KIND == "or":
+        tl.atomic_or(y, value)
+    elif KIND == "xor":
+        tl.atomic_xor(y, value)
+    elif KIND == "add":
+        tl.atomic_add(y, value)
+
+
+@pytest.mark.parametrize("kind", ["max", "min", "and", "or", "xor", "add"])
+def test_atomics_combine(kind):
+    x = torch.tensor([5, -3, 12, 9], dtype=torch.int32)
+    y = torch.tensor([4], dtype=torch.int32)
+    want = 4
+    for one in x.tolist():
+        want = {"max": max(want, one), "min": min(want, one), "and": want & one, "or": want | one, "xor": want ^ one,
+                "add": want + one}[kind]  # fmt: skip
+    fine(atomics, 4, y, x, KIND=kind)
+    assert y.item() == want
+
+
+@pytest.mark.parametrize("kind", ["max", "min", "add"])
+def test_atomics_on_floats(kind):
+    x, y = torch.tensor([0.5, -3.0, 2.5, -0.25]), torch.tensor([-1.0])
+    want = {"max": 2.5, "min": -3.0, "add": -1.25}[kind]
+    fine(atomics, 4, y, x, KIND=kind)
+    assert y.item() == want
+
+
+@triton.jit
+def locked(lock, y):
+    while tl.atomic_cas(lock, 0, 1) == 1:
+        pass
+    tl.store(y, tl.load(y) + tl.program_id(0))
+    tl.debug_barrier()
+    tl.atomic_xchg(lock, 0)
+
+
+def test_programs_take_turns_at_a_lock():
+    lock, y = torch.zeros(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
+    fine(locked, 16, lock, y)
+    assert (lock.item(), y.item()) == (0, 120)
+
+
+@triton.jit
+def last(x, part, count, y, N: tl.constexpr):
+    me = tl.program_id(0)
+    tl.store(part + me, tl.sum(tl.load(x + me * N + tl.arange(0, N)), 0))
+    if tl.atomic_add(count, 1) == tl.num_programs(0) - 1:
+        tl.store(y, tl.sum(tl.load(part + tl.arange(0, 8)), 0))
+
+
+def test_the_last_program_adds_up():
+    x, part, count, y = torch.ones(128), torch.zeros(8), torch.zeros(1, dtype=torch.int32), torch.zeros(1)
+    fine(last, 8, x, part, count, y, N=16, scratch=(1, 3))
+    assert y.item() == 128.0
+
+
+@triton.jit
+def scratch(y, z, N: tl.constexpr):
+    at = tl.arange(0, N)
+    tl.store(z + at, tl.load(y + at))
+
+
+def test_what_nobody_wrote_is_undefined():
+    text = INDIRECT.replace("BODY", "%m = arith.cmpf ogt, %v, %c : f32\n    %w = tt.load %z, %m : !tt.ptr<f32>")
+    assert fault(text, 1, torch.ones(1), torch.ones(1), scratch=(0,)) == "undefined"
+    assert not fault(text, 1, torch.ones(1), torch.ones(1))
+    assert not fault(scratch, 1, torch.ones(8), torch.ones(8), N=8, scratch=(0,))  # copying it is no fault yet

@@ -1,0 +1,271 @@
+"""Elementwise operations against numpy and torch, on every type."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from tests.fitness.ir.support import ELEMENTS, fine, pointwise
+
+INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+SIZE = 64
+
+
+def drawn(dtype: torch.dtype, seed: int = 0, *, nonzero: bool = False) -> torch.Tensor:
+    """Any bits, the extremes among them."""
+    generator = torch.Generator().manual_seed(seed)
+    limits = torch.iinfo(dtype)
+    made = torch.randint(-(1 << 62), 1 << 62, (SIZE,), generator=generator).to(dtype)
+    made[:4] = torch.tensor([limits.min, limits.max, -1, 1], dtype=dtype).roll(seed)
+    made[4:8] = torch.tensor([0, 1, 2, 3], dtype=dtype)
+    return torch.where(made == 0, 3, made) if nonzero else made
+
+
+def unsigned(data: torch.Tensor) -> np.ndarray:
+    return data.numpy().view(f"u{data.element_size()}")
+
+
+def signed(data: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(data)).view(dtype)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("name", ["addi", "subi", "muli", "andi", "ori", "xori"])
+def test_integers_wrap(name, dtype):
+    a, b = drawn(dtype), drawn(dtype, 1)
+    with np.errstate(over="ignore"):
+        x, y = unsigned(a), unsigned(b)
+        want = {"addi": x + y, "subi": x - y, "muli": x * y, "andi": x & y, "ori": x | y, "xori": x ^ y}[name]
+    assert torch.equal(pointwise(f"arith.{name} {{0}}, {{1}} : {{t}}", a, b, out=dtype), signed(want, dtype))
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_division_has_a_sign_or_none(dtype):
+    a, b = drawn(dtype), drawn(dtype, 2, nonzero=True)
+    b[b == -1] = 7  # the smallest number by -1 is undefined
+    x, y = unsigned(a), unsigned(b)
+    for name, want in {"divui": x // y, "remui": x % y}.items():
+        assert torch.equal(pointwise(f"arith.{name} {{0}}, {{1}} : {{t}}", a, b, out=dtype), signed(want, dtype)), name
+    quotients = [
+        abs(int(p)) // abs(int(q)) * (1 if (int(p) < 0) == (int(q) < 0) else -1) for p, q in zip(a, b, strict=True)
+    ]
+    want = torch.tensor(quotients, dtype=dtype)
+    assert torch.equal(pointwise("arith.divsi {0}, {1} : {t}", a, b, out=dtype), want)
+    assert torch.equal(pointwise("arith.remsi {0}, {1} : {t}", a, b, out=dtype), a - want * b)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_shifts_and_extremes(dtype):
+    bits = torch.iinfo(dtype).bits
+    a, b = drawn(dtype), torch.arange(SIZE).remainder(bits).to(dtype)
+    x, y = unsigned(a), unsigned(b)
+    wanted = {"shli": signed(x << y, dtype), "shrui": signed(x >> y, dtype), "shrsi": torch.bitwise_right_shift(a, b)}
+    c = drawn(dtype, 3)
+    z = unsigned(c)
+    for name, want in wanted.items():
+        assert torch.equal(pointwise(f"arith.{name} {{0}}, {{1}} : {{t}}", a, b, out=dtype), want), name
+    extremes = {"maxui": signed(np.maximum(x, z), dtype), "minui": signed(np.minimum(x, z), dtype),
+                "maxsi": torch.maximum(a, c), "minsi": torch.minimum(a, c)}  # fmt: skip
+    for name, want in extremes.items():
+        assert torch.equal(pointwise(f"arith.{name} {{0}}, {{1}} : {{t}}", a, c, out=dtype), want), name
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_integers_compare_with_a_sign_or_none(dtype):
+    a, b = drawn(dtype), drawn(dtype, 4)
+    b[20:30] = a[20:30]
+    x, y = unsigned(a), unsigned(b)
+    wanted = {"eq": a == b, "ne": a != b, "slt": a < b, "sle": a <= b, "sgt": a > b, "sge": a >= b,
+              "ult": x < y, "ule": x <= y, "ugt": x > y, "uge": x >= y}  # fmt: skip
+    for name, want in wanted.items():
+        found = pointwise(f"arith.cmpi {name}, {{0}}, {{1}} : {{t}}", a, b, out=torch.bool)
+        assert torch.equal(found, torch.as_tensor(want)), name
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_high_products_and_bit_counts(dtype):
+    a, b = drawn(dtype), drawn(dtype, 5)
+    bits = torch.iinfo(dtype).bits
+    numbers = [(int(p), int(q)) for p, q in zip(unsigned(a), unsigned(b), strict=True)]
+    high = np.array([p * q >> bits for p, q in numbers], dtype=f"u{bits // 8}")
+    assert torch.equal(pointwise("tt.mulhiui {0}, {1} : {t}", a, b, out=dtype), signed(high, dtype))
+    counts = {
+        "ctpop": [p.bit_count() for p, _ in numbers],
+        "ctlz": [bits - p.bit_length() for p, _ in numbers],
+        "cttz": [(p & -p).bit_length() - 1 if p else bits for p, _ in numbers],
+    }
+    for name, want in counts.items():
+        assert pointwise(f"math.{name} {{0}} : {{t}}", a, out=dtype).tolist() == want, name
+
+
+def floats(dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
+    made = (torch.randn(SIZE, generator=torch.Generator().manual_seed(seed)) * 8).to(dtype)
+    made[:6] = torch.tensor([torch.nan, torch.inf, -torch.inf, 0.0, -0.0, 1.0]).to(dtype).roll(seed)
+    return made
+
+
+def same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.dtype == b.dtype and torch.equal(a.nan_to_num(12345.0), b.nan_to_num(12345.0))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_floats_are_rounded_after_every_operation(dtype):
+    a, b = floats(dtype), floats(dtype, 2)
+    wide = (a.double(), b.double())
+    wanted = {"addf": wide[0] + wide[1], "subf": wide[0] - wide[1], "mulf": wide[0] * wide[1]}
+    for name, want in wanted.items():
+        assert same(pointwise(f"arith.{name} {{0}}, {{1}} : {{t}}", a, b, out=dtype), want.to(dtype)), name
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_extremes_and_comparisons_with_nan(dtype):
+    a, b = floats(dtype), floats(dtype, 1)
+    b[10:20] = a[10:20]
+    either = a.isnan() | b.isnan()
+    wanted = {"maxnumf": torch.fmax(a, b), "minnumf": torch.fmin(a, b), "maximumf": torch.maximum(a, b),
+              "minimumf": torch.minimum(a, b)}  # fmt: skip
+    for name, want in wanted.items():
+        assert same(pointwise(f"arith.{name} {{0}}, {{1}} : {{t}}", a, b, out=dtype), want), name
+    plain = {"eq": a == b, "lt": a < b, "le": a <= b, "gt": a > b, "ge": a >= b, "ne": (a < b) | (a > b)}
+    predicates = {f"o{name}": want for name, want in plain.items()} | {f"u{n}": w | either for n, w in plain.items()}
+    for name, want in (predicates | {"ord": ~either, "uno": either}).items():
+        assert torch.equal(pointwise(f"arith.cmpf {name}, {{0}}, {{1}} : {{t}}", a, b, out=torch.bool), want), name
+
+
+def test_integers_become_other_integers():
+    for source in INTEGERS:
+        a = drawn(source)
+        for target in INTEGERS:
+            if target.itemsize > source.itemsize:
+                assert torch.equal(pointwise("arith.extsi {0} : {t} to {r}", a, out=target), a.to(target))
+                wide = signed(unsigned(a).astype(f"u{target.itemsize}"), target)
+                assert torch.equal(pointwise("arith.extui {0} : {t} to {r}", a, out=target), wide)
+            if target.itemsize < source.itemsize:
+                assert torch.equal(pointwise("arith.trunci {0} : {t} to {r}", a, out=target), a.to(target))
+        assert torch.equal(pointwise("arith.trunci {0} : {t} to {r}", a, out=torch.bool), (a & 1).bool())
+
+
+def test_booleans_become_integers_and_floats():
+    a = torch.arange(SIZE) % 3 == 0
+    assert torch.equal(pointwise("arith.extui {0} : {t} to {r}", a, out=torch.int32), a.int())
+    assert torch.equal(pointwise("arith.extsi {0} : {t} to {r}", a, out=torch.int16), -a.short())
+    assert torch.equal(pointwise("arith.uitofp {0} : {t} to {r}", a, out=torch.float16), a.half())
+    assert torch.equal(pointwise("arith.addi {0}, {0} : {t}", a, out=torch.bool), torch.zeros_like(a))
+    assert torch.equal(pointwise("arith.muli {0}, {0} : {t}", a, out=torch.bool), a)
+
+
+@pytest.mark.parametrize("target", FLOATS)
+@pytest.mark.parametrize("source", INTEGERS)
+def test_integers_become_floats(source, target):
+    a = drawn(source)
+    wide = torch.from_numpy(a.numpy().astype(np.longdouble).astype(np.float64)) if target == torch.float64 else None
+    if target in (torch.float32, torch.float64):
+        kind = np.float32 if target == torch.float32 else np.float64
+        assert torch.equal(
+            pointwise("arith.sitofp {0} : {t} to {r}", a, out=target), torch.from_numpy(a.numpy().astype(kind))
+        )
+        want = torch.from_numpy(unsigned(a).astype(kind))
+    else:
+        want = torch.from_numpy(unsigned(a).astype(np.float64)).to(target)
+    assert same(pointwise("arith.uitofp {0} : {t} to {r}", a, out=target), want), wide
+
+
+@pytest.mark.parametrize("source", FLOATS)
+def test_floats_become_integers_towards_zero(source):
+    a = (torch.randn(SIZE) * 30).to(source)
+    for target in INTEGERS:
+        b = a.clamp(-100, 100)
+        assert torch.equal(pointwise("arith.fptosi {0} : {t} to {r}", b, out=target), b.double().trunc().to(target))
+        positive = a.abs()
+        want = signed(positive.double().trunc().numpy().astype(f"u{target.itemsize}"), target)
+        assert torch.equal(pointwise("arith.fptoui {0} : {t} to {r}", positive, out=target), want)
+
+
+def test_floats_become_other_floats():
+    a = floats(torch.float32)
+    for target in (torch.float16, torch.bfloat16):
+        made = pointwise("arith.truncf {0} : {t} to {r}", a, out=target)
+        assert same(made, a.to(target))
+        assert same(pointwise("arith.extf {0} : {t} to {r}", made, out=torch.float32), made.float())
+
+
+@pytest.mark.parametrize("target", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_eight_bits_saturate_and_come_back(target):
+    most = torch.finfo(target).max
+    a = torch.cat([torch.linspace(-2 * most, 2 * most, SIZE - 2), torch.tensor([torch.inf, -torch.inf])])
+    made = pointwise("tt.fp_to_fp {0}, rounding = rtne : {t} -> {r}", a, out=target)
+    assert torch.equal(made.float(), a.clamp(-most, most).to(target).float())
+    assert torch.equal(pointwise("tt.fp_to_fp {0} : {t} -> {r}", made, out=torch.float16), made.half())
+
+
+def test_rounding_towards_zero():
+    a = floats(torch.float32, 3)[6:].repeat(2)[:SIZE] * 1.001
+    for target in (torch.float16, torch.bfloat16):
+        made = pointwise("tt.fp_to_fp {0}, rounding = rtz : {t} -> {r}", a, out=target)
+        assert (made.float().abs() <= a.abs()).all() and (made.float() - a).abs().max() <= torch.finfo(target).eps * 40
+
+
+@pytest.mark.parametrize("dtype", ELEMENTS, ids=str)
+def test_every_type_is_loaded_stored_and_selected(dtype):
+    raw = torch.arange(SIZE, dtype=torch.uint8)
+    a = raw % 2 == 0 if dtype is torch.bool else raw.repeat_interleave(dtype.itemsize).view(dtype)
+    b, chosen = (
+        a.roll(1) if dtype.itemsize > 1 or not dtype.is_floating_point else raw.roll(1).view(dtype),
+        raw % 3 == 0,
+    )
+    made = pointwise("arith.select {0}, {1}, {2} : tensor<64xi1>, {r}", chosen, a, b, out=dtype)
+    size = dtype.itemsize
+    bits = [value.contiguous().view(torch.uint8).reshape(SIZE, size) for value in (a, b, made)]
+    assert torch.equal(torch.where(chosen[:, None], bits[0], bits[1]), bits[2])
+
+
+def test_bits_are_reread():
+    a = torch.randn(SIZE)
+    assert torch.equal(pointwise("tt.bitcast {0} : {t} -> {r}", a, out=torch.int32), a.view(torch.int32))
+    assert torch.equal(pointwise("arith.bitcast {0} : {t} to {r}", a.view(torch.int32), out=torch.float32), a)
+
+
+FUNCTIONS = {"exp": torch.exp, "exp2": torch.exp2, "log": torch.log, "log2": torch.log2, "sin": torch.sin,
+             "cos": torch.cos, "tanh": torch.tanh, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "erf": torch.erf,
+             "floor": torch.floor, "ceil": torch.ceil, "absf": torch.abs}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions(name):
+    a = torch.rand(SIZE) * 4 + 0.1
+    torch.testing.assert_close(pointwise(f"math.{name} {{0}} : {{t}}", a, out=torch.float32), FUNCTIONS[name](a))
+
+
+def test_a_fused_product_is_rounded_once():
+    a = torch.tensor([1 + 2.0**-12] * SIZE)
+    c = torch.full((SIZE,), -(1 + 2.0**-11))
+    assert torch.equal(
+        pointwise("math.fma {0}, {1}, {2} : {t}", a, a, c, out=torch.float32), torch.full((SIZE,), 2.0**-24)
+    )
+
+
+@triton.jit
+def affine(y, z, by, N: tl.constexpr):
+    """Integers that the executor keeps as sums, until they leave their type."""
+    me, at = tl.program_id(0), tl.arange(0, N)
+    tl.store(y + me * N + at, (me * by + at * by - by) * 3 + 7)
+    tl.store(z + me * N + at, ((me.to(tl.int64) * by + at) * by + 5) * by * by)
+
+
+@pytest.mark.parametrize("by", [1, 1 << 20, -(1 << 29), (1 << 31) - 1, -(1 << 31)])
+def test_sums_that_leave_their_type_wrap(by):
+    y, z = torch.zeros(5, 8, dtype=torch.int32), torch.zeros(5, 8, dtype=torch.int64)
+    fine(affine, 5, y, z, by, N=8)
+
+    def wrapped(value: int, bits: int) -> int:
+        return (value + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1))
+
+    for me in range(5):
+        for at in range(8):
+            assert y[me, at] == wrapped((me * by + at * by - by) * 3 + 7, 32)
+            square = wrapped(me * by + at, 64) * by + 5
+            assert z[me, at] == wrapped(square * wrapped(wrapped(by, 64), 64) * by, 64)
