@@ -7,9 +7,11 @@ driver's calls are looked at through a driver of our own.
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import re
 import struct
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +19,9 @@ import pytest
 import torch
 
 from evo_kernel.errors import PlanError
+from evo_kernel.export.cases import JudgedCase, Tensor, judged
 from evo_kernel.export.kernelbench import refused
+from evo_kernel.export.package import write_package
 from evo_kernel.export.standalone import standalone
 from evo_kernel.fitness.compiling import nvrtc
 from evo_kernel.fitness.compiling.compiler import Compiler
@@ -30,6 +34,7 @@ from evo_kernel.fitness.record.unread import without_unread
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import CaseKind, Source
+from tests.export.test_package import PACKAGE
 from tests.support.launch_kinds import KINDS
 
 EXECUTED = [name for name, kind in KINDS.items() if kind.interpreted]
@@ -115,6 +120,31 @@ def test_no_host_code_of_the_author_is_in_it(recorder, tmp_path):
     with pytest.raises(names["CannotLaunch"], match=re.escape("no case was recorded for float32 (5, 16)")):
         names["run"](torch.randn(5, 16))
     assert not mark.exists() and refused(text) == []
+
+
+def test_a_package_of_such_a_kernel_computes_the_reference_where_nobody_judged_it(recorder, tmp_path, monkeypatch):
+    mark, source = tmp_path / "mark", EVIL.replace("{mark}", str(tmp_path / "mark"))
+    (tmp_path / "doubling.py").write_text(DOUBLING)
+    data = launches(recorder, load(str(tmp_path / "doubling.py")), source, (CaseKind.CHECK,))
+    (case,) = data["cases"]
+    tensor = Tensor("float32", (3, 16), (16, 1))
+    made = JudgedCase("m3", CaseKind.CHECK, {"m": 3}, (tensor,), tuple(case["inputs"]), (tensor,), "candidate_7")
+    group = {"task": "doubling", "target": 90, "environment": "measured", "names": ["x"], "cases": judged([made])}
+    changes = {"namespace": "evil_kernel", "names": ["x"], "schema": "(Tensor x) -> Tensor", "judged": [group],
+               "differentiable": []}  # fmt: skip
+    package = replace(
+        PACKAGE, name="evil_kernel", manifest={**PACKAGE.manifest, **changes}, tasks={"doubling/task.py": DOUBLING},
+        kernels={"candidate_7": data}, sources={"candidate_7": Source(source)},
+    )  # fmt: skip
+    write_package(package, tmp_path / "out")
+    monkeypatch.syspath_prepend(str(tmp_path / "out"))
+    evil = importlib.import_module("evil_kernel")
+    x, other = torch.randn(3, 16), torch.randn(5, 16)
+    assert evil.chosen(x) == "candidate_7" and torch.equal(evil.doubling(x), x * 2)
+    assert evil.chosen(other) == "reference: x is float32 (5, 16); judged with float32 (3, 16)"
+    with pytest.warns(RuntimeWarning, match="computed by the reference"):
+        assert torch.equal(evil.doubling(other), other * 2)
+    assert not mark.exists()
 
 
 def test_inputs_must_be_those_that_were_recorded(recorder, tmp_path):
