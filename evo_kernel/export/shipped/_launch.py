@@ -147,7 +147,7 @@ def _buffer(entry: Any, inputs: Sequence[Any], device: torch.device) -> torch.Te
     if isinstance(entry, int):
         value = inputs[entry]
         span = sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True)) + 1
-        begin = value.data_ptr() - value.untyped_storage().data_ptr()
+        begin = value.storage_offset() * value.element_size()
         count = span * value.element_size() if value.numel() else 0
         data = torch.empty(0, dtype=torch.uint8, device=device).set_(value.untyped_storage(), begin, (count,))  # pyright: ignore[reportCallIssue]
         return data.clone() if data.data_ptr() % ALIGNED_BYTES else data
