@@ -53,9 +53,10 @@ def export(
 ) -> None:
     """Write the champions of POPULATION to a folder: a package with kernels, operator, tests, plans, provenance.
 
-    The package needs torch alone. A call goes to a kernel where that was verified (dtype, sizes, layout, GPU), else to
-    the reference. Everything is recorded again, and what is written is what was judged: the plans must have the judged
-    hashes. What no confirmation stands behind is refused, unless you say --unconfirmed. docs/export.md says more.
+    The package needs torch alone. A call goes to a kernel's recorded launches where those were judged (dtype, sizes,
+    strides, GPU), else to the reference; no host code of a candidate is in it. Everything is recorded again, and must
+    have the judged hashes. What no confirmation stands behind is refused, unless you say --unconfirmed. docs/export.md
+    says more.
     """
     from evo_kernel.cli.champions import choose
     from evo_kernel.export.package import checked_name
@@ -71,7 +72,7 @@ def export(
     from evo_kernel.export.hub import write_repository
     from evo_kernel.export.package import write_package
 
-    forward, backwards = ([record(chosen, device) for chosen in each] for each in (groups, gradients))
+    forward, backwards = ([record(chosen, device, unconfirmed) for chosen in each] for each in (groups, gradients))
     made = package(name, forward, backwards, evo_kernel.version())
     written = write_package(made, folder) if layout == "package" else write_repository(made, folder)
     if as_json:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evo_kernel.errors import UserError
+from evo_kernel.types import Source
 
 if TYPE_CHECKING:
     from evo_kernel.tasks.surveying import Survey
@@ -68,11 +69,16 @@ def import_tasks(
 @click.option("--sample", default=0, show_default=True, help="Number of the sample (KernelBench).")
 @click.option("--author", default="evo-kernel", show_default=True, help="Who made it (FlashInfer-Bench).")
 @click.option("--hardware", default="NVIDIA H200", show_default=True, help="What it is for (FlashInfer-Bench).")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 @click.option("--own-check", is_flag=True, help="Then say what the benchmark's own metric says of it (TritonBench).")
 def export_solution(
-    spec: str, kernel: Path, folder: Path, sample: int, author: str, hardware: str, own_check: bool
+    spec: str, kernel: Path, folder: Path, sample: int, author: str, hardware: str, device: str, own_check: bool
 ) -> None:
-    """Write KERNEL, a module with run(*inputs), as a solution of the problem SPEC that its own harness accepts."""
+    """Write KERNEL, a module with run(*inputs), as a solution of the problem SPEC that its own harness accepts.
+
+    The file holds the launches that KERNEL makes on the problem's cases, recorded here and not judged (`verify` does
+    that): it takes inputs of those sizes on this GPU, and nothing of KERNEL runs on the host but in the recorder.
+    """
     from evo_kernel.tasks.loading import IMPORTERS, importer_of
 
     scheme, _, rest = spec.partition(":")
@@ -83,14 +89,15 @@ def export_solution(
     if own_check and scheme != "tritonbench":
         raise UserError("--own-check is for tritonbench:...; the other benchmarks' harnesses check what is written")
     try:
-        text = kernel.read_text(encoding="utf-8")
+        source = Source(kernel.read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
         raise UserError(f"{kernel} is no text ({error.reason}); name a Python file with run(*inputs)") from error
     notes: list[str] = []
+    text = solution_text(spec, source, device)
     if scheme == "kernelbench":
         path = _export_kernelbench(spec, text, folder, sample, notes)
     elif scheme == "tritonbench":
-        path = _export_tritonbench(rest, text, folder, notes)
+        path = export_tritonbench(rest, text, folder, notes)
     else:
         from evo_kernel.export import flashinfer
         from evo_kernel.tasks.flashinfer import problem_of
@@ -102,6 +109,15 @@ def export_solution(
         click.echo(f"note: {note}")
     if own_check:
         click.echo(f"its own check: {_own_check(rest, path)}")
+
+
+def solution_text(spec: str, source: Source, device: str) -> str:
+    """The module of a benchmark's file: what a source launches on all cases of the problem. Raises UserError."""
+    from evo_kernel.cli.recorded import recorded_launches
+    from evo_kernel.export.standalone import standalone
+    from evo_kernel.tasks.loading import load
+
+    return standalone(recorded_launches(load(spec), source, device), source.text)
 
 
 def _own_check(rest: str, written: Path) -> str:
@@ -126,7 +142,8 @@ def _export_kernelbench(spec: str, text: str, folder: Path, sample: int, notes: 
     return path
 
 
-def _export_tritonbench(rest: str, text: str, folder: Path, notes: list[str]) -> Path:
+def export_tritonbench(rest: str, text: str, folder: Path, notes: list[str]) -> Path:
+    """Write a module with `run` as a solution. Returns where; adds to `notes` what its user should know."""
     from evo_kernel.export.tritonbench import Solution, write_solution
     from evo_kernel.tasks.calls import CUT
     from evo_kernel.tasks.tritonbench_solved import solved

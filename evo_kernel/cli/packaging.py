@@ -1,20 +1,22 @@
-"""From champions to a package: what was verified, what an operator needs, where the kernels come from."""
+"""From champions to a package: what was judged, what an operator needs, where the kernels come from."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from evo_kernel.cli.champions import Chosen
 from evo_kernel.cli.confirmed import confirmed_data, survival_line
 from evo_kernel.cli.recorded import Recorded
 from evo_kernel.cli.sources import source_diff
 from evo_kernel.cli.verdicts import evaluation_data
 from evo_kernel.errors import UserError
+from evo_kernel.export.cases import JudgedCase, Tensor, judged, layouts, output_shapes
 from evo_kernel.export.package import Package, identifier
-from evo_kernel.export.ranges import Tensor, VerifiedCase, layouts, output_shapes, spans
+from evo_kernel.fitness.program import program
+from evo_kernel.fitness.record.cases import record_case
 from evo_kernel.syntax import parse_module
 from evo_kernel.tasks import traits
 from evo_kernel.tasks.task import Case, Task, TensorSpec
@@ -45,7 +47,14 @@ def package(
         operator=operator,
         description=task.description or task.name,
         manifest=_manifest(name, operator, forward, version) | {"backward": _backward(task, backward)},
-        kernels={one.name: one.source for _, kernels in parts for one in kernels},
+        kernels={
+            one.name: program(
+                [(record_case(t, case), one.plans[case.name]) for case in t.cases if _executed(one, case)]
+            )
+            for t, kernels in parts
+            for one in kernels
+        },
+        sources={one.name: one.source for _, kernels in parts for one in kernels},
         tasks={f"{identifier(t.name)}/{path}": text for t, _ in parts for path, text in task_files(t).items()},
         helpers={key: text for t, _ in parts for key, text in _helpers(t.text).items()},
         plans=plans,
@@ -54,7 +63,7 @@ def package(
 
 
 def _renamed(one: Recorded, task: Task) -> Recorded:
-    return Recorded(one.chosen, f"{identifier(task.name)}_{one.name}", one.source, one.plans, one.same_versions)
+    return replace(one, name=f"{identifier(task.name)}_{one.name}")
 
 
 def _refuse_strangers(parts: Sequence[tuple[Task, Sequence[Recorded]]]) -> None:
@@ -89,7 +98,7 @@ def _manifest(
     floating = [n for n, out in enumerate(every[0].outputs) if "float" in out.dtype]
     grads = ", ".join(["", *(f"Tensor grad_{number}" for number in floating)])
     return {
-        "format": 1,
+        "format": 2,
         "made_by": f"evo-kernel {version}",
         "namespace": name,
         "op": operator,
@@ -101,15 +110,15 @@ def _manifest(
         "output_shapes": _output_shapes(task, every),
         "differentiable": places,
         "backward_schema": f"({arguments}{grads}) -> {_returns(len(places))}" if places else None,
-        "ranges": [span for t, recorded in parts for span in _ranges(t, recorded, names)],
+        "judged": [_group(t, recorded, names) for t, recorded in parts],
         "not_executed": list(
-            dict.fromkeys(case.name for t, ks in parts for case in t.cases if not _executed(ks[0].chosen, case))
+            dict.fromkeys(case.name for t, ks in parts for case in t.cases if not _executed(ks[0], case))
         ),
     }
 
 
 def _backward(task: Task, parts: Sequence[tuple[Task, Sequence[Recorded]]]) -> dict[str, Any] | None:
-    """Of kernels that compute gradients: their ranges, and which of (inputs, gradients of outputs) each argument is."""
+    """Of kernels that compute gradients: their cases, and which of (inputs, gradients of outputs) each argument is."""
     if not parts:
         return None
     gradient = parts[0][0]
@@ -118,11 +127,11 @@ def _backward(task: Task, parts: Sequence[tuple[Task, Sequence[Recorded]]]) -> d
     return {
         "task": identifier(gradient.name),
         "arguments": arguments,
-        "ranges": [span for t, recorded in parts for span in _ranges(t, recorded, names)],
+        "judged": [_group(t, recorded, names) for t, recorded in parts],
     }
 
 
-def _output_shapes(task: Task, cases: Sequence[VerifiedCase]) -> list[tuple[str, list[Any]]] | None:
+def _output_shapes(task: Task, cases: Sequence[JudgedCase]) -> list[tuple[str, list[Any]]] | None:
     """None where the reference itself tells compilers. Raises UserError where nothing can."""
     if traits.takes_fakes(task):
         return None
@@ -148,49 +157,53 @@ def _returns(count: int) -> str:
     return "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
 
 
-def _ranges(task: Task, kernels: Sequence[Recorded], names: Sequence[str]) -> list[dict[str, Any]]:
+def _group(task: Task, kernels: Sequence[Recorded], names: Sequence[str]) -> dict[str, Any]:
+    """The cases that one population's champions were judged on, for the manifest."""
     leader = kernels[0]
-    target = next(iter(leader.plans.values())).plan.target
+    plan = next(iter(leader.plans.values())).plan
     tolerance = task.tolerance
-    about = {
+    return {
         "task": identifier(task.name),
-        "capability": [target // 10, target % 10],
+        "target": plan.target,
         "environment": leader.chosen.evaluation.environment.label,
-        "host_known": sorted(task.host_known),
+        "names": list(names),
         "tolerance": {
             "relative_multiple": tolerance.relative_multiple,
             "max_multiple": tolerance.max_multiple,
             "absolute": tolerance.absolute,
             "precision": tolerance.precision,
-            "dtype": next(iter(leader.plans.values())).plan.outputs[0].dtype,
+            "dtype": plan.outputs[0].dtype,
         },
+        "cases": judged(_cases(task, kernels, executed_only=True)),
     }
-    return [about | span for span in spans(_cases(task, kernels, executed_only=True), names)]
 
 
-def _executed(one: Chosen, case: Case) -> bool:
+def _executed(one: Recorded, case: Case) -> bool:
     """Whether outputs on a case were compared: at full size only on a GPU, on hidden cases by confirming."""
+    if case.name not in one.judged:
+        return False
     if case.kind is CaseKind.CHECK:
         return True
-    measured = one.evaluation.environment.kind == "measured"
-    return measured and (case.kind is CaseKind.SEARCH or one.confirmed)
+    measured = one.chosen.evaluation.environment.kind == "measured"
+    return measured and (case.kind is CaseKind.SEARCH or one.chosen.confirmed)
 
 
-def _cases(task: Task, kernels: Sequence[Recorded], executed_only: bool) -> list[VerifiedCase]:
+def _cases(task: Task, kernels: Sequence[Recorded], executed_only: bool) -> list[JudgedCase]:
     found = []
     for case in task.cases:
-        if executed_only and not _executed(kernels[0].chosen, case):
+        if executed_only and not _executed(kernels[0], case):
             continue
-        timed = [one for one in kernels if case.name in one.chosen.times_us]
+        timed = [one for one in kernels if case.name in one.chosen.times_us and _executed(one, case)]
         fastest = min(timed, key=lambda one: one.chosen.times_us[case.name], default=kernels[0])
         found.append(
-            VerifiedCase(
+            JudgedCase(
                 name=case.name,
                 kind=case.kind,
                 sizes=dict(case.sizes),
                 inputs=tuple(
                     Tensor(*value) if isinstance(value, TensorSpec) else value for value in task.input_specs(case)
                 ),
+                specs=record_case(task, case).inputs,
                 outputs=tuple(Tensor(v.dtype, v.shape, v.strides) for v in fastest.plans[case.name].plan.outputs),
                 kernel=fastest.name,
                 us=fastest.chosen.times_us.get(case.name),

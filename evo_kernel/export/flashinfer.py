@@ -1,4 +1,4 @@
-"""A kernel as a FlashInfer-Bench solution: one JSON file, with the source inside."""
+"""A kernel as a FlashInfer-Bench solution: one JSON file, with its recorded launches inside."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from evo_kernel.errors import UserError
-from evo_kernel.export.standalone import standalone
 
 
 def solution(definition: str, kernel: str, author: str, hardware: str) -> dict[str, Any]:
-    """The solution of a definition by a module with run(*inputs) that returns its outputs in order."""
+    """The solution of a definition. `kernel`: the text of a module with run(*inputs), see standalone.py."""
     return {
         "name": f"{definition}_{hashlib.sha256(kernel.encode()).hexdigest()[:8]}",
         "definition": definition,
@@ -25,7 +24,7 @@ def solution(definition: str, kernel: str, author: str, hardware: str) -> dict[s
             "dependencies": [],
             "destination_passing_style": False,
         },
-        "sources": [{"path": "kernel.py", "content": standalone(kernel)}],
+        "sources": [{"path": "kernel.py", "content": kernel}],
     }
 
 

@@ -21,7 +21,7 @@ def write_repository(package: Package, folder: Path) -> list[Path]:
     of `kernels` the same names.
     """
     package = replace(package, manifest={**package.manifest, "namespace": _namespace(package)})
-    exported = ["OPERATOR", "chosen", "reference", package.operator]
+    exported = ["OPERATOR", "chosen", "reference", "strict", package.operator]
     files = {f"{VARIANT}/{path}": text for path, text in module_files(package).items()} | {
         f"{VARIANT}/{package.name}/__init__.py": _same_names(exported),
         f"{VARIANT}/metadata.json": json.dumps({"version": 1, "python-depends": []}) + "\n",
@@ -33,8 +33,8 @@ def write_repository(package: Package, folder: Path) -> list[Path]:
 
 def _namespace(package: Package) -> str:
     """Another one for every content: several versions of a repository are loaded into one process."""
-    texts = "".join(source.text for source in package.kernels.values()) + json.dumps(package.manifest, sort_keys=True)
-    return f"{package.name}_{hashlib.sha256(texts.encode()).hexdigest()[:8]}"
+    content = json.dumps([package.kernels, package.manifest], sort_keys=True)
+    return f"{package.name}_{hashlib.sha256(content.encode()).hexdigest()[:8]}"
 
 
 def _same_names(names: list[str]) -> str:

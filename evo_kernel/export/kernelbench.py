@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evo_kernel.errors import UserError
-from evo_kernel.export.standalone import standalone
 
 FORBIDDEN = {"try:": r"\btry\s*:", "except": r"\bexcept\b", "pass": r"\bpass\b"}
 """What its static checker refuses anywhere outside comments (src/kernelbench/kernel_static_checker.py)."""
@@ -25,7 +24,7 @@ class Solution:
 
     level: int
     problem: int
-    kernel: str  # the text of a module with run(*inputs)
+    kernel: str  # the text of a module with run(*inputs), see standalone.py
     skeleton: str  # the problem's constructors, without what computes
     places: Sequence[str]  # of the module's tensors, dotted, in the order of run's last arguments
 
@@ -35,7 +34,7 @@ class Solution:
     def text(self) -> str:
         """The module: the kernel, and `ModelNew` around it. The problem's names live in a function of their own."""
         return (
-            f"{standalone(self.kernel).rstrip()}\n\n\n"
+            f"{self.kernel.rstrip()}\n\n\n"
             "def _problem():\n"
             f"{textwrap.indent(self.skeleton, '    ')}\n"
             "    return Model\n\n\n"

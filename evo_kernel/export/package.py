@@ -1,10 +1,12 @@
-"""Champions as an importable Python package that needs torch alone, and Triton to be fast.
+"""Champions as an importable Python package that needs torch alone: their recorded launches, no host code of theirs.
 
 pyproject.toml, README.md, LICENSE-NOTE.md
 NAME/               __init__.py; what shipped/ holds: choice of a kernel, operator, autograd, verify, bench
-    manifest.json   operator, ranges that were verified, files with their hashes
+    manifest.json   operator, cases that were judged, files with their hashes
     provenance.json what was judged where, with every diff since the first kernel
-    kernels/ tasks/ plans/ _helpers/
+    kernels/        programs: recorded launches of machine code, and all of a kernel that is ever executed
+    sources/        what they were recorded from, for people: nothing imports it
+    tasks/ plans/ _helpers/
 tests/              the package's own
 """
 
@@ -21,18 +23,18 @@ from typing import Any
 
 from evo_kernel.errors import UserError
 from evo_kernel.export.readme import readme
-from evo_kernel.export.standalone import standalone
+from evo_kernel.export.standalone import SHIPPED, runtime
 from evo_kernel.types import Source
 
-SHIPPED = Path(__file__).parent / "shipped"
-RUNTIME = ("_rules.py", "_task.py", "_op.py", "verify.py", "bench.py")
+RUNTIME = ("_layouts.py", "_task.py", "_op.py", "verify.py", "bench.py")
 LICENSE_NOTE = """# Whose is this?
-The kernels in {name}/kernels were written by a search: by the program evo-kernel, and by language models where the
-lineage in {name}/provenance.json names any. They descend from the first kernel and the task file of whoever ran the
-search, who decides on their licence: none is granted by this file. Terms of the models' providers may apply.
+The kernels in {name}/kernels and {name}/sources were written by a search: by the program evo-kernel, and by language
+models where the lineage in {name}/provenance.json names any. They descend from the first kernel and the task file of
+whoever ran the search, who decides on their licence: none is granted by this file. Terms of the models' providers may
+apply.
 
-The rest of the package (what is not in kernels/, tasks/, plans/) comes with evo-kernel, under the Apache License 2.0:
-https://www.apache.org/licenses/LICENSE-2.0
+The rest of the package (all but kernels/, sources/, tasks/ and plans/) comes with evo-kernel, under the Apache License
+2.0: https://www.apache.org/licenses/LICENSE-2.0
 """
 
 
@@ -44,16 +46,12 @@ class Package:
     operator: str  # of the operator and the function
     description: str
     manifest: Mapping[str, Any]  # see shipped/_op.py
-    kernels: Mapping[str, Source]  # by name, with the chosen knobs written in
+    kernels: Mapping[str, Mapping[str, Any]]  # programs by name, see evo_kernel/fitness/program.py
+    sources: Mapping[str, Source]  # what each was recorded from, with the chosen knobs written in
     tasks: Mapping[str, str]  # NAME/task.py of every task, and what lies beside it, by path
     helpers: Mapping[str, str]  # modules of evo-kernel that task files import, by name
     plans: Mapping[str, str]  # plan files' texts by name
     provenance: Sequence[Mapping[str, Any]]  # one of each kernel
-
-    @property
-    def on_evo_kernel(self) -> bool:
-        """Whether a kernel needs evo-kernel where it is used: CUDA C++ is launched by its helper."""
-        return any("evo_kernel" in source.text for source in self.kernels.values())
 
 
 def checked_name(name: str) -> str:
@@ -97,7 +95,9 @@ def module_files(package: Package) -> dict[str, str]:
         **{path: (SHIPPED / path).read_text(encoding="utf-8") for path in RUNTIME},
         "__init__.py": _init(package),
         "provenance.json": json.dumps(package.provenance, indent=1) + "\n",
-        **{f"kernels/{name}.py": standalone(source.text) for name, source in package.kernels.items()},
+        **runtime(),
+        **{f"kernels/{name}.json": json.dumps(program) + "\n" for name, program in package.kernels.items()},
+        **{f"sources/{name}.txt": source.text for name, source in package.sources.items()},
         **{f"tasks/{path}": text for path, text in package.tasks.items()},
         **{f"plans/{name}.plan": text for name, text in package.plans.items()},
     }
@@ -115,15 +115,15 @@ def _init(package: Package) -> str:
     about = package.description.replace("\\", "\\\\").replace('"""', "'''").rstrip('"')
     return (
         f'"""{about}\n\n'
-        f"`{name}` takes what the task's reference takes. It goes to a kernel that a search found where this was\n"
-        "verified, to the reference anywhere else, with one warning. README.md says more.\n"
+        f"`{name}` takes what the task's reference takes. It goes to a kernel that a search found where that\n"
+        "was judged on such inputs, to the reference anywhere else, with one warning. README.md says more.\n"
         '"""\n\n'
         "from ._op import OP as OPERATOR\n"
-        "from ._op import chosen, reference\n\n\n"
+        "from ._op import chosen, reference, strict\n\n\n"
         f"def {name}(*inputs):\n"
-        '    """The operator, by kernels that were verified or by the reference: `chosen` says which."""\n'
+        '    """The operator, by kernels that were judged or by the reference: `chosen` says which."""\n'
         "    return OPERATOR(*inputs)\n\n\n"
-        f'__all__ = ["OPERATOR", "chosen", "reference", "{name}"]\n'
+        f'__all__ = ["OPERATOR", "chosen", "reference", "strict", "{name}"]\n'
     )
 
 
@@ -134,7 +134,6 @@ def _tests(package: Package) -> str:
 
 def _pyproject(package: Package) -> str:
     torch_version = min(one["evaluation"]["environment"]["torch"] for one in package.provenance)
-    needs = ["torch"] + ["evo-kernel[cuda]"] * package.on_evo_kernel
     return f"""[build-system]
 requires = ["setuptools>=61"]
 build-backend = "setuptools.build_meta"
@@ -145,14 +144,14 @@ version = "{_version(package)}"
 description = {json.dumps(package.description[:200])}
 readme = "README.md"
 requires-python = ">=3.11"
-# Judged with torch {torch_version}. PyTorch's CUDA builds bring Triton; without it the reference computes.
-dependencies = {json.dumps(needs)}
+# Judged with torch {torch_version}. Kernels are machine code: Triton is not needed.
+dependencies = ["torch"]
 
 [tool.setuptools]
 packages = {json.dumps([package.name, *([f"{package.name}._helpers"] if package.helpers else [])])}
 include-package-data = false
 [tool.setuptools.package-data]
-"{package.name}" = ["*.json", "kernels/*.py", "tasks/**/*", "plans/*.plan"]
+"{package.name}" = ["*.json", "kernels/*.json", "sources/*.txt", "tasks/**/*", "plans/*.plan"]
 """
 
 

@@ -21,10 +21,12 @@ def readme(
         f"`{operator}` is an operator of PyTorch (`torch.ops.{manifest['namespace']}.{manifest['op']}`):",
         "`torch.compile` and `torch.export` take it as one node. " + _gradients(manifest),
         "",
-        "A call goes to a kernel where that was verified, and to the reference (PyTorch) anywhere else; the first time",
-        f"that happens, a warning says why. `chosen({arguments})` tells where a call goes. Verified are:",
+        "A call goes to a kernel where that was judged on inputs of this dtype, these sizes and strides, and to the",
+        "reference (PyTorch) anywhere else; the first time, a warning says why, and after `strict()` that raises.",
+        f"`chosen({arguments})` tells where a call goes. What runs are the launches that were recorded and judged, as",
+        "machine code; the sources are there to be read. Judged are:",
         "",
-        *[line for span in _ranges(manifest) for line in _span(span)],
+        *[line for group in _groups(manifest) for line in _cases(group)],
         *_unmeasured(manifest),
         "## Check it",
         "| command | says |",
@@ -84,38 +86,42 @@ def _gradients(manifest: Mapping[str, Any]) -> str:
     if not named:
         return "It has no gradients: its reference cannot be differentiated."
     if manifest["backward"] is not None:
-        return f"Gradients of {named} come from kernels, too, where those were verified; else from the reference."
+        return f"Gradients of {named} come from kernels, too, where those were judged; else from the reference."
     return f"Gradients of {named} are the reference's, by autograd."
 
 
-def _ranges(manifest: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [*manifest["ranges"], *(manifest["backward"]["ranges"] if manifest["backward"] is not None else [])]
+def _groups(manifest: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [*manifest["judged"], *(manifest["backward"]["judged"] if manifest["backward"] is not None else [])]
 
 
-def _span(span: Mapping[str, Any]) -> list[str]:
-    capability = ".".join(map(str, span["capability"]))
-    lines = [f"compute capability {capability}, {span['environment']}:", "", "| input | dtype | sizes |",
-             "| --- | --- | --- |"]  # fmt: skip
-    for name, rule in zip(span["names"], span["inputs"], strict=True):
-        if "values" in rule:
-            lines.append(f"| {name} | number | {', '.join(map(str, rule['values']))} |")
-            continue
-        sizes = " × ".join(_sizes(*bounds) for bounds in rule["sizes"])
-        lines.append(f"| {name} | {rule['dtype']} | {sizes}, at most {rule['elements']} elements |")
-    return [*lines, ""]
+def _cases(group: Mapping[str, Any]) -> list[str]:
+    major, minor = divmod(group["target"], 10)
+    names = group["names"]
+    return [
+        f"compute capability {major}.{minor}, {group['environment']}:",
+        "",
+        f"| case | {' | '.join(names)} | kernel |",
+        "| --- " * (len(names) + 2) + "|",
+        *[
+            f"| {case['name']} | {' | '.join(_input(spec) for spec in case['inputs'])} | {case['kernel']} |"
+            for case in group["cases"]
+        ],
+        "",
+    ]
 
 
-def _sizes(low: int, high: int, step: int) -> str:
-    if low == high:
-        return str(low)
-    return f"{low}-{high}" + (f" in steps of {step}" if step > 1 else "")
+def _input(spec: Mapping[str, Any]) -> str:
+    if "dtype" not in spec:
+        return str(spec["value"])
+    known = ", with its values" if "host" in spec else ""
+    return f"{spec['dtype']} {' × '.join(map(str, spec['shape'])) or 'one number'}{known}"
 
 
 def _unmeasured(manifest: Mapping[str, Any]) -> list[str]:
     if not manifest["not_executed"]:
         return []
     return [
-        f"Not executed whole when they were judged, so outside these ranges: {', '.join(manifest['not_executed'])}.",
+        f"Not executed whole when they were judged, so not among these: {', '.join(manifest['not_executed'])}.",
         "Without a GPU large cases are compared in part only; search again on one, from this result (`evo-kernel run",
         "TASK --start-from POPULATION`), and export that.",
         "",
@@ -127,7 +133,7 @@ def _commands(home: str, provenance: Sequence[Mapping[str, Any]]) -> list[tuple[
     found = []
     for one in provenance:
         task = f"--task {home}/tasks/{one['task_folder']}"
-        found.append((f"evo-kernel verify {home}/kernels/{one['kernel']}.py {task} --confirm", "the judge's verdict"))
+        found.append((f"evo-kernel verify {home}/sources/{one['kernel']}.txt {task} --confirm", "the judge's verdict"))
         for kind, says in (("check", "is checked on any machine"), ("search", "is timed; without a GPU, modeled")):
             plan = next((p for p in one["plans"] if p["kind"] == kind), None)
             if plan is not None:

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evo_kernel.errors import UserError
-from evo_kernel.export.standalone import standalone
 from evo_kernel.syntax import parse_module
 
 PREDICTIONS = "predictions.jsonl"
@@ -76,7 +75,7 @@ class Solution:
 
     name: str  # of the problem: the file's name
     entry: str  # the benchmark's function
-    kernel: str  # the text of a module with run(*inputs)
+    kernel: str  # the text of a module with run(*inputs), see standalone.py
     reference: str  # the part of the problem's file that defines the function
     form: Sequence[str | None]  # per leaf of a call's arguments: None where a tensor is, else repr of the value
     test: str  # the rest of the problem's file, after its line of '#'
@@ -89,7 +88,7 @@ class Solution:
         """The module that is predicted."""
         others = "".join(f"\n\n@_of_the_reference\ndef {name}():\n    ...\n" for name in self.others())
         return (
-            f"{_HEAD}\n\ndef _kernel():\n    return {_quoted(standalone(self.kernel))}\n"
+            f"{_HEAD}\n\ndef _kernel():\n    return {_quoted(self.kernel)}\n"
             f"\n\ndef _reference():\n    return {_quoted(self.reference)}\n{others}\n\n{self._defined()}"
         )
 

@@ -28,7 +28,7 @@ from evo_kernel.fitness.prefilter import Mode, prefilter_for
 from evo_kernel.fitness.profile import CaseProfile
 from evo_kernel.fitness.profiler import Profiler
 from evo_kernel.fitness.record.cases import record_case
-from evo_kernel.fitness.record.recorder import Fault, Recorder, Recording
+from evo_kernel.fitness.record.recorder import Fault, Recorder, Recording, refuse_unconfined
 from evo_kernel.fitness.references import fresh_seed
 from evo_kernel.fitness.runners.base import Checked, Runner
 from evo_kernel.fitness.runners.choose import open_runner
@@ -92,11 +92,8 @@ class PlanJudge:
                 self.close()
                 raise
         walls = self._recorder.confinement
-        if not {"namespaces", "landlock", "seccomp"} & set(walls.split("+")) and not self._settings.unconfined:
-            raise InfraError(
-                "this machine has no namespaces, no Landlock and no seccomp: candidate code cannot be confined. "
-                "Run on a machine that has one of them, or accept the risk with --unconfined."
-            )
+        if not self._settings.unconfined:
+            refuse_unconfined(walls)
         self.environment = replace(self._runner.environment(walls), assembler=self._assembler.version)
         table = Ceilings.of_target(target_for(self._runner.arch))
         known = KnownCeilings(self._runner.ceilings, table)

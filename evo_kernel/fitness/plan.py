@@ -446,6 +446,7 @@ class Binary(_Data):
     dependent: bool = False
     tensordesc_meta: Annotated[tuple[TensorMeta, ...], Field(max_length=64)] = ()
     instructions: dict[str, int] = {}  # static counts by class, see fitness/machine_code.py
+    compiler: Annotated[str, Field(max_length=200)] = ""  # with its version: what a file claims is compared by it
 
     @cached_property
     def entry(self) -> Entry:

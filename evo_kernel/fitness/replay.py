@@ -1,5 +1,8 @@
 """Time a plan file without running its author's Python: `evo-kernel replay`.
 
+A file is somebody else's word: its kernels are compiled again from the IR in it, and what is checked and timed is what
+comes of that. Where the file names the compiler that is here and holds other code, it is refused.
+
 With a task, inputs are the task's and outputs are checked against its reference, where this machine can execute the
 plan at its size; without one, inputs are drawn at random for the plan's shapes (whole numbers as zeros, since they are
 often indices) and only the time is told. What was timed and not checked never says that it passed.
@@ -8,6 +11,7 @@ often indices) and only the time is told. What was timed and not checked never s
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,12 +23,16 @@ from pydantic import ValidationError
 
 from evo_kernel.errors import PlanError, TaskError
 from evo_kernel.fitness import regimes
+from evo_kernel.fitness.compiling.assembler import of_version
+from evo_kernel.fitness.compiling.compiler import Compiler
 from evo_kernel.fitness.plan import CompiledPlan, load_plan_file
 from evo_kernel.fitness.runners.base import Checked
 from evo_kernel.fitness.runners.choose import open_runner
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Case, Task
 from evo_kernel.types import CaseKind, Environment, Measurement, Status
+
+_PTXAS = re.compile(r"ptxas (\d[\d.]*)")
 
 
 @dataclass(frozen=True)
@@ -37,6 +45,7 @@ class Replayed:
     checked: Checked | None  # None: see `unchecked`
     measured: Measurement | Checked
     unchecked: str = ""  # why outputs were not checked; empty when they were
+    note: str = ""  # how the code that was measured differs from the file's, if it does
 
     @property
     def passed(self) -> bool:
@@ -65,6 +74,7 @@ class Replayed:
             "case": self.case,
             "plan": self.plan,
             "checked": self.checked is not None,
+            "note": self.note,
             "environment": {"kind": self.environment.kind, "label": self.environment.label},
             "us": time.median_us if time else None,
             "low_us": time.low_us if time else None,
@@ -76,10 +86,11 @@ class Replayed:
         """For people."""
         word = "timed" if self.status == "unchecked" else self.status
         said = f"plan {self.plan}, case {self.case}: {word}" + (f": {self._fault.reason}" if not self.passed else "")
+        said = [said, self.note] if self.note else [said]
         if not isinstance(self.measured, Measurement):
-            return [said, f"judged where times are {self.environment.label}"]
+            return [*said, f"judged where times are {self.environment.label}"]
         check = f"outputs not checked: {self.unchecked}" if self.unchecked else "outputs checked against the task"
-        return [said, f"{self.measured.median_us:.2f} µs, {self.environment.label}", check]
+        return [*said, f"{self.measured.median_us:.2f} µs, {self.environment.label}", check]
 
 
 def replay_plan(path: Path, task_name: str | None, device: str, deadline_s: float) -> Replayed:
@@ -91,6 +102,7 @@ def replay_plan(path: Path, task_name: str | None, device: str, deadline_s: floa
     except TaskError as error:
         raise PlanError(f"{path} is for case {plan.plan.case}, which {task.name} does not have") from error
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
+    plan, note = compiled_again(plan, path, deadline_s)
     runner = open_runner(task, device, deadline_s)
     try:
         runner.start()
@@ -100,9 +112,42 @@ def replay_plan(path: Path, task_name: str | None, device: str, deadline_s: floa
         rounds = [(secrets.randbits(62), regime) for regime in regimes.SEARCH]
         checked = None if unchecked else runner.check(plan, case, rounds)
         measured = runner.measure(plan, case, secrets.randbits(62), checked=task_name is not None)
-        return Replayed(case.name, plan.hash, runner.environment("not recorded"), checked, measured, unchecked)
+        return Replayed(case.name, plan.hash, runner.environment("not recorded"), checked, measured, unchecked, note)
     finally:
         runner.close()
+
+
+def compiled_again(claimed: CompiledPlan, path: Path, deadline_s: float) -> tuple[CompiledPlan, str]:
+    """The plan with the code that its IR compiles to here, and a note where that need not be the file's.
+
+    Raises PlanError where it does not compile, or where the same compiler makes other code than the file holds.
+    """
+    kernels = claimed.plan.kernels
+    if not kernels:
+        return claimed, ""
+    told = next((found[1] for one in claimed.binaries if (found := _PTXAS.search(one.compiler))), "")
+    compiler = Compiler(claimed.plan.target, deadline_s, assembler=of_version(told) if told else None)
+    try:
+        made = compiler.compile(kernels)
+    finally:
+        compiler.close()
+    if faults := [one for one in made if isinstance(one, str)]:
+        raise PlanError(f"{path} does not compile: {faults[0]}")
+    binaries = tuple(one for one in made if not isinstance(one, str))
+    try:
+        plan = CompiledPlan(plan=claimed.plan, binaries=binaries)
+    except ValidationError as error:
+        raise PlanError(f"{path} is no plan: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
+    if plan.hash == claimed.hash:
+        return plan, ""
+    others = sorted({one.compiler or "a compiler that it does not name" for one in claimed.binaries} -
+                    {one.compiler for one in binaries})  # fmt: skip
+    if not others:
+        raise PlanError(
+            f"{path} holds other code than {binaries[0].compiler} makes of its IR: it is not what it claims to be"
+        )
+    here = ", ".join(sorted({one.compiler for one in binaries}))
+    return plan, f"made by another version ({', '.join(others)}): measured is what {here} makes of its IR"
 
 
 def read_plan_file(path: Path) -> CompiledPlan:

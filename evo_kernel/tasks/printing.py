@@ -26,8 +26,10 @@ DEADLINE_S = 120.0
 """Of processor time for one script."""
 PRINTED_BYTES = 64 << 20
 """Of what one script may print, and write to one file."""
-CARRIED = ("_kernel", "_reference")
-"""Functions of a solution that return the text of a module (evo_kernel/export/tritonbench.py)."""
+CARRIED = "_reference"
+"""The function of a solution that returns the text of the reference's module (evo_kernel/export/tritonbench.py)."""
+EXECUTOR = "evo_kernel.fitness.ir.programs"
+"""What executes a solution's launches without a GPU, where it is loaded (evo_kernel/export/shipped/_launch.py)."""
 _TOLD = 200
 
 
@@ -84,14 +86,14 @@ def printed(reference: Path, solutions: Sequence[Path], device: str, deadline_s:
 
 
 def _for_a_cpu(text: str) -> str:
-    """A script for the device at hand, and the modules that a solution carries as text too."""
+    """A script for the device at hand, and the reference that a solution carries as text too."""
     tree = rewritten(text, seeds=True)
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and node.name in CARRIED:
+        if isinstance(node, ast.FunctionDef) and node.name == CARRIED:
             returned = node.body[-1]
             if isinstance(returned, ast.Return) and isinstance(returned.value, ast.Constant):
                 returned.value.value = ast.unparse(rewritten(str(returned.value.value), seeds=True))
-    return ast.unparse(tree)
+    return f"import {EXECUTOR}\n{ast.unparse(tree)}"
 
 
 def _on_cpu(files: Sequence[Path], deadline_s: float) -> list[_Ran]:

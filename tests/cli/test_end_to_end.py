@@ -60,21 +60,30 @@ def exported(searched: Result, folder: Path) -> Path:
 
 
 def kernel_of(exported: Path) -> Path:
-    (kernel,) = (exported / "kernels").iterdir()
+    (kernel,) = (exported / "sources").iterdir()
     return kernel
 
 
-def test_an_exported_package_passes_its_own_tests_with_torch_alone(exported: Path) -> None:
-    """In a process that cannot import evo-kernel: kernels in the interpreter, compiled, exported, differentiated."""
-    blocked = "import sys, unittest; sys.modules['evo_kernel'] = None; sys.path.insert(0, '.');"
+def own_tests(exported: Path, before: str) -> str:
+    """What the package's tests say, in a process that begins with a statement of ours."""
     run = "unittest.main(module=None, argv=['tests', 'discover', '-v', 'tests'])"
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHONPATH", "TRITON"))}
     ended = subprocess.run(
-        [sys.executable, "-P", "-c", f"{blocked} {run}"],
+        [sys.executable, "-P", "-c", f"import sys, unittest; {before}; sys.path.insert(0, '.'); {run}"],
         cwd=exported.parent, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "Ran 9 tests" in ended.stderr and "skipped" not in ended.stderr, ended.stderr
+    assert "Ran 10 tests" in ended.stderr, ended.stderr
+    return ended.stderr
+
+
+def test_an_exported_package_passes_its_own_tests_with_torch_alone(exported: Path) -> None:
+    """Neither evo-kernel nor Triton can be imported: compiled, exported, differentiated, and its kernels skipped."""
+    assert "skipped=3" in own_tests(exported, "sys.modules['evo_kernel'] = sys.modules['triton'] = None")
+
+
+def test_its_kernels_are_executed_from_their_ir_where_evo_kernel_is(exported: Path) -> None:
+    assert "skipped" not in own_tests(exported, "import evo_kernel")
 
 
 def test_a_search_of_a_users_own_file(searched: Result) -> None:

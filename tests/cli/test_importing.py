@@ -6,9 +6,15 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
+from evo_kernel.fitness.ir import programs
+from evo_kernel.tasks.first import first_kernel
+from evo_kernel.tasks.loading import load
+from evo_kernel.types import CaseKind
 from tests.support.benchmark import checkout
 from tests.support.commands import evo_main
+from tests.support.more_benchmarks import flashinfer
 
 
 @pytest.fixture
@@ -49,6 +55,24 @@ def test_a_file_that_cannot_be_written_is_a_mistake(evo, tmp_path: Path) -> None
     spec = f"kernelbench:{root}/level1/1"
     code, _, stderr = evo("tasks", "export", spec, tmp_path / "bytes.py", "--to", tmp_path, "--own-check")
     assert code == 2 and "--own-check is for tritonbench" in stderr
+
+
+def test_a_solution_holds_launches_and_takes_the_sizes_that_were_recorded(evo, tmp_path: Path) -> None:
+    spec = f"flashinfer:{flashinfer(tmp_path / 'data')}/gemm_n256"
+    task = load(spec)
+    (tmp_path / "mine.py").write_text(first_kernel(task).text)
+    code, said, stderr = evo("tasks", "export", spec, tmp_path / "mine.py", "--to", tmp_path / "out", "--device", "cpu")
+    assert code == 0, stderr
+    text = json.loads(Path(said.strip().removeprefix("wrote ")).read_text())["sources"][0]["content"]
+    names: dict = {}
+    exec(text, names)
+    (case,) = task.cases_of(CaseKind.CHECK)
+    inputs = task.inputs(case, torch.Generator().manual_seed(1), torch.device("cpu"))
+    assert programs  # executes them
+    torch.testing.assert_close(names["run"](*inputs), task.outputs(*inputs)[0], atol=1e-2, rtol=1e-2)
+    (tmp_path / "mine.py").write_text("def run(A, B):\n    return A if A.sum().item() else B\n")
+    code, _, stderr = evo("tasks", "export", spec, tmp_path / "mine.py", "--to", tmp_path / "two", "--device", "cpu")
+    assert code == 2 and "the kernel cannot be recorded on" in stderr and len(stderr.splitlines()) == 1
 
 
 SPECS = ("kernelbench:{}/level1", "kernelbench:nowhere", "tritonbench:{}", "tritonbench:nowhere/T/abs", "flashinfer:{}",

@@ -337,7 +337,7 @@ def test_a_harness_that_crashes_or_hangs_gives_no_verdict_and_leaves_nobody(tmp_
 
 def test_a_solution_is_written_without_asking_and_without_a_harness(tmp_path: Path) -> None:
     spec = f"kernelbench:{checkout(tmp_path / 'checkout')}/level1/1"
-    ended = Child(Lane(), ["write", spec]).order({"kernel": ORDER["kernel"], "folder": f"{tmp_path}/out"}, 60.0, Halt())
+    ended = Child(Lane(), ["write", spec]).order(ORDER | {"folder": f"{tmp_path}/out"}, 60.0, Halt())
     assert ended.code == 0, ended.err
     (written,) = (tmp_path / "out").iterdir()
     assert written.name == "level_1_problem_1_sample_0_kernel.py" and "class ModelNew" in written.read_text()

@@ -23,10 +23,26 @@ from evo_kernel.observe.protocols import CORRECT, Stock, stock_of
 from evo_kernel.observe.protocols import WRONG as WRONG_OUTPUT
 from evo_kernel.tasks.first import first_kernel
 from evo_kernel.tasks.loading import load
-from tests.export.test_tritonbench import ADDED
 from tests.support.benchmark import LINEAR, checkout
 from tests.support.commands import evo_main
 from tests.support.more_benchmarks import CUT, SCALED, flashinfer, tritonbench
+
+ADDING = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def add(x_ptr, y_ptr, z_ptr, n, SIZE: tl.constexpr):
+    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    x, y = tl.load(x_ptr + at, at < n), tl.load(y_ptr + at, at < n)
+    tl.store(z_ptr + at, x + y, at < n)
+
+def run(x, y):
+    z = torch.empty_like(x)
+    add[(triton.cdiv(x.numel(), 128),)](x, y, z, x.numel(), SIZE=128)
+    return z
+"""
+EXECUTING = "import evo_kernel.fitness.ir.programs"
+"""What a process without a GPU loads to execute launches."""
 
 
 def named(variable: str) -> Path:
@@ -67,7 +83,7 @@ def test_kernelbench_loads_compares_and_lets_pass_a_first_kernel(export, tmp_pat
     if "Install" in right.reason:
         pytest.skip(right.reason)
     assert (right.verdict, right.notes, set(right.scaled.values())) == (CORRECT, (), {True}), right
-    assert asked(spec, kernel.replace("def run(", "def _run(") + WRONG, tmp_path / "wrong").verdict == WRONG_OUTPUT
+    assert asked(spec, WRONG.format(kernel=kernel), tmp_path / "wrong").verdict == WRONG_OUTPUT
 
 
 def asked(spec: str, kernel: str, folder: Path) -> Stock:
@@ -77,7 +93,20 @@ def asked(spec: str, kernel: str, folder: Path) -> Stock:
     return stock_of(json.loads(child.order(order, 200.0, Halt()).out.splitlines()[-1]))
 
 
-WRONG = "\n\ndef run(*inputs):\n    return _run(*inputs) * 1.01\n"
+WRONG = """{kernel}
+
+@triton.jit
+def _spoil(y, n, SIZE: tl.constexpr):
+    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    tl.store(y + at, tl.load(y + at, at < n) * 1.01, at < n)
+
+_run = run
+
+def run(*inputs):
+    made = _run(*inputs)
+    _spoil[(triton.cdiv(made.numel(), 1024),)](made, made.numel(), SIZE=1024)
+    return made
+"""
 
 
 @pytest.fixture
@@ -106,11 +135,11 @@ def test_tritonbench_runs_what_is_predicted_and_compares_what_it_prints(export, 
     (tmp_path / "listed.json").write_text(json.dumps([item | {"file": "scaled_add.py"} for item in listed]))
     called.statis_path, called.py_folder = str(tmp_path / "listed.json"), str(problem.parent)
     answers = []
-    for number, kernel in enumerate((ADDED, ADDED.replace("x + y", "x - y"))):
+    for number, kernel in enumerate((ADDING, ADDING.replace("x + y", "x - y"))):
         written = export(f"tritonbench:{root}/T/scaled_add", kernel, tmp_path / str(number))
         codes, tests, files = called.get_codes_for_test(str(written.parent / "predictions.jsonl"))
         target = tmp_path / f"{number}/target"
-        runs, name = called.run_script_on_gpu(codes[0], tests[0], files[0], str(target), 0)
+        runs, name = called.run_script_on_gpu(f"{EXECUTING}\n{codes[0]}", tests[0], files[0], str(target), 0)
         answers.append((runs, executed.compare_python_files(str(target / name), str(problem))))
     assert answers == [(True, (True, "scaled_add.py")), (True, (False, "scaled_add.py"))]
 
@@ -120,9 +149,10 @@ def test_tritonbench_keeps_what_it_needs_of_a_prediction_for_channel_g(export, t
     names: dict[str, Any] = {"__name__": "step"}
     exec(step.read_text().replace('path.split("/")[-1].replace(".jsonl", "")', "path"), names)
     root = tritonbench(tmp_path / "checkout")
-    written = export(f"tritonbench:{root}/T/scaled_add", ADDED, tmp_path)
+    written = export(f"tritonbench:{root}/T/scaled_add", ADDING, tmp_path)
     line = json.loads((written.parent / "predictions.jsonl").read_text())
     left: dict[str, Any] = {}
+    exec(EXECUTING, left)
     exec(names["process_code"](line["predict"]), left)
     import torch
 
@@ -140,10 +170,11 @@ def test_flashinfer_bench_accepts_the_solution(export, tmp_path, monkeypatch):
         monkeypatch.delitem(sys.modules, name, raising=False)
     models = importlib.import_module("flashinfer_bench.data.solution")
     root = flashinfer(tmp_path / "data")
-    written = export(f"flashinfer:{root}/gemm_n256", "def run(A, B):\n    return A @ B.T\n", tmp_path)
+    spec = f"flashinfer:{root}/gemm_n256"
+    written = export(spec, first_kernel(load(spec)).text, tmp_path)
     solution = models.Solution.model_validate_json(written.read_text())
     assert (solution.definition, solution.get_entry_symbol()) == ("gemm_n256", "run")
-    assert solution.get_entry_source().content.startswith("def run(A, B)")
+    assert "def run(*inputs):" in solution.get_entry_source().content
     broken = json.loads(written.read_text())
     broken["spec"]["entry_point"] = "other.py::run"
     with pytest.raises(ValueError, match="not found in sources"):

@@ -16,15 +16,16 @@ import torch
 
 from evo_kernel.cli.packaging import has_hidden_cases, task_files
 from evo_kernel.errors import UserError
+from evo_kernel.export.cases import JudgedCase, Tensor, judged
 from evo_kernel.export.hub import write_repository
 from evo_kernel.export.package import Package, checked_name, identifier, write_package
-from evo_kernel.export.ranges import Tensor, VerifiedCase, spans
 from evo_kernel.tasks.loading import builtin_names, load
 from evo_kernel.types import CaseKind, Source
 
 NAMES = ["x", "scale"]
 INPUTS = (Tensor("float32", (4, 8), (8, 1)), 2.0)
-(SPAN,) = spans([VerifiedCase("small", CaseKind.CHECK, {}, INPUTS, (INPUTS[0],), "candidate_7")], NAMES)
+SPECS = ({"dtype": "float32", "shape": [4, 8], "strides": [8, 1]}, {"value": 2.0})
+CASES = judged([JudgedCase("small", CaseKind.CHECK, {}, INPUTS, SPECS, (INPUTS[0],), "candidate_7")])
 ENVIRONMENT = {"kind": "measured", "label": "measured (a GPU)", "torch": "2.13.0"}
 TASK = "import torch\nCASES = [{}]\ndef inputs(case, generator, device): ...\n"
 TASK += "def reference(x, scale):\n    return x * scale\n"
@@ -45,9 +46,10 @@ PACKAGE = Package(
         "backward": None,
         "backward_schema": "(Tensor x, float scale, Tensor grad_0) -> Tensor",
         "not_executed": ["large"],
-        "ranges": [{"task": "doubling", "capability": [9, 0], "environment": "measured (a GPU)", **SPAN}],
+        "judged": [{"task": "doubling", "target": 90, "environment": "measured (a GPU)", "names": NAMES, "cases": CASES}],
     },
-    kernels={"candidate_7": Source("raise RuntimeError('no kernel may be imported here')\n")},
+    kernels={"candidate_7": {"target": 90, "codes": [], "cases": []}},
+    sources={"candidate_7": Source("raise RuntimeError('no source may be imported here')\n")},
     tasks={"doubling/task.py": TASK},
     helpers={},
     plans={"candidate_7.small": "{}"},
@@ -78,6 +80,12 @@ def imported(folder: Path):
     sys.path.remove(str(folder))
 
 
+@pytest.fixture(autouse=True)
+def nothing_launches_on_a_cpu(monkeypatch) -> None:
+    """As in a process that has not loaded evo-kernel's executor; other tests do."""
+    monkeypatch.delitem(sys.modules, "evo_kernel.fitness.ir.programs", raising=False)
+
+
 def test_every_file_is_in_the_manifest_with_its_hash(folder: Path) -> None:
     home = folder / "doubling_kernel"
     wanted = json.loads((home / "manifest.json").read_text())["files"]
@@ -92,14 +100,14 @@ def test_the_readme_says_what_was_judged_and_how_to_check_it(folder: Path) -> No
     readme = (folder / "README.md").read_text()
     assert "measured (a GPU); NOT confirmed on hidden cases.\n96% of the claimed gain survived." in readme
     assert "| small | 12.5 | eager 25.0 | 2.00 |" in readme and "Path: seed → vectorise" in readme
-    assert "| x | float32 | 4 × 8, at most 32 elements |" in readme and "| scale | number | 2.0 |" in readme
-    assert "outside these ranges: large." in readme
+    assert "| case | x | scale | kernel |" in readme
+    assert "| small | float32 4 × 8 | 2.0 | candidate_7 |" in readme and "not among these: large." in readme
     task = "--task doubling_kernel/tasks/doubling"
-    assert f"evo-kernel verify doubling_kernel/kernels/candidate_7.py {task} --confirm" in readme
+    assert f"evo-kernel verify doubling_kernel/sources/candidate_7.txt {task} --confirm" in readme
     assert f"evo-kernel replay doubling_kernel/plans/candidate_7.small.plan {task}" in readme
 
 
-def test_outside_what_was_verified_the_reference_answers_and_one_warning_says_why(imported) -> None:
+def test_outside_what_was_judged_the_reference_answers_and_one_warning_says_why(imported) -> None:
     x = torch.randn(4, 8)
     assert imported.chosen(x, 2.0) == "reference: inputs lie on the CPU"
     with warnings.catch_warnings(record=True) as caught:
@@ -107,6 +115,25 @@ def test_outside_what_was_verified_the_reference_answers_and_one_warning_says_wh
         assert torch.equal(imported.doubling(x, 2.0), x * 2.0)
         assert torch.equal(imported.doubling(x, 3.0), x * 3.0)
     assert ["inputs lie on the CPU" in str(one.message) for one in caught] == [True]
+
+
+def test_what_was_not_judged_is_named_and_raises_where_that_was_asked_for(imported, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, imported._op._launch.ON_A_CPU, object())  # as if a CPU could launch
+    x = torch.randn(4, 8)
+    assert imported.chosen(x, 2.0) == imported.chosen(torch.randn(8, 16)[::2, :8].contiguous(), 2.0) == "candidate_7"
+    for inputs, says in {
+        (x[:3], 2.0): "x is float32 (3, 8); judged with float32 (4, 8)",
+        (x.double(), 2.0): "x is float64 (4, 8); judged with float32 (4, 8)",
+        (torch.randn(8, 4).t(), 2.0): "x is float32 (4, 8) with strides (1, 4); judged with float32 (4, 8)",
+        (x, 3.0): "scale is 3.0; judged with 2.0",
+        (x, 2): "scale is 2; judged with 2.0",
+    }.items():
+        assert imported.chosen(*inputs) == f"reference: {says}"
+    imported.strict()
+    with pytest.raises(imported._op._launch.CannotLaunch, match=r"scale is 3\.0; judged with 2\.0"):
+        imported.doubling(x, 3.0)
+    imported.strict(False)
+    assert torch.equal(imported.doubling(x, 3.0), x * 3.0)
 
 
 def test_gradients_and_compilers(imported) -> None:
@@ -119,10 +146,10 @@ def test_gradients_and_compilers(imported) -> None:
 def test_a_changed_file_is_told(imported, folder: Path) -> None:
     verify = importlib.import_module("doubling_kernel.verify")
     assert verify.changed_files() == []
-    path = folder / "doubling_kernel" / "kernels" / "candidate_7.py"
+    path = folder / "doubling_kernel" / "kernels" / "candidate_7.json"
     text = path.read_text()
-    path.write_text(text + "# mine\n")
-    assert verify.changed_files() == ["kernels/candidate_7.py"]
+    path.write_text(text + " ")
+    assert verify.changed_files() == ["kernels/candidate_7.json"]
     path.write_text(text)
 
 

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 import torch
 
+from evo_kernel.cli.importing import solution_text
 from evo_kernel.export.tritonbench import Solution, write_solution
 from evo_kernel.tasks.calls import CUT
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.printing import Printed, printed
 from evo_kernel.tasks.tritonbench_solved import Solved, solved
+from evo_kernel.types import Source
 from tests.support.more_benchmarks import DOUBLED, tritonbench
 
 ADDED = "CALLS = []\n\n\ndef run(x, y):\n    CALLS.append(1)\n    return x + y\n"
@@ -91,10 +93,12 @@ def test_its_own_metric_runs_both_scripts_and_compares_what_they_print(root, tmp
     assert (parts.returned.text, parts.returned.writes) == ("None", ((2, 0),))
     own = load(f"tritonbench:{root}/G/told").seed
     assert own is not None and solution_of(parts, own.text).others() == ["TOLD"]
-    mine = write_solution(solution_of(parts, own.text), tmp_path, CUT)
+    written = [solution_text(f"tritonbench:{root}/G/told", Source(text), "cpu")
+               for text in (own.text, own.text.replace("* 2", "* 3"))]  # fmt: skip
+    assert "doubled" in own.text and all("tl.load" not in line.partition("#")[0] for line in written[0].splitlines())
+    mine = write_solution(solution_of(parts, written[0]), tmp_path, CUT)
     reference = root / "data/TritonBench_G_v1/told.py"
-    tripled = own.text.replace("* 2", "* 3")
-    other = write_solution(solution_of(parts, tripled), tmp_path / "wrong", CUT)
+    other = write_solution(solution_of(parts, written[1]), tmp_path / "wrong", CUT)
     broken = tmp_path / "broken.py"
     broken.write_text("print('doubled:')\nimport no_such_module_of_anyone\n")
     right, wrong, failing = printed(reference, [mine, other, broken], "cpu")

@@ -20,7 +20,8 @@ from evo_kernel.fitness.plan import (
 )
 from evo_kernel.fitness.runners import bounds, parameters
 from evo_kernel.fitness.runners.faults import PlanFault
-from evo_kernel.fitness.runners.tensor_maps import TensorMap, mended, tensor_map
+from evo_kernel.fitness.runners.tensor_map_bytes import TensorMap, mended
+from evo_kernel.fitness.runners.tensor_maps import tensor_map
 from tests.fitness.handmade import empty_ir
 
 H200 = bounds.DeviceLimits(arch=90, shared_bytes=232448, threads=1024, sm_count=132)

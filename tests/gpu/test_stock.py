@@ -12,10 +12,9 @@ from evo_kernel.cli.suite.lanes import Child, Halt, Lane
 from evo_kernel.observe.protocols import CORRECT, WRONG, Stock, stock_of
 from evo_kernel.tasks.first import first_kernel
 from evo_kernel.tasks.loading import load
+from tests.export.test_harnesses import WRONG as WRONG_KERNEL
 from tests.export.test_harnesses import named
 from tests.support.benchmark import checkout
-
-WORSE = "\n\ndef run(*inputs):\n    return _run(*inputs) + 0.01\n"
 
 
 @pytest.mark.parametrize("problem", ["level1/1", "level2/1"])
@@ -30,7 +29,7 @@ def test_a_right_kernel_is_timed_by_its_clock_and_a_wrong_one_is_refused(tmp_pat
     assert right.us and right.eager_us and right.tf32_us and right.timed >= 10
     assert 0.5 < right.tf32_us / right.eager_us < 1.5 or problem != "level1/1"  # a softmax has no products
     assert right.scaled == {"x3": True, "x0.01": True, "x-1": True}
-    wrong, _ = asked(spec, kernel.replace("def run(", "def _run(") + WORSE, tmp_path)
+    wrong, _ = asked(spec, WRONG_KERNEL.format(kernel=kernel), tmp_path)
     assert wrong.verdict == WRONG and wrong.us is None, wrong
 
 

@@ -42,7 +42,7 @@ def main() -> None:
         _stock(named[0])
     else:
         writer, order = _asker(named[0]), _ordered()
-        writer.write(order["kernel"], order["folder"])
+        writer.write(_module(named[0], order), order["folder"])
 
 
 def _read() -> None:
@@ -103,14 +103,25 @@ def _stock(spec: str) -> None:
     began = time.monotonic()
     try:
         if ask is not None:
+            order["kernel"] = _module(spec, order)
             ask.write(order["kernel"], order["folder"])
         heard = ask(**order) if ask is not None and not fault else Heard("no verdict", fault)
+    except EvoKernelError as error:
+        heard = Heard("no verdict", str(error))
     except Exception as error:  # noqa: BLE001  somebody else's harness may raise anything: that is no verdict
         heard = Heard("no verdict", f"its harness failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
     told = asdict(heard) | {"seconds": time.monotonic() - began}
     os.write(answer, json.dumps(told).encode() + b"\n")
     sys.stderr.flush()
     os._exit(0)  # threads of the harness, and a context that a kernel has broken, are not waited for
+
+
+def _module(spec: str, order: dict[str, Any]) -> str:
+    """What the benchmark's file is written around: the launches of the kernel that is ordered."""
+    from evo_kernel.cli.importing import solution_text
+    from evo_kernel.types import Source
+
+    return solution_text(spec, Source(order["kernel"]), order["device"])
 
 
 def _asker(spec: str) -> _Kernelbench | _Tritonbench:
@@ -146,9 +157,8 @@ class _Kernelbench:
         solution = self._solution(kernel)
         if device == "cuda":
             return hear(self._harness, self._source, solution.text(), device, timed_within(expected_us))
-        from evo_kernel.fitness.ir.jit import install
+        from evo_kernel.fitness.ir import programs  # noqa: F401  the file's launches are executed by it
 
-        install()
         small = at_sizes(self._source, str(self._entry.path), self._small())
         made = replace(solution, skeleton=skeleton(small))
         return hear(self._harness, small, made.text(), device)
@@ -180,12 +190,12 @@ class _Tritonbench:
         from evo_kernel.tasks import printing, tritonbench_solved  # noqa: F401
 
     def write(self, kernel: str, folder: str) -> None:
-        from evo_kernel.cli.importing import _export_tritonbench
+        from evo_kernel.cli.importing import export_tritonbench
         from evo_kernel.export.tritonbench import PREDICTIONS
 
         for name in (self._path.name, PREDICTIONS):  # of an earlier kernel
             (Path(folder) / name).unlink(missing_ok=True)
-        _export_tritonbench(self._rest, kernel, Path(folder), self._notes)
+        export_tritonbench(self._rest, kernel, Path(folder), self._notes)
 
     def __call__(self, kernel: str, folder: str, device: str, expected_us: float | None) -> Heard:
         from evo_kernel.tasks.kernelbench_harness import Heard

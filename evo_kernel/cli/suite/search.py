@@ -172,7 +172,7 @@ class Worker:
         if source is None or deadline_s < STOCK_WORTH_S:
             return row
         self.get_ready_to_ask(one, ask=False)
-        ended = self._ordered(one, source, {}, deadline_s)
+        ended = self._ordered(one, source, {"device": self.device}, deadline_s)
         if ended.code and not self._halt.asked.is_set():
             why = f"its solution was not written: {_why(ended.code, ended.err)}"
             return replace(row, reason=f"{row.reason}; {why}" if row.reason else why)

@@ -1,58 +1,35 @@
 """The operator: `torch.ops.NAMESPACE.NAME`, with an implementation for fake tensors and, where there is one, autograd.
 
-A call goes to a kernel where manifest.json says that it was verified, and to the task's reference anywhere else; the
-first time that this happens, a warning says why.
+A call goes to a kernel's recorded launches where manifest.json says that a case with these very inputs was judged, and
+to the task's reference anywhere else; the first time that this happens, a warning says why (`strict` raises instead).
 """
 
 from __future__ import annotations
 
 import functools
-import importlib.util
 import json
-import os
-import sys
-import types
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from . import _rules, _task
+from . import _launch, _layouts, _task
 
 HERE = Path(__file__).parent
 MANIFEST: dict[str, Any] = json.loads((HERE / "manifest.json").read_text(encoding="utf-8"))
 NAME = f"{MANIFEST['namespace']}::{MANIFEST['op']}"
-KEPT = 1024
-"""Choices that are remembered: a model calls with few shapes."""
+TOLD_CASES = 3
+"""How many of the judged inputs a reason names."""
 
 TASK = _task.load(MANIFEST["task"])
 
 
-def interpreting() -> bool:
-    """Whether Triton executes kernels on the CPU, which TRITON_INTERPRET=1 asks for before Triton is imported."""
-    return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes")
-
-
-def _no_gpu(device: object = None) -> types.SimpleNamespace:
-    """What host code is told of a GPU where the interpreter stands for one: few programs, so that each has to loop."""
-    del device
-    return types.SimpleNamespace(multi_processor_count=4)
-
-
 @functools.cache
-def kernel(name: str) -> Callable[..., Any]:
-    """`run` of kernels/NAME.py. Raises ImportError where Triton is not installed."""
-    if interpreting() and not torch.cuda.is_available():
-        torch.cuda.get_device_properties = _no_gpu  # host code sizes its grid by it
-    private = f"{__package__}.kernels.{name}"
-    spec = importlib.util.spec_from_file_location(private, HERE / "kernels" / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[private] = module
-    spec.loader.exec_module(module)
-    return module.run
+def program(name: str) -> _launch.Program:
+    """The recorded launches of a kernel, from kernels/NAME.json."""
+    return _launch.Program(json.loads((HERE / "kernels" / f"{name}.json").read_text(encoding="utf-8")))
 
 
 def reference(*inputs: Any) -> torch.Tensor | tuple[torch.Tensor, ...]:
@@ -61,80 +38,88 @@ def reference(*inputs: Any) -> torch.Tensor | tuple[torch.Tensor, ...]:
     return made[0] if MANIFEST["outputs"] == 1 else made
 
 
-def unfit(inputs: Sequence[Any], span: _rules.Rule) -> str:
-    """Why a range is not for the device that inputs lie on; empty where it is."""
-    devices = {value.device for value in inputs if isinstance(value, torch.Tensor)}
-    if len(devices) > 1:
-        return f"inputs lie on {', '.join(sorted(map(str, devices)))}"
-    (device,) = devices
-    if device.type == "cpu":
-        return "" if interpreting() else "inputs lie on the CPU"
-    if device.type != "cuda" or torch.version.cuda is None:
-        return f"inputs lie on {device}, which is no NVIDIA GPU"
-    capability = list(torch.cuda.get_device_capability(device))
-    wanted = span["capability"]
-    return "" if capability == wanted else f"compute capability {capability}; verified for {wanted}"
+class Group:
+    """Cases of one task that were judged on one GPU; what the manifest has as an entry of "judged"."""
+
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        self.data = data
+        self._by_signature: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+        for case in data["cases"]:
+            self._by_signature.setdefault(_launch.wanted(case["inputs"]), []).append(case)
+
+    def choose(self, inputs: Sequence[Any]) -> Mapping[str, Any] | str:
+        """The case with these inputs, or why there is none."""
+        if reason := _launch.misplaced(inputs, self.data["target"]):
+            return reason
+        found = _launch.signature(inputs)
+        reason = ""
+        for case in self._by_signature.get(found, ()):
+            reason = _launch.values_differ(inputs, case["inputs"])
+            if not reason:
+                return case
+        return reason or self._strange(found)
+
+    def _strange(self, found: tuple[Any, ...]) -> str:
+        """What of a signature is in no case, and what is."""
+        for place, (name, entry) in enumerate(zip(self.data["names"], found, strict=False)):
+            known = {cased[place]: None for cased in self._by_signature}
+            if entry not in known:
+                told = [_launch.told(one) for one in known]
+                more = f" and {len(told) - TOLD_CASES} more" if len(told) > TOLD_CASES else ""
+                return f"{name} is {_launch.told(entry)}; judged with {', '.join(told[:TOLD_CASES])}{more}"
+        return "these inputs were not judged together"
 
 
 class Dispatcher:
-    """Hands calls to the kernels that were verified for them, all others to `fallback`, with one warning."""
+    """Hands calls to the kernels that were judged on them, all others to `fallback`, with one warning."""
 
     def __init__(
-        self, name: str, ranges: Sequence[_rules.Rule], fallback: Callable[[Sequence[Any]], tuple[torch.Tensor, ...]]
+        self, name: str, groups: Sequence[Group], fallback: Callable[[Sequence[Any]], tuple[torch.Tensor, ...]]
     ) -> None:
-        self.ranges = ranges
-        self.warned = False
-        self._name, self._fallback = name, fallback
-        self._choices: dict[tuple[Any, ...], str | Callable[..., Any]] = {}
+        self.warned = self.strict = False
+        self._name, self._groups, self._fallback = name, groups, fallback
 
-    def choose(self, inputs: Sequence[Any]) -> tuple[str, str]:
-        """(kernel, "") or ("", why none)."""
+    def choose(self, inputs: Sequence[Any]) -> Mapping[str, Any] | str:
+        """The case of the manifest that a call goes to, or why none."""
         reasons = []
-        for span in self.ranges:
-            reason = unfit(inputs, span) or _rules.outside(inputs, span)
-            if not reason:
-                return _rules.nearest(inputs, span["cases"])["kernel"], ""
-            reasons.append(reason)
-        return "", "; or ".join(dict.fromkeys(reasons))
+        for group in self._groups:
+            found = group.choose(inputs)
+            if not isinstance(found, str):
+                return found
+            reasons.append(found)
+        return "; or ".join(dict.fromkeys(reasons))
 
     def __call__(self, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
-        found = self._known(inputs)
-        if isinstance(found, str):
-            if not self.warned:
-                self.warned = True
-                told = f"{self._name}: computed by the reference, {found}. Told once."
-                warnings.warn(told, RuntimeWarning, stacklevel=4)
-            return self._fallback(inputs)
-        device = next(value.device for value in inputs if isinstance(value, torch.Tensor))
-        if device.type != "cuda" or device.index == torch.cuda.current_device():
-            made = found(*inputs)
-        else:
-            with torch.cuda.device(device):  # Triton launches on the current device
-                made = found(*inputs)
-        return (made,) if isinstance(made, torch.Tensor) else tuple(made)
-
-    def _known(self, inputs: Sequence[Any]) -> str | Callable[..., Any]:
-        key = _rules.signature(inputs)
-        found = self._choices.get(key)
-        if found is None:
-            name, found = self.choose(inputs)
+        found = self.choose(inputs)
+        if not isinstance(found, str):
             try:
-                found = kernel(name) if name else found
-            except ImportError as error:  # a package may be used, slowly, where Triton is not installed
-                found = f"{name} needs {error.name}, which is not installed"
-            if len(self._choices) >= KEPT:
-                self._choices.clear()
-            self._choices[key] = found
-        return found
+                return program(found["kernel"]).run(found["name"], inputs)
+            except _launch.CannotLaunch as error:  # a driver older than the machine code
+                found = str(error)
+        if self.strict:
+            raise _launch.CannotLaunch(f"{self._name}: {found}")
+        if not self.warned:
+            self.warned = True
+            told = f"{self._name}: computed by the reference, {found}. Told once."
+            warnings.warn(told, RuntimeWarning, stacklevel=4)
+        return self._fallback(inputs)
 
 
-FORWARD = Dispatcher(NAME, MANIFEST["ranges"], lambda inputs: _task.outputs(TASK, tuple(inputs)))
+GROUPS = [Group(data) for data in MANIFEST["judged"]]
+FORWARD = Dispatcher(NAME, GROUPS, lambda inputs: _task.outputs(TASK, tuple(inputs)))
 
 
 def chosen(*inputs: Any) -> str:
     """Name of the kernel that a call with these inputs goes to; `reference: WHY` where none does."""
-    name, reason = FORWARD.choose(inputs)
-    return name or f"reference: {reason}"
+    found = FORWARD.choose(inputs)
+    return f"reference: {found}" if isinstance(found, str) else found["kernel"]
+
+
+def strict(value: bool = True) -> None:
+    """Whether calls that no kernel was judged on raise CannotLaunch, instead of going to the reference."""
+    for dispatcher in (FORWARD, BACKWARD):
+        if dispatcher is not None:
+            dispatcher.strict = value
 
 
 def _laid_out(made: Sequence[torch.Tensor], inputs: Sequence[Any]) -> list[torch.Tensor]:
@@ -143,14 +128,14 @@ def _laid_out(made: Sequence[torch.Tensor], inputs: Sequence[Any]) -> list[torch
     found = []
     for tensor, order in zip(made, MANIFEST["layouts"], strict=True):
         storage = tensor.untyped_storage().data_ptr()
-        whole = _rules.lies_in(tensor, order) and storage not in taken
+        whole = _layouts.lies_in(tensor, order) and storage not in taken
         found.append(tensor if whole else _empty(tensor.shape, order, tensor).copy_(tensor))
         taken.add(storage)
     return found
 
 
 def _empty(shape: Sequence[int], order: Sequence[int] | None, like: torch.Tensor) -> torch.Tensor:
-    return torch.empty_strided(tuple(shape), _rules.dense_strides(shape, order), dtype=like.dtype, device=like.device)
+    return torch.empty_strided(tuple(shape), _layouts.dense_strides(shape, order), dtype=like.dtype, device=like.device)
 
 
 def _one_or_all(tensors: Sequence[torch.Tensor]) -> Any:
@@ -171,7 +156,7 @@ def _fake(*inputs: Any) -> Any:
     made = []
     for (dtype, shape), order in zip(table, MANIFEST["layouts"], strict=True):
         sizes = [part if isinstance(part, int) else inputs[part[0]].shape[part[1]] for part in shape]
-        strides = _rules.dense_strides(sizes, order)
+        strides = _layouts.dense_strides(sizes, order)
         made.append(torch.empty_strided(sizes, strides, dtype=getattr(torch, dtype), device=device))
     return _one_or_all(made)
 
@@ -199,9 +184,9 @@ def _differentiated(values: Sequence[Any]) -> tuple[torch.Tensor, ...]:
 
 
 def _gradients(*values: Any) -> Any:
-    """By the champions of the task's backward where the package has some, and they were verified for it."""
+    """By the champions of the task's backward where the package has some, and they were judged on these inputs."""
     backward = MANIFEST["backward"]
-    if backward is None:
+    if backward is None or BACKWARD is None:
         made = _differentiated(values)
     else:
         outer = [value.contiguous() if isinstance(value, torch.Tensor) else value for value in values[COUNT:]]
@@ -245,15 +230,17 @@ def _backward(ctx: Any, *grads: torch.Tensor) -> Any:
 
 
 COUNT = len(MANIFEST["names"])
+BACKWARD: Dispatcher | None = None
+BACKWARD_GROUPS: list[Group] = []
 if MANIFEST["backward"] is not None:
     _arguments = MANIFEST["backward"]["arguments"]
+    BACKWARD_GROUPS = [Group(data) for data in MANIFEST["backward"]["judged"]]
 
     def _by_reference(inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         """The arguments of the backward task, put back in the order of inputs and gradients of outputs."""
         return _differentiated([inputs[_arguments.index(place)] for place in range(len(_arguments))])
 
-    BACKWARD = Dispatcher(f"{NAME}_backward", MANIFEST["backward"]["ranges"], _by_reference)
-RANGES = [*MANIFEST["ranges"], *(MANIFEST["backward"]["ranges"] if MANIFEST["backward"] is not None else [])]
+    BACKWARD = Dispatcher(f"{NAME}_backward", BACKWARD_GROUPS, _by_reference)
 
 if MANIFEST["differentiable"]:
     GRADIENTS = torch.library.custom_op(

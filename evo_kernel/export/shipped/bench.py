@@ -1,12 +1,13 @@
 """`python -m PACKAGE.bench`: the operator against the reference, as it is and compiled, on this GPU.
 
 Times are medians of CUDA events around one call, the L2 cache overwritten before each, so launches and the choice of a
-kernel count; evo-kernel's judge times kernels alone. Needs torch and triton only.
+kernel count; evo-kernel's judge times kernels alone. Needs torch alone; the compiled reference needs Triton.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import statistics
 import sys
@@ -40,21 +41,25 @@ def median_us(call: Callable[[], Any], samples: int) -> float:
 def rows(samples: int) -> list[dict[str, Any]]:
     """One row a timed case."""
     found = []
-    for span in _op.RANGES:
-        module = _task.load(span["task"])
+    for group in (*_op.GROUPS, *_op.BACKWARD_GROUPS):
+        module = _task.load(group.data["task"])
         compiled = torch.compile(module.reference)
-        for case in span["cases"]:
+        for case in group.data["cases"]:
             if case["kind"] == "check":
                 continue
-            inputs = _task.draw(module, case, span["host_known"], 0, "cuda")
+            inputs = _task.draw(module, case, 0, "cuda")
             row: dict[str, Any] = {"case": case["name"], "kernel": case["kernel"]}
             # A kernel of the backward is timed by itself: the operator would differentiate around it.
-            own = _op.OP if span in _op.MANIFEST["ranges"] else _op.kernel(case["kernel"])
+            own = _op.OP if group in _op.GROUPS else functools.partial(_alone, case)
             calls = {"operator": own, "reference": module.reference, "compiled": compiled}
             for name, call in calls.items():
                 row[f"{name}_us"] = median_us(lambda call=call, inputs=inputs: call(*inputs), samples)
-            found.append(row | {"claimed_us": case.get("us"), "claimed_on": span["environment"]})
+            found.append(row | {"claimed_us": case.get("us"), "claimed_on": group.data["environment"]})
     return found
+
+
+def _alone(case: dict[str, Any], *inputs: Any) -> Any:
+    return _op.program(case["kernel"]).run(case["name"], inputs)
 
 
 def main() -> None:

@@ -1,25 +1,26 @@
 """`python -m PACKAGE.verify`: are these the files that were exported, and do the kernels compute the reference?
 
-On a GPU every verified case is computed again, without one the small cases, in Triton's interpreter. Inputs are drawn
-anew. Errors are measured from the reference in float64 and held against what the reference itself reaches in the
-task's dtypes. The judge of evo-kernel is stricter (it also watches inputs, unwritten elements and repeatability):
-`evo-kernel verify` runs it. Needs torch and triton only.
+On a GPU every judged case is computed again. Without one nothing is, unless evo-kernel is installed, which executes the
+kernels' IR: then the small cases are. Inputs are drawn anew. Errors are measured from the reference in float64 and held
+against what the reference itself reaches in the task's dtypes. The judge of evo-kernel is stricter (it also watches
+inputs, unwritten elements and repeatability): `evo-kernel verify` runs it. Needs torch alone.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib.util
 import json
 import math
-import os
 import secrets
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from . import _op, _task
+from . import _launch, _op, _task
 
 EPSILON = {torch.float64: 2.0**-52, torch.float32: 2.0**-23, torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}
 
@@ -35,20 +36,19 @@ def changed_files() -> list[str]:
     ]
 
 
-def compare(span: dict[str, Any], case: dict[str, Any], device: str, seed: int) -> tuple[str, float]:
+def compare(group: Mapping[str, Any], case: dict[str, Any], device: str, seed: int) -> tuple[str, float]:
     """(what is wrong, or nothing; the worst error in units of its bound) of a case's kernel on inputs drawn now."""
-    module = _task.load(span["task"])
-    inputs = _task.draw(module, case, span["host_known"], seed, device)
-    got = _op.kernel(case["kernel"])(*_copies(inputs))
-    got = (got,) if isinstance(got, torch.Tensor) else tuple(got)
+    module = _task.load(group["task"])
+    inputs = _task.draw(module, case, seed, device)
+    got = _op.program(case["kernel"]).run(case["name"], _copies(inputs))
     own = _task.outputs(module, _copies(inputs))
     truth = _task.outputs(module, _wide(inputs))
-    moved = _task.outputs(module, _moved(_wide(inputs), span["tolerance"], seed))
+    moved = _task.outputs(module, _moved(_wide(inputs), group["tolerance"], seed))
     if len(got) != len(own):
         return f"{len(got)} outputs where the reference has {len(own)}", math.inf
     worst = 0.0
     for parts in zip(got, own, truth, moved, strict=True):
-        fault, error = _fault(*parts, tolerance=span["tolerance"], length=_longest(inputs))
+        fault, error = _fault(*parts, tolerance=group["tolerance"], length=_longest(inputs))
         worst = max(worst, error)
         if fault:
             return fault, worst
@@ -116,6 +116,14 @@ def _longest(inputs: tuple[Any, ...]) -> int:
     return max((max(v.shape, default=1) for v in inputs if isinstance(v, torch.Tensor)), default=1)
 
 
+def executes_ir() -> bool:
+    """Whether this process can execute kernels without a GPU: from here on it does."""
+    found = importlib.util.find_spec("evo_kernel") if sys.modules.get("evo_kernel", ...) is not None else None
+    if found is not None:
+        importlib.import_module(_launch.ON_A_CPU)
+    return found is not None
+
+
 def main() -> None:
     """Exit code 0: all is as exported, and right; 1: it is not; 3: nothing could be executed here."""
     parser = argparse.ArgumentParser(prog=f"python -m {__package__}.verify", description=__doc__)
@@ -124,21 +132,20 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     device = options.device if options.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cpu" and not _op.interpreting():  # Triton reads this when it is imported
-        os.environ["TRITON_INTERPRET"] = "1"
-        os.execv(sys.executable, [sys.executable, "-m", f"{__package__}.verify", *sys.argv[1:]])
     seed = secrets.randbits(31) if options.seed is None else options.seed
     changed, rows, skipped = changed_files(), [], ""
-    for span in _op.RANGES:
-        if device == "cuda" and (skipped := _op.unfit([torch.empty(1, device="cuda")], span)):
+    if device == "cpu" and not executes_ir():
+        skipped = "kernels are machine code of a GPU; evo-kernel, which executes their IR, is not installed"
+    for group in () if skipped else (*_op.GROUPS, *_op.BACKWARD_GROUPS):
+        if skipped := _launch.misplaced([torch.empty(1, device=device)], group.data["target"]):
             continue
-        for case in span["cases"]:
+        for case in group.data["cases"]:
             if device == "cpu" and case["kind"] != "check":
                 continue
             try:
-                fault, error = compare(span, case, device, seed)
-            except ImportError as failure:
-                skipped = f"{failure.name} is not installed"
+                fault, error = compare(group.data, case, device, seed)
+            except NotImplementedError as failure:
+                skipped = str(failure)
                 break
             rows.append({"case": case["name"], "kernel": case["kernel"], "fault": fault, "error": error})
     _tell(options.json, device, seed, changed, rows, skipped)

@@ -52,6 +52,12 @@ def assembler_of(choice: str) -> Assembler:
     return found
 
 
+def of_version(version: str) -> Assembler:
+    """The one that is here of this version; Triton's own where none is. Raises ConfigError."""
+    own = assembler_of(BUNDLED)
+    return own if own.version == version or (other := another(own)) is None or other.version != version else other
+
+
 def another(than: Assembler) -> Assembler | None:
     """One of another version that is here, for a second opinion."""
     try:

@@ -17,10 +17,11 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
 from typing import Any
 
+import triton
 from pydantic import ValidationError
 
 from evo_kernel.fitness import machine_code
-from evo_kernel.fitness.compiling import lasting
+from evo_kernel.fitness.compiling import lasting, nvrtc
 from evo_kernel.fitness.compiling.answers import Compiled, ToldKernel
 from evo_kernel.fitness.compiling.assembler import Assembler
 from evo_kernel.fitness.confined.guards import Limits
@@ -43,6 +44,7 @@ class Compiler:
         """`assembler`: Triton's own, if left out."""
         self._arch, self._stages = arch, stages or Stages()
         self._deadline_s = deadline_s
+        self._assembler = assembler
         self._zygote = Zygote("compile", assembler.environment if assembler else None)
         self._cores = usable_cores()
         self._pool = ThreadPoolExecutor(self._cores, thread_name_prefix="compile")
@@ -102,7 +104,7 @@ class Compiler:
         if result.data is not None:
             try:
                 answers = result.read(Compiled).answers
-                return {k.key: _binary(k, answer) for k, answer in zip(kernels, answers, strict=False)}
+                return {k.key: self._binary(k, answer) for k, answer in zip(kernels, answers, strict=False)}
             except Malformed as error:
                 malformed = f": its answer is malformed: {error}"
         if len(kernels) > 1:  # one of them broke the child: each is tried alone
@@ -110,6 +112,18 @@ class Compiler:
         if result.outcome == "timeout" and patience_s < self._deadline_s:
             return {kernels[0].key: _GivenUp(f"kernel {kernels[0].name} takes over {patience_s:g} s to compile")}
         return {kernels[0].key: f"kernel {kernels[0].name}: the compiler ended with {result.outcome}{malformed}"}
+
+    def _binary(self, kernel: Kernel, answer: ToldKernel) -> Binary | str:
+        made = _binary(kernel, answer)
+        return made if isinstance(made, str) else made.model_copy(update={"compiler": self.version(kernel.language)})
+
+    def version(self, language: str) -> str:
+        """Of what makes the code of a kernel in this language."""
+        if language == "cuda":
+            return f"NVRTC {nvrtc.load().version}"
+        return f"Triton {triton.__version__}, " + (
+            f"ptxas {self._assembler.version}" if self._assembler else "its ptxas"
+        )
 
 
 class Forbidden(str):

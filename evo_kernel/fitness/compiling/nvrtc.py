@@ -49,6 +49,12 @@ class Nvrtc:
     folders: tuple[str, ...]
     include: tuple[str, ...]
 
+    @property
+    def version(self) -> str:
+        major, minor = c_int(), c_int()
+        self._ok(self.library.nvrtcVersion(byref(major), byref(minor)))
+        return f"{major.value}.{minor.value}"
+
     def compile(self, code: str, name: str, arch: int, flags: tuple[str, ...]) -> Compiled:
         """Raises CudaTextError with the compiler's own messages."""
         program = c_void_p()

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from evo_kernel.errors import PlanError
+from evo_kernel.errors import InfraError, PlanError
 from evo_kernel.fitness.compiling.compiler import Compiler, Forbidden
 from evo_kernel.fitness.confined.guards import Limits
 from evo_kernel.fitness.confined.zygote import Malformed, Zygote
@@ -177,6 +177,15 @@ class Recorder:
             broken = next((b for b in found if isinstance(b, str)), None)
             plans[place] = _refused(broken) if broken is not None else _compiled(draft, found)
         return plans
+
+
+def refuse_unconfined(walls: str) -> None:
+    """Raises InfraError where none of the walls stands that confine a candidate's code."""
+    if not {"namespaces", "landlock", "seccomp"} & set(walls.split("+")):
+        raise InfraError(
+            "this machine has no namespaces, no Landlock and no seccomp: candidate code cannot be confined. "
+            "Run on a machine that has one of them, or accept the risk with --unconfined."
+        )
 
 
 def static_fault(source: Source) -> Fault | None:

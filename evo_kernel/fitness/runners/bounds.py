@@ -79,10 +79,10 @@ def check_cooperative(binary: Binary, launch: Launch, blocks_per_sm: int, limits
 
 def scratch_needs(plan: CompiledPlan) -> tuple[ScratchNeed, ...]:
     """Of each launch, in order."""
-    return tuple(_scratch_need(plan, launch) for launch in plan.plan.launches)
+    return tuple(scratch_need(plan, launch) for launch in plan.plan.launches)
 
 
-def _scratch_need(plan: CompiledPlan, launch: Launch) -> ScratchNeed:
+def scratch_need(plan: CompiledPlan, launch: Launch) -> ScratchNeed:
     """Scratch as Triton's launcher allocates it: bytes a block, times clusters, times the grid."""
     binary = plan.binaries[launch.kernel]
     blocks = math.prod(launch.grid) * binary.num_ctas

@@ -7,6 +7,7 @@ import torch
 from evo_kernel.errors import UserError
 from evo_kernel.fitness.runners.base import Runner
 from evo_kernel.fitness.runners.cpu_runner import CpuRunner
+from evo_kernel.fitness.runners.nvml import Nvml
 from evo_kernel.tasks.task import Task
 
 MODELED_ARCH = 90
@@ -31,6 +32,11 @@ def open_runner(task: Task, device: str, deadline_s: float, gpus: str = "1") -> 
     from evo_kernel.fitness.runners.pool import RunnerPool
 
     return RunnerPool([CudaRunner(task, gpu, deadline_s) for gpu in range(count)])
+
+
+def arch_of(device: str) -> int:
+    """Compute capability x 10 of the GPU that `device` means, or of the one that is modeled. Makes no CUDA context."""
+    return MODELED_ARCH if device == "cpu" or not _gpu_present() else Nvml().arch or MODELED_ARCH
 
 
 def gpu_count(wanted: str, present: int) -> int:

@@ -1,6 +1,6 @@
 """CUDA C++ launches outside a recording: what `evo_kernel.cuda` does when a source is run as it stands on a GPU.
 
-For people and exported kernels; the judge never comes here.
+For people; the judge never comes here, and exported packages hold machine code.
 """
 
 from __future__ import annotations

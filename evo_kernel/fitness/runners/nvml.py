@@ -53,6 +53,15 @@ class Nvml:
             celsius=self._number("nvmlDeviceGetTemperature", self._TEMPERATURE_GPU),
         )
 
+    @property
+    def arch(self) -> int:
+        """Compute capability x 10; 0 where the card does not say."""
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        told = getattr(self._library, "nvmlDeviceGetCudaComputeCapability", None)
+        if told is None or told(self._handle, ctypes.byref(major), ctypes.byref(minor)) != 0:
+            return 0
+        return 10 * major.value + minor.value
+
     def _number(self, function: str, *arguments: int) -> float:
         value = ctypes.c_uint()
         try:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from evo_kernel.fitness.plan import Binary, Descriptor, Kernel, Launch, Pointer, Scalar, TensorMeta
@@ -19,12 +20,71 @@ from evo_kernel.fitness.runners.faults import PlanFault
 
 _WHOLE = {"i1": "<?", "u1": "<?", "i8": "<b", "u8": "<B", "i16": "<h", "u16": "<H", "i32": "<i", "u32": "<I",
           "i64": "<q", "u64": "<Q"}  # fmt: skip
+GLOBAL_SCRATCH, PROFILE_SCRATCH = -1, -2
+MAP_BYTES = 128
 
 
 class Addresses(Protocol):
     """Where a plan's buffers lie on the GPU."""
 
     def address(self, buffer: int) -> int: ...
+
+
+@dataclass(frozen=True)
+class Place:
+    """An address: of a byte of one of the plan's buffers, or of the launch's own GLOBAL_SCRATCH or PROFILE_SCRATCH."""
+
+    buffer: int
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """The tensor map of a descriptor."""
+
+    descriptor: Descriptor
+    meta: TensorMeta
+
+
+Slot = bytes | Place | Mapped
+
+
+def slots(kernel: Kernel, binary: Binary, launch: Launch) -> list[Slot]:
+    """The parameters of one launch as far as they are known before buffers have addresses.
+
+    Raises PlanFault where they do not have the sizes that the cubin states.
+    """
+    kinds = [kind for _, kind in kernel.signature]
+    scratch = [] if kernel.language == "cuda" else [Place(GLOBAL_SCRATCH), Place(PROFILE_SCRATCH)]
+    descriptors = sum(isinstance(arg, Descriptor) for arg in launch.args)
+    if binary.tensordesc_meta and len(binary.tensordesc_meta) != descriptors:
+        raise PlanFault(
+            f"kernel {kernel.name} takes {len(binary.tensordesc_meta)} tensor maps, {descriptors} are passed"
+        )
+    metas = iter(binary.tensordesc_meta)
+    found: list[Slot] = []
+    for kind, arg in zip(kinds, launch.args, strict=True):
+        if isinstance(arg, Descriptor):
+            meta = next(metas, None)
+            flags = _flags(binary, launch, len(scratch))
+            found += _plain_descriptor(arg, flags) if meta is None else [Mapped(arg, meta), *_extent(arg)]
+        elif isinstance(arg, Pointer):
+            found.append(Place(arg.buffer, arg.offset))
+        else:
+            found.append(scalar(kind, arg))
+    found += scratch
+    sizes = [_size(slot) for slot in found]
+    if binary.parameter_bytes and sizes != list(binary.parameter_bytes):
+        raise PlanFault(
+            f"kernel {kernel.name} takes parameters of {list(binary.parameter_bytes)} bytes, the plan passes {sizes}"
+        )
+    return found
+
+
+def _size(slot: Slot) -> int:
+    if isinstance(slot, bytes):
+        return len(slot)
+    return 8 if isinstance(slot, Place) else MAP_BYTES
 
 
 def pack(
@@ -37,34 +97,19 @@ def pack(
 ) -> list[bytes]:
     """The parameters of one launch. `scratch`: addresses of global and profile scratch, 0 for none.
 
-    Raises PlanFault where they do not have the sizes that the cubin states.
+    Raises PlanFault, as `slots` does.
     """
-    kinds = [kind for _, kind in kernel.signature]
-    own = 0 if kernel.language == "cuda" else len(scratch)
-    descriptors = sum(isinstance(arg, Descriptor) for arg in launch.args)
-    if binary.tensordesc_meta and len(binary.tensordesc_meta) != descriptors:
-        raise PlanFault(
-            f"kernel {kernel.name} takes {len(binary.tensordesc_meta)} tensor maps, {descriptors} are passed"
-        )
-    metas = iter(binary.tensordesc_meta)
     values: list[bytes] = []
-    for kind, arg in zip(kinds, launch.args, strict=True):
-        if isinstance(arg, Descriptor):
-            meta, base = next(metas, None), places.address(arg.buffer) + arg.offset
-            flags = _flags(binary, launch, own)
-            values += (
-                _plain_descriptor(arg, base, flags) if meta is None else [tensor_map(arg, meta, base), *_extent(arg)]
-            )
-        elif isinstance(arg, Pointer):
-            values.append(struct.pack("<Q", places.address(arg.buffer) + arg.offset))
+    for slot in slots(kernel, binary, launch):
+        if isinstance(slot, bytes):
+            values.append(slot)
+        elif isinstance(slot, Mapped):
+            base = places.address(slot.descriptor.buffer) + slot.descriptor.offset
+            values.append(tensor_map(slot.descriptor, slot.meta, base))
         else:
-            values.append(scalar(kind, arg))
-    values += [struct.pack("<Q", address) for address in scratch[:own]]
-    sizes = [len(value) for value in values]
-    if binary.parameter_bytes and sizes != list(binary.parameter_bytes):
-        raise PlanFault(
-            f"kernel {kernel.name} takes parameters of {list(binary.parameter_bytes)} bytes, the plan passes {sizes}"
-        )
+            own = slot.buffer < 0
+            address = scratch[-1 - slot.buffer] if own else places.address(slot.buffer) + slot.offset
+            values.append(struct.pack("<Q", address))
     return values
 
 
@@ -92,10 +137,10 @@ def _flags(binary: Binary, launch: Launch, own: int) -> int:
     return left // len(ranks) if left in (len(ranks), 2 * len(ranks)) else 1
 
 
-def _plain_descriptor(arg: Descriptor, base: int, flags: int) -> list[bytes]:
+def _plain_descriptor(arg: Descriptor, flags: int) -> list[Slot]:
     wide = [struct.pack("<q", number) for number in (*arg.shape, *arg.strides)]
     marks = [struct.pack("<?", arg.padding == "nan"), struct.pack("<?", arg.round_tf32)]
-    return [struct.pack("<Q", base), *wide, *marks[:flags], *_extent(arg)]
+    return [Place(arg.buffer, arg.offset), *wide, *marks[:flags], *_extent(arg)]
 
 
 def _extent(arg: Descriptor) -> list[bytes]:

@@ -1,8 +1,7 @@
-"""What was verified, as ranges that a dispatcher can ask: see shipped/_rules.py, which reads what is made here."""
+"""Cases that were judged, and what operators promise of their outputs because of them: layouts and sizes."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,7 @@ Number = int | float | bool
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor of a verified case; strides in elements."""
+    """A tensor of a judged case; strides in elements."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -38,78 +37,35 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class VerifiedCase:
+class JudgedCase:
     """A case on which a kernel was found right, and what it took there."""
 
     name: str
     kind: CaseKind
     sizes: Mapping[str, Any]
     inputs: tuple[Tensor | Number, ...]
+    specs: tuple[Mapping[str, Any], ...]  # the inputs as plain data, with the values that launches follow from
     outputs: tuple[Tensor, ...]  # as the kernel makes them
     kernel: str  # the fastest of those found right on it
     us: float | None = None  # None where it was not timed
 
 
-def spans(cases: Iterable[VerifiedCase], names: Sequence[str]) -> list[dict[str, Any]]:
-    """Ranges over cases that are alike in dtypes and ranks, as plain data."""
-    alike: dict[tuple[Any, ...], list[VerifiedCase]] = {}
-    for case in cases:
-        alike.setdefault(tuple(_kind(value) for value in case.inputs), []).append(case)
-    return [_span(group, names) for group in alike.values()]
+def judged(cases: Iterable[JudgedCase]) -> list[dict[str, Any]]:
+    """Cases as plain data, for the manifest. Of two that take the same inputs the one that was timed comes first."""
+    return [
+        {
+            "name": case.name,
+            "kind": str(case.kind),
+            "sizes": dict(case.sizes),
+            "inputs": [dict(spec) for spec in case.specs],
+            "kernel": case.kernel,
+            "us": case.us,
+        }
+        for case in sorted(cases, key=lambda case: case.us is None)
+    ]
 
 
-def _kind(value: Tensor | Number) -> tuple[str, int]:
-    return (value.dtype, len(value.shape)) if isinstance(value, Tensor) else (type(value).__name__, -1)
-
-
-def _span(cases: Sequence[VerifiedCase], names: Sequence[str]) -> dict[str, Any]:
-    columns = list(zip(*(case.inputs for case in cases), strict=True))
-    return {
-        "names": list(names),
-        "inputs": [_rule(column) for column in columns],
-        "equal": _equal(columns),
-        "cases": [
-            {
-                "name": case.name,
-                "kind": str(case.kind),
-                "sizes": dict(case.sizes),
-                "shapes": [list(value.shape) if isinstance(value, Tensor) else value for value in case.inputs],
-                "kernel": case.kernel,
-                "us": case.us,
-            }
-            for case in cases
-        ],
-    }
-
-
-def _rule(column: Sequence[Tensor | Number]) -> dict[str, Any]:
-    tensors = [value for value in column if isinstance(value, Tensor)]
-    if not tensors:
-        return {"values": list(dict.fromkeys(column))}
-    by_dimension = zip(*(tensor.shape for tensor in tensors), strict=True)
-    orders = [tensor.order for tensor in tensors]
-    return {
-        "dtype": tensors[0].dtype,
-        "sizes": [[min(sizes), max(sizes), math.gcd(*sizes) or 1] for sizes in by_dimension],
-        "elements": max(math.prod(tensor.shape) for tensor in tensors),
-        "orders": [list(order) for order in dict.fromkeys(order for order in orders if order is not None)],
-        "strided": [
-            [list(t.shape), list(t.strides)] for t, order in zip(tensors, orders, strict=True) if order is None
-        ],
-    }
-
-
-def _equal(columns: Sequence[Sequence[Tensor | Number]]) -> list[list[list[int]]]:
-    """Dimensions, as (input, dimension), that had one size in every case, though cases differ in it."""
-    together: dict[tuple[int, ...], list[list[int]]] = {}
-    for place, column in enumerate(columns):
-        tensors = [value for value in column if isinstance(value, Tensor)]
-        for dimension, sizes in enumerate(zip(*(tensor.shape for tensor in tensors), strict=True)):
-            together.setdefault(sizes, []).append([place, dimension])
-    return [places for sizes, places in together.items() if len(places) > 1 and len(set(sizes)) > 1]
-
-
-def layouts(cases: Sequence[VerifiedCase]) -> list[list[int] | None]:
+def layouts(cases: Sequence[JudgedCase]) -> list[list[int] | None]:
     """Of every output the order of its dimensions in memory where all kernels agree on one; None: row-major."""
     found: list[list[int] | None] = []
     for column in zip(*(case.outputs for case in cases), strict=True):
@@ -121,7 +77,7 @@ def layouts(cases: Sequence[VerifiedCase]) -> list[list[int] | None]:
     return found
 
 
-def output_shapes(cases: Sequence[VerifiedCase]) -> list[tuple[str, list[Any]]] | None:
+def output_shapes(cases: Sequence[JudgedCase]) -> list[tuple[str, list[Any]]] | None:
     """(dtype, sizes) of outputs as sizes of inputs [input, dimension] or numbers; None where that cannot be said."""
     found: list[tuple[str, list[Any]]] = []
     for number, column in enumerate(zip(*(case.outputs for case in cases), strict=True)):
@@ -136,7 +92,7 @@ def output_shapes(cases: Sequence[VerifiedCase]) -> list[tuple[str, list[Any]]] 
     return found
 
 
-def _place(cases: Sequence[VerifiedCase], output: int, dimension: int) -> list[int] | None:
+def _place(cases: Sequence[JudgedCase], output: int, dimension: int) -> list[int] | None:
     wanted = [case.outputs[output].shape[dimension] for case in cases]
     for place, value in enumerate(cases[0].inputs):
         for axis in range(len(value.shape) if isinstance(value, Tensor) else 0):

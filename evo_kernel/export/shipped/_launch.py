@@ -1,0 +1,311 @@
+"""Runs exported programs: recorded launches of machine code, for exactly the inputs that they were recorded for.
+
+A program is data (see `Program`); nothing in it is evaluated. Guards: the GPU's compute capability, and of every input
+dtype, sizes, strides, and the value where it is a number or was known on the host. An input that does not begin where
+compiled code relies on it is copied first. The launches go to the CUDA driver, on PyTorch's current stream.
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import functools
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ._tensor_map_bytes import TensorMap, encode  # pyright: ignore[reportMissingImports]  it lies there once exported
+
+ALIGNED_BYTES = 16
+"""Compiled code may rely on inputs that begin at a multiple of this."""
+ON_A_CPU = "evo_kernel.fitness.ir.programs"
+"""The module that executes kernels' IR without a GPU, where a process has loaded it: tests do."""
+
+
+class CannotLaunch(RuntimeError):
+    """The GPU, its driver or these inputs are not what a program is for; the message says what differs."""
+
+
+def signature(inputs: Sequence[Any]) -> tuple[Any, ...]:
+    """What a case is found by: dtype, sizes and strides, or the number. A stride of a size of 1 means nothing."""
+    return tuple(
+        (str(value.dtype)[6:], tuple(value.shape), _strides(value.shape, value.stride()))
+        if isinstance(value, torch.Tensor)
+        else (type(value).__name__, repr(value))
+        for value in inputs
+    )
+
+
+def wanted(specs: Sequence[Mapping[str, Any]]) -> tuple[Any, ...]:
+    """The signature of a case's inputs."""
+    return tuple(
+        (spec["dtype"], tuple(spec["shape"]), _strides(spec["shape"], spec["strides"]))
+        if "dtype" in spec
+        else (type(spec["value"]).__name__, repr(spec["value"]))
+        for spec in specs
+    )
+
+
+def _strides(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
+    return tuple(0 if size == 1 else stride for size, stride in zip(shape, strides, strict=True))
+
+
+def told(entry: tuple[Any, ...]) -> str:
+    """An input of a signature, for people."""
+    if len(entry) == 2:
+        return str(entry[1])
+    dtype, shape, strides = entry
+    dense = tuple(0 if size == 1 else math.prod(shape[axis + 1 :]) for axis, size in enumerate(shape))
+    return f"{dtype} {shape}" + ("" if strides == dense else f" with strides {strides}")
+
+
+def misplaced(inputs: Sequence[Any], target: int) -> str:
+    """Why code for `target` (compute capability x 10) does not run where the inputs lie; empty where it does."""
+    devices = {value.device for value in inputs if isinstance(value, torch.Tensor)}
+    if len(devices) != 1:
+        return f"inputs lie on {', '.join(sorted(map(str, devices))) or 'no device'}"
+    (device,) = devices
+    if device.type == "cpu":
+        return "" if ON_A_CPU in sys.modules else "inputs lie on the CPU"
+    if device.type != "cuda" or torch.version.cuda is None:
+        return f"inputs lie on {device}, which is no NVIDIA GPU"
+    major, minor = torch.cuda.get_device_capability(device)
+    here = 10 * major + minor
+    return "" if here == target else f"the GPU is sm_{here}; the code is for sm_{target}"
+
+
+def values_differ(inputs: Sequence[Any], specs: Sequence[Mapping[str, Any]]) -> str:
+    """Why inputs of the right signature are still not a case's: its launches follow from the values of some."""
+    for number, (value, spec) in enumerate(zip(inputs, specs, strict=True)):
+        if "host" in spec and not torch.equal(value.cpu(), torch.tensor(spec["host"], dtype=value.dtype)):
+            return f"the values of input {number} are not those that the launches were recorded with"
+    return ""
+
+
+class Program:
+    """Launches of one kernel, by the name of a case.
+
+    `data`: {"target", "codes", "cases"}. A code is a cubin with the function's name and resources. A case has "inputs",
+    "buffers" (the number of an input, or [bytes, alignment]), "nodes" in order and "outputs".
+    """
+
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        self.target: int = data["target"]
+        self.codes: Sequence[Mapping[str, Any]] = data["codes"]
+        self.cases = {case["name"]: case for case in data["cases"]}
+        self._by_signature: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+        for case in data["cases"]:
+            self._by_signature.setdefault(wanted(case["inputs"]), []).append(case)
+
+    def __call__(self, *inputs: Any) -> tuple[torch.Tensor, ...]:
+        """The outputs, by the first case that takes these inputs. Raises CannotLaunch where none does."""
+        if reason := misplaced(inputs, self.target):
+            raise CannotLaunch(reason)
+        found = signature(inputs)
+        reasons = ["no case was recorded for " + ", ".join(map(told, found))]
+        for case in self._by_signature.get(found, ()):
+            if reason := values_differ(inputs, case["inputs"]):
+                reasons = [reason]
+                continue
+            return self.run(case["name"], inputs)
+        raise CannotLaunch(reasons[0])
+
+    def run(self, name: str, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+        """Outputs of a case whose guards these inputs have met."""
+        device = next(value.device for value in inputs if isinstance(value, torch.Tensor))
+        if device.type != "cuda":
+            return self._run(self.cases[name], inputs, device, sys.modules[ON_A_CPU])
+        if device.index == torch.cuda.current_device():
+            return self._run(self.cases[name], inputs, device, _Gpu)
+        with torch.cuda.device(device):
+            return self._run(self.cases[name], inputs, device, _Gpu)
+
+    def _run(
+        self, case: Mapping[str, Any], inputs: Sequence[Any], device: torch.device, machine: Any
+    ) -> tuple[torch.Tensor, ...]:
+        buffers = [_buffer(entry, inputs, device) for entry in case["buffers"]]
+        for node in case["nodes"]:
+            kind = node["kind"]
+            if kind == "launch":
+                machine.launch(self.codes[node["code"]], node, buffers)
+            elif kind == "fill":
+                _tensor(buffers, node["view"]).fill_(node["value"])
+            elif kind == "copy":
+                _tensor(buffers, node["target"]).copy_(_tensor(buffers, node["source"]))
+            elif kind == "constant":
+                _tensor(buffers, node["view"]).copy_(_table(node["view"], node["data"]))
+            else:
+                _aten(node, buffers, device)
+        return tuple(_tensor(buffers, view) for view in case["outputs"])
+
+
+def _buffer(entry: Any, inputs: Sequence[Any], device: torch.device) -> torch.Tensor:
+    """Bytes: of an input, which they share, or new ones."""
+    if isinstance(entry, int):
+        value = inputs[entry]
+        span = sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True)) + 1
+        begin = value.storage_offset() * value.element_size()
+        count = span * value.element_size() if value.numel() else 0
+        data = torch.empty(0, dtype=torch.uint8, device=device).set_(value.untyped_storage(), begin, (count,))  # pyright: ignore[reportCallIssue]
+        return data.clone() if data.data_ptr() % ALIGNED_BYTES else data
+    size, alignment = entry
+    made = torch.empty(size + alignment - 1, dtype=torch.uint8, device=device)
+    shift = -made.data_ptr() % alignment
+    return made[shift : shift + size]
+
+
+def _tensor(buffers: Sequence[torch.Tensor], view: Mapping[str, Any]) -> torch.Tensor:
+    data, dtype = buffers[view["buffer"]], getattr(torch, view["dtype"])
+    typed = data[: data.numel() // dtype.itemsize * dtype.itemsize].view(dtype)
+    return typed.as_strided(view["shape"], view["strides"], typed.storage_offset() + view["offset"])
+
+
+@functools.lru_cache(maxsize=256)
+def _bytes_of(data: str) -> bytes:
+    return base64.b64decode(data)
+
+
+def _table(view: Mapping[str, Any], data: str) -> torch.Tensor:
+    flat = (
+        torch.frombuffer(bytearray(_bytes_of(data)), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+    )
+    return flat.view(getattr(torch, view["dtype"])).reshape(view["shape"])
+
+
+def _aten(node: Mapping[str, Any], buffers: Sequence[torch.Tensor], device: torch.device) -> None:
+    """A torch operation, and its results where the program has them."""
+    _, name, overload = node["op"].split(".")
+    tensors = [_tensor(buffers, view) for view in node["views"]]
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            if "view" in value:
+                return tensors[value["view"]]
+            return device if "device" in value else getattr(torch, value.get("dtype") or value["torch"])
+        return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+    operation = getattr(getattr(torch.ops.aten, name), overload)
+    made = operation(*plain(node["args"]), **{key: plain(value) for key, value in node["kwargs"].items()})
+    for view, value in zip(node["outputs"], made if isinstance(made, (list, tuple)) else [made], strict=True):
+        if view is not None and isinstance(value, torch.Tensor):
+            target = _tensor(buffers, view)
+            if (target.data_ptr(), target.stride()) != (value.data_ptr(), value.stride()):
+                target.copy_(value)
+
+
+# ---- the CUDA driver, by ctypes: cuda.h of CUDA 12 and 13 ----------------------------------------------------------
+
+
+class _Attribute(ctypes.Structure):
+    _fields_ = [("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_uint32 * 16)]
+
+
+class _Config(ctypes.Structure):
+    _fields_ = [
+        ("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p), ("attributes", ctypes.c_void_p), ("count", ctypes.c_uint),
+    ]  # fmt: skip
+
+
+_COOPERATIVE, _CLUSTER, _CLUSTER_POLICY, _DEPENDENT = 2, 4, 5, 6  # CUlaunchAttributeID
+_DYNAMIC_SHARED_BYTES, _ANY_CLUSTER = 8, 14  # CUfunction_attribute
+_SPREAD = _PREFER_SHARED = 1  # CUclusterSchedulingPolicy, CUfunc_cache
+_FREE_SHARED_BYTES, _PORTABLE_CLUSTER = 48 << 10, 8  # above these a function has to be told
+
+
+@functools.cache
+def _driver() -> ctypes.CDLL:
+    return ctypes.CDLL("libcuda.so.1")
+
+
+def _ok(code: int, what: str) -> None:
+    if code != 0:
+        raise CannotLaunch(f"the driver does not {what} (CUDA error {code})")
+
+
+@functools.cache
+def _version() -> int:
+    version = ctypes.c_int()
+    _ok(_driver().cuDriverGetVersion(ctypes.byref(version)), "tell its version")
+    return version.value
+
+
+@functools.cache
+def _context(device: int) -> ctypes.c_void_p:
+    """PyTorch's context of a device."""
+    torch.empty(1, device=f"cuda:{device}")
+    context, ordinal = ctypes.c_void_p(), ctypes.c_int()
+    _ok(_driver().cuDeviceGet(ctypes.byref(ordinal), device), "know the GPU")
+    _ok(_driver().cuDevicePrimaryCtxRetain(ctypes.byref(context), ordinal), "give its context")
+    return context
+
+
+_FUNCTIONS: dict[tuple[int, str, str], ctypes.c_void_p] = {}
+
+
+def _function(code: Mapping[str, Any], device: int) -> ctypes.c_void_p:
+    """The function of a cubin, loaded once for a device: it stays."""
+    key = (device, code["symbol"], code["cubin"])
+    if key not in _FUNCTIONS:
+        driver, module, function = _driver(), ctypes.c_void_p(), ctypes.c_void_p()
+        _ok(driver.cuModuleLoadData(ctypes.byref(module), base64.b64decode(code["cubin"])), "take the machine code")
+        _ok(driver.cuModuleGetFunction(ctypes.byref(function), module, code["symbol"].encode()), "find the function")
+        if code["block_shared_bytes"] > _FREE_SHARED_BYTES:
+            _ok(driver.cuFuncSetCacheConfig(function, _PREFER_SHARED), "set the function up")
+            size = ctypes.c_int(code["shared_bytes"])
+            _ok(driver.cuFuncSetAttribute(function, _DYNAMIC_SHARED_BYTES, size), "give that much shared memory")
+        if code["cluster"] > _PORTABLE_CLUSTER:
+            _ok(driver.cuFuncSetAttribute(function, _ANY_CLUSTER, ctypes.c_int(1)), "allow such clusters")
+        _FUNCTIONS[key] = function
+    return _FUNCTIONS[key]
+
+
+class _Gpu:
+    """Launches on the current device and stream."""
+
+    @staticmethod
+    def launch(code: Mapping[str, Any], node: Mapping[str, Any], buffers: Sequence[torch.Tensor]) -> None:
+        device = torch.cuda.current_device()
+        _ok(_driver().cuCtxSetCurrent(_context(device)), "use its context")
+        function = _function(code, device)
+        holders = [ctypes.create_string_buffer(value, len(value)) for value in _parameters(node, buffers)]
+        table = (ctypes.c_void_p * max(1, len(holders)))(*map(ctypes.addressof, holders))
+        attributes = _attributes(code)
+        config = _Config(
+            (ctypes.c_uint * 3)(*node["grid"]), (ctypes.c_uint * 3)(*node["block"]), code["shared_bytes"],
+            torch.cuda.current_stream().cuda_stream, ctypes.addressof(attributes), len(attributes),
+        )  # fmt: skip
+        _ok(_driver().cuLaunchKernelEx(ctypes.byref(config), function, table, None), f"launch {code['symbol']}")
+
+
+def _parameters(node: Mapping[str, Any], buffers: Sequence[torch.Tensor]) -> list[bytes]:
+    values = []
+    for slot in node["parameters"]:
+        if isinstance(slot, str):
+            values.append(bytes.fromhex(slot))
+        elif isinstance(slot, Mapping):
+            number, offset = slot["place"]
+            found = TensorMap(**{key: tuple(v) if isinstance(v, list) else v for key, v in slot["map"].items()})
+            values.append(encode(found, buffers[number].data_ptr() + offset, _version()))
+        else:
+            number, offset = slot
+            values.append((buffers[number].data_ptr() + offset).to_bytes(8, "little"))
+    return values
+
+
+def _attributes(code: Mapping[str, Any]) -> ctypes.Array[_Attribute]:
+    found = []
+    if code["dependent"]:
+        found.append((_DEPENDENT, (1,)))
+    if code["cooperative"]:
+        found.append((_COOPERATIVE, (1,)))
+    if code["cluster"] > 1:
+        found += [(_CLUSTER, (code["cluster"], 1, 1)), (_CLUSTER_POLICY, (_SPREAD,))]
+    made = (_Attribute * len(found))()
+    for attribute, (kind, values) in zip(made, found, strict=True):
+        attribute.id = kind
+        attribute.value[: len(values)] = values
+    return made

@@ -1,0 +1,104 @@
+"""Executes launches of exported programs from their IR, on a CPU: export/shipped/_launch.py finds this where loaded.
+
+What a launch is given (bytes, addresses, tensor maps) is read back as the arguments of the IR's parameters, so a wrong
+parameter shows. Nothing is compared here, and nothing is timed.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from evo_kernel.fitness.ir.execute import launch as launch_ir
+from evo_kernel.fitness.ir.memory import Memory
+from evo_kernel.fitness.ir.parse import Module, Value, parse
+from evo_kernel.fitness.ir.types import IRError
+from evo_kernel.fitness.plan import ITEM_BYTES, Arg, Descriptor, Pointer, Scalar
+
+_FLOATS = {"f32": "<f", "f64": "<d", "f16": "<e"}
+_TF32 = 11  # CUtensorMapDataType
+
+
+def launch(code: Mapping[str, Any], node: Mapping[str, Any], buffers: Sequence[torch.Tensor]) -> None:
+    """One launch. Raises NotImplementedError for what only a GPU executes, RuntimeError where the launch does wrong."""
+    if code["language"] != "triton":
+        raise NotImplementedError(f"only a GPU executes {code['language']} ({code['symbol']})")
+    try:
+        _launch(code, node, buffers)
+    except IRError as error:
+        raise NotImplementedError(f"only a GPU executes {code['symbol']}: {error}") from error
+
+
+def _launch(code: Mapping[str, Any], node: Mapping[str, Any], buffers: Sequence[torch.Tensor]) -> None:
+    module = _module(code["ir"])
+    memory = Memory()
+    for data in buffers:
+        memory.add(data.numel(), defined=True)
+        memory.buffers[-1].data.copy_(data)
+    grid = (node["grid"][0] // code["cluster"], *node["grid"][1:])
+    found = launch_ir(module, grid, _arguments(module, node["parameters"]), memory)
+    if found.finding is not None:
+        raise RuntimeError(found.finding.sentence)
+    for data, buffer in zip(buffers, memory.buffers, strict=True):
+        data.copy_(buffer.data)
+
+
+@functools.lru_cache(maxsize=64)
+def _module(text: str) -> Module:
+    return parse(text)
+
+
+def _arguments(module: Module, given: Sequence[Any]) -> list[Arg]:
+    """Without the two pointers to scratch at the end, which IR does not name."""
+    slots = iter(given[:-2])
+    parameters = iter(module.entry.arguments)
+    made: list[Arg] = []
+    for parameter in parameters:
+        slot = next(slots)
+        if parameter.type.element == "desc":
+            descriptor = _descriptor(parameter, slot)
+            made.append(descriptor)
+            for _ in range(2 * len(descriptor.shape)):  # the same sizes and strides once more, as numbers
+                next(slots)
+                next(parameters)
+        elif parameter.type.element == "ptr":
+            buffer, offset = slot
+            made.append(Pointer(buffer=buffer, offset=offset))
+        else:
+            made.append(_scalar(parameter, bytes.fromhex(slot)))
+    if next(slots, None) is not None:
+        raise IRError("the launch passes more than the kernel takes")
+    return made
+
+
+def _scalar(parameter: Value, data: bytes) -> Scalar:
+    type_ = parameter.type
+    if len(data) != type_.item_bytes:
+        raise IRError(f"the launch passes {len(data)} bytes where the kernel takes {type_}")
+    if type_.is_integer:
+        return Scalar(type=f"i{type_.bits}", value=int.from_bytes(data, "little", signed=type_.bits > 1))
+    if type_.element == "bf16":
+        return Scalar(type="bf16", value=struct.unpack("<f", b"\0\0" + data)[0])
+    return Scalar(type=f"fp{type_.bits}", value=struct.unpack(_FLOATS[type_.element], data)[0])
+
+
+def _descriptor(parameter: Value, slot: Any) -> Descriptor:
+    found = slot["map"]
+    buffer, offset = slot["place"]
+    assert parameter.type.pointee is not None
+    dtype = str(parameter.type.pointee.dtype).removeprefix("torch.")
+    item = ITEM_BYTES[dtype]
+    return Descriptor(
+        buffer=buffer,
+        offset=offset,
+        dtype=dtype,  # pyright: ignore[reportArgumentType]  one of them
+        shape=tuple(reversed(found["shape"])),
+        strides=(*(stride // item for stride in reversed(found["strides"])), 1),
+        block=parameter.type.pointee.shape or (),
+        padding="nan" if found["nan_fill"] else "zero",
+        round_tf32=found["type"] == _TF32,
+    )

@@ -1,0 +1,93 @@
+"""Plan files are somebody else's word: their IR is compiled again, and what differs from that is not believed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evo_kernel.errors import PlanError
+from evo_kernel.fitness.compiling.assembler import BUNDLED, assembler_of
+from evo_kernel.fitness.compiling.compiler import Compiler
+from evo_kernel.fitness.plan import CompiledPlan, read_compiled_plan, save_plan_file
+from evo_kernel.fitness.record.cases import record_case
+from evo_kernel.fitness.record.recorder import Recorder
+from evo_kernel.fitness.replay import compiled_again, replay_plan
+from evo_kernel.types import Source
+from tests.support.launch_kinds import KINDS
+
+
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory: pytest.TempPathFactory) -> tuple[CompiledPlan, CompiledPlan]:
+    """One that doubles, and one that does nothing of the kind for the same case."""
+    kind = KINDS["cooperative launch"]
+    task = kind.load(tmp_path_factory.mktemp("task"))
+    case = record_case(task, task.cases[0])
+    compiler = Compiler(90, 60.0, assembler=assembler_of(BUNDLED))
+    recorder = Recorder(compiler, 90, 60.0)
+    try:
+        sources = (kind.source, kind.source.replace("x + tl.load(", "x * tl.load("))
+        made = [recorder.record(Source(text), (case,), ((),)).plans[case.name, ()] for text in sources]
+    finally:
+        recorder.close()
+        compiler.close()
+    double, square = made
+    assert isinstance(double, CompiledPlan) and isinstance(square, CompiledPlan) and double.hash != square.hash
+    return double, square
+
+
+def changed(plan: CompiledPlan, change: Callable[[dict[str, Any]], None]) -> CompiledPlan:
+    data = json.loads(plan.model_dump_json())
+    change(data)
+    return read_compiled_plan(json.dumps(data))
+
+
+def test_a_file_that_is_what_it_says_is_measured(plans, tmp_path: Path) -> None:
+    path = tmp_path / "double.plan"
+    save_plan_file(plans[0], path)
+    assert plans[0].binaries[0].compiler.startswith("Triton ") and "ptxas" in plans[0].binaries[0].compiler
+    found = replay_plan(path, None, "cpu", 60.0)
+    assert (found.plan, found.note, found.passed) == (plans[0].hash, "", True)
+
+
+def test_other_code_under_the_name_of_this_compiler_is_refused(plans) -> None:
+    double, square = (json.loads(plan.model_dump_json()) for plan in plans)
+
+    def take(*names: str) -> CompiledPlan:
+        return changed(
+            plans[0], lambda data: data["binaries"][0].update({name: square["binaries"][0][name] for name in names})
+        )
+
+    for claimed in (take("ir"), take("cubin", "code_hash"), take("ir", "cubin", "code_hash")):
+        with pytest.raises(PlanError, match="it is not what it claims to be"):
+            compiled_again(claimed, Path("x.plan"), 60.0)
+    forged = take("cubin", "registers")  # what the hash does not see is not believed either: it is made again
+    assert forged.hash == plans[0].hash
+    made, note = compiled_again(forged, Path("x.plan"), 60.0)
+    assert (note, made.binaries[0].cubin) == ("", plans[0].binaries[0].cubin)
+    assert double["binaries"][0]["cubin"] != square["binaries"][0]["cubin"]
+
+
+def test_what_another_version_made_is_made_again_and_that_is_said(plans, tmp_path: Path) -> None:
+    path = tmp_path / "old.plan"
+    old = {"compiler": "Triton 3.1.0, ptxas 12.4.99", "code_hash": "0" * 32, "cubin": ""}
+    save_plan_file(changed(plans[0], lambda data: data["binaries"][0].update(old)), path)
+    found = replay_plan(path, None, "cpu", 60.0)
+    assert found.plan == plans[0].hash
+    assert "made by another version (Triton 3.1.0, ptxas 12.4.99): measured is what Triton" in found.lines()[1]
+    assert found.as_data()["note"] == found.note
+
+
+def test_ir_that_does_not_compile_is_refused(plans, tmp_path: Path) -> None:
+    def broken(data: dict[str, Any]) -> None:
+        from evo_kernel.fitness.plan import Kernel
+
+        kernel = data["plan"]["kernels"][0]
+        kernel["code"] = kernel["code"].replace("tt.return", "llvm.trap")
+        data["binaries"][0]["key"] = Kernel.model_validate(kernel).key
+
+    with pytest.raises(PlanError, match=r"does not compile: .*holds llvm\.trap"):
+        compiled_again(changed(plans[0], broken), tmp_path / "x.plan", 60.0)
