@@ -26,6 +26,7 @@ import numpy as np
 import torch
 
 from evo_kernel.fitness.ir import partial
+from evo_kernel.fitness.ir.counting import Counter, means_of
 from evo_kernel.fitness.ir.engine import OutOfTime
 from evo_kernel.fitness.ir.execute import Finding, Launched, launch, traits_of
 from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic
@@ -117,13 +118,22 @@ class _Work:
             data[marks.reshape(-1)] = POISON
         return self._blob(data)
 
-    def _executed(self, modules: Sequence[Module], contents: dict[int, torch.Tensor], reverse: bool) -> Memory:
+    def _executed(
+        self, modules: Sequence[Module], contents: dict[int, torch.Tensor], reverse: bool,
+        did: list[dict[str, float]] | None = None,
+    ) -> Memory:  # fmt: skip
+        """`did`: takes what the programs of each launch did in the mean."""
         memory = self._memory(contents)
 
         def run(number: int, module: Module, node: Launch) -> Launched:
-            return launch(
-                module, node.grid, node.args, memory, seed=number, deadline=self._deadline, reverse=reverse
+            counter = None if did is None else Counter(memory, math.prod(node.grid), footprints=False)
+            found = launch(
+                module, node.grid, node.args, memory, seed=number, deadline=self._deadline, reverse=reverse,
+                observer=counter,
             )  # fmt: skip
+            if did is not None and counter is not None:
+                did.append(means_of(counter))
+            return found
 
         self._ended(memory, modules, run)
         return memory
@@ -162,13 +172,14 @@ class _Work:
             contents, modules = self._contents(""), self._modules()
             traffic = self._counted(modules, contents, True)
             if _seconds(traffic) <= whole_s or any(isinstance(node, Aten) for node in self._plan.nodes):
-                memory = self._executed(modules, contents, reverse=False)
-                header: dict[str, Any] = {"whole": True}
+                did: list[dict[str, float]] = []
+                memory = self._executed(modules, contents, reverse=False, did=did)
+                header: dict[str, Any] = {"whole": True, "executed": did}
                 header["outputs"] = [self._output(memory, view) for view in self._plan.outputs]
             else:
                 memory, header = self._part(modules, contents, seed)
             changed = changed_input(self._plan, memory, contents)
-            return self._answer({**header, "changed": changed, "traffic": [asdict(part) for part in traffic]})
+            return self._answer({**header, "changed": changed})
         except _Refused as fault:
             return self._answer({"fault": {"status": fault.status, "reason": str(fault)}})
 
@@ -176,8 +187,10 @@ class _Work:
         self, modules: Sequence[Module], contents: dict[int, torch.Tensor], seed: int
     ) -> tuple[Memory, dict[str, Any]]:
         if any(traits_of(module).in_order for module in modules):
-            memory = self._executed(modules, contents, reverse=False)  # programs take their work by turns: all or none
-            return memory, {"whole": True, "outputs": [self._output(memory, view) for view in self._plan.outputs]}
+            did: list[dict[str, float]] = []  # programs take their work by turns: all or none
+            memory = self._executed(modules, contents, reverse=False, did=did)
+            outputs = [self._output(memory, view) for view in self._plan.outputs]
+            return memory, {"whole": True, "executed": did, "outputs": outputs}
         memory = self._memory(contents)
         part = partial.Part(self._plan, modules, memory, self._deadline, torch.Generator().manual_seed(seed), ELEMENTS)
         self._ended(memory, modules, part.survey)
@@ -193,7 +206,7 @@ class _Work:
                 data[marks.reshape(-1)] = POISON
             outputs.append([self._blob(written), self._blob(data[written])])
             unwritten.append(part.unwritten[number])
-        return memory, {"whole": False, "parts": outputs, "unwritten": unwritten}
+        return memory, {"whole": False, "executed": part.executed(), "parts": outputs, "unwritten": unwritten}
 
     # --- shared ---------------------------------------------------------------------------------------------------
 

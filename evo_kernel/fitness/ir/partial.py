@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import torch
 
-from evo_kernel.fitness.ir.counting import Counter, lines_of, mean_of
-from evo_kernel.fitness.ir.engine import OutOfTime
+from evo_kernel.fitness.ir.counting import Counter, lines_of, mean_of, means_of
+from evo_kernel.fitness.ir.engine import Observer, OutOfTime
 from evo_kernel.fitness.ir.execute import Finding, Launched, Traits, launch, traits_of
 from evo_kernel.fitness.ir.lanes import Lanes
 from evo_kernel.fitness.ir.launch_traffic import LINE_BYTES, SECTOR_BYTES, WAVE_PROGRAMS, LaunchTraffic
@@ -233,11 +233,14 @@ class Part:
         self._conflicts: list[tuple[int, int]] = []
         self._stored: dict[int, torch.Tensor] = {}
         self._wanted_elements: list[torch.Tensor] = []
+        self._surveyed: list[Counter] = []
+        self._ran: list[Counter] = []
         self.unwritten = [0] * len(plan.outputs)  # elements that no launch writes
 
     def survey(self, number: int, module: Module, node: Launch) -> Launched:
         """Every launch, for `run_nodes`; after the last one programs are chosen."""
-        found = self._skipping(module, node, self._memory, None, None)
+        self._surveyed.append(Counter(self._memory, math.prod(node.grid), footprints=False))
+        found = self._skipping(module, node, self._memory, self._surveyed[-1], None)
         self._conflicts += found.conflicts
         for buffer, marks in self._touched().items():
             self._stored[buffer] = self._stored[buffer] | marks if buffer in self._stored else marks
@@ -268,18 +271,35 @@ class Part:
         def launched(number: int, module: Module, node: Launch) -> Launched:
             assert self._chosen is not None
             programs = self._chosen[number]
+            self._ran.append(Counter(memory, math.prod(node.grid), footprints=False))
             if not programs.numel():
                 return Launched(math.prod(node.grid), 0)
-            return launch(module, node.grid, node.args, memory, programs=programs, deadline=self._deadline, seed=number)
+            return launch(
+                module, node.grid, node.args, memory, programs=programs, deadline=self._deadline, seed=number,
+                observer=self._ran[-1],
+            )  # fmt: skip
 
         return launched
+
+    def executed(self) -> list[dict[str, float]]:
+        """What programs did in the mean: as surveyed, times what those that ran did beyond their survey."""
+        assert self._chosen is not None
+        made = []
+        for surveyed, ran, programs in zip(self._surveyed, self._ran, self._chosen, strict=True):
+            means = means_of(surveyed)
+            for name, amounts in ran.by_program.items():
+                did, told = float(amounts[programs].sum()), float(surveyed.by_program[name][programs].sum())
+                mean = did / programs.numel() if told == 0 else means.get(name, 0.0) * did / told
+                means[name] = max(mean, means.get(name, 0.0))
+            made.append(means)
+        return made
 
     def written(self, output: int) -> torch.Tensor:
         """Numbers (in row-major order) of the elements of an output that the chosen programs had to write."""
         return self._wanted_elements[output]
 
     def _skipping(
-        self, module: Module, node: Launch, memory: Memory, observer: Seeker | None, programs: torch.Tensor | None
+        self, module: Module, node: Launch, memory: Memory, observer: Observer | None, programs: torch.Tensor | None
     ) -> Launched:
         return launch(
             module, node.grid, node.args, memory, programs=programs, deadline=self._deadline, observer=observer,

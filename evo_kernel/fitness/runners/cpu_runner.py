@@ -31,7 +31,7 @@ from evo_kernel.fitness.counters import Counted, CountPart
 from evo_kernel.fitness.expected import Expected, expect
 from evo_kernel.fitness.features import plan_features, torch_details
 from evo_kernel.fitness.index_inputs import index_inputs
-from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic
+from evo_kernel.fitness.ir.launch_traffic import Amount, LaunchTraffic, at_least
 from evo_kernel.fitness.model import modeled_time
 from evo_kernel.fitness.pairing import Comparison, PairSettings, Verdict
 from evo_kernel.fitness.pipeline import EXECUTING, Stages
@@ -95,7 +95,7 @@ class _Look(_Told):
     fault: _Fault | None = None
     whole: bool = False
     changed: _Position | None = None
-    traffic: list[LaunchTraffic] = []
+    executed: Annotated[list[dict[str, Amount]], Field(max_length=1 << 20)] = []
     outputs: Annotated[list[_Bytes], Field(max_length=64)] = []
     parts: Annotated[list[tuple[_Bytes, _Bytes]], Field(max_length=64)] = []
     unwritten: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=64)] = []
@@ -115,6 +115,7 @@ class CpuRunner:
         self._lock, self._drawing = threading.Lock(), threading.Lock()
         self._indices: dict[str, Mapping[int, torch.Tensor]] = {}
         self._counted: dict[str, Sequence[LaunchTraffic]] = {}
+        self._executed: dict[str, Sequence[Mapping[str, float]]] = {}
         self._draws: dict[tuple[str, int, str], tuple[Input, ...]] = {}
         self._sliced: dict[tuple[str, int, str], SlicedReference] = {}
 
@@ -221,6 +222,10 @@ class CpuRunner:
             return _failed(header.fault, f"on {case.name}: ")
         if header.changed is not None:
             return Checked(Status.WRONG, f"on {case.name}: the kernel changes its input {header.changed}")
+        if len(header.executed) != len(plan.plan.launches):
+            return _malformed(f"{len(header.executed)} launches where the plan has {len(plan.plan.launches)}")
+        with self._lock:
+            _keep(self._executed, _traffic_key(plan, case), header.executed)
         try:
             if header.whole:
                 outputs = [
@@ -330,6 +335,8 @@ class CpuRunner:
             traffic = self.traffic(plan, case)
         if isinstance(traffic, Checked):
             return traffic
+        if (did := self._executed.get(_traffic_key(plan, case))) is not None:
+            traffic = [at_least(counted, amounts) for counted, amounts in zip(traffic, did, strict=True)]
         target = target_for(self.arch)
         modeled = modeled_time(plan, traffic, target)
         total = max(sum(launch.us for launch in modeled.launches), 1e-9)
@@ -361,9 +368,7 @@ class CpuRunner:
         if isinstance(told, Checked):
             return told
         with self._lock:
-            self._counted[key] = told
-            if len(self._counted) > _COUNTED_PLANS:
-                del self._counted[next(iter(self._counted))]
+            _keep(self._counted, key, told)
         return told
 
     def _count(
@@ -483,6 +488,13 @@ def _failed(fault: _Fault, where: str = "") -> Checked:
 
 def _malformed(error: object) -> Checked:
     return Checked(Status.REJECTED, f"the executor's answer is malformed: {error}"[:2000])
+
+
+def _keep(kept: dict[str, Any], key: str, value: object) -> None:
+    """The last `_COUNTED_PLANS` stay."""
+    kept[key] = value
+    if len(kept) > _COUNTED_PLANS:
+        del kept[next(iter(kept))]
 
 
 def _traffic_key(plan: CompiledPlan, case: Case) -> str:
