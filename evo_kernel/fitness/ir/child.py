@@ -4,7 +4,7 @@ It holds no code of a candidate: IR and plan are data. Requests name a "command"
 text of each kernel) and files `bufferB.bin` (of rounds: `roundR.bufferB.bin`) with the content of input buffers.
 
     execute   {"rounds": N, "deadline_s", "repeat"}: whole, over fresh memory each; outputs of each round
-    count     {"deadline_s"}: traffic of each launch
+    count     {"seed", "deadline_s"}: traffic of each launch
     look      {"seed", "deadline_s", "whole_s"}: outputs, or elements of them that a few programs write
 
 Answers are a header of JSON with its length before it (8 bytes, little-endian), then the bytes of tensors that it
@@ -72,7 +72,7 @@ def handle(request: dict[str, Any], folder: str) -> bytes:
     if request["command"] == "execute":
         return work.execute(int(request["rounds"]), bool(request["repeat"]))
     if request["command"] == "count":
-        return work.count(bool(request["complete"]))
+        return work.count(int(request["seed"]), bool(request["complete"]))
     return work.look(int(request["seed"]), float(request["whole_s"]))
 
 
@@ -138,16 +138,16 @@ class _Work:
         self._ended(memory, modules, run)
         return memory
 
-    def count(self, complete: bool) -> bytes:
+    def count(self, seed: int, complete: bool) -> bytes:
         """Traffic of each launch. `complete`: all inputs are given, not only integers."""
         try:
-            traffic = self._counted(self._modules(), self._contents(""), complete)
+            traffic = self._counted(self._modules(), self._contents(""), seed, complete)
             return self._answer({"traffic": [asdict(part) for part in traffic]})
         except _Refused as fault:
             return self._answer({"fault": {"status": fault.status, "reason": str(fault)}})
 
     def _counted(
-        self, modules: Sequence[Module], contents: dict[int, torch.Tensor], complete: bool
+        self, modules: Sequence[Module], contents: dict[int, torch.Tensor], seed: int, complete: bool
     ) -> list[LaunchTraffic]:
         made: list[LaunchTraffic] = []
         known: dict[str, LaunchTraffic] = {}
@@ -156,7 +156,7 @@ class _Work:
         def run(number: int, module: Module, node: Launch) -> Launched:
             key = node.model_dump_json()
             if key not in known:
-                found = partial.count(module, node, memory, self._deadline, complete)
+                found = partial.count(module, node, memory, self._deadline, complete, seed)
                 if found.traffic is None:
                     return Launched(math.prod(node.grid), 0, found.finding)
                 known[key] = found.traffic
@@ -170,7 +170,7 @@ class _Work:
         """The plan whole where that takes no longer than `whole_s`, else a part of it."""
         try:
             contents, modules = self._contents(""), self._modules()
-            traffic = self._counted(modules, contents, True)
+            traffic = self._counted(modules, contents, seed, True)
             if _seconds(traffic) <= whole_s or any(isinstance(node, Aten) for node in self._plan.nodes):
                 did: list[dict[str, float]] = []
                 memory = self._executed(modules, contents, reverse=False, did=did)

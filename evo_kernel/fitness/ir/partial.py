@@ -30,6 +30,8 @@ COUNT_S = 3.0
 """Seconds for counting all programs of a launch; of what takes longer, a random part is counted."""
 MOST_COUNTED = 1 << 15
 """Programs of a launch that are counted at most: of more, a random part."""
+MOST_LINES = 1_000_000
+"""Runs of bytes up to which lines are told apart for all counted programs; beyond, for FEW of them."""
 
 
 @dataclass(frozen=True)
@@ -50,18 +52,19 @@ def count(module: Module, node: Launch, memory: Memory, deadline: float, complet
     generator = torch.Generator().manual_seed(seed)
     start = int(torch.randint(max(1, total - WAVE_PROGRAMS + 1), (), generator=generator))
     window = start + torch.arange(min(SIDE_BY_SIDE, total))
-    few = torch.unique(torch.cat([torch.tensor([0, total - 1]), torch.randint(total, (FEW,), generator=generator)]))
-    sample = torch.unique(torch.cat([few, window]))
+    few = torch.unique(torch.randint(total, (FEW,), generator=generator))  # none that a kernel could know
+    sample = torch.unique(torch.cat([torch.tensor([0, total - 1]), few, window]))
     near = Counter(memory, total, footprints=True)
-    found, skips = _walk(module, node, memory, sample, near, traits, deadline, complete)
+    found, _ = _walk(module, node, memory, sample, near, traits, deadline, complete)
     if found.finding is not None:
         return Counted(None, found.finding)
     ids = torch.arange(total)
     if total > MOST_COUNTED:
         ids = torch.randperm(total, generator=generator)[:MOST_COUNTED].sort().values
     everyone, counted = near, sample
-    if skips and total > sample.numel():
-        whole = Counter(memory, total, footprints=False)
+    if total > sample.numel():
+        affordable = near.kept * ids.numel() <= MOST_LINES * sample.numel()
+        whole = Counter(memory, total, footprints=affordable)
         try:
             found, _ = _walk(
                 module, node, memory, ids, whole, traits, min(deadline, time.monotonic() + COUNT_S), complete
@@ -69,6 +72,8 @@ def count(module: Module, node: Launch, memory: Memory, deadline: float, complet
             if found.finding is not None:
                 return Counted(None, found.finding)
             everyone, counted = whole, ids
+            if affordable:
+                few = ids
         except OutOfTime:
             pass  # the sample stands in
     return Counted(_summary(node, memory, near, sample, few, window, everyone, counted))
@@ -98,6 +103,7 @@ def _summary(
     everyone: Counter, counted: torch.Tensor,
 ) -> LaunchTraffic:  # fmt: skip
     total = math.prod(node.grid)
+    lines = everyone if everyone.footprints("load") or everyone.footprints("store") else near
     work = sum(
         (everyone.by_program[name][counted] * share for name, share in _work_shares(everyone)),
         torch.zeros(counted.numel(), dtype=torch.float64),
@@ -112,8 +118,8 @@ def _summary(
         store_sector_bytes=store * _sector_share(near, sample, "store"),
         atomic_elements=mean_of(everyone, "atomic", counted),
         wave_load_bytes=_together(near, "load", window, min(total, WAVE_PROGRAMS), memory),
-        grid_load_bytes=_together(near, "load", few, total, memory),
-        grid_store_bytes=_together(near, "store", few, total, memory),
+        grid_load_bytes=_together(lines, "load", few, total, memory),
+        grid_store_bytes=_together(lines, "store", few, total, memory),
         rounds=mean_of(everyone, "rounds", counted),
         iterations=mean_of(everyone, "iterations", counted),
         imbalance=float(work.max() / work.mean()) if float(work.mean()) > 0 else 1.0,

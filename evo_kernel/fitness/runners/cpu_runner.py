@@ -12,6 +12,7 @@ import contextlib
 import json
 import math
 import os
+import secrets
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -115,6 +116,7 @@ class CpuRunner:
         self._lock, self._drawing = threading.Lock(), threading.Lock()
         self._indices: dict[str, Mapping[int, torch.Tensor]] = {}
         self._counted: dict[str, Sequence[LaunchTraffic]] = {}
+        self._secret = secrets.token_hex(16)  # decides which programs are looked at
         self._executed: dict[str, Sequence[Mapping[str, float]]] = {}
         self._draws: dict[tuple[str, int, str], tuple[Input, ...]] = {}
         self._sliced: dict[tuple[str, int, str], SlicedReference] = {}
@@ -213,7 +215,7 @@ class CpuRunner:
     def _look(self, plan: CompiledPlan, case: Case, seed: int, regime: str) -> Checked:
         """A plan of real size, whole or in part."""
         inputs = self._large_draw(case, seed, regime)
-        request = {"command": "look", "seed": seed & 0xFFFFFFFF, "whole_s": WHOLE_S}
+        request = {"command": "look", "seed": self._drawn(seed, case.name), "whole_s": WHOLE_S}
         told = self._ask(plan, request, _files(plan.plan, inputs), _Look, self._deadline_s)
         if isinstance(told, Checked):
             return told
@@ -361,10 +363,11 @@ class CpuRunner:
         if (known := self._counted.get(key)) is not None:
             return known
         inputs = self._index_inputs(case)
-        told = self._count(plan, inputs, complete=False)
+        drawn_by = self._drawn(key)
+        told = self._count(plan, inputs, drawn_by, complete=False)
         if isinstance(told, Checked) and told.status is Status.WRONG:  # addresses depend on floating-point data
             drawn = self._large_draw(case, _SEED, "nominal")
-            told = self._count(plan, dict(enumerate(drawn)), complete=True)
+            told = self._count(plan, dict(enumerate(drawn)), drawn_by, complete=True)
         if isinstance(told, Checked):
             return told
         with self._lock:
@@ -372,10 +375,11 @@ class CpuRunner:
         return told
 
     def _count(
-        self, plan: CompiledPlan, inputs: Mapping[int, Input], complete: bool
+        self, plan: CompiledPlan, inputs: Mapping[int, Input], seed: int, complete: bool
     ) -> Sequence[LaunchTraffic] | Checked:
         files = _files(plan.plan, [inputs.get(n) for n in range(len(plan.plan.inputs))])
-        told = self._ask(plan, {"command": "count", "complete": complete}, files, _Traffic, self._deadline_s)
+        request = {"command": "count", "seed": seed, "complete": complete}
+        told = self._ask(plan, request, files, _Traffic, self._deadline_s)
         if isinstance(told, Checked):
             return told
         header, _ = told
@@ -384,6 +388,10 @@ class CpuRunner:
         if len(header.traffic) != len(plan.plan.launches):
             return _malformed(f"{len(header.traffic)} launches where the plan has {len(plan.plan.launches)}")
         return tuple(header.traffic)
+
+    def _drawn(self, *of: object) -> int:
+        """A seed that nobody else can know, the same for the same things as long as the runner lives."""
+        return int(content_hash([self._secret, *map(str, of)])[:12], 16)
 
     # --- shared -----------------------------------------------------------------------------------------------------
 
