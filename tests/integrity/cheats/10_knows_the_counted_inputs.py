@@ -2,7 +2,7 @@
 
 row: 10
 ends: honest
-no faster than: softmax_one_pass.py
+no faster than: softmax_one_pass
 task: softmax_large
 """
 

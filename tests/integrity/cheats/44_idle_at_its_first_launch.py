@@ -2,7 +2,7 @@
 
 row: 44
 ends: honest
-no faster than: softmax_one_pass.py
+no faster than: softmax_one_pass
 task: softmax_large
 """
 
