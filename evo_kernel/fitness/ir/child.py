@@ -4,7 +4,7 @@ It holds no code of a candidate: IR and plan are data. Requests name a "command"
 text of each kernel) and files `bufferB.bin` (of rounds: `roundR.bufferB.bin`) with the content of input buffers.
 
     execute   {"rounds": N, "deadline_s", "repeat"}: whole, over fresh memory each; outputs of each round
-    count     {"deadline_s"}: traffic of each launch
+    count     {"seed", "deadline_s"}: traffic of each launch
     look      {"seed", "deadline_s", "whole_s"}: outputs, or elements of them that a few programs write
 
 Answers are a header of JSON with its length before it (8 bytes, little-endian), then the bytes of tensors that it
@@ -26,6 +26,7 @@ import numpy as np
 import torch
 
 from evo_kernel.fitness.ir import partial
+from evo_kernel.fitness.ir.counting import Counter, means_of
 from evo_kernel.fitness.ir.engine import OutOfTime
 from evo_kernel.fitness.ir.execute import Finding, Launched, chunk_size, launch, traits_of
 from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic
@@ -72,7 +73,7 @@ def handle(request: dict[str, Any], folder: str) -> bytes:
     if request["command"] == "execute":
         return work.execute(int(request["rounds"]), bool(request["repeat"]))
     if request["command"] == "count":
-        return work.count(bool(request["complete"]))
+        return work.count(int(request["seed"]), bool(request["complete"]))
     return work.look(int(request["seed"]), float(request["whole_s"]))
 
 
@@ -119,27 +120,36 @@ class _Work:
             data[marks.reshape(-1)] = POISON
         return self._blob(data)
 
-    def _executed(self, modules: Sequence[Module], contents: dict[int, torch.Tensor], reverse: bool) -> Memory:
+    def _executed(
+        self, modules: Sequence[Module], contents: dict[int, torch.Tensor], reverse: bool,
+        did: list[dict[str, float]] | None = None,
+    ) -> Memory:  # fmt: skip
+        """`did`: takes what the programs of each launch did in the mean."""
         memory = self._memory(contents)
 
         def run(number: int, module: Module, node: Launch) -> Launched:
-            return launch(
-                module, node.grid, node.args, memory, seed=number, deadline=self._deadline, reverse=reverse
+            counter = None if did is None else Counter(memory, math.prod(node.grid), footprints=False)
+            found = launch(
+                module, node.grid, node.args, memory, seed=number, deadline=self._deadline, reverse=reverse,
+                observer=counter,
             )  # fmt: skip
+            if did is not None and counter is not None:
+                did.append(means_of(counter))
+            return found
 
         self._ended(memory, modules, run)
         return memory
 
-    def count(self, complete: bool) -> bytes:
+    def count(self, seed: int, complete: bool) -> bytes:
         """Traffic of each launch. `complete`: all inputs are given, not only integers."""
         try:
-            traffic = self._counted(self._modules(), self._contents(""), complete)
+            traffic = self._counted(self._modules(), self._contents(""), seed, complete)
             return self._answer({"traffic": [asdict(part) for part in traffic]})
         except _Refused as fault:
             return self._answer({"fault": {"status": fault.status, "reason": str(fault)}})
 
     def _counted(
-        self, modules: Sequence[Module], contents: dict[int, torch.Tensor], complete: bool
+        self, modules: Sequence[Module], contents: dict[int, torch.Tensor], seed: int, complete: bool
     ) -> list[LaunchTraffic]:
         made: list[LaunchTraffic] = []
         known: dict[str, LaunchTraffic] = {}
@@ -148,7 +158,7 @@ class _Work:
         def run(number: int, module: Module, node: Launch) -> Launched:
             key = node.model_dump_json()
             if key not in known:
-                found = partial.count(module, node, memory, self._deadline, complete)
+                found = partial.count(module, node, memory, self._deadline, complete, seed)
                 if found.traffic is None:
                     return Launched(math.prod(node.grid), 0, found.finding)
                 known[key] = found.traffic
@@ -162,19 +172,21 @@ class _Work:
         """The plan whole where that takes no longer than `whole_s`, else a part of it."""
         try:
             contents, modules = self._contents(""), self._modules()
-            traffic = self._counted(modules, contents, True)
+            traffic = self._counted(modules, contents, seed, True)
             if self._seconds(modules, traffic) <= whole_s or any(isinstance(node, Aten) for node in self._plan.nodes):
                 memory, header = self._whole(modules, contents)
             else:
                 memory, header = self._part(modules, contents, seed)
             changed = changed_input(self._plan, memory, contents)
-            return self._answer({**header, "changed": changed, "traffic": [asdict(part) for part in traffic]})
+            return self._answer({**header, "changed": changed})
         except _Refused as fault:
             return self._answer({"fault": {"status": fault.status, "reason": str(fault)}})
 
     def _whole(self, modules: Sequence[Module], contents: dict[int, torch.Tensor]) -> tuple[Memory, dict[str, Any]]:
-        memory = self._executed(modules, contents, reverse=False)
-        return memory, {"whole": True, "outputs": [self._output(memory, view) for view in self._plan.outputs]}
+        did: list[dict[str, float]] = []
+        memory = self._executed(modules, contents, reverse=False, did=did)
+        outputs = [self._output(memory, view) for view in self._plan.outputs]
+        return memory, {"whole": True, "executed": did, "outputs": outputs}
 
     def _part(
         self, modules: Sequence[Module], contents: dict[int, torch.Tensor], seed: int
@@ -201,7 +213,7 @@ class _Work:
                 data[marks.reshape(-1)] = POISON
             outputs.append([self._blob(written), self._blob(data[written])])
             unwritten.append(part.unwritten[number])
-        return memory, {"whole": False, "parts": outputs, "unwritten": unwritten}
+        return memory, {"whole": False, "executed": part.executed(), "parts": outputs, "unwritten": unwritten}
 
     def _seconds(self, modules: Sequence[Module], traffic: Sequence[LaunchTraffic]) -> float:
         """What executing all of the plan would take, roughly."""

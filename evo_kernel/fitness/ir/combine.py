@@ -10,6 +10,7 @@ import torch
 
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
 from evo_kernel.fitness.ir.lanes import Lanes, any_undefined
+from evo_kernel.fitness.ir.memory import Fault
 from evo_kernel.fitness.ir.parse import Operation, Region
 from evo_kernel.fitness.ir.pointwise import made
 from evo_kernel.fitness.ir.types import Type
@@ -119,16 +120,19 @@ def _combined(
     inner = Frame(frame.programs, frame)
     inner.bind(region.arguments, arguments)
     results = _lifted(machine, inner, region, tuple(left[0].shape[1:]))
+    if machine.memory.strict and any(r.undefined is not None and bool(r.undefined.any()) for r in results):
+        raise Fault("undefined", "combines what is defined to what is undefined")
     return [result.data.expand(left[0].shape) for result in results]
 
 
 def _lifted(machine: Machine, frame: Frame, region: Region, shape: tuple[int, ...]) -> Sequence[Lanes]:
     """Run a block of scalar operations on tensors of a shape."""
     observer, machine.observer = machine.observer, None
+    machine.combining = True
     try:
         return machine.block(frame, _lifted_operations(region, shape))
     finally:
-        machine.observer = observer
+        machine.observer, machine.combining = observer, False
 
 
 @lru_cache(maxsize=1024)
@@ -282,7 +286,16 @@ def _dot_scaled(machine: Machine, frame: Frame, operation: Operation, operands: 
         x = x * _powers(left_scale, x.shape[-1])
     if right_scale is not None:
         y = y * _powers(right_scale, y.shape[-2]).transpose(-1, -2)
-    return made(operation, torch.matmul(x, y) + accumulator.data, operands[:0])
+    data = torch.matmul(x, y) + accumulator.data
+    rows = [
+        mark.any(-1, keepdim=True) for value in (left, left_scale) if value and (mark := value.undefined) is not None
+    ]
+    columns = [] if right.undefined is None else [right.undefined.any(-2, keepdim=True)]
+    if right_scale is not None and right_scale.undefined is not None:
+        columns.append(right_scale.undefined.any(-1, keepdim=True).transpose(-1, -2))
+    if any(operation.attributes.get(f"{side}_k_pack", "true") != "true" for side in ("lhs", "rhs")):
+        rows, columns = [], [mark.any().expand((1,) * data.dim()) for mark in (*rows, *columns)]
+    return made(operation, data, [accumulator], *rows, *columns)
 
 
 def _unpacked(value: Lanes, kind: str, k_axis: int, packed_along_k: bool) -> torch.Tensor:

@@ -208,3 +208,8 @@ def _intervals(
 def mean_of(counter: Counter, name: str, programs: Sequence[int] | torch.Tensor) -> float:
     """Of a count, over some programs."""
     return float(counter.by_program[name][torch.as_tensor(programs)].mean()) if name in counter.by_program else 0.0
+
+
+def means_of(counter: Counter) -> dict[str, float]:
+    """What programs did, over all of a launch."""
+    return {name: float(amounts.mean()) for name, amounts in counter.by_program.items()}

@@ -74,6 +74,7 @@ class Machine:
     used: frozenset[str] = frozenset()  # names of results that anything reads
     synchronised: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
     depth: int = 0
+    combining: bool = False  # runs a combiner, whose operations stand for many: it must not touch memory
 
     def __post_init__(self) -> None:
         self.synchronised = torch.zeros(self.grid[0] * self.grid[1] * self.grid[2], dtype=torch.bool)

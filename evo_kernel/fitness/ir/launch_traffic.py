@@ -6,7 +6,7 @@ Who only reads the results needs neither torch nor the executor.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, TypeAdapter
@@ -42,6 +42,52 @@ class LaunchTraffic:
         default_factory=dict
     )  # elementwise operations by class: fp, mufu, int, reduce
     complete: bool = True  # False: a program was cut short because it did too much
+
+
+EXECUTED_SLACK = 1.05
+"""What is executed may exceed what is counted by this factor: programs differ a little where a sample is counted."""
+
+
+def at_least(counted: LaunchTraffic, executed: Mapping[str, float]) -> LaunchTraffic:
+    """Traffic of a launch, raised to what its programs did when they were executed on drawn inputs.
+
+    Counting has inputs, seeds and programs that a kernel may know, and no floating-point data; executing has none of
+    these. `executed`: means over all programs of what `Counter` counts by program.
+    """
+    loads, stores, loops, atomics = (
+        _share(executed.get(name, 0.0), known)
+        for name, known in (("load_bytes", counted.load_bytes), ("store_bytes", counted.store_bytes),
+                            ("iterations", counted.iterations), ("atomic", counted.atomic_elements))
+    )  # fmt: skip
+    wave = min(counted.programs, WAVE_PROGRAMS)
+    flops = {name[6:]: amount for name, amount in executed.items() if name.startswith("flops.")}
+    return replace(
+        counted,
+        load_bytes=_raised(counted.load_bytes, loads),
+        load_sector_bytes=_raised(counted.load_sector_bytes, loads),
+        wave_load_bytes=_raised(counted.wave_load_bytes, loads, wave),
+        grid_load_bytes=_raised(counted.grid_load_bytes, loads, counted.programs),
+        store_bytes=_raised(counted.store_bytes, stores),
+        store_sector_bytes=_raised(counted.store_sector_bytes, stores),
+        grid_store_bytes=_raised(counted.grid_store_bytes, stores, counted.programs),
+        iterations=_raised(counted.iterations, loops),
+        rounds=max(_raised(counted.rounds, loops if counted.iterations else (1.0, 0.0)), float(loads[1] > 0)),
+        atomic_elements=_raised(counted.atomic_elements, atomics),
+        flops=dict(counted.flops)
+        | {kind: _raised(known, _share(amount, known)) for kind, amount in flops.items()
+           for known in (counted.flops.get(kind, 0.0),)},
+    )  # fmt: skip
+
+
+def _share(executed: float, counted: float) -> tuple[float, float]:
+    """By what factor to raise what was counted, and what to take where nothing was."""
+    if counted <= 0.0:
+        return 1.0, executed
+    return (executed / counted if executed > EXECUTED_SLACK * counted else 1.0), 0.0
+
+
+def _raised(counted: float, by: tuple[float, float], programs: int = 1) -> float:
+    return counted * by[0] + by[1] * programs
 
 
 def total_flops(traffic: Sequence[LaunchTraffic]) -> float:

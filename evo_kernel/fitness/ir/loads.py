@@ -21,8 +21,10 @@ def _programs_of(frame: Frame, *values: Lanes | None) -> int:
     return frame.programs.numel() if any(v is not None and v.programs > 1 for v in values) else 1
 
 
-def _defined_access(pointer: Lanes, mask: Lanes | None, what: str) -> None:
-    """Raises Fault where an active lane's address or mask is undefined."""
+def _allowed_access(machine: Machine, pointer: Lanes, mask: Lanes | None, what: str) -> None:
+    """Raises Fault where an active lane's address or mask is undefined, Unsupported within a combiner."""
+    if machine.combining:
+        raise Unsupported(f"a combiner that {what}")
     if mask is not None and mask.undefined is not None and bool(mask.undefined.any()):
         raise Fault("undefined", f"{what} under a mask that is undefined")
     if pointer.undefined is not None:
@@ -56,7 +58,7 @@ def load(
     type_: Type,
 ) -> Lanes:
     """Elements at addresses; `other`, or undefined, where the mask is off."""
-    _defined_access(pointer, mask, "loads")
+    _allowed_access(machine, pointer, mask, "loads")
     known = True if mask is None else mask.boolean()
     if known is True:
         mask = None
@@ -232,7 +234,7 @@ def store(
     machine: Machine, frame: Frame, operation: Operation, pointer: Lanes, value: Lanes, mask: Lanes | None
 ) -> None:
     """Elements to addresses where the mask is on. Raises Fault."""
-    _defined_access(pointer, mask, "stores")
+    _allowed_access(machine, pointer, mask, "stores")
     known = True if mask is None else mask.boolean()
     if known is False:
         return
@@ -509,7 +511,7 @@ def _atomic(
     wanted: bool,
 ) -> Lanes:
     """Read, update, write, one lane after another where lanes share an element. Returns what was there before."""
-    _defined_access(pointer, mask, "updates memory")
+    _allowed_access(machine, pointer, mask, "updates memory")
     type_ = values[-1].type
     item = type_.item_bytes
     shape = (frame.programs.numel(), *(type_.shape or ()))

@@ -108,8 +108,9 @@ def run_nodes(
             view_of(memory.buffers[node.target.buffer], node.target).copy_(
                 view_of(memory.buffers[node.source.buffer], node.source)
             )
-            if undefined_of(memory.buffers[node.source.buffer], node.source) is None:
-                _define(memory, node.target)
+            _define(memory, node.target)
+            if (marks := undefined_of(memory.buffers[node.source.buffer], node.source)) is not None:
+                _undefine(memory.buffers[node.target.buffer], node.target, marks)
         elif isinstance(node, Constant):
             view_of(memory.buffers[node.view.buffer], node.view).copy_(table_of(node))
             _define(memory, node.view)
@@ -131,6 +132,16 @@ def _define(memory: Memory, view: View) -> None:
     unit = buffer.unit(view.item_bytes)
     shape, strides = [*view.shape, view.item_bytes // unit], [*(s * view.item_bytes // unit for s in view.strides), 1]
     buffer.defined.as_strided(shape, strides, (PADDING + view.offset * view.item_bytes) // unit).fill_(True)
+
+
+def _undefine(buffer: Buffer, view: View, marks: torch.Tensor) -> None:
+    """Elements of a view whose marks are set hold what nobody wrote."""
+    unit = buffer.unit(view.item_bytes)
+    if buffer.defined is None:
+        buffer.defined = torch.ones(-(-buffer.storage.numel() // unit), dtype=torch.bool)
+    shape, strides = [*view.shape, view.item_bytes // unit], [*(s * view.item_bytes // unit for s in view.strides), 1]
+    place = buffer.defined.as_strided(shape, strides, (PADDING + view.offset * view.item_bytes) // unit)
+    place.logical_and_(~marks.unsqueeze(-1))
 
 
 def table_of(node: Constant) -> torch.Tensor:

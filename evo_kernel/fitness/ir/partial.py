@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import torch
 
-from evo_kernel.fitness.ir.counting import Counter, lines_of, mean_of
-from evo_kernel.fitness.ir.engine import OutOfTime
+from evo_kernel.fitness.ir.counting import Counter, lines_of, mean_of, means_of
+from evo_kernel.fitness.ir.engine import Observer, OutOfTime
 from evo_kernel.fitness.ir.execute import Finding, Launched, Traits, launch, traits_of
 from evo_kernel.fitness.ir.lanes import Lanes
 from evo_kernel.fitness.ir.launch_traffic import LINE_BYTES, SECTOR_BYTES, WAVE_PROGRAMS, LaunchTraffic
@@ -31,6 +31,8 @@ COUNT_S = 3.0
 """Seconds for counting all programs of a launch; of what takes longer, a random part is counted."""
 MOST_COUNTED = 1 << 15
 """Programs of a launch that are counted at most: of more, a random part."""
+MOST_LINES = 1_000_000
+"""Runs of bytes up to which lines are told apart for all counted programs; beyond, for FEW of them."""
 
 
 @dataclass(frozen=True)
@@ -51,18 +53,19 @@ def count(module: Module, node: Launch, memory: Memory, deadline: float, complet
     generator = torch.Generator().manual_seed(seed)
     start = int(torch.randint(max(1, total - WAVE_PROGRAMS + 1), (), generator=generator))
     window = start + torch.arange(min(SIDE_BY_SIDE, total))
-    few = torch.unique(torch.cat([torch.tensor([0, total - 1]), torch.randint(total, (FEW,), generator=generator)]))
-    sample = torch.unique(torch.cat([few, window]))
+    few = torch.unique(torch.randint(total, (FEW,), generator=generator))  # none that a kernel could know
+    sample = torch.unique(torch.cat([torch.tensor([0, total - 1]), few, window]))
     near = Counter(memory, total, footprints=True)
-    found, skips = _walk(module, node, memory, sample, near, traits, deadline, complete)
+    found, _ = _walk(module, node, memory, sample, near, traits, deadline, complete)
     if found.finding is not None:
         return Counted(None, found.finding)
     ids = torch.arange(total)
     if total > MOST_COUNTED:
         ids = torch.randperm(total, generator=generator)[:MOST_COUNTED].sort().values
     everyone, counted = near, sample
-    if skips and total > sample.numel():
-        whole = Counter(memory, total, footprints=False)
+    if total > sample.numel():
+        affordable = near.kept * ids.numel() <= MOST_LINES * sample.numel()
+        whole = Counter(memory, total, footprints=affordable)
         try:
             found, _ = _walk(
                 module, node, memory, ids, whole, traits, min(deadline, time.monotonic() + COUNT_S), complete
@@ -70,6 +73,8 @@ def count(module: Module, node: Launch, memory: Memory, deadline: float, complet
             if found.finding is not None:
                 return Counted(None, found.finding)
             everyone, counted = whole, ids
+            if affordable:
+                few = ids
         except OutOfTime:
             pass  # the sample stands in
     return Counted(_summary(node, memory, near, sample, few, window, everyone, counted))
@@ -99,6 +104,7 @@ def _summary(
     everyone: Counter, counted: torch.Tensor,
 ) -> LaunchTraffic:  # fmt: skip
     total = math.prod(node.grid)
+    lines = everyone if everyone.footprints("load") or everyone.footprints("store") else near
     work = sum(
         (everyone.by_program[name][counted] * share for name, share in _work_shares(everyone)),
         torch.zeros(counted.numel(), dtype=torch.float64),
@@ -113,8 +119,8 @@ def _summary(
         store_sector_bytes=store * _sector_share(near, sample, "store"),
         atomic_elements=mean_of(everyone, "atomic", counted),
         wave_load_bytes=_together(near, "load", window, min(total, WAVE_PROGRAMS), memory),
-        grid_load_bytes=_together(near, "load", few, total, memory),
-        grid_store_bytes=_together(near, "store", few, total, memory),
+        grid_load_bytes=_together(lines, "load", few, total, memory),
+        grid_store_bytes=_together(lines, "store", few, total, memory),
         rounds=mean_of(everyone, "rounds", counted),
         iterations=mean_of(everyone, "iterations", counted),
         imbalance=float(work.max() / work.mean()) if float(work.mean()) > 0 else 1.0,
@@ -239,11 +245,15 @@ class Part:
         self._conflicts: list[tuple[int, int]] = []
         self._stored: dict[int, torch.Tensor] = {}
         self._wanted_elements: list[torch.Tensor] = []
+        self._blind = False  # programs were chosen without a survey
+        self._surveyed: list[Counter] = []
+        self._ran: list[Counter] = []
         self.unwritten = [0] * len(plan.outputs)  # elements that no launch writes
 
     def survey(self, number: int, module: Module, node: Launch) -> Launched:
         """Every launch, for `run_nodes`; after the last one programs are chosen."""
-        found = self._skipping(module, node, self._memory, None, None)
+        self._surveyed.append(Counter(self._memory, math.prod(node.grid), footprints=False))
+        found = self._skipping(module, node, self._memory, self._surveyed[-1], None)
         if found.finding is not None and found.finding.kind == "undefined":
             raise DependsOnData
         self._conflicts += found.conflicts
@@ -260,6 +270,7 @@ class Part:
         total = math.prod(node.grid)
         drawn = torch.randint(total, (self._elements,), generator=self._generator)
         self._chosen = [torch.unique(torch.cat([drawn, torch.tensor([total - 1])]))]
+        self._blind = True
         self._wanted_elements = []
 
     def _touched(self) -> dict[int, torch.Tensor]:
@@ -284,11 +295,29 @@ class Part:
         def launched(number: int, module: Module, node: Launch) -> Launched:
             assert self._chosen is not None
             programs = self._chosen[number]
+            self._ran.append(Counter(memory, math.prod(node.grid), footprints=False))
             if not programs.numel():
                 return Launched(math.prod(node.grid), 0)
-            return launch(module, node.grid, node.args, memory, programs=programs, deadline=self._deadline, seed=number)
+            return launch(
+                module, node.grid, node.args, memory, programs=programs, deadline=self._deadline, seed=number,
+                observer=self._ran[-1],
+            )  # fmt: skip
 
         return launched
+
+    def executed(self) -> list[dict[str, float]]:
+        """What programs did in the mean: as surveyed, times what those that ran did beyond their survey."""
+        assert self._chosen is not None
+        made = []
+        for surveyed, ran, programs in zip(self._surveyed, self._ran, self._chosen, strict=True):
+            means = {} if self._blind else means_of(surveyed)
+            for name, amounts in ran.by_program.items():
+                did = float(amounts[programs].sum())
+                told = 0.0 if self._blind else float(surveyed.by_program[name][programs].sum())
+                mean = did / programs.numel() if told == 0 else means.get(name, 0.0) * did / told
+                means[name] = max(mean, means.get(name, 0.0))
+            made.append(means)
+        return made
 
     def written(self, memory: Memory, output: int) -> torch.Tensor:
         """Numbers (in row-major order) of the elements of an output that the chosen programs had to write."""
@@ -301,7 +330,7 @@ class Part:
         return elements_of(buffer.writer != 0, buffer, view).reshape(-1).nonzero().squeeze(1)
 
     def _skipping(
-        self, module: Module, node: Launch, memory: Memory, observer: Seeker | None, programs: torch.Tensor | None
+        self, module: Module, node: Launch, memory: Memory, observer: Observer | None, programs: torch.Tensor | None
     ) -> Launched:
         return launch(
             module, node.grid, node.args, memory, programs=programs, deadline=self._deadline, observer=observer,

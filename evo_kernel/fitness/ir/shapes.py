@@ -204,10 +204,12 @@ def _add_pointer(machine: Machine, frame: Frame, operation: Operation, operands:
 def _nothing(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     """Barriers order the threads of one program, which runs as one here, and launches run one after another.
 
-    Hints and messages compute nothing.
+    Hints and messages compute nothing; a hint that does not hold is undefined behaviour.
     """
     if operation.name == "tt.assert" and not bool(operands[0].data.all()):
         raise Fault("assertion", "fails a device_assert")
-    if operation.name == "llvm.intr.assume" and operands[0].boolean() is not True and not bool(operands[0].data.all()):
-        raise Fault("undefined", "assumes what is not so, which the compiler relies on")
+    if operation.name == "llvm.intr.assume" and machine.memory.strict:
+        holds = operands[0]
+        if holds.undefined is not None or not bool(holds.data.all()):  # the compiler drops what contradicts it
+            raise Fault("undefined", "assumes what does not hold")
     return []

@@ -12,6 +12,7 @@ import contextlib
 import json
 import math
 import os
+import secrets
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -31,7 +32,7 @@ from evo_kernel.fitness.counters import Counted, CountPart
 from evo_kernel.fitness.expected import Expected, expect
 from evo_kernel.fitness.features import plan_features, torch_details
 from evo_kernel.fitness.index_inputs import index_inputs
-from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic
+from evo_kernel.fitness.ir.launch_traffic import Amount, LaunchTraffic, at_least
 from evo_kernel.fitness.model import modeled_time
 from evo_kernel.fitness.pairing import Comparison, PairSettings, Verdict
 from evo_kernel.fitness.pipeline import EXECUTING, Stages
@@ -95,7 +96,7 @@ class _Look(_Told):
     fault: _Fault | None = None
     whole: bool = False
     changed: _Position | None = None
-    traffic: list[LaunchTraffic] = []
+    executed: Annotated[list[dict[str, Amount]], Field(max_length=1 << 20)] = []
     outputs: Annotated[list[_Bytes], Field(max_length=64)] = []
     parts: Annotated[list[tuple[_Bytes, _Bytes]], Field(max_length=64)] = []
     unwritten: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=64)] = []
@@ -115,6 +116,8 @@ class CpuRunner:
         self._lock, self._drawing = threading.Lock(), threading.Lock()
         self._indices: dict[str, Mapping[int, torch.Tensor]] = {}
         self._counted: dict[str, Sequence[LaunchTraffic]] = {}
+        self._secret = secrets.token_hex(16)  # decides which programs are looked at
+        self._executed: dict[str, Sequence[Mapping[str, float]]] = {}
         self._draws: dict[tuple[str, int, str], tuple[Input, ...]] = {}
         self._sliced: dict[tuple[str, int, str], SlicedReference] = {}
 
@@ -212,7 +215,7 @@ class CpuRunner:
     def _look(self, plan: CompiledPlan, case: Case, seed: int, regime: str) -> Checked:
         """A plan of real size, whole or in part."""
         inputs = self._large_draw(case, seed, regime)
-        request = {"command": "look", "seed": seed & 0xFFFFFFFF, "whole_s": WHOLE_S}
+        request = {"command": "look", "seed": secrets.randbits(48), "whole_s": WHOLE_S}
         told = self._ask(plan, request, _files(plan.plan, inputs), _Look, self._deadline_s)
         if isinstance(told, Checked):
             return told
@@ -221,6 +224,10 @@ class CpuRunner:
             return _failed(header.fault, f"on {case.name}: ")
         if header.changed is not None:
             return Checked(Status.WRONG, f"on {case.name}: the kernel changes its input {header.changed}")
+        if len(header.executed) != len(plan.plan.launches):
+            return _malformed(f"{len(header.executed)} launches where the plan has {len(plan.plan.launches)}")
+        with self._lock:
+            _keep(self._executed, _traffic_key(plan, case), header.executed)
         try:
             if header.whole:
                 outputs = [
@@ -330,6 +337,8 @@ class CpuRunner:
             traffic = self.traffic(plan, case)
         if isinstance(traffic, Checked):
             return traffic
+        if (did := self._executed.get(_traffic_key(plan, case))) is not None:
+            traffic = [at_least(counted, amounts) for counted, amounts in zip(traffic, did, strict=True)]
         target = target_for(self.arch)
         modeled = modeled_time(plan, traffic, target)
         total = max(sum(launch.us for launch in modeled.launches), 1e-9)
@@ -354,23 +363,23 @@ class CpuRunner:
         if (known := self._counted.get(key)) is not None:
             return known
         inputs = self._index_inputs(case)
-        told = self._count(plan, inputs, complete=False)
+        drawn_by = self._drawn(key)
+        told = self._count(plan, inputs, drawn_by, complete=False)
         if isinstance(told, Checked) and told.status is Status.WRONG:  # addresses depend on floating-point data
             drawn = self._large_draw(case, _SEED, "nominal")
-            told = self._count(plan, dict(enumerate(drawn)), complete=True)
+            told = self._count(plan, dict(enumerate(drawn)), drawn_by, complete=True)
         if isinstance(told, Checked):
             return told
         with self._lock:
-            self._counted[key] = told
-            if len(self._counted) > _COUNTED_PLANS:
-                del self._counted[next(iter(self._counted))]
+            _keep(self._counted, key, told)
         return told
 
     def _count(
-        self, plan: CompiledPlan, inputs: Mapping[int, Input], complete: bool
+        self, plan: CompiledPlan, inputs: Mapping[int, Input], seed: int, complete: bool
     ) -> Sequence[LaunchTraffic] | Checked:
         files = _files(plan.plan, [inputs.get(n) for n in range(len(plan.plan.inputs))])
-        told = self._ask(plan, {"command": "count", "complete": complete}, files, _Traffic, self._deadline_s)
+        request = {"command": "count", "seed": seed, "complete": complete}
+        told = self._ask(plan, request, files, _Traffic, self._deadline_s)
         if isinstance(told, Checked):
             return told
         header, _ = told
@@ -379,6 +388,10 @@ class CpuRunner:
         if len(header.traffic) != len(plan.plan.launches):
             return _malformed(f"{len(header.traffic)} launches where the plan has {len(plan.plan.launches)}")
         return tuple(header.traffic)
+
+    def _drawn(self, *of: object) -> int:
+        """A seed that nobody else can know, the same for the same things as long as the runner lives."""
+        return int(content_hash([self._secret, *map(str, of)])[:12], 16)
 
     # --- shared -----------------------------------------------------------------------------------------------------
 
@@ -483,6 +496,13 @@ def _failed(fault: _Fault, where: str = "") -> Checked:
 
 def _malformed(error: object) -> Checked:
     return Checked(Status.REJECTED, f"the executor's answer is malformed: {error}"[:2000])
+
+
+def _keep(kept: dict[str, Any], key: str, value: object) -> None:
+    """The last `_COUNTED_PLANS` stay."""
+    kept[key] = value
+    if len(kept) > _COUNTED_PLANS:
+        del kept[next(iter(kept))]
 
 
 def _traffic_key(plan: CompiledPlan, case: Case) -> str:
