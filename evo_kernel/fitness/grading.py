@@ -173,6 +173,17 @@ class Grader:
                 return False
         return True
 
+    def stays_modeled(
+        self, work: Work, plans: Sequence[tuple[Case, CompiledPlan]], found: Sequence[Measurement]
+    ) -> bool:
+        """Whether modeled times still hold once the plans have been executed: what was counted may have been less."""
+        for (case, plan), before in zip(plans, found, strict=True):
+            if before.n == 0:  # modeled, not measured
+                after = work.runner.measure(plan, case, 0, checked=False)
+                if isinstance(after, Checked) or after.median_us > before.median_us:
+                    return False
+        return True
+
     def _rounds(self, case: Case, purpose: Purpose) -> list[Round]:
         if purpose is Purpose.CONFIRM:
             return [(fresh_seed(), regime) for regime in regimes.CONFIRM]

@@ -90,7 +90,8 @@ class Tuning:
             work.deadline.check()
             checks = self._grader.record(work.source, (CaseKind.CHECK,), [one.setting])
             right = self._grader.check_setting(work, checks, one.setting).passed
-            if right and self._grader.right_when_timed(work, one.plans):
+            right = right and self._grader.right_when_timed(work, one.plans)
+            if right and self._grader.stays_modeled(work, one.plans, one.found):
                 self._note_best(one.cost)
                 for m in one.found:
                     self._grader.keep(work, PlanVerdict(m.case, m.plan, Status.PASSED, "", None, m))
