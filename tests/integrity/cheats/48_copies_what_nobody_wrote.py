@@ -1,7 +1,8 @@
 """Copies what nobody wrote over what somebody wrote.
 
 row: 48
-ends: wrong
+ends: wrong, honest
+no faster than: softmax_early_return
 """
 
 import torch
