@@ -165,7 +165,7 @@ def test_collecting_without_a_gpu_goes_on_where_it_ended(tmp_path, capsys):
     first = samples.read([out])
     assert 2 <= len(first) <= 3
     for one in first:
-        assert one.us == pytest.approx(time_of(one.facts, H200).total_us)  # modeled, from a sampling of its own
+        assert one.us == pytest.approx(time_of(one.facts, H200).total_us, rel=0.01)  # programs of its own choice
     main([*command, "--variants", "5", "--cases-each", "1", "--threads", "2"])
     rows = out.read_text().splitlines()
     assert len(first) < len(rows) == len(samples.read([out]))  # nothing twice

@@ -15,7 +15,7 @@ from benchmarks.fuzz.programs import Output
 from benchmarks.fuzz.stored import Case, read, write
 from benchmarks.fuzz.values import TYPES, Recipe, decode
 
-SAMPLE = 600  # cases of a file that a test run looks at: those of every Nth seed
+SAMPLE = 300  # cases of a file that a test run looks at: those of every Nth seed
 COPY = """module {
   tt.func public @kernel(%arg0: !tt.ptr<f32>, %arg1: !tt.ptr<f32>) {
     %0 = tt.make_range {end = 8 : i32, start = 0 : i32} : tensor<8xi32>

@@ -181,13 +181,13 @@ def test_a_profile_of_measured_launches(runner, monkeypatch):
     assert found.us == pytest.approx(50, rel=0.02) and found.bound_by == "memory"
     assert found.counters["sm__warps_active.avg.pct_of_peak_sustained_active"] == 92.3
     text = profiler.profile([part])["m64-n128"].as_text("measured")
-    assert "bytes and tl.dot are not counted: " in text, "there is nothing in the text of this kernel"
+    assert "bytes and tl.dot are counted by executing the IR" in text
     assert "; 92% achieved" in text and "GB/s, 71% of peak" in text
     monkeypatch.setenv("FAKE_NCU", "forbidden")
     without = profiler.profile([part])["m64-n128"]
-    assert without.notes[1].startswith("no Nsight Compute counters: this user may not")
+    assert without.notes[-1].startswith("no Nsight Compute counters: this user may not")
     assert not without.kernels[0].counters and "achieved" not in without.as_text("measured")
-    assert len(profiler.profile([part], counters=False)["m64-n128"].notes) == 1
+    assert not profiler.profile([part], counters=False)["m64-n128"].notes
 
 
 RAW = {

@@ -10,7 +10,8 @@ import sys
 from evo_kernel.owner import end_with_owner
 end_with_owner()
 print(sys.stdin.readline(), flush=True)
-sum(range(10**12))
+while True:
+    pass
 """
 
 

@@ -45,7 +45,7 @@ class Sampled:
     def traffic(self, found, case):
         assert case is CASE
         self.calls += 1
-        megabytes = found.kernels[0].num_warps
+        megabytes = found.plan.kernels[0].num_warps
         if megabytes == 16:
             return Checked(Status.REJECTED, "no")
         grid = megabytes * 1e8
@@ -64,7 +64,7 @@ def left_out(sieve, plans):
 
 
 def us(num_warps):
-    return modeled_time(plan(num_warps), Sampled().traffic(plan(num_warps).plan, CASE), H200).total_us
+    return modeled_time(plan(num_warps), Sampled().traffic(plan(num_warps), CASE), H200).total_us
 
 
 def knobs(num_warps):

@@ -269,7 +269,7 @@ class Slow:
         self.closed = True
 
     def traffic(self, plan, case):
-        each = {1: 1e4, 2: 1e4, 8: 1e6, 16: 1e6, 4: 1e7}[plan.kernels[0].num_warps]
+        each = {1: 1e4, 2: 1e4, 8: 1e6, 16: 1e6, 4: 1e7}[plan.plan.kernels[0].num_warps]
         seen = dict.fromkeys((f.name for f in fields(LaunchTraffic)), 1.0)
         seen |= {"programs": 4096, "grid_load_bytes": 4096 * each, "load_sector_bytes": each, "complete": True}
         return (LaunchTraffic(**{**seen, "flops": {}, "elements": {}}),)

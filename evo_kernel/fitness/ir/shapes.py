@@ -207,7 +207,7 @@ def _nothing(machine: Machine, frame: Frame, operation: Operation, operands: Seq
     Hints and messages compute nothing; a hint that does not hold is undefined behaviour.
     """
     if operation.name == "tt.assert" and not bool(operands[0].data.all()):
-        raise Fault("assertion", "fails a device_assert")
+        raise Fault("assertion", f"fails its device_assert: {' '.join(operation.words)[:200]}")
     if operation.name == "llvm.intr.assume" and machine.memory.strict:
         holds = operands[0]
         if holds.undefined is not None or not bool(holds.data.all()):  # the compiler drops what contradicts it
