@@ -1,7 +1,7 @@
 """Which assembler (ptxas) turns PTX into machine code: Triton's own, a package's, or one named by its path.
 
-Versions differ in the time and, with faults of theirs, in the right and wrong of the same PTX (docs/judge.md). So the
-version is part of the environment that a score is made in.
+Versions differ in the time and, with faults of theirs, in the right and wrong of the same PTX. So the version is part
+of the environment that a score is made in.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from importlib import metadata
 from pathlib import Path
 
 import triton
+from triton.backends.nvidia.compiler import get_ptxas
 
 from evo_kernel.errors import ConfigError
 
 BUNDLED, PACKAGE = "bundled", "package"
 PACKAGES = ("nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu12")
 FAULTY = "12.8."
-"""Of these, sm_90: wrong results of right wgmma code, seen in public threads and by us."""
+"""Of these, on sm_90: wrong results of right wgmma code, as public threads report."""
 _VERSION = re.compile(r"\bV(\d+\.\d+\.\d+)")
 _ASKED_S = 20.0
 
@@ -41,7 +42,9 @@ class Assembler:
 def assembler_of(choice: str) -> Assembler:
     """`bundled`, `package`, or a path. Raises ConfigError."""
     if choice == BUNDLED:
-        return _asked(Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas")
+        # Triton brings two, and its versions differ in which of them makes code for sm_90.
+        name = "ptxas-blackwell" if get_ptxas(90).path == get_ptxas(100).path else "ptxas"
+        return _asked(Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / name)
     if choice != PACKAGE:
         return _asked(Path(choice).expanduser().absolute())
     if (found := _of_package()) is None:
