@@ -246,18 +246,20 @@ class Engine:
     # ---- one attempt -----------------------------------------------------------------------------------------------
 
     def _attempt(self) -> Spent:
-        apart = self._ledger.charged_apart
-        with self._news.attempt():
+        apart, cost, counted = self._ledger.charged_apart, None, None
+        self._news.begun()
+        try:
             cost = self._made_and_judged()
-        if cost is None:
-            return Spent()
-        theirs = Spent(evaluations=self._ledger.charged_apart - apart)  # agents book their own
-        if barren := self._news.barren(cost + theirs):
+            if cost is not None:
+                counted = cost + Spent(evaluations=self._ledger.charged_apart - apart)  # agents book their own
+        finally:
+            barren = self._news.finished(counted)
+        if barren:
             with self._lock:
                 common = self._failures.most_common(1)
             said = f"; operators said most often: {common[0][0]}" if common else ""
             self.stop(f"{barren} attempts in a row found nothing new to try{said}", "barren")
-        return cost
+        return cost or Spent()
 
     def _made_and_judged(self, twins: int = 0) -> Spent | None:
         """What it cost; None where its parent was found to have nothing left to try. `twins`: how often in a row it was
@@ -310,7 +312,8 @@ class Engine:
                 return cost + (self._made_and_judged(twins + 1) or Spent())
             try:
                 recorded = self._population.record(brief, proposal)
-                cost += self._news.judged(lambda: self._judge_and_tell(recorded, Purpose.SCORE))
+                with self._news.judging():
+                    cost += self._judge_and_tell(recorded, Purpose.SCORE)
             finally:
                 with self._lock:
                     self._judged_now.discard(child)
@@ -333,7 +336,7 @@ class Engine:
             return
         cost = Spent()
         try:
-            with self._news.attempt(new=False):
+            with self._news.known():
                 cost = work()
         finally:
             self._ledger.settle(cost)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from evo_kernel.budget import Spent
 
@@ -27,35 +27,34 @@ class News:
         self._judging = 0  # of these: those whose candidate is with the judge
         self._told = threading.Condition()  # something was told: there may be new parents
 
-    @contextlib.contextmanager
-    def attempt(self, new: bool = True) -> Iterator[None]:
-        """While an attempt is under way; `new` False: while more is found out about a kernel that is known."""
+    def begun(self) -> None:
+        """An attempt that may bring news is under way, until it is `finished`."""
         with self._told:
-            self._under_way += new
-            self._known += not new
+            self._under_way += 1
+
+    @contextlib.contextmanager
+    def known(self) -> Iterator[None]:
+        """While more is found out about a kernel that is known."""
+        with self._told:
+            self._known += 1
         try:
             yield
         finally:
             with self._told:
-                self._under_way -= new
-                self._known -= not new
-                if not self._under_way:  # those who wait for a verdict are not to be woken by others' failures
-                    self._told.notify_all()
+                self._known -= 1
+                self._told.notify_all()
 
-    def judged(self, judge: Callable[[], Spent]) -> Spent:
-        """Judge a new candidate; attempts that find nothing to try wait for such a verdict (`barren`)."""
-        cost = Spent()
+    @contextlib.contextmanager
+    def judging(self) -> Iterator[None]:
+        """While a new candidate is with the judge; attempts that find nothing to try wait for such a verdict."""
         with self._told:
             self._judging += 1
         try:
-            cost = judge()
+            yield
         finally:
             with self._told:
                 self._judging -= 1
-                if _found_out(cost):
-                    self._barren = 0
                 self._told.notify_all()
-        return cost
 
     def idle(self, wholly: bool = False) -> bool:
         """Whether no attempt is under way that may bring news; where one is, False after a moment's wait for it.
@@ -68,17 +67,23 @@ class News:
                 return False
             return True
 
-    def barren(self, cost: Spent) -> int:
-        """Count an attempt by what it cost. Returns how many were barren in a row where that is enough, else 0.
+    def finished(self, cost: Spent | None) -> int:
+        """Count an attempt by what it cost (None: it was none). Returns how many were barren in a row where that is
+        enough, else 0.
 
         While others are being judged there may soon be new parents: a few more tries, then wait for their verdicts.
         Where enough attempts were barren, those still under way have the last word, however long a model thinks.
         """
         with self._told:
-            self._barren = 0 if _found_out(cost) else self._barren + 1
+            self._under_way -= 1
+            news = cost is not None and _found_out(cost)
+            self._barren = 0 if news else self._barren + (cost is not None)
+            if news or not self._under_way:  # those who wait for a verdict are not to be woken by others' failures
+                self._told.notify_all()
+            if cost is None:
+                return 0
             if self._judging:
                 if self._barren >= PATIENCE:
-                    self._barren = PATIENCE  # what comes of the others is not known yet
                     self._told.wait(1.0)
                 return 0
             while self._barren >= self._enough and self._under_way and not self._stopped.is_set():

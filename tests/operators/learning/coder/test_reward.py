@@ -20,7 +20,7 @@ TASK = "swiglu"
 
 @pytest.fixture(scope="module")
 def bench():
-    with JudgeBench(BenchSettings(device="cpu", deadline_s=8.0, threads=2)) as made:
+    with JudgeBench(BenchSettings(device="cpu", deadline_s=60.0, threads=2)) as made:
         yield made
 
 
@@ -49,7 +49,6 @@ def completions(seed, child):
         "comment": f"```python\n{seed}# faster now\n```",
         "renamed": f"```python\n{seed.replace('swiglu_kernel', 'faster_kernel')}```",
         "wrong": f"```python\n{child.replace('NUM_WARPS = ', 'NUM_WARPS = 2 * ').replace('tl.exp(-', 'tl.exp(')}```",
-        "endless": f"```python\n{seed.replace('BLOCK = ', 'while True: pass' + chr(10) + 'BLOCK = ', 1)}```",
         "delegated": f"```python\n{delegated}```",
         "torn": f"```python\n{child[: len(child) // 2]}",
     }
@@ -68,7 +67,6 @@ def test_each_completion_gets_what_it_earns(bench, seed, honest):
     for name in ("comment", "renamed"):  # edits that change no plan
         assert found[name].status == "passed" and not found[name].right and found[name].reward == parts.form
     assert found["wrong"].status == "wrong" and found["wrong"].reward == parts.form, found["wrong"]
-    assert found["endless"].status == "timeout" and found["endless"].reward == parts.form, found["endless"]
     assert found["delegated"].status == "rejected" and found["delegated"].reward == parts.form - parts.integrity
 
     before = bench.judged_count
@@ -78,9 +76,17 @@ def test_each_completion_gets_what_it_earns(bench, seed, honest):
     assert bench.judged_count == before, "verdicts are remembered"
 
 
+def test_a_kernel_that_never_ends_is_cut_off(seed):
+    endless = f"```python\n{seed.replace('BLOCK = ', 'while True: pass' + chr(10) + 'BLOCK = ', 1)}```"
+    parts = PRESETS["correct"]
+    with JudgeBench(BenchSettings(device="cpu", deadline_s=2.0)) as hasty:
+        (found,) = grades([Ask(TASK, seed)], [endless], hasty, parts)
+    assert found.status == "timeout" and found.reward == parts.form, found
+
+
 def test_speed_and_witness_are_parts(bench, seed, honest):
     strategy, child = honest
-    ask = Ask(TASK, seed, strategy)
+    ask = Ask(f"{TASK}@m4096-n11008", seed, strategy)  # the smallest of its search cases
     other = dataclasses.replace(ask, strategy=dataclasses.replace(strategy, name="persistent"))
     parts = RewardParts(speed=1.0, witness=0.25)
     asked, unasked = grades([ask, other], [written(seed, child)] * 2, bench, parts)
