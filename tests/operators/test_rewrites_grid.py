@@ -18,7 +18,7 @@ from operators.micro.rewrites.pipeline import SoftwarePipeline
 from operators.micro.rewrites.precision import InputPrecision
 from operators.micro.rewrites.split_k import SplitK
 from operators.micro.rewrites.swizzle import Swizzle
-from tests.operators.support_grid import FP32_ERROR, PRODUCT, answers, applied, card, seed
+from tests.operators.support_grid import FP32_ERROR, PRODUCT, TF32_ERROR, answers, applied, card, seed
 
 ALL: tuple[Rewrite, ...] = (
     Swizzle(),
@@ -205,7 +205,9 @@ def test_every_rewrite_and_some_pairs_compute_the_same():
     chosen = single + list(itertools.islice(pairs, 0, None, 32))
     found = answers("execute", [(text, task) for _, text, task in chosen])
     wrong = [
-        (walk[0], value, why) for walk, (value, why) in zip(chosen, found, strict=True) if why or value > FP32_ERROR
+        (path, value, why)
+        for (path, _, task), (value, why) in zip(chosen, found, strict=True)
+        if why or value > (TF32_ERROR if "attention" in task else FP32_ERROR)
     ]
     assert len(single) > 18
     assert not wrong
