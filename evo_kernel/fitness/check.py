@@ -21,6 +21,9 @@ from evo_kernel.types import CheckResult
 POISON_BYTE = 0xFF
 """Scratch and outputs are filled with this byte before a launch: a NaN in every floating-point dtype."""
 
+_AT_ONCE = 1 << 18
+"""Elements that are compared at a time on a CPU."""
+
 
 def judge_outputs(task: Task, case: str, inputs: Sequence[Input], outputs: Sequence[torch.Tensor]) -> CheckResult:
     """Compare a kernel's outputs with the task's reference on the same inputs. Raises TaskError only."""
@@ -78,22 +81,23 @@ def _integer_fault(got: torch.Tensor, wanted: Expected) -> tuple[str, float]:
 
 
 def _float_fault(got: torch.Tensor, wanted: Expected, tolerance: Tolerance) -> tuple[str, float]:
-    """Everything is asked of the device at once: waiting for each answer would cost more than finding it."""
-    truth, compared = wanted.truth, wanted.compared
-    unwritten = poisoned(got) & ~wanted.honest.isnan()
-    got, finite = got.double(), truth.isfinite()
-    same = torch.where(finite, got.isfinite(), (got == truth) | (got.isnan() & truth.isnan()))
-    odd = compared & ~same
-    error = torch.where(compared & finite, (got - truth).abs(), 0.0)
-    asked = [unwritten.any().double(), odd.any().double(), error.norm(), error.max()]
-    any_unwritten, any_odd, frobenius, largest = torch.stack(asked).tolist()
+    """A GPU is asked for everything at once: waiting for each answer would cost more than finding it. A CPU takes parts
+    that stay in its cache: new memory for every step would cost more than the steps."""
+    truth, values = wanted.truth, (got, wanted.truth, wanted.honest, wanted.compared)
+    size = _AT_ONCE if got.device.type == "cpu" else got.numel()
+    parts = zip(*(value.reshape(-1).split(size) for value in values), strict=True)
+    asked = torch.stack([_figures(*_marks(*part)) for part in parts])
+    figures = asked[:, 0].max(), asked[:, 1].max(), asked[:, 2].norm(), asked[:, 3].max()
+    any_unwritten, any_odd, frobenius, largest = torch.stack(figures).tolist()
     if any_unwritten:
+        unwritten, _, _ = _marks(*values)
         return (
             f"has {int(unwritten.sum())} of {got.numel()} elements that were never written, or that come from memory "
             f"nothing wrote; the first at {_first(unwritten)}",
             math.inf,
         )
     if any_odd:
+        _, odd, _ = _marks(*values)
         where = _first(odd)
         return (
             f"is {got[where].item()} at {where} where the reference is {truth[where].item():.6g}; {int(odd.sum())} of "
@@ -101,18 +105,34 @@ def _float_fault(got: torch.Tensor, wanted: Expected, tolerance: Tolerance) -> t
             math.inf,
         )
     bounds = (
-        max(tolerance.relative_multiple * wanted.frobenius, tolerance.absolute * math.sqrt(error.numel())),
+        max(tolerance.relative_multiple * wanted.frobenius, tolerance.absolute * math.sqrt(got.numel())),
         max(tolerance.max_multiple * wanted.largest, tolerance.absolute),
     )
     ratio = max(_ratio(frobenius, bounds[0]), _ratio(largest, bounds[1]))
     if ratio <= 1.0:
         return "", ratio
+    _, _, error = _marks(*values)
     where = _first(error == error.max())
     return (
         f"is off by {ratio:.3g}x what is allowed: at {where} it is {got[where].item():.9g} where the reference is "
         f"{truth[where].item():.9g} (an honest kernel's error there is at most {wanted.largest:.3g})",
         ratio,
     )
+
+
+def _marks(
+    got: torch.Tensor, truth: torch.Tensor, honest: torch.Tensor, compared: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Elements that nothing wrote; those that are infinite or NaN in one of both alone; errors of those compared."""
+    unwritten = poisoned(got) & ~honest.isnan()
+    got, finite = got.double(), truth.isfinite()
+    same = torch.where(finite, got.isfinite(), (got == truth) | (got.isnan() & truth.isnan()))
+    return unwritten, compared & ~same, torch.where(compared & finite, (got - truth).abs(), 0.0)
+
+
+def _figures(unwritten: torch.Tensor, odd: torch.Tensor, error: torch.Tensor) -> torch.Tensor:
+    """Whether there are any of both, the norm of the errors and the largest."""
+    return torch.stack([unwritten.any().double(), odd.any().double(), error.norm(), error.max()])
 
 
 def _ratio(error: float, bound: float) -> float:
