@@ -13,6 +13,7 @@ from typing import Protocol
 
 import torch
 
+from evo_kernel.fitness.ir import promises
 from evo_kernel.fitness.ir.lanes import Lanes, nothing, sum_of
 from evo_kernel.fitness.ir.memory import Fault, Memory
 from evo_kernel.fitness.ir.parse import Block, Function, Module, Operation, Region
@@ -113,6 +114,8 @@ class Machine:
                 handler = _skip
             try:
                 results = handler(self, frame, operation, operands)
+                if self.memory.strict:
+                    results = self._promised(handler, frame, operation, operands, results)
             except Fault as fault:
                 if not hasattr(fault, "operation"):
                     fault.operation = operation  # pyright: ignore[reportAttributeAccessIssue]
@@ -125,6 +128,17 @@ class Machine:
                     result.undefined = None
                 frame.values[value.name] = result
         return []
+
+    def _promised(
+        self, handler: Handler, frame: Frame, operation: Operation, operands: Sequence[Lanes], results: Sequence[Lanes]
+    ) -> Sequence[Lanes]:
+        """Results, with what the compiler takes them for by promises of the kernel."""
+        if any(value.promised is not None for value in operands) and promises.follows(operation):
+            taken = handler(self, frame, operation, [value.promised or value for value in operands])
+            results = [value.taken_for(other) for value, other in zip(results, taken, strict=True)]
+        if promises.made_by(operation):
+            results = [promises.believed(operation, value) for value in results]
+        return results
 
     def region(self, frame: Frame, region: Region, arguments: Sequence[Lanes] = ()) -> Sequence[Lanes]:
         """Run a region of one block in a frame of its own."""
@@ -245,7 +259,11 @@ def merged(parts: Sequence[tuple[torch.Tensor, Sequence[Lanes]]], programs: int)
         if any(lanes.undefined is not None for lanes in column):
             marks = [_marks(lanes, rows.numel(), shape) for lanes, (rows, _) in zip(column, parts, strict=True)]
             undefined = torch.cat(marks)[inverse]
-        made.append(Lanes(type_, torch.cat(pieces)[inverse], undefined=undefined))
+        value = Lanes(type_, torch.cat(pieces)[inverse], undefined=undefined)
+        if any(lanes.promised is not None for lanes in column):
+            taken = [(rows, [lanes.promised or lanes]) for lanes, (rows, _) in zip(column, parts, strict=True)]
+            value = value.taken_for(merged(taken, programs)[0])
+        made.append(value)
     return made
 
 
@@ -285,12 +303,19 @@ def _for(machine: Machine, frame: Frame, operation: Operation, operands: Sequenc
         over = trips >= counts if isinstance(counts, int) else not loop.keep(counts[loop.rows] > trips)
         if over:
             return loop.finish()
-        counter = Lanes(index, sum_=loop.of(low).sum.plus(loop.of(step).sum.times(trips)))
+        counter = _counter(index, loop.of(low), loop.of(step), trips)
         loop.carried = list(machine.region(loop.frame, body, [counter, *loop.carried]))
         trips += 1
         if machine.observer is not None:
             machine.observer.iteration(operation, loop.frame.programs)
         machine.check_time()
+
+
+def _counter(type_: Type, low: Lanes, step: Lanes, trips: int) -> Lanes:
+    made = Lanes(type_, sum_=low.sum.plus(step.sum.times(trips)))
+    if low.promised is None and step.promised is None:
+        return made
+    return made.taken_for(_counter(type_, low.promised or low, step.promised or step, trips))
 
 
 def _trip_counts(low: Lanes, high: Lanes, step: Lanes, unsigned: bool) -> int | torch.Tensor:

@@ -133,7 +133,7 @@ def _added(a: Term, b: Term) -> Term:
 class Lanes:
     """A value for all programs of a chunk. Not changed once made; forms are added to it as they are asked for."""
 
-    __slots__ = ("_data", "_factors", "_later", "_sum", "type", "undefined")
+    __slots__ = ("_data", "_factors", "_later", "_sum", "promised", "type", "undefined")
 
     def __init__(
         self,
@@ -148,6 +148,7 @@ class Lanes:
         """One of `data`, `sum_`, `factors`, and `later`, which makes factors when they are asked for."""
         self.type, self._data, self._sum, self._factors, self._later = type_, data, sum_, factors, later
         self.undefined = undefined
+        self.promised: Lanes | None = None  # what the compiler takes it for, where that differs (promises.py)
 
     @property
     def data(self) -> torch.Tensor:
@@ -223,9 +224,22 @@ class Lanes:
             return False
         return None
 
+    def alone(self) -> Lanes:
+        """The same value without what the compiler takes it for."""
+        return self if self.promised is None else self.taken_for(None)
+
+    def taken_for(self, promised: Lanes | None) -> Lanes:
+        """The same value, which the compiler takes for another."""
+        made = Lanes(self.type, self._data, sum_=self._sum, factors=self._factors, later=self._later)
+        made.undefined, made.promised = self.undefined, promised
+        return made
+
     def rows(self, index: torch.Tensor) -> Lanes:
         """Those of some programs."""
+        made = self._rows(index)
+        return made if self.promised is None else made.taken_for(self.promised.rows(index))
 
+    def _rows(self, index: torch.Tensor) -> Lanes:
         def picked(data: torch.Tensor) -> torch.Tensor:
             return data if data.shape[0] == 1 else data[index]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from evo_kernel.fitness.ir import promises
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
 from evo_kernel.fitness.ir.lanes import Lanes, Sum, Term, nothing
 from evo_kernel.fitness.ir.memory import MANY, PADDING, Access, Buffer, Fault, scattered, typed, unit_places
@@ -31,6 +32,15 @@ def _allowed_access(machine: Machine, pointer: Lanes, mask: Lanes | None, what: 
         active = pointer.undefined if mask is None else pointer.undefined & mask.data
         if bool(active.any()):
             raise Fault("undefined", f"{what} at an address that is undefined")
+
+
+def _kept_promises(frame: Frame, pointer: Lanes, mask: Lanes | None, type_: Type) -> None:
+    """Raises Fault where a vector would store elsewhere than the kernel says."""
+    torn = promises.torn(pointer, mask, type_.item_bytes, _shape(frame, type_, pointer, mask))
+    if torn is not None:
+        program = int(torn.nonzero()[0][0]) if torn.shape[0] > 1 else 0
+        message = "stores by a promise (multiple_of, max_contiguous, max_constancy) that does not hold"
+        raise Fault("undefined", message, int(frame.programs[program]))
 
 
 def _flag(data: torch.Tensor) -> torch.Tensor | None:
@@ -59,6 +69,10 @@ def load(
 ) -> Lanes:
     """Elements at addresses; `other`, or undefined, where the mask is off."""
     _allowed_access(machine, pointer, mask, "loads")
+    torn = promises.torn(pointer, mask, type_.item_bytes, _shape(frame, type_, pointer, mask))
+    if torn is not None:  # in place of what a vector loads there
+        made = load(machine, frame, operation, pointer.alone(), mask and mask.alone(), other, type_)
+        return Lanes(type_, made.data, undefined=torn if made.undefined is None else made.undefined | torn)
     known = True if mask is None else mask.boolean()
     if known is True:
         mask = None
@@ -235,6 +249,7 @@ def store(
 ) -> None:
     """Elements to addresses where the mask is on. Raises Fault."""
     _allowed_access(machine, pointer, mask, "stores")
+    _kept_promises(frame, pointer, mask, value.type)
     known = True if mask is None else mask.boolean()
     if known is False:
         return
@@ -513,6 +528,7 @@ def _atomic(
     """Read, update, write, one lane after another where lanes share an element. Returns what was there before."""
     _allowed_access(machine, pointer, mask, "updates memory")
     type_ = values[-1].type
+    _kept_promises(frame, pointer, mask, type_)
     item = type_.item_bytes
     shape = (frame.programs.numel(), *(type_.shape or ()))
     if mask is not None and mask.boolean() is False:
