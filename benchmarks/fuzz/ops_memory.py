@@ -100,6 +100,7 @@ def descriptor_load(m: Maker) -> Value:
         f"block_shape=[{rows}, {columns}]{padding})"
     )
     row, column = m.draws.integer(-2, rows), m.draws.integer(0, columns)
+    column -= column % (16 // kind.bytes)  # a GPU has no instruction for blocks that begin in between
     value = m.let(f"{desc}.load([{row} + pid, {column}])", type=kind, shape=(rows, columns), **_anything(kind))
     if chance(m.draws, 40):
         _descriptor_store(m, value)

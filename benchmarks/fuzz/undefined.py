@@ -107,10 +107,22 @@ def unwritten(m: Maker) -> None:
     _reaches_a_store(m, m.let(f"tl.load({name} + pid * 32 + tl.arange(0, 32))", type=kind, shape=(32,)))
 
 
+def misaligned_descriptor(m: Maker) -> None:
+    """Base, stride or column that is no multiple of 16 bytes."""
+    kind = TYPES[choice(m.draws, ("f32", "f16", "i32", "i8"))]
+    name, _ = m.buffer(kind, 8 * 64 + 1, "small")
+    base, stride, column = choice(m.draws, ((1, 64, 0), (0, 63, 0), (0, 64, 1), (0, 64, -1)))
+    step, desc = m.number("i32", stride), m.fresh("desc")
+    m.line(
+        f"{desc} = tl.make_tensor_descriptor({name} + {base}, shape=[8, 60], strides=[{step}, 1], block_shape=[8, 32])"
+    )
+    m.store(m.let(f"{desc}.load([0, {column}])", type=kind, shape=(8, 32)))
+
+
 FAULTS: tuple[Callable[[Maker], None], ...] = (
     division_by_zero, quotient_too_large, shift_too_far, cast_out_of_range, masked_lane_stored, branch_on_masked_lane,
     read_out_of_bounds, write_out_of_bounds, far_away, two_writers, reads_what_another_writes, two_lanes_write,
-    unwritten,
+    unwritten, misaligned_descriptor,
 )  # fmt: skip
 
 

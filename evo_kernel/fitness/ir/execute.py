@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 
 from evo_kernel.fitness.ir import assembly, combine, loads, pointwise, shapes
+from evo_kernel.fitness.ir.descriptors import Descriptor as DescriptorLanes
 from evo_kernel.fitness.ir.engine import HANDLERS, Machine, Observer
 from evo_kernel.fitness.ir.lanes import Lanes, Sum
-from evo_kernel.fitness.ir.loads import Descriptor as DescriptorLanes
 from evo_kernel.fitness.ir.memory import Fault, Memory
 from evo_kernel.fitness.ir.parse import Function, Module, Operation, Region, Value
 from evo_kernel.fitness.ir.types import IRError, Type

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from evo_kernel.fitness.ir import promises
+from evo_kernel.fitness.ir.descriptors import Descriptor, block_of, check_use
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
 from evo_kernel.fitness.ir.lanes import Lanes, Sum, Term, nothing
 from evo_kernel.fitness.ir.memory import MANY, PADDING, Access, Buffer, Fault, scattered, typed, unit_places
@@ -642,55 +643,25 @@ def _one_after_another(
 # --- tensor descriptors ---------------------------------------------------------------------------------------------
 
 
-class Descriptor(Lanes):
-    """A tensor descriptor: base address, sizes and strides (in elements) of each axis, for all programs."""
-
-    __slots__ = ("base", "block", "round_tf32", "sizes", "strides", "zeros")
-
-    def __init__(
-        self,
-        type_: Type,
-        base: Lanes,
-        sizes: Sequence[Lanes],
-        strides: Sequence[Lanes],
-        *,
-        zeros: bool = True,
-        round_tf32: bool = False,
-    ) -> None:
-        super().__init__(type_, sum_=Sum(0))
-        self.base, self.sizes, self.strides = base, tuple(sizes), tuple(strides)
-        self.zeros, self.round_tf32 = zeros, round_tf32
-
-    @property
-    def programs(self) -> int:
-        return max(lanes.programs for lanes in (self.base, *self.sizes, *self.strides))
-
-    def rows(self, index: torch.Tensor) -> Descriptor:
-        return Descriptor(
-            self.type, self.base.rows(index), [s.rows(index) for s in self.sizes],
-            [s.rows(index) for s in self.strides], zeros=self.zeros, round_tf32=self.round_tf32,
-        )  # fmt: skip
-
-
 @handles("tt.make_tensor_descriptor")
 def _make_descriptor(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     type_ = operation.results[0].type
-    rank = _block(type_).rank
+    rank = block_of(type_).rank
     zeros = operation.integer("padding", 1) != 2  # tt::PaddingOption: 1 is PAD_ZERO, 2 PAD_NAN
     return [Descriptor(type_, operands[0], operands[1 : 1 + rank], operands[1 + rank : 1 + 2 * rank], zeros=zeros)]
 
 
-def _block(type_: Type) -> Type:
-    if type_.pointee is None:
-        raise IRError("a descriptor without a block type")
-    return type_.pointee
-
-
-def _described(descriptor: Lanes, indices: Sequence[Lanes], type_: Type) -> tuple[Lanes, Lanes, Descriptor]:
-    """Addresses and mask of a block at some indices; `type_` is the shape of the block as it is moved."""
+def _used(machine: Machine, frame: Frame, descriptor: Lanes, indices: Sequence[Lanes]) -> Descriptor:
     if not isinstance(descriptor, Descriptor):
         raise IRError("a descriptor operation on what is no descriptor")
-    block = _block(descriptor.type)
+    if machine.memory.strict:
+        check_use(descriptor, indices, frame.programs)
+    return descriptor
+
+
+def _described(descriptor: Descriptor, indices: Sequence[Lanes]) -> tuple[Lanes, Lanes]:
+    """Addresses and mask of a block at some indices."""
+    block = block_of(descriptor.type)
     shape = block.shape or ()
     total, factors = descriptor.base.sum, []
     rank = len(shape)
@@ -721,7 +692,7 @@ def _described(descriptor: Lanes, indices: Sequence[Lanes], type_: Type) -> tupl
                 factors.append(inside)
     pointer = Lanes(Type("ptr", shape, Type(block.element)), sum_=total)
     mask = Lanes(Type("i1", shape), factors=tuple(factors))
-    return pointer, mask, descriptor
+    return pointer, mask
 
 
 def _term(data: torch.Tensor) -> Term:
@@ -732,8 +703,9 @@ def _term(data: torch.Tensor) -> Term:
 @handles("tt.descriptor_load")
 def _descriptor_load(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     type_ = operation.results[0].type
-    pointer, mask, descriptor = _described(operands[0], operands[1:], type_)
-    block = _block(descriptor.type)
+    descriptor = _used(machine, frame, operands[0], operands[1:])
+    pointer, mask = _described(descriptor, operands[1:])
+    block = block_of(descriptor.type)
     fill = torch.full((1,) * (block.rank + 1), 0.0 if descriptor.zeros else torch.nan).to(block.dtype)
     made = load(machine, frame, operation, pointer, mask, Lanes(block, fill), Type(block.element, block.shape))
     data = made.data
@@ -757,10 +729,10 @@ def _refit(value: Lanes, type_: Type) -> Lanes:
 
 @handles("tt.descriptor_store", "tt.descriptor_reduce")
 def _descriptor_store(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
-    descriptor = operands[0]
+    descriptor = _used(machine, frame, operands[0], operands[1:-1])
     value = operands[-1]
-    pointer, mask, _ = _described(descriptor, operands[1:-1], value.type)
-    value = _refit(value, Type(value.type.element, _block(descriptor.type).shape))
+    pointer, mask = _described(descriptor, operands[1:-1])
+    value = _refit(value, Type(value.type.element, block_of(descriptor.type).shape))
     if operation.name == "tt.descriptor_store":
         store(machine, frame, operation, pointer, value, mask)
         return []
@@ -775,9 +747,8 @@ def _descriptor_store(machine: Machine, frame: Frame, operation: Operation, oper
 @handles("tt.descriptor_gather", "tt.descriptor_scatter")
 def _descriptor_rows(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     """Rows by a tensor of row numbers, columns from an offset; rows outside read as zeros."""
-    descriptor, rows, column = operands[:3]
-    if not isinstance(descriptor, Descriptor):
-        raise IRError("a descriptor operation on what is no descriptor")
+    _, rows, column = operands[:3]
+    descriptor = _used(machine, frame, operands[0], (rows, column))
     gather = operation.name.endswith("gather")
     type_ = operation.results[0].type if gather else operands[3].type
     width = (type_.shape or (1, 1))[1]

@@ -258,6 +258,29 @@ def test_descriptors_cut_at_their_bounds(padding):
 
 
 @triton.jit
+def demanding(x, y, size, stride, column, M: tl.constexpr, N: tl.constexpr, BASE: tl.constexpr, STORES: tl.constexpr):
+    source = tl.make_tensor_descriptor(x + BASE, [size, N], [stride, 1], [M, N])
+    target = tl.make_tensor_descriptor(y, [M, N], [N, 1], [M, N])
+    if STORES:
+        source.store([0, column], target.load([0, 0]))
+    else:
+        target.store([0, 0], source.load([0, column]))
+
+
+@pytest.mark.parametrize("stores", [False, True])
+@pytest.mark.parametrize(
+    ("size", "stride", "column", "base", "found"),
+    [
+        (4, 20, 4, 0, ""), (4, 20, -4, 4, ""), (4, 20, 2, 0, "misaligned"), (4, 18, 0, 0, "misaligned"),
+        (4, 20, 0, 1, "misaligned"), (0, 20, 0, 0, "misaligned"), (4, -20, 0, 0, "misaligned"),
+    ],
+)  # fmt: skip
+def test_descriptors_are_what_the_hardware_takes(size, stride, column, base, found, stores):
+    args = torch.randn(100), torch.zeros(4, 16), size, stride, column
+    assert fault(demanding, 1, *args, M=4, N=16, BASE=base, STORES=stores) == found
+
+
+@triton.jit
 def padded(x, y, m, n, M: tl.constexpr, N: tl.constexpr, PADDING: tl.constexpr):
     source = tl.make_tensor_descriptor(x, [m, n], [n, 1], [M, N], padding_option=PADDING)
     block = source.load([-1, 4])
