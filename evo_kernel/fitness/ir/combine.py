@@ -9,7 +9,7 @@ from functools import lru_cache
 import torch
 
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
-from evo_kernel.fitness.ir.lanes import Lanes, any_undefined
+from evo_kernel.fitness.ir.lanes import Lanes, any_undefined, taken
 from evo_kernel.fitness.ir.memory import Fault
 from evo_kernel.fitness.ir.parse import Operation, Region
 from evo_kernel.fitness.ir.pointwise import made
@@ -82,24 +82,29 @@ def _reduce(machine: Machine, frame: Frame, operation: Operation, operands: Sequ
     if whole is not None:
         results = [whole(columns[0][0], axis + 1)]
     else:
-        results = _halved(machine, frame, region, [data for data, _ in columns], [v.type for v in operands], axis + 1)
+        results = _folded(machine, frame, region, [data for data, _ in columns], [v.type for v in operands], axis + 1)
     return [
         Lanes(result.type, data, undefined=undefined) for result, data in zip(operation.results, results, strict=True)
     ]
 
 
-def _halved(
+def _folded(
     machine: Machine, frame: Frame, region: Region, data: list[torch.Tensor], types: Sequence[Type], axis: int
 ) -> list[torch.Tensor]:
-    """Combine the two halves of an axis until one element is left."""
+    """Combine elements of an axis until one is left: in a drawn order, and in an uneven tree, since any is allowed.
+
+    So a combiner that is not associative and commutative gives another result than on a GPU, hardly ever the same.
+    """
     shape = torch.broadcast_shapes(*(column.shape for column in data))
     data = [column.expand(shape) for column in data]
+    if machine.memory.strict and shape[axis] > 1:
+        data = [taken(column, axis, machine.order(shape[axis])) for column in data]
     while (size := data[0].shape[axis]) > 1:
-        half = size // 2
-        left = [column.narrow(axis, 0, half) for column in data]
-        right = [column.narrow(axis, half, half) for column in data]
+        pairs = max(1, size // 3)
+        left = [column.narrow(axis, 0, pairs) for column in data]
+        right = [column.narrow(axis, pairs, pairs) for column in data]
         combined = _combined(machine, frame, region, left, right, types)
-        rest = [column.narrow(axis, 2 * half, size - 2 * half) for column in data]
+        rest = [column.narrow(axis, 2 * pairs, size - 2 * pairs) for column in data]
         data = [torch.cat([c, r], axis) if r.shape[axis] else c for c, r in zip(combined, rest, strict=True)]
     return [column.select(axis, 0) for column in data]
 
@@ -165,19 +170,23 @@ def _scan(machine: Machine, frame: Frame, operation: Operation, operands: Sequen
 def _prefixes(
     machine: Machine, frame: Frame, region: Region, data: list[torch.Tensor], types: Sequence[Type], axis: int
 ) -> list[torch.Tensor]:
-    """All prefixes in a logarithm of the length (Hillis and Steele, 1986)."""
+    """All prefixes in a logarithm of the length (Hillis and Steele, 1986), with one step that is no doubling.
+
+    Prefixes of the last `reach` elements are combined: with equal steps a mean of two would make a mean of all.
+    """
     known = _only_operation(region)
     if known in ("arith.addf", "arith.addi") and types[0].element != "i1":
         return [data[0].cumsum(axis, dtype=data[0].dtype)]
-    size, step = data[0].shape[axis], 1
-    while step < size:
-        left = [column.narrow(axis, 0, size - step) for column in data]
-        right = [column.narrow(axis, step, size - step) for column in data]
+    size, reach, single = data[0].shape[axis], 1, data
+    while reach < size:
+        step, last = (1, single) if reach == 2 else (reach, data)
+        left = [column.narrow(axis, reach - step, size - reach) for column in data]
+        right = [column.narrow(axis, reach, size - reach) for column in last]
         combined = _combined(machine, frame, region, left, right, types)
         data = [
-            torch.cat([column.narrow(axis, 0, step), new], axis) for column, new in zip(data, combined, strict=True)
+            torch.cat([column.narrow(axis, 0, reach), new], axis) for column, new in zip(data, combined, strict=True)
         ]
-        step *= 2
+        reach += step
     return data
 
 

@@ -68,6 +68,7 @@ class Machine:
     deadline: float = float("inf")  # of time.monotonic
     observer: Observer | None = None
     reverse: bool = False  # lanes of atomic operations take their turns backwards
+    seed: int = 0  # of the orders that the program leaves open
     skips_floats: bool = False  # loads of floating-point data bring nothing, and what is computed from it is nothing
     conflicts: list[tuple[int, int]] = field(
         default_factory=list
@@ -75,6 +76,7 @@ class Machine:
     used: frozenset[str] = frozenset()  # names of results that anything reads
     synchronised: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
     depth: int = 0
+    _orders: dict[int, torch.Tensor] = field(default_factory=dict)
     combining: bool = False  # runs a combiner, whose operations stand for many: it must not touch memory
 
     def __post_init__(self) -> None:
@@ -145,6 +147,13 @@ class Machine:
         inner = Frame(frame.programs, frame)
         inner.bind(region.arguments, arguments)
         return self.block(inner, region.operations)
+
+    def order(self, count: int) -> torch.Tensor:
+        """Of elements whose order the program leaves open: drawn, the same for as many elements, never row-major."""
+        if count not in self._orders:
+            drawn = torch.randperm(count, generator=torch.Generator().manual_seed(self.seed + count))
+            self._orders[count] = drawn if bool((drawn[1:] < drawn[:-1]).any()) else drawn.flip(0)
+        return self._orders[count]
 
     def check_time(self) -> None:
         if time.monotonic() > self.deadline:

@@ -171,7 +171,7 @@ def launch(
     skips_floats: bool = False,
     traits: Traits | None = None,
 ) -> Launched:
-    """Run a launch, or only the programs with some linear ids (ascending). Chunks come in an order drawn by `seed`.
+    """Run a launch, or only the programs with some linear ids (ascending). `seed`: of every order that is left open.
 
     With `skips_floats`, floating-point data is neither loaded nor computed: what is left, addresses, masks and loops,
     costs little at any size. A kernel whose addresses depend on such data ends with a finding `undefined`.
@@ -179,7 +179,7 @@ def launch(
     """
     began = time.monotonic()
     traits = traits or traits_of(module)
-    machine = Machine(module, memory, grid, deadline, observer, reverse, skips_floats)
+    machine = Machine(module, memory, grid, deadline, observer, reverse, seed, skips_floats)
     arguments = bind(module.entry, args)
     shared = buffers_of(module.entry, args, traits.loaded) & buffers_of(module.entry, args, traits.stored)
     for number, buffer in enumerate(memory.buffers):

@@ -278,6 +278,13 @@ def nothing(type_: Type) -> Lanes:
     return Lanes(type_, data, undefined=torch.ones(shape, dtype=torch.bool))
 
 
+def taken(data: torch.Tensor, axis: int, index: torch.Tensor) -> torch.Tensor:
+    """Elements along an axis by their numbers; of 8-bit floats too, which torch selects as integers only."""
+    if data.is_floating_point() and data.element_size() == 1:
+        return data.view(torch.int8).index_select(axis, index).view(data.dtype)
+    return data.index_select(axis, index)
+
+
 Reshape = Callable[[torch.Tensor], torch.Tensor]
 """A change of axes behind the axis of programs."""
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from evo_kernel.fitness.ir.engine import Frame, Machine, handles
-from evo_kernel.fitness.ir.lanes import Lanes, Permute, Splat, Sum, Term, Unsqueeze, sum_of
+from evo_kernel.fitness.ir.lanes import Lanes, Permute, Splat, Sum, Term, Unsqueeze, sum_of, taken
 from evo_kernel.fitness.ir.memory import Fault
 from evo_kernel.fitness.ir.parse import Operation
 from evo_kernel.fitness.ir.types import IRError, Type
@@ -87,7 +87,21 @@ def _reshape(machine: Machine, frame: Frame, operation: Operation, operands: Seq
     kept = [size for size in value.type.shape or () if size > 1]
     if kept == [size for size in type_.shape or () if size > 1]:  # only axes of size 1 come and go
         return [value.reshaped(type_, _Refit(value.type, type_))]
-    return [_elementwise_view(value, type_)]
+    made = _elementwise_view(value, type_)
+    return [_reordered(machine, made) if operation.flag("allow_reorder") else made]
+
+
+def _reordered(machine: Machine, value: Lanes) -> Lanes:
+    """Elements whose order the compiler may choose, in one that it could."""
+    if not machine.memory.strict:
+        return value
+    order = machine.order(value.type.elements)
+
+    def moved(data: torch.Tensor) -> torch.Tensor:
+        whole = data.expand(data.shape[0], *(value.type.shape or ()))
+        return taken(whole.reshape(data.shape[0], -1), 1, order).reshape(whole.shape)
+
+    return Lanes(value.type, moved(value.data), undefined=None if value.undefined is None else moved(value.undefined))
 
 
 class _Refit:
@@ -162,7 +176,7 @@ def _cat(machine: Machine, frame: Frame, operation: Operation, operands: Sequenc
             ],
             1,
         )
-    return [Lanes(operation.results[0].type, data, undefined=undefined)]
+    return [_reordered(machine, Lanes(operation.results[0].type, data, undefined=undefined))]
 
 
 @handles("tt.gather")

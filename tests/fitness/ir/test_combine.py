@@ -90,6 +90,67 @@ def test_sums_of_integers_overflow(dtype):
 
 
 @triton.jit
+def first(a, b):
+    return a
+
+
+@triton.jit
+def mean(a, b):
+    return (a + b) / 2
+
+
+@triton.jit
+def ill_combined(x, y, z, N: tl.constexpr, MEAN: tl.constexpr):
+    v = tl.load(x + tl.arange(0, N))
+    if MEAN:
+        tl.store(y, tl.reduce(v, 0, mean))
+        tl.store(z + tl.arange(0, N), tl.associative_scan(v, 0, mean))
+    else:
+        tl.store(y, tl.reduce(v, 0, first))
+        tl.store(z + tl.arange(0, N), tl.associative_scan(v, 0, first))
+
+
+@pytest.mark.parametrize("size", [2, 4, 16, 128])
+def test_combiners_that_depend_on_the_order_gain_nothing_by_ours(size):
+    x, y, z = torch.arange(float(size)), torch.zeros(1), torch.zeros(size)
+    fine(ill_combined, 1, x, y, z, N=size, MEAN=False)
+    assert y.item() != 0 and torch.equal(z, torch.zeros(size))  # which is associative, not commutative
+    if size > 2:
+        fine(ill_combined, 1, x**3, y, z, N=size, MEAN=True)
+        assert y.item() != (x**3).mean() and z[-1] != (x**3).mean() and z[2] != (x[:3] ** 3).mean()
+
+
+@triton.jit
+def laid_out(x, y, KIND: tl.constexpr):
+    v = tl.load(x + tl.arange(0, 8)[:, None] * 4 + tl.arange(0, 4)[None, :])
+    if KIND == "flat":
+        r = tl.reshape(v, 32, can_reorder=True)
+    elif KIND == "row":
+        r = tl.sum(tl.reshape(tl.load(x + tl.arange(0, 32)), 1, 32, can_reorder=True), 0)
+    elif KIND == "pairs":  # as reductions over all axes do, with an index
+        r = tl.reshape(v, 32, can_reorder=True) - tl.reshape(v + 1, 32, can_reorder=True)
+    else:
+        r = tl.cat(v.reshape(32), v.reshape(32) + 32, can_reorder=True)
+    tl.store(y + tl.arange(0, r.shape[0]), r)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float8_e4m3fn])
+@pytest.mark.parametrize("kind", ["flat", "row", "pairs", "cat"])
+def test_elements_without_an_order_have_none(kind, dtype):
+    if dtype is torch.float8_e4m3fn and kind != "flat":
+        return  # they add, which has no 8-bit form
+    x, y = torch.arange(32.0).to(dtype), torch.zeros(64 if kind == "cat" else 32).to(dtype)
+    fine(laid_out, 1, x, y, KIND=kind)
+    found = y.float().tolist()
+    if kind in ("row", "pairs"):
+        assert found == ([-1.0] * 32 if kind == "pairs" else x.tolist())
+    else:
+        assert found != sorted(found) and sorted(found) == sorted(
+            (x.float() if kind == "flat" else torch.arange(64.0)).tolist()
+        )
+
+
+@triton.jit
 def alike(y, WIDE: tl.constexpr):
     """Reductions over what is the same for all programs, and of what is the same along the axis."""
     me = tl.program_id(0)
@@ -186,7 +247,7 @@ def moved(x, y, KIND: tl.constexpr):
     at = tl.arange(0, 8)
     v = tl.load(x + at)
     if KIND == "cat":
-        r = tl.cat(v, v + 10, can_reorder=True)
+        r = tl.cat(v, v + 10)
     elif KIND == "join":
         r = tl.join(v, v + 10).reshape(16)
     elif KIND == "split":
