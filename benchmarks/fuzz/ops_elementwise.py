@@ -123,6 +123,8 @@ def extremes(m: Maker) -> Value:
     call = choice(m.draws, ("minimum", "maximum"))
     if a.type.is_int:
         return m.let(f"tl.{call}({a.name}, {b.name})", a, **_any(a.type))
+    if a.type.name == "f64":  # of a signaling NaN, anything
+        a, b = (m.let(f"tl.where({v.name} == {v.name}, {v.name}, 1.0)", v, bits=False) for v in (a, b))
     mode = choice(m.draws, ("", ", propagate_nan=tl.PropagateNan.ALL", ", propagate_nan=tl.PropagateNan.NONE"))
     whole = a.whole and b.whole
     text = f"tl.{call}({a.name}, {b.name}{mode}).to({a.type.triton})"
@@ -243,7 +245,7 @@ def float_division(m: Maker) -> Value:
 # tables of the CUDA programming guide, with a factor of four or more for the paths that Triton takes.
 _ALL = "propagate_nan=tl.PropagateNan.ALL"  # else NaN comes out as either bound
 _NEAR = f"tl.clamp({{}}, -20.0, 20.0, {_ALL})"
-_NEAR_DOUBLE = "tl.minimum(tl.maximum({}, -20.0), 20.0)"  # Triton 3.6 does not lower the other
+_NEAR_DOUBLE = "tl.minimum(tl.maximum(tl.where({0} == {0}, {0}, 0.5), -20.0), 20.0)"  # 3.6 does not lower the other
 _ABOVE = "(tl.abs({}) + 1e-3)"
 _MATH = {
     "tl.exp": (_NEAR, 2.0**-17, 1e-37, 6e8), "tl.exp2": (_NEAR, 2.0**-20, 1e-37, 2.0**21),

@@ -12,7 +12,7 @@ from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
 from evo_kernel.fitness.ir.lanes import Lanes, any_undefined, taken
 from evo_kernel.fitness.ir.memory import Fault
 from evo_kernel.fitness.ir.parse import Operation, Region
-from evo_kernel.fitness.ir.pointwise import made
+from evo_kernel.fitness.ir.pointwise import made, signaling
 from evo_kernel.fitness.ir.types import Type
 
 
@@ -78,7 +78,10 @@ def _reduce(machine: Machine, frame: Frame, operation: Operation, operands: Sequ
     undefined = None
     for mark in marks:
         undefined = mark if undefined is None else undefined | mark
-    whole = _WHOLE.get(_only_operation(region)) if operands[0].type.element != "i1" else None
+    only = _only_operation(region)
+    whole = _WHOLE.get(only) if operands[0].type.element != "i1" else None
+    if only in ("arith.maxnumf", "arith.minnumf") and bool((marked := signaling(columns[0][0])).any()):
+        undefined = marked.any(axis + 1) if undefined is None else undefined | marked.any(axis + 1)
     if whole is not None:
         results = [whole(columns[0][0], axis + 1)]
     else:

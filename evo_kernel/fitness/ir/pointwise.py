@@ -261,7 +261,7 @@ def _divided(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 _FLOAT: dict[str, Callable[..., torch.Tensor]] = {
     "arith.addf": torch.add, "arith.subf": torch.sub, "arith.mulf": torch.mul, "arith.divf": _divided,
-    "arith.remf": torch.fmod, "arith.negf": torch.neg, "arith.maxnumf": torch.fmax, "arith.minnumf": torch.fmin,
+    "arith.remf": torch.fmod, "arith.negf": torch.neg,
     "arith.maximumf": torch.maximum, "arith.minimumf": torch.minimum, "math.exp": torch.exp, "math.exp2": torch.exp2,
     "math.log": torch.log, "math.log2": torch.log2, "math.log10": torch.log10, "math.log1p": torch.log1p,
     "math.expm1": torch.expm1, "math.sin": torch.sin, "math.cos": torch.cos, "math.tan": torch.tan,
@@ -277,6 +277,23 @@ _FLOAT: dict[str, Callable[..., torch.Tensor]] = {
 @handles(*_FLOAT)
 def _float(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     return made(operation, _FLOAT[operation.name](*(value.data for value in operands)), operands)
+
+
+@handles("arith.maxnumf", "arith.minnumf")
+def _number_extreme(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    a, b = (value.data for value in operands)
+    data = torch.fmax(a, b) if operation.name == "arith.maxnumf" else torch.fmin(a, b)
+    return made(operation, data, operands, *(signaling(value) for value in (a, b)))
+
+
+def signaling(data: torch.Tensor) -> torch.Tensor:
+    """Where a float64 is a signaling NaN, of which LLVM's maxnum and minnum may make either operand or a NaN.
+
+    They are instructions for narrower types, which take it for any NaN.
+    """
+    if data.dtype is not torch.float64 or not bool(data.isnan().any()):
+        return torch.zeros(1, dtype=torch.bool)
+    return data.isnan() & (data.contiguous().view(torch.int64) & (1 << 51) == 0)
 
 
 @handles("math.absi")

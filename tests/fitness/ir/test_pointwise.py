@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tests.fitness.ir.support import ELEMENTS, fine, pointwise
+from tests.fitness.ir.support import ELEMENTS, fault, fine, pointwise
 
 INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -269,3 +269,25 @@ def test_sums_that_leave_their_type_wrap(by):
             assert y[me, at] == wrapped((me * by + at * by - by) * 3 + 7, 32)
             square = wrapped(me * by + at, 64) * by + 5
             assert z[me, at] == wrapped(square * wrapped(wrapped(by, 64), 64) * by, 64)
+
+
+def test_narrowing_to_eight_bits_takes_the_nearest_and_of_two_the_even():
+    x = torch.arange(1 << 15, dtype=torch.int16).view(torch.float16)
+    x = x[x <= 448]
+    made = pointwise("tt.fp_to_fp {0}, rounding = rtne : {t} -> {r}", x, out=torch.float8_e4m3fn)
+    codes = torch.arange(127, dtype=torch.uint8)
+    distance = (codes.view(torch.float8_e4m3fn).double() - x.double().unsqueeze(1)).abs()
+    least = distance.amin(1, keepdim=True)
+    assert torch.equal(made.view(torch.uint8), codes[(distance == least).int().mul(2).sub(codes % 2).argmax(1)])
+
+
+@triton.jit
+def branched(x, y):
+    if tl.sum(tl.maximum(tl.load(x + tl.arange(0, 2)), 1.0), 0) + tl.max(tl.load(x + tl.arange(0, 2)), 0) > 0:
+        tl.store(y, 1.0)
+
+
+def test_the_larger_of_a_signaling_nan_is_anything():
+    for bits, found in ((0x7FF8 << 48, ""), (0x7FF4 << 48, "undefined")):
+        x = torch.tensor([bits, 0], dtype=torch.int64).view(torch.float64)
+        assert fault(branched, 1, x, torch.zeros(1)) == found
