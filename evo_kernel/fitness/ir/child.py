@@ -16,6 +16,7 @@ from __future__ import annotations
 import gc
 import json
 import math
+import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -27,7 +28,7 @@ import torch
 
 from evo_kernel.fitness.ir import partial
 from evo_kernel.fitness.ir.counting import Counter, means_of
-from evo_kernel.fitness.ir.engine import OutOfTime
+from evo_kernel.fitness.ir.engine import OutOfTime, Stuck
 from evo_kernel.fitness.ir.execute import Finding, Launched, chunk_size, launch, traits_of
 from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic
 from evo_kernel.fitness.ir.memory import POISON, Memory
@@ -85,6 +86,7 @@ class _Work:
         self._deadline = time.monotonic() + deadline_s
         self._blobs: list[bytes] = []
         self._used: Memory | None = None
+        self._seed = secrets.randbits(31)  # of orders that are left open: nobody can know them ahead
 
     def execute(self, rounds: int, repeat: bool) -> bytes:
         """Rounds until one fails."""
@@ -122,22 +124,28 @@ class _Work:
 
     def _executed(
         self, modules: Sequence[Module], contents: dict[int, torch.Tensor], reverse: bool,
-        did: list[dict[str, float]] | None = None,
+        did: list[dict[str, float]] | None = None, shuffled: bool = True,
     ) -> Memory:  # fmt: skip
-        """`did`: takes what the programs of each launch did in the mean."""
+        """`did`: takes what the programs of each launch did in the mean. `shuffled`: also those that may wait."""
         memory = self._memory(contents)
+        done: list[dict[str, float]] = []
 
         def run(number: int, module: Module, node: Launch) -> Launched:
             counter = None if did is None else Counter(memory, math.prod(node.grid), footprints=False)
             found = launch(
-                module, node.grid, node.args, memory, seed=number, deadline=self._deadline, reverse=reverse,
-                observer=counter,
+                module, node.grid, node.args, memory, seed=self._seed + number, deadline=self._deadline,
+                reverse=reverse, observer=counter, shuffled=shuffled,
             )  # fmt: skip
-            if did is not None and counter is not None:
-                did.append(means_of(counter))
+            if counter is not None:
+                done.append(means_of(counter))
             return found
 
-        self._ended(memory, modules, run)
+        try:
+            self._ended(memory, modules, run)
+        except Stuck:
+            return self._executed(modules, contents, reverse, did, shuffled=False)
+        if did is not None:
+            did += done
         return memory
 
     def count(self, seed: int, complete: bool) -> bytes:

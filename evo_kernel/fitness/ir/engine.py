@@ -21,6 +21,8 @@ from evo_kernel.fitness.ir.types import IRError, Type
 
 MAX_CALLS = 32
 MAX_ITERATIONS = 1 << 24
+PATIENCE = 1 << 10
+"""Iterations of a loop after which a program that may wait for others is taken to do so."""
 
 
 class Unsupported(IRError):
@@ -29,6 +31,10 @@ class Unsupported(IRError):
 
 class OutOfTime(Exception):
     """The deadline passed."""
+
+
+class Stuck(Exception):
+    """A program waits for one whose turn has not come."""
 
 
 class Observer(Protocol):
@@ -69,6 +75,8 @@ class Machine:
     observer: Observer | None = None
     reverse: bool = False  # lanes of atomic operations take their turns backwards
     seed: int = 0  # of the orders that the program leaves open
+    learns: bool = True  # programs see what atomic operations return: these may put them in an order
+    impatient: bool = False  # programs come in an order that those who wait for each other need not stand
     skips_floats: bool = False  # loads of floating-point data bring nothing, and what is computed from it is nothing
     conflicts: list[tuple[int, int]] = field(
         default_factory=list
@@ -387,7 +395,9 @@ class _Loop:
 def _while(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> Sequence[Lanes]:
     before, after = operation.regions
     loop = _Loop(machine, frame, operands)
-    for _ in range(MAX_ITERATIONS):
+    for trips in range(MAX_ITERATIONS):
+        if machine.impatient and trips > PATIENCE:
+            raise Stuck
         condition, *passed = machine.region(loop.frame, before, loop.carried)
         yes, _ = _split(condition, loop.rows.numel(), operation)
         staying = torch.zeros(loop.rows.numel(), dtype=torch.bool)

@@ -170,16 +170,22 @@ def launch(
     reverse: bool = False,
     skips_floats: bool = False,
     traits: Traits | None = None,
+    shuffled: bool = False,
 ) -> Launched:
     """Run a launch, or only the programs with some linear ids (ascending). `seed`: of every order that is left open.
 
     With `skips_floats`, floating-point data is neither loaded nor computed: what is left, addresses, masks and loops,
     costs little at any size. A kernel whose addresses depend on such data ends with a finding `undefined`.
-    Raises Unsupported, IRError, OutOfTime. `deadline` is of time.monotonic.
+    Programs that wait for each other come in their order; if `shuffled` in a drawn one, which ends with Stuck where one
+    waits for what comes later. Raises Unsupported, IRError, OutOfTime. `deadline` is of time.monotonic.
     """
     began = time.monotonic()
     traits = traits or traits_of(module)
-    machine = Machine(module, memory, grid, deadline, observer, reverse, seed, skips_floats)
+    shuffled = shuffled and traits.waits
+    machine = Machine(
+        module, memory, grid, deadline, observer, reverse, seed, learns=traits.in_order or traits.waits,
+        impatient=shuffled, skips_floats=skips_floats,
+    )  # fmt: skip
     arguments = bind(module.entry, args)
     shared = buffers_of(module.entry, args, traits.loaded) & buffers_of(module.entry, args, traits.stored)
     for number, buffer in enumerate(memory.buffers):
@@ -187,7 +193,11 @@ def launch(
     total = math.prod(grid)
     ids = torch.arange(total) if programs is None else programs
     executed = 0
-    for chunk in _chunks(ids, traits, seed, reverse, skips_floats):
+    if memory.strict and not skips_floats and (shuffled or (traits.in_order and not traits.waits)):
+        chunks = _turns(ids, traits, seed, reverse)
+    else:
+        chunks = _chunks(ids, traits, seed, reverse, skips_floats)
+    for chunk in chunks:
         try:
             machine.call(module.entry, arguments, chunk)
         except Fault as fault:
@@ -208,6 +218,21 @@ def _chunks(ids: torch.Tensor, traits: Traits, seed: int, reverse: bool, skips_f
         return chunks[::-1] if reverse else chunks
     order = torch.randperm(len(chunks), generator=torch.Generator().manual_seed(seed))
     return [chunks[n] for n in order.tolist()]
+
+
+def _turns(ids: torch.Tensor, traits: Traits, seed: int, reverse: bool) -> Iterable[torch.Tensor]:
+    """Drawn programs: half of all, then half of the rest, and so on; one by one where they wait for each other.
+
+    Programs of a chunk run side by side, and so do all that one of them reads only if atomic operations see to it. Who
+    finds the work of others done without having waited for it runs ahead of them here, sooner or later.
+    """
+    drawn = ids[torch.randperm(ids.numel(), generator=torch.Generator().manual_seed(seed))]
+    most, chunks = chunk_size(traits), []
+    while drawn.numel():
+        count = min(most, -(-drawn.numel() // 2))
+        chunks.append(drawn[:count].sort().values)
+        drawn = drawn[count:]
+    return chunks[::-1] if reverse else chunks
 
 
 def buffers_of(entry: Function, args: Sequence[Arg], positions: frozenset[int]) -> set[int]:

@@ -551,7 +551,7 @@ def _atomic(
         for buffer, places, _ in lanes.by_buffer(machine.memory, item):
             shadow = buffer.shadow("writer", item)
             shadow[unit_places(places, item, buffer.unit(item))] = MANY
-        machine.synchronised[frame.programs] = True
+        machine.synchronised[frame.programs] = machine.learns
         return nothing(type_)
     for buffer, places, chosen in lanes.by_buffer(machine.memory, item):
         some = slice(None) if chosen is None else chosen
@@ -560,7 +560,7 @@ def _atomic(
             machine, buffer, places, new, marks[some], lanes.programs[some], type_, update, operation, wanted
         )
         before[some], undefined[some] = old, old_marks
-    machine.synchronised[frame.programs] = True
+    machine.synchronised[frame.programs] = machine.learns
     if lanes.active is not None:
         spread = torch.zeros(lanes.active.numel(), dtype=type_.dtype)
         spread[lanes.active] = before

@@ -43,7 +43,7 @@ def _scalar_kind(value: Any) -> str:
 
 
 def run(kernel: Any, grid: int, *args: Any, scratch: Collection[int] = (), reverse: bool = False, seed: int = 0,
-        **constants: Any) -> Launched:  # fmt: skip
+        shuffled: bool = False, **constants: Any) -> Launched:  # fmt: skip
     """One launch of IR or of a jitted function. Tensors are changed in place; those of `scratch` start undefined."""
     text = kernel if isinstance(kernel, str) else lowered(kernel, *args, **constants)
     memory, passed = Memory(), []
@@ -55,7 +55,7 @@ def run(kernel: Any, grid: int, *args: Any, scratch: Collection[int] = (), rever
             passed.append(Pointer(buffer=number))
         else:
             passed.append(Scalar(type=_scalar_kind(value), value=value))
-    done = launch(parse(text), (grid, 1, 1), passed, memory, seed=seed, reverse=reverse)
+    done = launch(parse(text), (grid, 1, 1), passed, memory, seed=seed, reverse=reverse, shuffled=shuffled)
     tensors = [value for value in args if isinstance(value, torch.Tensor)]
     for value, buffer in zip(tensors, memory.buffers, strict=True):
         value.reshape(-1).view(torch.uint8).copy_(buffer.data)

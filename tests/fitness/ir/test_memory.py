@@ -7,6 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
+from evo_kernel.fitness.ir.engine import Stuck
 from tests.fitness.ir.support import fault, fine, run
 
 
@@ -196,9 +197,10 @@ def locked(lock, y):
     tl.atomic_xchg(lock, 0)
 
 
-def test_programs_take_turns_at_a_lock():
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_programs_take_turns_at_a_lock(shuffled):
     lock, y = torch.zeros(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
-    fine(locked, 16, lock, y)
+    fine(locked, 16, lock, y, shuffled=shuffled)
     assert (lock.item(), y.item()) == (0, 120)
 
 
@@ -214,6 +216,54 @@ def test_the_last_program_adds_up():
     x, part, count, y = torch.ones(128), torch.zeros(8), torch.zeros(1, dtype=torch.int32), torch.zeros(1)
     fine(last, 8, x, part, count, y, N=16, scratch=(1, 3))
     assert y.item() == 128.0
+
+
+@triton.jit
+def hasty(x, part, count, y, N: tl.constexpr):
+    """As `last`, but program 3 does not wait until it comes last."""
+    me = tl.program_id(0)
+    tl.store(part + me, tl.sum(tl.load(x + me * N + tl.arange(0, N)), 0))
+    if tl.atomic_add(count, 1) >= 0 and me == 3:
+        tl.store(y, tl.sum(tl.load(part + tl.arange(0, 8)), 0))
+
+
+def test_atomics_that_order_nothing_are_no_excuse():
+    right = 0
+    for seed in range(20):
+        x, part, count, y = torch.ones(128), torch.zeros(8), torch.zeros(1, dtype=torch.int32), torch.zeros(1)
+        found = fault(hasty, 8, x, part, count, y, N=16, scratch=(1, 3), seed=seed)
+        right += not found and y.item() == 128.0
+    assert right < 10  # program 3 is the last to come in one of eight
+
+
+@triton.jit
+def unanswered(y, count, z):
+    me = tl.program_id(0)
+    tl.atomic_add(count, 1)
+    tl.store(y + me + 1, me)
+    tl.store(z + me, tl.load(y + me))
+
+
+def test_who_asks_nothing_of_atomics_learns_nothing():
+    y, count, z = (torch.zeros(9, dtype=torch.int32) for _ in range(3))
+    assert fault(unanswered, 8, y, count, z) == "race"
+
+
+@triton.jit
+def chained(flag, y):
+    me = tl.program_id(0)
+    while tl.atomic_add(flag, 0) < me:
+        pass
+    tl.store(y, tl.load(y) + me)
+    tl.atomic_add(flag, 1)
+
+
+def test_who_waits_for_others_comes_after_them():
+    flag, y = torch.zeros(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
+    fine(chained, 8, flag, y)
+    assert y.item() == 28
+    with pytest.raises(Stuck):
+        run(chained, 8, flag.zero_(), y, shuffled=True)
 
 
 @triton.jit
