@@ -83,11 +83,13 @@ class Machine:
     )  # (buffer, byte) that two programs store what was skipped
     used: frozenset[str] = frozenset()  # names of results that anything reads
     synchronised: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
+    promising: bool = False  # the kernel promises something about its values
     depth: int = 0
     _orders: dict[int, torch.Tensor] = field(default_factory=dict)
     combining: bool = False  # runs a combiner, whose operations stand for many: it must not touch memory
 
     def __post_init__(self) -> None:
+        self.promising = self.memory.strict and any(map(promises.made_by, self.module.operations()))
         self.synchronised = torch.zeros(self.grid[0] * self.grid[1] * self.grid[2], dtype=torch.bool)
         self.used = frozenset(
             name
@@ -124,7 +126,7 @@ class Machine:
                 handler = _skip
             try:
                 results = handler(self, frame, operation, operands)
-                if self.memory.strict:
+                if self.promising:
                     results = self._promised(handler, frame, operation, operands, results)
             except Fault as fault:
                 if not hasattr(fault, "operation"):
