@@ -214,7 +214,7 @@ def multiplied(x, y, z, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, PRECI
 
 def rounded_to_tf32(x: torch.Tensor) -> torch.Tensor:
     scale = torch.ldexp(torch.ones(()), torch.frexp(x).exponent - 11)
-    return (x / scale).round() * scale
+    return torch.copysign((x.abs() / scale + 0.5).floor() * scale, x)  # halves away from zero
 
 
 @pytest.mark.parametrize(
