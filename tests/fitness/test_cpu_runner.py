@@ -222,9 +222,9 @@ def test_index_inputs_are_drawn_without_the_floats():
         return logits, torch.randint(5, 9, (64,), generator=generator, device=device), 3
 
     task = task_of(lambda x, i, n: x, inputs, huge)
-    found = index_inputs(task, huge)
+    found = index_inputs(task, huge, 3)
     assert list(found) == [1] and found[1].min() >= 5 and found[1].max() < 9
-    assert torch.equal(found[1], index_inputs(task, huge)[1])
+    assert torch.equal(found[1], index_inputs(task, huge, 3)[1])
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_odd_ways_to_draw_are_read_or_left_out(mine):
         x = torch.randn(4, 100, generator=generator, device=device)
         return x, mine(x, generator)
 
-    found = index_inputs(task_of(lambda x, i: x, inputs), CASE)
+    found = index_inputs(task_of(lambda x, i: x, inputs), CASE, 3)
     assert all(value.device.type == "cpu" and value.shape == (4,) for value in found.values())
 
 
@@ -250,11 +250,11 @@ def test_no_integers_no_draw():
         assert torch._C._len_torch_dispatch_stack() > 0, "floats alone must not be drawn"
         return torch.randn(4, generator=generator)
 
-    assert index_inputs(task_of(lambda x: x, inputs), CASE) == {}
+    assert index_inputs(task_of(lambda x: x, inputs), CASE, 3) == {}
 
 
 def test_cross_entropy_targets_are_had():
     task = load("cross_entropy")
     for case in task.cases_of(CaseKind.SEARCH):
-        (targets,) = index_inputs(task, case).values()
+        (targets,) = index_inputs(task, case, 3).values()
         assert targets.shape == (case["m"],) and 0 <= int(targets.min()) < int(targets.max()) < case["n"]
