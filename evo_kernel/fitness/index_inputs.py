@@ -1,8 +1,9 @@
 """What programs must read, while traffic is counted, to go where real ones go: the values of integer inputs.
 
-Targets, embedding rows, block tables and offsets decide addresses. They are drawn as the task draws them, by a seed that
-the runner keeps secret: a kernel that knew them could read less while it is counted. Floating-point inputs decide nothing, and a
-search case may have billions of them: while the file's `inputs` runs they are shapes without memory.
+Targets, embedding rows, block tables and offsets decide addresses. They are drawn as the task draws them, by a
+seed that the runner keeps secret: a kernel that knew them could read less while it is counted. Floating-point inputs
+decide nothing, and a search case may have billions of them: while the file's `inputs` runs they are shapes without
+memory.
 """
 
 from __future__ import annotations

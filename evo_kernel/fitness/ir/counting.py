@@ -35,9 +35,7 @@ class Counter:
     `blocks`: operations, by ordinal, of which is kept how often each program reaches them.
     """
 
-    def __init__(
-        self, memory: Memory, programs: int, footprints: bool, blocks: frozenset[int] = frozenset()
-    ) -> None:
+    def __init__(self, memory: Memory, programs: int, footprints: bool, blocks: frozenset[int] = frozenset()) -> None:
         self._memory, self._footprints, self._blocks = memory, footprints, blocks
         self.reached: defaultdict[int, torch.Tensor] = defaultdict(lambda: torch.zeros(programs, dtype=torch.int64))
         self.by_program: defaultdict[str, torch.Tensor] = defaultdict(

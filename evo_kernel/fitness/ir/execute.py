@@ -169,17 +169,19 @@ def launch(
     observer: Observer | None = None,
     reverse: bool = False,
     skips_floats: bool = False,
+    surveys: bool = False,
     traits: Traits | None = None,
 ) -> Launched:
     """Run a launch, or only the programs with some linear ids (ascending). Chunks come in an order drawn by `seed`.
 
     With `skips_floats`, floating-point data is neither loaded nor computed: what is left, addresses, masks and loops,
-    costs little at any size. A kernel whose addresses depend on such data ends with a finding `undefined`.
+    costs little at any size. A kernel whose addresses depend on such data ends with a finding `undefined`. With
+    `surveys` too, branches and loops that depend on it and store nothing are left out: what is told is who stores where.
     Raises Unsupported, IRError, OutOfTime. `deadline` is of time.monotonic.
     """
     began = time.monotonic()
     traits = traits or traits_of(module)
-    machine = Machine(module, memory, grid, deadline, observer, reverse, skips_floats)
+    machine = Machine(module, memory, grid, deadline, observer, reverse, skips_floats, surveys)
     arguments = bind(module.entry, args)
     shared = buffers_of(module.entry, args, traits.loaded) & buffers_of(module.entry, args, traits.stored)
     for number, buffer in enumerate(memory.buffers):

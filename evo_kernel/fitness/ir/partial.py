@@ -39,7 +39,7 @@ ELEMENTS = 6
 MOST_TOLD = 1 << 18
 """Elements of an output that are compared with the reference."""
 READERS, MOST_HANDED_ON = 8, 4
-"""Programs of a later launch that are drawn because they read what drawn ones store; plans of more launches go without."""
+"""Programs of a launch that are drawn as they read what drawn ones store; in plans of up to so many launches."""
 BYTES_PER_S, FLOPS_PER_S, ITERATION_S = 0.7e9, 4e10, 1e-3
 """What one core executes, roughly; an iteration is one of a chunk of programs. Decides only how much is executed."""
 
@@ -308,7 +308,7 @@ class Part:
         node = self._launches[number]
         return launch(
             self._modules[number], node.grid, node.args, self._memory, programs=programs, deadline=self._deadline,
-            observer=observer, skips_floats=True,
+            observer=observer, skips_floats=True, surveys=True,
         )  # fmt: skip
 
     def _seek(
@@ -354,7 +354,7 @@ class Part:
         return {number: self._memory.buffers[number].marks() for number, one in kinds if one.kind == "scratch"}
 
     def _resolve(self, drawn: Sequence[torch.Tensor]) -> None:
-        """What drawn programs store to outputs is compared: all programs are chosen that store it, or what they read."""
+        """What drawn programs store to outputs is compared: chosen are all that store it, or what those read."""
         wanted = self._marks()
         outputs = {view.buffer: wanted[view.buffer] for view in self._plan.outputs if view.buffer in wanted}
         for view in self._plan.outputs:
@@ -411,7 +411,7 @@ class Part:
         return numbers[kept]
 
     def _span(self, view: View) -> tuple[int, ...]:
-        """How many elements of an output one program writes along each axis; all, where the last launch does not tell."""
+        """How many elements of an output one program writes along each axis; all, where it is not known."""
         buffer = self._memory.buffers[view.buffer]
         if buffer.writer is None or not view.elements:
             return view.shape

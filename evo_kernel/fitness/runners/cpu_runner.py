@@ -269,8 +269,8 @@ class CpuRunner:
             if lacking:
                 return Checked(
                     Status.WRONG,
-                    f"on {case.name}: {lacking} of {view.elements} elements of an output are never written, or come from "
-                    "memory nothing wrote",
+                    f"on {case.name}: {lacking} of {view.elements} elements of an output are never written, "
+                    "or come from memory nothing wrote",
                 )
             numbers = blobs.take(places).view(torch.int64)
             elements.append(numbers)
