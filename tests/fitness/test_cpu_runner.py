@@ -173,8 +173,8 @@ OTHER_ROWS = ("    tl.store(", "    if row % 41 == 7:\n        e += 1.0\n    tl.
 
 
 def test_programs_that_go_another_way_are_looked_at(monkeypatch):
-    """Every 41st row is wrong: among 192 random programs of 4,096 that would stay unseen one time in a hundred."""
-    monkeypatch.setattr(cpu_runner, "PART_S", 1e-9)  # as few programs as possible: one time in two
+    """Every 41st row is wrong: of 8 random programs that would stay unseen four times in five."""
+    monkeypatch.setattr(cpu_runner, "PART_S", 1e-9)
     result = look(SOFTMAX_TEXT.replace(*OTHER_ROWS), 4096, 64, 0.0, monkeypatch)
     assert result.status is Status.WRONG and "off by" in result.reason, result
 

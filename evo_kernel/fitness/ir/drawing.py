@@ -14,7 +14,7 @@ import torch
 
 from evo_kernel.fitness.ir.counting import Counter
 
-LEAST, MOST = 16, 192
+LEAST, MOST = 8, 128
 """Programs that are drawn whatever they take, and however little."""
 LINES = 8
 """Lines along the first axis of a grid that half of the random programs lie on: those often share what they read."""

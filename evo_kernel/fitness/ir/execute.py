@@ -176,7 +176,7 @@ def launch(
 
     With `skips_floats`, floating-point data is neither loaded nor computed: what is left, addresses, masks and loops,
     costs little at any size. A kernel whose addresses depend on such data ends with a finding `undefined`. With
-    `surveys` too, branches and loops that depend on it and store nothing are left out: what is told is who stores where.
+    `surveys` too, branches and loops that depend on it and store nothing are left out: who stores where stays known.
     Raises Unsupported, IRError, OutOfTime. `deadline` is of time.monotonic.
     """
     began = time.monotonic()

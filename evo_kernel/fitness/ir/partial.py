@@ -1,8 +1,8 @@
 """Runs a plan at real size as far as it can be afforded: what it moves, and the elements that some programs write.
 
 First, addresses alone (`skips_floats`): every launch is walked through without its floating-point data, which finds
-accesses out of bounds and counts traffic. Then, elements of the outputs are drawn; the programs that write them, those
-that write what these read in earlier launches, and so on, are executed for real.
+accesses out of bounds and counts traffic. Then programs are drawn (drawing.py); those, all that store to the same
+elements, those that write what these read in earlier launches, and so on, are executed for real.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from evo_kernel.fitness.ir.counting import Counter, blocks_of, lines_of, mean_of, means_of
-from evo_kernel.fitness.ir.drawing import draw
+from evo_kernel.fitness.ir.drawing import draw, groups_of
 from evo_kernel.fitness.ir.engine import Observer, OutOfTime
 from evo_kernel.fitness.ir.execute import Finding, Launched, Traits, chunk_size, launch, traits_of
 from evo_kernel.fitness.ir.lanes import Lanes
@@ -38,7 +38,7 @@ ELEMENTS = 6
 """Random elements of each output that are looked at, beside all that the drawn programs write."""
 MOST_TOLD = 1 << 18
 """Elements of an output that are compared with the reference."""
-READERS, MOST_HANDED_ON = 8, 4
+READERS, MOST_HANDED_ON = 4, 4
 """Programs of a launch that are drawn as they read what drawn ones store; in plans of up to so many launches."""
 BYTES_PER_S, FLOPS_PER_S, ITERATION_S = 0.7e9, 4e10, 1e-3
 """What one core executes, roughly; an iteration is one of a chunk of programs. Decides only how much is executed."""
@@ -248,10 +248,11 @@ class Part:
         self._plan, self._memory, self._deadline, self._generator = plan, memory, deadline, generator
         self._launches = plan.launches
         self._modules = [modules[node.kernel] for node in self._launches]
-        self._chosen: list[torch.Tensor] = []
+        self.chosen: list[torch.Tensor] = []
         self._conflicts: list[tuple[int, int]] = []
         self._stored: dict[int, torch.Tensor] = {}
-        self._writers: dict[int, torch.Tensor] = {}  # of the last launch, by buffer
+        self._alone = False  # what the last launch stores is stored by it alone, each element by one program
+        self.writers: dict[int, torch.Tensor] = {}  # of the last launch, by buffer
         self._spans: list[tuple[int, ...]] = []  # by output
         self._surveyed: list[Counter] = []
         self._ran: list[Counter] = []
@@ -268,13 +269,15 @@ class Part:
         if found.finding is not None and found.finding.kind == "undefined":
             raise DependsOnData
         self._conflicts += found.conflicts
+        stored = {place for place, buffer in enumerate(self._memory.buffers) if buffer.writer is not None}
+        self._alone = not (self._conflicts or "atomic" in counter.by_program or stored & self._stored.keys())
         for place, buffer in enumerate(self._memory.buffers):
             if buffer.writer is not None:
                 marks = buffer.writer != 0
                 self._stored[place] = self._stored[place] | marks if place in self._stored else marks
         if found.finding is None and number == len(self._launches) - 1:
             self.unwritten = [self._unwritten(view) for view in self._plan.outputs]
-            self._writers = {n: b.writer for n, b in enumerate(self._memory.buffers) if b.writer is not None}
+            self.writers = {n: b.writer for n, b in enumerate(self._memory.buffers) if b.writer is not None}
             self._spans = [self._span(view) for view in self._plan.outputs]
         return found
 
@@ -325,9 +328,10 @@ class Part:
 
     def choose(self, limit_s: float) -> None:
         """Programs of each launch: those that are drawn, and those that they need. They take about `limit_s`."""
-        self._resolve(self._drawn(limit_s))
-        taken = self._seconds_of(self._chosen)
-        if len(self._launches) > 1 and taken > 2 * limit_s:  # programs need more of earlier launches than their share
+        drawn = self._drawn(limit_s)
+        self._resolve(drawn)
+        taken = self._seconds_of(self.chosen)
+        if taken > 2 * limit_s > 2 * self._seconds_of(drawn):  # they need more of earlier launches than their share
             self._resolve(self._drawn(limit_s * limit_s / taken))
 
     def _drawn(self, limit_s: float) -> list[torch.Tensor]:
@@ -340,6 +344,8 @@ class Part:
         if len(self._launches) > MOST_HANDED_ON:
             return drawn
         for number in range(len(self._launches) - 1):
+            if not groups_of(self._surveyed[number], math.prod(self._launches[number].grid)):
+                continue  # any programs of it will do: those that others need
             stored = self._marks()
             self._seek(number, stored, drawn[number], loads=False, marks=True)
             for later in range(number + 1, len(self._launches)):
@@ -362,20 +368,20 @@ class Part:
         for buffer, place in self._conflicts:
             if buffer in wanted:
                 wanted[buffer][(PADDING + place) // self._memory.buffers[buffer].unit(1 << 30)] = True
-        owners = [writer[outputs[n]] for n, writer in self._writers.items() if n in outputs]
+        owners = [writer[outputs[n]] for n, writer in self.writers.items() if n in outputs]
         for number, programs in enumerate(drawn):
             self._seek(number, outputs, programs, loads=False, marks=True)
         self.compared = [self._elements(view, outputs) for view in self._plan.outputs]
-        if len(drawn) == 1 and not self._conflicts and "atomic" not in self._surveyed[0].by_program:
-            self._chosen = [torch.unique(torch.cat([drawn[0], *(owner[owner > 0].long() - 1 for owner in owners)]))]
-            return  # nobody else stores there
         chosen: list[torch.Tensor] = []
         for number in reversed(range(len(self._launches))):
-            programs = self._seek(number, wanted, None, loads=False, marks=False)
+            if self._alone and number == len(self._launches) - 1:
+                programs = torch.unique(torch.cat([drawn[-1], *(owner[owner > 0].long() - 1 for owner in owners)]))
+            else:
+                programs = self._seek(number, wanted, None, loads=False, marks=False)
             if number:
                 self._seek(number, wanted, programs, loads=True, marks=True)
             chosen.append(programs)
-        self._chosen = chosen[::-1]
+        self.chosen = chosen[::-1]
 
     def _draw_elements(self, view: View, wanted: dict[int, torch.Tensor]) -> None:
         """The last element of an output and random ones."""
@@ -427,7 +433,7 @@ class Part:
         """The chosen programs of each launch, for `run_nodes`."""
 
         def launched(number: int, module: Module, node: Launch) -> Launched:
-            programs = self._chosen[number]
+            programs = self.chosen[number]
             self._ran.append(Counter(memory, math.prod(node.grid), footprints=False))
             if not programs.numel():
                 return Launched(math.prod(node.grid), 0)
@@ -441,7 +447,7 @@ class Part:
     def executed(self) -> list[dict[str, float]]:
         """What programs did in the mean: as surveyed, times what those that ran did beyond their survey."""
         made = []
-        for surveyed, ran, programs in zip(self._surveyed, self._ran, self._chosen, strict=True):
+        for surveyed, ran, programs in zip(self._surveyed, self._ran, self.chosen, strict=True):
             means = means_of(surveyed)
             for name, amounts in ran.by_program.items():
                 did, told = (float(counts[programs].sum()) for counts in (amounts, surveyed.by_program[name]))

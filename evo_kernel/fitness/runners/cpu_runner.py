@@ -49,7 +49,7 @@ WHOLE_S = 2.0
 """Seconds up to which a plan of real size is executed whole, and its reference had whole."""
 PART_S = 1.25
 """Of any other plan, seconds for which programs are executed."""
-SLICES_S = 1.0
+SLICES_S = 1.5
 """Seconds for slices of a reference."""
 SLACK = 2.0
 """Some elements may be less exact than all of them together: allowed beyond their share of the honest error."""

@@ -21,8 +21,8 @@ from evo_kernel.fitness.slicing.rules import is_known
 from evo_kernel.fitness.slicing.tracing import Graph, NotSliceable, Value, trace
 from evo_kernel.tasks.task import Input, Task, as_float64
 
-REGIONS, SHARES = 192, 32
-"""At most so many of an output: each costs its own run of a program. One may take a part of the time in so many."""
+REGIONS = 192
+"""At most so many of an output: each costs its own run of a program."""
 ASKED = 1 << 20
 """At most so many elements of an output are looked through for regions."""
 _INSTRUCTION_S = 20e-6
@@ -178,6 +178,7 @@ class _Sampling:
         self._reference, self._left, self._generator = reference, seconds, generator
         self._seconds = seconds
         self._parts: list[_Part] = []
+        self._leasts: dict[int, float] = {}  # by output
         self._rates: dict[int, float] = {}  # by output, elements a second at most
 
     def of(self, elements: Sequence[torch.Tensor]) -> Sample:
@@ -190,8 +191,9 @@ class _Sampling:
         while any(waiting) and self._left > 0:
             for output in self._generator.permutation(len(elements)).tolist():
                 if waiting[output] and self._left > 0:
-                    share = max(self._left / sum(map(len, waiting)), self._seconds / SHARES)
-                    faults[output] = self._add(output, waiting[output].pop(), elements[output], share) or faults[output]
+                    left, region = self._left / sum(map(len, waiting)), waiting[output].pop()
+                    share = max(left, 2 * self._least(output, region))  # no more time for what is always to be read
+                    faults[output] = self._add(output, region, elements[output], share) or faults[output]
         return Sample(
             elements=tuple(self._chosen(output) for output in range(len(elements))),
             seconds=self._seconds - self._left,
@@ -205,6 +207,14 @@ class _Sampling:
         """In random order, larger ones sooner the last (Efraimidis and Spirakis, IPL 97, 2006)."""
         keys = self._generator.random(len(waiting)) ** (1 / np.array([regions.count(region) for region in waiting]))
         return [waiting[place] for place in np.argsort(keys)]
+
+    def _least(self, output: int, region: Region) -> float:
+        """Seconds for the element in the middle of the first region of an output."""
+        if output not in self._leasts:
+            middle = (range(len(index) // 2, len(index) // 2 + 1) for index in region)
+            one = tuple(regions.chosen(index, place) for index, place in zip(region, middle, strict=True))
+            self._leasts[output] = self._reference.seconds(*self._reference.programs(output, one))
+        return self._leasts[output]
 
     def _chosen(self, output: int) -> torch.Tensor:
         found = [part.elements for part in self._parts if part.output == output]
