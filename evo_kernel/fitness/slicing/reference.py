@@ -191,8 +191,9 @@ class _Sampling:
         while any(waiting) and self._left > 0:
             for output in self._generator.permutation(len(elements)).tolist():
                 if waiting[output] and self._left > 0:
-                    left, region = self._left / sum(map(len, waiting)), waiting[output].pop()
-                    share = max(left, 2 * self._least(output, region))  # no more time for what is always to be read
+                    each, region = self._left / sum(map(len, waiting)), waiting[output].pop()
+                    # No more time for what is always to be read than for the rest.
+                    share = min(self._left, max(each, 2 * self._least(output, region)))
                     faults[output] = self._add(output, region, elements[output], share) or faults[output]
         return Sample(
             elements=tuple(self._chosen(output) for output in range(len(elements))),
