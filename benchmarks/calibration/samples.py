@@ -117,7 +117,7 @@ def _launch(head: Mapping[str, Any], plain: list[int], counts: list[int], seen: 
     return {
         **dict(zip(head["plain"], plain, strict=True)),
         "instructions": instructions,
-        "traffic": dict(zip(head["traffic"], seen, strict=True)),
+        "traffic": {name: value for name, value in zip(head["traffic"], seen, strict=True) if name in _TRAFFIC},
     }
 
 

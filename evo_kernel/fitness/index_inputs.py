@@ -1,8 +1,9 @@
 """What programs must read, while traffic is counted, to go where real ones go: the values of integer inputs.
 
-Targets, embedding rows, block tables and offsets decide addresses. They are drawn as the task draws them, with a seed
-that never changes, so that the same plan always has the same modeled time. Floating-point inputs decide nothing, and a
-search case may have billions of them: while the file's `inputs` runs they are shapes without memory.
+Targets, embedding rows, block tables and offsets decide addresses. They are drawn as the task draws them, by a
+seed that the runner keeps secret: a kernel that knew them could read less while it is counted. Floating-point inputs
+decide nothing, and a search case may have billions of them: while the file's `inputs` runs they are shapes without
+memory.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ REAL_ELEMENTS = 1 << 26
 """A case whose `inputs` needs real floating-point values is drawn whole up to this many elements."""
 
 
-def index_inputs(task: Task, case: Case) -> Mapping[int, torch.Tensor]:
+def index_inputs(task: Task, case: Case, seed: int) -> Mapping[int, torch.Tensor]:
     """Integer inputs of a case by position, as far as they can be had at a modest cost."""
     specs = {n: spec for n, spec in enumerate(task.input_specs(case)) if isinstance(spec, TensorSpec)}
     if not any(_is_integer(getattr(torch, spec.dtype)) for spec in specs.values()):
@@ -32,11 +33,11 @@ def index_inputs(task: Task, case: Case) -> Mapping[int, torch.Tensor]:
         task.host_values(case)  # drawn here with everything real, as for the recorder
     try:
         with _WithoutFloats():
-            values = task.inputs(case, torch.Generator("cpu").manual_seed(0), "cpu")
+            values = task.inputs(case, torch.Generator("cpu").manual_seed(seed), "cpu")
     except TaskError:  # reads values of floating-point tensors, or calls what knows no tensors without memory
         if sum(spec.elements for spec in specs.values()) > REAL_ELEMENTS:
             return {}
-        values = task.inputs(case, torch.Generator("cpu").manual_seed(0), "cpu")
+        values = task.inputs(case, torch.Generator("cpu").manual_seed(seed), "cpu")
     return {n: value for n, value in enumerate(values) if isinstance(value, torch.Tensor) and _is_had(value)}
 
 

@@ -10,6 +10,9 @@ import pytest
 import torch
 
 from evo_kernel.fitness.index_inputs import index_inputs
+from evo_kernel.fitness.ir.counting import Counter
+from evo_kernel.fitness.ir.drawing import MOST, draw
+from evo_kernel.fitness.ir.memory import Memory
 from evo_kernel.fitness.plan import Binary, Buffer, CompiledPlan, Launch, Plan, Pointer, View
 from evo_kernel.fitness.runners import cpu_runner
 from evo_kernel.fitness.runners.base import Checked
@@ -166,6 +169,56 @@ def test_a_kernel_that_saves_half_of_its_work_at_real_size_is_found(was, becomes
     assert result.status in (Status.WRONG, Status.RUNTIME_ERROR) and says in result.reason, result
 
 
+OTHER_ROWS = ("    tl.store(", "    if row % 41 == 7:\n        e += 1.0\n    tl.store(")
+
+
+def test_programs_that_go_another_way_are_looked_at(monkeypatch):
+    """Every 41st row is wrong: of 8 random programs that would stay unseen four times in five."""
+    monkeypatch.setattr(cpu_runner, "PART_S", 1e-9)
+    result = look(SOFTMAX_TEXT.replace(*OTHER_ROWS), 4096, 64, 0.0, monkeypatch)
+    assert result.status is Status.WRONG and "off by" in result.reason, result
+
+
+PEAK_IF_NEEDED = (
+    "    e = tl.exp(x - tl.max(x, axis=0))\n",
+    "    peak = 0.0\n    if tl.max(x, axis=0) > 3.0:\n        peak = tl.max(x, axis=0)\n    e = tl.exp(x - peak)\n",
+)
+STORE_IF = "    if tl.max(x, axis=0) > {}:\n        tl.store("
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes", "parts", "says"),
+    [
+        (*PEAK_IF_NEEDED, 1, ""),
+        ("    tl.store(", STORE_IF.format(-1e30), 0, ""),
+        ("    tl.store(", STORE_IF.format(2.0), 0, "never written"),
+    ],
+)
+def test_what_data_decides_is_executed_whole_only_where_it_stores(was, becomes, parts, says, monkeypatch):
+    compared, compare = [], CpuRunner._compare_part
+    monkeypatch.setattr(CpuRunner, "_compare_part", lambda *args: compared.append(1) or compare(*args))
+    result = look(SOFTMAX_TEXT.replace(was, becomes), 2048, 64, 0.0, monkeypatch)
+    assert result.passed is not bool(says) and says in result.reason, result
+    assert len(compared) == parts
+
+
+def test_programs_are_drawn_in_corners_where_they_differ_and_at_random():
+    grid, generator = (50, 40, 2), torch.Generator()
+    counter = Counter(Memory(), 4000, footprints=False)
+    counter.reached[7][::41] += 1
+    counter.by_program["load_bytes"][33] = 4.0
+    for seed in range(20):
+        few, many = (
+            draw(grid, counter, torch.full((4000,), seconds), 1.0, generator.manual_seed(seed))
+            for seconds in (0.01, 1e-6)
+        )
+        for drawn in (few, many):
+            assert {0, 3999, 33} <= set(drawn.tolist()) and bool((drawn % 41 == 0).any())
+            assert torch.equal(drawn, drawn.unique())
+        assert len(few) == 100 and len(many) == MOST
+    assert draw((3, 1, 1), Counter(Memory(), 3, False), torch.ones(3), 1e-9, generator).tolist() == [0, 1, 2]
+
+
 # --- index inputs ---------------------------------------------------------------------------------------------------
 
 ROWS, WIDTH = 50_000, 256
@@ -222,9 +275,9 @@ def test_index_inputs_are_drawn_without_the_floats():
         return logits, torch.randint(5, 9, (64,), generator=generator, device=device), 3
 
     task = task_of(lambda x, i, n: x, inputs, huge)
-    found = index_inputs(task, huge)
+    found = index_inputs(task, huge, 3)
     assert list(found) == [1] and found[1].min() >= 5 and found[1].max() < 9
-    assert torch.equal(found[1], index_inputs(task, huge)[1])
+    assert torch.equal(found[1], index_inputs(task, huge, 3)[1])
 
 
 @pytest.mark.parametrize(
@@ -241,7 +294,7 @@ def test_odd_ways_to_draw_are_read_or_left_out(mine):
         x = torch.randn(4, 100, generator=generator, device=device)
         return x, mine(x, generator)
 
-    found = index_inputs(task_of(lambda x, i: x, inputs), CASE)
+    found = index_inputs(task_of(lambda x, i: x, inputs), CASE, 3)
     assert all(value.device.type == "cpu" and value.shape == (4,) for value in found.values())
 
 
@@ -250,11 +303,18 @@ def test_no_integers_no_draw():
         assert torch._C._len_torch_dispatch_stack() > 0, "floats alone must not be drawn"
         return torch.randn(4, generator=generator)
 
-    assert index_inputs(task_of(lambda x: x, inputs), CASE) == {}
+    assert index_inputs(task_of(lambda x: x, inputs), CASE, 3) == {}
 
 
 def test_cross_entropy_targets_are_had():
     task = load("cross_entropy")
     for case in task.cases_of(CaseKind.SEARCH):
-        (targets,) = index_inputs(task, case).values()
+        (targets,) = index_inputs(task, case, 3).values()
         assert targets.shape == (case["m"],) and 0 <= int(targets.min()) < int(targets.max()) < case["n"]
+
+
+def test_integers_that_are_counted_are_the_runners_secret():
+    task = task_of(lambda t, i: t[i], embedding_inputs)
+    one, other = CpuRunner(task, 90, 20.0), CpuRunner(task, 90, 20.0)
+    assert torch.equal(one._index_inputs(CASE)[1], one._index_inputs(CASE)[1])
+    assert not torch.equal(one._index_inputs(CASE)[1], other._index_inputs(CASE)[1])

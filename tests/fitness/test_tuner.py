@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields, replace
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
 
 from evo_kernel.fitness import judge as judge_module
+from evo_kernel.fitness.grading import Grader
 from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge
 from evo_kernel.fitness.knobs import Knob, find_knobs, knob_groups
@@ -271,7 +273,7 @@ class Slow:
     def traffic(self, plan, case):
         each = {1: 1e4, 2: 1e4, 8: 1e6, 16: 1e6, 4: 1e7}[plan.plan.kernels[0].num_warps]
         seen = dict.fromkeys((f.name for f in fields(LaunchTraffic)), 1.0)
-        seen |= {"programs": 4096, "grid_load_bytes": 4096 * each, "load_sector_bytes": each, "complete": True}
+        seen |= {"programs": 4096, "grid_load_bytes": 4096 * each, "load_sector_bytes": each}
         return (LaunchTraffic(**{**seen, "flops": {}, "elements": {}}),)
 
 
@@ -310,3 +312,22 @@ def test_no_prefilter_where_times_are_modeled(raced, monkeypatch):
     with PlanJudge(usual.task, ScriptedRunner(usual.task), JudgeSettings(prefilter="on")) as judge:
         judge.start()
         assert judge._tuning.prefilter is None
+
+
+@pytest.mark.parametrize(
+    ("after", "stays"),
+    [(50.0, True), (40.0, True), (50.1, False), (Checked(Status.WRONG, "found when it was measured again"), False)],
+)
+def test_a_modeled_time_must_hold_once_the_plans_were_executed(after, stays):
+    """What a look executes may be more than what was counted before it; a measured time is not asked for again."""
+    asked = []
+
+    class Again:
+        def measure(self, plan, case, seed, checked):
+            asked.append(plan)
+            return after if isinstance(after, Checked) else Measurement("c", plan, after, 0.0, 0, after, after, {})
+
+    grader, work = Grader(None, None, None, None), SimpleNamespace(runner=Again())
+    before = [Measurement("c", "p", 50.0, 0.0, n, 50.0, 50.0, {}) for n in (5, 0)]
+    assert grader.stays_modeled(work, [("case", "measured"), ("case", "modeled")], before) is stays
+    assert asked == ["modeled"]

@@ -5,7 +5,7 @@ text of each kernel) and files `bufferB.bin` (of rounds: `roundR.bufferB.bin`) w
 
     execute   {"rounds": N, "deadline_s", "repeat"}: whole, over fresh memory each; outputs of each round
     count     {"seed", "deadline_s"}: traffic of each launch
-    look      {"seed", "deadline_s", "whole_s"}: outputs, or elements of them that a few programs write
+    look      {"seed", "deadline_s", "whole_s", "part_s"}: outputs, or elements of them that a few programs write
 
 Answers are a header of JSON with its length before it (8 bytes, little-endian), then the bytes of tensors that it
 names, one behind the other.
@@ -29,7 +29,7 @@ import torch
 from evo_kernel.fitness.ir import partial
 from evo_kernel.fitness.ir.counting import Counter, means_of
 from evo_kernel.fitness.ir.engine import OutOfTime, Stuck
-from evo_kernel.fitness.ir.execute import Finding, Launched, chunk_size, launch, traits_of
+from evo_kernel.fitness.ir.execute import Finding, Launched, launch, traits_of
 from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic
 from evo_kernel.fitness.ir.memory import POISON, Memory
 from evo_kernel.fitness.ir.nodes import (
@@ -45,11 +45,6 @@ from evo_kernel.fitness.ir.nodes import (
 from evo_kernel.fitness.ir.parse import Module, Operation, parse
 from evo_kernel.fitness.ir.types import IRError
 from evo_kernel.fitness.plan import Aten, Launch, Plan, View
-
-ELEMENTS = 6
-"""Elements of the outputs that a look at a part of a plan begins with: each brings in all that its programs write."""
-BYTES_PER_S, FLOPS_PER_S, ITERATION_S = 0.7e9, 2e10, 1e-3
-"""What one core executes, roughly: decides only whether a plan is executed whole or in part."""
 
 
 class _Refused(Exception):
@@ -75,7 +70,7 @@ def handle(request: dict[str, Any], folder: str) -> bytes:
         return work.execute(int(request["rounds"]), bool(request["repeat"]))
     if request["command"] == "count":
         return work.count(int(request["seed"]), bool(request["complete"]))
-    return work.look(int(request["seed"]), float(request["whole_s"]))
+    return work.look(int(request["seed"]), float(request["whole_s"]), float(request["part_s"]))
 
 
 class _Work:
@@ -159,6 +154,17 @@ class _Work:
     def _counted(
         self, modules: Sequence[Module], contents: dict[int, torch.Tensor], seed: int, complete: bool
     ) -> list[LaunchTraffic]:
+        """Where what a launch stores decides about a later one, and is made of floats, it is executed, too."""
+        try:
+            return self._counts(modules, contents, seed, complete, executes=False)
+        except _Refused as fault:
+            if fault.status != "wrong" or not complete or len(self._plan.launches) == 1:
+                raise
+        return self._counts(modules, contents, seed, complete, executes=True)
+
+    def _counts(
+        self, modules: Sequence[Module], contents: dict[int, torch.Tensor], seed: int, complete: bool, executes: bool
+    ) -> list[LaunchTraffic]:
         made: list[LaunchTraffic] = []
         known: dict[str, LaunchTraffic] = {}
         memory = self._memory(contents)
@@ -171,24 +177,39 @@ class _Work:
                     return Launched(math.prod(node.grid), 0, found.finding)
                 known[key] = found.traffic
             made.append(known[key])
+            if executes:
+                return launch(module, node.grid, node.args, memory, seed=number, deadline=self._deadline)
             return Launched(math.prod(node.grid), 0)
 
         self._ended(memory, modules, run)
         return made
 
-    def look(self, seed: int, whole_s: float) -> bytes:
-        """The plan whole where that takes no longer than `whole_s`, else a part of it."""
+    def look(self, seed: int, whole_s: float, part_s: float) -> bytes:
+        """The plan whole where that takes no longer than `whole_s`, else a part of it that takes `part_s`."""
         try:
             contents, modules = self._contents(""), self._modules()
-            traffic = self._counted(modules, contents, seed, True)
-            if self._seconds(modules, traffic) <= whole_s or any(isinstance(node, Aten) for node in self._plan.nodes):
+            part = self._surveyed(modules, contents, seed)
+            if part is None or part.seconds() <= whole_s:
                 memory, header = self._whole(modules, contents)
             else:
-                memory, header = self._part(modules, contents, seed)
+                memory, header = self._part(part, modules, contents, part_s)
             changed = changed_input(self._plan, memory, contents)
             return self._answer({**header, "changed": changed})
         except _Refused as fault:
             return self._answer({"fault": {"status": fault.status, "reason": str(fault)}})
+
+    def _surveyed(self, modules: Sequence[Module], contents: dict[int, torch.Tensor], seed: int) -> partial.Part | None:
+        """What all programs do, as far as it can be told without floating-point data; None: it must be executed."""
+        if any(isinstance(node, Aten) for node in self._plan.nodes) or any(traits_of(m).in_order for m in modules):
+            return None  # torch's results may decide anything; programs that take their work by turns run all or none
+        generator = torch.Generator().manual_seed(seed)
+        memory = self._memory(contents)
+        part = partial.Part(self._plan, modules, memory, self._deadline, generator)
+        try:
+            self._ended(memory, modules, part.survey)
+        except partial.DependsOnData:
+            return None
+        return part
 
     def _whole(self, modules: Sequence[Module], contents: dict[int, torch.Tensor]) -> tuple[Memory, dict[str, Any]]:
         did: list[dict[str, float]] = []
@@ -197,41 +218,20 @@ class _Work:
         return memory, {"whole": True, "executed": did, "outputs": outputs}
 
     def _part(
-        self, modules: Sequence[Module], contents: dict[int, torch.Tensor], seed: int
+        self, part: partial.Part, modules: Sequence[Module], contents: dict[int, torch.Tensor], limit_s: float
     ) -> tuple[Memory, dict[str, Any]]:
-        if any(traits_of(module).in_order for module in modules):
-            return self._whole(modules, contents)  # programs take their work by turns: all or none
-        memory = self._memory(contents)
-        part = partial.Part(self._plan, modules, memory, self._deadline, torch.Generator().manual_seed(seed), ELEMENTS)
-        try:
-            self._ended(memory, modules, part.survey)
-        except partial.DependsOnData:
-            if len(self._plan.launches) > 1:
-                return self._whole(modules, contents)
-            part.choose_blindly()
+        part.choose(limit_s)
         memory = self._memory(contents)
         self._ended(memory, modules, part.run(memory))
-        outputs, unwritten = [], []
-        for number, view in enumerate(self._plan.outputs):
-            written = part.written(memory, number)
+        outputs = []
+        unwritten = list(part.unwritten)
+        for number, (view, elements) in enumerate(zip(self._plan.outputs, part.compared, strict=True)):
             marks = undefined_of(memory.buffers[view.buffer], view)
-            data = _raw(memory, view)
             if marks is not None:
-                data = data.clone()
-                data[marks.reshape(-1)] = POISON
-            outputs.append([self._blob(written), self._blob(data[written])])
-            unwritten.append(part.unwritten[number])
+                unwritten[number] = max(unwritten[number], int(marks.reshape(-1)[elements].sum()))
+            told = part.told(number)
+            outputs.append([self._blob(told), self._blob(_raw(memory, view)[told])])
         return memory, {"whole": False, "executed": part.executed(), "parts": outputs, "unwritten": unwritten}
-
-    def _seconds(self, modules: Sequence[Module], traffic: Sequence[LaunchTraffic]) -> float:
-        """What executing all of the plan would take, roughly."""
-        total = 0.0
-        for node, part in zip(self._plan.launches, traffic, strict=True):
-            chunks = -(-part.programs // chunk_size(traits_of(modules[node.kernel])))
-            moved = part.programs * (part.load_bytes + part.store_bytes) / BYTES_PER_S
-            total += moved + part.programs * sum(part.flops.values()) / FLOPS_PER_S
-            total += chunks * (1 + part.iterations) * ITERATION_S
-        return total
 
     # --- shared ---------------------------------------------------------------------------------------------------
 

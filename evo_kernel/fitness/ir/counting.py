@@ -15,7 +15,7 @@ import torch
 from evo_kernel.fitness.ir.lanes import Lanes
 from evo_kernel.fitness.ir.launch_traffic import LINE_BYTES, SECTOR_BYTES
 from evo_kernel.fitness.ir.memory import BASE_BITS, PADDING, Memory
-from evo_kernel.fitness.ir.parse import Operation
+from evo_kernel.fitness.ir.parse import Module, Operation
 from evo_kernel.fitness.ir.types import Type
 
 MOST_INTERVALS = 4_000_000
@@ -30,10 +30,14 @@ _KINDS = {"f32": "fp32", "f16": "fp16", "bf16": "bf16", "f64": "fp64", "f8E4M3FN
 
 
 class Counter:
-    """Observes one launch of `programs` programs. With `footprints`, lines and sectors are kept too."""
+    """Observes one launch of `programs` programs. With `footprints`, lines and sectors are kept too.
 
-    def __init__(self, memory: Memory, programs: int, footprints: bool) -> None:
-        self._memory, self._footprints = memory, footprints
+    `blocks`: operations, by ordinal, of which is kept how often each program reaches them.
+    """
+
+    def __init__(self, memory: Memory, programs: int, footprints: bool, blocks: frozenset[int] = frozenset()) -> None:
+        self._memory, self._footprints, self._blocks = memory, footprints, blocks
+        self.reached: defaultdict[int, torch.Tensor] = defaultdict(lambda: torch.zeros(programs, dtype=torch.int64))
         self.by_program: defaultdict[str, torch.Tensor] = defaultdict(
             lambda: torch.zeros(programs, dtype=torch.float64)
         )
@@ -45,6 +49,8 @@ class Counter:
     # --- Observer -------------------------------------------------------------------------------------------------
 
     def operation(self, operation: Operation, programs: torch.Tensor, result: Type | None) -> None:
+        if operation.ordinal in self._blocks:
+            self.reached[operation.ordinal][programs] += 1
         if operation.name in ("tt.dot", "tt.dot_scaled"):
             kind, flops = _product(operation)
             self.by_program[f"flops.{kind}"][programs] += flops
@@ -118,6 +124,14 @@ class Counter:
             for (name, buffer), parts in self.intervals.items()
             if name == kind
         }
+
+
+def blocks_of(module: Module) -> frozenset[int]:
+    """The first operation of every block that a program may pass by."""
+    regions = [r for o in module.operations() if o.name not in ("tt.reduce", "tt.scan") for r in o.regions]
+    blocks = [block for region in regions for block in region.blocks]
+    blocks += [block for function in module.functions.values() for block in function.body.blocks]
+    return frozenset(block.operations[0].ordinal for block in blocks if block.operations)
 
 
 def lines_of(first: torch.Tensor, last: torch.Tensor, owners: torch.Tensor | None = None) -> float:

@@ -78,6 +78,7 @@ class Machine:
     learns: bool = True  # programs see what atomic operations return: these may put them in an order
     impatient: bool = False  # programs come in an order that those who wait for each other need not stand
     skips_floats: bool = False  # loads of floating-point data bring nothing, and what is computed from it is nothing
+    surveys: bool = False  # also what data decides is left out where it stores nothing: what it gives is nothing
     conflicts: list[tuple[int, int]] = field(
         default_factory=list
     )  # (buffer, byte) that two programs store what was skipped
@@ -295,8 +296,27 @@ def _marks(lanes: Lanes, programs: int, shape: Sequence[int]) -> torch.Tensor:
 # --- control flow ---------------------------------------------------------------------------------------------------
 
 
+_STORES = {"tt.store", "tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_store", "tt.descriptor_reduce",
+           "tt.descriptor_scatter", "tt.call"}  # fmt: skip
+
+
+def _passes_over(machine: Machine, operation: Operation, deciding: Sequence[Lanes]) -> bool:
+    """A survey goes on behind regions without stores that depend on data which it skipped."""
+    if not machine.surveys or not any(v.undefined is not None and bool(v.undefined.any()) for v in deciding):
+        return False
+    return not any(_stores(region) for region in operation.regions)
+
+
+def _stores(region: Region) -> bool:
+    """Or may store."""
+    operations = (operation for block in region.blocks for operation in block.operations)
+    return any(operation.name in _STORES or any(map(_stores, operation.regions)) for operation in operations)
+
+
 @handles("scf.if")
 def _if(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> Sequence[Lanes]:
+    if _passes_over(machine, operation, operands):
+        return _skip(machine, frame, operation, operands)
     yes, no = _split(operands[0], frame.programs.numel(), operation)
     parts = []
     for region, rows in zip(operation.regions, (yes, no), strict=False):
@@ -311,6 +331,8 @@ def _if(machine: Machine, frame: Frame, operation: Operation, operands: Sequence
 @handles("scf.for")
 def _for(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> Sequence[Lanes]:
     low, high, step, *carried = operands
+    if _passes_over(machine, operation, operands[:3]):
+        return _skip(machine, frame, operation, operands)
     if any(bound.undefined is not None and bool(bound.undefined.any()) for bound in operands[:3]):
         raise Fault("undefined", "loops between bounds that are undefined")
     counts = _trip_counts(low, high, step, "unsigned" in operation.words)
@@ -401,6 +423,8 @@ def _while(machine: Machine, frame: Frame, operation: Operation, operands: Seque
         if machine.impatient and trips > PATIENCE:
             raise Stuck
         condition, *passed = machine.region(loop.frame, before, loop.carried)
+        if _passes_over(machine, operation, [condition]):
+            return _skip(machine, frame, operation, operands)
         yes, _ = _split(condition, loop.rows.numel(), operation)
         staying = torch.zeros(loop.rows.numel(), dtype=torch.bool)
         staying[yes] = True

@@ -169,13 +169,15 @@ def launch(
     observer: Observer | None = None,
     reverse: bool = False,
     skips_floats: bool = False,
+    surveys: bool = False,
     traits: Traits | None = None,
     shuffled: bool = False,
 ) -> Launched:
     """Run a launch, or only the programs with some linear ids (ascending). `seed`: of every order that is left open.
 
     With `skips_floats`, floating-point data is neither loaded nor computed: what is left, addresses, masks and loops,
-    costs little at any size. A kernel whose addresses depend on such data ends with a finding `undefined`.
+    costs little at any size. A kernel whose addresses depend on such data ends with a finding `undefined`. With
+    `surveys` too, branches and loops that depend on it and store nothing are left out: who stores where stays known.
     Programs that wait for each other come in their order; if `shuffled` in a drawn one, which ends with Stuck where one
     waits for what comes later. Raises Unsupported, IRError, OutOfTime. `deadline` is of time.monotonic.
     """
@@ -184,7 +186,7 @@ def launch(
     shuffled = shuffled and traits.waits
     machine = Machine(
         module, memory, grid, deadline, observer, reverse, seed, learns=traits.in_order or traits.waits,
-        impatient=shuffled, skips_floats=skips_floats,
+        impatient=shuffled, skips_floats=skips_floats, surveys=surveys,
     )  # fmt: skip
     arguments = bind(module.entry, args)
     shared = buffers_of(module.entry, args, traits.loaded) & buffers_of(module.entry, args, traits.stored)

@@ -41,7 +41,6 @@ class LaunchTraffic:
     elements: Mapping[str, Amount] = field(
         default_factory=dict
     )  # elementwise operations by class: fp, mufu, int, reduce
-    complete: bool = True  # False: a program was cut short because it did too much
 
 
 EXECUTED_SLACK = 1.05

@@ -85,7 +85,8 @@ def elements_of(marks: torch.Tensor, buffer: Buffer, view: View) -> torch.Tensor
     times = max(1, view.item_bytes // unit)
     strides = [stride * view.item_bytes // unit for stride in view.strides]
     start = (PADDING + view.offset * view.item_bytes) // unit
-    return marks.as_strided([*view.shape, times], [*strides, 1], start).all(-1)
+    found = marks.as_strided([*view.shape, times], [*strides, 1], start)
+    return found.squeeze(-1) if times == 1 else found.all(-1)
 
 
 def run_nodes(

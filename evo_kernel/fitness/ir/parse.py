@@ -19,6 +19,8 @@ MAX_OPERATIONS = 100_000
 MAX_DEPTH = 64
 MAX_DICTIONARIES = 64
 """Of attributes, at one operation: each is cut out of its line."""
+MAX_FRAMES, MAX_LOCATION = 64, 1 << 12
+"""Of an operation's location: names that are looked up, and characters of each."""
 MAX_ELEMENTS = 1 << 20
 """Elements of one tensor: Triton's own bound (TRITON_MAX_TENSOR_NUMEL)."""
 
@@ -231,6 +233,7 @@ _LINE = re.compile(
     rf'(?:(?P<results>{_NAME}(?::\d+)?(?:, {_NAME}(?::\d+)?)*) = )?(?P<quote>"?)(?P<name>[a-z_][\w.]*)"?'
 )
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_FRAME = re.compile(r'"(?P<file>[^"]*)":(?P<line>\d{1,7})|(?P<name>#\w+)')
 _LABEL = re.compile(r"(\^\w+)(?:\((.*)\))?:\s*(?://.*)?$")
 _ARGUMENT = re.compile(rf"({_NAME}): ")
 
@@ -249,6 +252,8 @@ class _Lines:
             elif line:
                 self.lines.append(_without_locations(line))
         self.position = 0
+        own = _FRAME.search(self._aliases.get("#loc", ""))  # the printer names the function's so
+        self._file = own["file"] if own else None
 
     def next(self) -> tuple[str, int]:
         if self.position >= len(self.lines):
@@ -258,20 +263,19 @@ class _Lines:
         return line, self._line_number(location)
 
     def _line_number(self, location: str) -> int:
-        """Of the kernel's own source: of the frames of a call, the innermost that is not Triton's library."""
-        seen: set[str] = set()
-        pending, found = [location], 0
-        while pending and len(seen) < 64:
-            text = pending.pop(0)
-            for file, line in re.findall(r'"([^"]*)":(\d{1,7})', text):
-                if "/triton/" not in file:
-                    return int(line)
-                found = found or int(line)
-            for name in re.findall(r"#\w+", text):
-                if name not in seen:
-                    seen.add(name)
-                    pending.append(self._aliases.get(name, ""))
-        return found
+        """Of the kernel's own file, which its function is in: of the frames of a call the innermost that lies there."""
+        pending, seen = [location], set[str]()
+        while pending and len(seen) < MAX_FRAMES:
+            text = pending.pop()
+            if (found := _FRAME.search(text)) is None:
+                continue
+            pending.append(text[found.end() :][:MAX_LOCATION])
+            if found["line"] and found["file"] == self._file:
+                return int(found["line"])
+            if (name := found["name"]) and name not in seen:
+                seen.add(name)
+                pending.append(self._aliases.get(name, "")[:MAX_LOCATION])
+        return 0
 
 
 def _without_locations(line: str) -> tuple[str, str]:

@@ -1,8 +1,8 @@
 """Runs a plan at real size as far as it can be afforded: what it moves, and the elements that some programs write.
 
 First, addresses alone (`skips_floats`): every launch is walked through without its floating-point data, which finds
-accesses out of bounds and counts traffic. Then, elements of the outputs are drawn; the programs that write them, those
-that write what these read in earlier launches, and so on, are executed for real.
+accesses out of bounds and counts traffic. Then programs are drawn (drawing.py); those, all that store to the same
+elements, those that write what these read in earlier launches, and so on, are executed for real.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 import torch
 
-from evo_kernel.fitness.ir.counting import Counter, lines_of, mean_of, means_of
+from evo_kernel.fitness.ir.counting import Counter, blocks_of, lines_of, mean_of, means_of
+from evo_kernel.fitness.ir.drawing import draw, groups_of
 from evo_kernel.fitness.ir.engine import Observer, OutOfTime
-from evo_kernel.fitness.ir.execute import Finding, Launched, Traits, launch, traits_of
+from evo_kernel.fitness.ir.execute import Finding, Launched, Traits, chunk_size, launch, traits_of
 from evo_kernel.fitness.ir.lanes import Lanes
 from evo_kernel.fitness.ir.launch_traffic import LINE_BYTES, SECTOR_BYTES, WAVE_PROGRAMS, LaunchTraffic
 from evo_kernel.fitness.ir.memory import PADDING, Memory, scattered, unit_places
@@ -33,6 +34,14 @@ MOST_COUNTED = 1 << 15
 """Programs of a launch that are counted at most: of more, a random part."""
 MOST_LINES = 1_000_000
 """Runs of bytes up to which lines are told apart for all counted programs; beyond, for FEW of them."""
+ELEMENTS = 6
+"""Random elements of each output that are looked at, beside all that the drawn programs write."""
+MOST_TOLD = 1 << 18
+"""Elements of an output that are compared with the reference."""
+READERS, MOST_HANDED_ON = 4, 4
+"""Programs of a launch that are drawn as they read what drawn ones store; in plans of up to so many launches."""
+BYTES_PER_S, FLOPS_PER_S, ITERATION_S = 0.7e9, 4e10, 1e-3
+"""What one core executes, roughly; an iteration is one of a chunk of programs. Decides only how much is executed."""
 
 
 @dataclass(frozen=True)
@@ -176,13 +185,14 @@ def expand(different: float, sampled: int, count: int) -> float:
 
 
 class Seeker:
-    """Finds programs that store to wanted bytes; for given programs, makes what they load wanted."""
+    """Marks what the programs of a launch load or store, or finds those that load or store what is marked."""
 
-    def __init__(self, memory: Memory, programs: int, wanted: dict[int, torch.Tensor]) -> None:
-        """`wanted`: a boolean for each shadow element of a buffer, by number; only of buffers that launches write."""
-        self._memory, self._wanted = memory, wanted
+    def __init__(
+        self, memory: Memory, programs: int, marked: dict[int, torch.Tensor], *, loads: bool, marks: bool
+    ) -> None:
+        """`marked`: a boolean for each shadow element of a buffer, by number; only of buffers that launches write."""
+        self._memory, self._marked, self._loads, self._marks = memory, marked, loads, marks
         self.found = torch.zeros(programs, dtype=torch.bool)
-        self.marks = False
 
     def operation(self, operation: Operation, programs: torch.Tensor, result: Type | None) -> None: ...
 
@@ -192,20 +202,19 @@ class Seeker:
         self, operation: Operation, pointer: Lanes, mask: Lanes | None, programs: torch.Tensor, item: int,
         shape: tuple[int, ...],
     ) -> None:  # fmt: skip
-        loads = operation.name in ("tt.load", "tt.descriptor_load", "tt.descriptor_gather")
-        if loads != self.marks:
+        if (operation.name in ("tt.load", "tt.descriptor_load", "tt.descriptor_gather")) != self._loads:
             return
         full = (programs.numel(), *shape)
         access = self._memory.access(pointer.sum, item, len(full), PADDING // 2 if mask is not None else 0)
         if access is not None:
             number = self._memory.buffers.index(access.buffer)
-            if number not in self._wanted:
+            if number not in self._marked:
                 return
-            parts = None if loads else access.by_program(programs.numel())
+            parts = None if self._marks else access.by_program(programs.numel())
             if parts is not None:
                 unit = access.buffer.unit(item)
                 for first, end, part in parts:
-                    hit = part.view(self._wanted[number], unit, item // unit)
+                    hit = part.view(self._marked[number], unit, item // unit)
                     hit = hit.any(-1) if item > unit else hit
                     if not bool(hit.any()):
                         continue
@@ -216,14 +225,14 @@ class Seeker:
         lanes = scattered(pointer, None if mask is None else mask.data, programs, full)
         for buffer, places, chosen in lanes.by_buffer(self._memory, item):
             number = self._memory.buffers.index(buffer)
-            if number not in self._wanted:
+            if number not in self._marked:
                 continue
             units = unit_places(places, item, buffer.unit(item))
-            if loads:
-                self._wanted[number][units] = True
+            if self._marks:
+                self._marked[number][units] = True
             else:
                 owners = lanes.programs if chosen is None else lanes.programs[chosen]
-                self.found[owners[self._wanted[number][units].any(-1)]] = True
+                self.found[owners[self._marked[number][units].any(-1)]] = True
 
 
 class DependsOnData(Exception):
@@ -234,52 +243,61 @@ class Part:
     """A look at a part of a plan: a survey of all launches without floating-point data, then some programs with it."""
 
     def __init__(
-        self, plan: Plan, modules: Sequence[Module], memory: Memory, deadline: float, generator: torch.Generator,
-        elements: int,
-    ) -> None:  # fmt: skip
-        self._plan, self._deadline, self._generator, self._elements = plan, deadline, generator, elements
+        self, plan: Plan, modules: Sequence[Module], memory: Memory, deadline: float, generator: torch.Generator
+    ) -> None:
+        self._plan, self._memory, self._deadline, self._generator = plan, memory, deadline, generator
         self._launches = plan.launches
         self._modules = [modules[node.kernel] for node in self._launches]
-        self._memory = memory
-        self._chosen: list[torch.Tensor] | None = None
+        self.chosen: list[torch.Tensor] = []
         self._conflicts: list[tuple[int, int]] = []
         self._stored: dict[int, torch.Tensor] = {}
-        self._wanted_elements: list[torch.Tensor] = []
-        self._blind = False  # programs were chosen without a survey
+        self._alone = False  # what the last launch stores is stored by it alone, each element by one program
+        self.writers: dict[int, torch.Tensor] = {}  # of the last launch, by buffer
+        self._spans: list[tuple[int, ...]] = []  # by output
         self._surveyed: list[Counter] = []
         self._ran: list[Counter] = []
+        self.compared: list[torch.Tensor] = []  # by output, numbers of elements that the chosen programs must write
         self.unwritten = [0] * len(plan.outputs)  # elements that no launch writes
 
+    # --- all programs, without data -------------------------------------------------------------------------------
+
     def survey(self, number: int, module: Module, node: Launch) -> Launched:
-        """Every launch, for `run_nodes`; after the last one programs are chosen."""
-        self._surveyed.append(Counter(self._memory, math.prod(node.grid), footprints=False))
-        found = self._skipping(module, node, self._memory, self._surveyed[-1], None)
+        """Every launch, for `run_nodes`. Raises DependsOnData."""
+        counter = Counter(self._memory, math.prod(node.grid), footprints=False, blocks=blocks_of(module))
+        self._surveyed.append(counter)
+        found = self._skipping(number, counter, None)
         if found.finding is not None and found.finding.kind == "undefined":
             raise DependsOnData
         self._conflicts += found.conflicts
-        for buffer, marks in self._touched().items():
-            self._stored[buffer] = self._stored[buffer] | marks if buffer in self._stored else marks
+        stored = {place for place, buffer in enumerate(self._memory.buffers) if buffer.writer is not None}
+        self._alone = not (self._conflicts or "atomic" in counter.by_program or stored & self._stored.keys())
+        for place, buffer in enumerate(self._memory.buffers):
+            if buffer.writer is not None:
+                marks = buffer.writer != 0
+                self._stored[place] = self._stored[place] | marks if place in self._stored else marks
         if found.finding is None and number == len(self._launches) - 1:
             self.unwritten = [self._unwritten(view) for view in self._plan.outputs]
-            self._chosen = self._choose()
+            self.writers = {n: b.writer for n, b in enumerate(self._memory.buffers) if b.writer is not None}
+            self._spans = [self._span(view) for view in self._plan.outputs]
         return found
 
-    def choose_blindly(self) -> None:
-        """For one launch that cannot be surveyed: random programs, of which whatever they write is looked at."""
-        (node,) = self._launches
-        total = math.prod(node.grid)
-        drawn = torch.randint(total, (self._elements,), generator=self._generator)
-        self._chosen = [torch.unique(torch.cat([drawn, torch.tensor([total - 1])]))]
-        self._blind = True
-        self._wanted_elements = []
+    def seconds(self) -> float:
+        """What executing all of the plan would take, roughly."""
+        everyone = [torch.arange(math.prod(node.grid)) for node in self._launches]
+        return self._seconds_of(everyone)
 
-    def _touched(self) -> dict[int, torch.Tensor]:
-        """Shadow elements that the launch stored to, by buffer."""
-        return {
-            number: buffer.writer != 0
-            for number, buffer in enumerate(self._memory.buffers)
-            if buffer.writer is not None
-        }
+    def _seconds_of(self, programs: Sequence[torch.Tensor]) -> float:
+        """What executing some programs of each launch would take, roughly."""
+        return sum(float(self._seconds(number)[some].sum()) for number, some in enumerate(programs))
+
+    def _seconds(self, number: int) -> torch.Tensor:
+        """Of one launch, by program."""
+        counts, node = self._surveyed[number].by_program, self._launches[number]
+        none = torch.zeros(math.prod(node.grid), dtype=torch.float64)
+        moved = counts.get("load_bytes", none) + counts.get("store_bytes", none)
+        flops = sum((counts[name] for name in counts if name.startswith("flops.")), none)
+        each = ITERATION_S / min(none.numel(), chunk_size(traits_of(self._modules[number])))
+        return moved / BYTES_PER_S + flops / FLOPS_PER_S + (1 + counts.get("iterations", none)) * each
 
     def _unwritten(self, view: View) -> int:
         buffer, stored = self._memory.buffers[view.buffer], self._stored.get(view.buffer)
@@ -289,12 +307,133 @@ class Part:
         marks = buffer.defined if stored is None else stored | buffer.defined
         return view.elements - int(elements_of(marks, buffer, view).sum())
 
+    def _skipping(self, number: int, observer: Observer, programs: torch.Tensor | None) -> Launched:
+        node = self._launches[number]
+        return launch(
+            self._modules[number], node.grid, node.args, self._memory, programs=programs, deadline=self._deadline,
+            observer=observer, skips_floats=True, surveys=True,
+        )  # fmt: skip
+
+    def _seek(
+        self, number: int, marked: dict[int, torch.Tensor], programs: torch.Tensor | None, *, loads: bool, marks: bool
+    ) -> torch.Tensor:
+        """Programs of a launch that a Seeker finds among some, or all."""
+        if programs is not None and not programs.numel():
+            return programs
+        seeker = Seeker(self._memory, math.prod(self._launches[number].grid), marked, loads=loads, marks=marks)
+        self._skipping(number, seeker, programs)
+        return seeker.found.nonzero().squeeze(1)
+
+    # --- which programs -------------------------------------------------------------------------------------------
+
+    def choose(self, limit_s: float) -> None:
+        """Programs of each launch: those that are drawn, and those that they need. They take about `limit_s`."""
+        drawn = self._drawn(limit_s)
+        self._resolve(drawn)
+        taken = self._seconds_of(self.chosen)
+        if taken > 2 * limit_s > 2 * self._seconds_of(drawn):  # they need more of earlier launches than their share
+            self._resolve(self._drawn(limit_s * limit_s / taken))
+
+    def _drawn(self, limit_s: float) -> list[torch.Tensor]:
+        """Of each launch programs that are looked at, and readers of what those of earlier launches store."""
+        share = limit_s / len(self._launches)
+        drawn = [
+            draw(node.grid, self._surveyed[number], self._seconds(number), share, self._generator)
+            for number, node in enumerate(self._launches)
+        ]
+        if len(self._launches) > MOST_HANDED_ON:
+            return drawn
+        for number in range(len(self._launches) - 1):
+            if not groups_of(self._surveyed[number], math.prod(self._launches[number].grid)):
+                continue  # any programs of it will do: those that others need
+            stored = self._marks()
+            self._seek(number, stored, drawn[number], loads=False, marks=True)
+            for later in range(number + 1, len(self._launches)):
+                readers = self._seek(later, stored, None, loads=True, marks=False)
+                some = torch.randperm(readers.numel(), generator=self._generator)[:READERS]
+                drawn[later] = torch.unique(torch.cat([drawn[later], readers[some]]))
+        return drawn
+
+    def _marks(self) -> dict[int, torch.Tensor]:
+        """Nothing marked, in all buffers that launches may write."""
+        kinds = enumerate(self._plan.buffers)
+        return {number: self._memory.buffers[number].marks() for number, one in kinds if one.kind == "scratch"}
+
+    def _resolve(self, drawn: Sequence[torch.Tensor]) -> None:
+        """What drawn programs store to outputs is compared: chosen are all that store it, or what those read."""
+        wanted = self._marks()
+        outputs = {view.buffer: wanted[view.buffer] for view in self._plan.outputs if view.buffer in wanted}
+        for view in self._plan.outputs:
+            self._draw_elements(view, outputs)
+        for buffer, place in self._conflicts:
+            if buffer in wanted:
+                wanted[buffer][(PADDING + place) // self._memory.buffers[buffer].unit(1 << 30)] = True
+        owners = [writer[outputs[n]] for n, writer in self.writers.items() if n in outputs]
+        for number, programs in enumerate(drawn):
+            self._seek(number, outputs, programs, loads=False, marks=True)
+        self.compared = [self._elements(view, outputs) for view in self._plan.outputs]
+        chosen: list[torch.Tensor] = []
+        for number in reversed(range(len(self._launches))):
+            if self._alone and number == len(self._launches) - 1:
+                programs = torch.unique(torch.cat([drawn[-1], *(owner[owner > 0].long() - 1 for owner in owners)]))
+            else:
+                programs = self._seek(number, wanted, None, loads=False, marks=False)
+            if number:
+                self._seek(number, wanted, programs, loads=True, marks=True)
+            chosen.append(programs)
+        self.chosen = chosen[::-1]
+
+    def _draw_elements(self, view: View, wanted: dict[int, torch.Tensor]) -> None:
+        """The last element of an output and random ones."""
+        if view.buffer not in wanted or not view.elements:
+            return
+        numbers = torch.randint(view.elements, (ELEMENTS,), generator=self._generator).tolist()
+        unit = self._memory.buffers[view.buffer].unit(1 << 30)
+        for number in (*numbers, view.elements - 1):
+            offset, rest = view.offset, number
+            for size, stride in zip(reversed(view.shape), reversed(view.strides), strict=True):
+                offset, rest = offset + rest % size * stride, rest // size
+            first = PADDING + offset * view.item_bytes
+            wanted[view.buffer][first // unit : -(-(first + view.item_bytes) // unit)] = True
+
+    def _elements(self, view: View, wanted: dict[int, torch.Tensor]) -> torch.Tensor:
+        """Numbers, in row-major order, of those elements of an output that are marked."""
+        if view.buffer not in wanted or not view.elements:
+            return torch.zeros(0, dtype=torch.int64)
+        marks = elements_of(wanted[view.buffer], self._memory.buffers[view.buffer], view)
+        return marks.reshape(-1).nonzero().squeeze(1)
+
+    def told(self, output: int) -> torch.Tensor:
+        """Of those the ones that the reference is asked for: of very many, a share of each axis of every program's."""
+        numbers, view, spans = self.compared[output], self._plan.outputs[output], self._spans[output]
+        long = [axis for axis, span in enumerate(spans) if span > 1]
+        share = (MOST_TOLD / max(1, numbers.numel())) ** (1 / max(1, len(long)))
+        if share >= 1:
+            return numbers
+        where = torch.unravel_index(numbers, view.shape)
+        kept = torch.ones(numbers.numel(), dtype=torch.bool)
+        for axis in long:
+            kept &= (torch.rand(view.shape[axis], generator=self._generator) < max(share, 1 / spans[axis]))[where[axis]]
+        return numbers[kept]
+
+    def _span(self, view: View) -> tuple[int, ...]:
+        """How many elements of an output one program writes along each axis; all, where it is not known."""
+        buffer = self._memory.buffers[view.buffer]
+        if buffer.writer is None or not view.elements:
+            return view.shape
+        times, start = view.item_bytes // buffer.unit(1 << 30), PADDING + view.offset * view.item_bytes
+        strides = [stride * max(1, times) for stride in view.strides]
+        writer = buffer.writer.as_strided(view.shape, strides, start // buffer.unit(1 << 30))
+        middle = writer[tuple(size // 2 for size in view.shape)]
+        return tuple(axis.unique().numel() for axis in (writer == middle).nonzero(as_tuple=True))
+
+    # --- those, with data -----------------------------------------------------------------------------------------
+
     def run(self, memory: Memory) -> Callable[[int, Module, Launch], Launched]:
         """The chosen programs of each launch, for `run_nodes`."""
 
         def launched(number: int, module: Module, node: Launch) -> Launched:
-            assert self._chosen is not None
-            programs = self._chosen[number]
+            programs = self.chosen[number]
             self._ran.append(Counter(memory, math.prod(node.grid), footprints=False))
             if not programs.numel():
                 return Launched(math.prod(node.grid), 0)
@@ -307,88 +446,12 @@ class Part:
 
     def executed(self) -> list[dict[str, float]]:
         """What programs did in the mean: as surveyed, times what those that ran did beyond their survey."""
-        assert self._chosen is not None
         made = []
-        for surveyed, ran, programs in zip(self._surveyed, self._ran, self._chosen, strict=True):
-            means = {} if self._blind else means_of(surveyed)
+        for surveyed, ran, programs in zip(self._surveyed, self._ran, self.chosen, strict=True):
+            means = means_of(surveyed)
             for name, amounts in ran.by_program.items():
-                did = float(amounts[programs].sum())
-                told = 0.0 if self._blind else float(surveyed.by_program[name][programs].sum())
+                did, told = (float(counts[programs].sum()) for counts in (amounts, surveyed.by_program[name]))
                 mean = did / programs.numel() if told == 0 else means.get(name, 0.0) * did / told
                 means[name] = max(mean, means.get(name, 0.0))
             made.append(means)
-        return made
-
-    def written(self, memory: Memory, output: int) -> torch.Tensor:
-        """Numbers (in row-major order) of the elements of an output that the chosen programs had to write."""
-        if self._wanted_elements:
-            return self._wanted_elements[output]
-        view = self._plan.outputs[output]
-        buffer = memory.buffers[view.buffer]
-        if buffer.writer is None or not view.elements:
-            return torch.zeros(0, dtype=torch.int64)
-        return elements_of(buffer.writer != 0, buffer, view).reshape(-1).nonzero().squeeze(1)
-
-    def _skipping(
-        self, module: Module, node: Launch, memory: Memory, observer: Observer | None, programs: torch.Tensor | None
-    ) -> Launched:
-        return launch(
-            module, node.grid, node.args, memory, programs=programs, deadline=self._deadline, observer=observer,
-            skips_floats=True,
-        )  # fmt: skip
-
-    def _choose(self) -> list[torch.Tensor]:
-        """Programs of each launch from which random elements of the outputs come; see the module."""
-        wanted: dict[int, torch.Tensor] = {
-            number: self._memory.buffers[number].marks()
-            for number, buffer in enumerate(self._plan.buffers)
-            if buffer.kind == "scratch"
-        }
-        for view in self._plan.outputs:
-            self._draw(view, wanted)
-        for buffer, place in self._conflicts:
-            if buffer in wanted:
-                wanted[buffer][(PADDING + place) // self._memory.buffers[buffer].unit(1 << 30)] = True
-        chosen: list[torch.Tensor] = []
-        for module, node in zip(reversed(self._modules), reversed(self._launches), strict=True):
-            seeker = Seeker(self._memory, math.prod(node.grid), wanted)
-            self._skipping(module, node, self._memory, seeker, None)
-            programs = seeker.found.nonzero().squeeze(1)
-            if programs.numel() and len(self._launches) > 1:
-                seeker.marks = True
-                self._skipping(module, node, self._memory, seeker, programs)
-            chosen.append(programs)
-        self._wanted_elements = self._reached(chosen[::-1])
-        return chosen[::-1]
-
-    def _draw(self, view: View, wanted: dict[int, torch.Tensor]) -> None:
-        if view.buffer not in wanted or not view.elements:
-            return
-        numbers = torch.randint(view.elements, (self._elements,), generator=self._generator)
-        numbers = torch.cat([numbers, torch.tensor([view.elements - 1])])
-        for number in numbers.tolist():
-            offset, rest = view.offset, number
-            for size, stride in zip(reversed(view.shape), reversed(view.strides), strict=True):
-                offset, rest = offset + rest % size * stride, rest // size
-            unit = self._memory.buffers[view.buffer].unit(1 << 30)
-            first = PADDING + offset * view.item_bytes
-            wanted[view.buffer][first // unit : -(-(first + view.item_bytes) // unit)] = True
-
-    def _reached(self, chosen: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Elements of each output that the chosen programs store, by a run of the last launches without data."""
-        for buffer in self._memory.buffers:
-            buffer.writer = None
-        touched: dict[int, torch.Tensor] = {}
-        for module, node, programs in zip(self._modules, self._launches, chosen, strict=True):
-            if programs.numel():
-                self._skipping(module, node, self._memory, None, programs)
-                for number, marks in self._touched().items():
-                    touched[number] = touched[number] | marks if number in touched else marks
-        made = []
-        for view in self._plan.outputs:
-            marks = touched.get(view.buffer)
-            if marks is None or not view.elements:
-                made.append(torch.zeros(0, dtype=torch.int64))
-                continue
-            made.append(elements_of(marks, self._memory.buffers[view.buffer], view).reshape(-1).nonzero().squeeze(1))
         return made

@@ -47,7 +47,9 @@ from evo_kernel.types import CaseKind, Environment, Measurement, Status, content
 
 WHOLE_S = 2.0
 """Seconds up to which a plan of real size is executed whole, and its reference had whole."""
-SLICES_S = 1.0
+PART_S = 1.25
+"""Of any other plan, seconds for which programs are executed."""
+SLICES_S = 1.5
 """Seconds for slices of a reference."""
 SLACK = 2.0
 """Some elements may be less exact than all of them together: allowed beyond their share of the honest error."""
@@ -59,7 +61,6 @@ _COUNTED_PLANS = 4096  # whose traffic is kept: about a kilobyte each
 
 
 _KEPT_DRAWS = 3  # sets of inputs of large cases
-_SEED = 0  # of what must give the same time for the same plan
 
 _Form = TypeVar("_Form", bound=BaseModel)
 
@@ -116,7 +117,7 @@ class CpuRunner:
         self._lock, self._drawing = threading.Lock(), threading.Lock()
         self._indices: dict[str, Mapping[int, torch.Tensor]] = {}
         self._counted: dict[str, Sequence[LaunchTraffic]] = {}
-        self._secret = secrets.token_hex(16)  # decides which programs are looked at
+        self._secret = secrets.token_hex(16)  # decides on which inputs traffic is counted, and which programs' lines
         self._executed: dict[str, Sequence[Mapping[str, float]]] = {}
         self._draws: dict[tuple[str, int, str], tuple[Input, ...]] = {}
         self._sliced: dict[tuple[str, int, str], SlicedReference] = {}
@@ -215,7 +216,7 @@ class CpuRunner:
     def _look(self, plan: CompiledPlan, case: Case, seed: int, regime: str) -> Checked:
         """A plan of real size, whole or in part."""
         inputs = self._large_draw(case, seed, regime)
-        request = {"command": "look", "seed": secrets.randbits(48), "whole_s": WHOLE_S}
+        request = {"command": "look", "seed": secrets.randbits(48), "whole_s": WHOLE_S, "part_s": PART_S}
         told = self._ask(plan, request, _files(plan.plan, inputs), _Look, self._deadline_s)
         if isinstance(told, Checked):
             return told
@@ -268,7 +269,8 @@ class CpuRunner:
             if lacking:
                 return Checked(
                     Status.WRONG,
-                    f"on {case.name}: {lacking} of {view.elements} elements of an output are never written",
+                    f"on {case.name}: {lacking} of {view.elements} elements of an output are never written, "
+                    "or come from memory nothing wrote",
                 )
             numbers = blobs.take(places).view(torch.int64)
             elements.append(numbers)
@@ -286,8 +288,18 @@ class CpuRunner:
     def _compare_elements(
         self, case: Case, sliced: SlicedReference, elements: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
     ) -> Checked:
-        """Elements against slices of the reference: those that can be had in time."""
-        sample = sliced.sample(elements, SLICES_S, np.random.default_rng())
+        """Elements against slices of the reference: those that can be had in time, of each output some."""
+        seconds = SLICES_S
+        while True:
+            sample = sliced.sample(elements, seconds, np.random.default_rng())
+            lacking = any(
+                asked.numel() and not had.numel() for asked, had in zip(elements, sample.elements, strict=True)
+            )
+            if not lacking:
+                break
+            if seconds > self._deadline_s:
+                return Checked(Status.TIMEOUT, f"on {case.name}: no slice of its reference can be had in {seconds:g} s")
+            seconds *= 4
         kept = []
         for numbers, asked, found in zip(sample.elements, elements, values, strict=True):
             order = torch.argsort(asked)
@@ -366,7 +378,7 @@ class CpuRunner:
         drawn_by = self._drawn(key)
         told = self._count(plan, inputs, drawn_by, complete=False)
         if isinstance(told, Checked) and told.status is Status.WRONG:  # addresses depend on floating-point data
-            drawn = self._large_draw(case, _SEED, "nominal")
+            drawn = self._large_draw(case, self._drawn("inputs", case.name), "nominal")
             told = self._count(plan, dict(enumerate(drawn)), drawn_by, complete=True)
         if isinstance(told, Checked):
             return told
@@ -426,10 +438,10 @@ class CpuRunner:
         return Checked(Status.RUNTIME_ERROR, f"it ended in the executor: {last}"[:2000])
 
     def _index_inputs(self, case: Case) -> Mapping[int, torch.Tensor]:
-        """Values of integer inputs, drawn once a case: they decide where programs read."""
+        """Values of integer inputs, drawn once a case: they decide where programs read, and no kernel knows them."""
         with self._lock:
             if case.name not in self._indices:
-                self._indices[case.name] = index_inputs(self._task, case)
+                self._indices[case.name] = index_inputs(self._task, case, self._drawn("inputs", case.name))
             return self._indices[case.name]
 
     def _draw(self, case: Case, seed: int, regime: str) -> tuple[Input, ...]:

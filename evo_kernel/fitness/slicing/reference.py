@@ -21,12 +21,12 @@ from evo_kernel.fitness.slicing.rules import is_known
 from evo_kernel.fitness.slicing.tracing import Graph, NotSliceable, Value, trace
 from evo_kernel.tasks.task import Input, Task, as_float64
 
-REGIONS = 64
+REGIONS = 192
 """At most so many of an output: each costs its own run of a program."""
 ASKED = 1 << 20
 """At most so many elements of an output are looked through for regions."""
 _INSTRUCTION_S = 20e-6
-_ELEMENT_S = 2e-9  # at least, of a result too large for a cache
+_ELEMENT_S = 1.2e-9  # at least, of a result too large for a cache
 _READ = 4.0  # an input's element is copied, widened and moved
 _ROUNDED = 2.0  # what an evaluation with rounding costs, in evaluations without
 _OWN = 0.5  # what one in the task's own dtypes costs
@@ -178,24 +178,23 @@ class _Sampling:
         self._reference, self._left, self._generator = reference, seconds, generator
         self._seconds = seconds
         self._parts: list[_Part] = []
+        self._leasts: dict[int, float] = {}  # by output
+        self._rates: dict[int, float] = {}  # by output, elements a second at most
 
     def of(self, elements: Sequence[torch.Tensor]) -> Sample:
         shapes = [self._reference.shape(output) for output in range(len(elements))]
-        waiting = [cover(asked, shape, REGIONS, self._generator) for asked, shape in zip(elements, shapes, strict=True)]
+        waiting = [
+            self._ordered(cover(asked, shape, REGIONS, self._generator))
+            for asked, shape in zip(elements, shapes, strict=True)
+        ]
         faults = [""] * len(elements)
-        is_first = True
         while any(waiting) and self._left > 0:
-            turn = [output for output in self._generator.permutation(len(elements)).tolist() if waiting[output]]
-            for place, output in enumerate(turn):
-                if self._left <= 0:
-                    break
-                region, allowed = waiting[output].pop(), self._left / (len(turn) - place if is_first else 1)
-                fault = self._add(output, region, elements[output], allowed)
-                if fault and is_first:
-                    waiting[output].append(region)
-                elif fault:
-                    waiting[output], faults[output] = [], fault
-            is_first = False
+            for output in self._generator.permutation(len(elements)).tolist():
+                if waiting[output] and self._left > 0:
+                    each, region = self._left / sum(map(len, waiting)), waiting[output].pop()
+                    # No more time for what is always to be read than for the rest.
+                    share = min(self._left, max(each, 2 * self._least(output, region)))
+                    faults[output] = self._add(output, region, elements[output], share) or faults[output]
         return Sample(
             elements=tuple(self._chosen(output) for output in range(len(elements))),
             seconds=self._seconds - self._left,
@@ -205,28 +204,44 @@ class _Sampling:
             parts=tuple(self._parts),
         )
 
+    def _ordered(self, waiting: Sequence[Region]) -> list[Region]:
+        """In random order, larger ones sooner the last (Efraimidis and Spirakis, IPL 97, 2006)."""
+        keys = self._generator.random(len(waiting)) ** (1 / np.array([regions.count(region) for region in waiting]))
+        return [waiting[place] for place in np.argsort(keys)]
+
+    def _least(self, output: int, region: Region) -> float:
+        """Seconds for the element in the middle of the first region of an output."""
+        if output not in self._leasts:
+            middle = (range(len(index) // 2, len(index) // 2 + 1) for index in region)
+            one = tuple(regions.chosen(index, place) for index, place in zip(region, middle, strict=True))
+            self._leasts[output] = self._reference.seconds(*self._reference.programs(output, one))
+        return self._leasts[output]
+
     def _chosen(self, output: int) -> torch.Tensor:
         found = [part.elements for part in self._parts if part.output == output]
         return torch.cat(found) if found else torch.empty(0, dtype=torch.int64)
 
-    def _add(self, output: int, region: Region, asked: torch.Tensor, allowed: float) -> str:
-        """Take the region, or as large a part of it as is allowed, into the sample; else say why not."""
-        began, before = time.perf_counter(), math.inf
-        known = sum(part.elements.numel() for part in self._parts if part.output == output)
+    def _add(self, output: int, region: Region, asked: torch.Tensor, share: float) -> str:
+        """Take the region into the sample, or a part of it that takes its share of the time; else say why not."""
+        began, before = time.thread_time(), math.inf
+        few = asked.numel() < RECIPE.many_outputs
+        if (foreseen := regions.count(region) / self._rates.get(output, math.inf)) > share:
+            region = self._smaller(region, share / foreseen)
         while True:
             own, double = self._reference.programs(output, region)
-            few = known + regions.count(region) < RECIPE.many_outputs
             cost = self._reference.seconds(own, double, few)
-            if cost <= allowed:
+            self._rates[output] = max(self._rates.get(output, 0.0), regions.count(region) / cost)
+            is_least = regions.count(region) == 1 or cost > 0.9 * before
+            if cost <= share or (is_least and cost <= self._left):
                 break
-            if regions.count(region) == 1 or cost > 0.9 * before:
-                self._left -= time.perf_counter() - began
+            if is_least:
+                self._left -= time.thread_time() - began
                 return f"{regions.count(region)} of its elements would take {cost:.2g} s"
-            before, region = cost, self._smaller(region, allowed / cost)
+            before, region = cost, self._smaller(region, share / cost)
         numbers = regions.flat_of(region, self._reference.shape(output))
         kept = _found(numbers, asked)
         self._parts.append(_Part(output, numbers[kept], kept, own, double))
-        self._left -= cost + time.perf_counter() - began
+        self._left -= cost + time.thread_time() - began
         return ""
 
     def _smaller(self, region: Region, share: float) -> Region:

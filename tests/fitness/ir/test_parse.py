@@ -197,3 +197,25 @@ def test_changed_text_is_read_or_refused(data):
             lines[one], lines[other] = lines[other], lines[one]
             text = "\n".join(lines)
     _read(text)
+
+
+LOCATED = """#loc = loc("kernel.py":6:1)
+#loc1 = loc("kernel.py":12:5)
+#loc2 = loc("standard.py":99:1)
+#loc3 = loc("kernel.py":30:9)
+#loc4 = loc("x"(#loc1))
+#loc5 = loc(callsite(#loc2 at #loc4))
+#loc6 = loc(callsite(#loc5 at #loc3))
+module {
+  tt.func public @kernel(%a: !tt.ptr<f32> loc("a"(#loc))) attributes {noinline = false} {
+    %x = tt.get_program_id x : i32 loc(#loc6)
+    %y = tt.get_program_id y : i32 loc(#loc2)
+    tt.return loc(#loc3)
+  } loc(#loc)
+} loc(#loc)
+"""
+
+
+def test_a_line_is_the_innermost_of_the_kernels_own_file():
+    """Triton's library is named without its folder, like the kernel's file; a helper's line says more than its call."""
+    assert [operation.line for operation in parse(LOCATED).operations()] == [12, 0, 30]
