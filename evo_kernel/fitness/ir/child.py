@@ -29,7 +29,7 @@ import torch
 from evo_kernel.fitness.ir import partial
 from evo_kernel.fitness.ir.counting import Counter, means_of
 from evo_kernel.fitness.ir.engine import OutOfTime, Stuck
-from evo_kernel.fitness.ir.execute import Finding, Launched, launch, traits_of
+from evo_kernel.fitness.ir.execute import Finding, Launched, buffers_of, launch, traits_of
 from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic
 from evo_kernel.fitness.ir.memory import POISON, Memory
 from evo_kernel.fitness.ir.nodes import (
@@ -166,17 +166,20 @@ class _Work:
         self, modules: Sequence[Module], contents: dict[int, torch.Tensor], seed: int, complete: bool, executes: bool
     ) -> list[LaunchTraffic]:
         made: list[LaunchTraffic] = []
-        known: dict[str, LaunchTraffic] = {}
+        known: dict[str, LaunchTraffic] = {}  # of launches that nothing but their text and the inputs decides
         memory = self._memory(contents)
 
         def run(number: int, module: Module, node: Launch) -> Launched:
             key = node.model_dump_json()
-            if key not in known:
+            if (traffic := known.get(key)) is None:
                 found = partial.count(module, node, memory, self._deadline, complete, seed)
                 if found.traffic is None:
                     return Launched(math.prod(node.grid), 0, found.finding)
-                known[key] = found.traffic
-            made.append(known[key])
+                traits, traffic = traits_of(module), found.traffic
+                decide = buffers_of(module.entry, node.args, traits.loaded if complete else traits.indexed)
+                if all(self._plan.buffers[buffer].kind == "input" for buffer in decide):
+                    known[key] = traffic
+            made.append(traffic)
             if executes:
                 return launch(module, node.grid, node.args, memory, seed=number, deadline=self._deadline)
             return Launched(math.prod(node.grid), 0)

@@ -66,6 +66,7 @@ class Traits:
     in_order: bool  # programs see each other through atomic operations: chunks run in their order
     waits: bool  # a loop waits for other programs: one program at a time
     loaded: frozenset[int]  # arguments that it may load through
+    indexed: frozenset[int]  # those through which it may load what is no floating-point number
     stored: frozenset[int]  # arguments that it may store through
 
 
@@ -88,8 +89,7 @@ def traits_of(module: Module) -> Traits:
         if o.name == "scf.while"
         for inner in _inner(o.regions[0])
     )
-    loaded, stored = _roots(module)
-    return Traits(largest, in_order, waits and bool(atomics), loaded, stored)
+    return Traits(largest, in_order, waits and bool(atomics), *_roots(module))
 
 
 def _inner(region: Region) -> Iterable[Operation]:
@@ -100,12 +100,13 @@ def _inner(region: Region) -> Iterable[Operation]:
                 yield from _inner(deeper)
 
 
-def _roots(module: Module) -> tuple[frozenset[int], frozenset[int]]:
-    """Arguments of the entry that loads and stores may go through; all of them where a function is called."""
+def _roots(module: Module) -> tuple[frozenset[int], frozenset[int], frozenset[int]]:
+    """Arguments of the entry that loads, loads of integers and stores may go through; all of them where a function is
+    called."""
     entry = module.entry
     everything = frozenset(range(len(entry.arguments)))
     if len(module.functions) > 1:
-        return everything, everything
+        return everything, everything, everything
     sources: dict[str, set[str]] = {}
     accesses: list[tuple[Operation, str]] = []
     _flows(entry.body, sources, accesses)
@@ -124,8 +125,10 @@ def _roots(module: Module) -> tuple[frozenset[int], frozenset[int]]:
         return found
 
     loaded = {p for o, name in accesses if o.name in _LOADS for p in reach(name)}
+    floats = {o.ordinal for o, _ in accesses if all(value.type.is_float for value in o.results)}
+    indexed = {p for o, name in accesses if o.name in _LOADS and o.ordinal not in floats for p in reach(name)}
     stored = {p for o, name in accesses if o.name in _STORES for p in reach(name)}
-    return frozenset(loaded), frozenset(stored)
+    return frozenset(loaded), frozenset(indexed), frozenset(stored)
 
 
 def _flows(region: Region, sources: dict[str, set[str]], accesses: list[tuple[Operation, str]]) -> None:
