@@ -57,7 +57,6 @@ class _Refused(Exception):
 
 def warm_up() -> None:
     """In the zygote: nothing but imports."""
-    torch.broadcast_shapes((1,), (2,))  # imports sympy, for half a second
     gc.collect()
     gc.freeze()  # a collection in the child would touch, and so copy, every page of the zygote
 
