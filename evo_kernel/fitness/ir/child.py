@@ -13,7 +13,7 @@ names, one behind the other.
 
 from __future__ import annotations
 
-import gc
+import ctypes
 import json
 import math
 import secrets
@@ -46,6 +46,8 @@ from evo_kernel.fitness.ir.parse import Module, Operation, parse
 from evo_kernel.fitness.ir.types import IRError
 from evo_kernel.fitness.plan import Aten, Launch, Plan, View
 
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # mallopt(3)
+
 
 class _Refused(Exception):
     """The plan's fault, as the answer tells it."""
@@ -56,9 +58,11 @@ class _Refused(Exception):
 
 
 def warm_up() -> None:
-    """In the zygote: nothing but imports."""
-    gc.collect()
-    gc.freeze()  # a collection in the child would touch, and so copy, every page of the zygote
+    """In the zygote: memory of tensors stays with the process, which is gone after one request. For each to be mapped
+    anew costs more than what is done with it."""
+    libc = ctypes.CDLL(None)
+    libc.mallopt(_M_MMAP_MAX, 0)
+    libc.mallopt(_M_TRIM_THRESHOLD, -1)
 
 
 def handle(request: dict[str, Any], folder: str) -> bytes:

@@ -28,7 +28,7 @@ from evo_kernel.fitness.pairing import PAIRING, Comparison, PairSettings, Verdic
 from evo_kernel.fitness.pipeline import Stages
 from evo_kernel.fitness.plan import CompiledPlan
 from evo_kernel.fitness.runners import ncu, wire
-from evo_kernel.fitness.runners.base import Checked, CheckPart, Exam, Examined, Paired, Round, TimePart
+from evo_kernel.fitness.runners.base import Checked, CheckPart, Draw, Exam, Examined, Paired, Round, TimePart
 from evo_kernel.fitness.runners.process import Lost, WorkerProcess, open_log, worker_env
 from evo_kernel.fitness.targets import target_for
 from evo_kernel.fitness.timing import JUDGE_VERSION, summarise
@@ -80,6 +80,13 @@ class CudaRunner:
         sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_S))
 
     # --- Runner -----------------------------------------------------------------------------------------------------
+
+    @property
+    def card(self) -> str:
+        return str(self.info.get("uuid", ""))
+
+    def get_ready(self, draws: Sequence[Draw]) -> None:
+        self.request({"command": "references", "draws": [[case.name, seed, regime] for case, seed, regime in draws]})
 
     @property
     def busy_s(self) -> float:
