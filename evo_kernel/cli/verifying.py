@@ -44,9 +44,9 @@ def verify(
     evo-kernel verify mine.py --task softmax
     evo-kernel verify mine.py --task my_op.py --json --save-plan plans/
     """
-    from evo_kernel.fitness.confined import nursery
+    from evo_kernel.cli import ahead
 
-    nursery.start()
+    ahead.begin(task_name, device)
     from evo_kernel.fitness.judge import JudgeSettings, open_judge
     from evo_kernel.tasks.loading import load
     from evo_kernel.types import Purpose

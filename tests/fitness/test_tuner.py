@@ -195,6 +195,7 @@ class ScriptedRunner:
 
     arch = 90
     busy_s = 0.0
+    card = ""
     baseline_faults: ClassVar[dict[str, str]] = {}
 
     def __init__(self, task):

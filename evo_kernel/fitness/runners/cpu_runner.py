@@ -66,7 +66,8 @@ _KEPT_DRAWS = 3  # sets of inputs of large cases
 _SIDE_BY_SIDE = 2  # cases of one candidate: each may take gigabytes
 
 _Form = TypeVar("_Form", bound=BaseModel)
-_Part, _Found = TypeVar("_Part"), TypeVar("_Found")
+_Asked = TypeVar("_Asked")
+_Answer = TypeVar("_Answer")
 
 
 class _Told(BaseModel):
@@ -492,11 +493,11 @@ class CpuRunner:
             return self._draws[key]
 
 
-def _side_by_side(work: Callable[[_Part], _Found], parts: Sequence[_Part]) -> tuple[_Found, ...]:
+def _side_by_side(work: Callable[[_Asked], _Answer], parts: Sequence[_Asked]) -> tuple[_Answer, ...]:
     """Answers in order, up to the first failure: when one has failed, none after it is begun."""
     failed = threading.Event()
 
-    def one(part: _Part) -> _Found | None:
+    def one(part: _Asked) -> _Answer | None:
         if failed.is_set():
             return None
         found = work(part)
