@@ -44,9 +44,11 @@ def verify(
     evo-kernel verify mine.py --task softmax
     evo-kernel verify mine.py --task my_op.py --json --save-plan plans/
     """
+    from evo_kernel.allocator import keep_memory
     from evo_kernel.cli import ahead
 
     ahead.begin(task_name, device)
+    keep_memory()
     from evo_kernel.fitness.judge import JudgeSettings, open_judge
     from evo_kernel.tasks.loading import load
     from evo_kernel.types import Purpose

@@ -13,7 +13,6 @@ names, one behind the other.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import math
 import secrets
@@ -26,6 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from evo_kernel.allocator import keep_memory
 from evo_kernel.fitness.ir import partial
 from evo_kernel.fitness.ir.counting import Counter, means_of
 from evo_kernel.fitness.ir.engine import OutOfTime, Stuck
@@ -46,7 +46,6 @@ from evo_kernel.fitness.ir.parse import Module, Operation, parse
 from evo_kernel.fitness.ir.types import IRError
 from evo_kernel.fitness.plan import Aten, Launch, Plan, View
 
-_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # mallopt(3)
 
 
 class _Refused(Exception):
@@ -58,11 +57,8 @@ class _Refused(Exception):
 
 
 def warm_up() -> None:
-    """In the zygote: memory of tensors stays with the process, which is gone after one request. For each to be mapped
-    anew costs more than what is done with it."""
-    libc = ctypes.CDLL(None)
-    libc.mallopt(_M_MMAP_MAX, 0)
-    libc.mallopt(_M_TRIM_THRESHOLD, -1)
+    """In the zygote: a child serves one request and is gone."""
+    keep_memory()
 
 
 def handle(request: dict[str, Any], folder: str) -> bytes:
