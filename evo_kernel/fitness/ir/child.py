@@ -47,7 +47,6 @@ from evo_kernel.fitness.ir.types import IRError
 from evo_kernel.fitness.plan import Aten, Launch, Plan, View
 
 
-
 class _Refused(Exception):
     """The plan's fault, as the answer tells it."""
 
