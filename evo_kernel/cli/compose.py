@@ -108,7 +108,9 @@ def prepared(config: Config, task: Task, path: Path, create: bool | None) -> Ite
     """Open judge and population for a run; plants the first kernel, and those that a new population starts from."""
     first = first_of(task, config.first)
     others = _beside(config, task, first, create)
-    with open_judge(task, device=config.device, settings=judge_settings(config), gpus=config.gpus) as judge:
+    with open_judge(
+        task, device=config.device, settings=judge_settings(config), gpus=config.gpus, soon=bool(create)
+    ) as judge:
         search = config.search
         settings = PopulationSettings(
             islands=search.islands,

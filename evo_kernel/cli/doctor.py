@@ -19,13 +19,22 @@ from evo_kernel.cli.options import JSON
     show_default=True,
     help="What a search would use: cuda asks for a GPU, cpu leaves those that are there alone.",
 )
+@click.option("--clear", is_flag=True, help="Forget what earlier runs measured here, and look at nothing.")
 @JSON
-def doctor(device: str, as_json: bool) -> None:
+def doctor(device: str, clear: bool, as_json: bool) -> None:
     """Look at what a search needs here: torch, Triton, GPUs and their ceilings, compiler, recorder, its walls.
 
     Every GPU is listed with its clocks, its memory and who else computes on it; the judge's process is started on each
-    visible one. Exit code 1 when something that is needed does not work.
+    visible one. Ceilings of GPUs and times of baselines are remembered from run to run, by card, driver, versions and
+    task; it tells of which. Exit code 1 when something that is needed does not work.
     """
+    if clear:
+        from evo_kernel.fitness import remembered
+
+        count = remembered.clear()
+        told = f"{count} file(s) removed from {remembered.folder()}"
+        click.echo(json.dumps({"removed": count, "folder": str(remembered.folder())}) if as_json else told)
+        return
     from evo_kernel.fitness.doctor import diagnose
 
     findings = diagnose(device)

@@ -116,6 +116,9 @@ def run(
     }
     config = config.model_copy(update={key: value for key, value in named.items() if value is not None})
     began = time.monotonic()
+    from evo_kernel.cli import ahead
+
+    ahead.begin(config.task, config.device)
     from evo_kernel.cli import compose
 
     loaded = compose.task_of(config)
@@ -164,6 +167,9 @@ def resume(
     evo-kernel resume softmax.db --set budget.hours=1
     """
     began = time.monotonic()
+    from evo_kernel.cli import ahead
+
+    ahead.begin(None, device)
     from evo_kernel.cli import compose
     from populations.reading import PopulationReader
 

@@ -44,6 +44,11 @@ def verify(
     evo-kernel verify mine.py --task softmax
     evo-kernel verify mine.py --task my_op.py --json --save-plan plans/
     """
+    from evo_kernel.allocator import keep_memory
+    from evo_kernel.cli import ahead
+
+    ahead.begin(task_name, device)
+    keep_memory()
     from evo_kernel.fitness.judge import JudgeSettings, open_judge
     from evo_kernel.tasks.loading import load
     from evo_kernel.types import Purpose
@@ -51,7 +56,7 @@ def verify(
     source = read_source(file)
     task = load(task_name)
     settings = JudgeSettings(deadline_s=deadline_s, tune_plans=tune, unconfined=unconfined)
-    with open_judge(task, device=device, settings=settings) as judge:
+    with open_judge(task, device=device, settings=settings, soon=not confirm) as judge:
         evaluation = judge.evaluate(source, Purpose.CONFIRM if confirm else Purpose.SCORE)
         if save_plan is not None and evaluation.passed:
             _save_plans(judge, source, evaluation.knobs, save_plan)

@@ -1,7 +1,7 @@
 """What the GPU at hand can do at most, and how near a kernel comes to it.
 
-The ceilings are measured once an environment by the same clock as kernels (a large copy; large matrix products on
-random data, since zeros run faster; an empty-handed launch) and stored. Where they were not measured, the table of
+The ceilings are measured once an environment (remembered.py) by the same clock as kernels (a large copy; large matrix
+products on random data, since zeros run faster; an empty-handed launch). Where they were not measured, the table of
 targets stands in. What is timed to measure them is in benches.py; this module needs no torch.
 """
 
@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from evo_kernel.fitness.remembered import CEILINGS, Remembered
 from evo_kernel.fitness.targets import Target
 
 NAMES = ("copy_bytes/s", "bf16_flop/s", "tf32_flop/s", "fp32_flop/s", "launch_us", "l2_bytes")
@@ -82,9 +83,11 @@ class KnownCeilings:
     Thread-safe.
     """
 
-    def __init__(self, measure: Callable[[], Mapping[str, float]], table: Ceilings) -> None:
+    def __init__(
+        self, measure: Callable[[], Mapping[str, float]], table: Ceilings, remembered: Remembered | None = None
+    ) -> None:
         """`measure` gives nothing where there is no GPU: then the table stands in."""
-        self._measure, self._table = measure, table
+        self._measure, self._table, self._remembered = measure, table, remembered
         self._lock = threading.Lock()
         self._known: Ceilings | None = None
 
@@ -102,8 +105,18 @@ class KnownCeilings:
             return known
         with self._lock:
             if self._known is None:
-                self._known = Ceilings.from_data(self._measure()) or self._table
+                self._known = Ceilings.from_data(self._found()) or self._table
             return self._known
+
+    def _found(self) -> Mapping[str, float]:
+        """Of an earlier run of whatever command, or measured now."""
+        kept = self._remembered.read().get(CEILINGS, {}) if self._remembered else {}
+        if Ceilings.from_data(kept) is not None:
+            return kept
+        found = self._measure()
+        if self._remembered and Ceilings.from_data(found) is not None:
+            self._remembered.add(CEILINGS, found)
+        return found
 
     @property
     def limits(self) -> Ceilings:

@@ -13,7 +13,7 @@ import torch
 import triton
 
 from evo_kernel.errors import EvoKernelError
-from evo_kernel.fitness import gpus
+from evo_kernel.fitness import gpus, remembered
 from evo_kernel.fitness.ceilings import Ceilings
 from evo_kernel.fitness.compiling.assembler import BUNDLED, FAULTY, another, assembler_of
 from evo_kernel.fitness.compiling.compiler import Compiler
@@ -70,7 +70,7 @@ def diagnose(device: str = "auto") -> list[Finding]:
     if not count:
         table = Ceilings.of_target(target_for(MODELED_ARCH))
         findings.append(Finding("ceilings", True, f"{table.text}, from the table (modeled (sm_{MODELED_ARCH}))"))
-    return [*findings, _assembler(arch, bool(count)), *_children(arch), _cores()]
+    return [*findings, _assembler(arch, bool(count)), *_children(arch), _cores(), _remembered()]
 
 
 def _gpu(device: str) -> Finding:
@@ -91,6 +91,16 @@ def _gpu(device: str) -> Finding:
     if device == "cuda":
         return Finding("device", False, f"--device cuda: {detail}", advice, needed=True)
     return Finding("device", True, f"{detail}: {modeled}", advice, needed=True)
+
+
+def _remembered() -> Finding:
+    """What later commands will not measure again."""
+    files = remembered.listed()
+    cards = sum("task" not in found for found in files)
+    tasks = sorted({found.get("name", "") for found in files if "task" in found})
+    named = f" ({', '.join(tasks[:8])}{', ...' if len(tasks) > 8 else ''})" if tasks else ""
+    detail = f"ceilings of {cards} environment(s), baselines of {len(files) - cards} task(s){named}"
+    return Finding("remembered", True, f"{detail}, in {remembered.folder()}; `evo-kernel doctor --clear` forgets them")
 
 
 def _assembler(arch: int, measured: bool) -> Finding:
@@ -172,12 +182,14 @@ def _ceilings(gpu: int, runner: CudaRunner) -> Finding:
     """What a card reaches, beside what the table says of its kind."""
     name = f"ceilings of gpu {gpu}"
     try:
-        found = Ceilings.from_data(runner.ceilings())
+        data = runner.ceilings()
+        found = Ceilings.from_data(data)
         table = Ceilings.of_target(target_for(runner.arch))
     except EvoKernelError as error:
         return Finding(name, False, str(error), "No search can tell shares of the speed of light here.", needed=True)
     if found is None:
         return Finding(name, False, "incomplete", "See the messages above.", needed=True)
+    remembered.Remembered(remembered.circumstances(runner.environment(""), runner.card)).add(remembered.CEILINGS, data)
     share = found.copy_bytes_per_s / table.copy_bytes_per_s
     advice = "Is the card throttled, shared, or another model than the table's? See its clocks and temperature."
     return Finding(name, share >= _THROTTLED, f"{found.text}, measured: {share:.0%} of the table's copy rate", advice)

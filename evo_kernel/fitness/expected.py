@@ -16,9 +16,10 @@ An honest kernel's error on these very inputs is estimated as the largest of
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -26,8 +27,9 @@ from evo_kernel.errors import TaskError
 from evo_kernel.fitness.rounding import Rounding
 from evo_kernel.tasks.task import Input, Task, as_float64
 
-_AT_ONCE = 1 << 22
-"""Elements of an input that are moved at a time."""
+_AT_ONCE, _AT_ONCE_ON_CPU = 1 << 22, 1 << 17
+"""Elements that are moved, or looked at, at a time. On a CPU a megabyte of float64, which stays in its cache: memory
+for large intermediate results costs more there than the arithmetic."""
 
 
 @dataclass(frozen=True)
@@ -111,12 +113,13 @@ class _Estimate:
         if own.is_floating_point():
             self._truth = truth.double()
             # finite in float64 and not here: an overflow of this dtype
-            self._compared = ~(self._truth.isfinite() & ~own.isfinite())
+            parts = [~(t.isfinite() & ~o.isfinite()) for t, o in in_parts(self._truth, own)]
+            self._compared = torch.cat(parts).view(own.shape) if parts else self._compared
 
     def note(self, other: torch.Tensor) -> None:
         """What another honest way of computing it gives."""
         if self._own.is_floating_point():
-            frobenius, largest = _measures(other.double() - self._truth, self._compared)
+            frobenius, largest = _measures(other, self._compared, self._truth)
             self._errors = (max(self._errors[0], frobenius), max(self._errors[1], largest))
 
     def expected(self, positive: torch.Tensor, *, length: int, recipe: Recipe) -> Expected:
@@ -127,7 +130,7 @@ class _Estimate:
         rounding = torch.finfo(own.dtype).eps / 2
         inner = min(rounding, torch.finfo(torch.float32).eps / 2)
         growth = recipe.growth * math.sqrt(length)
-        size, uncancelled = _measures(truth.clone(), compared), _measures(positive.double().clone(), compared)
+        size, uncancelled = _measures(truth, compared), _measures(positive, compared)
         underflow = _underflow(own.dtype)
         floors = [
             rounding * recipe.rounding * size[i] + inner * (growth * size[i] + recipe.cancellation * uncancelled[i])
@@ -147,12 +150,31 @@ def _note(found: Sequence[_Estimate], outputs: Sequence[torch.Tensor]) -> None:
         estimate.note(output)
 
 
-def _measures(values: torch.Tensor, compared: torch.Tensor) -> tuple[float, float]:
-    """Frobenius norm and largest magnitude over the finite elements that are compared. Overwrites `values`."""
+def _measures(values: torch.Tensor, compared: torch.Tensor, less: torch.Tensor | None = None) -> tuple[float, float]:
+    """Frobenius norm and largest magnitude of `values`, `less` subtracted in float64, over the finite elements that are
+    compared."""
     if not values.numel():
         return 0.0, 0.0
-    values.masked_fill_(~(compared & values.isfinite()), 0.0)
-    return float(values.norm()), float(values.abs_().max())
+    found = []
+    for part, counts, subtracted in in_parts(values, compared, less):
+        wide = part.double() if subtracted is None else part.double() - subtracted
+        kept = torch.where(counts & wide.isfinite(), wide, 0.0)
+        found.append(torch.stack([kept.norm(), kept.abs_().max()]))
+    norms, largest = torch.stack(found, 1)
+    return float(norms.norm()), float(largest.max())
+
+
+def in_parts(*tensors: torch.Tensor | None) -> Iterator[tuple[Any, ...]]:
+    """The same elements of tensors of one shape, flat, as many as are looked at at a time."""
+    rows = [None if one is None else one.reshape(-1) for one in tensors]
+    assert rows[0] is not None
+    size = _at_once(rows[0])
+    for start in range(0, len(rows[0]), size):
+        yield tuple(None if row is None else row[start : start + size] for row in rows)
+
+
+def _at_once(values: torch.Tensor) -> int:
+    return _AT_ONCE_ON_CPU if values.device.type == "cpu" else _AT_ONCE
 
 
 def _underflow(dtype: torch.dtype) -> float:
@@ -198,8 +220,8 @@ def _moved(value: Input, units: float, pattern: int) -> Input:
     up, down = torch.tensor([1.0 + unit * units, 1.0 - unit * units], dtype=torch.float64, device=value.device)
     moved = value.to(torch.float64, copy=True)
     is_dense = moved.is_contiguous()
-    parts = zip(moved.view(-1).split(_AT_ONCE), is_up.view(-1).split(_AT_ONCE), strict=True) if is_dense else None
-    for part, is_part_up in parts or ((moved, is_up),):
+    parts = in_parts(moved, is_up) if is_dense else ((moved, is_up),)
+    for part, is_part_up in parts:
         part.mul_(torch.where(is_part_up.bool(), up, down))
     return moved
 

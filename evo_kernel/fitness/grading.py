@@ -5,20 +5,25 @@ What was found out about a plan is kept, so that the same plan never costs twice
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterable, Sequence
 
+from evo_kernel.errors import EvoKernelError
 from evo_kernel.fitness import regimes
 from evo_kernel.fitness.plan import CompiledPlan
 from evo_kernel.fitness.record.cases import record_case
 from evo_kernel.fitness.record.recorder import Fault, Recorder, Recording
 from evo_kernel.fitness.references import SeedPool, fresh_seed
-from evo_kernel.fitness.runners.base import Checked, CheckPart, Exam, Round, TimePart
+from evo_kernel.fitness.runners.base import Checked, CheckPart, Exam, Round, Runner, TimePart
 from evo_kernel.fitness.second_opinion import SecondOpinion
 from evo_kernel.fitness.work import PASSED, Work
 from evo_kernel.fitness.yardsticks import Yardsticks
 from evo_kernel.tasks.task import Case, Task
 from evo_kernel.types import CaseKind, CheckResult, Knobs, Measurement, PlanVerdict, Purpose, Source, Status
+
+_AHEAD = 2
+"""Timed cases whose references are made before a kernel is there: inputs of no more than a few are kept."""
 
 
 class Grader:
@@ -46,6 +51,15 @@ class Grader:
         work.verdicts.append(verdict)
         with self._lock:
             self._known[(verdict.case, verdict.plan)] = verdict
+
+    def get_ready(self, runner: Runner) -> None:
+        """Have a runner make what the first score will be held against. What fails will fail there again."""
+        checks = [(case, *one) for case in self.cases(CaseKind.CHECK) for one in self._rounds(case, Purpose.SCORE)]
+        timed = [
+            (case, self._timed_seed(case, Purpose.SCORE), "nominal") for case in self.cases(CaseKind.SEARCH)[:_AHEAD]
+        ]
+        with contextlib.suppress(EvoKernelError):
+            runner.get_ready([*timed, *checks])
 
     def cases(self, kind: CaseKind) -> tuple[Case, ...]:
         found = self._task.cases_of(kind)

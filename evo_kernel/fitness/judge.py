@@ -8,6 +8,7 @@ No candidate code runs here: sources become plans in confined children (record/)
 from __future__ import annotations
 
 import os
+import threading
 import time
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,6 +31,7 @@ from evo_kernel.fitness.profiler import Profiler
 from evo_kernel.fitness.record.cases import record_case
 from evo_kernel.fitness.record.recorder import Fault, Recorder, Recording, refuse_unconfined
 from evo_kernel.fitness.references import fresh_seed
+from evo_kernel.fitness.remembered import Remembered, circumstances
 from evo_kernel.fitness.runners.base import Checked, Runner
 from evo_kernel.fitness.runners.choose import open_runner
 from evo_kernel.fitness.second_opinion import SecondOpinion
@@ -80,10 +82,17 @@ class PlanJudge:
         self._grader = Grader(task, self._recorder, self.yardsticks, self._second)
         self._tuning = Tuning(self._grader, settings.seed, settings.tune_within)
         self._confirming = Confirming(task, self._grader, settings.first)
+        self._ahead: threading.Thread | None = None
         self.environment: Environment
 
-    def start(self) -> None:
-        """Start every process at once, and learn the environment. Raises InfraError, UserError."""
+    def start(self, soon: bool = False) -> None:
+        """Start every process at once, and learn the environment. Raises InfraError, UserError.
+
+        `soon`: a kernel is to be scored next. What it will be held against is made while processes start.
+        """
+        if soon:
+            self._ahead = threading.Thread(target=self._grader.get_ready, args=(self._runner,), daemon=True)
+            self._ahead.start()
         with ThreadPoolExecutor(3) as pool:
             try:
                 for done in [pool.submit(part.start) for part in (self._runner, self._compiler, self._recorder)]:
@@ -96,8 +105,9 @@ class PlanJudge:
             refuse_unconfined(walls)
         self.environment = replace(self._runner.environment(walls), assembler=self._assembler.version)
         table = Ceilings.of_target(target_for(self._runner.arch))
-        known = KnownCeilings(self._runner.ceilings, table)
-        self.yardsticks.start(known, self.environment.kind == "measured")
+        found, measured = circumstances(self.environment, self._runner.card), self.environment.kind == "measured"
+        known = KnownCeilings(self._runner.ceilings, table, Remembered(found) if measured else None)
+        self.yardsticks.start(known, measured, found | {"assembler": self._assembler.version})
         if self.environment.kind == "measured":
             settings = self._settings
             self._tuning.prefilter = prefilter_for(
@@ -121,6 +131,8 @@ class PlanJudge:
         self._compiler.close()
         self._second.close()
         self._runner.close()
+        if self._ahead is not None:
+            self._ahead.join()  # a thread within torch would crash the interpreter's end
         if self._tuning.prefilter is not None:
             self._tuning.prefilter.close()
 
@@ -238,16 +250,17 @@ def open_judge(
     device: str = "auto",
     settings: JudgeSettings | None = None,
     gpus: str = "1",
+    soon: bool = False,
 ) -> PlanJudge:
     """A judge that is running; use it as a context manager. `device`: auto, cpu (modeled) or cuda (measured).
 
-    `gpus`: how many of this machine's GPUs, a number or all.
+    `gpus`: how many of this machine's GPUs, a number or all. `soon`: a kernel is to be scored next.
     """
     settings = settings or JudgeSettings()
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
     judge = PlanJudge(task, open_runner(task, device, settings.deadline_s, gpus), settings)
     try:
-        judge.start()
+        judge.start(soon)
     except BaseException:
         judge.close()
         raise

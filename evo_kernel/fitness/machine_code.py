@@ -20,6 +20,7 @@ from functools import cache
 from pathlib import Path
 
 from evo_kernel.errors import InfraError
+from evo_kernel.fitness.opcodes import SM_90
 
 DISASSEMBLER_DEADLINE_S = 20.0
 MAX_CUBIN_BYTES = 64 << 20
@@ -169,7 +170,7 @@ _learnt: dict[int, dict[int, str]] = {}
 """By architecture: what the disassembler called each opcode, "" where one opcode had two names.
 
 The disassembler takes a third of a second to start, whatever the size of the code, so it is asked only about opcodes
-that this process has not met. A lost update costs one more question, so no lock."""
+that are neither in the table nor met by this process. A lost update costs one more question, so no lock."""
 
 
 def _instructions(cubin: bytes) -> list[tuple[int, str, int]]:
@@ -179,7 +180,8 @@ def _instructions(cubin: bytes) -> list[tuple[int, str, int]]:
     of 4 bytes in bits 16-23 (low part) and from bit 34 (high part); seen in the disassembler's own listings.
     """
     words = _words(_sections(cubin))
-    opcodes = _learnt.setdefault(_HEADER.unpack_from(cubin)[7], {})
+    flags = _HEADER.unpack_from(cubin)[7]
+    opcodes = _learnt.setdefault(flags, dict(SM_90) if 90 in (flags & 0xFF, flags >> 8 & 0xFF) else {})
     if not all(opcodes.get(low & 0xFFF) for _address, low, _high in words):
         named = dict(_parse(disassemble(cubin)))
         if named.keys() != {address for address, _low, _high in words}:

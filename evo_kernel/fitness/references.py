@@ -47,19 +47,24 @@ class References:
         self._limit_bytes = limit_bytes
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[str, int, str], tuple[Expected, ...]] = OrderedDict()
+        self._making: dict[tuple[str, int, str], threading.Lock] = {}
         self._bytes = 0
 
     def of(
         self, case: str, seed: int, regime: str, device: str, make: Callable[[], tuple[Expected, ...]]
     ) -> tuple[Expected, ...]:
-        """What is expected, on `device`; made and kept on the first call."""
+        """What is expected, on `device`; made and kept on the first call. Who asks meanwhile waits for it."""
         key = (case, seed, regime)
         with self._lock:
-            known = self._kept.get(key)
-        if known is None:
-            known = tuple(_moved(part, "cpu") for part in make())
+            making = self._making.setdefault(key, threading.Lock())
+        with making:
+            with self._lock:
+                known = self._kept.get(key)
+            if known is None:
+                known = tuple(_moved(part, "cpu") for part in make())
             with self._lock:
                 self._keep(key, known)
+                self._making.pop(key, None)
         return tuple(_moved(part, device) for part in known)
 
     def _keep(self, key: tuple[str, int, str], made: tuple[Expected, ...]) -> None:

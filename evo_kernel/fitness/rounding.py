@@ -65,6 +65,10 @@ class Rounding(TorchDispatchMode):
         self._signs: dict[torch.device, torch.Tensor] = {}
         self._moved = 0  # operations so far: each takes the signs from another place
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled while it is on; to say so would import the compiler, which takes a second
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import cached_property
 
 from evo_kernel.errors import InfraError
 from evo_kernel.fitness.baselines import faults_of
 from evo_kernel.fitness.ceilings import KnownCeilings
 from evo_kernel.fitness.record.cases import record_case
 from evo_kernel.fitness.record.recorder import Fault, Recorder
+from evo_kernel.fitness.remembered import Remembered
 from evo_kernel.fitness.runners.base import Checked, Runner
 from evo_kernel.tasks.first import Wanted, first_kernel
 from evo_kernel.tasks.task import Case, Task
-from evo_kernel.types import Measurement, Status
+from evo_kernel.types import CaseKind, Measurement, Status
 
 
 class Yardsticks:
@@ -26,13 +28,14 @@ class Yardsticks:
         self._baselines: dict[str, Mapping[str, float]] = {}
         self._lock = threading.Lock()
         self._measured = False
+        self._found: Mapping[str, str] | None = None
         self.ceilings: KnownCeilings
         self.on_baselines: Callable[[str, Mapping[str, float], Mapping[str, str]], None] = _nobody
         """Called once a case with its name, the baselines in µs, and why others could not be timed, by name."""
 
-    def start(self, ceilings: KnownCeilings, measured: bool) -> None:
-        """Take in what the GPU can do at most. `measured`: times are."""
-        self.ceilings, self._measured = ceilings, measured
+    def start(self, ceilings: KnownCeilings, measured: bool, found: Mapping[str, str] | None = None) -> None:
+        """Take in what the GPU can do at most. `measured`: times are. `found`: the circumstances, to remember by."""
+        self.ceilings, self._measured, self._found = ceilings, measured, found
 
     def know(self, found: Measurement) -> None:
         """Take in what an earlier run held a case against."""
@@ -63,10 +66,25 @@ class Yardsticks:
         with self._lock:  # many threads may ask first: they are timed once
             known = self._baselines.get(case.name)
             if known is None:
-                known = dict(runner.baselines(case)) or {"first kernel": self._first_kernel_us(runner, case, found)}
+                kept = self._remembered if case.kind is not CaseKind.CONFIRM else None  # claims are timed today
+                known = kept.read().get(case.name) if kept is not None else None
+                if known is None:
+                    known = dict(runner.baselines(case)) or {"first kernel": self._first_kernel_us(runner, case, found)}
+                    if kept is not None and not faults_of(case, runner.baseline_faults):
+                        kept.add(case.name, known)
                 self._baselines[case.name] = known
                 self.on_baselines(case.name, known, faults_of(case, runner.baseline_faults))
         return known
+
+    @cached_property
+    def _remembered(self) -> Remembered | None:
+        """What earlier runs found out about this very task here; of modeled times, by the same first kernel."""
+        if self._found is None or (self._measured and not self._task.baselines):
+            return None
+        told = {**self._found, "task": self._task.identity, "name": self._task.name}
+        if not self._measured:
+            told["first"] = first_kernel(self._task, self._first).sha256
+        return Remembered(told)
 
     def _first_kernel_us(self, runner: Runner, case: Case, found: Measurement | None) -> float:
         """Time of the first kernel on a case; `found`, which is held against it, is often itself."""

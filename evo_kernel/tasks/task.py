@@ -6,6 +6,7 @@ file's functions and answer a user's mistake with a `TaskError` that says what t
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import inspect
 import traceback
@@ -17,8 +18,10 @@ from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from evo_kernel.errors import TaskError
+from evo_kernel.tasks.blank import Blank
 from evo_kernel.types import CaseCard, CaseKind, Source, TaskCard
 
 Number = int | float | bool
@@ -250,20 +253,27 @@ class Task:
     def input_specs(self, case: Case) -> tuple[TensorSpec | Number, ...]:
         """Per input, its dtype, shape and strides, or the number itself.
 
-        Found by running `inputs` on fake tensors, so that large cases cost nothing; with real ones where the file
-        reads values while it draws.
+        Found by running `inputs` on tensors without memory, so that large cases cost nothing; with real ones where the
+        file reads values while it draws.
         """
         if case not in self._specs:
-            try:
-                with FakeTensorMode():
-                    values = self._drawn(case, torch.Generator("cpu"), "cpu")
-            except TaskError:  # reads values, or uses an operation that has no fake: only real tensors can tell
-                values = self._drawn(case, torch.Generator("cpu").manual_seed(0), "cpu")
-            specs = [_spec(value) for value in values]
+            specs = [_spec(value) for value in self._without_values(case)]
             for position in self.host_known.intersection(range(len(specs))):
                 specs[position] = _contiguous(specs[position])
             self._specs[case] = tuple(specs)
         return self._specs[case]
+
+    def _without_values(self, case: Case) -> tuple[Input, ...]:
+        """Inputs whose values are of no use."""
+        # Imported problems go by FakeTensorMode, which takes a second to import.
+        modes: tuple[Callable[[], TorchDispatchMode], ...] = (
+            (FakeTensorMode,) if self.origin else (Blank, FakeTensorMode)
+        )
+        for mode in modes:
+            # Where it fails the file reads values, or uses an operation that knows no tensors without memory.
+            with contextlib.suppress(TaskError), mode():
+                return self._drawn(case, torch.Generator("cpu"), "cpu")
+        return self._drawn(case, torch.Generator("cpu").manual_seed(0), "cpu")
 
     def card(self) -> TaskCard:
         """The task as agents see it: without the confirm cases."""

@@ -23,6 +23,7 @@ from evo_kernel.fitness.plan import Binary, Buffer, CompiledPlan, Kernel, Launch
 from evo_kernel.fitness.runners.cuda_memory import Arena
 from evo_kernel.fitness.runners.examiner import Examiner
 from evo_kernel.fitness.runners.nvml import GpuState
+from evo_kernel.fitness.runners.process import GO, LOAD
 from evo_kernel.fitness.timing import TIMING
 from evo_kernel.tasks.loading import load
 from tests.fitness.handmade import empty_ir
@@ -241,7 +242,8 @@ def main() -> None:
     os.dup2(2, 1)
     requests = os.fdopen(0, "rb")
     task = load(sys.argv[1])
-    if requests.readline() != b"go\n":
+    order = requests.readline()
+    if (requests.readline() if order == LOAD else order) != GO:
         return
     device = FakeDevice()
     worker = Worker(task, device, replies)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from evo_kernel.fitness.confined import namespaces, zygote
+from evo_kernel.fitness.confined import namespaces, nursery, zygote
 from evo_kernel.fitness.confined.guards import Limits
 from evo_kernel.fitness.confined.zygote import JobResult, Malformed
 from tests.support.wild import KINDS, Wild, marked
@@ -24,12 +24,12 @@ from tests.support.wild import KINDS, Wild, marked
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def _spawned(born: zygote.Zygote, control, log) -> subprocess.Popen[bytes]:
+def _spawned(born: zygote.Zygote, ours, control, log) -> subprocess.Popen[bytes]:
     """In place of a real zygote: the same server, with children that misbehave."""
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "tests.support.wild", born.role, str(control.fileno())],
         pass_fds=[control.fileno()], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=born._root,
-        env=born._env | {"PYTHONPATH": f"{ROOT}:{':'.join(zygote._python_path())}"}, start_new_session=True,
+        env=nursery.environment() | born._env, start_new_session=True,
     )  # fmt: skip
 
 

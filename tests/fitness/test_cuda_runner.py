@@ -14,7 +14,7 @@ import pytest
 from evo_kernel.errors import InfraError, PlanError, UserError
 from evo_kernel.fitness.ceilings import NAMES
 from evo_kernel.fitness.pairing import Verdict
-from evo_kernel.fitness.runners import cuda_runner, wire
+from evo_kernel.fitness.runners import cuda_runner, process, wire
 from evo_kernel.fitness.runners.base import Checked, CheckPart, Exam, TimePart
 from evo_kernel.fitness.runners.choose import gpu_count
 from evo_kernel.fitness.runners.cuda_runner import CudaRunner
@@ -51,12 +51,13 @@ def exam_of(task, name):
 
 def test_a_worker_that_was_started_ahead_is_the_runners_first(task, monkeypatch):
     command = (sys.executable, "-P", "-m", "tests.fitness.fake_gpu", str(task.path))
-    monkeypatch.setattr(cuda_runner, "_usual_command", lambda spec: command)
-    cuda_runner.load_ahead(task.spec)
-    (ahead,) = cuda_runner._AHEAD.values()
+    for module in (cuda_runner, process):
+        monkeypatch.setattr(module, "usual_command", lambda spec: command)
+    process.load_ahead(task.spec)
+    (ahead,) = process._AHEAD.values()
     made = CudaRunner(task, 0, DEADLINE_S)
     made.start()
-    assert made._process is ahead and not cuda_runner._AHEAD
+    assert made._process is ahead and not process._AHEAD
     assert made.exam(exam_of(task, "honest_80")).fault is None
     made.close()
     assert not ahead.alive()

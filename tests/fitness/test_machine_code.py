@@ -3,6 +3,7 @@ import random
 import pytest
 
 from evo_kernel.fitness import machine_code
+from evo_kernel.fitness.opcodes import SM_90
 from tests.fitness.handmade import MATMUL, SOFTMAX, SOFTMAX_THREE_PASSES, compile_kernel, matmul_plan, softmax_plan
 
 
@@ -96,7 +97,22 @@ def test_three_passes_are_three_loops():
     assert counts["loops"] == 3
 
 
+@pytest.mark.parametrize("name", ["softmax", "matmul"])
+def test_the_table_of_opcodes_is_the_disassemblers(name, request, monkeypatch):
+    cubin = request.getfixturevalue(name)
+    named = dict(machine_code._parse(machine_code.disassemble(cubin)))
+    told = {address: SM_90.get(low & 0xFFF) for address, low, _ in machine_code._words(machine_code._sections(cubin))}
+    assert {address: told[address] or named[address] for address in named} == named
+    assert sum(map(bool, told.values())) > 0.95 * len(named)
+    if all(told.values()):
+        monkeypatch.setattr(machine_code, "_learnt", {})
+        monkeypatch.setattr(machine_code, "disassemble", None)
+        assert machine_code.instruction_counts(cubin)["all"] == len(named)
+
+
 def test_what_was_learnt_counts_as_the_disassembler_does(matmul, softmax, monkeypatch):
+    monkeypatch.setattr(machine_code, "SM_90", {})
+    monkeypatch.setattr(machine_code, "_learnt", {})
     first = machine_code.instruction_counts(matmul)
     again = machine_code.instruction_counts(matmul)  # every opcode is known by now
     monkeypatch.setattr(machine_code, "_learnt", {})

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -15,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from evo_kernel.fitness.confined import guards, namespaces, server
+from evo_kernel.fitness.confined import guards, namespaces, server, warden
 from evo_kernel.fitness.confined.guards import Limits
 from evo_kernel.fitness.confined.zygote import Zygote
 
@@ -203,7 +204,9 @@ def main() -> None:
     else:
         namespaces.enter = lambda: False
     server.ROLES[kind] = ("tests.support.wild", ("tests.support.wild",))
-    server.main()
+    control = socket.socket(fileno=int(sys.argv[2]))
+    server.load(kind)
+    warden.guarded(control, lambda around: server.serve(control, server.warm_up(kind), around))
 
 
 if __name__ == "__main__":

@@ -65,6 +65,9 @@ def _ordered() -> Any:
 
 def _search(spec: str, device: str) -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from evo_kernel.cli import ahead
+
+    ahead.begin(None, device)
     from evo_kernel.cli import compose, main, notifying, operating, search, summary  # noqa: F401
     from evo_kernel.errors import EvoKernelError
     from evo_kernel.tasks.loading import load
@@ -76,7 +79,7 @@ def _search(spec: str, device: str) -> None:
     words = _ordered()
     if words == GPU_NEXT:
         if device == "cuda":
-            from evo_kernel.fitness.runners.cuda_runner import load_ahead
+            from evo_kernel.fitness.runners.process import load_ahead
 
             load_ahead(spec)
         words = _ordered()

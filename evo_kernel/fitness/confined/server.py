@@ -1,6 +1,6 @@
 """The zygote: a process that has the heavy imports done and forks a fresh confined child for every job.
 
-Started as `python -P -m evo_kernel.fitness.confined.server ROLE CONTROL_FD`, behind a warden (warden.py). It reads one
+Born in a nursery (nursery.py), behind a warden (warden.py). It reads one
 JSON line a job from its control socket, `{"id", "folder", "limits"}`, forks, and answers `{"id", "outcome", "walls",
 ...}` when the child and all that it started are gone. The child reads `folder/request.json`, works in `folder/work`,
 where it finds links to the folder's other files, and writes its answer through a descriptor that it got before the
@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import gc
 import importlib
 import json
 import os
@@ -27,17 +26,15 @@ import traceback
 from dataclasses import dataclass
 from typing import NoReturn
 
-from evo_kernel.fitness.confined import guards, namespaces, warden
+from evo_kernel.fitness.confined import guards, namespaces
 from evo_kernel.fitness.confined.namespaces import Namespaces
 
 ROLES = {
-    "record": (
-        "evo_kernel.fitness.record.child",
-        ("torch", "triton", "torch._subclasses.fake_tensor", "triton.experimental.gluon"),
-    ),
     "compile": ("evo_kernel.fitness.compiling.child", ("triton", "triton.compiler", "triton.experimental.gluon")),
     "execute": ("evo_kernel.fitness.ir.child", ("torch",)),
+    "record": ("evo_kernel.fitness.record.child", ("torch._subclasses.fake_tensor",)),
 }
+"""Role → the module that serves it, and what else it imports: each adds to those before it."""
 
 
 NICENESS = 5
@@ -67,22 +64,19 @@ class _Job:
     killed: str = ""  # why
 
 
-def main() -> None:
-    role, control = sys.argv[1], socket.socket(fileno=int(sys.argv[2]))
-    os.nice(NICENESS)
-    warden.guarded(control, lambda around: serve(control, _prepare(role), around))
-
-
-def _prepare(role: str) -> str:
-    """Import what every child needs, with one thread: a forked child must inherit no lock of another thread."""
+def load(role: str) -> None:
+    """Import what every child of a role needs."""
     module, warm = ROLES[role]
-    for name in warm:
+    for name in (*warm, module):
         importlib.import_module(name)
     if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(1)
+        sys.modules["torch"].set_num_threads(1)  # a forked child must inherit no lock of another thread
+
+
+def warm_up(role: str) -> str:
+    """What every child of a role would do first; the name of the module that serves it."""
+    module, _ = ROLES[role]
     importlib.import_module(module).warm_up()
-    gc.collect()
-    gc.freeze()  # a child's collector would touch, and so copy, every page of what was loaded here
     return module
 
 
@@ -244,7 +238,3 @@ def _write(fd: int, data: bytes) -> None:
 
 def _send(control: socket.socket, message: dict[str, object]) -> None:
     control.sendall(json.dumps(message).encode() + b"\n")
-
-
-if __name__ == "__main__":
-    main()

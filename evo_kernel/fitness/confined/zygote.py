@@ -13,7 +13,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 from concurrent.futures import Future
@@ -25,7 +24,9 @@ from typing import Any, BinaryIO, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from evo_kernel.errors import InfraError
+from evo_kernel.fitness.confined import nursery
 from evo_kernel.fitness.confined.guards import Limits
+from evo_kernel.fitness.confined.nursery import Born
 from evo_kernel.fitness.confined.server import ANSWER, REQUEST, WORK
 from evo_kernel.fitness.scratch import Scratch, remove
 
@@ -35,7 +36,6 @@ have 1.4 million."""
 STOP_S = 5.0
 START_S = 120.0
 GRACE_S = 10.0
-_PASSED_ON = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "PYTHONHASHSEED")
 
 
 _Form = TypeVar("_Form")
@@ -72,17 +72,15 @@ class Zygote:
 
     def __init__(self, role: str, extra_env: dict[str, str] | None = None) -> None:
         self.role = role
-        self._env = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-        self._env |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        self._env |= {"TRITON_DISABLE_LINE_INFO": "1", "TRITON_DEFAULT_FP_FUSION": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-        self._env |= extra_env or {}
+        self._env = dict(extra_env or {})
         self._scratch = Scratch(role)
         self._root = self._scratch.path
         self._ids = itertools.count()
         self._lock = threading.Lock()
         self._waiting: dict[int, Future[dict[str, Any]]] = {}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Born | None = None
         self._control: socket.socket | None = None
+        self._starting: socket.socket | None = None  # that of `_control`, from before it is warm
         self._closed = False
 
     def run(self, request: dict[str, Any], limits: Limits, files: dict[str, bytes] | None = None) -> JobResult:
@@ -113,8 +111,9 @@ class Zygote:
     def close(self) -> None:
         """Kill the process and all its children; remove its files. Idempotent."""
         self._closed = True
-        if self._process is not None:
-            _stop(self._process)  # whoever waits for its start holds the lock till then
+        if self._starting is not None:  # whoever waits for its start holds the lock till then
+            with contextlib.suppress(OSError):
+                self._starting.shutdown(socket.SHUT_RDWR)
         self._kill()
         self._scratch.close()
 
@@ -134,10 +133,13 @@ class Zygote:
         if self._process is not None and self._process.poll() is None and self._control is not None:
             return self._control
         ours, theirs = socket.socketpair()
-        with (self._root / "zygote.log").open("wb") as log:
-            self._process = self._spawn(theirs, log)
-        theirs.close()
         ours.settimeout(START_S)
+        self._starting = ours
+        if self._closed:  # meanwhile, by another thread: it has not seen this socket
+            raise InfraError(f"the {self.role} process is closed")
+        with (self._root / "zygote.log").open("wb") as log:
+            self._process = self._spawn(ours, theirs, log)
+        theirs.close()
         if not _first_line(ours):
             text = (self._root / "zygote.log").read_text(errors="replace")[-2000:]
             raise InfraError(f"the {self.role} process did not start:\n{text}")
@@ -146,18 +148,8 @@ class Zygote:
         threading.Thread(target=self._listen, args=(ours,), daemon=True, name=f"zygote-{self.role}").start()
         return ours
 
-    def _spawn(self, control: socket.socket, log: BinaryIO) -> subprocess.Popen[bytes]:
-        package_root = str(Path(__file__).resolve().parents[3])
-        return subprocess.Popen(
-            [sys.executable, "-P", "-m", "evo_kernel.fitness.confined.server", self.role, str(control.fileno())],
-            pass_fds=[control.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=self._env | {"PYTHONPATH": os.pathsep.join([package_root, *_python_path()])},
-            cwd=self._root,
-            start_new_session=True,
-        )
+    def _spawn(self, ours: socket.socket, theirs: socket.socket, log: BinaryIO) -> subprocess.Popen[bytes] | Born:
+        return nursery.birth(self.role, self._root, self._env, ours, theirs, log)
 
     def _listen(self, control: socket.socket) -> None:
         pending = b""
@@ -199,17 +191,6 @@ class Zygote:
                 future.set_exception(ConnectionError(f"the {self.role} process was stopped"))
 
 
-def _python_path() -> list[str]:
-    """Where the parent finds its packages, the working folder left out (`-P` keeps it out of the child too)."""
-    named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    here = os.getcwd()
-    return [
-        path
-        for path in sys.path
-        if path and os.path.abspath(path) != here and ("site-packages" in path or path in named)
-    ]
-
-
 def _first_line(control: socket.socket) -> bool:
     try:
         return bool(control.recv(4096))
@@ -217,7 +198,7 @@ def _first_line(control: socket.socket) -> bool:
         return False
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
+def _stop(process: subprocess.Popen[bytes] | Born) -> None:
     """End a warden, and with it all that it watches."""
     if process.poll() is not None:
         return

@@ -13,7 +13,6 @@ names, one behind the other.
 
 from __future__ import annotations
 
-import gc
 import json
 import math
 import secrets
@@ -26,6 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from evo_kernel.allocator import keep_memory
 from evo_kernel.fitness.ir import partial
 from evo_kernel.fitness.ir.counting import Counter, means_of
 from evo_kernel.fitness.ir.engine import OutOfTime, Stuck
@@ -56,10 +56,8 @@ class _Refused(Exception):
 
 
 def warm_up() -> None:
-    """In the zygote: nothing but imports."""
-    torch.broadcast_shapes((1,), (2,))  # imports sympy, for half a second
-    gc.collect()
-    gc.freeze()  # a collection in the child would touch, and so copy, every page of the zygote
+    """In the zygote: a child serves one request and is gone."""
+    keep_memory()
 
 
 def handle(request: dict[str, Any], folder: str) -> bytes:

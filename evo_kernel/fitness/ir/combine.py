@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+import numpy as np
 import torch
 
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
@@ -98,7 +99,7 @@ def _folded(
 
     So a combiner that is not associative and commutative gives another result than on a GPU, hardly ever the same.
     """
-    shape = torch.broadcast_shapes(*(column.shape for column in data))
+    shape = np.broadcast_shapes(*(column.shape for column in data))
     data = [column.expand(shape) for column in data]
     if machine.memory.strict and shape[axis] > 1:
         data = [taken(column, axis, machine.order(shape[axis])) for column in data]
@@ -155,7 +156,7 @@ def _lifted_operations(region: Region, shape: tuple[int, ...]) -> tuple[Operatio
 def _scan(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     axis, region, reverse = operation.integer("axis"), operation.regions[0], operation.flag("reverse")
     columns = [_along(value, axis) for value in operands]
-    shape = torch.broadcast_shapes(*(data.shape for data, _ in columns))
+    shape = np.broadcast_shapes(*(data.shape for data, _ in columns))
     data = [column.expand(shape) for column, _ in columns]
     marks = any_undefined([Lanes(v.type, None, undefined=m) for v, (_, m) in zip(operands, columns, strict=True)])
     if reverse:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from evo_kernel.fitness.ir import promises
@@ -320,7 +321,7 @@ def _window(
         if size > 1 and axis not in sizes and (data.shape[axis] > 1 or axis == 0):
             return None
     if undefined is not None:
-        undefined = undefined.expand(torch.broadcast_shapes(undefined.shape, data.shape))
+        undefined = undefined.expand(np.broadcast_shapes(undefined.shape, data.shape))
     offset, progressions = access.offset, list(access.progressions)
     cuts = _cuts(mask)
     if cuts is None or not cuts.keys() <= sizes.keys():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from evo_kernel.fitness.ir.engine import Frame, Machine, handles
@@ -132,7 +133,7 @@ def _elementwise_view(value: Lanes, type_: Type) -> Lanes:
 
 def stacked(parts: Sequence[Lanes], axis: int) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Data and undefined marks of several values, one behind the other along a new axis."""
-    shapes = torch.broadcast_shapes(*(part.data.shape for part in parts))
+    shapes = np.broadcast_shapes(*(part.data.shape for part in parts))
     data = torch.stack([part.data.expand(shapes) for part in parts], axis)
     if all(part.undefined is None for part in parts):
         return data, None

@@ -16,6 +16,8 @@ from evo_kernel.types import Environment, Measurement, Status
 
 Round = tuple[int, str]
 """(seed, regime): one draw of inputs, see fitness/regimes.py."""
+Draw = tuple[Case, int, str]
+"""(case, seed, regime)."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,16 @@ class Runner(Protocol):
 
     def start(self) -> None: ...
 
+    @property
+    def card(self) -> str:
+        """What tells a GPU from others of its model; known once it is started."""
+        ...
+
     def environment(self, confinement: str) -> Environment: ...
+
+    def get_ready(self, draws: Sequence[Draw]) -> None:
+        """Make the references of the first exam, while its kernel is recorded. What fails will fail there again."""
+        ...
 
     def exam(self, exam: Exam) -> Examined:
         """All parts in one go: what `check` and `measure` do one by one."""
@@ -151,19 +162,3 @@ class Runner(Protocol):
         ...
 
     def close(self) -> None: ...
-
-
-def exam_one_by_one(runner: Runner, exam: Exam) -> Examined:
-    """An exam through `check` and `measure`: for runners that gain nothing from one request."""
-    checks: list[Checked] = []
-    timings: list[Measurement | Checked] = []
-    for part in exam.checks:
-        checks.append(runner.check(part.plan, part.case, part.rounds))
-        if not checks[-1].passed:
-            return Examined(tuple(checks))
-    for timing in exam.timings:
-        found = runner.measure(timing.plan, timing.case, timing.seed, timing.checked, timing.against_us)
-        timings.append(found)
-        if isinstance(found, Checked):
-            break
-    return Examined(tuple(checks), tuple(timings))

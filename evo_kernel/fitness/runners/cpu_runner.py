@@ -14,7 +14,8 @@ import math
 import os
 import secrets
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, TypeVar
@@ -24,12 +25,13 @@ import torch
 import triton
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from evo_kernel.errors import InfraError
 from evo_kernel.fitness import check, regimes
 from evo_kernel.fitness.check import poisoned
 from evo_kernel.fitness.confined.guards import Limits
 from evo_kernel.fitness.confined.zygote import JobResult, Zygote
 from evo_kernel.fitness.counters import Counted, CountPart
-from evo_kernel.fitness.expected import Expected, expect
+from evo_kernel.fitness.expected import Change, Expected, expect_by
 from evo_kernel.fitness.features import plan_features, torch_details
 from evo_kernel.fitness.index_inputs import index_inputs
 from evo_kernel.fitness.ir.launch_traffic import Amount, LaunchTraffic, at_least
@@ -38,7 +40,7 @@ from evo_kernel.fitness.pairing import Comparison, PairSettings, Verdict
 from evo_kernel.fitness.pipeline import EXECUTING, Stages
 from evo_kernel.fitness.plan import CompiledPlan, Plan, View
 from evo_kernel.fitness.references import References
-from evo_kernel.fitness.runners.base import Checked, Exam, Examined, Paired, Round, exam_one_by_one
+from evo_kernel.fitness.runners.base import Checked, Draw, Exam, Examined, Paired, Round, TimePart
 from evo_kernel.fitness.slicing.reference import SlicedReference
 from evo_kernel.fitness.targets import target_for
 from evo_kernel.fitness.timing import JUDGE_VERSION
@@ -61,8 +63,11 @@ _COUNTED_PLANS = 4096  # whose traffic is kept: about a kilobyte each
 
 
 _KEPT_DRAWS = 3  # sets of inputs of large cases
+_SIDE_BY_SIDE = 2  # cases of one candidate: each may take gigabytes
 
 _Form = TypeVar("_Form", bound=BaseModel)
+_Asked = TypeVar("_Asked")
+_Answer = TypeVar("_Answer")
 
 
 class _Told(BaseModel):
@@ -107,12 +112,14 @@ class CpuRunner:
     """Implements Runner without a GPU. Thread-safe: each request is a child of its own."""
 
     busy_s = 0.0
+    card = ""
     baseline_faults: Mapping[str, str] = {}
 
     def __init__(self, task: Task, arch: int, deadline_s: float) -> None:
         self.arch, self.stages = arch, Stages()
         self._task, self._deadline_s = task, deadline_s
         self._zygote = Zygote("execute")
+        self._closed = False
         self._references = References(_REFERENCE_BYTES)
         self._lock, self._drawing = threading.Lock(), threading.Lock()
         self._indices: dict[str, Mapping[int, torch.Tensor]] = {}
@@ -126,6 +133,7 @@ class CpuRunner:
         self._zygote.start()
 
     def close(self) -> None:
+        self._closed = True
         self._zygote.close()
 
     def environment(self, confinement: str) -> Environment:
@@ -152,7 +160,25 @@ class CpuRunner:
         return Counted(why="no hardware counters: there is no GPU here")
 
     def exam(self, exam: Exam) -> Examined:
-        return exam_one_by_one(self, exam)
+        """Cases side by side, each by children of its own; all checks first."""
+        checks = _side_by_side(lambda part: self.check(part.plan, part.case, part.rounds), exam.checks)
+        if checks and not checks[-1].passed:
+            return Examined(checks)
+
+        def measured(part: TimePart) -> Measurement | Checked:
+            return self.measure(part.plan, part.case, part.seed, part.checked, part.against_us)
+
+        return Examined(checks, _side_by_side(measured, exam.timings))
+
+    def get_ready(self, draws: Sequence[Draw]) -> None:
+        for case, seed, regime in draws:
+            if case.kind is CaseKind.CHECK:
+                self._expected(case, seed, regime, self._draw(case, seed, regime))
+                continue
+            inputs = self._large_draw(case, seed, regime)
+            sliced = self._sliced_reference(case, seed, regime, inputs)
+            if sliced.fault or sliced.whole_seconds <= WHOLE_S:
+                self._expected(case, seed, regime, inputs)
 
     @contextlib.contextmanager
     def fresh(self) -> Iterator[CpuRunner]:
@@ -179,8 +205,7 @@ class CpuRunner:
             for (seed, regime), inputs, outputs in zip(batch, drawn, executed, strict=False):
                 if isinstance(outputs, Checked):
                     return outputs
-                make = partial(expect, self._task, inputs)
-                expected = self._references.of(case.name, seed, regime, "cpu", make)
+                expected = self._expected(case, seed, regime, inputs)
                 result = check.compare(case.name, outputs, expected, self._task.tolerance)
                 worst = max(worst, result.error)
                 if not result.passed:
@@ -244,8 +269,7 @@ class CpuRunner:
     ) -> Checked:
         sliced = self._sliced_reference(case, seed, regime, inputs)
         if sliced.fault or sliced.whole_seconds <= WHOLE_S:
-            make = partial(expect, self._task, inputs)
-            expected = self._references.of(case.name, seed, regime, "cpu", make)
+            expected = self._expected(case, seed, regime, inputs)
             return _verdict(case, check.compare(case.name, outputs, expected, self._task.tolerance))
         generator = np.random.default_rng(seed)
         drawn = [torch.from_numpy(generator.integers(max(1, out.numel()), size=64)) for out in outputs]
@@ -279,8 +303,7 @@ class CpuRunner:
                 raise ValueError("elements that the output does not have")
         sliced = self._sliced_reference(case, seed, regime, inputs)
         if sliced.fault:
-            make = partial(expect, self._task, inputs)
-            expected = self._references.of(case.name, seed, regime, "cpu", make)
+            expected = self._expected(case, seed, regime, inputs)
             wanted = [_chosen(full, numbers) for full, numbers in zip(expected, elements, strict=True)]
             return _verdict(case, check.compare(case.name, values, wanted, self._task.tolerance))
         return self._compare_elements(case, sliced, elements, values)
@@ -437,6 +460,17 @@ class CpuRunner:
         last = result.detail.strip().splitlines()[-1] if result.detail.strip() else result.outcome
         return Checked(Status.RUNTIME_ERROR, f"it ended in the executor: {last}"[:2000])
 
+    def _expected(self, case: Case, seed: int, regime: str, inputs: Sequence[Input]) -> tuple[Expected, ...]:
+        """Raises InfraError once this runner is closed: nobody waits for what a thread of it still computes."""
+
+        def run(change: Change) -> Sequence[torch.Tensor]:
+            if self._closed:
+                raise InfraError("the runner is closed")
+            return self._task.outputs(*map(change, inputs))
+
+        make = partial(expect_by, run, inputs, self._task.tolerance.precision)
+        return self._references.of(case.name, seed, regime, "cpu", make)
+
     def _index_inputs(self, case: Case) -> Mapping[int, torch.Tensor]:
         """Values of integer inputs, drawn once a case: they decide where programs read, and no kernel knows them."""
         with self._lock:
@@ -457,6 +491,25 @@ class CpuRunner:
                 while len(self._draws) > _KEPT_DRAWS:
                     self._draws.pop(next(iter(self._draws)))
             return self._draws[key]
+
+
+def _side_by_side(work: Callable[[_Asked], _Answer], parts: Sequence[_Asked]) -> tuple[_Answer, ...]:
+    """Answers in order, up to the first failure: when one has failed, none after it is begun."""
+    failed = threading.Event()
+
+    def one(part: _Asked) -> _Answer | None:
+        if failed.is_set():
+            return None
+        found = work(part)
+        if isinstance(found, Checked) and not found.passed:
+            failed.set()
+        return found
+
+    with ThreadPoolExecutor(_SIDE_BY_SIDE) as threads:
+        answers = list(threads.map(one, parts))
+    found = [answer for answer in answers if answer is not None]
+    last = next((n for n, answer in enumerate(found) if isinstance(answer, Checked) and not answer.passed), len(found))
+    return tuple(found[: last + 1])
 
 
 class _Blobs:

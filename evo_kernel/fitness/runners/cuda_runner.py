@@ -28,8 +28,8 @@ from evo_kernel.fitness.pairing import PAIRING, Comparison, PairSettings, Verdic
 from evo_kernel.fitness.pipeline import Stages
 from evo_kernel.fitness.plan import CompiledPlan
 from evo_kernel.fitness.runners import ncu, wire
-from evo_kernel.fitness.runners.base import Checked, CheckPart, Exam, Examined, Paired, Round, TimePart
-from evo_kernel.fitness.runners.process import Lost, WorkerProcess, open_log, worker_env
+from evo_kernel.fitness.runners.base import Checked, CheckPart, Draw, Exam, Examined, Paired, Round, TimePart
+from evo_kernel.fitness.runners.process import Lost, WorkerProcess, loaded_ahead, open_log, usual_command, worker_env
 from evo_kernel.fitness.targets import target_for
 from evo_kernel.fitness.timing import JUDGE_VERSION, summarise
 from evo_kernel.tasks.task import Case, Task
@@ -41,19 +41,6 @@ _SWITCH_S = 0.0005  # the GPU idles while the thread that has its answer waits f
 _TRIES = 4  # processes that one request may lose to others before the machine is held to be at fault
 
 
-_AHEAD: dict[tuple[tuple[str, ...], int], WorkerProcess] = {}
-
-
-def load_ahead(spec: str, gpu: int = 0) -> None:
-    """Start the worker of a task's next runner in this process: it loads while somebody else has the GPU."""
-    key = (_usual_command(spec), gpu)
-    _AHEAD[key] = WorkerProcess(*key, open_log())
-
-
-def _usual_command(spec: str) -> tuple[str, ...]:
-    return (sys.executable, "-P", "-m", "evo_kernel.fitness.runners.cuda_worker", spec)
-
-
 class CudaRunner:
     """Replays, checks and times plans of one task on one GPU. Thread-safe: requests take turns."""
 
@@ -62,7 +49,7 @@ class CudaRunner:
     def __init__(self, task: Task, gpu: int, deadline_s: float, command: Sequence[str] = ()) -> None:
         """`command` starts a worker, if not the usual one."""
         self._task, self._gpu, self._deadline_s = task, gpu, deadline_s
-        self._command = tuple(command) or _usual_command(task.spec)
+        self._command = tuple(command) or usual_command(task.spec)
         self._lock = threading.RLock()  # whoever has the runner to itself makes its requests under it
         self.stages = Stages((gpu,))
         self._process: WorkerProcess | None = None
@@ -80,6 +67,13 @@ class CudaRunner:
         sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_S))
 
     # --- Runner -----------------------------------------------------------------------------------------------------
+
+    @property
+    def card(self) -> str:
+        return str(self.info.get("uuid", ""))
+
+    def get_ready(self, draws: Sequence[Draw]) -> None:
+        self.request({"command": "references", "draws": [[case.name, seed, regime] for case, seed, regime in draws]})
 
     @property
     def busy_s(self) -> float:
@@ -277,16 +271,14 @@ class CudaRunner:
                     raise
         self.arch = int(self.info["arch"])
         self._process, self._spare = process, self._new()
+        self._spare.load()
         if self._closed:  # meanwhile, from another thread
             self.close()
             raise InfraError("the GPU runner is closed")
         return process
 
     def _new(self) -> WorkerProcess:
-        ahead = _AHEAD.pop((self._command, self._gpu), None)
-        if ahead is not None and ahead.alive():
-            return ahead
-        return WorkerProcess(self._command, self._gpu, self._log)
+        return loaded_ahead(self._command, self._gpu) or WorkerProcess(self._command, self._gpu, self._log)
 
     def _drop(self) -> None:
         """A process that a fault has cost."""

@@ -13,7 +13,7 @@ from evo_kernel.fitness.counters import Counted, CountPart
 from evo_kernel.fitness.pairing import PairSettings
 from evo_kernel.fitness.pipeline import WAITING, Stages
 from evo_kernel.fitness.plan import CompiledPlan
-from evo_kernel.fitness.runners.base import Checked, Exam, Examined, Paired, Round, Runner
+from evo_kernel.fitness.runners.base import Checked, Draw, Exam, Examined, Paired, Round, Runner
 from evo_kernel.tasks.task import Case
 from evo_kernel.types import Environment, Measurement
 
@@ -36,6 +36,15 @@ class RunnerPool:
         self._changed = threading.Condition()
         self._closed = False
         self.arch = runners[0].arch
+
+    @property
+    def card(self) -> str:
+        return "+".join(runner.card for runner in self._runners)
+
+    def get_ready(self, draws: Sequence[Draw]) -> None:
+        """All of them: nobody knows which will be asked."""
+        with ThreadPoolExecutor(len(self._runners)) as threads:
+            list(threads.map(lambda runner: runner.get_ready(draws), self._runners))
 
     # --- Runner -----------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from typing import Any
 from evo_kernel.errors import InfraError
 
 START_S = 180.0
+LOAD, GO = b"load\n", b"go\n"
 _LINE_BYTES = 64 << 20  # of one answer: a thousand samples are 20 kB
 _DROPPED = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # wiping freed memory relies on the usual allocator
 
@@ -50,10 +51,15 @@ class WorkerProcess:
     def alive(self) -> bool:
         return self._process.poll() is None
 
+    def load(self) -> None:
+        """Nothing is wanted of it soon: it may import what only baselines need."""
+        with contextlib.suppress(Lost):
+            self._send(LOAD)
+
     def go(self) -> dict[str, Any]:
         """Let it take the GPU; what it says of itself. Raises InfraError."""
         try:
-            self._send(b"go\n")
+            self._send(GO)
             return json.loads(self._line(START_S))
         except (Lost, TimeoutError, json.JSONDecodeError) as error:
             self.kill()
@@ -132,3 +138,23 @@ def worker_env(gpu: int) -> dict[str, str]:
 
 def open_log() -> Any:
     return tempfile.TemporaryFile()
+
+
+_AHEAD: dict[tuple[tuple[str, ...], int], WorkerProcess] = {}
+
+
+def load_ahead(spec: str, gpu: int = 0) -> None:
+    """Start the worker of a task's next runner in this process: it loads while somebody else has the GPU, or the
+    runner's own process loads."""
+    key = (usual_command(spec), gpu)
+    _AHEAD[key] = WorkerProcess(*key, open_log())  # it does not load what only baselines need: they may be known
+
+
+def loaded_ahead(command: tuple[str, ...], gpu: int) -> WorkerProcess | None:
+    """The one that was started by this command, once."""
+    ahead = _AHEAD.pop((command, gpu), None)
+    return ahead if ahead is not None and ahead.alive() else None
+
+
+def usual_command(spec: str) -> tuple[str, ...]:
+    return (sys.executable, "-P", "-m", "evo_kernel.fitness.runners.cuda_worker", spec)

@@ -146,6 +146,18 @@ class Referee:
         self, case: Case, seed: int, regime: str, inputs: tuple[Input, ...], outputs: Sequence[torch.Tensor]
     ) -> CheckResult:
         """The verdict on outputs; called when the candidate's kernels have finished."""
+        with self._expected(case, seed, regime, inputs) as expected:
+            return check.compare(case.name, outputs, expected, self.task.tolerance)
+
+    def make_reference(self, case: Case, seed: int, regime: str) -> None:
+        """What `compare` will need of these inputs, before there is a kernel."""
+        with self._expected(case, seed, regime, self.draw(case, seed, regime)):
+            pass
+
+    @contextlib.contextmanager
+    def _expected(
+        self, case: Case, seed: int, regime: str, inputs: tuple[Input, ...]
+    ) -> Iterator[tuple[Expected, ...]]:
         self.dirty = True
         made: list[bool] = []
 
@@ -156,11 +168,10 @@ class Referee:
             return expect(self.task, inputs)
 
         with self.vault.open((case.name, seed, regime), make) as expected:
-            result = check.compare(case.name, outputs, expected, self.task.tolerance)
+            yield expected
         if made:  # a reference takes many times its own size to make, which would be wiped from now on
             self.device.wipe()
             self.device.release()
-        return result
 
     def clean(self) -> None:
         """Before a candidate's kernel: nothing of a reference is left in freed memory."""

@@ -1,0 +1,146 @@
+"""What runs remember of a machine: used under the very same circumstances alone, and forgotten on request."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+
+from evo_kernel.cli.main import cli
+from evo_kernel.fitness import remembered
+from evo_kernel.fitness.ceilings import Ceilings, KnownCeilings
+from evo_kernel.fitness.remembered import CEILINGS, Remembered, circumstances
+from evo_kernel.fitness.targets import target_for
+from evo_kernel.fitness.yardsticks import Yardsticks
+from evo_kernel.tasks.loading import load
+from evo_kernel.types import CaseKind, Environment
+
+HERE = Environment("measured", "NVIDIA H200", "12080", "2.11", "3.6", True, 7, "seccomp", "12.9.86")
+FOUND = circumstances(HERE, "GPU-1")
+TABLE = Ceilings.of_target(target_for(90))
+
+
+@pytest.fixture(autouse=True)
+def _own(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def test_numbers_come_back_where_nothing_has_changed():
+    Remembered(FOUND).add("m1", {"eager": 2.0})
+    Remembered(FOUND).add("m2", {"eager": 3.0})
+    assert Remembered(dict(FOUND)).read() == {"m1": {"eager": 2.0}, "m2": {"eager": 3.0}}
+    assert circumstances(replace(HERE, confinement="none"), "GPU-1") == FOUND  # which decides no time
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        circumstances(HERE, "GPU-2"),
+        circumstances(replace(HERE, device="NVIDIA H100"), "GPU-1"),
+        circumstances(replace(HERE, driver="13000"), "GPU-1"),
+        circumstances(replace(HERE, torch="2.12"), "GPU-1"),
+        circumstances(replace(HERE, triton="3.7"), "GPU-1"),
+        circumstances(replace(HERE, judge=8), "GPU-1"),
+        FOUND | {"task": "another text"},
+    ],
+)
+def test_numbers_of_other_circumstances_are_not_used(other):
+    Remembered(FOUND).add("m1", {"eager": 2.0})
+    assert Remembered(other).read() == {}
+    (file,) = remembered.folder().glob("*.json")
+    file.rename(Remembered(other)._path)  # not by the name alone
+    assert Remembered(other).read() == {}
+
+
+@pytest.mark.parametrize("text", ["", '{"found": {', "[]", '{"found": {}, "values": {"m1": {"eager": -1.0}}}', "\xff"])
+def test_torn_files_are_ignored_and_written_anew(text):
+    Remembered(FOUND).add("m1", {"eager": 2.0})
+    (file,) = remembered.folder().glob("*.json")
+    file.write_text(text, encoding="latin-1")
+    assert Remembered(FOUND).read() == {} and remembered.listed() == []
+    Remembered(FOUND).add("m2", {"eager": 3.0})
+    assert Remembered(FOUND).read() == {"m2": {"eager": 3.0}}
+
+
+def test_numbers_that_are_no_times_are_not_kept():
+    for value in (0.0, -1.0, float("nan"), float("inf")):
+        Remembered(FOUND).add("m1", {"eager": value})
+    assert Remembered(FOUND).read() == {}
+
+
+def test_a_folder_that_cannot_be_written_costs_nothing(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    Remembered(FOUND).add("m1", {"eager": 2.0})
+    assert Remembered(FOUND).read() == {} and remembered.listed() == []
+
+
+def test_doctor_tells_and_forgets():
+    Remembered(FOUND).add(CEILINGS, TABLE.as_data())
+    Remembered(FOUND | {"task": "1234", "name": "softmax"}).add("m1", {"eager": 2.0})
+    from evo_kernel.fitness.doctor import _remembered
+
+    assert "1 environment(s), baselines of 1 task(s) (softmax)" in _remembered().detail
+    told = CliRunner().invoke(cli, ["doctor", "--clear", "--json"])
+    assert told.exit_code == 0 and json.loads(told.output)["removed"] == 2
+    assert Remembered(FOUND).read() == {} and "0 environment(s)" in _remembered().detail
+
+
+def test_ceilings_are_measured_once_a_card():
+    measured = []
+
+    def measure():
+        measured.append(1)
+        return TABLE.as_data()
+
+    first = KnownCeilings(measure, TABLE, Remembered(FOUND)).now
+    assert KnownCeilings(measure, TABLE, Remembered(FOUND)).now == first and len(measured) == 1
+    KnownCeilings(measure, TABLE, Remembered(circumstances(HERE, "GPU-2")))._found()
+    assert len(measured) == 2
+    Remembered(FOUND).add(CEILINGS, {"copy_bytes/s": 1.0})  # incomplete
+    assert KnownCeilings(measure, TABLE, Remembered(FOUND)).now == first and len(measured) == 3
+
+
+class Baselines:
+    """A runner that times baselines, one of which may fail."""
+
+    def __init__(self, fault: str = "") -> None:
+        self.asked: list[str] = []
+        self.fault = fault
+        self.baseline_faults: dict[str, str] = {}
+
+    def baselines(self, case):
+        self.asked.append(case.name)
+        if self.fault:
+            self.baseline_faults[f"{case.name}: torch.compile"] = self.fault
+        return {"eager": 5.0}
+
+
+def _yardsticks(task, found=FOUND):
+    made = Yardsticks(task, None)  # type: ignore[arg-type]
+    made.start(KnownCeilings(dict, TABLE), True, found)
+    return made
+
+
+def test_baselines_are_timed_once_a_task_but_for_claims():
+    task = load("softmax")
+    (case, *_), (claimed, *_) = task.cases_of(CaseKind.SEARCH), task.cases_of(CaseKind.CONFIRM)
+    told = []
+    for _ in range(2):
+        runner, yardsticks = Baselines(), _yardsticks(task)
+        yardsticks.on_baselines = lambda *heard: told.append(heard)
+        assert yardsticks.baselines_of(runner, case) == {"eager": 5.0}
+        yardsticks.baselines_of(runner, claimed)
+    assert runner.asked == [claimed.name] and len(told) == 4
+    runner = Baselines()
+    _yardsticks(replace(task, text=task.text + "\n")).baselines_of(runner, case)
+    assert runner.asked == [case.name]
+
+
+def test_baselines_of_which_one_failed_are_timed_again():
+    task = load("softmax")
+    case = task.cases_of(CaseKind.SEARCH)[0]
+    for _ in range(2):
+        runner = Baselines("out of memory")
+        _yardsticks(task).baselines_of(runner, case)
+        assert runner.asked == [case.name]
