@@ -132,8 +132,9 @@ def test_the_judge_without_a_gpu_marks_its_way() -> None:
         with ThreadPoolExecutor(1) as threads:
             done = threads.submit(judge.evaluate, task.seed, Purpose.SCORE)
             while not done.done():
-                assert sum(judge.stages.state().stages.values()) <= 1
-                seen |= set(counts(judge.stages))
+                now = counts(judge.stages)
+                assert len(now) <= 1 and sum(now.values()) <= 2  # of its cases two are executed side by side
+                seen |= set(now)
                 time.sleep(0.001)
         assert done.result().passed
         assert seen == {RECORDING, COMPILING, EXECUTING}
