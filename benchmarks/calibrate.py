@@ -25,12 +25,10 @@ import triton
 from benchmarks import FIGURES_OF
 from benchmarks.calibration import samples
 from benchmarks.calibration.collect import Collector, Tally, drawn, widened
-from benchmarks.calibration.figures import by_task, filtered, modeled_us, print_ranks
+from benchmarks.calibration.figures import print_ranks
 
 if TYPE_CHECKING:
-    from benchmarks.calibration.fit import Fit
-
-BEHIND = (1.25, 1.5, 2.0, 3.0)
+    pass
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -105,22 +103,9 @@ def fit(chosen: argparse.Namespace) -> None:
     print("Spearman within a case before, after, and by constants that never saw the task (left out); the same among")
     print("settings of one structure, before and left out; so are the median factor off, and the share of the fastest")
     print("tenth that is in the best-modeled half.")
-    print_filter(found, made)
     print("\nconstants:")
     for name, (before, after) in fits.changed(made.constants).items():
         print(f"    {name}: float = {after:<12g}# was {before:g}")
-    print("\namong settings of one structure, left out: prefilter.EARNED")
-    print("    {" + ", ".join(f'"{task}": {one.siblings:.2f}' for task, one in made.apart.items()) + "}")
-
-
-def print_filter(found: list[samples.Sample], made: Fit) -> None:
-    """The pre-filter played on the data, each task by constants that never saw it."""
-    print("\nleft unmeasured when modeled slower than so many times the best-modeled sibling, and what the best loses:")
-    print(f"{'task':<14}" + "".join(f"{behind:>18g}" for behind in BEHIND))
-    for task, own in by_task(found).items():
-        modeled = modeled_us(own, made.others[task])
-        parts = [filtered(own, modeled, behind) for behind in BEHIND]
-        print(f"{task:<14}" + "".join(f"{one.skipped:>10.0%}{one.lost:>8.2%}" for one in parts))
 
 
 def show(chosen: argparse.Namespace) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -101,11 +102,6 @@ class JudgeConfig(_Section):
         "environment of a score",
     )
     unconfined: bool = Field(default=False, description="go on where candidate code cannot be confined at all")
-    prefilter: Literal["auto", "on", "off"] = Field(
-        default="auto",
-        description="on a GPU, leave out knob settings that the time model puts far behind: where it has earned that, "
-        "always, or never",
-    )
 
 
 class ModelConfig(_Section):
@@ -275,6 +271,21 @@ def config_from(data: dict[str, Any], origin: str) -> Config:
         return Config.model_validate(data)
     except ValidationError as error:
         raise ConfigError("\n".join(_explain(fault, origin) for fault in error.errors())) from error
+
+
+def stored_config(data: Mapping[str, Any], origin: str) -> tuple[Config, list[str]]:
+    """The configuration that a file holds, and its keys that no version of now has. Raises ConfigError."""
+    kept, gone = copy.deepcopy(dict(data)), []
+    try:
+        Config.model_validate(kept)
+    except ValidationError as error:
+        for *sections, last in (fault["loc"] for fault in error.errors() if fault["type"] == "extra_forbidden"):
+            place: Any = kept
+            for section in sections:
+                place = place[section]
+            del place[last]
+            gone.append(".".join(map(str, [*sections, last])))
+    return config_from(kept, origin), gone
 
 
 def keys() -> Iterator[tuple[str, str, Any]]:

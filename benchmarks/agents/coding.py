@@ -137,7 +137,7 @@ def _by_task(jobs: Sequence[tuple[str, Callable[[Here], None]]], where: Where) -
 
 @contextlib.contextmanager
 def _opened(name: str, where: Where) -> Iterator[Here]:
-    settings = JudgeSettings(deadline_s=30.0, tune_plans=where.tune_plans, tune_within=EVERY_KERNEL, prefilter="off")
+    settings = JudgeSettings(deadline_s=30.0, tune_plans=where.tune_plans, tune_within=EVERY_KERNEL)
     with open_judge(load(name), device=where.device, settings=settings) as judge:
         yield Here(judge, name)
 

@@ -82,7 +82,6 @@ class Bench:
         self._pool = ThreadPoolExecutor(want.threads)
         settings = JudgeSettings(
             deadline_s=want.deadline_s, tune_plans=want.tune_plans, tune_within=EVERY_KERNEL, seed=want.tune_seed,
-            prefilter="off",
         )  # fmt: skip
         self._judge: PlanJudge = open_judge(self._task, device=want.device, settings=settings)
         self._sampler = CpuRunner(self._task, self._judge._runner.arch, SAMPLE_S)

@@ -89,32 +89,6 @@ def sibling_groups(samples: Sequence[Sample]) -> dict[str, np.ndarray]:
     return grouped(samples, lambda s: f"{s.task} {s.case} {s.structure}")
 
 
-@dataclass(frozen=True)
-class Filtered:
-    """What leaving out settings modeled slower than `behind` times the best-modeled sibling does."""
-
-    behind: float
-    skipped: float  # share of plans that are not measured
-    lost: float  # mean of log(best of what is left ÷ best of all) over groups of siblings: what it costs
-    worst: float  # the 95th percentile of best of what is left ÷ best of all
-
-
-def filtered(samples: Sequence[Sample], modeled: np.ndarray, behind: float) -> Filtered:
-    """The pre-filter played over groups of siblings. The first of a group stands for the source's own setting."""
-    measured = np.array([sample.us for sample in samples])
-    losses, skipped, plans = [], 0, 0
-    for places in sibling_groups(samples).values():
-        if len(places) < FEWEST_SIBLINGS:
-            continue
-        left = modeled[places] <= behind * modeled[places].min()
-        left[0] = True
-        losses.append(measured[places][left].min() / measured[places].min())
-        skipped, plans = skipped + int((~left).sum()), plans + len(places)
-    if not losses:
-        return Filtered(behind, *(3 * (float("nan"),)))
-    return Filtered(behind, skipped / plans, float(np.mean(np.log(losses))), float(np.quantile(losses, 0.95)))
-
-
 def by_task(samples: Sequence[Sample]) -> dict[str, list[Sample]]:
     places = sorted(grouped(samples, lambda s: s.task).items())
     return {task: [samples[int(place)] for place in found] for task, found in places}

@@ -53,7 +53,6 @@ class Fit:
     before: dict[str, Figures]
     after: dict[str, Figures]
     apart: dict[str, Figures]
-    others: dict[str, Constants]  # by the task that was left out
 
 
 def fitted(samples: Sequence[Sample], start: Constants = CONSTANTS, seed: int = 0) -> Constants:
@@ -113,7 +112,6 @@ def evaluated(samples: Sequence[Sample], processes: int = 2) -> Fit:
         apart={
             task: figures(own[task], modeled_us(own[task], other)) for task, other in zip(tasks, others, strict=True)
         },
-        others=dict(zip(tasks, others, strict=True)),
     )
 
 

@@ -13,13 +13,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import click
+
 from evo_kernel import plugins
 from evo_kernel.budget import Budget, Ledger, Spent
 from evo_kernel.cli.operating import money_ends, operating, with_models
 from evo_kernel.cli.signals import handling
 from evo_kernel.cli.traffic import Traffic
 from evo_kernel.cli.watching import Thinking, announced, keep_ceilings, kept_baselines
-from evo_kernel.config import Config, config_from
+from evo_kernel.config import Config, config_from, stored_config
 from evo_kernel.engine import Engine, EngineSettings, Observer, Summary
 from evo_kernel.errors import ConfigError, PopulationError
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
@@ -98,7 +100,6 @@ def judge_settings(config: Config) -> JudgeSettings:
         seed=config.seed,
         unconfined=judge.unconfined,
         assembler=judge.assembler,
-        prefilter=judge.prefilter,
         first=config.first,
     )
 
@@ -242,7 +243,10 @@ def resumed_config(path: Path, stored: dict[str, Any] | None) -> Config:
         raise PopulationError(
             f"{path} holds no run configuration; start it with `evo-kernel run TASK --population {path}`"
         )
-    return config_from(stored, str(path))
+    config, gone = stored_config(stored, str(path))
+    if gone:
+        click.echo(f"{path} was made by an earlier version: ignoring its settings {', '.join(gone)}", err=True)
+    return config
 
 
 def config_with(config: Config, changes: Mapping[str, Any]) -> Config:

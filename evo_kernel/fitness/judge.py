@@ -25,7 +25,6 @@ from evo_kernel.fitness.confirming import Confirming
 from evo_kernel.fitness.counters import CountPart
 from evo_kernel.fitness.grading import Grader
 from evo_kernel.fitness.plan import CompiledPlan
-from evo_kernel.fitness.prefilter import Mode, prefilter_for
 from evo_kernel.fitness.profile import CaseProfile
 from evo_kernel.fitness.profiler import Profiler
 from evo_kernel.fitness.record.cases import record_case
@@ -63,7 +62,6 @@ class JudgeSettings:
     tune_within: float = 1.5  # tune only what is within this factor of the best time seen; its root after a round, ...
     seed: int = 0  # of the tuner; correctness draws are secret
     unconfined: bool = False  # go on where the recorder cannot be confined at all
-    prefilter: Mode = "auto"  # see fitness/prefilter.py
     assembler: str = BUNDLED  # or "package", or a path; see compiling/assembler.py
     first: Wanted = "auto"  # the first kernel that times and gains are told against
 
@@ -108,13 +106,6 @@ class PlanJudge:
         found, measured = circumstances(self.environment, self._runner.card), self.environment.kind == "measured"
         known = KnownCeilings(self._runner.ceilings, table, Remembered(found) if measured else None)
         self.yardsticks.start(known, measured, found | {"assembler": self._assembler.version})
-        if self.environment.kind == "measured":
-            settings = self._settings
-            self._tuning.prefilter = prefilter_for(
-                self._task, settings.prefilter, self._runner.arch, settings.deadline_s
-            )
-            if self._tuning.prefilter is not None:
-                self._tuning.prefilter.start()
 
     @property
     def ceilings(self) -> Ceilings:
@@ -133,8 +124,6 @@ class PlanJudge:
         self._runner.close()
         if self._ahead is not None:
             self._ahead.join()  # a thread within torch would crash the interpreter's end
-        if self._tuning.prefilter is not None:
-            self._tuning.prefilter.close()
 
     def __enter__(self) -> PlanJudge:
         return self

@@ -6,7 +6,6 @@ import contextlib
 import math
 import re
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -14,7 +13,6 @@ from evo_kernel.errors import CutShort
 from evo_kernel.fitness.grading import Grader
 from evo_kernel.fitness.knobs import Knob, find_knobs, knob_groups
 from evo_kernel.fitness.plan import CompiledPlan, Descriptor, Launch, Pointer
-from evo_kernel.fitness.prefilter import Prefilter, Sieve
 from evo_kernel.fitness.record.recorder import Fault, Recording
 from evo_kernel.fitness.runners.base import Checked
 from evo_kernel.fitness.tuner import Search, Space
@@ -53,7 +51,6 @@ class Tuning:
         """`within`: see JudgeSettings."""
         self._grader, self._within = grader, within
         self._seed = seed
-        self.prefilter: Prefilter | None = None  # on a GPU, where the task has earned one
         self._lock = threading.Lock()
         self._best_log_us = math.inf
 
@@ -65,11 +62,10 @@ class Tuning:
         best_log = mean_log(own)
         knobs = find_knobs(work.source, dict(recording.configs)) if work.thorough or self._is_worth(best_log, 0) else ()
         arrived: list[_Entrant] = []
-        sieve = self._sieve(recording)
         spaces = _spaces(work.source, knobs, recording.plans[(self._grader.cases(CaseKind.SEARCH)[0].name, ())])
         search = Search(self._seed, work.source, spaces, work.tune_plans, best_log)
         for rounds, batch in enumerate(search.batches(), start=1):
-            arrived += self._race(work, search, batch, [own, *(one.found for one in arrived)], sieve)
+            arrived += self._race(work, search, batch, [own, *(one.found for one in arrived)])
             if work.deadline.over:
                 break
             if not (work.thorough or self._is_worth(min([best_log, *(one.cost for one in arrived)]), rounds)):
@@ -98,13 +94,8 @@ class Tuning:
                 return one.setting, one.found
         return None
 
-    def _sieve(self, recording: Recording) -> Sieve | None:
-        case = self._grader.cases(CaseKind.SEARCH)[0]
-        own = recording.plans[(case.name, ())]
-        return None if self.prefilter is None or isinstance(own, Fault) else Sieve(self.prefilter, case, own)
-
     def _race(
-        self, work: Work, search: Search, batch: Sequence[Knobs], others: list[list[Measurement]], sieve: Sieve | None
+        self, work: Work, search: Search, batch: Sequence[Knobs], others: list[list[Measurement]]
     ) -> list[_Entrant]:
         """The settings that keep up over all search cases; what falls behind on one is not even compiled for the next.
 
@@ -119,12 +110,8 @@ class Tuning:
             settings = [one.setting for one in racing]
             recording = self._grader.record_case(work.source, case, settings, min(PATIENCE_S, work.deadline.left_s))
             costs: dict[Knobs, float | None] = {}
-            if sieve and number == 1:  # the tuner is told what the model thinks of it
-                costs |= {
-                    setting: mean_log(others[0]) + log for setting, log in sieve.behind(recording, settings).items()
-                }
             leader = min(others, key=lambda found: mean_log(found[:number]))[:number]
-            for one in [one for one in racing if one.setting not in costs]:
+            for one in racing:
                 if not self._timed(work, one, case, recording.plans[(case.name, one.setting)], leader[-1].median_us):
                     costs[one.setting] = None
                     continue
@@ -144,10 +131,7 @@ class Tuning:
         if isinstance(plan, Fault):
             return False
         work.plans.append((case.name, one.setting, plan.hash))
-        began, busy = time.monotonic(), work.runner.busy_s
         measured = self._grader.measured(work, plan, case, checked=False, against_us=against_us)
-        if self.prefilter:
-            self.prefilter.waited(time.monotonic() - began - (work.runner.busy_s - busy))
         if isinstance(measured, Checked):
             return False
         one.found.append(measured)

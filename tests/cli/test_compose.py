@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from evo_kernel.cli.compose import prepared
-from evo_kernel.config import config_from
-from evo_kernel.errors import LoweringError
+from evo_kernel.cli.compose import prepared, resumed_config
+from evo_kernel.config import Config, config_from
+from evo_kernel.errors import ConfigError, LoweringError
 from evo_kernel.tasks import first
 from evo_kernel.tasks.loading import load
 
@@ -54,3 +54,15 @@ def test_both_goes_on_with_one_where_torch_compile_has_none(task, tmp_path, monk
 
     monkeypatch.setattr(first, "_compiled", none)
     assert roots(task, tmp_path / "p.db", first="both") == [(1, "seed")]
+
+
+def test_settings_that_are_no_more_are_ignored_in_a_file_and_named(tmp_path, capsys):
+    stored = Config(task="softmax").model_dump(mode="json")
+    stored["judge"] |= {"prefilter": "on", "tune_plans": 3}
+    config = resumed_config(tmp_path / "old.db", stored | {"gone": {"a": 1}})
+    assert config.judge.tune_plans == 3 and stored["judge"]["prefilter"] == "on"
+    said = capsys.readouterr().err
+    assert "old.db was made by an earlier version: ignoring its settings" in said
+    assert "judge.prefilter" in said and "gone" in said
+    with pytest.raises(ConfigError, match=r"judge\.prefilter"):
+        config_from({"judge": {"prefilter": "on"}}, "mine.toml")

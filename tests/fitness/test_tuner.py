@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
 
-from evo_kernel.fitness import judge as judge_module
 from evo_kernel.fitness.grading import Grader
-from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge
 from evo_kernel.fitness.knobs import Knob, find_knobs, knob_groups
 from evo_kernel.fitness.pipeline import Stages
-from evo_kernel.fitness.prefilter import Prefilter
 from evo_kernel.fitness.runners.base import Checked, Examined
 from evo_kernel.fitness.tuner import BATCH, Search, Space, too_large
 from evo_kernel.fitness.tuning import Tuning
@@ -257,67 +254,6 @@ def test_what_falls_behind_is_not_timed_on_the_other_cases(raced):
     first, second = (case.name for case in runner.task.cases if case.kind == "search")
     assert (first, 16) in runner.timed and (second, 16) not in runner.timed
     assert (first, 2) in runner.timed and (second, 2) in runner.timed
-
-
-class Measuring(ScriptedRunner):
-    def environment(self, confinement):
-        return replace(super().environment(confinement), kind="measured")
-
-
-class Slow:
-    """A sampler to whom many warps look slow, and four, the source's own, slowest of all."""
-
-    arch = 90
-    started = closed = False
-
-    def start(self):
-        self.started = True
-
-    def close(self):
-        self.closed = True
-
-    def traffic(self, plan, case):
-        each = {1: 1e4, 2: 1e4, 8: 1e6, 16: 1e6, 4: 1e7}[plan.plan.kernels[0].num_warps]
-        seen = dict.fromkeys((f.name for f in fields(LaunchTraffic)), 1.0)
-        seen |= {"programs": 4096, "grid_load_bytes": 4096 * each, "load_sector_bytes": each}
-        return (LaunchTraffic(**{**seen, "flops": {}, "elements": {}}),)
-
-
-def test_what_the_prefilter_leaves_out_is_never_timed_but_told_to_the_tuner(raced, monkeypatch):
-    source, usual, _ = raced
-    sampler, told = Slow(), {}
-    asked = []
-
-    def made(task, mode, arch, deadline_s):
-        asked.append((task, mode, arch))
-        return Prefilter(sampler, always=True)
-
-    monkeypatch.setattr(judge_module, "prefilter_for", made)
-    runner = Measuring(usual.task)
-    judge = PlanJudge(usual.task, runner, JudgeSettings(tune_plans=8, prefilter="on"))
-    with judge:
-        judge.start()
-        tell = Search.tell
-        monkeypatch.setattr(
-            Search, "tell", lambda s, setting, cost: (told.update({setting: cost}), tell(s, setting, cost))
-        )
-        evaluation = judge.evaluate(source, Purpose.SCORE)
-        asked_of_it = judge._tuning.prefilter.asked
-        again = judge.evaluate(source, Purpose.SCORE, anew=True)
-    assert asked == [(usual.task, "on", 90)] and sampler.started and sampler.closed
-    assert {warps for _, warps in runner.timed} == {1, 2, 4}  # 4 is the source's own: always timed
-    assert evaluation.knobs == (("NUM_WARPS", 2),)
-    assert set(told) == {(("NUM_WARPS", n),) for n in (1, 2, 8, 16)}
-    assert told[(("NUM_WARPS", 8),)] < math.log(80.0)  # as much faster than the own one as the model says
-    assert again.passed and judge._tuning.prefilter.asked == asked_of_it > 0  # an elite's re-measurement is not asked
-
-
-def test_no_prefilter_where_times_are_modeled(raced, monkeypatch):
-    _, usual, _ = raced
-    monkeypatch.setattr(judge_module, "prefilter_for", lambda *_: pytest.fail("it was asked for one"))
-    with PlanJudge(usual.task, ScriptedRunner(usual.task), JudgeSettings(prefilter="on")) as judge:
-        judge.start()
-        assert judge._tuning.prefilter is None
 
 
 @pytest.mark.parametrize(

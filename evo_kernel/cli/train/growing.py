@@ -64,9 +64,7 @@ class Grower:
         self.trouble: list[str] = []
         if self._rows.slices != 1 and not any(COMPILED in times for times in baselines.values()):
             setattr(self._task.reference_function, "compiled_baseline", False)  # noqa: B010 (functions have no such field)
-        settings = JudgeSettings(
-            want.deadline_s, want.tune_plans, EVERY_KERNEL, want.seed, unconfined=want.unconfined, prefilter="off"
-        )
+        settings = JudgeSettings(want.deadline_s, want.tune_plans, EVERY_KERNEL, want.seed, unconfined=want.unconfined)
         self._judge: PlanJudge = open_judge(self._task, device=want.device, settings=settings)
         try:
             self._begin(baselines)

@@ -182,9 +182,7 @@ class JudgeBench:
 
     def _opened(self, task: Task) -> PlanJudge | None:
         own = self.settings
-        settings = JudgeSettings(
-            deadline_s=own.deadline_s, tune_plans=own.tune_plans, unconfined=own.unconfined, prefilter="off"
-        )
+        settings = JudgeSettings(deadline_s=own.deadline_s, tune_plans=own.tune_plans, unconfined=own.unconfined)
         for _ in range(2):
             with contextlib.suppress(InfraError):
                 return open_judge(task, device=own.device, settings=settings, gpus=own.gpus)
