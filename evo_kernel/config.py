@@ -67,7 +67,7 @@ class OperatorsConfig(_Section):
     use: tuple[str, ...] = Field(
         default=(),
         description="these operators alone, each at the same weight, instead of the mix: mtmc, crossover, llm-mtmc, "
-        "llm-crossover, avo, best-of-n, sequential, session, external (docs/external.md), or installed ones",
+        "llm-crossover, avo, external (docs/external.md), or installed ones",
     )
     installed: Mapping[str, _Weight] = Field(
         default={}, description="weights of operators that other packages offer (evo_kernel.operators), by name"
@@ -243,6 +243,9 @@ class Config(_Section):
     knowledge: KnowledgeConfig = Field(default=KnowledgeConfig(), description="what agents can look up")
 
 
+_GONE = ("best-of-n", "sequential", "session")  # operators of earlier versions
+
+
 def load_config(path: Path | None, overrides: Sequence[str] = ()) -> Config:
     """A configuration from a TOML file (or the defaults) and `section.key=value` overrides. Raises ConfigError."""
     data: dict[str, Any] = {}
@@ -274,8 +277,11 @@ def config_from(data: dict[str, Any], origin: str) -> Config:
 
 
 def stored_config(data: Mapping[str, Any], origin: str) -> tuple[Config, list[str]]:
-    """The configuration that a file holds, and its keys that no version of now has. Raises ConfigError."""
+    """The configuration that a file holds, and what of it this version does not have. Raises ConfigError."""
     kept, gone = copy.deepcopy(dict(data)), []
+    if used := kept.get("operators", {}).get("use"):
+        kept["operators"]["use"] = [name for name in used if name not in _GONE]
+        gone += [f"operators.use={name}" for name in used if name in _GONE]
     try:
         Config.model_validate(kept)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Arms: the controls against evolution, each a search of its own with the same limits and the same model.
+"""Arms: operators with a model against each other, each a search of its own with the same limits and the same model.
 
 Every arm is `evo-kernel run` with one operator, stopped at its dollars (or tokens, where the price is not known), its
 hours, or its part of the bench's calls, whichever comes first.
@@ -18,9 +18,7 @@ from benchmarks.agents.notebook import Notebook, Row
 from populations.reading import PopulationReader
 
 ARMS = {
-    "best of n": ("best-of-n",),
-    "sequential": ("sequential",),
-    "long session": ("session",),
+    "agent": ("avo",),
     "evolution": ("llm-mtmc", "llm-crossover"),
 }
 """Names of operators, see the configuration's `operators.use`."""

@@ -193,7 +193,7 @@ def search(
     """Run the loop with signals: the first finishes what is in flight, a second stops now."""
     settings = EngineSettings(width=config.width, barren=BARREN[with_models(config, traffic)])
     stop, population = threading.Event(), parts.population
-    with operating(config, population, parts.judge, ledger, observer.trouble, apply_knobs, traffic, stop) as operator:
+    with operating(config, population, parts.judge, ledger, observer.trouble, traffic, stop) as operator:
         thinking = Thinking(operator, parts.judge.stages)
         engine = Engine(population, thinking, parts.judge, ledger, settings, observer, apply_knobs, stop.set)
         parts.judge.yardsticks.on_baselines = kept_baselines(population, observer.trouble)

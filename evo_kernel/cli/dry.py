@@ -98,7 +98,7 @@ def _outfit(config: Config, brief: Brief, peek: _Peek, folder: Path) -> operatin
     from operators.avo.protocols import Forgetful
     from operators.workbench.protocols import Rooms
 
-    knowledge, lineage = prompting.knowledge_of(config), _OnlyFirst(brief.parent)
+    knowledge = prompting.knowledge_of(config)
     prompts = prompting.prompts_of(config, brief.task, knowledge)
 
     def agent(model: Any) -> Operator:
@@ -107,7 +107,7 @@ def _outfit(config: Config, brief: Brief, peek: _Peek, folder: Path) -> operatin
             model, rooms, Forgetful(), folder, operating.agent_settings(config), elsewhere=prompts.elsewhere
         )
 
-    return operating.Outfit(peek, prompts, operating.limits_of(config), lineage, _Open(), False, agent)
+    return operating.Outfit(peek, prompts, operating.limits_of(config), _Open(), False, agent)
 
 
 def cost_lines(config: Config, prompts: Mapping[str, Sequence[Sequence[Any]]], prices: Mapping[str, Any]) -> list[str]:
@@ -176,26 +176,6 @@ class _Open:
 
     def shut(self) -> str:
         return ""
-
-
-class _OnlyFirst:
-    """A lineage of the first kernel alone."""
-
-    def __init__(self, first: Relative) -> None:
-        self._first = first
-
-    def first(self) -> Relative:
-        return self._first
-
-    def best(self) -> Relative | None:
-        return self._first
-
-    def latest(self, count: int) -> Sequence[Relative]:
-        return [self._first][:count]
-
-    def spoken(self, operator: str) -> Sequence[Any]:
-        del operator
-        return ()
 
 
 def _tokens(messages: Sequence[Any]) -> int:

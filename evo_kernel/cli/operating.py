@@ -1,12 +1,12 @@
-"""From a configuration to operators: the offline mix, operators with a language model, controls, and installed ones."""
+"""From a configuration to operators: the offline mix, operators with a language model, and installed ones."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from evo_kernel import plugins
 from evo_kernel.budget import Ledger
@@ -18,7 +18,7 @@ from evo_kernel.cli.traffic import Traffic
 from evo_kernel.config import Config
 from evo_kernel.errors import ConfigError, OperatorFailed
 from evo_kernel.fitness.scratch import Scratch
-from evo_kernel.types import Brief, Operator, Probe, Proposal, Relative, Source
+from evo_kernel.types import Brief, Operator, Probe, Proposal
 from operators.crossover import CrossoverOperator
 from operators.macro.bandit import BanditPolicy
 from operators.macro.policies import Policy
@@ -30,16 +30,14 @@ if TYPE_CHECKING:
     from evo_kernel.cli.gate import Doorman
     from evo_kernel.cli.workbench import ProfilingJudge
     from operators.avo.settings import AvoSettings
-    from operators.controls import Lineage
-    from operators.llm.base import Message, Model
+    from operators.llm.base import Model
     from operators.micro.session import Limits
     from operators.prompts.writer import Prompts
     from populations.population import LineagePopulation
 
 EXTERNAL = "external"  # a command-line coding agent, see cli/external.py
-WITH_MODEL = ("llm-mtmc", "llm-crossover", "avo", "best-of-n", "sequential", "session")
+WITH_MODEL = ("llm-mtmc", "llm-crossover", "avo")
 OWN = ("mtmc", "crossover", *WITH_MODEL, EXTERNAL)
-SPOKEN = 500  # candidates, the youngest, among which the last word of a conversation is looked for
 
 
 def with_models(config: Config, traffic: Traffic | None = None) -> bool:
@@ -85,44 +83,9 @@ class Outfit:
     model: Model
     prompts: Prompts
     limits: Limits
-    lineage: Lineage
     gate: Doorman
     patient: bool
     agent: Callable[[Model], Operator]  # makes the agent that is a whole operator
-
-
-@dataclass(frozen=True)
-class AsScored:
-    """The candidates of a population with the knobs that they were scored with written in."""
-
-    population: LineagePopulation
-    apply_knobs: Callable[[Source, Any], Source]
-
-    def first(self) -> Relative:
-        return self.population.relative(1).as_scored(self.apply_knobs)
-
-    def best(self) -> Relative | None:
-        found = self.population.best()
-        return found.as_scored(self.apply_knobs) if found else None
-
-    def latest(self, count: int) -> Sequence[Relative]:
-        return [one.as_scored(self.apply_knobs) for one in self.population.latest(count)]
-
-    def spoken(self, operator: str) -> Sequence[Message]:
-        """Of an earlier session, from the rows of its calls."""
-        from operators.llm.transcript import message_from, unpack
-        from populations.reading import PopulationReader
-
-        latest = self.population.latest(1)
-        youngest = latest[0].candidate if latest else 0
-        with PopulationReader(self.population.path) as reader:
-            for number in range(youngest, max(youngest - SPOKEN, 0), -1):
-                proposal = reader.candidate(number).proposal
-                said = [unpack(call.messages) for call in proposal.calls] if proposal.operator == operator else []
-                if answered := [one for one in said if one and one["reply"]]:
-                    last = answered[-1]
-                    return [message_from(one) for one in (*last["request"]["messages"], last["reply"])]
-        return ()
 
 
 def build_operator(
@@ -184,19 +147,14 @@ def _check_external(config: Config, weights: Mapping[str, float]) -> None:
 
 def _with_model(name: str, config: Config, outfit: Outfit, rewriter: RewriteCoder) -> Operator:
     from evo_kernel.cli.gate import NeedsModel
-    from operators import controls
     from operators.llm_crossover import LlmCrossover
 
     if name == "llm-mtmc":
         found: Operator = _llm_mtmc(config, outfit, rewriter)
     elif name == "llm-crossover":
         found = LlmCrossover(outfit.model, outfit.prompts, outfit.limits)
-    elif name == "avo":
-        found = outfit.agent(outfit.model)
     else:
-        kinds = (controls.BestOfN, controls.Sequential, controls.LongSession)
-        kind = next(kind for kind in kinds if kind.name == name)
-        found = kind(outfit.model, outfit.lineage, outfit.prompts, outfit.limits)
+        found = outfit.agent(outfit.model)
     return NeedsModel(found, outfit.gate, outfit.patient)
 
 
@@ -248,7 +206,6 @@ def operating(
     judge: ProfilingJudge,
     ledger: Ledger,
     tell: Callable[[str], None],
-    apply_knobs: Callable[[Source, Any], Source],
     traffic: Traffic | None = None,
     stop: threading.Event | None = None,
 ) -> Iterator[Operator]:
@@ -286,8 +243,7 @@ def operating(
                 elsewhere=prompts.elsewhere,
             )  # fmt: skip
 
-        lineage, limits = AsScored(population, apply_knobs), limits_of(config)
-        outfit = Outfit(model, prompts, limits, lineage, gate, patient, agent)
+        outfit = Outfit(model, prompts, limits_of(config), gate, patient, agent)
         mix = CutOff(build_operator(config, outfit, outside), stop)
         yield Remembers(AtDesk(mix, desk), memory)
 

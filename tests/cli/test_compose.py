@@ -59,10 +59,11 @@ def test_both_goes_on_with_one_where_torch_compile_has_none(task, tmp_path, monk
 def test_settings_that_are_no_more_are_ignored_in_a_file_and_named(tmp_path, capsys):
     stored = Config(task="softmax").model_dump(mode="json")
     stored["judge"] |= {"prefilter": "on", "tune_plans": 3}
+    stored["operators"]["use"] = ["session", "avo"]
     config = resumed_config(tmp_path / "old.db", stored | {"gone": {"a": 1}})
-    assert config.judge.tune_plans == 3 and stored["judge"]["prefilter"] == "on"
+    assert config.judge.tune_plans == 3 and config.operators.use == ("avo",) and stored["judge"]["prefilter"] == "on"
     said = capsys.readouterr().err
     assert "old.db was made by an earlier version: ignoring its settings" in said
-    assert "judge.prefilter" in said and "gone" in said
+    assert "judge.prefilter" in said and "operators.use=session" in said and "gone" in said
     with pytest.raises(ConfigError, match=r"judge\.prefilter"):
         config_from({"judge": {"prefilter": "on"}}, "mine.toml")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from evo_kernel.errors import OperatorFailed
 from evo_kernel.types import (
     Brief,
     CaseCard,
@@ -29,7 +27,6 @@ from operators.avo import memory as agents
 from operators.avo.prompting import opening
 from operators.avo.protocols import Forgetful
 from operators.avo.settings import AvoSettings
-from operators.controls import BestOfN, LongSession, Sequential
 from operators.llm.base import Message
 from operators.llm_crossover import LlmCrossover
 from operators.macro.catalogue import STOP, UNGUIDED, proposed
@@ -160,7 +157,6 @@ def conversations() -> dict[str, tuple[Message, ...]]:
         .messages,
         "prompt_repair.txt": repair(brief, shared),
         "prompt_avo.txt": agent(brief),
-        **controls(brief, shared),
     }
 
 
@@ -175,43 +171,6 @@ def agent(brief: Brief) -> tuple[Message, ...]:
     with tempfile.TemporaryDirectory() as folder:
         workspace = Workspace(Path(folder), start_files(brief.parent.source), task_files(brief))
         return opening(AvoSettings(), Workbench(workspace, rooms, brief, "avo"), rooms, memory, review)
-
-
-class Past:
-    """A lineage of the sample's parent, what came before it, what is better, and what was made since."""
-
-    def __init__(self) -> None:
-        self.made: list[Relative] = []
-
-    def first(self) -> Relative:
-        return Relative(1, seed_of("softmax"), 0, 0, measured(("m=4096 n=4096", 60.0, 0.4)))
-
-    def best(self) -> Relative:
-        return sample().parent
-
-    def latest(self, count: int) -> list[Relative]:
-        return [*self.made, sample().inspirations[1], sample().inspirations[0]][:count]
-
-    def spoken(self, operator: str) -> tuple[Message, ...]:
-        return ()
-
-
-def controls(brief: Brief, shared: Prompts) -> dict[str, tuple[Message, ...]]:
-    """The first prompt of each control, and of the long session the one that goes on."""
-    found: dict[str, tuple[Message, ...]] = {}
-    for kind in (BestOfN, Sequential, LongSession):
-        answer = block("BLOCK = 256", "BLOCK = 512")
-        model = FakeModel(*[answer] * 2)
-        past = Past()
-        control = kind(model, past, shared)
-        name = kind.name.replace("-", "_")
-        for number in range(2 if kind is LongSession else 1):
-            with contextlib.suppress(OperatorFailed):  # the second time it is no news
-                made = control.propose(brief, Judged(lambda text: None)).source
-                past.made = [Relative(40, made, 2, 0, measured(("m=4096 n=4096", 40.0, 0.6)))]
-            asked = model.asked[-1] if number == 0 else model.asked[-1][2:]
-            found[f"prompt_{name}{'_on' * number}.txt"] = tuple(asked)
-    return found
 
 
 def repair(brief: Brief, shared: Prompts) -> tuple[Message, ...]:

@@ -138,14 +138,10 @@ def search(
     with opened(file, config) as population:
         population.plant(FIRST)
         ledger = compose.ledger_of(config, population, traffic)
-        with operating(config, population, judge, ledger, heard.trouble, _as_is, traffic, stop) as operator:
+        with operating(config, population, judge, ledger, heard.trouble, traffic, stop) as operator:
             settings = EngineSettings(width=config.width, attempts=attempts, remeasured=0.0, barren=20)
             ended = Engine(population, operator, judge, ledger, settings, heard).run()
     return Ended(ended, heard.lines, judge)
-
-
-def _as_is(source: Source, knobs: object) -> Source:
-    return source
 
 
 def opened(file: Path, config: Config) -> LineagePopulation:
