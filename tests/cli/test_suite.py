@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from dataclasses import replace
-from itertools import chain, pairwise, repeat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
@@ -17,13 +16,12 @@ from typing import ClassVar
 import pytest
 from click.testing import CliRunner
 
-from evo_kernel.cli.suite import runs, search, sharing
+from evo_kernel.cli.suite import runs, search
 from evo_kernel.cli.suite.command import suite
-from evo_kernel.cli.suite.lanes import Child, Ended, Halt, Lane, lanes_of
+from evo_kernel.cli.suite.lanes import Ended, Halt, Lane, WarmProcess, lanes_of
 from evo_kernel.cli.suite.results import alone_in
 from evo_kernel.cli.suite.runs import SuiteRun
-from evo_kernel.cli.suite.search import Times, Worker, _answer
-from evo_kernel.cli.suite.sharing import Budget, Clock
+from evo_kernel.cli.suite.search import Worker, _answer
 from evo_kernel.cli.suite.tasks import Chosen, tasks_of
 from evo_kernel.errors import UserError
 from evo_kernel.observe.document import html, markdown
@@ -63,36 +61,23 @@ def test_a_suite_searches_goes_on_after_a_failure_asks_the_harness_and_is_done_o
 
 
 class Scripted:
-    """A lane's worker that only notes what it is asked to do."""
+    """A worker that only notes what it is asked to do."""
 
     asked: ClassVar[list[tuple]] = []
-    seconds = minutes = 0.0
     ends: ClassVar[dict[str, tuple[str, bool]]] = {"b": ("failed", False)}  # label -> status, whether it was cut short
 
-    def __init__(self, lane: Lane, folder: Path, extra, halt: Halt, device: str) -> None:
-        self._lane = lane
-
-    def loads(self, one: Chosen) -> bool:
-        return one.label != "a"
-
-    def get_set(self, one: Chosen) -> None: ...
-    def get_ready_to_ask(self, one: Chosen, ask: bool = True) -> None: ...
+    def __init__(self, lane: Lane, folder: Path, extra, halt: Halt, device: str) -> None: ...
     def close(self) -> None: ...
 
-    def search(self, one: Chosen, times: Times, evaluations: int | None, following: Chosen | None = None) -> SuiteRow:
-        self.asked.append((one.label, round(times.budget / 60, 3), evaluations))
-        time.sleep(self.seconds)
+    def search(self, one: Chosen, minutes: float, evaluations: int | None) -> SuiteRow:
+        self.asked.append((one.label, minutes, evaluations))
         status, cut = self.ends.get(one.label, ("passed", False))
-        return SuiteRow(one.spec, one.label, one.group, status, evaluations=9, minutes=self.minutes, cut=cut)
+        return SuiteRow(one.spec, one.label, one.group, status, evaluations=9, cut=cut)
 
-    def stock(self, one: Chosen, row: SuiteRow, deadline_s: float) -> SuiteRow:
+    def ask(self, one: Chosen, row: SuiteRow, stock: bool = True) -> SuiteRow:
         if row.stock is None and row.correct:
-            self.asked.append((one.label, "stock"))
-            row = replace(row, stock=Stock(CORRECT, kernel="k"))
-        return row
-
-    def write(self, one: Chosen, row: SuiteRow, deadline_s: float) -> SuiteRow:
-        self.asked.append((one.label, "written"))
+            self.asked.append((one.label, "stock" if stock else "written"))
+            row = replace(row, stock=Stock(CORRECT, kernel="k")) if stock else row
         return row
 
 
@@ -103,123 +88,52 @@ def asked(monkeypatch) -> list[tuple]:
     return Scripted.asked
 
 
-def test_a_lane_keeps_its_next_job_and_gets_ready_for_it(tmp_path: Path, asked, monkeypatch) -> None:
-    chosen = [Chosen(f"{name}.py", name, "g") for name in "abcdef"]
-    ready: dict[str, list[str]] = {}
-    early: dict[str, str] = {}
-    monkeypatch.setattr(Scripted, "get_set", lambda self, one: ready.setdefault(self._lane.gpu, []).append(one.label))
-    monkeypatch.setattr(Scripted, "seconds", 0.01)
-    searched: dict[str, list[str]] = {}
-    plain = Scripted.search
-
-    def noted(self, one: Chosen, times: Times, evaluations: int | None, following: Chosen | None) -> SuiteRow:
-        searched.setdefault(self._lane.gpu, []).append(one.label)
-        early.update({one.label: following.label} if following else {})
-        return plain(self, one, times, evaluations)
-
-    monkeypatch.setattr(Scripted, "search", noted)
-    list(SuiteRun(tmp_path, chosen, Budget(1, None, 1), lanes=[Lane("0"), Lane("1")]).rows())
-    assert sorted(label for labels in searched.values() for label in labels) == list("abcdef")
-    assert all(ready.get(gpu, []) == labels[1:] for gpu, labels in searched.items())
-    order = {label: after for labels in searched.values() for label, after in pairwise(labels)}
-    assert early and early.items() <= order.items()
-    assert len(early) < len(order)  # near the end a lane keeps nothing that another is free to do
-
-
-def test_a_first_search_that_loads_meanwhile_takes_nothing_from_the_others(tmp_path: Path, asked, monkeypatch) -> None:
-    clock = chain([0.0, 40.0], repeat(41.0))  # the first takes 40 s, the others none
-    told: list[tuple[float, float]] = []
-    monkeypatch.setattr(runs.Clock, "took", lambda self, whole_s, search_s: told.append((whole_s, search_s)))
-    monkeypatch.setattr(runs.time, "monotonic", lambda: next(clock))
-    chosen = [Chosen(f"{name}.py", name, "g") for name in "acd"]
-    list(SuiteRun(tmp_path, chosen, Budget(1, None, 1), began=0.0).rows())
-    assert [label for label, *_ in asked] == ["a", "c", "d"]
-    assert len(told) == 2 and all(whole_s < 40 for whole_s, _ in told)
-
-
 def test_what_is_done_follows_from_the_lines_of_the_results(tmp_path: Path, asked) -> None:
     chosen = [Chosen("a.py", "a", "g"), Chosen("b.py", "b", "g")]
 
-    def again(budget: Budget, *, retry: bool = False) -> list[tuple]:
+    def again(minutes: float, evaluations: int | None, *, retry: bool = False) -> list[tuple]:
         asked.clear()
-        list(SuiteRun(tmp_path, chosen, budget, retry=retry).rows())
-        return list(asked)
+        list(SuiteRun(tmp_path, chosen, minutes, evaluations, retry=retry, lanes=[Lane(), Lane()]).rows())
+        return sorted(asked)
 
-    assert again(Budget(4, 10, 2)) == [("a", 2, 5), ("b", 2, 5), ("a", 4, 10)]  # what failed is left in peace
-    assert again(Budget(4, 10, 2)) == []
+    assert again(4, 10) == [("a", 4, 10), ("b", 4, 10)]
+    assert again(4, 10) == []
     with (tmp_path / "results.jsonl").open("a") as file:
         file.write('{"task": "a.py", "minu')  # killed while it wrote
-    assert again(Budget(4, 10, 1), retry=True) == [("b", 4, 10)]
+    assert again(4, 10, retry=True) == [("b", 4, 10)]  # what failed is left in peace else
     before = (tmp_path / "results.jsonl").read_text()
     assert before.count('"minu\n{"task": "b.py"') == 1  # the unfinished line takes none along
-    assert again(Budget(8, 10, 1)) == [("a", 8, 10)]
-    assert again(Budget(8, None, 1)) == [("a", 8, None)]
+    assert again(8, 10) == [("a", 8, 10)]
+    assert again(8, None) == [("a", 8, None)]
 
 
 def test_a_kernel_without_a_stock_verdict_gets_one_and_is_not_searched_again(tmp_path: Path, asked) -> None:
     one = Chosen("kernelbench:somewhere/level1/1", "level1/1", "level1")
-    list(SuiteRun(tmp_path, [one], Budget(1, None, 1), stock=False).rows())
+    list(SuiteRun(tmp_path, [one], 1, stock=False).rows())
     assert asked == [("level1/1", 1, None), ("level1/1", "written")]
     asked.clear()
-    run = SuiteRun(tmp_path, [one], Budget(1, None, 1))
+    run = SuiteRun(tmp_path, [one], 1)
     list(run.rows())
     assert asked == [("level1/1", "stock")]
     (row,) = run.found()
     assert row.stock == Stock(CORRECT, kernel="k")
     asked.clear()
-    list(SuiteRun(tmp_path, [one], Budget(1, None, 1)).rows())
+    list(SuiteRun(tmp_path, [one], 1).rows())
     assert asked == []
-
-
-def test_a_time_for_the_whole_command_is_shared_and_what_was_not_reached_comes_first(
-    tmp_path: Path, asked, monkeypatch
-) -> None:
-    chosen = [Chosen(f"{name}.py", name, "g") for name in "cdefgh"]
-    monkeypatch.setattr(runs, "ENDING_S", 0.0)
-    monkeypatch.setattr(runs, "WORTH_S", 0.1)
-    monkeypatch.setattr(runs, "SHARE_S", 0.1)
-    monkeypatch.setattr(runs, "LEAST_SEARCH_S", 0.05)
-    monkeypatch.setattr(sharing, "BESIDE_S", 0.0)
-    monkeypatch.setattr(Scripted, "seconds", 0.25)
-    list(SuiteRun(tmp_path, chosen, Budget(0, None, 1, within_s=0.6), lanes=[Lane(), Lane()]).rows())
-    first = [label for label, *_ in asked]
-    assert 2 <= len(first) <= 4, asked  # a round of two takes 0.25 s: there is no time for a third
-    assert asked[0][1] == pytest.approx(0.6 * 2 / 6 / 60, abs=0.002)
-    asked.clear()
-    monkeypatch.setattr(Scripted, "seconds", 0.0)
-    list(SuiteRun(tmp_path, chosen, Budget(0, None, 1, within_s=60.0), lanes=[Lane(), Lane()]).rows())
-    assert {label for label, *_ in asked} == set("cdefgh") - set(first)
-    asked.clear()
-    list(SuiteRun(tmp_path, chosen, Budget(0, None, 1, within_s=60.0)).rows())
-    assert [label for label, *_ in asked] == list("cdefgh")  # everything has a result: all search on
-    asked.clear()
-    most = Budget(0.001, None, 1, within_s=60.0)
-    (tmp_path / "capped").mkdir()
-    list(SuiteRun(tmp_path / "capped", chosen[:1], most).rows())
-    assert asked == [("c", 0.001, None)]  # a minute is not what it may have
 
 
 def test_what_was_cut_short_is_gone_on_with_by_the_same_command(tmp_path: Path, asked, monkeypatch) -> None:
     one = Chosen("kernelbench:somewhere/level1/1", "level1/1", "level1")
 
-    def again(budget: Budget, status: str, cut: bool) -> list[tuple]:
+    def again(status: str, cut: bool) -> list[tuple]:
         asked.clear()
         monkeypatch.setattr(Scripted, "ends", {one.label: (status, cut)})
-        list(SuiteRun(tmp_path, [one], budget).rows())
+        list(SuiteRun(tmp_path, [one], 0.5).rows())
         return list(asked)
 
-    budget, stock = Budget(0.5, None, 1), (one.label, "stock")
-    monkeypatch.setattr(Scripted, "minutes", 0.78)  # more than its budget, and it has a verdict: still not confirmed
-    assert again(budget, "passed", True) == [(one.label, 0.5, None), stock]
-    assert again(budget, "confirmed", False) == [(one.label, 0.5, None)]
-    assert again(budget, "confirmed", False) == []
-    monkeypatch.setattr(Scripted, "minutes", 0.1)
-    short, other = Budget(0, None, 1, within_s=75), Budget(0, None, 1, within_s=60)
-    assert len(again(short, "passed", True)) == 1
-    first, then = again(other, "confirmed", False)
-    assert first == (one.label, 0.0, None) and then[1] > 0.1  # is confirmed, then searches on
-    assert len(again(other, "waiting", True)) == 1
-    assert len(again(other, "passed", False)) == 1  # nothing was judged before: it is begun again
+    assert again("passed", True) == [(one.label, 0.5, None), (one.label, "stock")]
+    assert again("confirmed", False) == [(one.label, 0.5, None)]
+    assert again("confirmed", False) == []
 
 
 def test_one_suite_a_folder_and_its_report_keeps_what_it_knows_of_tasks_that_are_not_chosen(
@@ -230,9 +144,9 @@ def test_one_suite_a_folder_and_its_report_keeps_what_it_knows_of_tasks_that_are
     with alone_in(own), pytest.raises(UserError, match=refused), alone_in(own):
         raise AssertionError("two at once")
     with alone_in(tmp_path):
-        list(SuiteRun(tmp_path, chosen, Budget(4, None, 1)).rows())
+        list(SuiteRun(tmp_path, chosen, 4).rows())
     with alone_in(tmp_path):
-        narrower = SuiteRun(tmp_path, [chosen[0], Chosen("c.py", "c", "g")], Budget(4, None, 1), retry=True)
+        narrower = SuiteRun(tmp_path, [chosen[0], Chosen("c.py", "c", "g")], 4, retry=True)
     assert [row.label for row in narrower.others()] == ["b"]
     (tmp_path / "c.db").touch()
     assert narrower.found()[1].reason.startswith("under way when the command ended")
@@ -244,24 +158,21 @@ def test_a_result_of_before_says_that_it_was_cut_short_by_being_unconfirmed(tmp_
     (tmp_path / "results.jsonl").write_text(json.dumps(line) + "\n")
     for expected in ([("a", 4, None)], []):
         asked.clear()
-        list(SuiteRun(tmp_path, [Chosen("a.py", "a", "g")], Budget(4, None, 1)).rows())
+        list(SuiteRun(tmp_path, [Chosen("a.py", "a", "g")], 4).rows())
         assert asked == expected
 
 
 @pytest.mark.parametrize(
-    ("ended", "timed", "passed", "cut", "status", "reason"),
+    ("ended", "passed", "cut", "status", "reason"),
     [
-        (Ended(0, '{"cause": "budget"}', ""), True, True, False, "passed", ""),
-        (Ended(130, '{"cause": "interrupted"}', "", late=True, after_s=68), True, True, True, "passed",
-         "the time for it was over after 68 s: the same command goes on with it"),
-        (Ended(-9, "", "", late=True, after_s=68), True, False, True, "waiting", "the time for it was over after 68 s"),
-        (Ended(-9, "", "", late=True, after_s=780), False, False, False, "failed", "ended after 780 s, long beyond"),
-        (Ended(1, "", "error: no such thing"), False, False, False, "failed", "no such thing"),
-        (Ended(1, "", "error: no such thing"), False, True, True, "passed", "did not end well: no such thing"),
+        (Ended(0, '{"cause": "budget"}', ""), True, False, "passed", ""),
+        (Ended(-9, "", "", late=True, after_s=780), False, False, "failed", "ended after 780 s, long beyond"),
+        (Ended(1, "", "error: no such thing"), False, False, "failed", "no such thing"),
+        (Ended(1, "", "error: no such thing"), True, True, "passed", "did not end well: no such thing"),
     ],
-)  # fmt: skip
+)
 def test_how_a_search_ended_says_whether_there_is_more_to_do(
-    tmp_path: Path, monkeypatch, ended: Ended, timed: bool, passed: bool, cut: bool, status: str, reason: str
+    tmp_path: Path, monkeypatch, ended: Ended, passed: bool, cut: bool, status: str, reason: str
 ) -> None:
     one, population = Chosen("a.py", "a", "g"), tmp_path / "a.db"
     population.touch()
@@ -269,19 +180,8 @@ def test_how_a_search_ended_says_whether_there_is_more_to_do(
         search, "row_of", lambda row, path: replace(row, status="passed" if passed else "failed", reason="")
     )
     worker = Worker(Lane(), tmp_path, (), Halt(), "cpu")
-    row = worker._row(one, population, ended, timed)
+    row = worker._row(one, population, ended)
     assert row is not None and (row.cut, row.status) == (cut, status) and reason in row.reason
-
-
-def test_what_searches_take_beside_their_budget_is_learnt() -> None:
-    clock = Clock(time.monotonic() + 100, 2)
-    assert clock.beside_s == sharing.BESIDE_S
-    clock.took(12.0, 5.0)
-    clock.took(14.0, 5.0)
-    assert clock.beside_s == 8.0
-    assert clock.share(10) == pytest.approx(20.0, abs=0.1)
-    assert clock.share(1) == pytest.approx(100.0, abs=0.1)
-    assert not Clock(None, 1).limited
 
 
 def test_lanes_divide_the_cores(monkeypatch) -> None:
@@ -294,7 +194,7 @@ def test_lanes_divide_the_cores(monkeypatch) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
     assert lanes_of("all", "auto") == [Lane("3", (0, 1, 2, 3)), Lane("5", (4, 5, 6, 7))]
-    assert lanes_of("2", "cuda")[1].environment({})["CUDA_VISIBLE_DEVICES"] == "5"
+    assert lanes_of("2", "cuda")[1].environment()["CUDA_VISIBLE_DEVICES"] == "5"
     for wrong in ("3", "none", "0"):
         with pytest.raises(UserError, match=f"--gpus {wrong}"):
             lanes_of(wrong, "cuda")
@@ -302,45 +202,37 @@ def test_lanes_divide_the_cores(monkeypatch) -> None:
         lanes_of("9", "cpu")
 
 
-ORDER = {"kernel": "def run(x):\n    return x\n", "device": "cpu", "expected_us": None}
+def order(root: Path, ask: bool = True) -> dict:
+    kernel = "def run(x):\n    return x\n"
+    folder = str(root / "out")
+    return {"spec": f"kernelbench:{root}/level1/1", "kernel": kernel, "folder": folder, "device": "cpu", "ask": ask}
 
 
-def asker(root: Path) -> Child:
-    return Child(Lane(), ["stock", f"kernelbench:{root}/level1/1"], {})
+def test_a_warm_process_outlives_a_harness_that_crashes_or_hangs_and_leaves_nobody(tmp_path: Path) -> None:
+    crashes, hangs = checkout(tmp_path / "crashes"), checkout(tmp_path / "hangs")
+    add_harness(crashes, CRASHES)
+    package = add_harness(hangs, HANGS)
+    process, halt = WarmProcess(Lane()), Halt()
+    crashed = process.order(order(crashes), tmp_path / "log", 60.0, Halt())
+    assert crashed.code == 7 and not crashed.out and process.alive
+    assert _answer(crashed, "k") == Stock(
+        NONE, "its harness ended early: its process ended with code 7 and said nothing", "k", seconds=crashed.after_s
+    )
+    written = process.order(order(crashes, ask=False), tmp_path / "log", 60.0, Halt())
+    assert written.code == 0 and not _answer(written, "k").reason  # without asking
+    (path,) = (crashes / "out").iterdir()
+    assert path.name == "level_1_problem_1_sample_0_kernel.py" and "class ModelNew" in path.read_text()
 
+    def stop() -> None:
+        sleepers.append(wait_for(package / "hangs"))
+        halt.asked.set()
 
-def test_a_harness_that_crashes_or_hangs_gives_no_verdict_and_leaves_nobody(tmp_path: Path) -> None:
-    roots = {name: checkout(tmp_path / name) for name in ("crashes", "hangs")}
-    add_harness(roots["crashes"], CRASHES)
-    package = add_harness(roots["hangs"], HANGS)
-    children = {name: asker(root) for name, root in roots.items()}
-    ended = {}
-
-    def ask(name: str, halt: Halt) -> None:
-        ended[name] = children[name].order(ORDER | {"folder": f"{tmp_path}/{name}/out"}, 60.0, halt, interrupted_s=0.0)
-
-    halt = Halt()
-    threads = [threading.Thread(target=ask, args=(name, halt if name == "hangs" else Halt())) for name in roots]
-    for thread in threads:
-        thread.start()
-    sleeper = wait_for(package / "hangs")
-    halt.asked.set()
-    for thread in threads:
-        thread.join()
-    assert ended["crashes"].code == 7 and not ended["crashes"].out
-    assert ended["hangs"].code < 0 and gone(sleeper)
-    assert _answer(ended["crashes"], "k") == Stock(
-        NONE, "its harness ended early: its process ended with code 7 and said nothing", "k",
-        seconds=ended["crashes"].after_s,
-    )  # fmt: skip
-
-
-def test_a_solution_is_written_without_asking_and_without_a_harness(tmp_path: Path) -> None:
-    spec = f"kernelbench:{checkout(tmp_path / 'checkout')}/level1/1"
-    ended = Child(Lane(), ["write", spec]).order(ORDER | {"folder": f"{tmp_path}/out"}, 60.0, Halt())
-    assert ended.code == 0, ended.err
-    (written,) = (tmp_path / "out").iterdir()
-    assert written.name == "level_1_problem_1_sample_0_kernel.py" and "class ModelNew" in written.read_text()
+    sleepers: list[int] = []
+    threading.Thread(target=stop).start()
+    hung = process.order(order(hangs), tmp_path / "log", 60.0, halt, interrupted_s=0.0)
+    assert hung.code < 0 and gone(sleepers[0]) and process.alive and not hung.late
+    process.close()
+    assert not process.alive
 
 
 def test_a_suite_that_is_killed_leaves_nobody_behind(tmp_path: Path) -> None:
@@ -348,7 +240,7 @@ def test_a_suite_that_is_killed_leaves_nobody_behind(tmp_path: Path) -> None:
     package = add_harness(root, HANGS)
     script = (
         "from tests.cli.test_suite import *\n"
-        f"asker(Path({str(root)!r})).order(ORDER | {{'folder': {str(tmp_path / 'out')!r}}}, 600.0, Halt())\n"
+        f"root = Path({str(root)!r})\nWarmProcess(Lane()).order(order(root), root / 'log', 600.0, Halt())\n"
     )
     suite = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT)
     sleeper = wait_for(package / "hangs")

@@ -1,114 +1,96 @@
-"""A process of a suite: it loads what it needs, waits for its order on standard input, and does that one thing.
+"""A warm process of a suite: it loads what searches need once, and forks for each order that it reads.
 
-It is started while another still works, so that loading (seconds) is not waited for. It ends with whoever started it,
-its own children with it: when standard input ends. Arguments: cores ("0,1", or empty), then `search` with the TASK to
-come and its device, or `stock` or `write` and a TASK. The order is one line: the words of a command (`search`), or the
-kernel that is to be written as the benchmark's own file, and asked about (`stock`). Before it, a search may be told
-that the GPU is its own next, since nobody is timed there any more: then it loads what it needs there, too.
+Orders are lines of JSON on standard input, one at a time: `search` with the words of a command; or a TASK (`spec`) and
+its kernel, to be written as the benchmark's own file and, with `ask`, held up to the benchmark's harness. While one is
+under way, `interrupt` and `kill` are about it. The answer is its exit code, a line on standard output. At the end of
+standard input the process ends, with all that it started. Argument: cores ("0,1", or empty).
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import queue
+import select
 import signal
 import sys
-import threading
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evo_kernel.cli.suite.lanes import GPU_NEXT, kill_tree
+from evo_kernel.cli.suite.lanes import INTERRUPT, kill_tree
 
 if TYPE_CHECKING:
     from evo_kernel.export.kernelbench import Solution
     from evo_kernel.tasks.kernelbench_harness import Heard
 
-_ORDERS: queue.SimpleQueue[str] = queue.SimpleQueue()
-
 
 def main() -> None:
-    cores, role, *named = sys.argv[1:]
+    cores = sys.argv[1]
     if cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, [int(core) for core in cores.split(",")])
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is under way yet that would have to be kept
-    threading.Thread(target=_read, daemon=True).start()
-    if role == "search":
-        _search(*named)
-    elif role == "stock":
-        _stock(named[0])
-    else:
-        writer, order = _asker(named[0]), _ordered()
-        writer.write(_module(named[0], order), order["folder"])
-
-
-def _read() -> None:
-    """Take the order; at the end of standard input nobody is left to hear the answer: end all that was started.
-
-    Not the kernel's PR_SET_PDEATHSIG: it would end this process alone, before it can end those that it started.
-    """
-    order = b""
-    while read := os.read(0, 1 << 16):  # not by sys.stdin: its lock, held here, would abort the interpreter at its end
-        order += read
-        if order.endswith(b"\n"):
-            _ORDERS.put(order.decode())
-            order = b""
-    kill_tree(os.getpid())
-
-
-def _ordered() -> Any:
-    return json.loads(_ORDERS.get())
-
-
-def _search(spec: str, device: str) -> None:
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from evo_kernel.cli import ahead
-
-    ahead.begin(None, device)
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a process with threads cannot be forked
     from evo_kernel.cli import compose, main, notifying, operating, search, summary  # noqa: F401
-    from evo_kernel.errors import EvoKernelError
-    from evo_kernel.tasks.loading import load
-    from evo_kernel.tasks.surveying import warm_up
 
-    warm_up()
-    with contextlib.suppress(EvoKernelError):  # the search will say it
-        load(spec)  # what takes time of it is remembered
-    words = _ordered()
-    if words == GPU_NEXT:
-        if device == "cuda":
-            from evo_kernel.fitness.runners.process import load_ahead
-
-            load_ahead(spec)
-        words = _ordered()
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.argv = ["evo-kernel", *words]
-    main.main()
+    orders = open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115  unbuffered: select sees what is left
+    while order := orders.readline():
+        pid = os.fork()
+        if not pid:
+            _do(json.loads(order))
+        while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            if select.select([orders], [], [], 0.05)[0]:
+                _obey(orders.readline(), pid)
+        kill_tree(pid)  # what it left; it is not reaped yet, so that its group's number is nobody else's
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)  # noqa: T201
 
 
-def _stock(spec: str) -> None:
-    """Ask the benchmark's own harness. One line of JSON on standard output; what others print goes to the errors."""
-    answer = os.dup(1)
-    os.dup2(2, 1)
+def _obey(line: bytes, pid: int) -> None:
+    if not line:  # nobody is left to hear the answer
+        kill_tree(os.getpid())
+    elif line == INTERRUPT:
+        os.kill(pid, signal.SIGINT)
+    else:
+        kill_tree(pid)
+
+
+def _do(order: dict[str, Any]) -> None:
+    """In a fork of its own session, which it does not leave."""
+    os.setsid()
+    for number, path, mode in ((0, os.devnull, os.O_RDONLY), (1, order.pop("out"), None), (2, order.pop("err"), None)):
+        opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC if mode is None else mode, 0o644)
+        os.dup2(opened, number)
+        os.close(opened)
+    if "search" in order:
+        from evo_kernel.cli import main
+
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.argv = ["evo-kernel", *order["search"]]
+        main.main()
+        sys.exit()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    _ask(**order)
+
+
+def _ask(spec: str, kernel: str, folder: str, device: str, ask: bool, expected_us: float | None = None) -> None:
+    """Write the kernel as the benchmark's own file into `folder`; then, if wanted, ask its harness.
+
+    One line of JSON on standard output; what others print goes to the errors.
+    """
+    from evo_kernel.cli.importing import solution_text
     from evo_kernel.errors import EvoKernelError
     from evo_kernel.tasks.kernelbench_harness import Heard
+    from evo_kernel.types import Source
 
-    ask: Any = None
-    fault = ""
-    try:
-        ask = _asker(spec)
-        ask.load()
-    except EvoKernelError as error:
-        fault = str(error)
-    order = _ordered()
+    answer = os.dup(1)
+    os.dup2(2, 1)
+    if device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     began = time.monotonic()
     try:
-        if ask is not None:
-            order["kernel"] = _module(spec, order)
-            ask.write(order["kernel"], order["folder"])
-        heard = ask(**order) if ask is not None and not fault else Heard("no verdict", fault)
+        asker = _Kernelbench(spec) if spec.startswith("kernelbench:") else _Tritonbench(spec)
+        module = solution_text(spec, Source(kernel), device)  # what the file is written around: its launches
+        asker.write(module, folder)
+        heard = asker.ask(module, folder, device, expected_us) if ask else Heard("no verdict")
     except EvoKernelError as error:
         heard = Heard("no verdict", str(error))
     except Exception as error:  # noqa: BLE001  somebody else's harness may raise anything: that is no verdict
@@ -119,18 +101,6 @@ def _stock(spec: str) -> None:
     os._exit(0)  # threads of the harness, and a context that a kernel has broken, are not waited for
 
 
-def _module(spec: str, order: dict[str, Any]) -> str:
-    """What the benchmark's file is written around: the launches of the kernel that is ordered."""
-    from evo_kernel.cli.importing import solution_text
-    from evo_kernel.types import Source
-
-    return solution_text(spec, Source(order["kernel"]), order["device"])
-
-
-def _asker(spec: str) -> _Kernelbench | _Tritonbench:
-    return _Kernelbench(spec) if spec.startswith("kernelbench:") else _Tritonbench(spec)
-
-
 class _Kernelbench:
     """KernelBench's file of a kernel, and its harness."""
 
@@ -139,12 +109,6 @@ class _Kernelbench:
 
         self._spec = spec
         self._entry, self._source = problem_of(spec.partition(":")[2])
-        self._harness: Any = None
-
-    def load(self) -> None:
-        from evo_kernel.tasks.kernelbench_harness import harness_of, home_of
-
-        self._harness = harness_of(home_of(self._entry.path))
 
     def write(self, kernel: str, folder: str) -> None:
         solution = self._solution(kernel)
@@ -152,19 +116,18 @@ class _Kernelbench:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(solution.text(), encoding="utf-8")
 
-    def __call__(self, kernel: str, folder: str, device: str, expected_us: float | None) -> Heard:
+    def ask(self, kernel: str, folder: str, device: str, expected_us: float | None) -> Heard:
         from evo_kernel.tasks.kernelbench import skeleton
-        from evo_kernel.tasks.kernelbench_harness import at_sizes, hear, timed_within
+        from evo_kernel.tasks.kernelbench_harness import at_sizes, harness_of, hear, home_of, timed_within
 
         del folder
-        solution = self._solution(kernel)
+        harness, solution = harness_of(home_of(self._entry.path)), self._solution(kernel)
         if device == "cuda":
-            return hear(self._harness, self._source, solution.text(), device, timed_within(expected_us))
+            return hear(harness, self._source, solution.text(), device, timed_within(expected_us))
         from evo_kernel.fitness.ir import programs  # noqa: F401  the file's launches are executed by it
 
         small = at_sizes(self._source, str(self._entry.path), self._small())
-        made = replace(solution, skeleton=skeleton(small))
-        return hear(self._harness, small, made.text(), device)
+        return hear(harness, small, replace(solution, skeleton=skeleton(small)).text(), device)
 
     def _solution(self, kernel: str) -> Solution:
         from evo_kernel.export.kernelbench import Solution
@@ -189,9 +152,6 @@ class _Tritonbench:
         self._path = problem_of(self._rest)[0].path
         self._notes: list[str] = []
 
-    def load(self) -> None:
-        from evo_kernel.tasks import printing, tritonbench_solved  # noqa: F401
-
     def write(self, kernel: str, folder: str) -> None:
         from evo_kernel.cli.importing import export_tritonbench
         from evo_kernel.export.tritonbench import PREDICTIONS
@@ -200,14 +160,13 @@ class _Tritonbench:
             (Path(folder) / name).unlink(missing_ok=True)
         export_tritonbench(self._rest, kernel, Path(folder), self._notes)
 
-    def __call__(self, kernel: str, folder: str, device: str, expected_us: float | None) -> Heard:
+    def ask(self, kernel: str, folder: str, device: str, expected_us: float | None) -> Heard:
         from evo_kernel.tasks.kernelbench_harness import Heard
         from evo_kernel.tasks.printing import printed
 
         del kernel, expected_us
         path, notes = self._path, self._notes
-        written = Path(folder) / f"{path.stem}.py"
-        (found,) = printed(path, [written], device)
+        (found,) = printed(path, [Path(folder) / f"{path.stem}.py"], device)
         if not found.steady:
             return Heard("no verdict", found.sentence, notes=tuple(notes))
         right = found.runs and (found.same or not found.prints)

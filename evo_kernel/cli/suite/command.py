@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -20,25 +19,14 @@ from evo_kernel.errors import UserError
 if TYPE_CHECKING:
     from evo_kernel.cli.suite.lanes import Halt
     from evo_kernel.observe.document import Block
+    from evo_kernel.observe.suites import SuiteRow
 
 
 @click.command()
 @click.argument("suite")
 @click.option("--to", "folder", type=click.Path(path_type=Path), required=True, help="Populations, results and report.")
-@click.option(
-    "--minutes", type=float, help="Of search for each task, over all turns; 3 if left out. With --within: at most."
-)
-@click.option(
-    "--within",
-    type=float,
-    metavar="SECONDS",
-    help="Of the whole command: every task gets an equal share, and it ends in time. The same command again confirms "
-    "what was cut short, takes what was not reached, then searches on.",
-)
-@click.option("--evaluations", type=int, help="Evaluations for each task, at most, over all turns.")
-@click.option(
-    "--turns", default=1, show_default=True, help="Go round the tasks so many times, a part of the budget each."
-)
+@click.option("--minutes", default=3.0, show_default=True, help="Of search for each task, over all sessions.")
+@click.option("--evaluations", type=int, help="Evaluations for each task, at most, over all sessions.")
 @click.option("--only", multiple=True, metavar="GLOB", help="Tasks whose name fits, such as 'level1/2*'; repeatable.")
 @click.option("--except", "but", multiple=True, metavar="GLOB", help="Tasks to leave out of these; repeatable.")
 @click.option("--limit", type=int, help="The first so many tasks only.")
@@ -66,10 +54,8 @@ if TYPE_CHECKING:
 def suite(
     suite: str,
     folder: Path,
-    minutes: float | None,
-    within: float | None,
+    minutes: float,
     evaluations: int | None,
-    turns: int,
     only: tuple[str, ...],
     but: tuple[str, ...],
     limit: int | None,
@@ -90,37 +76,31 @@ def suite(
     \b
     evo-kernel suite builtin --to runs/builtin
     evo-kernel suite kernelbench:KernelBench/level1 --to runs/level1 --minutes 5 --only 'level1/2*'
-    evo-kernel suite tasks.txt --to runs/mine --turns 4 --minutes 20
-    evo-kernel suite kernelbench:KernelBench/level1 --to runs/level1 --device cuda --gpus 2 --within 590
+    evo-kernel suite kernelbench:KernelBench/level1 --to runs/level1 --device cuda --gpus all
 
     Exit codes: 0 every task has a kernel that passed; 1 some have none; 2 a mistake that you can mend; 130 interrupted.
     """
-    began = time.monotonic()
     from evo_kernel.cli.suite.lanes import lanes_of
     from evo_kernel.cli.suite.results import alone_in
     from evo_kernel.cli.suite.runs import SuiteRun
-    from evo_kernel.cli.suite.sharing import Budget
     from evo_kernel.cli.suite.tasks import tasks_of
     from evo_kernel.observe import suites
 
-    if (minutes is not None and minutes <= 0) or turns < 1 or (evaluations is not None and evaluations < 1):
-        raise UserError("a suite needs --minutes above 0, and --turns and --evaluations of 1 or more")
+    if minutes <= 0 or (evaluations is not None and evaluations < 1):
+        raise UserError("a suite needs --minutes above 0, and --evaluations of 1 or more")
     if limit is not None and limit < 1:
         raise UserError("--limit needs 1 or more")
-    if within is not None and (within < 60 or turns > 1):
-        raise UserError("--within needs 60 seconds or more, and no --turns: repeat the command instead")
-    budget = Budget(minutes or (0.0 if within is not None else 3.0), evaluations, turns, within)
     named = ["--config", config_file] if config_file else []
     extra = ["--device", device, *named, *(word for override in overrides for word in ("--set", override))]
     chosen, lanes = tasks_of(suite, only, limit, but), lanes_of(gpus, device)
     with alone_in(folder):
-        run = SuiteRun(folder, chosen, budget, extra, retry, lanes, device, stock, began)
+        run = SuiteRun(folder, chosen, minutes, evaluations, extra, retry, lanes, device, stock)
         with _halting(run.halt):
-            for row, turn in run.rows():
-                click.echo(_line(row, turn, turns), err=as_json)
+            for row in run.rows():
+                click.echo(_line(row), err=as_json)
         interrupted, asked, title = run.halt.asked.is_set(), run.found(), f"Suite {suite}"
         rows = [*asked, *run.others()]
-        data = {"suite": suite, "minutes": minutes, "within_s": within, "interrupted": interrupted}
+        data = {"suite": suite, "minutes": minutes, "interrupted": interrupted}
         data |= suites.as_data(rows)
         written = _write(folder, title, suites.report(title, rows), data)
     told = f"\n{written}\nwrote {folder / 'report.md'}, report.html and report.json"
@@ -158,10 +138,7 @@ def _halting(halt: Halt) -> Iterator[None]:
         yield
 
 
-def _line(row: object, turn: int, turns: int) -> str:
-    from evo_kernel.observe.suites import SuiteRow
-
-    assert isinstance(row, SuiteRow)
+def _line(row: SuiteRow) -> str:
     told = [row.status, f"first kernel {row.first}"]
     if (gain := row.gain()) is not None:
         told.append(f"{gain:.2f}x the first kernel")
@@ -171,7 +148,4 @@ def _line(row: object, turn: int, turns: int) -> str:
         ratio = f", {row.stock.speedup:.2f}x its eager" if row.stock.speedup else ""
         told.append(f"stock: {row.stock.verdict}{ratio}" + (f" ({row.stock.reason})" if row.stock.reason else ""))
     told += [f"{row.minutes:.1f} min", row.environment]
-    turn_told = f" (turn {turn} of {turns})" if turns > 1 else ""
-    return f"{row.label}{turn_told}: {', '.join(word for word in told if word)}" + (
-        f": {row.reason}" if row.reason else ""
-    )
+    return f"{row.label}: {', '.join(word for word in told if word)}" + (f": {row.reason}" if row.reason else "")

@@ -1,42 +1,37 @@
-"""Lanes of a suite: searches side by side, each with a GPU and cores of its own, and the processes that do the work."""
+"""Workers of a suite, one a GPU: warm processes that fork for each search, and end all that it started with it."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from evo_kernel.errors import UserError
 from evo_kernel.fitness.gpus import usable_cores
 
-GPU_NEXT = "gpu next"
-"""What a search that loads is told when it has the GPU next."""
-KEPT = 1 << 20
-"""Bytes of what a process says that are kept, the last ones."""
 INTERRUPTED_S = 60.0
 """What is under way when a suite is interrupted may take so long to end; then it is killed, and resumed next time."""
+INTERRUPT, KILL = b"interrupt\n", b"kill\n"
 
 
 @dataclass(frozen=True)
 class Lane:
-    """One of several searches side by side."""
+    """The GPU and the cores of one worker."""
 
     gpu: str = ""  # as CUDA_VISIBLE_DEVICES names it; empty: whatever the machine has
     cores: tuple[int, ...] = ()  # empty: all
 
-    def environment(self, more: Mapping[str, str]) -> dict[str, str]:
-        named = {"CUDA_VISIBLE_DEVICES": self.gpu} if self.gpu else {}
-        return dict(os.environ) | named | dict(more)
+    def environment(self) -> dict[str, str]:
+        return dict(os.environ) | ({"CUDA_VISIBLE_DEVICES": self.gpu} if self.gpu else {})
 
 
 def lanes_of(gpus: str | None, device: str) -> list[Lane]:
@@ -76,73 +71,74 @@ class Halt:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended."""
+    """How an order ended."""
 
     code: int
     out: str
     err: str
-    late: bool = False  # asked to end for its time was over, or killed
+    late: bool = False  # killed at its deadline
     after_s: float = 0.0
 
 
-class Child:
-    """A process that is loading, and does one thing when it is ordered to. Its group dies with it, and it with us."""
+class WarmProcess:
+    """A process that loads what searches need once (child.py), and forks for each order. It ends with this process."""
 
-    def __init__(self, lane: Lane, words: Sequence[str], more: Mapping[str, str] | None = None) -> None:
-        command = [sys.executable, "-P", "-m", "evo_kernel.cli.suite.child", ",".join(map(str, lane.cores)), *words]
-        self.words = tuple(words)
+    def __init__(self, lane: Lane) -> None:
+        command = [sys.executable, "-P", "-m", "evo_kernel.cli.suite.child", ",".join(map(str, lane.cores))]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            start_new_session=True, env=lane.environment(more or {}),
-        )  # fmt: skip
-        self._out, self._err = (_Tail(stream) for stream in (self._process.stdout, self._process.stderr))
-
-    def tell(self, what: Any) -> None:
-        """One line for it to read."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has failed already, and says why
-            self._process.stdin.write(json.dumps(what).encode() + b"\n")
-            self._process.stdin.flush()
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env=lane.environment()
+        )
 
     def order(
-        self,
-        what: Any,
-        deadline_s: float,
-        halt: Halt,
-        polite_s: float | None = None,
-        interrupted_s: float = INTERRUPTED_S,
+        self, what: dict[str, Any], log: Path, deadline_s: float, halt: Halt, interrupted_s: float = INTERRUPTED_S
     ) -> Ended:
-        """Have it done; wait for the end. At `polite_s` it is asked to end as by ^C, at the deadline it is killed."""
-        self.tell(what)
+        """Have it done, and wait for the end. What it says goes to `log`.out and `log`.err.
+
+        At the deadline it is killed; when the suite is to halt it is asked to end as by ^C, and killed after
+        `interrupted_s`.
+        """
+        out, err = (log.with_name(log.name + ending) for ending in (".out", ".err"))
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self._tell(json.dumps(what | {"out": str(out), "err": str(err)}).encode() + b"\n")
         began = time.monotonic()
-        end, polite = began + deadline_s, began + (deadline_s if polite_s is None else polite_s)
-        told = halted = False
-        while not self._exited():
+        end, halted, killed = began + deadline_s, False, False
+        answer = self._process.stdout
+        assert answer is not None
+        while not select.select([answer], [], [], 0.05)[0]:
             now = time.monotonic()
             if halt.asked.is_set() and not halted:
-                halted, end, polite = True, min(end, now + interrupted_s), now
-            if not told and now >= polite:
-                self._process.send_signal(signal.SIGINT)
-                told = True
-            if halt.now.is_set() or now >= end:
-                break
-            time.sleep(0.05)
-        self.close()
-        took = time.monotonic() - began
-        late = not halted and (told or took >= deadline_s)
-        return Ended(self._process.returncode, self._out.text(), self._err.text(), late, took)
+                halted, end = True, min(end, now + interrupted_s)
+                self._tell(INTERRUPT)
+            if not killed and (halt.now.is_set() or now >= end):
+                killed = True
+                self._tell(KILL)
+        line, took = answer.readline(), time.monotonic() - began
+        code = int(line) if line else self._process.wait()
+        return Ended(code, _text(out), _text(err), killed and not halted, took)
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
 
     def close(self) -> None:
-        """Kill it and all that it started, if there is anything left of them."""
-        kill_tree(self._process.pid)
+        """Kill it and all that it started."""
+        if self.alive:
+            kill_tree(self._process.pid)
         self._process.wait()
-        with contextlib.suppress(OSError):
-            if self._process.stdin is not None:
-                self._process.stdin.close()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
 
-    def _exited(self) -> bool:
-        """Whether it has ended; it is not reaped yet, so that its group's number is nobody else's."""
-        return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    def _tell(self, line: bytes) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has ended: so has its answer
+            self._process.stdin.write(line)
+            self._process.stdin.flush()
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
 
 def kill_tree(root: int) -> None:
@@ -164,26 +160,3 @@ def kill_tree(root: int) -> None:
             os.kill(pid, signal.SIGKILL)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(root, signal.SIGKILL)
-
-
-class _Tail:
-    """Reads a stream to its end in a thread, and keeps the last of it."""
-
-    def __init__(self, stream: IO[bytes] | None) -> None:
-        assert stream is not None
-        self._kept: deque[bytes] = deque()
-        self._bytes = 0
-        self._thread = threading.Thread(target=self._read, args=(stream,), daemon=True)
-        self._thread.start()
-
-    def _read(self, stream: IO[bytes]) -> None:
-        with stream:
-            while chunk := os.read(stream.fileno(), 1 << 16):
-                self._kept.append(chunk)
-                self._bytes += len(chunk)
-                while self._bytes - len(self._kept[0]) >= KEPT:
-                    self._bytes -= len(self._kept.popleft())
-
-    def text(self) -> str:
-        self._thread.join(5.0)  # a process that left the group may hold the pipe
-        return b"".join(list(self._kept)).decode(errors="replace")

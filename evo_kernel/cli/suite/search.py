@@ -1,15 +1,15 @@
-"""What a lane does for one task: search, then ask the benchmark's own harness about the kernel that was found."""
+"""What a worker does for one task: search, then ask the benchmark's own harness about the kernel that was found."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from evo_kernel.cli.mixed import own_share, torch_calls
-from evo_kernel.cli.suite.lanes import GPU_NEXT, Child, Ended, Halt, Lane
+from evo_kernel.cli.suite.lanes import Ended, Halt, Lane, WarmProcess
 from evo_kernel.cli.suite.tasks import Chosen
 from evo_kernel.observe.protocols import NONE, Stock, stock_of
 from evo_kernel.observe.suites import SuiteRow, geomean
@@ -18,70 +18,33 @@ from evo_kernel.types import Evaluation, Source
 if TYPE_CHECKING:
     from populations.reading import PopulationReader
 
+GRACE_S = 600.0
+"""What a search may take beyond its budget: loading, the first kernel, baselines, confirming what it found."""
 STOCK_S = 120.0
 """Of one answer of a benchmark's harness, by the clock."""
-STOCK_WORTH_S = 8.0
-"""With less time than that left it is not asked; the same command again asks."""
 ENDED = ("budget", "barren")
 """Why a search ends by itself: it has then tried to confirm its best, unless it says that time did not suffice."""
 HARNESSES = ("kernelbench", "tritonbench")
-SOLUTIONS = "solutions"
-
-
-@dataclass(frozen=True)
-class Times:
-    """Of one search, in seconds."""
-
-    budget: float  # the population's budget, earlier sessions included
-    polite: float | None  # after which it is asked to end as by ^C
-    deadline: float  # after which it is killed
+SOLUTIONS, LOGS = "solutions", "logs"
 
 
 class Worker:
-    """The processes of one lane, for one thread."""
+    """The searches of one lane, in forks of a warm process. For one thread."""
 
     def __init__(self, lane: Lane, folder: Path, extra: Sequence[str], halt: Halt, device: str) -> None:
         self._lane, self._folder, self._extra, self._halt, self._device = lane, folder, tuple(extra), halt, device
-        self._ready: Child | None = None  # loading for the next search, or loaded
-        self._asker: Child | None = None  # the same for the harness of the task at hand
-
-    def get_ready(self, one: Chosen) -> None:
-        """Start loading for the next search, as far as nothing on the GPU is needed."""
-        if self._ready is not None and not self.loads(one):
-            self._ready.close()
-            self._ready = None
-        if self._ready is None:
-            self._ready = Child(self._lane, self._words(one))
-
-    def loads(self, one: Chosen) -> bool:
-        """Whether the search of a task is loading, or loaded."""
-        return self._ready is not None and self._ready.words == self._words(one)
-
-    def get_set(self, one: Chosen) -> None:
-        """Have the next search load on the GPU, too: nobody is timed there any more."""
-        self.get_ready(one)
-        assert self._ready is not None
-        self._ready.tell(GPU_NEXT)
-
-    def get_ready_to_ask(self, one: Chosen, ask: bool = True) -> None:
-        """Start loading the harness of a task; or what writes its solution alone."""
-        words = ["stock" if ask else "write", one.spec]
-        if self._asker is not None and self._asker.words != tuple(words):
-            self._asker.close()
-            self._asker = None
-        if self._asker is None and has_harness(one):
-            more = {"CUDA_VISIBLE_DEVICES": ""} if self.device == "cpu" else {}
-            self._asker = Child(self._lane, words, more)
-
-    def _words(self, one: Chosen) -> tuple[str, ...]:
-        return "search", one.spec, self.device
+        self._process: WarmProcess | None = None
 
     def close(self) -> None:
-        """End what is loading."""
-        for child in (self._ready, self._asker):
-            if child is not None:
-                child.close()
-        self._ready = self._asker = None
+        if self._process is not None:
+            self._process.close()
+
+    def _order(self, one: Chosen, what: dict[str, Any], deadline_s: float, **more: float) -> Ended:
+        if self._process is None or not self._process.alive:
+            self.close()
+            self._process = WarmProcess(self._lane)
+        log = self._folder / LOGS / f"{one.name}{'' if 'search' in what else '.stock'}"
+        return self._process.order(what, log, deadline_s, self._halt, **more)
 
     @property
     def device(self) -> str:
@@ -92,34 +55,19 @@ class Worker:
 
         return "cuda" if torch.version.cuda is not None and torch.cuda.device_count() else "cpu"
 
-    def search(
-        self, one: Chosen, times: Times, evaluations: int | None, following: Chosen | None = None
-    ) -> SuiteRow | None:
-        """A task's row, from its population; None where the search was cut off before there was anything to tell.
-
-        `following`: what is searched next, if that is known; it loads meanwhile.
-        """
+    def search(self, one: Chosen, minutes: float, evaluations: int | None) -> SuiteRow | None:
+        """A task's row, from its population; None where the search was cut off before there was anything to tell."""
         population = self._folder / one.population
-        budget = ["--set", f"budget.hours={times.budget / 3600:.6f}"]
+        budget = ["--set", f"budget.hours={minutes / 60:.6f}"]
         if evaluations is not None:
             budget += ["--set", f"budget.evaluations={evaluations}"]
         if population.exists():  # `resume` keeps its configuration; what was said then holds
             words = ["resume", str(population), *_without_config(self._extra), *budget, "--json"]
         else:
             words = ["run", one.spec, "--population", str(population), *self._extra, *budget, "--json"]
-        self.get_ready(one)
-        child, self._ready = self._ready, None
-        assert child is not None
-        if following is not None:
-            self.get_ready(following)
-        try:
-            ended = child.order(words, times.deadline, self._halt, times.polite)
-        finally:
-            child.close()
-        return self._row(one, population, ended, times.polite is not None)
+        return self._row(one, population, self._order(one, {"search": words}, 60 * minutes + GRACE_S))
 
-    def _row(self, one: Chosen, population: Path, ended: Ended, timed: bool) -> SuiteRow | None:
-        """`timed`: by the time of the whole command, so that being late is nobody's fault."""
+    def _row(self, one: Chosen, population: Path, ended: Ended) -> SuiteRow | None:
         row = SuiteRow(one.spec, one.label, one.group, "failed")
         told = _told(ended)
         if population.exists():
@@ -135,9 +83,6 @@ class Worker:
             if row.status == "failed":
                 return None
             return replace(row, cut=True, reason=row.reason or f"interrupted: {goes_on}")
-        if ended.late and timed:
-            over = f"the time for it was over after {ended.after_s:.0f} s: {goes_on}"
-            return replace(row, cut=True, reason=over, status="waiting" if row.status == "failed" else row.status)
         if told is not None and not row.correct:
             return row
         late = f"was ended after {ended.after_s:.0f} s, long beyond its budget"
@@ -146,48 +91,31 @@ class Worker:
             return replace(row, cut=True, reason=f"its search did not end well: {why}; {goes_on}")
         return replace(row, reason=why, status="failed")
 
-    def stock(self, one: Chosen, row: SuiteRow, deadline_s: float) -> SuiteRow:
-        """The row with what the benchmark's own harness says of its kernel, where there is time to ask.
+    def ask(self, one: Chosen, row: SuiteRow, stock: bool = True) -> SuiteRow:
+        """The row with what the benchmark's own harness says of its kernel, which is written as the benchmark's file.
 
-        What it said of the same kernel before is not asked again; of another, it is forgotten.
+        What it said of the same kernel before is not asked again; of another, it is forgotten. Without `stock` the
+        file is written, and nobody is asked.
         """
         source = best_source(self._folder / one.population) if row.correct else None
-        if source is not None and row.stock and row.stock.kernel == source.sha256 and row.stock.verdict != NONE:
+        if stock and source and row.stock and row.stock.kernel == source.sha256 and row.stock.verdict != NONE:
             return row
-        row = replace(row, stock=None)
-        if source is None or self._halt.asked.is_set() or deadline_s < STOCK_WORTH_S:
+        row = replace(row, stock=None) if stock else row
+        if source is None or self._halt.asked.is_set():
             return row
         eager_us = row.baselines_us.get("eager", row.best_us or 0.0)
         expected_us = row.best_us + eager_us if row.measured and row.best_us else None
-        more = {"device": self.device, "expected_us": expected_us}
-        self.get_ready_to_ask(one)
-        ended = self._ordered(one, source, more, deadline_s)
+        in_one = one.spec.partition(":")[0] == "tritonbench"
+        folder = str(self._folder / SOLUTIONS / (one.name if in_one else ""))
+        order = {"spec": one.spec, "kernel": source.text, "folder": folder, "device": self.device, "ask": stock}
+        ended = self._order(one, order | {"expected_us": expected_us}, STOCK_S, interrupted_s=0.0)
         if self._halt.asked.is_set() and not ended.out.strip():
             return row  # the same command again asks
-        return replace(row, stock=_answer(ended, source.sha256))
-
-    def write(self, one: Chosen, row: SuiteRow, deadline_s: float) -> SuiteRow:
-        """The row as it is; its kernel is written as the benchmark's own file, and nobody is asked about it."""
-        source = best_source(self._folder / one.population) if row.correct else None
-        if source is None or deadline_s < STOCK_WORTH_S:
-            return row
-        self.get_ready_to_ask(one, ask=False)
-        ended = self._ordered(one, source, {"device": self.device}, deadline_s)
-        if ended.code and not self._halt.asked.is_set():
-            why = f"its solution was not written: {_why(ended.code, ended.err)}"
-            return replace(row, reason=f"{row.reason}; {why}" if row.reason else why)
-        return row
-
-    def _ordered(self, one: Chosen, source: Source, more: Mapping[str, object], deadline_s: float) -> Ended:
-        """Have who is ready write the kernel's solution, and do what else it is for."""
-        in_one = one.spec.partition(":")[0] == "tritonbench"
-        order = {"kernel": source.text, "folder": str(self._folder / SOLUTIONS / (one.name if in_one else ""))}
-        child, self._asker = self._asker, None
-        assert child is not None
-        try:
-            return child.order(order | dict(more), min(STOCK_S, deadline_s), self._halt, interrupted_s=0.0)
-        finally:
-            child.close()
+        said = _answer(ended, source.sha256)
+        if stock:
+            return replace(row, stock=said)
+        why = f"its solution was not written: {said.reason}"
+        return replace(row, reason=f"{row.reason}; {why}" if row.reason else why) if said.reason else row
 
 
 def has_harness(one: Chosen) -> bool:
@@ -293,16 +221,6 @@ def best_source(population: Path) -> Source | None:
     with PopulationReader(population) as reader:
         best = reader.champion() or reader.best()
         return reader.relative(best.candidate).as_scored(apply_knobs).source if best is not None else None
-
-
-def searched_s(population: Path) -> float:
-    """Seconds of search that a population has had, in all sessions."""
-    from populations.reading import PopulationReader
-
-    if not population.exists():
-        return 0.0
-    with PopulationReader(population) as reader:
-        return reader.status().wall_s
 
 
 def kind_of(text: str) -> str:
