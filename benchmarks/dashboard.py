@@ -1,11 +1,11 @@
 """The dashboard on a large population: how long pages take, and what it costs the run that it watches.
 
-    python benchmarks/dashboard.py [--candidates 100000] [--population FILE] [--streams 20] [--seconds 20]
+    python benchmarks/dashboard.py [--candidates 100000] [--population FILE] [--pages 20] [--seconds 20]
 
 An instant operator and an instant judge make the population (benchmarks/population.py); --population takes one that
 is there. Then `evo-kernel serve` runs in a process of its own: seconds from its start to the address it prints, and of
 each page the median and 95th percentile over HTTP. Last, a run that writes at 100 candidates a second in this process:
-the time of ask + record + tell an attempt, in turns with nobody watching and with so many open streams.
+the time of ask + record + tell an attempt, in turns with nobody watching and with so many open pages.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from evo_kernel.types import Source
 from populations.population import LineagePopulation
 from populations.reading import PopulationReader
 
+POLL_S = 3.0  # how often an open page asks for itself
 RATE = 100.0  # candidates a second that the run writes
 ROUND_S = 5.0
 
@@ -86,7 +87,6 @@ def time_pages(server: Server, path: Path) -> None:
         ("candidate, the best", [f"/0/candidate/{best.candidate}"] * 20 if best else []),
         ("lineage", ["/0/lineage"] * 10),
         ("lineage around a candidate", [f"/0/lineage?at={rng.randint(1, last)}" for _ in range(10)]),
-        ("events", ["/0/events"] * 10),
     ]
     print(f"{'page':<28} {'median ms':>9} {'p95 ms':>7} {'max ms':>7}")
     for name, paths in pages:
@@ -105,45 +105,40 @@ def paced(population: LineagePopulation, rng: random.Random) -> list[float]:
     return spent
 
 
-def time_watched(path: Path, server: Server, streams: int, seconds: float) -> None:
-    rng, heard = random.Random(3), [0]
+def time_watched(path: Path, server: Server, pages: int, seconds: float) -> None:
+    rng = random.Random(3)
     spent: dict[bool, list[float]] = {False: [], True: []}
     with open_toy(path) as population:
         for _ in range(max(1, round(seconds / ROUND_S))):
             spent[False] += paced(population, rng)
             over = threading.Event()
-            listeners = [
-                threading.Thread(target=_listen, args=(server.open("/0/stream"), over, heard), daemon=True)
-                for _ in range(streams)
-            ]
-            for listener in listeners:
-                listener.start()
+            watchers = [threading.Thread(target=_watch, args=(server, over), daemon=True) for _ in range(pages)]
+            for watcher in watchers:
+                watcher.start()
             spent[True] += paced(population, rng)
             over.set()
-            grow(population, 1, rng)  # news, so that everybody hears that it is over
-            for listener in listeners:
-                listener.join(10.0)
+            for watcher in watchers:
+                watcher.join(10.0)
     print(f"{'a run at 100 candidates/s':<28} {'median ms':>9} {'mean ms':>7} {'attempts':>8}")
     for watched, times in spent.items():
-        name = f"{streams} streams open" if watched else "nobody watches"
+        name = f"{pages} pages open" if watched else "nobody watches"
         print(f"{name:<28} {statistics.median(times):>9.3f} {statistics.fmean(times):>7.3f} {len(times):>8}")
     slower = statistics.median(spent[True]) / statistics.median(spent[False]) - 1
-    print(f"slower by {slower:+.1%} of ask + record + tell; {heard[0]} events were heard")
+    print(f"slower by {slower:+.1%} of ask + record + tell")
 
 
-def _listen(stream, over: threading.Event, heard: list[int]) -> None:
-    """Closes the stream itself: one thread cannot close what another one waits for."""
-    with stream:
-        while not over.is_set() and (line := stream.readline()):
-            heard[0] += line.startswith(b"event:")
+def _watch(server: Server, over: threading.Event) -> None:
+    while not over.is_set():
+        server.get("/0/")
+        over.wait(POLL_S)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--candidates", type=int, default=100_000)
     parser.add_argument("--population", type=Path, help="one that benchmarks/population.py's judge made; it is copied")
-    parser.add_argument("--streams", type=int, default=20)
-    parser.add_argument("--seconds", type=float, default=20.0, help="that the run writes with streams, and without")
+    parser.add_argument("--pages", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=20.0, help="that the run writes with pages open, and without")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "toy.db"
@@ -155,7 +150,7 @@ def main() -> None:
         try:
             print(f"{path.stat().st_size / 1e6:.0f} MB; {server.start_s:.2f} s from the command to its address")
             time_pages(server, path)
-            time_watched(path, server, arguments.streams, arguments.seconds)
+            time_watched(path, server, arguments.pages, arguments.seconds)
         finally:
             server.stop()
 

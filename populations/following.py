@@ -262,7 +262,6 @@ class Follower:
             strategies=told["strategy"],
             models=told["model"],
             islands=told["island"],
-            seen=tuple(self.reading.values()),
         )
 
     def action_of(self, candidate: int) -> str:

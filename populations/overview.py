@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from evo_kernel.types import Environment
 
@@ -70,4 +70,3 @@ class Overview:
     strategies: tuple[Earned, ...] = ()
     models: tuple[Earned, ...] = ()
     islands: tuple[Earned, ...] = ()
-    seen: tuple[int, ...] = field(default=(), compare=False)  # how far the file was read

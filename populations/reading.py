@@ -265,11 +265,6 @@ class PopulationReader:
             row["strategy"] = fetch_strategy(self.connection, row["strategy"]) if row["strategy"] else None
         return rows
 
-    def notes(self, limit: int = 50) -> list[dict[str, Any]]:
-        return fetch_dicts(
-            self.connection, "SELECT id, attempt, author, text, at FROM notes ORDER BY id DESC LIMIT ?", (limit,)
-        )
-
     def strategies(self) -> list[dict[str, Any]]:
         """Each strategy by name: how often it was tried, passed, and made the best of all children's gains."""
         return self._standings().strategies()

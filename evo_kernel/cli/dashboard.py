@@ -11,7 +11,6 @@ from pathlib import Path
 import click
 
 from evo_kernel.cli.loopback import listen
-from evo_kernel.cli.yardsticks import limits
 from evo_kernel.errors import UserError
 
 TOKEN = "EVO_KERNEL_SERVE_TOKEN"
@@ -24,7 +23,7 @@ NEEDED = ("starlette", "uvicorn", "jinja2", "pygments")
     "--port", default=8799, show_default=True, type=click.IntRange(0, 65535), help="On 127.0.0.1; 0 takes a free one."
 )
 def serve(populations: tuple[Path, ...], port: int) -> None:
-    """Show POPULATIONs in a browser: best so far, archive, lineage, candidates, events.
+    """Show POPULATIONs in a browser: best so far, archive, lineage, candidates.
 
     Nothing is written and no kernel is run, so a run that goes on is left in peace; pages follow it. Several files can
     be compared.
@@ -45,7 +44,7 @@ def serve(populations: tuple[Path, ...], port: int) -> None:
     token = _token()
     listening = listen(port)
     taken = listening.getsockname()[1]
-    dashboard = Dashboard(populations, token, limits, cookie=f"evo-kernel-{taken}")
+    dashboard = Dashboard(populations, token, cookie=f"evo-kernel-{taken}")
     dashboard.look()
     click.echo(f"http://127.0.0.1:{taken}/?token={token}")
     click.echo("read-only, on this machine only; Ctrl-C stops it", err=True)
@@ -63,7 +62,7 @@ def _serve(app: object, listening: socket.socket) -> None:
         server_header=False,
         proxy_headers=False,  # there is no proxy, and a header is anybody's word
         ws="none",
-        timeout_graceful_shutdown=1,  # streams would be waited for
+        timeout_graceful_shutdown=1,
     )
     uvicorn.Server(config).run(sockets=[listening])
 

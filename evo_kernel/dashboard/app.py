@@ -19,30 +19,18 @@ from starlette.staticfiles import StaticFiles
 
 from evo_kernel.dashboard import compare, pages, plots, texts
 from evo_kernel.dashboard.guard import Guard
-from evo_kernel.dashboard.runs import Limits, Run
-from evo_kernel.dashboard.stream import Streams
+from evo_kernel.dashboard.runs import Run
 from evo_kernel.errors import PopulationError
 
 HERE = Path(__file__).parent
 
 
 class Dashboard:
-    """`app` is the ASGI application, which closes the files at its shutdown.
+    """`app` is the ASGI application, which closes the files at its shutdown."""
 
-    `limits`: what machines reach at most. `stream_s`: how long a stream lives; browsers open the next one themselves.
-    """
-
-    def __init__(
-        self,
-        paths: Sequence[Path],
-        token: str,
-        limits: Limits,
-        cookie: str = "evo-kernel",
-        stream_s: float = 3600.0,
-    ) -> None:
-        self.runs = tuple(Run(number, path, limits) for number, path in enumerate(paths))
+    def __init__(self, paths: Sequence[Path], token: str, cookie: str = "evo-kernel") -> None:
+        self.runs = tuple(Run(number, path) for number, path in enumerate(paths))
         self._templates = _templates()
-        self._streams = Streams(stream_s)
         routes = [
             Route("/", lambda request: RedirectResponse("/0/", 303)),
             Mount("/static", StaticFiles(directory=HERE / "static")),
@@ -50,8 +38,6 @@ class Dashboard:
             Route("/data/compare", self._data(lambda runs, request: plots.compared(*compare.chosen(runs, request)))),
             Route("/{run:int}/", self._page(pages.overview, "overview.html", "Overview")),
             Route("/{run:int}/lineage", self._page(pages.lineage, "lineage.html", "Lineage")),
-            Route("/{run:int}/tasks", self._page(pages.task, "task.html", "Task")),
-            Route("/{run:int}/events", self._page(pages.events, "events.html", "Events")),
             Route("/{run:int}/go", self._go),
             Route("/{run:int}/candidate/{number:int}", self._page(pages.candidate, "candidate.html", "")),
             Route("/{run:int}/candidate/{number:int}/source", self._source),
@@ -59,11 +45,6 @@ class Dashboard:
                 "/{run:int}/candidate/{number:int}/conversation", self._page(pages.talk, "conversation.html", "")
             ),
             Route("/{run:int}/data/rises", self._data(lambda runs, request: plots.rises(_run(runs, request)))),
-            Route(
-                "/{run:int}/data/roofline/{number:int}",
-                self._data(lambda runs, request: plots.roofline(_run(runs, request), request.path_params["number"])),
-            ),
-            Route("/{run:int}/stream", self._stream),
         ]  # fmt: skip
         handlers: dict[Any, Any] = {HTTPException: self._problem, PopulationError: self._missing}
         starlette = Starlette(routes=routes, exception_handlers=handlers, lifespan=self._lifespan)
@@ -115,11 +96,6 @@ class Dashboard:
             text.encode("utf-8", "replace"),
             headers={"content-disposition": f'attachment; filename="candidate-{number}.py.txt"'},
         )
-
-    async def _stream(self, request: Request) -> Response:
-        if request.method == "HEAD":
-            return Response(media_type="text/event-stream")
-        return self._streams.open(_run(self.runs, request))
 
     def _problem(self, request: Request, error: HTTPException) -> Response:
         del request

@@ -12,10 +12,9 @@ from starlette.requests import Request
 from evo_kernel.dashboard import conversation
 from evo_kernel.dashboard.branches import line, tree
 from evo_kernel.dashboard.diffs import diff_lines
-from evo_kernel.dashboard.heat import heat_map
 from evo_kernel.dashboard.intervals import case_times
 from evo_kernel.dashboard.runs import Run
-from evo_kernel.dashboard.texts import clip, count, dollars, highlighted, hours
+from evo_kernel.dashboard.texts import clip, count, dollars, highlighted
 from evo_kernel.types import CaseKind, Evaluation, Rival
 from populations.views import CandidateView
 
@@ -31,16 +30,6 @@ class Judged:
     score: float | None
 
 
-@dataclass(frozen=True)
-class Line:
-    """One thing that happened."""
-
-    at: float
-    kind: str
-    text: str
-    candidate: int = 0
-
-
 def overview(run: Run, request: Request) -> dict[str, Any]:
     del request
     told = run.overview()
@@ -49,7 +38,12 @@ def overview(run: Run, request: Request) -> dict[str, Any]:
             Judged(number, follower.action_of(number), follower.status[number], follower.score_of(number))
             for number in told.latest
         ]
-    return {"told": told, "doing": run.doing(), "latest": latest, "heat": heat_map(told.cells)}
+    return {
+        "told": told,
+        "doing": run.doing(),
+        "latest": latest,
+        "cells": sorted(told.cells, key=lambda cell: -(cell.score or 0.0)),
+    }
 
 
 def candidate(run: Run, request: Request) -> dict[str, Any]:
@@ -65,7 +59,6 @@ def candidate(run: Run, request: Request) -> dict[str, Any]:
         ancestors = ancestors[:ANCESTORS]
         against = _against(request, ancestors)
         before = reader.source(against).text if against else ""
-        counted = any(case.flops and case.moved for case in reader.task.cases)
     evaluation = view.evaluation
     modeled = evaluation is not None and evaluation.environment.kind == "modeled"
     measurements = evaluation.measurements if evaluation else ()
@@ -75,7 +68,6 @@ def candidate(run: Run, request: Request) -> dict[str, Any]:
         "evaluation": evaluation,
         "cases": [case_times(one, modeled) for one in measurements],
         "resources": [(one.case, one.features) for one in measurements if one.features],
-        "roofline": counted,
         "confirmation": confirmation,
         "gains": _gains(confirmation),
         "path": path,
@@ -98,26 +90,6 @@ def talk(run: Run, request: Request) -> dict[str, Any]:
     return {"candidate": number, "attempt": attempt, "messages": messages}
 
 
-def events(run: Run, request: Request) -> dict[str, Any]:
-    del request
-    with run.reader() as reader:
-        told, failures, notes = reader.events(100), reader.failures(100), reader.notes(50)
-        sessions = reader.sessions()
-    return {
-        "rises": [
-            Line(0.0, rise.action, f"{rise.score:.3f}×, after {hours(rise.hours)}", rise.candidate)
-            for rise in run.overview().rises[:-51:-1]
-        ],
-        "events": [Line(row["at"], row["kind"], _fields(row["data"])) for row in told],
-        "failures": [Line(row["at"], row["operator"], row["reason"]) for row in failures],
-        "notes": [Line(row["at"], row["author"], row["text"]) for row in notes],
-        "sessions": [
-            Line(one.began, f"session {one.number}", f"{one.environment.label}, seed {one.seed}, process {one.pid}")
-            for one in reversed(sessions)
-        ],
-    }
-
-
 def lineage(run: Run, request: Request) -> dict[str, Any]:
     asked = request.query_params.get("at", "")
     with run.following() as follower:
@@ -132,20 +104,6 @@ def lineage(run: Run, request: Request) -> dict[str, Any]:
         ]
         candidates = len(follower.parent) - 1
     return {"tree": drawn, "at": at, "path": path[:200], "candidates": candidates}
-
-
-def task(run: Run, request: Request) -> dict[str, Any]:
-    del request
-    with run.reader() as reader:
-        card = reader.task
-        return {
-            "card": card,
-            "environment": reader.environment,
-            "baselines": reader.baselines(),
-            "faults": reader.baseline_faults(),
-            "ceilings": reader.ceilings(),
-            "source": highlighted(card.reference),
-        }
 
 
 def _against(request: Request, ancestors: Sequence[tuple[int, str]]) -> int:
@@ -187,7 +145,3 @@ def _cost(view: CandidateView) -> list[str]:
     told += [f"{number} evaluations to {purpose}" for purpose, number in sorted(charged.items())]
     told.append(f"{sum(one.gpu_s for one in view.evaluations):.2f} s of GPU")
     return [*told, f"{sum(one.wall_s for one in view.evaluations):.1f} s of judging"]
-
-
-def _fields(data: Any) -> str:
-    return ", ".join(f"{name}: {value}" for name, value in data.items()) if isinstance(data, dict) else str(data)

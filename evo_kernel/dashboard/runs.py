@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from evo_kernel.dashboard.texts import ratio
 from evo_kernel.observe.words import age_text, busy_text, stages_text
-from evo_kernel.types import Environment
 from populations.connect import connect_reader
 from populations.following import Follower
 from populations.lock import owner
@@ -19,11 +19,7 @@ from populations.overview import Overview
 from populations.reading import PopulationReader, pipeline
 
 LOOK_S = 1.0
-"""The file is looked at no more often than this, however many pages and streams are open."""
-
-
-Limits = Callable[[Environment, Mapping[str, float]], Mapping[str, float]]
-"""What an environment's machine reaches at most, by the names of stored ceilings; empty where nobody knows."""
+"""The file is looked at no more often than this, however many pages are open."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +35,12 @@ class Doing:
 class Run:
     """One population. Thread-safe."""
 
-    def __init__(self, number: int, path: Path, limits: Limits) -> None:
-        self.number, self.path, self.limits = number, path, limits
+    def __init__(self, number: int, path: Path) -> None:
+        self.number, self.path = number, path
         self._lock = threading.Lock()
         self._connection = connect_reader(path)
         self._follower = Follower(self._connection)
-        self._looked_at = 0.0
+        self._looked_at = -math.inf
         self._overview: Overview | None = None
         self._doing: tuple[float, Doing] | None = None
         with self.reader() as reader:
@@ -69,9 +65,16 @@ class Run:
 
     def overview(self) -> Overview:
         with self._lock:
-            if self._look() or self._overview is None:
+            self._look()
+            if self._overview is None:
                 self._overview = self._follower.overview()
             return self._overview
+
+    def headline(self) -> str:
+        """Where it stands, on every page."""
+        told, running = self.overview(), "● running" if self.doing().writer else "○ not running"
+        best = f"best {ratio(told.scores[told.best])}" if told.best else "nothing passed yet"
+        return f"{running}, {best}, {told.candidates:,} candidates"
 
     def doing(self) -> Doing:
         with self._lock:
@@ -86,27 +89,13 @@ class Run:
             return Doing(told, "", "", "")
         return Doing(told, " ".join(stages_text(state).split()), busy_text(state), age_text(state, time.time()))
 
-    def pulse(self) -> dict[str, Any]:
-        """What a stream tells: small, and equal to the one before while nothing happens."""
-        told, doing = self.overview(), self.doing()
-        best = told.best or 0
-        return {
-            "seen": list(told.seen),
-            "candidates": told.candidates,
-            "evaluations": told.evaluations,
-            "best": best,
-            "score": told.scores.get(best),
-            "writing": bool(doing.writer),
-            "stages": doing.stages,
-        }
-
     def close(self) -> None:
         with self._lock:
             self._connection.close()
 
-    def _look(self) -> bool:
-        if time.monotonic() - self._looked_at < LOOK_S and self._overview is not None:
-            return False
-        found = self._follower.look()
+    def _look(self) -> None:
+        if time.monotonic() - self._looked_at < LOOK_S:
+            return
+        if self._follower.look():
+            self._overview = None
         self._looked_at = time.monotonic()
-        return found

@@ -78,7 +78,7 @@ class Inspector(HTMLParser):
         for name, value in attrs:
             if name.startswith("on") or name in ("style", "srcdoc", "formaction"):
                 self.problems.append(f"{tag} {name}={value}")
-            if name in ("href", "src", "action", "data-from", "data-stream"):
+            if name in ("href", "src", "action", "data-from"):
                 self.links.add(value or "")
                 if not (value or "").startswith(("/", "#", "?")) or (value or "").startswith("//"):
                     self.problems.append(f"{tag} {name}={value}")

@@ -68,53 +68,18 @@
     return values.map((value, at) => { held = value ?? held; return x[at] > last ? null : held; });
   }
 
-  // ---- roofline ----------------------------------------------------------------------------------------------------
-  function drawRoofline(place, data) {
-    const holder = document.createElement("div");
-    if (!data.points.length) { place.textContent = "The task gives no numbers of operations and bytes."; return () => {}; }
-    const legend = document.createElement("ul");
-    legend.className = "legend";
-    for (const point of data.points) {
-      const item = document.createElement("li");
-      item.textContent = `${point.case}: ${+point.intensity.toPrecision(3)} FLOP/byte, ${+(point.rate / 1e12).toPrecision(3)} TFLOP/s, ${Math.round(100 * point.rate / point.roof)} % of what is reachable there`;
-      legend.append(item);
-    }
-    place.replaceChildren(holder, legend);
-    let plot = null;
-    const draw = () => {
-      if (plot) plot.destroy();
-      const marks = data.points.map((point) => point.intensity);
-      const low = Math.min(...marks, ...data.corners) / 8, high = Math.max(...marks, ...data.corners) * 8;
-      const x = [...new Set([low, ...data.corners, ...marks, high])].sort((a, b) => a - b);
-      const roofs = data.roofs.map((roof) => x.map((at) => Math.min(at * roof.bytes, roof.flops)));
-      const points = x.map((at) => Math.max(...data.points.filter((one) => one.intensity === at).map((one) => one.rate)));
-      plot = new uPlot({
-        width: place.clientWidth, height: HEIGHT, cursor: { y: false },
-        scales: { x: { time: false, distr: 3 }, y: { distr: 3 } },
-        axes: [axis("FLOP per byte"), { ...axis("FLOP/s"), size: 70, values: (u, all) => all.map((v) => v == null ? "" : `${+(v / 1e12).toPrecision(2)} T`) }],
-        series: [{ label: "FLOP/byte", value: (u, v) => v == null ? "–" : +v.toPrecision(3) },
-          ...data.roofs.map((roof, at) => ({ label: roof.name, stroke: series(1), dash: at ? [6, 4] : [], points: { show: false }, value: (u, v) => v == null ? "–" : `${+(v / 1e12).toPrecision(3)} T` })),
-          { label: "cases", stroke: series(0), paths: () => null, points: { show: true, size: 10, fill: series(0) }, value: (u, v) => v == null ? "–" : `${+(v / 1e12).toPrecision(3)} T` }],
-      }, [x, ...roofs, points.map((value) => Number.isFinite(value) ? value : null)], holder);
-    };
-    draw();
-    return draw;
-  }
-
-  const DRAW = { rises: drawRises, roofline: drawRoofline };
   const redraw = new Map();
 
   async function show(place) {
     const data = await load(place);
     if (!data) return;
     const again = redraw.get(place);
-    if (again) again(data); else redraw.set(place, DRAW[place.dataset.plot](place, data));
+    if (again) again(data); else redraw.set(place, drawRises(place, data));
   }
 
   const places = [...document.querySelectorAll("[data-plot]")];
   places.forEach(show);
-  document.addEventListener("theme", () => redraw.forEach((draw) => draw()));
-  document.addEventListener("fresh", () => places.filter((place) => place.dataset.plot === "rises").forEach(show));
+  document.addEventListener("fresh", () => places.forEach(show));
   let resizing = 0;
   addEventListener("resize", () => { clearTimeout(resizing); resizing = setTimeout(() => redraw.forEach((draw) => draw()), 150); });
 })();
