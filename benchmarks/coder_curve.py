@@ -17,15 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from benchmarks.calibration.figures import spearman
-from evo_kernel.observe.charts import Axis, ticks
-from evo_kernel.observe.scene import Area, Box, Line, Scene, Text, svg
+from evo_kernel.observe.pictures import figure, svg
 
 WINDOW = 5
 SHUFFLES = 10_000
-WIDTH, HEIGHT, LEFT, RIGHT, ABOVE, BELOW = 760.0, 340.0, 52.0, 20.0, 56.0, 44.0  # pixels
-KINDS = {"reward": "best", "right": "gain"}
+NAMES = ("reward", "right")
 
 
 def main() -> None:
@@ -36,7 +35,7 @@ def main() -> None:
     steps = steps_of(chosen.progress.read_text().splitlines())
     if not steps:
         raise SystemExit(f"{chosen.progress} tells of no step of GRPO")
-    for name in KINDS:
+    for name in NAMES:
         values = [step[name] for step in steps]
         third = max(1, len(values) // 3)
         rank, chance = trend(values)
@@ -74,28 +73,17 @@ def trend(values: Sequence[float]) -> tuple[float, float]:
     return found, float(np.mean(as_high))
 
 
-def picture(steps: Sequence[dict[str, Any]]) -> Scene:
-    x_axis = Axis(1, max(2, steps[-1]["step"]), LEFT, WIDTH - RIGHT)
-    every = [step[name] for step in steps for name in KINDS]
-    y_axis = Axis(min(0.0, *every), max(1.0, *every), HEIGHT - BELOW, ABOVE)
-    title = "GRPO: mean over the answers of a step (dots) and of the last five steps (lines)"
-    shapes: list[Line | Area | Box | Text] = [Text(LEFT, 20, title, size=13)]
-    for value in ticks(y_axis.low, y_axis.high):
-        shapes.append(Line([(LEFT, y_axis.at(value)), (WIDTH - RIGHT, y_axis.at(value))], "grid"))
-        shapes.append(Text(LEFT - 6, y_axis.at(value) + 4, f"{value:g}", "muted", anchor="end"))
-    for value in ticks(x_axis.low, x_axis.high, 10):
-        shapes.append(Text(x_axis.at(value), HEIGHT - BELOW + 16, f"{value:g}", "muted", anchor="middle"))
-    shapes.append(Text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, "step", "muted", anchor="middle"))
-    for place, (name, kind) in enumerate(KINDS.items()):
-        values = [step[name] for step in steps]
-        points = [(x_axis.at(step["step"]), y_axis.at(step[name])) for step in steps]
-        shapes += [Box(x - 2.5, y - 2.5, 5, 5, kind, round=2.5) for x, y in points]
-        shapes.append(
-            Line([(x, y_axis.at(one)) for (x, _), one in zip(points, smoothed(values), strict=True)], kind, 2)
-        )
-        shapes.append(Line([(LEFT + 130 * place, 40), (LEFT + 22 + 130 * place, 40)], kind, 3.0))
-        shapes.append(Text(LEFT + 28 + 130 * place, 44, {"right": "share right"}.get(name, name)))
-    return Scene(WIDTH, HEIGHT, title, shapes)
+def picture(steps: Sequence[dict[str, Any]]) -> Figure:
+    drawn, axes = figure(7.9, 3.5)
+    axes.set_title("GRPO: mean over the answers of a step (dots) and of the last five steps (lines)", size="medium")
+    for name in NAMES:
+        values, at = [step[name] for step in steps], [step["step"] for step in steps]
+        (line,) = axes.plot(at, smoothed(values), label={"right": "share right"}.get(name, name))
+        axes.plot(at, values, ".", color=line.get_color())
+    axes.set_xlabel("step")
+    axes.legend(frameon=False)
+    axes.grid(axis="y", alpha=0.3)
+    return drawn
 
 
 if __name__ == "__main__":

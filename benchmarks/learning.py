@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
-from evo_kernel.observe.scene import Box, Line, Scene, Text, svg
+from evo_kernel.observe.pictures import BEST, DOT, figure, svg
 from operators.learning.shipped import TREE
 
 RECIPES = {  # name -> options of `train policy`
@@ -36,7 +37,6 @@ RECIPES = {  # name -> options of `train policy`
     "no-plan": ("--without", "plan"),
 }
 ABLATED = "imitation"  # also evaluated without masks and without the hierarchy
-LEFT, WIDE, ROW = 190, 420, 26  # pixels of the picture
 
 
 def main() -> None:
@@ -110,22 +110,17 @@ def told(interval: dict[str, float], digits: int = 3) -> str:
     return f"{interval['mean']:.{digits}f} [{low}, {high}]"
 
 
-def picture(rows: list[dict[str, Any]], environments: str) -> Scene:
+def picture(rows: list[dict[str, Any]], environments: str) -> Figure:
     """A bar a policy, with its interval."""
-    most = max(row["regret"]["high"] for row in rows)
-    scale = WIDE / most
-    shapes: list[Box | Line | Text] = [Text(10, 20, f"Regret on held-out tasks, log gain; {environments}", size=13)]
-    for at, row in enumerate(rows):
-        y, regret = 36 + at * ROW, row["regret"]
-        kind = "dot" if row["policy"].startswith(("uniform", "bandit")) else "best"
-        ends = [(LEFT + max(regret[end], 0.0) * scale, y + 8.0) for end in ("low", "high")]
-        shapes += [
-            Text(LEFT - 8, y + 12, row["policy"], anchor="end"),
-            Box(LEFT, y, regret["mean"] * scale, 16, kind, title=told(regret)),
-            Line(ends, "text", 1.5),
-            Text(ends[1][0] + 6, y + 12, f"{regret['mean']:.3f}", "muted", 11),
-        ]
-    return Scene(LEFT + WIDE + 60, 50 + len(rows) * ROW, "Regret of policies on held-out tasks", shapes)
+    drawn, axes = figure(7.0, 0.8 + 0.27 * len(rows))
+    axes.set_title(f"Regret on held-out tasks, log gain; {environments}", size="medium")
+    means = [row["regret"]["mean"] for row in rows]
+    ends = [[mean - max(row["regret"]["low"], 0.0) for mean, row in zip(means, rows, strict=True)],
+            [row["regret"]["high"] - mean for mean, row in zip(means, rows, strict=True)]]  # fmt: skip
+    colours = [DOT if row["policy"].startswith(("uniform", "bandit")) else BEST for row in rows]
+    axes.bar_label(axes.barh([row["policy"] for row in rows], means, xerr=ends, color=colours), fmt=" %.3f")
+    axes.invert_yaxis()
+    return drawn
 
 
 def decision_ms(tree_file: Path, path: Path, decisions: int = 50) -> float:

@@ -21,17 +21,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evo_kernel.observe.charts import Axis, ticks
-from evo_kernel.observe.scene import Area, Box, Line, Scene, Text, svg
+import numpy as np
+from matplotlib.figure import Figure
+
+from evo_kernel.observe.pictures import figure, svg
 from operators.learning.evaluation import Interval
 from populations.reading import PopulationReader
 
 FIRST = 1
 ALL = "all tasks"
+BASELINES = ("uniform", "bandit")
 WHAT = "log gain over the first kernel, tuned"
-WIDTH, HEIGHT, LEFT, RIGHT, ABOVE, BELOW = 760.0, 400.0, 60.0, 60.0, 78.0, 48.0  # pixels of a picture
-KINDS = {"uniform": "muted", "bandit": "best"}
-MORE_KINDS = ("champion", "gain", "loss", "role")  # of trained policies
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def averaged(searches: Sequence[Search]) -> Search:
 
 def pairs_of(policies: Sequence[str]) -> list[tuple[str, str]]:
     """(policy, what it is held against)."""
-    found = [(name, "bandit") for name in policies if name not in KINDS] + [("bandit", "uniform")]
+    found = [(name, "bandit") for name in policies if name not in BASELINES] + [("bandit", "uniform")]
     return [(one, other) for one, other in found if one in policies and other in policies]
 
 
@@ -205,7 +205,7 @@ def report(out: Path, rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         return f"{out} holds no search that ended"
     evaluations = min(row["evaluations"] for row in rows)  # one number, unless somebody joined two files
-    policies = [*KINDS, *dict.fromkeys(row["policy"] for row in rows if row["policy"] not in KINDS)]
+    policies = [*BASELINES, *dict.fromkeys(row["policy"] for row in rows if row["policy"] not in BASELINES)]
     policies = [name for name in policies if any(row["policy"] == name for row in rows)]
     searches, faults = [], []
     for row in rows:
@@ -257,49 +257,23 @@ def told_as(interval: Interval) -> str:
     return f"{interval.mean:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
 
 
-def picture(name: str, told: Mapping[str, Any], kinds: str) -> Scene:
+def picture(name: str, told: Mapping[str, Any], kinds: str) -> Figure:
     """A curve a policy, with the band of its interval, which is cut off at the frame: gains are not below 0, and few
     seeds have wide ones."""
     policies, count = told["policies"], len(told["seeds"])
     means = [one.mean for row in policies.values() for one in row["curve"]]
     highs = [one.high for row in policies.values() for one in row["curve"]]
     top = max(0.01, min(max(highs), 2.0 * max(means)))
-    evaluations = len(next(iter(policies.values()))["curve"]) - 1
-    x_axis = Axis(0.0, evaluations, LEFT, WIDTH - RIGHT)
-    y_axis = Axis(0.0, top, HEIGHT - BELOW, ABOVE)
+    drawn, axes = figure(7.9, 3.8)
     band = f"mean of {count} seeds, band: 95 % interval" if count > 1 else "1 seed"
-    title = f"{name}, {kinds}: {band}"
-    shapes: list[Line | Area | Box | Text] = [Text(LEFT, 20, title, size=13), *frame(x_axis, y_axis)]
-    across, lines = LEFT, []
-    for number, (policy, row) in enumerate(policies.items()):
-        kind = KINDS.get(policy) or MORE_KINDS[(number - len(KINDS)) % len(MORE_KINDS)]
-        curve = [(x_axis.at(n), one) for n, one in enumerate(row["curve"])]
+    axes.set_title(f"{name}, {kinds}: {band}", loc="left", size="medium")
+    axes.set(ylim=(0.0, top), xlabel="judged children", ylabel=WHAT)
+    for policy, row in policies.items():
+        (line,) = axes.plot([one.mean for one in row["curve"]], label=policy)
         if count > 1:
-            over = [(x, y_axis.at(min(one.high, top))) for x, one in curve]
-            under = [(x, y_axis.at(max(one.low, 0.0))) for x, one in reversed(curve)]
-            shapes += [Area([*over, *under], kind), *(Line(edge, kind, 0.7, dashed=True) for edge in (over, under))]
-        lines.append(Line([(x, y_axis.at(one.mean)) for x, one in curve], kind, 2.2))
-        shapes.append(Line([(across, 40), (across + 22, 40)], kind, 3.0))
-        shapes.append(Text(across + 28, 44, policy))
-        across += 28 + 8 * len(policy) + 24
-    return Scene(WIDTH, HEIGHT, title, [*shapes, *lines])
-
-
-def frame(x_axis: Axis, y_axis: Axis) -> list[Line | Area | Box | Text]:
-    """Left the log gain, right the same as a factor."""
-    shapes: list[Line | Area | Box | Text] = []
-    for value in ticks(y_axis.low, y_axis.high, 8):
-        y = y_axis.at(value)
-        shapes.append(Line([(LEFT, y), (WIDTH - RIGHT, y)], "grid"))
-        shapes.append(Text(LEFT - 6, y + 4, f"{value:g}", "muted", anchor="end"))
-        shapes.append(Text(WIDTH - RIGHT + 6, y + 4, f"{math.exp(value):.2f}x", "muted"))
-    for value in ticks(x_axis.low, x_axis.high, 8):
-        if value == int(value):
-            shapes.append(Text(x_axis.at(value), HEIGHT - BELOW + 16, f"{value:g}", "muted", anchor="middle"))
-    shapes.append(Line([(LEFT, HEIGHT - BELOW), (WIDTH - RIGHT, HEIGHT - BELOW)], "axis"))
-    shapes.append(Text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10, "judged children", "muted", anchor="middle"))
-    return [
-        *shapes,
-        Text(8, ABOVE - 6, WHAT, "muted"),
-        Text(WIDTH - 8, ABOVE - 6, "as a factor", "muted", anchor="end"),
-    ]
+            low, high = ([getattr(one, end) for one in row["curve"]] for end in ("low", "high"))
+            axes.fill_between(range(len(low)), low, high, color=line.get_color(), alpha=0.18, gid=f"band {policy}")
+    axes.secondary_yaxis("right", functions=(np.exp, lambda x: np.log(np.maximum(x, 1e-9)))).set_ylabel("as a factor")
+    axes.legend(frameon=False)
+    axes.grid(axis="y", alpha=0.3)
+    return drawn

@@ -14,7 +14,7 @@ from evo_kernel.cli.loopback import listen
 from evo_kernel.errors import UserError
 
 TOKEN = "EVO_KERNEL_SERVE_TOKEN"
-NEEDED = ("starlette", "uvicorn", "jinja2", "pygments")
+NEEDED = ("starlette", "uvicorn", "pygments")
 
 
 @click.command()

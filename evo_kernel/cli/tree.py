@@ -19,22 +19,14 @@ if TYPE_CHECKING:
 @click.option("--all", "everything", is_flag=True, help="Every candidate, not only what led to improvements.")
 @click.option(
     "--to",
+    "files",
     type=click.Path(path_type=Path),
-    help="Write the graph of all candidates: .jsonl (with sources), .dot, .json or .graphml by its ending.",
+    multiple=True,
+    help="Draw it to a .svg or .png file, or write the graph of all candidates: .jsonl (with sources), .dot, .json or "
+    ".graphml; repeatable.",
 )
-@click.option("--svg", type=click.Path(path_type=Path), help="Draw it to an SVG file.")
-@click.option("--png", type=click.Path(path_type=Path), help="Draw it to a PNG file; needs evo-kernel[draw].")
-@click.option("--html", type=click.Path(path_type=Path), help="Draw it to a page: zoom, click a candidate; one file.")
 @JSON
-def tree(
-    population: Path,
-    everything: bool,
-    to: Path | None,
-    svg: Path | None,
-    png: Path | None,
-    html: Path | None,
-    as_json: bool,
-) -> None:
+def tree(population: Path, everything: bool, files: tuple[Path, ...], as_json: bool) -> None:
     """The lineage: the paths of the champion and of the best candidate, a picture, or the whole graph to a file.
 
     Pictures show what led to improvements; what led nowhere is counted at the candidate that it came from.
@@ -42,14 +34,14 @@ def tree(
     from populations.reading import PopulationReader
 
     with PopulationReader(population) as reader:
-        if to is not None:
-            reader.export_graph(to)
-        written = [path for path in (to, svg, png, html) if path is not None]
-        if any(path is not None for path in (svg, png, html)):
-            _draw(reader, everything, svg, png, html)
-        if written:
-            said = {"files": [str(path) for path in written]} | ({"file": str(to)} if to is not None else {})
-            click.echo(json.dumps(said) if as_json else "\n".join(f"wrote {path}" for path in written))
+        for path in files:
+            if path.suffix in (".svg", ".png"):
+                _draw(reader, everything, path)
+            else:
+                reader.export_graph(path)
+        if files:
+            said = {"files": [str(path) for path in files]}
+            click.echo(json.dumps(said) if as_json else "\n".join(f"wrote {path}" for path in files))
             return
         nodes = list(reader.nodes())
         leader = reader.champion() or reader.best()
@@ -71,22 +63,15 @@ def tree(
         )
 
 
-def _draw(
-    reader: PopulationReader, everything: bool, as_svg: Path | None, as_png: Path | None, as_html: Path | None
-) -> None:
-    from evo_kernel.observe import ancestry, scene
+def _draw(reader: PopulationReader, everything: bool, file: Path) -> None:
+    from evo_kernel.observe import pictures
 
     nodes, leader = reader.nodes(), reader.champion() or reader.best()
     path = [step.candidate for step in reader.critical_path(leader.candidate)] if leader else []
     leading = [row["candidate"] for row in reader.history()] or [node["candidate"] for node in nodes[:1]]
-    drawn = ancestry.ancestry(nodes, leading, path, reader.donors(), everything)
+    drawn = pictures.ancestry(nodes, leading, path, reader.donors(), everything)
     label = next((f"{n['kind']} ({n['device']})" for n in nodes if n["kind"]), "not judged yet")
-    if as_svg is not None:
-        as_svg.write_text(scene.svg(ancestry.scene(drawn, label)), encoding="utf-8")
-    if as_png is not None:
-        scene.png(ancestry.scene(drawn, label), as_png)
-    if as_html is not None:
-        as_html.write_text(ancestry.page(drawn, reader.task.name, label), encoding="utf-8")
+    pictures.save(pictures.lineage(drawn, label), file, file.suffix[1:])
 
 
 def _print_tree(nodes: list[dict[str, Any]], path: set[int]) -> None:

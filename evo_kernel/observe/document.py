@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from evo_kernel.observe.scene import Scene, style, svg
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-CSS = """
-body{margin:0 auto;max-width:60rem;padding:1rem;font:15px/1.5 system-ui,sans-serif;color:var(--text);
-background:var(--paper)}
-h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem;border-bottom:1px solid var(--grid)}
-table{border-collapse:collapse;display:block;overflow-x:auto;font-variant-numeric:tabular-nums}
-th,td{padding:.2rem .7rem;text-align:right;border-bottom:1px solid var(--grid)}
-th:first-child,td:first-child{text-align:left}
-pre{overflow:auto;padding:.7rem;background:var(--node);border-radius:6px;font-size:13px;max-height:36rem}
-.picture{max-width:100%;height:auto}figcaption,small{color:var(--muted)}figure{margin:1rem 0}
-.add{color:var(--gain)}.del{color:var(--loss)}summary{cursor:pointer}
-"""
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Picture
 
 
 @dataclass(frozen=True)
@@ -41,10 +35,17 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture; Markdown has its caption alone."""
+    """A picture, which is drawn where it is shown; Markdown has its caption alone."""
 
-    scene: Scene
+    draw: Callable[[], Picture]
     caption: str
+
+    @cached_property
+    def data(self) -> str:
+        """SVG in base64."""
+        from evo_kernel.observe.pictures import svg
+
+        return base64.b64encode(svg(self.draw()).encode()).decode()
 
 
 @dataclass(frozen=True)
@@ -61,36 +62,11 @@ Block = Heading | Paragraph | Table | Figure | Code
 
 def html(title: str, blocks: Sequence[Block]) -> str:
     """One file without anything from elsewhere, and without scripts."""
-    body = "\n".join(_html(block) for block in blocks)
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{style()}{CSS}</style></head>\n<body>\n{body}\n</body></html>\n"
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined
     )
-
-
-def _html(block: Block) -> str:
-    match block:
-        case Heading(text, level):
-            return f"<h{level}>{escape(text)}</h{level}>"
-        case Paragraph(text):
-            return f"<p>{escape(text)}</p>"
-        case Figure(scene, caption):
-            return f"<figure>{svg(scene, alone=False)}<figcaption>{escape(caption)}</figcaption></figure>"
-        case Table(head, rows):
-            columns = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
-            lines = "\n".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-            return f"<table><thead><tr>{columns}</tr></thead>\n<tbody>{lines}</tbody></table>"
-        case Code(text, language, folded):
-            code = f'<pre tabindex="0"><code>{_diff(text) if language == "diff" else escape(text)}</code></pre>'
-            return f"<details><summary>{escape(folded)}</summary>{code}</details>" if folded else code
-
-
-def _diff(text: str) -> str:
-    kinds = {"+": "add", "-": "del"}
-    lines = [(kinds.get(line[:1], ""), escape(line)) for line in text.splitlines()]
-    return "\n".join(f'<span class="{kind}">{line}</span>' if kind else line for kind, line in lines)
+    named = [(type(block).__name__, block) for block in blocks]
+    return environment.get_template("document.html").render(title=title, blocks=named)
 
 
 def markdown(blocks: Sequence[Block]) -> str:
@@ -104,8 +80,8 @@ def _markdown(block: Block) -> str:
             return f"{'#' * level} {_plain(text)}"
         case Paragraph(text):
             return _plain(text)
-        case Figure(scene, caption):
-            return f"*{_plain(caption)}: {_plain(scene.about)}*"
+        case Figure(_, caption):
+            return f"*{_plain(caption)}*"
         case Table(head, rows):
             lines = [head, ["---"] * len(head), *rows]
             return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)

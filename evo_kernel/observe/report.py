@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING
 
-from evo_kernel.observe.charts import gains, trajectory
 from evo_kernel.observe.document import Block, Code, Figure, Heading, Paragraph, Table
-from evo_kernel.observe.scene import Scene
 from evo_kernel.types import Evaluation, Measurement
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Picture
 
 
 @dataclass(frozen=True)
@@ -63,9 +66,9 @@ def blocks(report: Report) -> list[Block]:
         *([Paragraph(report.description)] if report.description else []),
         *map(Paragraph, report.headline),
         Heading("How it went"),
-        Figure(trajectory(report.dots, report.best, "candidates", "score"),
+        Figure(lambda: _pictures().trajectory(report.dots, report.best, "candidates"),
                f"Every candidate that passed, and the best so far. Scores are {report.label}."),
-        Figure(_over_time(report.best_by_hour), "The best so far."),
+        Figure(lambda: _over_time(report.best_by_hour), "The best so far."),
         *_path(report),
         *_measured(report),
         *_uses(report),
@@ -79,11 +82,18 @@ def blocks(report: Report) -> list[Block]:
     ]  # fmt: skip
 
 
-def _over_time(best_by_hour: Sequence[tuple[float, float]]) -> Scene:
+def _pictures() -> ModuleType:
+    """matplotlib takes a second to load, and Markdown needs none of it."""
+    from evo_kernel.observe import pictures
+
+    return pictures
+
+
+def _over_time(best_by_hour: Sequence[tuple[float, float]]) -> Picture:
     """In minutes where that is readable."""
     minutes = bool(best_by_hour) and best_by_hour[-1][0] < 2.0
     best = [(at * 60, score) for at, score in best_by_hour] if minutes else best_by_hour
-    return trajectory([], best, f"{'minutes' if minutes else 'hours'} since the first session began")
+    return _pictures().trajectory([], best, f"{'minutes' if minutes else 'hours'} since the first session began")
 
 
 def _path(report: Report) -> list[Block]:
@@ -107,7 +117,7 @@ def _path(report: Report) -> list[Block]:
     return [
         Heading("Which edits made it"),
         Paragraph(told + (f" {again}" if ablated else "")),
-        Figure(gains(pictured), caption),
+        Figure(lambda: _pictures().gains(pictured), caption),
         Table(head, rows),
         *(Code(edit.diff, "diff", f"{edit.candidate}: {edit.action}") for edit in edits if edit.diff),
     ]
