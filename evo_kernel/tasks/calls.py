@@ -41,7 +41,8 @@ from evo_kernel.tasks.forms import (
     same_values,
     with_defaults,
 )
-from evo_kernel.tasks.problems import free_bytes, importable_names, own_numbers
+from evo_kernel.tasks.importers import refuse_too_large, with_parameters
+from evo_kernel.tasks.problems import importable_names, own_numbers
 from evo_kernel.tasks.scripts import APPLY, Found, Metrics, Nothing, Placed, rewritten, silent
 
 CUT = "#" * 146
@@ -153,9 +154,7 @@ class Called:
                 raise TaskError(f"{self.path}: {form.entry} returns no tensor. A kernel has nothing to compute.")
             return made[0] if len(made) == 1 else tuple(made)
 
-        parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in self.names]
-        reference.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
-        return reference
+        return with_parameters(reference, self.names)
 
     def effects(self, values: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], tuple[int, ...]]:
         """What the function makes of these values, what it writes to among it, and the positions of the latter."""
@@ -233,12 +232,8 @@ class Called:
             return
         with own_numbers("cpu"):
             call = self._one_timed(case["perf"], "meta")
-        needed, free = sum(t.numel() * t.element_size() for t in call.tensors), free_bytes(device)
-        if needed > free:
-            raise TaskError(
-                f"{self.path}: the inputs need {needed / 1e9:.1f} GB and {device.type} has {free / 1e9:.1f} GB free. "
-                "Run it on a machine with more memory, or check it at the sizes of its test only."
-            )
+        needed = sum(tensor.numel() * tensor.element_size() for tensor in call.tensors)
+        refuse_too_large(self.path, needed, device, "check it at the sizes of its test only")
 
 
 class _Stop(BaseException):

@@ -8,7 +8,6 @@ decide what is launched and are known to the host (docs/tasks.md).
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 import torch
 
 from evo_kernel.errors import TaskError
-from evo_kernel.tasks.problems import free_bytes
+from evo_kernel.tasks.importers import refuse_too_large, with_parameters
 from evo_kernel.tasks.task import HOST_KNOWN_ELEMENTS
 
 KEPT = (0.9, 1.0)
@@ -113,9 +112,7 @@ class Definition:
             parts = [part if isinstance(part, torch.Tensor) else torch.tensor(part, device=device) for part in made]
             return parts[0] if len(parts) == 1 else tuple(parts)
 
-        parameters = [inspect.Parameter(f"{name}", inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
-        reference.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
-        return reference
+        return with_parameters(reference, names)
 
     def host_known(self, cases: Sequence[Mapping[str, Any]]) -> list[int]:
         """Positions of small integers that the workloads read from files."""
@@ -133,12 +130,7 @@ class Definition:
         for tensor in self.definition["inputs"].values():
             if (shape := self.shape(tensor, case)) is not None:
                 needed += _product(shape) * dtype_of(tensor["dtype"], self.path).itemsize
-        free = free_bytes(torch.device(device))
-        if needed > free:
-            raise TaskError(
-                f"{self.path}: the inputs need {needed / 1e9:.1f} GB and {torch.device(device).type} has "
-                f"{free / 1e9:.1f} GB free. Run it on a machine with more memory, or check it at small sizes only."
-            )
+        refuse_too_large(self.path, needed, torch.device(device), "check it at small sizes only")
 
 
 def _random(

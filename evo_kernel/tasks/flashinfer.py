@@ -18,9 +18,10 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from evo_kernel.errors import LoweringError, TaskError
+from evo_kernel.errors import TaskError
 from evo_kernel.syntax import parse_module
 from evo_kernel.tasks.definitions import Definition, dtype_of
+from evo_kernel.tasks.importers import allow_of, did_you_mean, only, read_text
 from evo_kernel.tasks.task import describe
 
 SCHEME = "flashinfer"
@@ -78,10 +79,7 @@ def entries(rest: str) -> list[Entry]:
     ]
     found = [Entry(root, path, str(found["op_type"]), str(found["name"])) for path, found in definitions]
     if not found:
-        from difflib import get_close_matches
-
-        near = get_close_matches(wanted, [path.stem for path in paths], n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(wanted, [path.stem for path in paths])
         raise TaskError(f"{root} has no definition {wanted!r}.{hint} `tasks import {SCHEME}:{root} --list` lists them.")
     return found
 
@@ -89,12 +87,10 @@ def entries(rest: str) -> list[Entry]:
 def definition_at(path: Path) -> dict[str, Any]:
     """A definition, looked at as far as a task needs it. Raises TaskError."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(read_text(path, "data set"))
         _ = [found[key] for key in ("name", "op_type", "reference")]
         for tensor in (*found["inputs"].values(), *found["outputs"].values()):
             _ = tensor["dtype"], [found["axes"][axis]["type"] for axis in tensor["shape"] or ()]
-    except OSError as error:
-        raise TaskError(f"{path} cannot be read: {describe(error)}. Check the data set out again.") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise TaskError(f"{path} is no definition ({describe(error)}). Check the data set out again.") from error
     return found
@@ -102,12 +98,8 @@ def definition_at(path: Path) -> dict[str, Any]:
 
 def problem_of(rest: str) -> tuple[Entry, dict[str, Any]]:
     """The one definition that `rest` names. Raises TaskError."""
-    found = entries(rest)
-    if len(found) != 1:
-        raise TaskError(
-            f"{SCHEME}:{rest} names {len(found)} definitions, and a task is one: add its name, such as {found[0].spec}."
-        )
-    return found[0], definition_at(found[0].path)
+    entry = only(entries(rest), f"{SCHEME}:{rest}", _EXAMPLE, "definitions")
+    return entry, definition_at(entry.path)
 
 
 def read(rest: str) -> tuple[str, str, Path, str]:
@@ -121,10 +113,7 @@ def _workloads(entry: Entry) -> str:
     found = sorted((entry.root / "workloads").rglob(f"{entry.name}.jsonl"))
     if not found:
         raise TaskError(f"{entry.root}/workloads has no {entry.name}.jsonl, so that no sizes are known. Add it.")
-    try:
-        return found[0].read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TaskError(f"{found[0]} cannot be read: {describe(error)}. Check the data set out again.") from error
+    return read_text(found[0], "data set")
 
 
 @lru_cache(maxsize=512)
@@ -238,19 +227,13 @@ def _runs(made: Definition, case: Mapping[str, Any]) -> bool:
 
 
 def _allow(made: Definition, checks: Sequence[Mapping[str, Any]]) -> str:
-    """`kernels` where every operation of the reference has a kernel to start from, else `mixed`."""
-    from evo_kernel.tasks.lowering import lower_function
 
-    try:
+    def inputs() -> list[list[Any]]:
         with FakeTensorMode():
             drawn = [made.inputs(case, torch.Generator("cpu"), torch.device("cpu")) for case in checks]
-        inputs = [[_meta(value) for value in values] for values in drawn]
-        lower_function(made.reference(), inputs, allow_aten=False)
-    except (LoweringError, TaskError):
-        return "mixed"
-    except Exception:  # noqa: BLE001  the definition's own code may raise anything; checking the task will say it
-        return "mixed"
-    return "kernels"
+        return [[_meta(value) for value in values] for values in drawn]
+
+    return allow_of(made.reference, inputs)
 
 
 def _meta(value: Any) -> Any:

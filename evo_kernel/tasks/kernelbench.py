@@ -19,8 +19,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from evo_kernel.errors import LoweringError, TaskError
+from evo_kernel.errors import TaskError
 from evo_kernel.syntax import parse_module
+from evo_kernel.tasks.importers import allow_of, only, read_text
 from evo_kernel.tasks.problems import NEEDED, Problem
 from evo_kernel.tasks.reducing import ODD, WIDE, Size, constants, reduced, run_fake, telling
 from evo_kernel.tasks.task import TensorSpec, describe, line_in
@@ -117,18 +118,8 @@ def read(rest: str) -> tuple[str, str, Path, str]:
 
 def problem_of(rest: str) -> tuple[Entry, str]:
     """The one problem that `rest` names, and its source. Raises TaskError."""
-    found = entries(rest)
-    if len(found) != 1:
-        raise TaskError(
-            f"{SCHEME}:{rest} names {len(found)} problems, and a task is one: add its number, such as "
-            f"{found[0].spec if found else _EXAMPLE}. `evo-kernel tasks import {SCHEME}:{rest} --list` lists them."
-        )
-    entry = found[0]
-    try:
-        source = entry.path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TaskError(f"{entry.path} cannot be read: {describe(error)}. Check the file out again.") from error
-    return entry, source
+    entry = only(entries(rest), f"{SCHEME}:{rest}", _EXAMPLE)
+    return entry, read_text(entry.path)
 
 
 @lru_cache(maxsize=512)
@@ -210,21 +201,15 @@ def _check_cases(problem: Problem, own: Mapping[str, Size]) -> list[dict[str, Si
 
 
 def _allow(source: str, path: str, own: Any, checks: list[Any], cast: bool) -> str:
-    """`kernels` where every operation of the reference has a kernel to start from, else `mixed`."""
-    from evo_kernel.tasks.lowering import lower_function
-
     problem = Problem(source, path, [own, *checks], cast=cast)
-    try:
+
+    def inputs() -> list[list[Any]] | None:
         variants = [problem.variant(case) for case in checks]
         if len(variants[0].lifted) > TRACED_TENSORS:
-            return "mixed"
-        inputs = [[spec.empty("meta") if isinstance(spec, TensorSpec) else spec for spec in v.specs] for v in variants]
-        lower_function(problem.reference(), inputs, allow_aten=False)
-    except (LoweringError, TaskError):
-        return "mixed"
-    except Exception:  # noqa: BLE001  the problem's own code may raise anything; checking the task will say it
-        return "mixed"
-    return "kernels"
+            return None
+        return [[spec.empty("meta") if isinstance(spec, TensorSpec) else spec for spec in v.specs] for v in variants]
+
+    return allow_of(problem.reference, inputs)
 
 
 def _quoted(source: str) -> str:

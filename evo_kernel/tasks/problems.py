@@ -14,14 +14,11 @@ import ast
 import contextlib
 import inspect
 import itertools
-import keyword
-import re
 import sys
 import threading
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,6 +28,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from evo_kernel.errors import TaskError
 from evo_kernel.syntax import parse_module
+from evo_kernel.tasks.forms import free_name
+from evo_kernel.tasks.importers import refuse_too_large, with_parameters
 from evo_kernel.tasks.task import TensorSpec
 
 SEED = 42
@@ -41,7 +40,6 @@ SMALLEST = 8
 
 NEEDED = ("Model", "get_inputs", "get_init_inputs")
 _MODULES = itertools.count()
-_UNUSABLE = {"torch", "triton", "tl", "math", "run"}
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
 
@@ -129,11 +127,8 @@ class Problem:
             with self._lock, torch.no_grad():
                 return self._variant_of(values)(values)
 
-        names = self.variant(self.cases[0]).names
-        parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
-        reference.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
         reference.compiled_baseline = self.compiled  # pyright: ignore[reportFunctionMemberAccess]
-        return reference
+        return with_parameters(reference, self.variant(self.cases[0]).names)
 
     def compiled(self, *values: Any) -> Any:
         """The reference with its module compiled: how tensors get into the module is nothing that users compile."""
@@ -159,12 +154,7 @@ class Problem:
         raise TaskError(f"{self.path}: no case has inputs of shapes {shapes}. Give inputs as `inputs` draws them.")
 
     def _refuse_too_large(self, case: Mapping[str, Any], device: torch.device) -> None:
-        needed, free = self.variant(case).bytes, free_bytes(device)
-        if needed > free:
-            raise TaskError(
-                f"{self.path}: the inputs need {needed / 1e9:.1f} GB and {device.type} has {free / 1e9:.1f} GB free. "
-                "Run it on a machine with more memory, or check it at its reduced sizes only."
-            )
+        refuse_too_large(self.path, self.variant(case).bytes, device, "check it at its reduced sizes only")
 
 
 class _Variant:
@@ -282,18 +272,6 @@ def put(model: nn.Module, place: str, tensor: torch.Tensor) -> None:
     setattr(owner, name, tensor)
 
 
-def free_bytes(device: torch.device) -> int:
-    """Bytes that a device can still give."""
-    if device.type == "cuda":
-        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # by PyTorch, for nobody
-        return torch.cuda.mem_get_info(device)[0] + held
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return 1 << 62  # a machine that does not say
-
-
 @contextlib.contextmanager
 def own_numbers(device: torch.device | str) -> Iterator[None]:
     """Whatever is drawn inside from torch's own generators leaves no trace in them."""
@@ -328,10 +306,5 @@ def _names(model: nn.Module, count: int, lifted: Sequence[Lifted]) -> list[str]:
     forward = (forward + [f"x{index}" for index in range(len(forward), count)])[:count]
     names: list[str] = []
     for wanted in [*forward, *(item.places[0] for item in lifted)]:
-        name = re.sub(r"\W", "_", wanted).replace("kernel", "window").strip("_")
-        if not name.isidentifier() or keyword.iskeyword(name) or name in _UNUSABLE:
-            name = f"w_{name}"
-        while name in names:
-            name += "_"
-        names.append(name)
+        names.append(free_name(wanted, names))
     return names

@@ -18,9 +18,10 @@ from typing import Any
 
 import torch
 
-from evo_kernel.errors import LoweringError, TaskError
+from evo_kernel.errors import TaskError
 from evo_kernel.tasks.calls import CUT, Called
 from evo_kernel.tasks.forms import Call, Form, same_values
+from evo_kernel.tasks.importers import allow_of, did_you_mean, only, read_text
 from evo_kernel.tasks.interpreted import Interpreted
 from evo_kernel.tasks.task import HOST_KNOWN_ELEMENTS, describe
 
@@ -81,10 +82,7 @@ def entries(rest: str) -> list[Entry]:
         return found
     named = [entry for entry in found if problem in (entry.name, entry.path.name)]
     if not named:
-        from difflib import get_close_matches
-
-        near = get_close_matches(problem, [entry.name for entry in found], n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(problem, [entry.name for entry in found])
         raise TaskError(f"{folders[channel]} has no problem {problem!r}.{hint} `tasks import --list` lists them.")
     return named
 
@@ -106,25 +104,13 @@ def _problems(folder: Path, channel: str) -> list[Entry]:
 
 def problem_of(rest: str) -> tuple[Entry, str]:
     """The one problem that `rest` names, and its source. Raises TaskError."""
-    found = entries(rest)
-    if len(found) != 1:
-        raise TaskError(
-            f"{SCHEME}:{rest} names {len(found)} problems, and a task is one: add its name, such as "
-            f"{found[0].spec}. `evo-kernel tasks import {SCHEME}:{rest} --list` lists them."
-        )
-    return found[0], _read(found[0].path)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TaskError(f"{path} cannot be read: {describe(error)}. Check the file out again.") from error
+    entry = only(entries(rest), f"{SCHEME}:{rest}", _EXAMPLE)
+    return entry, read_text(entry.path)
 
 
 def timings_of(entry: Entry) -> str:
     """The script of its timings; empty where it has none."""
-    return _read(entry.timings) if entry.timings.is_file() else ""
+    return read_text(entry.timings) if entry.timings.is_file() else ""
 
 
 def read(rest: str) -> tuple[str, str, Path, str]:
@@ -293,18 +279,13 @@ def _looked(called: Called, check: Sequence[Mapping[str, Any]]) -> tuple[tuple[i
 
 
 def _allow(called: Called, check: Sequence[Mapping[str, Any]]) -> str:
-    """`kernels` where every operation of the reference has a kernel to start from, else `mixed`."""
-    from evo_kernel.tasks.lowering import lower_function
-
     generator = torch.Generator("cpu").manual_seed(1)
-    try:
+
+    def inputs() -> list[list[torch.Tensor]]:
         drawn = [called.inputs(case, generator, torch.device("cpu")) for case in check]
-        lower_function(called.reference(), [[t.to("meta") for t in case] for case in drawn], allow_aten=False)
-    except (LoweringError, TaskError):
-        return "mixed"
-    except Exception:  # noqa: BLE001  the benchmark's own code may raise anything; checking the task will say it
-        return "mixed"
-    return "kernels"
+        return [[tensor.to("meta") for tensor in case] for case in drawn]
+
+    return allow_of(called.reference, inputs)
 
 
 def _kind(entry: Entry) -> type[Called]:
