@@ -20,12 +20,12 @@ def ceilings_line(environment: Environment, stored: Mapping[str, float]) -> str:
 
     if measured := Ceilings.from_data(stored):
         return f"{measured.text}, measured ({environment.device})"
-    table = Ceilings.from_data(limits(environment, stored))
+    table = Ceilings.from_data(_limits(environment, stored))
     told = f"{table.text}, from the table" if table else "not measured yet"
     return f"{told} ({environment.device})"
 
 
-def limits(environment: Environment, stored: Mapping[str, float]) -> Mapping[str, float]:
+def _limits(environment: Environment, stored: Mapping[str, float]) -> Mapping[str, float]:
     """Ceilings by name: as they were measured, else of the table where times are modeled, else none."""
     from evo_kernel.fitness.ceilings import Ceilings
     from evo_kernel.fitness.targets import target_for

@@ -65,7 +65,7 @@ class Dashboard:
         for run in self.runs:
             run.close()
 
-    # Endpoints that are no coroutines run in threads: a slow page holds up nobody's stream.
+    # Endpoints that are no coroutines run in threads: a slow page holds up no other.
 
     def _page(self, fill: Callable[..., dict[str, Any]], template: str, name: str) -> Callable[[Request], Response]:
         def page(request: Request) -> Response:
