@@ -4,7 +4,7 @@ import torch
 
 CASES = {
     "check": [{"m": 5, "n": 127}, {"m": 7, "n": 113}],
-    "search": [{"m": 1024, "n": 1024}],
+    "search": [{"m": 512, "n": 1024}],
     "confirm": [{"m": 33, "n": 1000}],
 }
 SEED = "../honest/exp_and_mean.py"
