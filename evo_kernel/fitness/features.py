@@ -98,5 +98,5 @@ def schedule(kernel: Kernel, binary: Binary, launch: Launch, target: Target) -> 
 
 def _walks_from_program(ir: str) -> bool:
     """Whether a loop begins at a program's number."""
-    programs = re.findall(r"(%\w+) = tt\.get_program_id", ir)
+    programs = set(re.findall(r"(%\w+) = tt\.get_program_id", ir))
     return any(start in programs for start in re.findall(r"scf\.for %\w+ = (%\w+) to", ir))

@@ -80,7 +80,7 @@ class Grader:
         timings: list[TimePart] = []
         for case in (case for kind in (CaseKind.CHECK, *timed) for case in self.cases(kind)):
             plan = recording.plans[(case.name, ())]
-            if isinstance(plan, Fault) or self._rule_fault(plan):
+            if isinstance(plan, Fault) or rule_fault(self._task, plan):
                 break  # ends the evaluation there
             known = None if work.purpose is Purpose.CONFIRM else self.find(case.name, plan.hash)
             if known is not None and known.status is not Status.PASSED:
@@ -128,7 +128,7 @@ class Grader:
         return checked
 
     def _checked(self, work: Work, plan: CompiledPlan, case: Case) -> Checked:
-        fault = self._rule_fault(plan)
+        fault = rule_fault(self._task, plan)
         if fault:
             return Checked(Status.REJECTED, fault)
         answer = work.ahead.pop(("check", case.name, plan.hash), None)
@@ -160,7 +160,7 @@ class Grader:
                 return known.measurement
             if known.status is not Status.PASSED:
                 return Checked(known.status, known.reason)
-        fault = self._rule_fault(plan)
+        fault = rule_fault(self._task, plan)
         found = work.ahead.pop(("time", case.name, plan.hash), None)
         if fault:
             found = Checked(Status.REJECTED, fault)
@@ -206,22 +206,23 @@ class Grader:
     def _timed_seed(self, case: Case, purpose: Purpose) -> int:
         return fresh_seed() if purpose is Purpose.CONFIRM else self._seeds.seed(case.name, "timed")
 
-    def _rule_fault(self, plan: CompiledPlan) -> str:
-        """What ALLOW forbids, in a sentence; empty when the plan keeps to it."""
-        if not plan.plan.nodes:
-            return "run launches nothing: its outputs are never computed"
-        if self._task.allow == "kernels" and plan.plan.aten_nodes:
-            names = sorted({node.op.removeprefix("aten.") for node in plan.plan.aten_nodes})
-            return (
-                f"run calls torch operations ({', '.join(names[:5])}); this task allows kernels only: "
-                "compute it in a kernel, or set ALLOW = 'mixed' in the task"
-            )
-        if not plan.plan.launches:
-            return "run launches no kernel of its own"
-        if self._task.allow == "kernels" and plan.plan.copied_outputs:
-            return f"output {plan.plan.copied_outputs[0]} is a copy of a tensor: compute it in a kernel"
-        return ""
-
 
 def _result(case: Case, checked: Checked) -> CheckResult:
     return CheckResult(case.name, checked.passed, checked.error, checked.reason)
+
+
+def rule_fault(task: Task, plan: CompiledPlan) -> str:
+    """What ALLOW forbids, in a sentence; empty when the plan keeps to it."""
+    if not plan.plan.nodes:
+        return "run launches nothing: its outputs are never computed"
+    if task.allow == "kernels" and plan.plan.aten_nodes:
+        names = sorted({node.op.removeprefix("aten.") for node in plan.plan.aten_nodes})
+        return (
+            f"run calls torch operations ({', '.join(names[:5])}); this task allows kernels only: "
+            "compute it in a kernel, or set ALLOW = 'mixed' in the task"
+        )
+    if not plan.plan.launches:
+        return "run launches no kernel of its own"
+    if task.allow == "kernels" and plan.plan.copied_outputs:
+        return f"output {plan.plan.copied_outputs[0]} is a copy of a tensor: compute it in a kernel"
+    return ""

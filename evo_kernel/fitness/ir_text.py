@@ -14,11 +14,12 @@ _OTHERS = {"llvm.intr.assume", "gpu.barrier"}
 POINTER_DIVISIBILITY = 16
 """Bytes; what Triton's specialisation claims of pointers, and no more: buffers lie at multiples of at least this."""
 
-_STRING = r'"(?:[^"\\\n]|\\[\s\S]?)*(?:"|(?=\n)|\Z)'  # what does not end ends with its line: no text takes long to read
+_STRING = r'"(?:[^"\\\n]|\\[\s\S]?)*+(?:"|(?=\n)|\Z)'
+"""What does not end ends with its line, and a text is read in one way alone (`*+`): none takes long to read."""
 _MARKS = re.compile(rf"{_STRING}|//[^\n]*|(?<![\w.$%@#!^-])loc\(|[()]")
 _NO_ALIAS = re.compile(r"^#loc\d* =\n", re.MULTILINE)
 _PREDECESSORS = re.compile(
-    r"^(\s*\^bb\d+.*:)  // (?:no predecessors|pred: \^bb\d+|\d+ preds: [\^\w, ]+)$", re.MULTILINE
+    r"^([ \t]*\^bb\d.*:)  // (?:no predecessors|pred: \^bb\d+|\d+ preds: [\^\w, ]+)$", re.MULTILINE
 )
 """What the printer writes behind the label of a block."""
 _SYMBOLS = re.compile(rf"{_STRING}|//[^\n]*|@(?:[A-Za-z_][\w$.]*|{_STRING})")

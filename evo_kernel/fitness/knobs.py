@@ -20,7 +20,7 @@ _BY_ENDING = {
 }  # fmt: skip
 """What a constant is follows from how its name ends, a number aside: before that may stand what its kernel is called
 (`GROUP_NORM_BLOCK` is a tile)."""
-_COUNTS = (*_BY_ENDING, "PROGRAMS(_PER_SM)?", r".*\.config")
+_COUNTS = (*_BY_ENDING, "PROGRAMS(_PER_SM)?", r"[^_]*\.config")
 _ROWS = "ROWS(_PER_[A-Z]+)?"
 
 

@@ -25,6 +25,7 @@ from evo_kernel.errors import PlanError, TaskError
 from evo_kernel.fitness import regimes
 from evo_kernel.fitness.compiling.assembler import of_version
 from evo_kernel.fitness.compiling.compiler import Compiler
+from evo_kernel.fitness.grading import rule_fault
 from evo_kernel.fitness.plan import CompiledPlan, load_plan_file
 from evo_kernel.fitness.runners.base import Checked
 from evo_kernel.fitness.runners.choose import open_runner
@@ -110,8 +111,11 @@ def replay_plan(path: Path, task_name: str | None, device: str, deadline_s: floa
         if task_name is not None and runner.environment("").kind != "measured" and case.kind is not CaseKind.CHECK:
             unchecked = f"sizes of a {case.kind} case are too large to execute without a GPU"
         rounds = [(secrets.randbits(62), regime) for regime in regimes.SEARCH]
-        checked = None if unchecked else runner.check(plan, case, rounds)
-        measured = runner.measure(plan, case, secrets.randbits(62), checked=task_name is not None)
+        if task_name is not None and (fault := rule_fault(task, plan)):
+            checked = measured = Checked(Status.REJECTED, fault)
+        else:
+            checked = None if unchecked else runner.check(plan, case, rounds)
+            measured = runner.measure(plan, case, secrets.randbits(62), checked=task_name is not None)
         return Replayed(case.name, plan.hash, runner.environment("not recorded"), checked, measured, unchecked, note)
     finally:
         runner.close()

@@ -25,7 +25,7 @@ COMPARED_LINES, COMPARED_WIDTH = 12, 160
 """Of a block that does not fit, so much is compared with the source: time grows with the square of both."""
 
 FILE_LANGUAGES = ("", "python", "py", "python3")
-_FENCE = re.compile(r"^\s{0,3}(`{3,}|~{3,})\s*([^`\s]*)\s*$")
+_FENCE = re.compile(r"^\s{0,3}(`{3,}|~{3,})\s*+([^`\s]*)\s*$")
 _MARKER = re.compile(r"^(<{5,}|={5,}|>{5,})(\s|$)")
 _ELIDED = re.compile(
     r"^\s*(#|//|\.\.\.).*\b(rest|remaining|unchanged|omitted|elided|existing code|same as (before|above)|as before)\b",

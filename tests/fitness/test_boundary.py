@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import time
 
 import pytest
 
 from evo_kernel.fitness.compiling.compiler import Compiler, Forbidden, text_fault
+from evo_kernel.fitness.features import _walks_from_program
 from evo_kernel.fitness.ir_text import entry_of, fault_of, with_plain_symbols, without_locations
+from evo_kernel.fitness.knobs import is_tile
 from evo_kernel.fitness.plan import Binary, Kernel
 from tests.support import boundary
 
@@ -20,6 +24,45 @@ COPY = """module {
 }
 """
 SIGNATURE = (("x", "*fp32"), ("y", "*fp32"))
+MANY = 100_000
+LONG = {
+    "blank lines": "\n" * MANY,
+    "blanks": " " * MANY,
+    "a label": "^bb" + "0" * 3 * MANY,
+    "labels": "^bb1: " * MANY,
+    "escapes in a name": 'tt.func public @"' + r"\a" * MANY + '" x',
+    "names": "tt.func " * MANY,
+    "a name": "tt.func @" + "a" * MANY,
+    "open locations": "loc(" * MANY,
+    "closed locations": ")" * MANY,
+    "quotes": '"' * MANY,
+    "backslashes": '"' + "\\" * MANY,
+    "paths": "libpath=" * MANY,
+    "variables": "%" * MANY + "a" * MANY,
+    "loops": "".join(f"%p{i} = tt.get_program_id x\nscf.for %i{i} = %c{i} to %c0\n" for i in range(MANY // 4)),
+    "directives": "#\n" * MANY,
+    "a directive": "#" + " " * MANY + "include",
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_no_text_takes_long_to_read(name: str) -> None:
+    """These are read in the judge's own process. What takes the square of a text's length takes minutes of them."""
+    text = COPY.replace("module {", f"module {{\n{LONG[name]}", 1)
+    began = time.process_time()
+    fault_of(text, "copy")
+    with_plain_symbols(text)
+    _walks_from_program(text)
+    text_fault(Kernel(name="copy", language="cuda", code=text, signature=(), options=(("num_warps", 4),)))
+    with contextlib.suppress(ValueError):
+        entry_of(text)
+    assert time.process_time() - began < 5.0
+
+
+def test_no_name_of_a_knob_takes_long_to_read() -> None:
+    began = time.process_time()
+    assert is_tile("A_" * MANY)
+    assert time.process_time() - began < 5.0
 
 
 def kernel(code: str, **options) -> Kernel:

@@ -17,6 +17,7 @@ from evo_kernel.fitness.plan import Binary, Buffer, CompiledPlan, Launch, Plan, 
 from evo_kernel.fitness.runners import cpu_runner
 from evo_kernel.fitness.runners.base import Checked
 from evo_kernel.fitness.runners.cpu_runner import CpuRunner, _batches, _traffic_key
+from evo_kernel.fitness.slicing.step import RULES, Step
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Case, Task
 from evo_kernel.types import CaseKind, Status
@@ -217,6 +218,42 @@ def test_programs_are_drawn_in_corners_where_they_differ_and_at_random():
             assert torch.equal(drawn, drawn.unique())
         assert len(few) == 100 and len(many) == MOST
     assert draw((3, 1, 1), Counter(Memory(), 3, False), torch.ones(3), 1e-9, generator).tolist() == [0, 1, 2]
+
+
+WRONG_TEXT = SOFTMAX_TEXT.replace("row * x_stride", "0 * x_stride")
+
+
+@pytest.mark.parametrize("text", [SOFTMAX_TEXT, WRONG_TEXT])
+def test_where_no_element_can_be_had_in_time_more_is_taken(text, monkeypatch):
+    monkeypatch.setattr(cpu_runner, "SLICES_S", 1e-9)
+    assert look(text, 2048, 512, 0.0, monkeypatch).passed == (text == SOFTMAX_TEXT)
+
+
+@pytest.mark.parametrize("text", [SOFTMAX_TEXT, WRONG_TEXT])
+@pytest.mark.parametrize("raises_at", ["planning", "running"])
+def test_where_a_rule_of_slicing_fails_the_whole_reference_decides(text, raises_at, monkeypatch):
+    def fail(*_):
+        raise IndexError("a rule that does not know this reference")
+
+    def rule(value, region, known):
+        return fail() if raises_at == "planning" else Step([], fail)
+
+    monkeypatch.setitem(RULES, "_softmax", rule)
+    assert look(text, 2048, 512, 0.0, monkeypatch).passed == (text == SOFTMAX_TEXT)
+
+
+def test_an_output_that_no_program_writes_is_compared_whole(monkeypatch):
+    """Its input given back, as no launch has a part in it."""
+    plan = softmax_plan(2048, 512)
+    given = plan.model_copy(update={"outputs": plan.inputs})
+    monkeypatch.setattr(cpu_runner, "WHOLE_S", 0.0)
+    task = task_of(lambda x: torch.softmax(x, -1), lambda case, g, device: torch.randn(2048, 512, generator=g), LARGE)
+    looking = CpuRunner(task, 90, 60.0)
+    try:
+        result = looking.check(executed(given), LARGE, ROUNDS[:1])
+    finally:
+        looking.close()
+    assert result.status is Status.WRONG and "off by" in result.reason, result
 
 
 # --- index inputs ---------------------------------------------------------------------------------------------------

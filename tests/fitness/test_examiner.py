@@ -193,6 +193,8 @@ def test_an_arena_is_poisoned_but_for_its_inputs_and_holds_the_scratch_of_its_la
     assert not first.bytes_of(0).any() and first.broken_canary() is None
     first._memory[address - first._memory.data_ptr() + 8 * 200 + 128] = 0  # behind the scratch
     assert first.broken_canary() is not None
+    seen = first.tensor(one.plan.outputs[0])  # all that a torch operation can reach of it is its buffer
+    assert seen.data_ptr() == first.address(1) and seen.untyped_storage().nbytes() == first.bytes_of(1).numel()
 
 
 def test_an_innocent_plan_survives_one_that_wrote_into_what_is_kept(examiner):

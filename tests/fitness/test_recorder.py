@@ -100,13 +100,14 @@ def test_fills_views_and_slices(recorder):
     plan = _plan(
         recorder,
         DOUBLE.replace("y = torch.empty_like(x)", "y = torch.zeros(64, 1000, device=x.device).fill_(3.0)")
-        .replace("return y", "return y.view(1000, 64), y[1:, ::2]"),
+        .replace("return y", "return y.view(1000, 64), y[1:, ::2], y.view(64, 1000).t_()"),
     )  # fmt: skip
     assert isinstance(plan, CompiledPlan)
     fills = [node for node in plan.plan.nodes if isinstance(node, Fill)]
     assert [fill.value for fill in fills] == [0, 3.0]
     assert plan.plan.outputs[1].shape == (63, 500) and plan.plan.outputs[1].strides == (1000, 2)
     assert plan.plan.outputs[1].offset == 1000
+    assert not plan.plan.aten_nodes and plan.plan.outputs[2].strides == (1, 1000)
 
 
 def test_autotune_configurations_are_knobs(recorder):

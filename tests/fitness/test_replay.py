@@ -12,7 +12,7 @@ import pytest
 from evo_kernel.errors import PlanError
 from evo_kernel.fitness.compiling.assembler import BUNDLED, assembler_of
 from evo_kernel.fitness.compiling.compiler import Compiler
-from evo_kernel.fitness.plan import CompiledPlan, read_compiled_plan, save_plan_file
+from evo_kernel.fitness.plan import Aten, Buffer, CompiledPlan, Plan, View, read_compiled_plan, save_plan_file
 from evo_kernel.fitness.record.cases import record_case
 from evo_kernel.fitness.record.recorder import Recorder
 from evo_kernel.fitness.replay import compiled_again, replay_plan
@@ -51,6 +51,23 @@ def test_a_file_that_is_what_it_says_is_measured(plans, tmp_path: Path) -> None:
     assert plans[0].binaries[0].compiler.startswith("Triton ") and "ptxas" in plans[0].binaries[0].compiler
     found = replay_plan(path, None, "cpu", 60.0)
     assert (found.plan, found.note, found.passed) == (plans[0].hash, "", True)
+
+
+def test_a_plan_that_its_task_forbids_is_not_timed(tmp_path: Path) -> None:
+    view = {"dtype": "float32", "shape": (5, 127), "strides": (127, 1)}
+    given, made = View(buffer=0, **view), View(buffer=1, **view)
+    node = Aten(
+        op="aten._softmax.default", views=(given,), args=[{"view": 0}, -1, False], kwargs={}, outputs=(made,)
+    )  # fmt: skip
+    buffers = tuple(Buffer(kind=kind, bytes=4 * 5 * 127) for kind in ("input", "scratch"))
+    plan = Plan(
+        case="m5-n127", target=90, inputs=(given,), buffers=buffers, kernels=(), nodes=(node,), outputs=(made,)
+    )  # fmt: skip
+    path = tmp_path / "torch.plan"
+    save_plan_file(CompiledPlan(plan=plan, binaries=()), path)
+    task = Path(__file__).parents[1] / "integrity" / "tasks" / "softmax.py"
+    found = replay_plan(path, str(task), "cpu", 60.0)
+    assert found.status == "rejected" and "this task allows kernels only" in found.as_data()["reason"], found
 
 
 def test_other_code_under_the_name_of_this_compiler_is_refused(plans) -> None:

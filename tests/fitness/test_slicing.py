@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from evo_kernel.fitness.slicing.reference import SlicedReference
 from evo_kernel.fitness.slicing.rules import is_known
 from evo_kernel.fitness.slicing.tracing import NotSliceable, trace
 from evo_kernel.tasks import loading
-from evo_kernel.tasks.task import Input, Task, as_float64
+from evo_kernel.tasks.task import Case, Input, Task, as_float64
 from evo_kernel.types import CaseKind
 
 BUILTIN = sorted(path.parent.name for path in (Path(loading.__file__).parent / "builtin").glob("*/task.py"))
@@ -65,6 +66,12 @@ def _segments(x: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
 def _gated(x: torch.Tensor) -> torch.Tensor:
     a, b = x.chunk(2, dim=-1)
     return F.gelu(a) * b
+
+
+def _columns_put(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    out = x.clone()
+    out[:, index] = x[:, :2] * 2
+    return out
 
 
 def _moe(x: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
@@ -149,6 +156,11 @@ REFERENCES: dict[str, tuple[Callable[..., object], tuple[Input, ...]]] = {
     "cross entropy": (lambda x, i: F.cross_entropy(x, i, reduction="none"), (*_draw(M), INTEGERS)),
     "mean cross entropy": (F.cross_entropy, (*_draw(M), INTEGERS)),
     "index put": (lambda x, i: x.index_put((i, i), x[0, :6], accumulate=True), (*_draw((6, 9)), INTEGERS)),
+    "rows put": (lambda x, i: torch.zeros_like(x).index_put((i,), x.exp()), (*_draw(M), torch.randperm(6))),
+    "columns put": (_columns_put, (*_draw(M), torch.tensor([2, 0]))),
+    "pixels shuffled": (lambda x: F.pixel_shuffle(x, 2).exp(), _draw((2, 8, 3, 5))),
+    "pixels gathered": (lambda x: F.pixel_unshuffle(x, 2).exp(), _draw((3, 2, 4, 6))),
+    "folded": (lambda x: F.fold(x, (5, 5), 3), _draw((2, 18, 9))),
     "scatter": (lambda x, i: x.scatter_add(1, i[:, None].expand(6, 2), x), (*_draw(M), INTEGERS)),
     "index add": (lambda x, i: torch.zeros_like(x).index_add(0, i, x), (*_draw(M), INTEGERS)),
     "segments": (_segments, (*_draw(M), torch.tensor([1, 4]))),
@@ -222,6 +234,35 @@ def test_what_cannot_be_sliced_says_why(function: Callable[..., torch.Tensor], w
     inputs = _draw(M)
     with pytest.raises(NotSliceable, match=why):
         trace(lambda *given: (function(*given),), inputs, Slicer(inputs).known, is_known)
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        (lambda x: x.as_strided((3, 3), (2, 1)), "by strides"),
+        (_with(lambda x: x.fill_diagonal_(2.0)), "by strides"),
+        (lambda x: x.float().view(torch.int16), "another width"),
+    ],
+)
+def test_what_no_slice_can_be_had_of_is_told_before_one_is_asked_for(function: Any, why: str) -> None:
+    reference = SlicedReference(_task_of(function), _draw(M))
+    assert why in reference.fault
+    assert reference.whole_seconds == math.inf
+
+
+def test_an_output_without_elements_needs_no_slice() -> None:
+    reference = SlicedReference(_task_of(lambda x: (x[:0] * 2, x.exp())), _draw(M))
+    asked = (torch.empty(0, dtype=torch.int64), torch.arange(5))
+    assert not reference.fault
+    sample = reference.sample(asked, 10.0, np.random.default_rng(1))
+    assert [part.truth.numel() for part in reference.expect(sample)] == [0, 5]
+
+
+def _task_of(function: Callable[..., Any]) -> Task:
+    return Task(
+        name="t", path=Path("t.py"), text="t", cases=(Case("c", CaseKind.CHECK, {}),),
+        inputs_function=lambda *_: (), reference_function=function, baselines={},
+    )  # fmt: skip
 
 
 _SHAPES = st.lists(st.integers(1, 6), min_size=0, max_size=4).map(tuple)

@@ -143,6 +143,31 @@ REFUSED = {
                                       "args": [], "kwargs": {}, "outputs": []}),
         "op",
     ),
+    "an operation that makes a view": (
+        _set("plan", "nodes", 0, to={"kind": "aten", "op": "aten.as_strided.default", "views": [],
+                                      "args": [], "kwargs": {}, "outputs": []}),
+        "op",
+    ),
+    "an operation that turns its tensor": (
+        _set("plan", "nodes", 0, to={"kind": "aten", "op": "aten.t_.default", "views": [],
+                                      "args": [], "kwargs": {}, "outputs": []}),
+        "op",
+    ),
+    "an operation that reads around its tensor": (
+        _set("plan", "nodes", 0, to={"kind": "aten", "op": "aten.as_strided_copy.default", "views": [],
+                                      "args": [], "kwargs": {}, "outputs": []}),
+        "op",
+    ),
+    "an operation that computes nothing": (
+        _set("plan", "nodes", 0, to={"kind": "aten", "op": "aten.empty_like.default", "views": [],
+                                      "args": [], "kwargs": {}, "outputs": []}),
+        "op",
+    ),
+    "an operation that torch does not have": (
+        _set("plan", "nodes", 0, to={"kind": "aten", "op": "aten.conjure.default", "views": [],
+                                      "args": [], "kwargs": {}, "outputs": []}),
+        "op",
+    ),
     "options without bottom": (_set(*KERNEL, "options", to=[["num_warps", json.loads("[" * 40 + "]" * 40)]]), "options"),
     "a field nobody knows": (_set("plan", "python", to="import os"), "python"),
     "an older version": (_set("plan", "version", to=1), "record its source again"),

@@ -14,11 +14,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from evo_kernel.fitness.operations import ALLOCATIONS, makes_view
 from evo_kernel.fitness.plan import MAX_TABLE_BYTES
 from evo_kernel.fitness.record.known import number, table_node
 from evo_kernel.fitness.record.tracing import Refused, Tracer
 
-_ALLOCATIONS = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted"}
 _FILLED = {"zeros": 0, "zeros_like": 0, "new_zeros": 0, "ones": 1, "ones_like": 1, "new_ones": 1}
 _FULL = {"full": 1, "full_like": 1, "new_full": 2}  # position of the value
 _SILENT = {"device", "detach", "alias", "_assert_async", "sym_size", "sym_stride", "is_pinned", "_unsafe_view"}
@@ -139,7 +139,7 @@ class AtenWriter(TorchDispatchMode):
         if name == "lift_fresh":
             self._tracer.known.keep(result, args[0])
             return result
-        if name in _SILENT or name in _ALLOCATIONS or _is_view(func):
+        if name in _SILENT or name in ALLOCATIONS or makes_view(func):
             return result
         tensors = [t for t in _flat((args, kwargs, result)) if isinstance(t, torch.Tensor)]
         if any(t.device.type == "cuda" for t in tensors):
@@ -284,11 +284,6 @@ def fake_inputs(mode: FakeTensorMode, specs: Sequence[dict[str, Any]], tracer: T
         views.append(tracer.add_input(tensor, host))
         values.append(tensor)
     return values, views
-
-
-def _is_view(func: Any) -> bool:
-    returns = func._schema.returns
-    return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
 
 
 def _flat(value: Any) -> list[Any]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.utils.dlpack import from_dlpack, to_dlpack  # pyright: ignore[reportPrivateImportUsage]
 
 from evo_kernel.fitness.plan import Aten, CompiledPlan, Constant, View
 from evo_kernel.fitness.runners.bounds import scratch_needs
@@ -61,8 +62,8 @@ class Arena:
         return -(-self.address(place) // align) * align if self._sizes[place] else 0
 
     def tensor(self, view: View) -> torch.Tensor:
-        base = _typed(self.bytes_of(view.buffer), getattr(torch, view.dtype))
-        return torch.as_strided(base, view.shape, view.strides, base.storage_offset() + view.offset)
+        alone = from_dlpack(to_dlpack(self.bytes_of(view.buffer)))  # its storage ends where the buffer does
+        return _typed(alone, getattr(torch, view.dtype)).as_strided(view.shape, view.strides, view.offset)
 
     def poison(self) -> None:
         """Overwrite everything but the inputs."""
@@ -111,5 +112,5 @@ def run_aten(node: Aten, tensors: Sequence[torch.Tensor], arena: Arena) -> None:
     for view, value in zip(node.outputs, results, strict=True):
         if view is not None and isinstance(value, torch.Tensor):
             target = arena.tensor(view)
-            if target.data_ptr() != value.data_ptr():
+            if (target.data_ptr(), target.stride()) != (value.data_ptr(), value.stride()):
                 target.copy_(value)

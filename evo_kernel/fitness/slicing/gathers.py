@@ -140,7 +140,8 @@ def _index_put(value: Value, region: Region, known: Known) -> Step:
     def compute(piece: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         new = new.expand(full).flatten(how.front, how.front + len(how.shape) - 1)
         new = new if is_line else new.index_select(how.front, places)
-        return piece.index_put(_optional(how.dims, local, rank), new, arguments["accumulate"])
+        # the tensor's method takes no None
+        return torch.ops.aten.index_put(piece, _optional(how.dims, local, rank), new, arguments["accumulate"])
 
     return Step([(target, region), (given, aligned(given, of_values))], compute)
 

@@ -109,7 +109,12 @@ class Slicer:
         constant = value.node.constant
         if constant is not None:
             return Step([], lambda: regions.take(constant, region))
-        return step_for(value, region, self.known)
+        try:
+            return step_for(value, region, self.known)
+        except NotSliceable:
+            raise
+        except Exception as error:  # of a rule that does not know what this reference does: the whole can be had
+            raise NotSliceable(f"no slice of {value.node.name}: {type(error).__name__}: {error}") from error
 
 
 def _finished(made: Sequence[_Instruction], dtype: torch.dtype) -> Program:

@@ -75,6 +75,9 @@ class SlicedReference:
         try:
             if len(self._own.outputs) != len(self._double.outputs):
                 return "it returns another number of outputs in float64"
+            for number, output in enumerate(self._own.outputs):
+                if math.prod(output.shape):
+                    self.programs(number, tuple(range(size - 1, size) for size in output.shape))
         except NotSliceable as error:
             return str(error)
         return ""
@@ -97,12 +100,12 @@ class SlicedReference:
 
     @cached_property
     def whole_seconds(self) -> float:
-        """About what `expect` of the whole reference costs here. Raises NotSliceable where it cannot be told."""
-        total = 0.0
-        for own, double in zip(self._own.outputs, self._double.outputs, strict=True):
-            whole = regions.everything(own.shape)
-            total += self.seconds(self._slicer.program(own, whole), self._slicer.program(double, whole))
-        return total
+        """About what `expect` of the whole reference costs here; infinite where it cannot be told."""
+        try:
+            outputs = enumerate(self._own.outputs)
+            return sum(self.seconds(*self.programs(number, regions.everything(own.shape))) for number, own in outputs)
+        except NotSliceable:
+            return math.inf
 
     def sample(self, elements: Sequence[torch.Tensor], seconds: float, generator: np.random.Generator) -> Sample:
         """As many of these elements as `expect` can have within this time, chosen at random.
@@ -123,7 +126,10 @@ class SlicedReference:
         return torch.from_numpy(np.unique(np.sort(asked.numpy())[start : start + ASKED]))
 
     def expect(self, sample: Sample) -> tuple[Expected, ...]:
-        """What `expect` says of these elements; per output tensors of one dimension, in the sample's order."""
+        """What `expect` says of these elements; per output tensors of one dimension, in the sample's order.
+
+        Raises TaskError where the operations of the reference fail on slices.
+        """
         return tuple(self._expected(output, sample) for output in range(self.outputs))
 
     def _expected(self, output: int, sample: Sample) -> Expected:
@@ -141,14 +147,14 @@ class SlicedReference:
         return expect_by(run, self._inputs, self._task.tolerance.precision)[0]
 
     def _run(self, program: Program, change: Change) -> torch.Tensor:
-        pieces = {}
-        for number, region in program.reads.items():
-            whole = self._inputs[number]
-            assert isinstance(whole, torch.Tensor)
-            pieces[number] = change(regions.take(whole, region))
         try:
+            pieces = {}
+            for number, region in program.reads.items():
+                whole = self._inputs[number]
+                assert isinstance(whole, torch.Tensor)
+                pieces[number] = change(regions.take(whole, region))
             return program.run(pieces)
-        except Exception as error:  # the reference's own operations: whatever they raise is a fault of the task
+        except Exception as error:  # the reference's own operations, on slices that they may not take
             raise TaskError(f"{self._task.path}: part of the reference failed: {error}") from error
 
     def programs(self, output: int, region: Region) -> tuple[Program, Program]:

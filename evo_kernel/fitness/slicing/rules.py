@@ -32,9 +32,9 @@ _TRAILING = {
         _linalg_slogdet linalg_solve_triangular triangular_solve _linalg_solve_ex linalg_matrix_exp linalg_lu_factor_ex
         linalg_lu_solve cholesky_solve cholesky_inverse max_pool2d_with_indices avg_pool2d _adaptive_avg_pool2d
         adaptive_max_pool2d upsample_nearest2d upsample_bilinear2d upsample_bicubic2d reflection_pad2d
-        replication_pad2d pixel_shuffle pixel_unshuffle""",
+        replication_pad2d""",
     3: """max_pool3d_with_indices avg_pool3d _adaptive_avg_pool3d adaptive_max_pool3d upsample_nearest3d
-        upsample_trilinear3d reflection_pad3d replication_pad3d""",
+        upsample_trilinear3d reflection_pad3d replication_pad3d pixel_shuffle pixel_unshuffle""",
     1: "reflection_pad1d replication_pad1d upsample_nearest1d upsample_linear1d",
 }  # fmt: skip
 _LEADING = {name: count for count, names in _TRAILING.items() for name in names.split()}
