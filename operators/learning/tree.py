@@ -170,11 +170,11 @@ class Tree:
 
     def macro_state(self, state_id: str, taken: Sequence[Strategy] | None = None) -> MacroState:
         """What a policy decides on. `taken`: strategies from the root; None: those by which it was found first."""
-        return self.seen(self.states[state_id], taken)
-
-    def seen(self, state: State, taken: Sequence[Strategy] | None = None) -> MacroState:
-        """The same of a state that need not be in the tree, but is of one of its problems."""
-        return seen_of(self.problems[state.task].card, state, taken)
+        state = self.states[state_id]
+        path = state.path if taken is None else tuple(taken)
+        source = Source(state.text)
+        relative = Relative(0, source, len(path), 0, state.evidence, path)
+        return MacroState(self.problems[state.task].card, relative, source)
 
     @cached_property
     def size(self) -> tuple[int, int, int]:
@@ -187,13 +187,6 @@ class Tree:
         problems = {name: one for name, one in self.problems.items() if one.split == split}
         transitions = {name: edges for name, edges in self.transitions.items() if name in states}
         return replace(self, problems=problems, states=states, transitions=transitions, _best={})
-
-
-def seen_of(card: TaskCard, state: State, taken: Sequence[Strategy] | None = None) -> MacroState:
-    """What a policy sees of a state. `taken`: strategies from the root; None: those by which it was found first."""
-    path = state.path if taken is None else tuple(taken)
-    source = Source(state.text)
-    return MacroState(card, Relative(0, source, len(path), 0, state.evidence, path), source)
 
 
 def state_id(problem: str, text: str) -> str:

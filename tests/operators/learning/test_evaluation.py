@@ -1,9 +1,8 @@
-"""Regret against an oracle that a hand can compute, and off-line estimates against replay."""
+"""Regret against an oracle that a hand can compute."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 
 from evo_kernel.types import Credit, Decision, Strategy
 from operators.learning.evaluation import Interval, credit_of, regret, table, walked, warmed
-from operators.learning.offpolicy import Logged, estimate, logged_of, target_of
 from operators.learning.replay import Walk
 from operators.learning.tree import Tree
 from operators.macro.bandit import BanditPolicy
@@ -97,72 +95,6 @@ def test_failures_and_what_does_not_show_are_no_evidence_for_a_strategy() -> Non
     assert (failed.witnessed, failed.reward, failed.strategy) == (False, 0.0, "other")
     passed = credit_of(one.take(HINTS), decision)
     assert passed.witnessed and passed.reward == pytest.approx(0.2) and passed.strategy == "cache-hints"
-
-
-# -- off-line estimates ----------------------------------------------------------------------------------------------
-
-
-def logs(tree: Tree, policy, count: int, seed: int) -> list[Logged]:
-    """First decisions at roots by a policy, with what they gained."""
-    rng, found = np.random.default_rng(seed), []
-    roots = tree.roots()
-    for number in range(count):
-        walk = Walk(tree, roots[number % len(roots)].id)
-        state, offered = walk.macro_state, walk.open_offers
-        decision = policy.choose(state, offered, rng)
-        credit = credit_of(walk.take(offered[decision.chosen]), replace(decision, context=(1.0,) + (0.5,) * 16))
-        (one,) = logged_of([credit])
-        found.append(replace(one, state=state))
-    return found
-
-
-def exact(tree: Tree, policy) -> float:
-    """The mean gain of a policy's first step by replaying every action of every root."""
-    total, roots = 0.0, tree.roots()
-    for root in roots:
-        walk = Walk(tree, root.id)
-        decision = policy.choose(walk.macro_state, walk.open_offers, np.random.default_rng(0))
-        for chance, strategy in zip(decision.probabilities, decision.offered, strict=True):
-            one = Walk(tree, root.id)
-            total += chance * credit_of(one.take(strategy), decision).log_gain
-    return total / len(roots)
-
-
-def test_estimates_agree_with_replay(tree: Tree) -> None:
-    wanted = Fixed(HINTS, share=0.7)
-    truth = exact(tree, wanted)
-    assert truth == pytest.approx(0.7 * 0.2 - 0.1 * 0.1)
-    misses = {"ips": [], "dr": []}
-    inside = 0
-    for seed in range(8):
-        logged = logs(tree, UniformPolicy(), 300, seed)
-        found = estimate(logged, target_of(wanted, np.random.default_rng(0)))
-        misses["ips"].append(found.ips.mean - truth)
-        misses["dr"].append(found.dr.mean - truth)
-        inside += found.dr.low <= truth <= found.dr.high
-        assert found.logged.mean == pytest.approx(np.mean([one.reward for one in logged]))
-        assert 100 < found.effective < 300 and found.snips == pytest.approx(truth, abs=0.03)
-    assert abs(np.mean(misses["ips"])) < 0.01 and abs(np.mean(misses["dr"])) < 0.004
-    assert np.std(misses["dr"]) < np.std(misses["ips"]) / 2, "a good model of the reward takes the variance away"
-    assert inside >= 6
-
-
-def test_the_logging_policy_itself_is_estimated_by_what_it_earned(tree: Tree) -> None:
-    logged = logs(tree, UniformPolicy(), 200, 1)
-    found = estimate(logged, lambda one: one.probabilities)
-    assert found.ips.mean == pytest.approx(found.logged.mean) == pytest.approx(found.snips)
-    assert found.effective == pytest.approx(200)
-
-
-def test_what_cannot_be_estimated_is_refused(tree: Tree) -> None:
-    logged = logs(tree, UniformPolicy(), 10, 1)
-    with pytest.raises(ValueError, match="too few"):
-        estimate(logged[:3], lambda one: one.probabilities)
-    lying = replace(logged[0], probabilities=tuple(0.0 for _ in logged[0].probabilities))
-    with pytest.raises(ValueError, match="probability 0"):
-        estimate([lying, *logged], lambda one: one.probabilities)
-    with pytest.raises(ValueError, match="without its state"):
-        estimate([replace(one, state=None) for one in logged], target_of(UniformPolicy(), np.random.default_rng(0)))
 
 
 def test_a_policy_is_told_of_every_step(tree: Tree) -> None:
