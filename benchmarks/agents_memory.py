@@ -25,13 +25,13 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.agents_throughput import TARGET, rss_mb
 from evo_kernel.cli.desk import KeptModel
 from operators.llm.base import Message
 from operators.llm.door import LiteLLMModel
 from operators.llm.wire import load_litellm
 from tests.support.modelled import config_for, search
 
+TARGET = 0.95  # of the ideal
 COLUMNS = (
     ("operator", "{:>9}"), ("attempts", "{:>9}"), ("calls", "{:>6}"), ("wall_s", "{:>8.2f}"), ("ideal_s", "{:>8.2f}"),
     ("share", "{:>7.1%}"), ("steady", "{:>7.1%}"), ("cpu_ms", "{:>12.2f}"), ("server_ms", "{:>10.2f}"),
@@ -131,6 +131,12 @@ class Watch:
         """The most memory in the first and in the last quarter of the calls, MiB."""
         quarter = max(1, len(self._memory) // 4)
         return max(self._memory[:quarter], default=0.0), max(self._memory[-quarter:], default=0.0)
+
+
+def rss_mb() -> float:
+    """Resident memory of this process now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def cpu_s(process: int) -> float:

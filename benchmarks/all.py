@@ -14,7 +14,6 @@ RUNS = (
     ("offline rewriter", ["benchmarks.rewrites"]),
     ("start-up", ["benchmarks.startup"]),
     ("to a verdict, phase by phase", ["benchmarks.phases", "softmax", "rmsnorm"]),
-    ("64 callers at the door to models", ["benchmarks.agents_throughput"]),
     ("64 attempts at once", ["benchmarks.agents_memory"]),
     ("64 conversations at once", ["benchmarks.agents_memory", "--operator", "avo", "--attempts", "256"]),
 )
