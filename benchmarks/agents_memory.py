@@ -13,7 +13,6 @@ memory is part of it. `server` is the CPU that answering took, on the same cores
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -47,7 +46,6 @@ def main() -> None:
     options.add_argument("--attempts", type=int, default=2048)
     options.add_argument("--width", type=int, default=64, help="attempts at once")
     options.add_argument("--delay", type=float, default=1.0, help="seconds until the server answers")
-    options.add_argument("--json", type=Path, help="write the figures there too")
     chosen = options.parse_args()
     command = [sys.executable, "-P", "-m", "tests.support.modelled", "--serve", str(chosen.delay)]
     command += ["--converse"] * (chosen.operator == "avo")
@@ -62,8 +60,6 @@ def main() -> None:
     shown = figures | {"rss_mb": "{:.1f} → {:.1f}".format(*figures["rss_mb"])}
     print("".join(form.format(shown[name]) for name, form in COLUMNS))
     print(f"share of the ideal: {'reached' if figures['share'] >= TARGET else 'MISSED'} (at least {TARGET:.0%})")
-    if chosen.json:
-        chosen.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 
 def measured(url: str, server: int, chosen: argparse.Namespace) -> dict[str, Any]:

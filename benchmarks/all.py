@@ -9,7 +9,6 @@ RUNS = (
     ("ask, tell, replay, memory", ["benchmarks.population", "--sizes", "1000,10000,100000"]),
     ("the dashboard on 100,000 candidates", ["benchmarks.dashboard"]),
     ("SIGKILL at random moments", ["benchmarks.kill", "--runs", "200"]),
-    ("recording one more variant", ["benchmarks.recording"]),
     ("start-up", ["benchmarks.startup"]),
     ("to a verdict, phase by phase", ["benchmarks.phases", "softmax", "rmsnorm"]),
     ("64 attempts at once", ["benchmarks.agents_memory"]),

@@ -33,7 +33,7 @@ EARNED: Mapping[str, float] = {
 }  # fmt: skip
 """Spearman's rank correlation of modeled with measured time among the settings of one structure on one case, by
 built-in task, with constants fitted to the other tasks only. Printed by `python -m benchmarks.calibrate fit
-benchmarks/calibration/h200.jsonl.gz` (H200)."""
+benchmarks/calibration/h200.jsonl.xz` (H200)."""
 ENOUGH = 0.8
 """Of EARNED: from here on the model is believed about a task."""
 BEHIND = 2.0
