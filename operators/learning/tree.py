@@ -20,7 +20,6 @@ import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -141,9 +140,6 @@ class Tree:
         found = [one for one in self.states.values() if one.depth == 0 and split in (None, one.split)]
         return tuple(sorted(found, key=lambda one: one.task))
 
-    def of(self, split: Split) -> tuple[State, ...]:
-        return tuple(one for one in self.states.values() if one.split == split)
-
     def edges(self, state_id: str) -> Mapping[str, Edge]:
         """What was tried on a state, by strategy key; empty where nothing was."""
         return self.transitions.get(state_id, {})
@@ -175,11 +171,6 @@ class Tree:
         source = Source(state.text)
         relative = Relative(0, source, len(path), 0, state.evidence, path)
         return MacroState(self.problems[state.task].card, relative, source)
-
-    @cached_property
-    def size(self) -> tuple[int, int, int]:
-        """Problems, states, edges."""
-        return len(self.problems), len(self.states), sum(map(len, self.transitions.values()))
 
     def within(self, split: Split) -> Tree:
         """The part of one split."""

@@ -9,7 +9,7 @@ import pytest
 
 from evo_kernel.cli.train.crew import Board
 from evo_kernel.cli.train.growing import Grower, Want
-from evo_kernel.cli.train.problems import problem_names, problem_task, rows_of
+from evo_kernel.cli.train.problems import problem_names, problem_of_a_tree, problem_task, rows_of
 from evo_kernel.errors import UserError
 from evo_kernel.types import CaseKind
 from operators.learning import assembling
@@ -136,7 +136,7 @@ def test_benchmarks_problems_are_refused(tmp_path: Path) -> None:
         "def get_inputs():\n    return [torch.rand(64, 128)]\n\n\ndef get_init_inputs():\n    return []\n"
     )
     with pytest.raises(UserError, match="benchmark's problem"):
-        problem_task(f"kernelbench:{tmp_path}/level1/1")
+        problem_of_a_tree(f"kernelbench:{tmp_path}/level1/1")
 
 
 def test_problems_take_turns_the_one_that_had_least_first() -> None:
