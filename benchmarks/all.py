@@ -8,8 +8,6 @@ import sys
 RUNS = (
     ("ask, tell, replay, memory", ["benchmarks.population", "--sizes", "1000,10000,100000"]),
     ("the dashboard on 100,000 candidates", ["benchmarks.dashboard"]),
-    ("SIGKILL at random moments", ["benchmarks.kill", "--runs", "200"]),
-    ("start-up", ["benchmarks.startup"]),
     ("to a verdict, phase by phase", ["benchmarks.phases", "softmax", "rmsnorm"]),
     ("64 attempts at once", ["benchmarks.agents_memory"]),
     ("64 conversations at once", ["benchmarks.agents_memory", "--operator", "avo", "--attempts", "256"]),

@@ -16,7 +16,7 @@ import numpy as np
 from evo_kernel.types import Credit, Decision, Relative, Source, Status, Strategy, TaskCard
 from operators.learning.tree import State, Tree
 from operators.macro.bandit import BanditPolicy
-from operators.macro.features import MacroState, context
+from operators.macro.features import MacroState
 
 EACH = 8  # parents of a task, at most
 ORDERS = 20  # in which the bandit meets the parents; its regret is the mean
@@ -129,25 +129,6 @@ def bandit(found: Sequence[Situation], orders: int = ORDERS, seed: int = 0) -> l
     return list(total / orders)
 
 
-def taught(found: Sequence[Situation], seed: int = 0) -> list[float]:
-    """Regret by situation of a bandit that knows every action of every parent of the other tasks."""
-    regrets = np.zeros(len(found))
-    for task in dict.fromkeys(one.task.name for one in found):
-        rng = np.random.default_rng([seed, 1])
-        policy = BanditPolicy(discount=1.0, explore=0.0)
-        for one in found:
-            if one.task.name == task:
-                continue
-            even = tuple(1.0 / len(one.offered) for _ in one.offered)
-            for at in range(len(one.offered)):
-                policy.learn(credit(one, Decision("all", one.offered, even, at, context(one.state()))))
-        for at, one in enumerate(found):
-            if one.task.name == task:
-                chances = policy.propensities(context(one.state()), one.offered, rng)
-                regrets[at] = one.best - float(np.dot(chances, one.values))
-    return list(regrets)
-
-
 def credit(situation: Situation, decision: Decision) -> Credit:
     """What a population would have told of that choice."""
     action = situation.actions[decision.chosen]
@@ -159,7 +140,6 @@ def credit(situation: Situation, decision: Decision) -> Credit:
 NO_MODEL: Mapping[str, Callable[[Sequence[Situation]], list[float]]] = {
     "uniform": lambda found: [uniform(one) for one in found],
     "bandit": bandit,
-    "bandit, taught": taught,
 }
 """Regret by situation of every policy that needs no language model."""
 
