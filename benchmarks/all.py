@@ -6,15 +6,9 @@ import subprocess
 import sys
 
 RUNS = (
-    ("engine and population", ["benchmarks.engine"]),
     ("ask, tell, replay, memory", ["benchmarks.population", "--sizes", "1000,10000,100000"]),
     ("the dashboard on 100,000 candidates", ["benchmarks.dashboard"]),
-    ("SIGKILL at random moments", ["benchmarks.kill", "--runs", "200"]),
-    ("recording one more variant", ["benchmarks.recording"]),
-    ("offline rewriter", ["benchmarks.rewrites"]),
-    ("start-up", ["benchmarks.startup"]),
     ("to a verdict, phase by phase", ["benchmarks.phases", "softmax", "rmsnorm"]),
-    ("64 callers at the door to models", ["benchmarks.agents_throughput"]),
     ("64 attempts at once", ["benchmarks.agents_memory"]),
     ("64 conversations at once", ["benchmarks.agents_memory", "--operator", "avo", "--attempts", "256"]),
 )

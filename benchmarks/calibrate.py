@@ -1,8 +1,8 @@
 """Calibration of the time model: measure many plans, fit the model's constants to them, say how well it ranks.
 
     python -m benchmarks.calibrate collect --tasks softmax,rmsnorm --seconds 240 --out measured.jsonl
-    python -m benchmarks.calibrate pack measured.jsonl.gz --out benchmarks/calibration/h200.jsonl.gz
-    python -m benchmarks.calibrate fit benchmarks/calibration/h200.jsonl.gz
+    python -m benchmarks.calibrate pack measured.jsonl.xz --out benchmarks/calibration/h200.jsonl.xz
+    python -m benchmarks.calibrate fit benchmarks/calibration/h200.jsonl.xz
 
 `collect` takes --seconds a task. It may be called again with the same file: it goes on with what is not in it. Several
 may run side by side, each with a GPU (CUDA_VISIBLE_DEVICES), a part of the cores (taskset) and a file of its own.
@@ -80,7 +80,7 @@ def collect(chosen: argparse.Namespace) -> None:
     if not chosen.out.exists():
         sys.exit("nothing was measured: see the faults above")
     found = samples.read([chosen.out])
-    packed = chosen.out.with_suffix(chosen.out.suffix + ".gz")
+    packed = chosen.out.with_suffix(chosen.out.suffix + ".xz")
     samples.pack(found, packed, origin(device))
     print(f"{len(found)} rows in {chosen.out}, packed in {packed}: {packed.stat().st_size} bytes")
     print_ranks(found)
@@ -110,7 +110,7 @@ def fit(chosen: argparse.Namespace) -> None:
 
 def show(chosen: argparse.Namespace) -> None:
     for path in chosen.files:
-        if path.suffix == ".gz":
+        if path.suffix == ".xz":
             print(f"{path.name}: {samples.about(path)}")
     print_ranks(samples.read(chosen.files))
 
@@ -130,8 +130,8 @@ def print_tally(name: str, tally: Tally) -> None:
 
 def pack(chosen: argparse.Namespace) -> None:
     for path in chosen.files:
-        if path.suffix != ".gz":
-            sys.exit(f"{path} is not packed and does not say where it was measured: give {path.name}.gz, beside it")
+        if path.suffix != ".xz":
+            sys.exit(f"{path} is not packed and does not say where it was measured: give {path.name}.xz, beside it")
     origins = [samples.about(path) for path in chosen.files]
     if len({(one["device"], one["torch"], one["triton"]) for one in origins}) > 1:
         sys.exit("the files come from different devices or versions: their times do not compare")

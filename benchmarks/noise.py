@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import FIGURES_OF
-from benchmarks.variants import parser, walks, write_json
+from benchmarks.variants import parser, write_json
 from evo_kernel.fitness.compiling.compiler import Compiler
 from evo_kernel.fitness.plan import CompiledPlan
 from evo_kernel.fitness.record.cases import record_case
@@ -50,11 +50,8 @@ def main() -> None:
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
     options = parser(__doc__)
     options.add_argument("--tasks", default=",".join(FIGURES_OF))
-    options.add_argument("--pairs", type=int, default=200, help="pairs of evaluations of the first task")
-    options.add_argument("--pairs-more", type=int, default=40, help="of every other task")
-    options.add_argument("--comparisons", type=int, default=50, help="paired A/A comparisons of the first task")
-    options.add_argument("--comparisons-more", type=int, default=5, help="of every other task")
-    options.add_argument("--others", type=int, default=1, help="kernels of every task beside its seed, for do_bench")
+    options.add_argument("--pairs", type=int, default=40, help="pairs of evaluations of each task")
+    options.add_argument("--comparisons", type=int, default=5, help="paired A/A comparisons of each task")
     options.add_argument("--seconds", type=float, default=240.0, help="in all: what is left over is skipped")
     chosen = options.parse_args()
     end = time.monotonic() + chosen.seconds
@@ -63,11 +60,9 @@ def main() -> None:
     recorder = Recorder(compiler, 90, 60.0)
     print(f"{'task':<14}{'us':>9}{'do_bench':>10}{'ratio':>8}{'A/A p50 p99 search':>22}{'p50 p99 claim':>18}  verdicts")
     try:
-        for number, name in enumerate(chosen.tasks.split(",")):
-            pairs = chosen.pairs if number == 0 else chosen.pairs_more
-            comparisons = chosen.comparisons if number == 0 else chosen.comparisons_more
+        for name in chosen.tasks.split(","):
             try:
-                results[name] = noise_of(load(name), recorder, pairs, comparisons, end, chosen.others)
+                results[name] = noise_of(load(name), recorder, chosen.pairs, chosen.comparisons, end)
                 print_row(name, results[name])
             except Exception:  # noqa: BLE001 (the other tasks' figures are still wanted)
                 results[name] = {"error": traceback.format_exc()}
@@ -79,7 +74,7 @@ def main() -> None:
     print_totals([one for one in results.values() if isinstance(one, dict) and "verdicts" in one])
 
 
-def noise_of(task: Task, recorder: Recorder, pairs: int, comparisons: int, end: float, more: int = 0) -> dict[str, Any]:
+def noise_of(task: Task, recorder: Recorder, pairs: int, comparisons: int, end: float) -> dict[str, Any]:
     assert task.seed is not None
     case = task.cases_of(CaseKind.SEARCH)[0]
     plan = recorder.record(task.seed, [record_case(task, case)], [()]).plans[(case.name, ())]
@@ -101,30 +96,14 @@ def noise_of(task: Task, recorder: Recorder, pairs: int, comparisons: int, end: 
             verdicts[str(found.comparison.verdict)] += 1
             spread.append(abs(found.comparison.ratio - 1))
         time_us = measured(runner, plan, case, "claim")
-        others = [against_do_bench(task, source, case, recorder, runner) for source in other_kernels(task, more)]
     finally:
         runner.close()
     return {
         "case": case.name, "us": time_us.median_us, "iqr_us": time_us.iqr_us, "state": dict(time_us.details),
         "clock_mhz": time_us.clock_mhz, "power_w": time_us.power_w, "drift": time_us.drift,
         "search": percentiles(search), "claim": percentiles(claim), "paired": percentiles(spread),
-        "verdicts": dict(verdicts), "do_bench_us": do_bench(task, task.seed, case), "others": others,
+        "verdicts": dict(verdicts), "do_bench_us": do_bench(task, task.seed, case),
     }  # fmt: skip
-
-
-def other_kernels(task: Task, count: int) -> list[Source]:
-    """Other honest kernels than the seed: walks of the rewriter from it."""
-    return walks(task, 1 + count, np.random.default_rng(1))[1:] if count else []
-
-
-def against_do_bench(
-    task: Task, source: Source, case: Case, recorder: Recorder, runner: CudaRunner
-) -> dict[str, float | str]:
-    """Our time of a kernel, and do_bench's."""
-    plan = recorder.record(source, [record_case(task, case)], [()]).plans[(case.name, ())]
-    if isinstance(plan, Fault):
-        return {"fault": plan.reason}
-    return {"us": measured(runner, plan, case, "claim").median_us, "do_bench_us": do_bench(task, source, case)}
 
 
 def ratios(runner: CudaRunner, plan: CompiledPlan, case: Case, pairs: int, precision: str, end: float) -> list[float]:
@@ -176,10 +155,6 @@ def print_row(name: str, one: dict[str, Any]) -> None:
     print(f"    {one['clock_mhz']} MHz, {one['power_w']} W, drift {one['drift']}, paired {one['paired']}", flush=True)
     if not isinstance(other, float):
         print(f"    do_bench: {other}", flush=True)
-    for found in one["others"]:
-        both = found.get("us"), found.get("do_bench_us")
-        ratio = f", ratio {both[0] / both[1]:.3f}" if isinstance(both[0], float) and isinstance(both[1], float) else ""
-        print(f"    another kernel: {found}{ratio}", flush=True)
 
 
 def print_totals(tasks: list[dict[str, Any]]) -> None:

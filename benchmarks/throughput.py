@@ -1,4 +1,4 @@
-"""Verified candidates a second on one GPU, and the same kernels judged in the two ordinary ways.
+"""Verified candidates a second on one GPU.
 
 Distinct kernels (walks of the rewriter from the seed, in many knob settings) go through the judge: recorded on all
 cores, checked and timed on the GPU at search precision, no tuning. A candidate counts when it has its verdict. Ends
@@ -7,10 +7,8 @@ after --seconds a task, so that it fits any machine's time.
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -39,7 +37,6 @@ def main() -> None:
     options.add_argument("--seconds", type=float, default=60.0, help="a task")
     options.add_argument("--threads", type=int, default=2 * (os.cpu_count() or 1))
     options.add_argument("--gpus", default="1")
-    options.add_argument("--ordinary", type=int, default=3, help="candidates judged in each ordinary way; 0: none")
     options.add_argument("--device", default="cuda")
     chosen = options.parse_args()
     results: dict[str, Any] = {"command": sys.argv}
@@ -51,13 +48,9 @@ def main() -> None:
                 task = narrowed(name, Path(folder))
                 results[name] = one = measured(task, chosen)
                 print_row(name, one)
-                if chosen.ordinary:
-                    one["ordinary"] = ordinary(task, one.pop("passing")[: chosen.ordinary], Path(folder))
-                    print_ordinary(one)
             except Exception:  # noqa: BLE001 (the other tasks' figures are still wanted)
                 results[name] = {"error": traceback.format_exc()}
                 print(f"{name}: failed\n{results[name]['error']}", flush=True)
-            results.get(name, {}).pop("passing", None)
             write_json(chosen.json, results)
 
 
@@ -96,7 +89,6 @@ def measured(task: Task, chosen: Any) -> dict[str, Any]:
         "samples": statistics.median([e.measurements[0].n for _, e in done if e.passed] or [0]),
         "respawns": getattr(runner, "respawns", None),
         "reasons": {status: Counter(texts).most_common(8) for status, texts in reasons.items()},
-        "passing": [source.text for source, e in done if e.passed],
     }  # fmt: skip
 
 
@@ -134,34 +126,6 @@ def evaluated(
     return kept, elapsed
 
 
-def ordinary(task: Task, texts: list[str], folder: Path) -> dict[str, Any]:
-    """Seconds a candidate in a fresh process each, and in one warm process (its start left out)."""
-    program = str(Path(__file__).with_name("ordinary.py"))
-    found: dict[str, Any] = {"candidates": len(texts)}
-    fresh = []
-    for number, text in enumerate(texts):
-        listed = folder / f"one_{number}.json"
-        listed.write_text(json.dumps([text]))
-        began = time.monotonic()
-        run_ordinary([program, str(task.path), str(listed)], folder / f"cache_{task.name}_{number}")
-        fresh.append(time.monotonic() - began)
-    listed = folder / "all.json"
-    listed.write_text(json.dumps([*texts[:1], *texts]))  # the first one starts CUDA, and is left out
-    answers = run_ordinary([program, str(task.path), str(listed)], folder / f"cache_{task.name}_warm")
-    found |= {"fresh_s": statistics.median(fresh), "warm_s": statistics.median(a["s"] for a in answers[2:] or answers)}
-    return found | {"answers": answers}
-
-
-def run_ordinary(command: list[str], cache: Path) -> list[dict[str, Any]]:
-    environment = {**os.environ, "TRITON_CACHE_DIR": str(cache)}
-    done = subprocess.run(
-        [sys.executable, "-P", *command], env=environment, capture_output=True, text=True, timeout=180, check=False
-    )
-    if done.returncode:
-        raise RuntimeError(done.stderr[-2000:])
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-
-
 def print_row(name: str, one: dict[str, Any]) -> None:
     print(
         f"{name:<11}{one['verdicts']:>9}{one['passed']:>8}{one['plans']:>7}{one['per_s']:>8.1f}"
@@ -173,15 +137,6 @@ def print_row(name: str, one: dict[str, Any]) -> None:
     print(f"    statuses {one['statuses']}; best {one['best_us']} us, {one['samples']} samples")
     print(f"    seed {one['seed_us']:.1f} us, baselines {one['baselines_us']}")
     print(f"    wall ms of one evaluation {one['wall_ms_of_one']}; first request {one['first_s']:.1f} s", flush=True)
-
-
-def print_ordinary(one: dict[str, Any]) -> None:
-    usual = one["ordinary"]
-    print(
-        f"    ordinary: fresh process {usual['fresh_s']:.2f} s a candidate ({usual['fresh_s'] * one['per_s']:.0f}x), "
-        f"warm loop {usual['warm_s']:.3f} s ({usual['warm_s'] * one['per_s']:.1f}x)",
-        flush=True,
-    )
 
 
 if __name__ == "__main__":

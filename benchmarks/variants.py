@@ -32,13 +32,17 @@ FIXED = {"attention": (128,)}
 
 def narrowed(name: str, folder: Path) -> Task:
     """A built-in task with the one search case of the figures, its check cases, and no compiled baseline."""
-    original = load(name)
-    place = folder / name
+    return with_search_cases(load(name), [CASES[name]], folder)
+
+
+def with_search_cases(original: Task, cases: list[dict[str, int]], folder: Path) -> Task:
+    """A built-in task with these search cases, its check cases, and no compiled baseline."""
+    place = folder / original.name
     place.mkdir(parents=True, exist_ok=True)
     for path in original.path.parent.glob("*.py"):
         shutil.copy(path, place / path.name)
     lines = [
-        f"CASES['search'] = [{CASES[name]!r}]",
+        f"CASES['search'] = {cases!r}",
         "CASES.pop('confirm', None)",
         "reference.compiled_baseline = False",
     ]

@@ -1,1 +1,1 @@
-"""Are the agents any good? Problems with a ground truth, and what a policy and a coder make of them."""
+"""Agents held against measured kernels: what a language model chooses, and what it writes."""

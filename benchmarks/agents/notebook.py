@@ -15,7 +15,6 @@ from evo_kernel.errors import UserError
 from evo_kernel.types import Call
 from operators.llm.base import Message, Model, ModelFailed, Reply, Tool
 
-MOST_CALLS = 300
 NOBODY = ("budget", "down", "invalid")
 """Kinds of failure in which no model had a say: what was asked is asked again in a later session."""
 DOWN = 3  # times in a row that an endpoint may be down before the bench gives up
@@ -23,18 +22,17 @@ Row = dict[str, Any]
 
 
 class Notebook:
-    """Rows of one model on one set of problems. Thread-safe."""
+    """Rows of one model on one set of situations. Thread-safe."""
 
-    def __init__(self, path: Path, about: Mapping[str, str], most: int = MOST_CALLS) -> None:
-        """`about`: model and problems; `most`: calls in all. Raises UserError where the file is about others."""
+    def __init__(self, path: Path, about: Mapping[str, str]) -> None:
+        """Raises UserError where the file is about others."""
         self._path, self._lock = path, threading.Lock()
-        self._most = min(most, MOST_CALLS)
         self.rows: list[Row] = []
         if path.exists():
             self.rows = [row for row in map(_parsed, path.read_text().splitlines()) if row is not None]
         heads = [row for row in self.rows if row["kind"] == "about"]
         if heads and heads[0]["about"] != dict(about):
-            raise UserError(f"{path} is about {heads[0]['about']}: give another --out, or the same model and problems")
+            raise UserError(f"{path} is about {heads[0]['about']}: give another --out, or the same model and tree")
         if not heads:
             path.parent.mkdir(parents=True, exist_ok=True)
             self.write({"kind": "about", "about": dict(about)})
@@ -46,43 +44,37 @@ class Notebook:
             with self._path.open("a") as file:
                 file.write(text)
 
-    def items(self, part: str, variant: str | None = None) -> dict[str, Row]:
+    def items(self, part: str) -> dict[str, Row]:
         """Finished items by id."""
-        with self._lock:
-            found = [row for row in self.rows if row["kind"] == "item" and row["part"] == part]
-        return {row["id"]: row for row in found if variant is None or row["variant"] == variant}
+        return {row["id"]: row for row in self._rows("item") if row["part"] == part}
 
     def calls(self, part: str | None = None) -> list[Row]:
+        return [row for row in self._rows("call") if part in (None, row["part"])]
+
+    def _rows(self, kind: str) -> list[Row]:
         with self._lock:
-            return [row for row in self.rows if row["kind"] == "call" and part in (None, row["part"])]
-
-    @property
-    def spent(self) -> int:
-        """Calls, those of arms too, which are counted where they are made."""
-        arms = sum(row["calls"] for row in self.items("arms").values())
-        return sum(row["calls"] for row in self.calls()) + arms
-
-    @property
-    def left(self) -> int:
-        """Calls that may still be made, whatever they are for."""
-        return max(0, self._most - self.spent)
+            return [row for row in self.rows if row["kind"] == kind]
 
 
 class Counted:
     """A model that is asked at most so many times in all; each answer, and each failure, is a row. Thread-safe."""
 
     def __init__(self, model: Model, notebook: Notebook, part: str, limit: int) -> None:
-        """`limit`: calls of this part, earlier sessions' included; no more than the notebook has left for all."""
+        """`limit`: calls of this part, earlier sessions' included."""
         self.name = model.name
         self._model, self._notebook, self._part = model, notebook, part
-        self._lock, self._down = threading.Lock(), 0
-        spent = sum(row["calls"] for row in notebook.calls(part))
-        self._left = max(0, min(limit - spent, notebook.left))
+        self._lock, self._down, self._thread = threading.Lock(), 0, threading.local()
+        self._left = max(0, limit - sum(row["calls"] for row in notebook.calls(part)))
 
     @property
     def left(self) -> int:
         with self._lock:
             return self._left
+
+    @property
+    def failed(self) -> str:
+        """How this thread's last call failed, for one who is told only what came instead; empty where it did not."""
+        return getattr(self._thread, "failed", "")
 
     def complete(
         self,
@@ -92,12 +84,23 @@ class Counted:
         schema: Mapping[str, Any] | None = None,
         max_tokens: int | None = None,
     ) -> Reply:
+        try:
+            reply = self._asked(messages, tools, schema, max_tokens)
+        except ModelFailed as failure:
+            self._thread.failed = failure.kind
+            raise
+        self._thread.failed = ""
+        return reply
+
+    def _asked(
+        self, messages: Sequence[Message], tools: Sequence[Tool], schema: Mapping[str, Any] | None, most: int | None
+    ) -> Reply:
         with self._lock:
             if self._left <= 0:
                 raise ModelFailed(f"the bench's calls for {self._part} are used up", "budget")
             self._left -= 1
         try:
-            reply = self._model.complete(messages, tools=tools, schema=schema, max_tokens=max_tokens)
+            reply = self._model.complete(messages, tools=tools, schema=schema, max_tokens=most)
         except ModelFailed as failure:
             self._note(failure.calls, failure.kind)
             self._give_up(failure)
@@ -115,42 +118,19 @@ class Counted:
             )
 
     def _note(self, calls: Sequence[Call], failed: str) -> None:
-        """One row for what was asked once. A second try of the door's, or its repair of an answer, counts as well;
-        what nobody answered does not."""
+        """One row for what was asked once. A second try, or a repair of a malformed answer, counts as well; what
+        nobody answered does not."""
         cost = 0 if failed in NOBODY else max(1, len(calls))
         with self._lock:
             self._left -= cost - 1
         dollars = [call.dollars for call in calls if call.dollars is not None]
+        tokens = sum(call.tokens_in + call.tokens_out for call in calls)
         self._notebook.write(
             {
-                "kind": "call", "part": self._part, "failed": failed, "calls": cost,
-                "tokens_in": sum(call.tokens_in for call in calls),
-                "tokens_out": sum(call.tokens_out for call in calls),
-                "dollars": sum(dollars) if dollars else None, "wall_s": sum(call.wall_s for call in calls),
+                "kind": "call", "part": self._part, "failed": failed, "calls": cost, "tokens": tokens,
+                "dollars": sum(dollars) if dollars else None,
             }
         )  # fmt: skip
-
-
-class Ear:
-    """A model that remembers how it last failed, for one who asks and is told only what came instead."""
-
-    def __init__(self, model: Model) -> None:
-        self.name, self._model = model.name, model
-        self.failed = ""
-
-    def complete(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[Tool] = (),
-        schema: Mapping[str, Any] | None = None,
-        max_tokens: int | None = None,
-    ) -> Reply:
-        try:
-            return self._model.complete(messages, tools=tools, schema=schema, max_tokens=max_tokens)
-        except ModelFailed as failure:
-            self.failed = failure.kind
-            raise
 
 
 def _parsed(text: str) -> Row | None:

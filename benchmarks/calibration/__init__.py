@@ -4,5 +4,5 @@ samples.py     one plan's row, and the files they are kept in
 collect.py     distinct plans of a task, recorded, measured and sampled
 figures.py     how well modeled times rank what was measured
 fit.py         the constants
-h200.jsonl.gz  what `python -m benchmarks.calibrate collect` found on an H200
+h200.jsonl.xz  what `python -m benchmarks.calibrate collect` found on an H200
 """

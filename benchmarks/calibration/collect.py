@@ -6,7 +6,6 @@ measuring takes, and no GPU is needed), so that the constants can be fitted late
 
 from __future__ import annotations
 
-import shutil
 import threading
 import time
 import traceback
@@ -18,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.calibration.samples import Sample, as_line
-from benchmarks.variants import walks
+from benchmarks.variants import walks, with_search_cases
 from evo_kernel.errors import EvoKernelError
 from evo_kernel.fitness.compiling.compiler import Compiler
 from evo_kernel.fitness.knobs import apply_knobs, find_knobs
@@ -72,19 +71,9 @@ class Tally:
 def widened(name: str, folder: Path) -> Task:
     """A built-in task whose search cases are all it has but the checks, and more sizes."""
     original = load(name)
-    place = folder / name
-    place.mkdir(parents=True, exist_ok=True)
-    for path in original.path.parent.glob("*.py"):
-        shutil.copy(path, place / path.name)
     cases = [dict(c.sizes) for kind in (CaseKind.SEARCH, CaseKind.CONFIRM) for c in original.cases_of(kind)]
     cases += [sizes for sizes in scaled(cases) if _is_affordable(original, sizes)]
-    lines = [
-        f"CASES['search'] = {cases!r}",
-        "CASES.pop('confirm', None)",
-        "reference.compiled_baseline = False",
-    ]
-    (place / "task.py").write_text(original.text + "\n\n" + "\n".join(lines) + "\n")
-    return load(place)
+    return with_search_cases(original, cases, folder)
 
 
 def scaled(cases: list[dict[str, int]]) -> list[dict[str, int]]:

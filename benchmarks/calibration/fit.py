@@ -24,7 +24,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "l2_latency_us": (0.1, 1.0),
     "block_us": (0.02, 2.0),
     "issue_efficiency": (0.2, 1.0),
-    "mma_share": (0.5, 0.66),  # the fastest kernels of h200.jsonl.gz reach 0.51 of the vendor's rate with mma.sync
+    "mma_share": (0.5, 0.66),  # the fastest kernels of h200.jsonl.xz reach 0.51 of the vendor's rate with mma.sync
     "wgmma_share": (0.85, 1.0),  # and 0.85 with wgmma; mma.sync cannot feed the tensor cores of sm_90 as fast
     "fp32_share": (0.1, 1.0),
     "mufu_per_clock": (8.0, 32.0),

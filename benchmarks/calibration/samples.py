@@ -1,25 +1,25 @@
-"""One measured plan with what the model reads of it, and the two forms it is kept in.
+"""One measured plan with what the model reads of it, and the files that it is kept in.
 
-While plans are being measured each is one line of JSON, appended and flushed, so that a run that is cut short leaves
-what it had. `pack` makes one gzipped file of any number of those: the same rows, with the names of instruction classes
-and traffic counts told once, and six digits of each number.
+A row is one line of JSON. While plans are being measured lines are appended and flushed, so that a run that is cut
+short leaves what it had. `pack` makes one compressed file of any number of those, below a line that says where its rows
+come from.
 """
 
 from __future__ import annotations
 
-import gzip
 import json
+import lzma
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic
 from evo_kernel.fitness.model import LaunchFacts, PlanFacts
+from operators.learning.evidence import short
 
-SHIPPED = Path(__file__).with_name("h200.jsonl.gz")
-_TRAFFIC = tuple(field.name for field in fields(LaunchTraffic))
-_PLAIN = ("registers", "shared_bytes", "num_warps", "num_stages", "num_ctas")
+SHIPPED = Path(__file__).with_name("h200.jsonl.xz")
+_TRAFFIC = {field.name for field in fields(LaunchTraffic)}  # files may hold counts that the model reads no longer
 
 
 @dataclass(frozen=True)
@@ -43,103 +43,47 @@ class Sample:
 
 
 def as_line(sample: Sample) -> str:
-    """One line of JSON without its end."""
-    return json.dumps(asdict(sample), separators=(",", ":"))
+    """One line of JSON without its end; six digits of each number."""
+    return json.dumps(short(asdict(sample)), separators=(",", ":"))
 
 
-def from_data(data: Mapping[str, Any]) -> Sample:
-    launches = tuple(
-        LaunchFacts(**{**launch, "traffic": LaunchTraffic(**launch["traffic"])}) for launch in data["facts"]["launches"]
-    )
-    facts = PlanFacts(launches, tuple(data["facts"]["moved_bytes"]))
+def from_line(line: str) -> Sample:
+    data = json.loads(line)
+    facts = PlanFacts(tuple(map(_launch, data["facts"]["launches"])), tuple(data["facts"]["moved_bytes"]))
     knobs = tuple((str(name), int(value)) for name, value in data["knobs"])
     return Sample(**{**data, "knobs": knobs, "facts": facts})
 
 
+def _launch(data: Mapping[str, Any]) -> LaunchFacts:
+    traffic = {name: value for name, value in data["traffic"].items() if name in _TRAFFIC}
+    return LaunchFacts(**{**data, "traffic": LaunchTraffic(**traffic)})
+
+
 def read(paths: Iterable[Path]) -> list[Sample]:
-    """Samples of raw (.jsonl) and packed (.gz) files, each plan of a case once. A torn last line is left out."""
+    """Samples of raw (.jsonl) and packed (.xz) files, each plan of a case once. A torn last line is left out."""
     found: dict[tuple[str, str, str], Sample] = {}
     for path in paths:
-        made = _unpacked(path)[1] if path.suffix == ".gz" else _raw(path)
-        for sample in made:
+        lines = _packed(path)[1:] if path.suffix == ".xz" else path.read_text().splitlines()
+        for line in lines:
+            try:
+                sample = from_line(line)
+            except json.JSONDecodeError:  # cut short while it was written
+                continue
             found.setdefault(sample.key, sample)
     return list(found.values())
 
 
-def _raw(path: Path) -> list[Sample]:
-    made = []
-    for line in path.read_text().splitlines():
-        try:
-            made.append(from_data(json.loads(line)))
-        except json.JSONDecodeError:  # cut short while it was written
-            continue
-    return made
-
-
 def about(path: Path) -> dict[str, Any]:
     """What a packed file says of its origin: device, versions, command, date."""
-    return _unpacked(path)[0]
+    return json.loads(_packed(path)[0])["about"]
 
 
 def pack(samples: Sequence[Sample], path: Path, origin: Mapping[str, Any]) -> None:
     """Write the packed form. The same samples and origin give the same bytes."""
-    names = sorted({name for s in samples for launch in s.facts.launches for name in launch.instructions})
-    head = {"about": dict(origin), "instructions": names, "plain": _PLAIN, "traffic": _TRAFFIC}
-    lines = [json.dumps(head)]
-    for sample in sorted(samples, key=lambda s: (s.task, s.structure, s.source, s.case, s.plan)):
-        launches = [
-            [
-                [getattr(launch, name) for name in _PLAIN],
-                [launch.instructions.get(name, 0) for name in names],
-                [_short(getattr(launch.traffic, name)) for name in _TRAFFIC],
-            ]
-            for launch in sample.facts.launches
-        ]
-        row = [getattr(sample, field.name) for field in fields(Sample) if field.name != "facts"]
-        lines.append(json.dumps([[_short(v) for v in row], launches, sample.facts.moved_bytes], separators=(",", ":")))
-    path.write_bytes(gzip.compress("\n".join(lines).encode(), 9, mtime=0))
+    ordered = sorted(samples, key=lambda s: (s.task, s.structure, s.source, s.case, s.plan))
+    lines = [json.dumps({"about": dict(origin)}), *map(as_line, ordered)]
+    path.write_bytes(lzma.compress("\n".join(lines).encode(), preset=9))
 
 
-def _unpacked(path: Path) -> tuple[dict[str, Any], list[Sample]]:
-    head_line, *lines = gzip.decompress(path.read_bytes()).decode().splitlines()
-    head = json.loads(head_line)
-    row_names = [field.name for field in fields(Sample) if field.name != "facts"]
-    made = []
-    for line in lines:
-        row, launches, moved = json.loads(line)
-        facts = {"launches": [_launch(head, *launch) for launch in launches], "moved_bytes": moved}
-        made.append(from_data({**dict(zip(row_names, row, strict=True)), "facts": facts}))
-    return head["about"], made
-
-
-def _launch(head: Mapping[str, Any], plain: list[int], counts: list[int], seen: list[Any]) -> dict[str, Any]:
-    instructions = {name: count for name, count in zip(head["instructions"], counts, strict=True) if count}
-    return {
-        **dict(zip(head["plain"], plain, strict=True)),
-        "instructions": instructions,
-        "traffic": {name: value for name, value in zip(head["traffic"], seen, strict=True) if name in _TRAFFIC},
-    }
-
-
-def _short(value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, float | Mapping):
-        return value
-    if isinstance(value, Mapping):
-        return {name: _short(part) for name, part in value.items()}
-    rounded = float(f"{value:.6g}")
-    return int(rounded) if rounded.is_integer() else rounded
-
-
-def rounded(sample: Sample) -> Sample:
-    """The sample as it comes back from a packed file."""
-    launches = tuple(
-        replace(
-            launch,
-            instructions={name: count for name, count in launch.instructions.items() if count},
-            traffic=LaunchTraffic(**{name: _short(getattr(launch.traffic, name)) for name in _TRAFFIC}),
-        )
-        for launch in sample.facts.launches
-    )
-    return replace(
-        sample, us=_short(sample.us), iqr_us=_short(sample.iqr_us), facts=replace(sample.facts, launches=launches)
-    )
+def _packed(path: Path) -> list[str]:
+    return lzma.decompress(path.read_bytes()).decode().splitlines()

@@ -2,8 +2,6 @@
 
 live       new programs, shrunk by Hypothesis where executor and compiler disagree (with a GPU: results too)
 record     compile and launch programs on this GPU, store the results
-compile    compile programs here, for a GPU elsewhere
-launch     launch on this GPU what was compiled elsewhere
 compare    stored results against the executor
 select     a diverse part of stored results, for CI
 undefined  store programs with a fault, which the executor must find
@@ -31,8 +29,8 @@ def main() -> None:
         from benchmarks.fuzz.live import fuzz
 
         fuzz(options.examples)
-    elif options.mode in ("record", "compile", "launch"):
-        _farm(options)
+    elif options.mode == "record":
+        _record(options)
     elif options.mode == "compare":
         raise SystemExit(_compare(options.source or sorted(RESULTS.glob("*.xz")), options.workers))
     elif options.mode == "select":
@@ -45,26 +43,22 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.fuzz", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("mode", choices=("live", "record", "compile", "launch", "compare", "select", "undefined"))
-    parser.add_argument("source", type=Path, nargs="*", help="files of cases (launch, compare, select)")
-    parser.add_argument("--out", type=Path, help="folder (record, compile, launch) or file of what is made")
+    parser.add_argument("mode", choices=("live", "record", "compare", "select", "undefined"))
+    parser.add_argument("source", type=Path, nargs="*", help="files of cases (compare, select)")
+    parser.add_argument("--out", type=Path, help="folder (record) or file of what is made")
     parser.add_argument("--name", default="h200", help="begins the names of files in the folder")
     parser.add_argument("--seconds", type=float, default=480.0, help="after which no program is begun")
-    parser.add_argument("--seeds", default="0:1000", help="FIRST:END (record, compile)")
+    parser.add_argument("--seeds", default="0:1000", help="FIRST:END (record)")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--count", type=int, default=2000, help="cases that are made (select, undefined)")
     parser.add_argument("--examples", type=int, default=300, help="programs that Hypothesis draws (live)")
     return parser
 
 
-def _farm(options: argparse.Namespace) -> None:
+def _record(options: argparse.Namespace) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
-    farm = Farm(options.out, options.name, options.mode != "compile", options.seconds)
-    if options.mode == "launch":
-        farm.launch_all(options.source)
-    else:
-        first, end = map(int, options.seeds.split(":"))
-        farm.compile(range(first, end), options.workers)
+    farm = Farm(options.out, options.name, options.seconds)
+    farm.record(range(*map(int, options.seeds.split(":"))), options.workers)
     report(farm)
 
 

@@ -1,16 +1,14 @@
-"""Child processes that answer one request at a time, and may crash or hang: pickles over pipes, both sides ours."""
+"""Child processes that answer one request at a time, and may crash or hang."""
 
 from __future__ import annotations
 
-import os
-import pickle
-import selectors
-import struct
-import subprocess
-import sys
-import time
-from collections.abc import Callable
+import importlib
+import multiprocessing
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import Any
+
+_SPAWN = multiprocessing.get_context("spawn")
 
 
 class Lost(Exception):
@@ -18,61 +16,48 @@ class Lost(Exception):
 
 
 class Child:
-    """`python -m MODULE WORD`, started at the first request and again after a loss."""
+    """A process with what `MODULE.answering()` returns, started at the first request and again after a loss."""
 
-    def __init__(self, *words: str) -> None:
-        self._words = words
-        self._process: subprocess.Popen[bytes] | None = None
+    def __init__(self, module: str) -> None:
+        self._module = module
+        self._process: BaseProcess | None = None
+        self._pipe: Connection | None = None
 
     def ask(self, request: object, deadline_s: float) -> Any:
-        """The answer. Raises Lost, with what the child wrote to stderr last."""
-        process = self._process or self._start()
+        """The answer. Raises Lost."""
+        pipe = self._pipe or self._start()
         try:
-            assert process.stdin
-            data = pickle.dumps(request)
-            process.stdin.write(struct.pack("<Q", len(data)) + data)
-            process.stdin.flush()
-            until = time.monotonic() + deadline_s
-            (size,) = struct.unpack("<Q", self._read(process, 8, until))
-            return pickle.loads(self._read(process, size, until))
+            pipe.send(request)
+            if not pipe.poll(deadline_s):
+                raise TimeoutError
+            return pipe.recv()
         except (OSError, EOFError, TimeoutError) as error:
-            self.close()
-            raise Lost(f"{type(error).__name__} {error} (exit status {process.returncode})") from error
+            raise Lost(f"{type(error).__name__} {error} (exit status {self.close()})") from error
 
-    def close(self) -> None:
-        if self._process:
-            self._process.kill()
-            self._process.communicate()
-            self._process = None
+    def close(self) -> int | None:
+        """Its exit status, None where it never began."""
+        if self._process is None or self._pipe is None:
+            return None
+        self._process.kill()
+        self._process.join()
+        self._pipe.close()
+        status, self._process, self._pipe = self._process.exitcode, None, None
+        return status
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", *self._words]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
-        return self._process
-
-    def _read(self, process: subprocess.Popen[bytes], size: int, until: float) -> bytes:
-        assert process.stdout
-        data = b""
-        with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ)
-            while len(data) < size:
-                if not selector.select(max(0.0, until - time.monotonic())):
-                    raise TimeoutError
-                part = os.read(process.stdout.fileno(), size - len(data))
-                if not part:
-                    raise EOFError
-                data += part
-        return data
+    def _start(self) -> Connection:
+        self._pipe, theirs = _SPAWN.Pipe()
+        self._process = _SPAWN.Process(target=_serve, args=(self._module, theirs), daemon=True)
+        self._process.start()
+        theirs.close()
+        return self._pipe
 
 
-def serve(answer: Callable[[Any], Any]) -> None:
-    """The child's side: answers requests from stdin until it ends. What prints to stdout goes to stderr."""
-    replies = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    requests = os.fdopen(os.dup(0), "rb")
-    while header := requests.read(8):
-        data = pickle.dumps(answer(pickle.loads(requests.read(struct.unpack("<Q", header)[0]))))
-        replies.write(struct.pack("<Q", len(data)) + data)
-        replies.flush()
+def _serve(module: str, pipe: Connection) -> None:
+    """The child's side: answers until its parent is gone."""
+    answer = importlib.import_module(module).answering()
+    while True:
+        try:
+            request = pipe.recv()
+        except EOFError:
+            return
+        pipe.send(answer(request))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import triton
 
-from benchmarks.fuzz.children import serve
 from benchmarks.fuzz.compiling import compiled
 from benchmarks.fuzz.generate import from_seed
 from benchmarks.fuzz.stored import Case, case_of
+
+
+def answering() -> Callable[[int], tuple[Case | None, str]]:
+    return answer
 
 
 def answer(seed: int) -> tuple[Case | None, str]:
@@ -18,7 +23,3 @@ def answer(seed: int) -> tuple[Case | None, str]:
     except Exception as error:  # noqa: BLE001
         text = str(error.__cause__ or error).strip().splitlines()
         return None, f"{type(error).__name__}: {text[-1] if text else ''}"
-
-
-if __name__ == "__main__":
-    serve(answer)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.fuzz.children import Child, Lost
-from benchmarks.fuzz.stored import Case, read, write
+from benchmarks.fuzz.stored import Case, write
 
 COMPILE_S, LAUNCH_S = 30.0, 20.0
 SHARD = 5000  # cases of a file
@@ -21,8 +21,8 @@ SHARD = 5000  # cases of a file
 class Farm:
     """Collects cases until the seeds or the time are used up."""
 
-    def __init__(self, out: Path, name: str, launch: bool, seconds: float) -> None:
-        self.out, self.name, self.launch = out, name, launch
+    def __init__(self, out: Path, name: str, seconds: float) -> None:
+        self.out, self.name = out, name
         self.until = time.monotonic() + seconds
         self.failures: Counter[str] = Counter()
         self.failed: list[str] = []
@@ -33,26 +33,14 @@ class Farm:
         self._lock, self._gpu_lock = threading.Lock(), threading.Lock()
         self._gpu = Child("benchmarks.fuzz.gpu")
 
-    def compile(self, seeds: Iterable[int], workers: int) -> None:
-        """Compile these seeds; launch each where the farm launches."""
+    def record(self, seeds: Iterable[int], workers: int) -> None:
+        """Compile and launch the programs of these seeds."""
         left = iter(seeds)
         threads = [threading.Thread(target=self._work, args=(left,)) for _ in range(workers)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        self.finish()
-
-    def launch_all(self, sources: Iterable[Path]) -> None:
-        """Launch what was compiled elsewhere."""
-        for case in (case for source in sources for case in read(source)):
-            if time.monotonic() > self.until:
-                break
-            self._finish_case(case)
-        self.finish()
-
-    def finish(self) -> None:
-        """Write what is left, and wait for the writers."""
         self._gpu.close()
         self._flush()
         for writer in self._writers:
@@ -72,24 +60,22 @@ class Farm:
             if case is None:
                 self._fail(seed, problem)
             else:
-                self._finish_case(case)
+                self._launch(case)
         compiler.close()
 
-    def _finish_case(self, case: Case) -> None:
-        if self.launch:
-            with self._gpu_lock:
-                try:
-                    results, problem = self._gpu.ask(case, LAUNCH_S)
-                except Lost as lost:
-                    results, problem = None, f"the launch was lost: {lost}"
-                if problem.startswith("CudaError"):
-                    self._gpu.close()  # its context is not to be trusted
-            if results is None:
-                self._fail(case.seed, problem)
-                return
-            case = replace(case, results=tuple(results), code=None)
+    def _launch(self, case: Case) -> None:
+        with self._gpu_lock:
+            try:
+                results, problem = self._gpu.ask(case, LAUNCH_S)
+            except Lost as lost:
+                results, problem = None, f"the launch was lost: {lost}"
+            if problem.startswith("CudaError"):
+                self._gpu.close()  # its context is not to be trusted
+        if results is None:
+            self._fail(case.seed, problem)
+            return
         with self._lock:
-            self._cases.append(case)
+            self._cases.append(replace(case, results=tuple(results), code=None))
             self.done += 1
             if len(self._cases) == SHARD:
                 self._flush()

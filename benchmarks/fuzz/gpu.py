@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
+from collections.abc import Callable
 from typing import Any
 
-from benchmarks.fuzz.children import serve
 from benchmarks.fuzz.stored import Case
 
 _GUARD = 256  # bytes between buffers, and their alignment
@@ -108,7 +108,7 @@ def _outputs(case: Case, before: bytes, after: bytes, starts: list[int]) -> list
     return found
 
 
-def main() -> None:
+def answering() -> Callable[[Case], tuple[list[bytes] | None, str]]:
     gpu = Gpu()
 
     def answer(case: Case) -> tuple[list[bytes] | None, str]:
@@ -117,8 +117,4 @@ def main() -> None:
         except (CudaError, ValueError) as error:
             return None, f"{type(error).__name__}: {error}"
 
-    serve(answer)
-
-
-if __name__ == "__main__":
-    main()
+    return answer

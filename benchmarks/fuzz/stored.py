@@ -30,7 +30,7 @@ class Case:
     operations: tuple[str, ...]
     undefined: str = ""
     results: tuple[bytes, ...] = ()
-    code: Compiled | None = None
+    code: Compiled | None = None  # not kept in files
 
 
 def case_of(program: Program, code: Compiled, triton: str) -> Case:
@@ -57,17 +57,14 @@ def read(path: Path) -> Iterator[Case]:
 
 
 def _plain(case: Case) -> dict[str, Any]:
-    plain = asdict(case)
+    plain = asdict(replace(case, code=None))
     plain["buffers"] = [list(asdict(recipe).values()) for recipe in case.buffers]
     plain["outputs"] = [list(asdict(output).values()) for output in case.outputs]
     plain["results"] = [base64.b64encode(result).decode() for result in case.results]
-    if case.code:
-        plain["code"]["cubin"] = base64.b64encode(case.code.cubin).decode()
     return plain
 
 
 def _case(plain: dict[str, Any]) -> Case:
-    code = plain["code"]
     return Case(
         **{
             **plain,
@@ -78,6 +75,5 @@ def _case(plain: dict[str, Any]) -> Case:
             "outputs": tuple(Output(*values) for values in plain["outputs"]),
             "operations": tuple(plain["operations"]),
             "results": tuple(base64.b64decode(result) for result in plain["results"]),
-            "code": Compiled(**{**code, "cubin": base64.b64decode(code["cubin"])}) if code else None,
         }
     )

@@ -35,7 +35,7 @@ from evo_kernel.fitness.targets import H200, Occupancy, Target, occupancy
 class Constants:
     """What the target table does not say.
 
-    Printed by `python -m benchmarks.calibrate fit benchmarks/calibration/h200.jsonl.gz`, from 11,512 plans measured on
+    Printed by `python -m benchmarks.calibrate fit benchmarks/calibration/h200.jsonl.xz`, from 11,512 plans measured on
     an H200; see docs/model.md for how well they rank, and which of them sit at their bounds. The data do not tell what
     is marked an estimate: the fit left it where it was.
     """

@@ -1,4 +1,4 @@
-"""Learning to optimise: stored transitions, an environment that replays them, and policies trained on them.
+"""Learning to optimise: stored transitions, walks that replay them, and policies trained on them.
 
 Import from the modules; only what trains or scores a network needs torch.
 
@@ -8,10 +8,8 @@ Import from the modules; only what trains or scores a network needs torch.
     collecting       which action of which state is judged next, when a tree is grown
     assembling       from what collecting wrote to a tree
     decontamination  whether a tree holds code of a benchmark
-    replay           walking over a tree; `live` for what it does not hold, `environment` for Gymnasium
-    reward           what a step earns
+    replay           walking over a tree
     evaluation       regret of a policy on a tree, with intervals
-    offpolicy        what a policy would have earned, from decisions of another
 
 docs/learning.md tells the whole of it.
 """

@@ -16,7 +16,6 @@ import numpy as np
 from evo_kernel.types import Strategy
 from operators.learning.evaluation import credit_of
 from operators.learning.replay import Taken, Walk
-from operators.learning.reward import Reward
 from operators.learning.tree import HORIZON, Tree
 from operators.macro.policies import Policy
 
@@ -29,7 +28,7 @@ def without_masks(tree: Tree, root: str, policy: Policy, rng: np.random.Generato
         decision = policy.choose(walk.macro_state, every, rng)
         strategy = decision.offered[decision.chosen]
         idle = strategy not in walk.open_offers
-        taken = Taken(walk.state, strategy, None, Reward()) if idle else walk.take(strategy)
+        taken = Taken(walk.state, strategy, None) if idle else walk.take(strategy)
         policy.learn(credit_of(taken, decision))
         if walk.over:
             break

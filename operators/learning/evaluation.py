@@ -3,7 +3,7 @@
 The regret of an episode is the log gain that at most `steps` known steps can reach from the root, less the log gain of
 the fastest kernel on the policy's way (a population keeps that one). A policy is asked only about what the tree knows.
 `stop` is not offered: it saves kernels, which regret does not count, so a policy that stops at random would only look
-worse than it is (`walked(..., stop=True)` offers it). A policy that learns does so as in a run: it begins anew on every
+worse than it is. A policy that learns does so as in a run: it begins anew on every
 problem, and is told what came of each of its steps over `episodes` episodes, all of which count. One that was trained
 before comes as it is.
 
@@ -120,13 +120,11 @@ def regret(
     return Regret(named, found, Interval.of(reached), math.fsum(best.values()) / len(best))
 
 
-def walked(
-    tree: Tree, root: str, policy: Policy, rng: np.random.Generator, steps: int = HORIZON, stop: bool = False
-) -> Walk:
-    """One episode, of each step of which the policy is told. Without `stop` it ends where nothing is left to take."""
+def walked(tree: Tree, root: str, policy: Policy, rng: np.random.Generator, steps: int = HORIZON) -> Walk:
+    """One episode, of each step of which the policy is told. It ends where nothing is left to take."""
     walk = Walk(tree, root, horizon=steps)
     while not walk.over:
-        offered = walk.open_offers if stop else walk.open_offers[:-1]
+        offered = walk.open_offers[:-1]  # `stop` is the last
         if not offered:
             break
         decision = policy.choose(walk.macro_state, offered, rng)

@@ -8,7 +8,7 @@ policy has moved by `target_kl`. For the first `warm_up` steps only the critic l
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -18,7 +18,6 @@ from torch.nn.functional import smooth_l1_loss
 from operators.learning.imitation import FLOOR, Report
 from operators.learning.network import Scorer
 from operators.learning.replay import Walk
-from operators.learning.reward import RewardSettings
 from operators.learning.sight import Outcome, Sight, sight_of
 from operators.learning.tree import Tree
 from operators.learning.values import Decisions, learnable
@@ -27,7 +26,7 @@ from operators.learning.values import Decisions, learnable
 @dataclass(frozen=True)
 class PpoSettings:
     """MTMC's numbers, but for the learning rates (`Scorer.policy_lr`, `value_lr`), `walks`, `passes` and `batch`, which
-    its paper does not tell or which are ours, and the reward: the gain alone unless asked otherwise."""
+    its paper does not tell or which are ours. A step's reward is its log gain, so that returns are log gains."""
 
     gamma: float = 0.99
     lam: float = 0.95
@@ -39,7 +38,6 @@ class PpoSettings:
     walks: int = 32
     passes: int = 4
     batch: int = 64
-    reward: RewardSettings = field(default_factory=RewardSettings.log_gain)
 
 
 @dataclass
@@ -92,7 +90,7 @@ class Walks:
         if walk.over:
             self.returns.append(walk.best_gain)
             self._walks[at] = self._begun()
-        return Moment(sight, chosen, float(np.log(chances[chosen])), value, taken.reward.total, walk.over)
+        return Moment(sight, chosen, float(np.log(chances[chosen])), value, taken.log_gain, walk.over)
 
     def _credit(self, row: Sequence[Moment], following: float) -> None:
         """Generalised advantage estimates; nothing is bootstrapped beyond the end of a walk: its horizon is its end."""
@@ -108,7 +106,7 @@ class Walks:
 
     def _begun(self) -> tuple[Walk, tuple[Outcome, ...]]:
         root = self._roots[int(self._rng.integers(len(self._roots)))]
-        return Walk(self._tree, root, self._settings.reward), self._decisions.earned(self._tree.states[root].task)
+        return Walk(self._tree, root), self._decisions.earned(self._tree.states[root].task)
 
 
 def ppo(model: Scorer, tree: Tree, settings: PpoSettings, rng: np.random.Generator) -> Iterator[Report]:

@@ -23,12 +23,11 @@ from operators.learning.values import parted, shortfall
 Method = Callable[[Scorer, Tree, np.random.Generator, Left], Iterator[Report]]
 
 
-def _imitate(model: Scorer, tree: Tree, rng: np.random.Generator, left: Left) -> Iterator[Report]:
-    return imitate(model, tree, OfflineSettings(lr=model.offline_lr, batch=model.batch), rng, left)
-
-
-def _weighted(model: Scorer, tree: Tree, rng: np.random.Generator, left: Left) -> Iterator[Report]:
-    return weighted(model, tree, OfflineSettings(lr=model.offline_lr, batch=model.batch), rng, left)
+def _offline(learn: Callable[..., Iterator[Report]]) -> Method:
+    """A method that learns from stored transitions alone, with the model's own rate and batch."""
+    return lambda model, tree, rng, left: learn(
+        model, tree, OfflineSettings(lr=model.offline_lr, batch=model.batch), rng, left
+    )
 
 
 def _ppo(model: Scorer, tree: Tree, rng: np.random.Generator, left: Left) -> Iterator[Report]:
@@ -36,7 +35,7 @@ def _ppo(model: Scorer, tree: Tree, rng: np.random.Generator, left: Left) -> Ite
     return ppo(model, tree, PpoSettings(walks=model.batch, batch=2 * model.batch), rng)
 
 
-METHODS: Mapping[str, Method] = {"imitation": _imitate, "awr": _weighted, "ppo": _ppo}
+METHODS: Mapping[str, Method] = {"imitation": _offline(imitate), "awr": _offline(weighted), "ppo": _ppo}
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -141,9 +140,6 @@ class Tree:
         found = [one for one in self.states.values() if one.depth == 0 and split in (None, one.split)]
         return tuple(sorted(found, key=lambda one: one.task))
 
-    def of(self, split: Split) -> tuple[State, ...]:
-        return tuple(one for one in self.states.values() if one.split == split)
-
     def edges(self, state_id: str) -> Mapping[str, Edge]:
         """What was tried on a state, by strategy key; empty where nothing was."""
         return self.transitions.get(state_id, {})
@@ -170,16 +166,11 @@ class Tree:
 
     def macro_state(self, state_id: str, taken: Sequence[Strategy] | None = None) -> MacroState:
         """What a policy decides on. `taken`: strategies from the root; None: those by which it was found first."""
-        return self.seen(self.states[state_id], taken)
-
-    def seen(self, state: State, taken: Sequence[Strategy] | None = None) -> MacroState:
-        """The same of a state that need not be in the tree, but is of one of its problems."""
-        return seen_of(self.problems[state.task].card, state, taken)
-
-    @cached_property
-    def size(self) -> tuple[int, int, int]:
-        """Problems, states, edges."""
-        return len(self.problems), len(self.states), sum(map(len, self.transitions.values()))
+        state = self.states[state_id]
+        path = state.path if taken is None else tuple(taken)
+        source = Source(state.text)
+        relative = Relative(0, source, len(path), 0, state.evidence, path)
+        return MacroState(self.problems[state.task].card, relative, source)
 
     def within(self, split: Split) -> Tree:
         """The part of one split."""
@@ -187,13 +178,6 @@ class Tree:
         problems = {name: one for name, one in self.problems.items() if one.split == split}
         transitions = {name: edges for name, edges in self.transitions.items() if name in states}
         return replace(self, problems=problems, states=states, transitions=transitions, _best={})
-
-
-def seen_of(card: TaskCard, state: State, taken: Sequence[Strategy] | None = None) -> MacroState:
-    """What a policy sees of a state. `taken`: strategies from the root; None: those by which it was found first."""
-    path = state.path if taken is None else tuple(taken)
-    source = Source(state.text)
-    return MacroState(card, Relative(0, source, len(path), 0, state.evidence, path), source)
 
 
 def state_id(problem: str, text: str) -> str:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SPREAD = 0.2
 """Standard deviation of what a model expects, in log gain: chosen on families of the training tasks that a model was
-not trained on (`python -m benchmarks.left_out`, docs/learning.md)."""
+not trained on (docs/learning.md)."""
 
 
 class TrainedPolicy:
@@ -33,13 +33,13 @@ class TrainedPolicy:
     the first one made.
 
     `explore`: the share of uniform choice mixed in, so that every propensity is at least explore / number of offers.
-    `alone`: draw by the softmax of the model's scores, without a bandit. `spread`: as SPREAD.
+    `alone`: draw by the softmax of the model's scores, without a bandit.
     """
 
     name = "trained"
 
-    def __init__(self, model: Scorer, explore: float = 0.05, alone: bool = False, spread: float = SPREAD) -> None:
-        self._model, self._explore, self._alone, self._spread = model, explore, alone, spread
+    def __init__(self, model: Scorer, explore: float = 0.05, alone: bool = False) -> None:
+        self._model, self._explore, self._alone = model, explore, alone
         self._bandit = BanditPolicy(explore=explore)
         self._lock = threading.Lock()
         self._earnings = Earnings()
@@ -63,7 +63,7 @@ class TrainedPolicy:
         found = scores[0].double().cpu().numpy()
         if not self._alone:
             expected = UNIT * (found - found.max()) + max(float(values[0]), 0.0)
-            return self._bandit.propensities(context(state), offered, rng, Expected(expected, self._spread))
+            return self._bandit.propensities(context(state), offered, rng, Expected(expected, SPREAD))
         chances = np.exp(found - found.max())
         chances = (1.0 - self._explore) * chances / chances.sum() + self._explore / len(offered)
         return chances / chances.sum()

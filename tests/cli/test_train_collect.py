@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from evo_kernel.cli.train.crew import Board
 from evo_kernel.cli.train.growing import Grower, Want
-from evo_kernel.cli.train.problems import problem_names, problem_task, rows_of
+from evo_kernel.cli.train.problems import problem_names, problem_of_a_tree, problem_task, rows_of
 from evo_kernel.errors import UserError
-from evo_kernel.fitness.judge import JudgeSettings, open_judge
-from evo_kernel.fitness.knobs import apply_knobs
 from evo_kernel.types import CaseKind
 from operators.learning import assembling
-from operators.learning.live import LiveJudge
-from operators.learning.replay import Overlay, Walk
 from operators.learning.tree import Tree
 from tests.support.commands import evo
 
@@ -109,31 +104,6 @@ def test_the_rows_pack_into_a_tree(taken_up) -> None:
         assert child.text != root.text and child.evidence.features is not None
 
 
-def test_what_the_tree_does_not_hold_is_judged_live(taken_up) -> None:
-    task = problem_task(f"{taken_up[2].parent / 'small.py'}@wide")
-    tree = assembling.assemble(taken_up[2])
-    (root,) = tree.roots()
-    known = dict(tree.edges(root.id))
-    forgotten = next(key for key, edge in known.items() if edge.child)
-    unseen = [one.key for one in root.offers].index(forgotten)
-    del known[forgotten]
-    tree = replace(tree, transitions={**tree.transitions, root.id: known}, _best={})
-    assert not Walk(tree, root.id).mask[unseen]
-    settings = JudgeSettings(tune_plans=0, unconfined=True)
-    with open_judge(task, device="cpu", settings=settings) as judge:
-        walk = Walk(tree, root.id, overlay=Overlay(LiveJudge(tree.problems[root.task], judge, apply_knobs)))
-        assert walk.mask.all()
-        taken = walk.step(unseen)
-        assert taken.edge is not None and taken.edge.status == "passed"
-        assert walk.gain == pytest.approx(taken.edge.log_gain, abs=1e-4) and walk.macro_state.parent.strategies == (
-            taken.strategy,
-        )
-        assert walk.macro_state.parent.evaluation.features is not None and len(walk.offers) > 1
-    with pytest.raises(ValueError, match="another environment"):
-        stranger = replace(root, evidence=replace(root.evidence, environment=replace(judge.environment, driver="0")))
-        LiveJudge(tree.problems[root.task], judge, apply_knobs).transition(stranger, root.offers[0])
-
-
 def test_another_environment_is_refused(taken_up, tmp_path: Path) -> None:
     _, _, folder = taken_up
     (rows,) = folder.glob("*.jsonl")
@@ -166,7 +136,7 @@ def test_benchmarks_problems_are_refused(tmp_path: Path) -> None:
         "def get_inputs():\n    return [torch.rand(64, 128)]\n\n\ndef get_init_inputs():\n    return []\n"
     )
     with pytest.raises(UserError, match="benchmark's problem"):
-        problem_task(f"kernelbench:{tmp_path}/level1/1")
+        problem_of_a_tree(f"kernelbench:{tmp_path}/level1/1")
 
 
 def test_problems_take_turns_the_one_that_had_least_first() -> None:

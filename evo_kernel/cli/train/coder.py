@@ -16,6 +16,7 @@ import click
 
 from evo_kernel.cli.options import JSON
 from evo_kernel.cli.signals import handling
+from evo_kernel.cli.train.device import chosen_device
 from evo_kernel.errors import UserError
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def _scratch(
             click.echo(printed(told), err=as_json)
 
         needed = bench if options["grpo_steps"] or options["asked"] else None
-        result = run(examples, out, settings, needed, _device(options["device"]), tell, stop.is_set)
+        result = run(examples, out, settings, needed, chosen_device(options["device"]), tell, stop.is_set)
         verdicts = bench.judged_count
     rates = {name: rate.data() for name, rate in (("before", result.before), ("after", result.after)) if rate}
     if as_json:
@@ -161,7 +162,8 @@ def _hub(model: str, examples: Path, out: Path, reward: RewardParts, options: Ma
 
     settings = HubSettings(
         model=model, sft_steps=options["sft_steps"], grpo_steps=options["grpo_steps"], answers=options["answers"],
-        groups=options["groups"], most=options["most"], seed=options["seed"], cpu=_device(options["device"]) == "cpu",
+        groups=options["groups"], most=options["most"], seed=options["seed"],
+        cpu=chosen_device(options["device"]) == "cpu",
     )  # fmt: skip
     with JudgedReward(parts=reward, bench=_judging(options)) as judged:
         place = train(settings, examples, out, judged, tuple(options["tasks"]))
@@ -199,12 +201,3 @@ def _pairs(parts: Sequence[str]) -> dict[str, str]:
 
 def _seconds(minutes: float | None) -> float | None:
     return None if minutes is None else 60.0 * minutes
-
-
-def _device(wanted: str) -> str:
-    import torch
-
-    present = torch.version.cuda is not None and torch.cuda.is_available()
-    if wanted == "cuda" and not present:
-        raise UserError("no CUDA GPU is visible here: train with --device cpu, or say `auto`")
-    return "cuda" if present and wanted != "cpu" else "cpu"

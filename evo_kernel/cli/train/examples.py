@@ -108,10 +108,10 @@ def walked(
 
     `invented`: references that are made up besides; about half of the walks are on theirs.
     """
-    from evo_kernel.cli.train.judging import problem
+    from evo_kernel.cli.train.problems import problem_task
 
     for name in tasks:
-        problem(name)  # raises UserError here, not in a child
+        problem_task(name)  # raises UserError here, not in a child
     shares, made = _shared(count, workers), _shared(invented, workers)
     jobs = [
         (tuple(tasks), share, [seed, number], most, strategies, made[number])
@@ -131,11 +131,11 @@ def _shared(count: int, workers: int) -> list[int]:
 def _walk(
     tasks: Sequence[str], count: int, seed: list[int], most: int, strategies: frozenset[str], invented: int
 ) -> list[Example]:
-    from evo_kernel.cli.train.judging import problem
+    from evo_kernel.cli.train.problems import problem_task
     from evo_kernel.tasks.first import first_kernel
     from operators.learning.coder.walks import walks
 
-    loaded = [problem(name) for name in tasks]
+    loaded = [problem_task(name) for name in tasks]
     firsts = [(task.card(), first_kernel(task)) for task in loaded]
     rng = np.random.default_rng(seed)
     made = list(_invented(invented, seed[-1], rng))

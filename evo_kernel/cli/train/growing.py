@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from evo_kernel.cli.train.problems import problem_task
+from evo_kernel.cli.train.problems import problem_of_a_tree
 from evo_kernel.errors import EvoKernelError, InfraError, OperatorFailed, UserError
 from evo_kernel.fitness.baselines import COMPILED
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
@@ -53,7 +53,7 @@ class Grower:
     def __init__(self, problem: str, want: Want, path: Path, baselines: Mapping[str, Mapping[str, float]]) -> None:
         self.problem, self._want, self._path = problem, want, path
         self._rows = assembling.read_rows(path)
-        self._task = problem_task(problem)
+        self._task = problem_of_a_tree(problem)
         self.name = self._task.name
         self._card, self._coder = self._task.card(), RewriteCoder()
         self._changed = threading.Condition()

@@ -15,12 +15,12 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 
-from evo_kernel.errors import InfraError, UserError
+from evo_kernel.cli.train.problems import problem_task
+from evo_kernel.errors import InfraError
 from evo_kernel.fitness.features import plan_features
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
 from evo_kernel.fitness.plan import CompiledPlan
 from evo_kernel.fitness.targets import target_for
-from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import CaseKind, Measurement, PlanFeatures, Purpose, Source, Status
 from operators.learning.coder.rewards import Outcome
@@ -171,7 +171,7 @@ class JudgeBench:
         while self._judges and len(self._judges) + len(missing) > self.settings.most_open:
             _, judge = self._judges.popitem(last=False)
             judge.close()
-        loaded = {task: problem(task) for task in missing}  # a UserError comes before any process
+        loaded = {task: problem_task(task) for task in missing}  # a UserError comes before any process
         with ThreadPoolExecutor(max(1, len(missing))) as pool:
             for task, judge in zip(missing, pool.map(lambda name: self._opened(loaded[name]), missing), strict=True):
                 if judge is not None:
@@ -202,18 +202,6 @@ class JudgeBench:
                 judge = self._judges.pop(task, None)
             if judge is not None:
                 judge.close()
-
-
-def problem(name: str) -> Task:
-    """The task of that name; `task@case` has that search case alone. Raises UserError."""
-    spec, _, case = name.partition("@")
-    task = load(spec)
-    if not case:
-        return task
-    if all(one.name != case for one in task.cases_of(CaseKind.SEARCH)):
-        raise UserError(f"{spec} has no search case {case!r}: see `evo-kernel tasks show {spec}`")
-    kept = tuple(one for one in task.cases if one.kind is not CaseKind.SEARCH or one.name == case)
-    return replace(task, cases=kept)
 
 
 def _recorded(

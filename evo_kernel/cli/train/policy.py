@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evo_kernel.cli.options import JSON, TREE_FILE
+from evo_kernel.cli.train.device import chosen_device
 from evo_kernel.errors import UserError
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def policy(
     decides which checkpoint is kept. Ctrl-C ends the training; the best so far is in the file. Use it with
     `--set operators.policy=trained --set operators.checkpoint=FILE`.
     """
+    from operators.learning.checkpoint import save
     from operators.learning.training import METHODS, training
     from operators.learning.tree import Tree
 
@@ -74,7 +76,7 @@ def policy(
         raise UserError(f"{out} is there already: --resume goes on with it, or name another file.")
     tree = Tree.load(tree_file)
     learner, about = _learner(out, model, bool(model) if source is None else source, without, seed, resume)
-    learner.to(_device(device))
+    learner.to(chosen_device(device))
     known = float(about.get("shortfall", math.inf))
     past = float(about.get("seconds", 0.0))
     last: dict[str, Any] = {}
@@ -85,7 +87,7 @@ def policy(
                 click.echo(_line(last))
             if progress.best:
                 about = {**last, "method": method, "seed": seed, **_origin(tree_file, tree)}
-                _save(out, learner, about)
+                save(out, learner, about)
     except KeyboardInterrupt:
         click.echo("interrupted; the best so far is kept", err=True)
     if not about:
@@ -113,24 +115,9 @@ def _learner(
     return Network(NetworkSettings(seen=seen)), {}
 
 
-def _save(out: Path, learner: Scorer, about: dict[str, Any]) -> None:
-    from operators.learning import checkpoint
-
-    checkpoint.save(out, learner, about)
-
-
 def _origin(path: Path, tree: Tree) -> dict[str, Any]:
     kinds = sorted({one.label for one in tree.environments.values()})
     return {"tree": path.name, "plans": tree.plans, "environments": ", ".join(kinds)}
-
-
-def _device(name: str) -> str:
-    import torch
-
-    there = torch.cuda.is_available()
-    if name == "cuda" and not there:
-        raise UserError("--device cuda: torch sees no GPU here; --device cpu works.")
-    return "cuda" if there and name != "cpu" else "cpu"
 
 
 def _told(progress: Progress, past: float) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The problems that a tree of transitions is made of: tasks, and tasks narrowed to one search case."""
+"""Problems that are trained on: tasks, and tasks narrowed to one search case."""
 
 from __future__ import annotations
 
@@ -13,30 +13,32 @@ from evo_kernel.types import CaseKind
 
 
 def problem_task(problem: str) -> Task:
-    """The task of a problem: `softmax`, or `softmax@CASE` with that search case alone. Raises TaskError."""
+    """The task of a problem: `softmax`, or `softmax@CASE` with that search case alone. Raises UserError."""
     spec, _, case = problem.partition("@")
-    task = _own(spec)
+    task = load(spec)
     if not case:
         return task
-    task.case(case)
+    if all(one.name != case for one in task.cases_of(CaseKind.SEARCH)):
+        raise UserError(f"{spec} has no search case {case!r}: see `evo-kernel tasks show {spec}`")
     kept = tuple(one for one in task.cases if one.kind is not CaseKind.SEARCH or one.name == case)
     return replace(task, name=f"{task.name}@{case}", cases=kept)
 
 
+def problem_of_a_tree(problem: str) -> Task:
+    """The same of what is no benchmark's: what is trained on a tree must not have seen what it is compared on."""
+    task = problem_task(problem)
+    spec = problem.partition("@")[0]
+    if task.origin or importer_of(spec) is not None:
+        raise UserError(f"{spec} is a benchmark's problem: a tree to train on must hold none. Leave it out of --tasks.")
+    return task
+
+
 def problem_names(spec: str, narrowed: bool) -> list[str]:
     """The problems that a task makes: itself, and where it has several search cases each of them alone."""
-    searched = _own(spec).cases_of(CaseKind.SEARCH)
+    searched = problem_of_a_tree(spec).cases_of(CaseKind.SEARCH)
     return [spec, *(f"{spec}@{case.name}" for case in searched if narrowed and len(searched) > 1)]
 
 
 def rows_of(folder: Path, problem: str) -> Path:
     """Where a problem's rows are."""
     return folder / (re.sub(r"[^\w@.-]", "_", problem) + ".jsonl")
-
-
-def _own(spec: str) -> Task:
-    """A task that is no benchmark's: what is trained on a tree must not have seen what it is compared on."""
-    task = load(spec)
-    if task.origin or importer_of(spec) is not None:
-        raise UserError(f"{spec} is a benchmark's problem: a tree to train on must hold none. Leave it out of --tasks.")
-    return task

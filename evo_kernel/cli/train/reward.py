@@ -17,7 +17,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from evo_kernel.cli.train.judging import BenchSettings, JudgeBench, problem
+from evo_kernel.cli.train.judging import BenchSettings, JudgeBench
+from evo_kernel.cli.train.problems import problem_task
 from evo_kernel.errors import UserError
 from evo_kernel.tasks.first import first_kernel
 from evo_kernel.types import Strategy
@@ -39,7 +40,7 @@ class JudgedReward:
         self.parts = parts_of(parts) if isinstance(parts, str) else parts
         self._bench = JudgeBench(bench)
         if task:
-            problem(task)
+            problem_task(task)
 
     def __enter__(self) -> JudgedReward:
         return self
@@ -118,7 +119,7 @@ def compute_score(
 
 @cache
 def _first(task: str) -> str:
-    return first_kernel(problem(task)).text
+    return first_kernel(problem_task(task)).text
 
 
 def _cell(columns: Mapping[str, Any], name: str, at: int) -> Any:

@@ -1,25 +1,19 @@
-"""Regret against an oracle that a hand can compute, and off-line estimates against replay."""
+"""Regret against an oracle that a hand can compute."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
 
 from evo_kernel.types import Credit, Decision, Strategy
 from operators.learning.evaluation import Interval, credit_of, regret, table, walked, warmed
-from operators.learning.offpolicy import Logged, estimate, logged_of, target_of
 from operators.learning.replay import Walk
 from operators.learning.tree import Tree
 from operators.macro.bandit import BanditPolicy
-from operators.macro.catalogue import STOP
 from operators.macro.policies import UniformPolicy, draw
 from tests.operators.learning.trees import EXP2, HINTS, HOIST, joined, small
-
-STOPS = partial(walked, stop=True)
 
 
 class Fixed:
@@ -31,7 +25,7 @@ class Fixed:
         self._order, self._share = order, share
 
     def choose(self, state, offered, rng) -> Decision:
-        first = next(one for one in (*self._order, STOP, *offered) if one in offered)
+        first = next(one for one in (*self._order, *offered) if one in offered)
         rest = (1 - self._share) / max(len(offered) - 1, 1)
         chances = np.array([self._share if one == first else rest for one in offered])
         return draw(self.name, offered, chances / chances.sum(), (1.0,) * 17, rng)
@@ -48,24 +42,17 @@ def test_regret_is_the_oracles_gain_less_the_best_on_the_way(tree: Tree) -> None
     assert regret(tree, lambda _: Fixed(EXP2, HOIST)).seeds == pytest.approx([0.0] * 5)
     assert regret(tree, lambda _: Fixed(HINTS)).seeds == pytest.approx([0.2] * 5)
     assert regret(tree, lambda _: Fixed(HOIST, HINTS), steps=2).seeds == pytest.approx([0.2] * 5), "a failure is a step"
-    stays = regret(tree, lambda _: Fixed(STOP), walk=STOPS)
-    assert stays.seeds == pytest.approx([0.4] * 5) and stays.best == pytest.approx(0.4)
-    assert set(stays.by_problem) == {"held", "too"}
-    assert stays.reached.mean == pytest.approx(0.0)
+    found = regret(tree, lambda _: Fixed(HINTS))
+    assert found.best == pytest.approx(0.4) and found.reached.mean == pytest.approx(0.2)
+    assert set(found.by_problem) == {"held", "too"}
 
 
 def test_uniforms_regret_is_what_enumeration_says(tree: Tree) -> None:
-    """P(reaching hoist after exp2): exp2 first (of exp2, hints, hoist, stop), or after a failed hoist; then hoist, or
-    after a failed hint."""
-    begun = 1 / 4 + 1 / 4 * 1 / 3  # exp2; or hoist fails and exp2 of what is left
-    hinted = begun  # the same for hints, which gain 0.2
-    through = 1 / 3 + 1 / 3 * 1 / 2  # hoist; or hints cannot be carried out, and hoist of what is left
-    expected = 0.4 - (begun * through * 0.4 + hinted * 0.2)
-    found = regret(tree, lambda _: UniformPolicy(), seeds=range(30), episodes=40, walk=STOPS)
-    assert found.interval.low < expected < found.interval.high
-    assert found.interval.high - found.interval.low < 0.05
-    unstopped = regret(tree, lambda _: UniformPolicy(), seeds=range(30), episodes=40).interval
-    assert unstopped.low < 0.4 - (0.5 * 0.4 + 0.5 * 0.2) < unstopped.high, "half go either way, and go on"
+    """Half of the walks take exp2 first, with or without a failed hoist before it, and then go on to hoist; the others
+    take hints, where nothing is known."""
+    found = regret(tree, lambda _: UniformPolicy(), seeds=range(30), episodes=40).interval
+    assert found.low < 0.4 - (0.5 * 0.4 + 0.5 * 0.2) < found.high
+    assert found.high - found.low < 0.05
 
 
 def test_a_bandit_learns_within_a_problem_and_before() -> None:
@@ -97,72 +84,6 @@ def test_failures_and_what_does_not_show_are_no_evidence_for_a_strategy() -> Non
     assert (failed.witnessed, failed.reward, failed.strategy) == (False, 0.0, "other")
     passed = credit_of(one.take(HINTS), decision)
     assert passed.witnessed and passed.reward == pytest.approx(0.2) and passed.strategy == "cache-hints"
-
-
-# -- off-line estimates ----------------------------------------------------------------------------------------------
-
-
-def logs(tree: Tree, policy, count: int, seed: int) -> list[Logged]:
-    """First decisions at roots by a policy, with what they gained."""
-    rng, found = np.random.default_rng(seed), []
-    roots = tree.roots()
-    for number in range(count):
-        walk = Walk(tree, roots[number % len(roots)].id)
-        state, offered = walk.macro_state, walk.open_offers
-        decision = policy.choose(state, offered, rng)
-        credit = credit_of(walk.take(offered[decision.chosen]), replace(decision, context=(1.0,) + (0.5,) * 16))
-        (one,) = logged_of([credit])
-        found.append(replace(one, state=state))
-    return found
-
-
-def exact(tree: Tree, policy) -> float:
-    """The mean gain of a policy's first step by replaying every action of every root."""
-    total, roots = 0.0, tree.roots()
-    for root in roots:
-        walk = Walk(tree, root.id)
-        decision = policy.choose(walk.macro_state, walk.open_offers, np.random.default_rng(0))
-        for chance, strategy in zip(decision.probabilities, decision.offered, strict=True):
-            one = Walk(tree, root.id)
-            total += chance * credit_of(one.take(strategy), decision).log_gain
-    return total / len(roots)
-
-
-def test_estimates_agree_with_replay(tree: Tree) -> None:
-    wanted = Fixed(HINTS, share=0.7)
-    truth = exact(tree, wanted)
-    assert truth == pytest.approx(0.7 * 0.2 - 0.1 * 0.1)
-    misses = {"ips": [], "dr": []}
-    inside = 0
-    for seed in range(8):
-        logged = logs(tree, UniformPolicy(), 300, seed)
-        found = estimate(logged, target_of(wanted, np.random.default_rng(0)))
-        misses["ips"].append(found.ips.mean - truth)
-        misses["dr"].append(found.dr.mean - truth)
-        inside += found.dr.low <= truth <= found.dr.high
-        assert found.logged.mean == pytest.approx(np.mean([one.reward for one in logged]))
-        assert 100 < found.effective < 300 and found.snips == pytest.approx(truth, abs=0.03)
-    assert abs(np.mean(misses["ips"])) < 0.01 and abs(np.mean(misses["dr"])) < 0.004
-    assert np.std(misses["dr"]) < np.std(misses["ips"]) / 2, "a good model of the reward takes the variance away"
-    assert inside >= 6
-
-
-def test_the_logging_policy_itself_is_estimated_by_what_it_earned(tree: Tree) -> None:
-    logged = logs(tree, UniformPolicy(), 200, 1)
-    found = estimate(logged, lambda one: one.probabilities)
-    assert found.ips.mean == pytest.approx(found.logged.mean) == pytest.approx(found.snips)
-    assert found.effective == pytest.approx(200)
-
-
-def test_what_cannot_be_estimated_is_refused(tree: Tree) -> None:
-    logged = logs(tree, UniformPolicy(), 10, 1)
-    with pytest.raises(ValueError, match="too few"):
-        estimate(logged[:3], lambda one: one.probabilities)
-    lying = replace(logged[0], probabilities=tuple(0.0 for _ in logged[0].probabilities))
-    with pytest.raises(ValueError, match="probability 0"):
-        estimate([lying, *logged], lambda one: one.probabilities)
-    with pytest.raises(ValueError, match="without its state"):
-        estimate([replace(one, state=None) for one in logged], target_of(UniformPolicy(), np.random.default_rng(0)))
 
 
 def test_a_policy_is_told_of_every_step(tree: Tree) -> None:

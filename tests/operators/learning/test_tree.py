@@ -87,5 +87,4 @@ def test_splits_share_nothing() -> None:
     tree = joined(small(), small("other", "held-out", "elementwise"))
     held = tree.within("held-out")
     assert {one.task for one in held.states.values()} == {"other"} == set(held.problems)
-    assert set(held.transitions) <= set(held.states) and held.size == (1, 4, 5)
-    assert {one.id for one in tree.of("train")} == set(tree.within("train").states)
+    assert set(held.transitions) <= set(held.states) and len(held.states) == 4

@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 
-from evo_kernel.errors import UserError
 from operators.learning.coder.scratch.network import Network, Shape
 from operators.learning.coder.scratch.vocabulary import Vocabulary
+from operators.learning.weights import WeightsFormat
 
-FORMAT, VERSION = "evo-kernel coder", 2  # 1 had no slots for names
+FORMAT = WeightsFormat("evo-kernel coder", 2, "coder", "evo-kernel train coder")  # 1 had no slots for names
 Tell = Callable[[Mapping[str, Any]], None]
 
 
@@ -39,17 +39,14 @@ class Trained:
 def save_coder(path: Path, coder: Trained, about: Mapping[str, Any]) -> None:
     """`about`: how it was made, as JSON has it."""
     weights = {name: value.detach().to("cpu", torch.float32) for name, value in coder.network.state_dict().items()}
-    _save(path, {**_head(coder), "weights": weights, "about": json.dumps(dict(about))})
+    FORMAT.write(path, {**_head(coder), "weights": weights, "about": json.dumps(dict(about))})
 
 
 def load_coder(path: Path, device: str = "cpu") -> tuple[Trained, dict[str, Any]]:
     """The coder and what is said about it. Raises UserError for a file that holds none."""
-    data = _load(path)
-    try:
-        coder = _coder_of(data, device)
-        return coder, json.loads(data["about"])
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise UserError(f"{path} holds no coder ({type(error).__name__}: {error}).") from None
+    data = FORMAT.read(path)
+    with FORMAT.described(path):
+        return _coder_of(data, device), json.loads(data["about"])
 
 
 @dataclass
@@ -84,7 +81,7 @@ class State:
     def save(self, folder: Path, about: Mapping[str, Any]) -> None:
         """Both files of the run's folder."""
         weights = {name: value.detach().cpu() for name, value in self.coder.network.state_dict().items()}
-        _save(
+        FORMAT.write(
             folder / "state.pt",
             {
                 **_head(self.coder), "weights": weights, "stage": self.stage, "step": self.step,
@@ -113,14 +110,12 @@ def stored(folder: Path, device: str) -> Stored | None:
     path = folder / "state.pt"
     if not path.exists():
         return None
-    data = _load(path)
-    try:
+    data = FORMAT.read(path)
+    with FORMAT.described(path):
         return Stored(
             data["stage"], int(data["step"]), _coder_of(data, device), data["optimiser"], float(data["spent_s"]),
             json.loads(data["extra"]), json.loads(data["about"]),
         )  # fmt: skip
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise UserError(f"{path} is no state of a run ({type(error).__name__}: {error}); remove it.") from None
 
 
 def optimiser_of(network: Network, rate: float) -> torch.optim.AdamW:
@@ -149,38 +144,10 @@ def clipped_step(network: Network, optimiser: torch.optim.Optimizer, rate: float
 
 
 def _head(coder: Trained) -> dict[str, Any]:
-    return {
-        "format": FORMAT, "version": VERSION, "shape": coder.network.shape.data(),
-        "vocabulary": coder.vocabulary.data(),
-    }  # fmt: skip
+    return {"shape": coder.network.shape.data(), "vocabulary": coder.vocabulary.data()}
 
 
 def _coder_of(data: Mapping[str, Any], device: str) -> Trained:
     network = Network(Shape(**data["shape"]))
     network.load_state_dict(data["weights"])
     return Trained(network.to(device), Vocabulary.of(data["vocabulary"]))
-
-
-def _save(path: Path, data: Mapping[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    torch.save(dict(data), part)
-    part.replace(path)
-
-
-def _load(path: Path) -> dict[str, Any]:
-    try:
-        data = torch.load(path, map_location="cpu", weights_only=True)
-        if data["format"] != FORMAT:
-            raise ValueError(f"its format is {data['format']!r}")
-    except OSError as error:
-        raise UserError(f"{path}: the coder cannot be read: {error.strerror or error}.") from None
-    except Exception as error:  # noqa: BLE001 - a torn or foreign file fails in as many ways as there are bytes
-        raise UserError(
-            f"{path} holds no coder ({type(error).__name__}: {str(error)[:200]}). "
-            "Make one with `evo-kernel train coder`."
-        ) from None
-    if data["version"] != VERSION:
-        advice = "update it" if data["version"] > VERSION else "train it anew with `evo-kernel train coder`"
-        raise UserError(f"{path} has version {data['version']}; this evo-kernel reads {VERSION}: {advice}.")
-    return data

@@ -6,7 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from evo_kernel.cli.train.judging import BenchSettings, JudgeBench, problem
+from evo_kernel.cli.train.judging import BenchSettings, JudgeBench
+from evo_kernel.cli.train.problems import problem_task
 from evo_kernel.errors import UserError
 from evo_kernel.tasks.loading import load
 from evo_kernel.types import CaseKind, Source, Status
@@ -138,8 +139,8 @@ def test_parts_are_named_and_switched():
 def test_a_problem_is_a_task_narrowed_to_a_case():
     whole = load(TASK)
     name = whole.cases_of(CaseKind.SEARCH)[0].name
-    narrow = problem(f"{TASK}@{name}")
+    narrow = problem_task(f"{TASK}@{name}")
     assert [one.name for one in narrow.cases_of(CaseKind.SEARCH)] == [name]
     assert narrow.cases_of(CaseKind.CHECK) == whole.cases_of(CaseKind.CHECK)
     with pytest.raises(UserError, match="no search case"):
-        problem(f"{TASK}@nowhere")
+        problem_task(f"{TASK}@nowhere")
