@@ -14,8 +14,9 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from evo_kernel.fitness.facts import LaunchFacts, PlanFacts
 from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic
-from evo_kernel.fitness.model import LaunchFacts, PlanFacts
+from evo_kernel.fitness.torch_costs import TorchCost
 
 SHIPPED = Path(__file__).with_name("h200.jsonl.gz")
 _TRAFFIC = tuple(field.name for field in fields(LaunchTraffic))
@@ -49,9 +50,10 @@ def as_line(sample: Sample) -> str:
 
 def from_data(data: Mapping[str, Any]) -> Sample:
     launches = tuple(
-        LaunchFacts(**{**launch, "traffic": LaunchTraffic(**launch["traffic"])}) for launch in data["facts"]["launches"]
+        LaunchFacts(**{**one, "traffic": LaunchTraffic(**one["traffic"]), "loops": tuple(one.get("loops", ()))})
+        for one in data["facts"]["launches"]
     )
-    facts = PlanFacts(launches, tuple(data["facts"]["moved_bytes"]))
+    facts = PlanFacts(launches, tuple(TorchCost(**one) for one in data["facts"]["others"]))
     knobs = tuple((str(name), int(value)) for name, value in data["knobs"])
     return Sample(**{**data, "knobs": knobs, "facts": facts})
 
@@ -92,11 +94,13 @@ def pack(samples: Sequence[Sample], path: Path, origin: Mapping[str, Any]) -> No
                 [getattr(launch, name) for name in _PLAIN],
                 [launch.instructions.get(name, 0) for name in names],
                 [_short(getattr(launch.traffic, name)) for name in _TRAFFIC],
+                launch.loops,
             ]
             for launch in sample.facts.launches
         ]
+        others = [asdict(one) for one in sample.facts.others]
         row = [getattr(sample, field.name) for field in fields(Sample) if field.name != "facts"]
-        lines.append(json.dumps([[_short(v) for v in row], launches, sample.facts.moved_bytes], separators=(",", ":")))
+        lines.append(json.dumps([[_short(v) for v in row], launches, others], separators=(",", ":")))
     path.write_bytes(gzip.compress("\n".join(lines).encode(), 9, mtime=0))
 
 
@@ -106,18 +110,21 @@ def _unpacked(path: Path) -> tuple[dict[str, Any], list[Sample]]:
     row_names = [field.name for field in fields(Sample) if field.name != "facts"]
     made = []
     for line in lines:
-        row, launches, moved = json.loads(line)
-        facts = {"launches": [_launch(head, *launch) for launch in launches], "moved_bytes": moved}
+        row, launches, others = json.loads(line)
+        facts = {"launches": [_launch(head, *launch) for launch in launches], "others": others}
         made.append(from_data({**dict(zip(row_names, row, strict=True)), "facts": facts}))
     return head["about"], made
 
 
-def _launch(head: Mapping[str, Any], plain: list[int], counts: list[int], seen: list[Any]) -> dict[str, Any]:
+def _launch(
+    head: Mapping[str, Any], plain: list[int], counts: list[int], seen: list[Any], loops: Sequence[dict[str, int]] = ()
+) -> dict[str, Any]:
     instructions = {name: count for name, count in zip(head["instructions"], counts, strict=True) if count}
     return {
         **dict(zip(head["plain"], plain, strict=True)),
         "instructions": instructions,
         "traffic": {name: value for name, value in zip(head["traffic"], seen, strict=True) if name in _TRAFFIC},
+        "loops": loops,
     }
 
 
