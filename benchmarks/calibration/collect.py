@@ -20,8 +20,9 @@ from benchmarks.calibration.samples import Sample, as_line
 from benchmarks.variants import walks, with_search_cases
 from evo_kernel.errors import EvoKernelError
 from evo_kernel.fitness.compiling.compiler import Compiler
+from evo_kernel.fitness.facts import facts_of
 from evo_kernel.fitness.knobs import apply_knobs, find_knobs
-from evo_kernel.fitness.model import facts_of, time_of
+from evo_kernel.fitness.model import time_of
 from evo_kernel.fitness.plan import CompiledPlan
 from evo_kernel.fitness.record.cases import record_case
 from evo_kernel.fitness.record.recorder import Fault, Recorder

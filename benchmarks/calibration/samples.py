@@ -14,8 +14,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from evo_kernel.fitness.facts import LaunchFacts, PlanFacts
 from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic
-from evo_kernel.fitness.model import LaunchFacts, PlanFacts
+from evo_kernel.fitness.torch_costs import TorchCost
 from operators.learning.evidence import short
 
 SHIPPED = Path(__file__).with_name("h200.jsonl.xz")
@@ -49,14 +50,16 @@ def as_line(sample: Sample) -> str:
 
 def from_line(line: str) -> Sample:
     data = json.loads(line)
-    facts = PlanFacts(tuple(map(_launch, data["facts"]["launches"])), tuple(data["facts"]["moved_bytes"]))
+    told = data["facts"]
+    others = told["others"] if "others" in told else [{"moved_bytes": count} for count in told["moved_bytes"]]
+    facts = PlanFacts(tuple(map(_launch, told["launches"])), tuple(TorchCost(**one) for one in others))
     knobs = tuple((str(name), int(value)) for name, value in data["knobs"])
     return Sample(**{**data, "knobs": knobs, "facts": facts})
 
 
 def _launch(data: Mapping[str, Any]) -> LaunchFacts:
     traffic = {name: value for name, value in data["traffic"].items() if name in _TRAFFIC}
-    return LaunchFacts(**{**data, "traffic": LaunchTraffic(**traffic)})
+    return LaunchFacts(**{**data, "traffic": LaunchTraffic(**traffic), "loops": tuple(data.get("loops", ()))})
 
 
 def read(paths: Iterable[Path]) -> list[Sample]:

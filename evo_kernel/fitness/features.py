@@ -46,13 +46,13 @@ def _kernel(kernel: Kernel, binary: Binary, launch: Launch, share: float, target
         name=kernel.name,
         grid=launch.grid,
         num_warps=binary.num_warps,
-        num_stages=kernel.num_stages,
+        num_stages=binary.stages,
         registers=binary.registers,
         spill_bytes=binary.spill_bytes,
         shared_bytes=binary.block_shared_bytes,
         tensor_core=tensor_core(binary),
         data_path=data_path(binary),
-        schedule=schedule(kernel, binary, launch, target),
+        schedule=schedule(binary, launch, target),
         instructions=dict(binary.instructions),
         share=share,
     )
@@ -74,26 +74,24 @@ def data_path(binary: Binary) -> str:
     return "cp.async" if counts.get("cp.async", 0) else "load"
 
 
-def schedule(kernel: Kernel, binary: Binary, launch: Launch, target: Target) -> str:
+def schedule(binary: Binary, launch: Launch, target: Target) -> str:
     """ "warp-specialised", "persistent", "pipelined" or "plain"; the first that fits.
 
     Warp-specialised code hands registers from one group of warps to another. A kernel is called persistent when its
-    programs fit on the GPU at once, fill at least half of its SMs, and ask for their number or walk a loop that starts
-    at the program's: a guess from IR and grid. Pipelined
-    code copies asynchronously inside a loop, with more than one stage.
+    blocks fit on the GPU at once, fill at least half of its SMs, and ask for the number of programs or walk a loop that
+    starts at the program's: a guess from IR and grid. Pipelined code has a loop that copies ahead of its use.
     """
     counts = binary.instructions
     if counts.get("warp-specialise", 0):
         return "warp-specialised"
-    programs = math.prod(launch.grid)
+    blocks = math.prod(launch.grid) * binary.num_ctas
     slots = (
         target.sm_count * occupancy(target, binary.registers, binary.block_shared_bytes, binary.num_warps).blocks_per_sm
     )
     strides = "tt.get_num_programs" in binary.ir or _walks_from_program(binary.ir)
-    if counts.get("loops", 0) and target.sm_count / 2 <= programs <= slots and strides:
+    if counts.get("loops", 0) and target.sm_count / 2 <= blocks <= slots and strides:
         return "persistent"
-    copies = counts.get("in_loop.cp.async", 0) + counts.get("in_loop.tma.load", 0)
-    return "pipelined" if copies and kernel.num_stages > 1 else "plain"
+    return "pipelined" if binary.stages > 1 else "plain"
 
 
 def _walks_from_program(ir: str) -> bool:

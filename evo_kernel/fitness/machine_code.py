@@ -1,4 +1,4 @@
-"""What a compiled kernel says about itself, read from its cubin as hostile data.
+"""What a compiled kernel says about itself, read from its cubin as hostile data; instructions.py reads its code.
 
 A cubin is an ELF64 file: every offset and size in it is checked against its length before it is followed. The records
 of a `.nv.info` section are (format: 1 byte, attribute: 1 byte, value or size: 2 bytes, payload); the attribute numbers
@@ -8,21 +8,11 @@ are those that `cuobjdump -elf` prints by name.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import re
 import struct
-import subprocess
-import tempfile
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 
-from evo_kernel.errors import InfraError
-from evo_kernel.fitness.opcodes import SM_90
-
-DISASSEMBLER_DEADLINE_S = 20.0
 MAX_CUBIN_BYTES = 64 << 20
 
 _NOBITS, _RELA, _SYMTAB, _OBJECT, _FUNC = 8, 4, 2, 1, 2
@@ -34,8 +24,6 @@ _VARIABLES = re.compile(r"\.nv\.global(\..*)?|\.nv\.constant(3|[5-9]|1\d)(\..*)?
 _RELOCATION = struct.Struct("<QQq")
 _PAYLOAD = 4  # the record format that carries a payload
 _FRAME_SIZE, _KPARAM_INFO, _REGCOUNT = 0x11, 0x17, 0x2F
-_ACCESS_BYTES = (1, 1, 2, 2, 4, 8, 16, 16)  # by bits 73-75 of a load; seen in the disassembler's listings
-_NORMAL_EVICTION = 1  # bits 84-86 of a load or store; seen in the disassembler's listings (.EF is 0, .EL is 2)
 _CODE = (".text.", ".nv.constant", ".rodata", ".nv.global", ".nv.info.", ".nv.shared.", ".rela.text.")
 
 
@@ -141,151 +129,17 @@ def parameter_bytes(cubin: bytes, entry: str = "") -> tuple[int, ...]:
     return tuple(found[ordinal] for ordinal in range(len(found)))
 
 
-def instruction_counts(cubin: bytes) -> Mapping[str, int]:
-    """Static instruction counts by class.
+def code_words(cubin: bytes) -> tuple[int, list[tuple[int, int, int]]]:
+    """Flags, which tell the architecture, and (address, low word, high word) of the instructions.
 
-    `all` counts every instruction, `loops` the backward branches, `in_loop.<class>` the instructions of a class between
-    the target of a backward branch and the branch, `hinted` the loads and stores with an eviction priority of their
-    own, and `load_bytes` what the global loads of one thread bring, each once (`in_loop.load_bytes` likewise). Raises
-    ValueError, and InfraError without a disassembler.
+    Functions are laid end to end. Raises ValueError.
     """
-    instructions, words = _instructions(cubin), _words(_sections(cubin))
-    spans = [(target, address) for address, opcode, target in instructions if opcode == "BRA" and target < address]
-    counts: Counter[str] = Counter({"all": len(instructions), "loops": len(spans)})
-    for (address, opcode, _target), (_address, _low, high) in zip(instructions, words, strict=True):
-        family = _CLASS.get(opcode) or _family(opcode)
-        counts[family] += 1
-        if family in ("ld.global", "st.global") and (high >> 20) & 7 != _NORMAL_EVICTION:
-            counts["hinted"] += 1
-        bytes_loaded = _ACCESS_BYTES[(high >> 9) & 7] if family in ("ld.global", "cp.async") else 0
-        counts["load_bytes"] += bytes_loaded
-        if any(start <= address <= end for start, end in spans):
-            counts[f"in_loop.{family}"] += 1
-            counts["in_loop.all"] += 1
-            counts["in_loop.load_bytes"] += bytes_loaded
-    return dict(counts)
-
-
-_learnt: dict[int, dict[int, str]] = {}
-"""By architecture: what the disassembler called each opcode, "" where one opcode had two names.
-
-The disassembler takes a third of a second to start, whatever the size of the code, so it is asked only about opcodes
-that are neither in the table nor met by this process. A lost update costs one more question, so no lock."""
-
-
-def _instructions(cubin: bytes) -> list[tuple[int, str, int]]:
-    """(address, opcode, branch target) of every instruction; the target of what is no relative branch means nothing.
-
-    An instruction has 16 bytes since capability 7.0: the opcode in bits 0-11, the offset of a relative branch in units
-    of 4 bytes in bits 16-23 (low part) and from bit 34 (high part); seen in the disassembler's own listings.
-    """
-    words = _words(_sections(cubin))
-    flags = _HEADER.unpack_from(cubin)[7]
-    opcodes = _learnt.setdefault(flags, dict(SM_90) if 90 in (flags & 0xFF, flags >> 8 & 0xFF) else {})
-    if not all(opcodes.get(low & 0xFFF) for _address, low, _high in words):
-        named = dict(_parse(disassemble(cubin)))
-        if named.keys() != {address for address, _low, _high in words}:
-            raise ValueError("the disassembly and the code sections of the cubin differ")
-        for address, low, _high in words:
-            known = opcodes.setdefault(low & 0xFFF, named[address])
-            if known != named[address]:
-                opcodes[low & 0xFFF] = ""
-        return [(address, named[address], _target(address, low, high)) for address, low, high in words]
-    return [(address, opcodes[low & 0xFFF], _target(address, low, high)) for address, low, high in words]
-
-
-def _words(sections: list[_Section]) -> list[tuple[int, int, int]]:
-    """(address, low word, high word) of the instructions, functions laid end to end."""
     words: list[tuple[int, int, int]] = []
-    for section in sections:
+    for section in _sections(cubin):
         if section.name.startswith(".text."):
             whole = section.data[: len(section.data) // 16 * 16]
             words += [(16 * (len(words) + n), *pair) for n, pair in enumerate(struct.iter_unpack("<QQ", whole))]
-    return words
-
-
-def _target(address: int, low: int, high: int) -> int:
-    upper = (low >> 34) | ((high & 0x3FFFF) << 30)
-    upper -= (upper >> 47) << 48
-    return address + 16 + 4 * ((upper << 8) | ((low >> 16) & 0xFF))
-
-
-def disassemble(cubin: bytes) -> str:
-    """SASS text of a cubin by the disassembler in Triton's wheel (about 10 ms)."""
-    _sections(cubin)
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        try:
-            done = subprocess.run(
-                [str(_disassembler()), "-c", file.name],
-                capture_output=True, text=True, timeout=DISASSEMBLER_DEADLINE_S, check=False,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired as error:
-            raise ValueError(f"the disassembler took more than {DISASSEMBLER_DEADLINE_S:.0f} s") from error
-        except OSError as error:
-            raise InfraError(f"cannot run the disassembler: {error.strerror}; reinstall triton") from error
-    if done.returncode != 0:
-        raise ValueError(f"the cubin cannot be disassembled: {done.stderr.strip()[:200]}")
-    return done.stdout
-
-
-@cache
-def _disassembler() -> Path:
-    spec = importlib.util.find_spec("triton")  # found, not imported
-    for place in (spec.submodule_search_locations or ()) if spec else ():
-        path = Path(place) / "backends" / "nvidia" / "bin" / "nvdisasm"
-        if path.exists():
-            return path
-    raise InfraError("triton's wheel holds no nvdisasm; reinstall triton for NVIDIA GPUs")
-
-
-_LISTED = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)", re.MULTILINE)
-
-
-def _parse(text: str) -> list[tuple[int, str]]:
-    """(address, opcode) of a disassembly, functions laid end to end: each starts at 0 again."""
-    listed: list[tuple[int, str]] = []
-    base = 0
-    for offset, opcode in _LISTED.findall(text):
-        if listed and int(offset, 16) == 0:
-            base = listed[-1][0] + 16
-        listed.append((base + int(offset, 16), opcode))
-    return listed
-
-
-_CLASSES: dict[str, str] = {
-    "ld.global": "LDG LD",
-    "st.global": "STG ST",
-    "cp.async": "LDGSTS",
-    "tma.load": "UTMALDG UBLKCP",
-    "tma.store": "UTMASTG UTMAREDG",
-    "wgmma": "HGMMA IGMMA QGMMA BGMMA",
-    "mma": "HMMA IMMA DMMA QMMA BMMA OMMA",
-    "tcgen05": "UTCHMMA UTCIMMA UTCQMMA UTCOMMA",
-    "fma": "FFMA FFMA2 DFMA HFMA2",
-    "fadd": "FADD FADD2 DADD HADD2",
-    "fmul": "FMUL FMUL2 DMUL HMUL2",
-    "minmax": "FMNMX FMNMX3 HMNMX2 VHMNMX IMNMX VIMNMX VIMNMX3 DMNMX",
-    "mufu": "MUFU",
-    "convert": "F2F F2I I2F F2FP I2I I2FP F2IP FRND",
-    "ld.shared": "LDS LDSM",
-    "st.shared": "STS STSM",
-    "shuffle": "SHFL REDUX",
-    "barrier": "BAR SYNCS WARPGROUP WARPSYNC DEPBAR LDGDEPBAR ARRIVES MEMBAR FENCE UTMACMDFLUSH NANOSLEEP ERRBAR",
-    "branch": "BRA EXIT CALL RET BSSY BSYNC BRX JMP BREAK KILL BPT",
-    "spill": "LDL STL",
-    "atomic": "ATOM ATOMG RED REDG ATOMS REDS",
-    "move": "MOV CS2R S2R S2UR UMOV MOV32I PRMT R2UR R2P P2R NOP SEL FSEL FSETP FSET VOTE VOTEU",
-    "constant": "LDC ULDC LDCU",
-    "warp-specialise": "USETMAXREG",
-}
-_CLASS = {opcode: family for family, opcodes in _CLASSES.items() for opcode in opcodes.split()}
-
-
-def _family(opcode: str) -> str:
-    """What is left: address and index arithmetic, on the uniform path or not."""
-    return "int.uniform" if opcode.startswith("U") else "int"
+    return _HEADER.unpack_from(cubin)[7], words
 
 
 def _sections(cubin: bytes) -> list[_Section]:

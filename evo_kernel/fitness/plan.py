@@ -182,10 +182,6 @@ class Kernel(_Data):
     def num_warps(self) -> int:
         return int(dict(self.options).get("num_warps", 4))
 
-    @property
-    def num_stages(self) -> int:
-        return int(dict(self.options).get("num_stages", 3))
-
 
 class Launch(_Data):
     """One kernel launch. `args` stand in the order of the kernel's signature.
@@ -444,7 +440,8 @@ class Binary(_Data):
     cooperative: bool = False
     dependent: bool = False
     tensordesc_meta: Annotated[tuple[TensorMeta, ...], Field(max_length=64)] = ()
-    instructions: dict[str, int] = {}  # static counts by class, see fitness/machine_code.py
+    instructions: dict[str, int] = {}  # static counts by class, see fitness/instructions.py
+    loops: Annotated[tuple[dict[str, int], ...], Field(max_length=4096)] = ()  # see there
     compiler: Annotated[str, Field(max_length=200)] = ""  # with its version: what a file claims is compared by it
 
     @cached_property
@@ -455,6 +452,11 @@ class Binary(_Data):
     @property
     def threads(self) -> int:
         return 32 * self.num_warps
+
+    @property
+    def stages(self) -> int:
+        """Of the loop whose copies run furthest ahead, by its code: 1 where nothing does."""
+        return 1 + max((loop.get("ahead", 0) for loop in self.loops), default=0)
 
     @property
     def block_shared_bytes(self) -> int:

@@ -19,7 +19,7 @@ from evo_kernel.fitness.targets import Target, occupancy
 MIX = ("ld.global", "st.global", "cp.async", "tma.load", "tma.store", "atomic", "wgmma", "mma", "fma", "fadd", "fmul",
        "mufu", "minmax", "convert", "ld.shared", "st.shared", "shuffle", "barrier", "branch", "spill", "move",
        "constant", "int", "int.uniform")  # fmt: skip
-"""Instruction classes of fitness/machine_code.py; the largest shares are shown."""
+"""Instruction classes of fitness/instructions.py; the largest shares are shown."""
 SHOWN = 5
 
 
@@ -129,9 +129,9 @@ def _one(
         bound_by=verdict.by, evidence=verdict.evidence,
         registers=binary.registers, spill_bytes=binary.spill_bytes, shared_bytes=binary.block_shared_bytes,
         blocks_per_sm=fits.blocks_per_sm, occupancy=fits.warps_per_sm / target.warps_per_sm, limiter=fits.limiter,
-        waves=math.prod(launch.grid) / max(1, fits.blocks_per_sm * target.sm_count),
+        waves=math.prod(launch.grid) * binary.num_ctas / max(1, fits.blocks_per_sm * target.sm_count),
         tensor_core=tensor_core(binary), data_path=data_path(binary),
-        schedule=schedule(kernel, binary, launch, target),
+        schedule=schedule(binary, launch, target),
         mix={name: share for name, share in sorted(mix.items(), key=lambda item: -item[1])[:SHOWN] if share > 0},
         terms=cost.terms, counters=cost.counters,
     )  # fmt: skip

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.calibration.samples import Sample
+from evo_kernel.fitness.facts import LaunchFacts, PlanFacts
 from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic
-from evo_kernel.fitness.model import Constants, LaunchFacts, PlanFacts, time_of
+from evo_kernel.fitness.model import Constants, time_of
 from evo_kernel.fitness.targets import H200
+from evo_kernel.fitness.torch_costs import TorchCost
 
 TASKS = ("rows", "tiles", "sums")
 
@@ -30,7 +32,7 @@ def samples(count: int, constants: Constants, seed: int = 0, noise: float = 0.03
 
 def _facts(task: str, case: int, rng: np.random.Generator) -> PlanFacts:
     launches = tuple(_launch(task, case, rng) for _ in range(int(rng.integers(1, 3))))
-    return PlanFacts(launches, (1e6,) if rng.random() < 0.2 else ())
+    return PlanFacts(launches, (TorchCost(1e6),) if rng.random() < 0.2 else ())
 
 
 def _launch(task: str, case: int, rng: np.random.Generator) -> LaunchFacts:

@@ -208,7 +208,7 @@ def compile_kernel(kernel: Kernel, arch: int = 90) -> dict[str, Any]:
 
 def compiled_plan(plan: Plan) -> CompiledPlan:
     """The plan with binaries as the compiler writes them."""
-    from evo_kernel.fitness import machine_code
+    from evo_kernel.fitness import instructions, machine_code
 
     binaries = []
     for kernel in plan.kernels:
@@ -221,7 +221,7 @@ def compiled_plan(plan: Plan) -> CompiledPlan:
                 code_hash=machine_code.code_hash(cubin), num_warps=metadata["num_warps"],
                 shared_bytes=metadata["shared"], registers=used.registers, spill_bytes=used.spill_bytes,
                 parameter_bytes=machine_code.parameter_bytes(cubin),
-                instructions=dict(machine_code.instruction_counts(cubin)),
+                instructions=dict(instructions.instruction_counts(cubin)), loops=instructions.loops(cubin),
             )
         )  # fmt: skip
     return CompiledPlan(plan=plan, binaries=tuple(binaries))

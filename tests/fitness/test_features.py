@@ -38,6 +38,7 @@ def test_a_plain_softmax():
 def test_matmuls(block, stages, wanted):
     kernel = kernel_of(matmul_plan(4096, 4096, 4096, block, num_stages=stages))
     assert (kernel.tensor_core, kernel.data_path, kernel.schedule) == wanted
+    assert kernel.num_stages == stages  # read from its code
 
 
 def test_a_persistent_grid_is_one_that_fits_and_strides_by_the_programs():

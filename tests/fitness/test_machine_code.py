@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from evo_kernel.fitness import machine_code
+from evo_kernel.fitness import instructions, machine_code
 from evo_kernel.fitness.opcodes import SM_90
 from tests.fitness.handmade import MATMUL, SOFTMAX, SOFTMAX_THREE_PASSES, compile_kernel, matmul_plan, softmax_plan
 
@@ -66,20 +66,20 @@ def test_spills_are_seen():
 
 
 def test_instruction_classes(softmax, matmul):
-    one_pass = machine_code.instruction_counts(softmax)
+    one_pass = instructions.instruction_counts(softmax)
     assert one_pass["ld.global"] > 0 and one_pass["st.global"] > 0 and one_pass["mufu"] >= 16
     assert "wgmma" not in one_pass and one_pass["loops"] == 0
-    tensor = machine_code.instruction_counts(matmul)
+    tensor = instructions.instruction_counts(matmul)
     assert tensor["wgmma"] > 0 and tensor["in_loop.wgmma"] > 0 and tensor["in_loop.cp.async"] > 0
     assert tensor["loops"] == 1 and tensor["in_loop.all"] < tensor["all"]
-    small = machine_code.instruction_counts(cubin_of(matmul_plan(512, 512, 512, (32, 32, 32))))
+    small = instructions.instruction_counts(cubin_of(matmul_plan(512, 512, 512, (32, 32, 32))))
     assert small["mma"] > 0 and "wgmma" not in small
 
 
 def test_hinted_loads_and_stores_are_counted():
     def hinted(old, new):
         plan = softmax_plan(64, 4096, text=SOFTMAX.replace(old, new), num_warps=8)
-        return machine_code.instruction_counts(cubin_of(plan)).get("hinted", 0)
+        return instructions.instruction_counts(cubin_of(plan)).get("hinted", 0)
 
     assert hinted("", "") == 0
     assert hinted("mask=mask)\n", "mask=mask, eviction_policy='evict_first')\n") > 0  # the store
@@ -87,47 +87,78 @@ def test_hinted_loads_and_stores_are_counted():
 
 
 def test_the_bytes_that_loads_bring_are_read_from_their_code(softmax, matmul):
-    assert machine_code.instruction_counts(softmax)["load_bytes"] == 4096 * 4 // (8 * 32)  # the row once, by 8 warps
+    assert instructions.instruction_counts(softmax)["load_bytes"] == 4096 * 4 // (8 * 32)  # the row once, by 8 warps
     tiles = (128 * 64 + 64 * 128) * 2 // (8 * 32)  # of bf16, one stage
-    assert machine_code.instruction_counts(matmul)["in_loop.load_bytes"] == tiles
+    assert instructions.instruction_counts(matmul)["in_loop.load_bytes"] == tiles
 
 
 def test_three_passes_are_three_loops():
-    counts = machine_code.instruction_counts(cubin_of(softmax_plan(64, 4096, 1024)))
+    counts = instructions.instruction_counts(cubin_of(softmax_plan(64, 4096, 1024)))
     assert counts["loops"] == 3
+
+
+TMA = (
+    MATMUL.replace(
+        "    for start in",
+        "    tiles = tl.make_tensor_descriptor(a_ptr, [m, k], [a_stride, 1], [BLOCK_M, BLOCK_K])\n    for start in",
+    )
+    .replace(
+        "tl.load(a_ptrs, mask=(rows[:, None] < m) & (inner[None, :] < k - start), other=0.0)",
+        "tiles.load([tile_m * BLOCK_M, start])",
+    )
+    .replace(
+        "tl.load(b_ptrs, mask=(inner[:, None] < k - start) & (columns[None, :] < n), other=0.0)",
+        "tiles.load([tile_n * BLOCK_M, start]).T",
+    )
+)
+
+
+@pytest.mark.parametrize(("text", "stages"), [(MATMUL, 4), (TMA, 1), (TMA, 4)])
+def test_a_loop_says_how_far_its_copies_run_ahead(text, stages):
+    cubin = cubin_of(matmul_plan(512, 512, 512, (128, 128, 64), num_warps=8, num_stages=stages, text=text))
+    assert max(loop["ahead"] for loop in instructions.loops(cubin)) == stages - 1
+
+
+def test_a_loop_that_waits_is_told_from_one_that_does_not():
+    text = SOFTMAX_THREE_PASSES.replace("in range(0", "in tl.range(0").replace(
+        "BLOCK):\n", "BLOCK, num_stages=3):\n", 1
+    )
+    found = instructions.loops(cubin_of(softmax_plan(64, 4096, 1024, text)))
+    assert [loop["inner"] for loop in found] == [0, 0, 0]
+    assert sorted(loop["ahead"] for loop in found) == [0, 0, 2]
 
 
 @pytest.mark.parametrize("name", ["softmax", "matmul"])
 def test_the_table_of_opcodes_is_the_disassemblers(name, request, monkeypatch):
     cubin = request.getfixturevalue(name)
-    named = dict(machine_code._parse(machine_code.disassemble(cubin)))
-    told = {address: SM_90.get(low & 0xFFF) for address, low, _ in machine_code._words(machine_code._sections(cubin))}
+    named = dict(instructions._parse(instructions.disassemble(cubin)))
+    told = {address: SM_90.get(low & 0xFFF) for address, low, _ in machine_code.code_words(cubin)[1]}
     assert {address: told[address] or named[address] for address in named} == named
     assert sum(map(bool, told.values())) > 0.95 * len(named)
     if all(told.values()):
-        monkeypatch.setattr(machine_code, "_learnt", {})
-        monkeypatch.setattr(machine_code, "disassemble", None)
-        assert machine_code.instruction_counts(cubin)["all"] == len(named)
+        monkeypatch.setattr(instructions, "_learnt", {})
+        monkeypatch.setattr(instructions, "disassemble", None)
+        assert instructions.instruction_counts(cubin)["all"] == len(named)
 
 
 def test_what_was_learnt_counts_as_the_disassembler_does(matmul, softmax, monkeypatch):
-    monkeypatch.setattr(machine_code, "SM_90", {})
-    monkeypatch.setattr(machine_code, "_learnt", {})
-    first = machine_code.instruction_counts(matmul)
-    again = machine_code.instruction_counts(matmul)  # every opcode is known by now
-    monkeypatch.setattr(machine_code, "_learnt", {})
-    assert machine_code.instruction_counts(matmul) == first == again
+    monkeypatch.setattr(instructions, "SM_90", {})
+    monkeypatch.setattr(instructions, "_learnt", {})
+    first = instructions.instruction_counts(matmul)
+    again = instructions.instruction_counts(matmul)  # every opcode is known by now
+    monkeypatch.setattr(instructions, "_learnt", {})
+    assert instructions.instruction_counts(matmul) == first == again
 
     def refuse(cubin):
         raise AssertionError("known opcodes need no disassembler")
 
-    monkeypatch.setattr(machine_code, "disassemble", refuse)
-    assert machine_code.instruction_counts(matmul) == first
+    monkeypatch.setattr(instructions, "disassemble", refuse)
+    assert instructions.instruction_counts(matmul) == first
 
 
 def test_branch_targets_are_those_of_the_listing():
     cubin = cubin_of(softmax_plan(64, 4096, 1024))
-    lines = machine_code.disassemble(cubin).splitlines()
+    lines = instructions.disassemble(cubin).splitlines()
     place, listed = 0, {}
     labels = {}
     for line in lines:
@@ -138,7 +169,7 @@ def test_branch_targets_are_those_of_the_listing():
             place = address + 16
             if "BRA `(" in line:
                 listed[address] = line.split("`(")[1].split(")")[0]
-    found = {a: t for a, opcode, t in machine_code._instructions(cubin) if opcode == "BRA"}
+    found = {one.address: one.target for one in instructions.instructions(cubin) if one.opcode == "BRA"}
     assert listed and found == {a: labels[name] for a, name in listed.items()}
 
 

@@ -2,9 +2,11 @@ import dataclasses
 
 import pytest
 
-from evo_kernel.fitness.model import modeled_time
-from evo_kernel.fitness.plan import Fill
+from evo_kernel.fitness.facts import PlanFacts
+from evo_kernel.fitness.model import modeled_time, time_of
+from evo_kernel.fitness.plan import Aten, Fill, View
 from evo_kernel.fitness.targets import H200
+from evo_kernel.fitness.torch_costs import torch_cost
 from tests.fitness.handmade import SOFTMAX, compiled_plan, counted_traffic, matmul_plan, softmax_plan
 
 
@@ -70,6 +72,39 @@ def test_spills_and_lost_occupancy_cost(matmul):
     slow = {**binary.instructions, "wgmma": 0, "in_loop.wgmma": 0, "mma": 64}
     worse = compiled.model_copy(update={"binaries": (binary.model_copy(update={"instructions": slow}),)})
     assert modeled_time(worse, traffic, H200).total_us > base  # mma.sync is slower than wgmma
+
+
+def test_code_that_never_runs_makes_nothing_faster(matmul):
+    compiled, traffic = matmul
+    base = modeled_time(compiled, traffic, H200).total_us
+    binary = compiled.binaries[0]
+    counts, dead = dict(binary.instructions), {"all": 40, "load_bytes": 4096, "cp.async": 16, "ahead": 63, "inner": 0}
+    loads = {**counts, "all": counts["all"] + 5000, "load_bytes": counts["load_bytes"] + (1 << 20)}
+    looped = {name: loads[name] - counts[name] for name in ("all", "load_bytes")}
+    inside = {f"in_loop.{name}": counts[f"in_loop.{name}"] + more for name, more in looped.items()}
+    for change in (
+        {"instructions": loads},
+        {"instructions": {**loads, **inside, "loops": 2}, "loops": (*binary.loops, dead)},
+    ):
+        decoy = compiled.model_copy(update={"binaries": (binary.model_copy(update=change),)})
+        assert modeled_time(decoy, traffic, H200).total_us >= base
+
+
+def test_every_block_of_a_cluster_costs(softmax):
+    compiled, traffic = softmax
+    clustered = compiled.model_copy(
+        update={"binaries": (compiled.binaries[0].model_copy(update={"num_ctas": 4, "num_warps": 2}),)}
+    )
+    one, four = (modeled_time(plan, traffic, H200).launches[0].terms for plan in (compiled, clustered))
+    assert four["issue"] == pytest.approx(one["issue"])  # as many warps, in four blocks
+
+
+@pytest.mark.parametrize(("dtype", "most"), [("float32", 67e12), ("bfloat16", 789e12)])
+def test_a_product_by_torch_takes_the_time_of_its_operations(dtype, most):
+    a, b, c = (View(buffer=i, dtype=dtype, shape=(4096, 4096), strides=(4096, 1)) for i in range(3))
+    node = Aten(op="aten.mm.default", views=(a, b), args=[{"view": 0}, {"view": 1}], kwargs={}, outputs=(c,))
+    us = time_of(PlanFacts((), (torch_cost(node),)), H200).total_us
+    assert 2 * 4096**3 / most * 1e6 < us < 2 * 2 * 4096**3 / most * 1e6
 
 
 def test_every_launch_and_every_fill_costs(softmax):

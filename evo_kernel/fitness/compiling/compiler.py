@@ -20,7 +20,7 @@ from typing import Any
 import triton
 from pydantic import ValidationError
 
-from evo_kernel.fitness import machine_code
+from evo_kernel.fitness import instructions, machine_code
 from evo_kernel.fitness.compiling import lasting, nvrtc
 from evo_kernel.fitness.compiling.answers import Compiled, ToldKernel
 from evo_kernel.fitness.compiling.assembler import Assembler
@@ -247,7 +247,8 @@ def _binary(kernel: Kernel, answer: ToldKernel) -> Binary | str:
             cooperative=bool(metadata.launch_cooperative_grid),
             dependent=bool(metadata.launch_pdl),
             tensordesc_meta=metadata.tensordesc_meta or (),
-            instructions=dict(machine_code.instruction_counts(cubin)),
+            instructions=dict(instructions.instruction_counts(cubin)),
+            loops=instructions.loops(cubin),
         )
     except ValidationError as error:
         told = "; ".join(f"{'.'.join(map(str, e['loc']))} {e.get('input')}: {e['msg']}" for e in error.errors()[:3])
