@@ -24,10 +24,10 @@ from typing import Any
 
 import numpy as np
 
-from evo_kernel.cli.desk import KeptModel
+from evo_kernel.app.call_accounting import KeptModel
 from operators.llm.base import Message
-from operators.llm.door import LiteLLMModel
-from operators.llm.wire import load_litellm
+from operators.llm.litellm_model import LiteLLMModel
+from operators.llm.litellm_request import load_litellm
 from tests.support.modelled import config_for, search
 
 TARGET = 0.95  # of the ideal

@@ -14,13 +14,13 @@ import time
 import numpy as np
 import torch
 
+from evo_kernel.fitness.correctness.slicing.reference import SlicedReference
 from evo_kernel.fitness.ir.memory import PADDING
 from evo_kernel.fitness.ir.nodes import memory_of, modules_of, run_nodes
 from evo_kernel.fitness.ir.partial import Part
 from evo_kernel.fitness.judge import JudgeSettings, open_judge
-from evo_kernel.fitness.plan import CompiledPlan
+from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.runners.cpu_runner import PART_S, SLICES_S, _files
-from evo_kernel.fitness.slicing.reference import SlicedReference
 from evo_kernel.tasks import loading
 from evo_kernel.types import CaseKind
 

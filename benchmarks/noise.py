@@ -22,8 +22,8 @@ import numpy as np
 
 from benchmarks import FIGURES_OF
 from benchmarks.variants import parser, write_json
-from evo_kernel.fitness.compiling.compiler import Compiler
-from evo_kernel.fitness.plan import CompiledPlan
+from evo_kernel.fitness.compile.compiler import Compiler
+from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.record.cases import record_case
 from evo_kernel.fitness.record.recorder import Fault, Recorder
 from evo_kernel.fitness.runners.base import Checked, Exam, TimePart

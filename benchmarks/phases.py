@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from evo_kernel.allocator import keep_memory
-from evo_kernel.cli import ahead
+from evo_kernel.app import early_start
 
 PHASES = ("imports", "judge", "recorded", "examined", "verdict", "closed")
 RUNS = 3
@@ -79,7 +79,7 @@ def _child(name: str, began: float) -> None:
     def end(phase: str) -> None:
         ends[phase] = time.time() - began
 
-    ahead.begin(name, "auto")
+    early_start.begin(name, "auto")
     keep_memory()
     from evo_kernel.fitness.grading import Grader
     from evo_kernel.fitness.judge import JudgeSettings, open_judge

@@ -6,9 +6,9 @@ import sqlite3
 from collections.abc import Callable, Sequence
 
 from evo_kernel.types import Credit, Decision, Strategy
+from populations.candidate_cache import Library
 from populations.credit import Earned
-from populations.fetching import fetch_decisions
-from populations.library import Library
+from populations.row_decoders import fetch_decisions
 from populations.state import Lineage
 
 OTHER = "other"

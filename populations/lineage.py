@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from evo_kernel.errors import PopulationError
 from evo_kernel.types import Strategy
-from populations.fetching import fetch_parents, fetch_strategy
+from populations.row_decoders import fetch_parents, fetch_strategy
 
 if TYPE_CHECKING:
     import networkx as nx

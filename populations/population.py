@@ -29,14 +29,14 @@ from evo_kernel.types import (
     Source,
     TaskCard,
 )
-from populations.choosing import Chooser
+from populations.agent_log import Diary, open_attempts
+from populations.candidate_cache import Library
 from populations.counters import NO_PROPOSAL, Counters, Tally, read_tally, read_wall_s
 from populations.crediting import OTHER, name_credits
-from populations.diary import Diary, open_attempts
 from populations.evaluations import summarise, write_evaluation, write_placements
-from populations.handed import HandedOut, fetch_ticket, hand_out
-from populations.library import Library
-from populations.opened import OpenPopulation
+from populations.external_tickets import HandedOut, fetch_ticket, hand_out
+from populations.open_population import OpenPopulation
+from populations.parent_selection import Chooser
 from populations.replay import replay
 from populations.selection import Mix
 from populations.sessions import environment_before, last_id, measured_as_they_are
@@ -147,7 +147,7 @@ class LineagePopulation(OpenPopulation):
     def ask(self, holder: str | None = None, expires_at: float | None = None) -> Brief:
         """Select a parent and inspirations, open an attempt. Raises PopulationError while nothing is planted.
 
-        `holder`: somebody outside, whose ticket stays good when this process ends (populations/handed.py), until
+        `holder`: somebody outside, whose ticket stays good when this process ends (external_tickets.py), until
         `expires_at` (Unix time) if given. For nobody outside, before anything new: the conversations that an earlier
         session left in the middle.
         """

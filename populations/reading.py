@@ -17,7 +17,10 @@ from evo_kernel.types import Environment, Evaluation, PipelineState, Relative, S
 from populations import lineage
 from populations.connect import connect_reader, fetch_dicts, fetch_one
 from populations.counters import read_tally, read_wall_s
-from populations.fetching import (
+from populations.external_tickets import HandedOut, fetch_ticket, open_tickets
+from populations.leaderboard import Standings
+from populations.lock import announced, owner
+from populations.row_decoders import (
     decode_card,
     fetch_baseline_faults,
     fetch_baselines,
@@ -29,10 +32,7 @@ from populations.fetching import (
     fetch_source,
     fetch_strategy,
 )
-from populations.handed import HandedOut, fetch_ticket, open_tickets
-from populations.lock import announced, owner
-from populations.standings import Standings
-from populations.uses import model_uses, operator_uses
+from populations.usage import model_uses, operator_uses
 from populations.views import Best, CandidateView, ModelUse, OperatorUse, Session, Status
 
 if TYPE_CHECKING:

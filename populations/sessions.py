@@ -11,7 +11,7 @@ from typing import Any
 from evo_kernel.errors import PopulationError
 from evo_kernel.types import Environment, TaskCard
 from populations.encoding import dumps
-from populations.fetching import encode_card
+from populations.row_decoders import encode_card
 from populations.settings import PopulationSettings
 from populations.store import Store
 

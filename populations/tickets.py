@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from evo_kernel.types import Brief, Environment, Recorded, Relative, TaskCard
+from populations.candidate_cache import Library
 from populations.encoding import loads
-from populations.fetching import fetch_proposal
-from populations.library import Library
+from populations.row_decoders import fetch_proposal
 from populations.state import SearchState
 from populations.store import Store
 

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from populations.library import Library
+from populations.candidate_cache import Library
 from populations.state import STATUS_OF_CODE, Board, Lineage
 from populations.store import Store
 

@@ -19,18 +19,18 @@ import numpy as np
 from benchmarks.calibration.samples import Sample, as_line
 from benchmarks.variants import walks, with_search_cases
 from evo_kernel.errors import EvoKernelError
-from evo_kernel.fitness.compiling.compiler import Compiler
-from evo_kernel.fitness.facts import facts_of
-from evo_kernel.fitness.knobs import apply_knobs, find_knobs
-from evo_kernel.fitness.model import time_of
-from evo_kernel.fitness.plan import CompiledPlan
+from evo_kernel.fitness.compile.compiler import Compiler
+from evo_kernel.fitness.costmodel.facts import facts_of
+from evo_kernel.fitness.costmodel.model import time_of
+from evo_kernel.fitness.costmodel.targets import H200
+from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.record.cases import record_case
 from evo_kernel.fitness.record.recorder import Fault, Recorder
 from evo_kernel.fitness.runners.base import Checked, Runner
 from evo_kernel.fitness.runners.choose import open_runner
 from evo_kernel.fitness.runners.cpu_runner import CpuRunner
-from evo_kernel.fitness.targets import H200
-from evo_kernel.fitness.tuner import too_large
+from evo_kernel.fitness.tuning.knobs import apply_knobs, find_knobs
+from evo_kernel.fitness.tuning.proposals import too_large
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Case, Task
 from evo_kernel.types import CaseKind, Knobs, Source

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.calibration.samples import Sample
-from evo_kernel.fitness.model import CONSTANTS, Constants, time_of
-from evo_kernel.fitness.targets import H200
+from evo_kernel.fitness.costmodel.model import CONSTANTS, Constants, time_of
+from evo_kernel.fitness.costmodel.targets import H200
 
 FEWEST, FEWEST_SIBLINGS = 8, 4
 """Plans of one case, and of one structure on one case, below which their ranks say nothing."""

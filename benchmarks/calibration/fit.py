@@ -16,7 +16,7 @@ from scipy.optimize import least_squares
 
 from benchmarks.calibration.figures import Figures, figures, grouped, modeled_us
 from benchmarks.calibration.samples import Sample
-from evo_kernel.fitness.model import CONSTANTS, Constants
+from evo_kernel.fitness.costmodel.model import CONSTANTS, Constants
 
 BOUNDS: dict[str, tuple[float, float]] = {
     "launch_us": (1.2, 1.3),  # measured apart: 1.24 (docs/benchmarks.md, ceilings)

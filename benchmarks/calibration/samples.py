@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from evo_kernel.fitness.facts import LaunchFacts, PlanFacts
+from evo_kernel.fitness.costmodel.facts import LaunchFacts, PlanFacts
+from evo_kernel.fitness.costmodel.torch_costs import TorchCost
 from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic
-from evo_kernel.fitness.torch_costs import TorchCost
 from operators.learning.evidence import short
 
 SHIPPED = Path(__file__).with_name("h200.jsonl.xz")

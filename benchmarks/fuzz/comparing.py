@@ -15,7 +15,7 @@ from evo_kernel.fitness.ir.execute import launch
 from evo_kernel.fitness.ir.memory import Memory
 from evo_kernel.fitness.ir.parse import parse
 from evo_kernel.fitness.ir.types import IRError
-from evo_kernel.fitness.plan import Pointer, Scalar
+from evo_kernel.fitness.plan.launch_plan import Pointer, Scalar
 
 DEADLINE_S = 60.0
 

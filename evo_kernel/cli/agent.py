@@ -54,18 +54,18 @@ def agent(
     Exit codes: 0 an agent committed a kernel; 1 none did; 2, 3 and 130 as of `run`. The first Ctrl-C or SIGTERM lets
     the attempts under way go on to their end (--minutes at most), the second ends the agents at once.
     """
+    from evo_kernel.app import compose, external_session, summary
+    from evo_kernel.app.console import open_console
+    from evo_kernel.app.external_agent import settings_of
     from evo_kernel.budget import Budget, Ledger
-    from evo_kernel.cli import compose, outside, summary
-    from evo_kernel.cli.external import settings_of
-    from evo_kernel.cli.printing import open_console
     from evo_kernel.observe.live import Progress
 
     changes = {"command": command, **{key: value for key, value in external.items() if value is not None}}
-    stored = outside.last_config(population, {"device": device})
+    stored = external_session.last_config(population, {"device": device})
     config = compose.config_with(stored, {"external": changes, "width": width})
     settings_of(config)  # what is wrong with it is said before a judge is started
     console = open_console(stderr=as_json)
-    with outside.judged(population, stored, wait_s, lambda line: click.echo(line, err=True)) as parts:
+    with external_session.judged(population, stored, wait_s, lambda line: click.echo(line, err=True)) as parts:
         console.print(f"{parts.task.name} · {population} · {parts.judge.environment.label}", highlight=False)
         ledger = Ledger(Budget())  # the run's limits are for runs; what is spent here counts towards them later
         with Progress(
@@ -86,7 +86,7 @@ def agent(
 
 def _exit_code(ended: Any) -> int:
     """As of `run`, but 0 only where an agent has committed something: a good kernel of before says nothing."""
-    from evo_kernel.cli import summary
+    from evo_kernel.app import summary
     from evo_kernel.types import Status
 
     code = summary.exit_code(ended)
@@ -95,11 +95,11 @@ def _exit_code(ended: Any) -> int:
 
 def _search(config: Any, parts: Any, progress: Any, ledger: Any, attempts: int) -> Any:
     """The engine's loop with the agent as its only operator; its limits are this command's, not the run's."""
-    from evo_kernel.cli import compose
-    from evo_kernel.cli.external import external_operator
-    from evo_kernel.cli.watching import Thinking
+    from evo_kernel.app import compose
+    from evo_kernel.app.external_agent import external_operator
+    from evo_kernel.app.telemetry import Thinking
     from evo_kernel.engine import Engine, EngineSettings
-    from evo_kernel.fitness.knobs import apply_knobs
+    from evo_kernel.fitness.tuning.knobs import apply_knobs
     from operators.knowledge.base import KnowledgeBase
 
     knowledge = KnowledgeBase(config.knowledge.folders)

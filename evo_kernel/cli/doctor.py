@@ -29,11 +29,11 @@ def doctor(device: str, clear: bool, as_json: bool) -> None:
     task; it tells of which. Exit code 1 when something that is needed does not work.
     """
     if clear:
-        from evo_kernel.fitness import remembered
+        from evo_kernel.fitness.timing import reference_cache
 
-        count = remembered.clear()
-        told = f"{count} file(s) removed from {remembered.folder()}"
-        click.echo(json.dumps({"removed": count, "folder": str(remembered.folder())}) if as_json else told)
+        count = reference_cache.clear()
+        told = f"{count} file(s) removed from {reference_cache.folder()}"
+        click.echo(json.dumps({"removed": count, "folder": str(reference_cache.folder())}) if as_json else told)
         return
     from evo_kernel.fitness.doctor import diagnose
 

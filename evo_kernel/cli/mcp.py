@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from evo_kernel.cli.loopback import listen
+from evo_kernel.app.loopback import listen
 from evo_kernel.errors import UserError
 
 TOKEN = "EVO_KERNEL_MCP_TOKEN"
@@ -74,16 +74,16 @@ def mcp(
     """
     if importlib.util.find_spec("mcp") is None:
         raise UserError("`evo-kernel mcp` needs the Model Context Protocol's SDK: pip install 'evo-kernel[mcp]'")
-    from evo_kernel.cli import outside
-    from evo_kernel.cli.prompting import elsewhere_of
-    from evo_kernel.cli.shift import Shift
+    from evo_kernel.app import external_session
+    from evo_kernel.app.mcp_session import Shift
+    from evo_kernel.app.prompt_context import elsewhere_of
     from operators.knowledge.base import KnowledgeBase
-    from operators.workbench.judging import Allowed
+    from operators.workbench.judge_tools import Allowed
 
-    config = outside.last_config(population, {"device": device})
+    config = external_session.last_config(population, {"device": device})
     listening = listen(port) if port is not None else None
     ending = _Ending()
-    with outside.judged(population, config, wait_s, lambda line: click.echo(line, err=True)) as parts:
+    with external_session.judged(population, config, wait_s, lambda line: click.echo(line, err=True)) as parts:
         ending.closes(parts)
         allowed = Allowed(evaluations=evaluations, submits=submits)
         place = folder or population.with_name(population.name + ".mcp")
@@ -94,7 +94,7 @@ def mcp(
 
 
 def _serve(shift: Any, population: Path, listening: socket.socket | None, ending: _Ending) -> None:
-    from evo_kernel.cli.serving import PATH, over_http, over_stdio
+    from evo_kernel.app.mcp_server import PATH, over_http, over_stdio
 
     if listening is None:
         click.echo(f"attempt {shift.number} of {population}; serving on standard input and output", err=True)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evo_kernel.cli.confirmed import confirmed_data, confirmed_lines
-from evo_kernel.cli.mixed import mixed_lines
+from evo_kernel.app.confirmed_gain import confirmed_data, confirmed_lines
+from evo_kernel.app.reference_times import held_lines
+from evo_kernel.app.sources import source_diff
+from evo_kernel.app.torch_operations import mixed_lines
+from evo_kernel.app.verdicts import case_table, evaluation_data
 from evo_kernel.cli.options import JSON, POPULATION
-from evo_kernel.cli.sources import source_diff
-from evo_kernel.cli.verdicts import case_table, evaluation_data
-from evo_kernel.cli.yardsticks import held_lines
 from evo_kernel.errors import UserError
 from evo_kernel.types import Evaluation
 
@@ -101,7 +101,7 @@ def _show(
 ) -> None:
     from rich.text import Text
 
-    from evo_kernel.cli.printing import open_console
+    from evo_kernel.app.console import open_console
 
     console = open_console()
 

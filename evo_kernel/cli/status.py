@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from evo_kernel.app.reference_times import baselines_text, ceilings_line
+from evo_kernel.app.usage import model_lines, operator_lines
 from evo_kernel.cli.options import JSON, POPULATION
-from evo_kernel.cli.uses import model_lines, operator_lines
-from evo_kernel.cli.yardsticks import baselines_text, ceilings_line
-from evo_kernel.observe.words import age_text, busy_text, fault_lines, stages_text
+from evo_kernel.observe.formatting import age_text, busy_text, fault_lines, stages_text
 
 if TYPE_CHECKING:
     from populations.views import Best, Status

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from evo_kernel.cli.importing import export_solution, import_tasks
+from evo_kernel.cli.import_tasks import export_solution, import_tasks
 from evo_kernel.cli.options import FIRST, JSON
 from evo_kernel.errors import UserError
 
@@ -95,8 +95,8 @@ def check_task(task: str, device: str, wanted: Wanted, as_json: bool) -> None:
 
     Exit code 1 when something is wrong.
     """
-    from evo_kernel.cli.mixed import mixed_lines
-    from evo_kernel.cli.verdicts import evaluation_data
+    from evo_kernel.app.torch_operations import mixed_lines
+    from evo_kernel.app.verdicts import evaluation_data
     from evo_kernel.fitness.judge import JudgeSettings, open_judge
     from evo_kernel.tasks.first import first_kernel
     from evo_kernel.tasks.loading import load

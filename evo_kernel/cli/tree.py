@@ -77,7 +77,7 @@ def _draw(reader: PopulationReader, everything: bool, file: Path) -> None:
 def _print_tree(nodes: list[dict[str, Any]], path: set[int]) -> None:
     from rich.tree import Tree
 
-    from evo_kernel.cli.printing import open_console
+    from evo_kernel.app.console import open_console
 
     label = next((n["kind"] for n in nodes if n["kind"]), "")
     device = next((n["device"] for n in nodes if n["device"]), "")

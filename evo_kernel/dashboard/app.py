@@ -17,7 +17,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from evo_kernel.dashboard import compare, pages, plots, texts
+from evo_kernel.dashboard import compare, formatting, pages, plots
 from evo_kernel.dashboard.guard import Guard
 from evo_kernel.dashboard.runs import Run
 from evo_kernel.errors import PopulationError
@@ -56,7 +56,7 @@ class Dashboard:
             run.overview()
         for name in self._templates.list_templates():
             self._templates.get_template(name)
-        texts.highlighted("x = 1")
+        formatting.highlighted("x = 1")
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
@@ -124,7 +124,7 @@ def _templates() -> Environment:
         loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined, auto_reload=False
     )
     names = ("clip", "micros", "ratio", "percent", "count", "few", "hours", "dollars", "ago", "moment")
-    found.filters |= {name: getattr(texts, name) for name in names}
+    found.filters |= {name: getattr(formatting, name) for name in names}
     found.filters["exp"] = lambda value: math.exp(min(value, 700.0))
-    found.filters["block"] = lambda text: Markup("\n").join(texts.lines_of(str(text)))
+    found.filters["block"] = lambda text: Markup("\n").join(formatting.lines_of(str(text)))
     return found

@@ -10,8 +10,8 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from evo_kernel.dashboard.formatting import count, dollars, hours, ratio
 from evo_kernel.dashboard.runs import Run
-from evo_kernel.dashboard.texts import count, dollars, hours, ratio
 from evo_kernel.types import Evaluation
 from populations.overview import Overview
 

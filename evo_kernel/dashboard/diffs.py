@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass
 
-from evo_kernel.dashboard.texts import lines_of
+from evo_kernel.dashboard.formatting import lines_of
 
 LONGEST = 3000  # lines; beyond that comparing may take minutes
 

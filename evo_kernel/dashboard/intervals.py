@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from evo_kernel.observe.words import denominator
+from evo_kernel.observe.formatting import denominator
 from evo_kernel.types import Measurement
 
 

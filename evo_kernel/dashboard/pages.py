@@ -10,11 +10,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from evo_kernel.dashboard import conversation
-from evo_kernel.dashboard.branches import line, tree
 from evo_kernel.dashboard.diffs import diff_lines
+from evo_kernel.dashboard.formatting import clip, count, dollars, highlighted
 from evo_kernel.dashboard.intervals import case_times
+from evo_kernel.dashboard.lineage_view import line, tree
 from evo_kernel.dashboard.runs import Run
-from evo_kernel.dashboard.texts import clip, count, dollars, highlighted
 from evo_kernel.types import CaseKind, Evaluation, Rival
 from populations.views import CandidateView
 

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from evo_kernel.dashboard.texts import ratio
-from evo_kernel.observe.words import age_text, busy_text, stages_text
+from evo_kernel.dashboard.formatting import ratio
+from evo_kernel.observe.formatting import age_text, busy_text, stages_text
 from populations.connect import connect_reader
-from populations.following import Follower
+from populations.incremental_statistics import Follower
 from populations.lock import owner
 from populations.overview import Overview
 from populations.reading import PopulationReader, pipeline

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 
 from evo_kernel.budget import Ledger, Spent
 from evo_kernel.deadline import Deadline
-from evo_kernel.engine.hours import Hours
-from evo_kernel.engine.judging import Probing, SteadyJudge
-from evo_kernel.engine.news import News
 from evo_kernel.engine.observer import Observer, Silence
+from evo_kernel.engine.retrying_judge import Probing, SteadyJudge
 from evo_kernel.engine.settings import EngineSettings
+from evo_kernel.engine.stagnation import News
+from evo_kernel.engine.time_budget import Hours
 from evo_kernel.errors import CutShort, InfraError, OperatorFailed
 from evo_kernel.types import (
     Brief,

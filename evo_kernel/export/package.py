@@ -46,7 +46,7 @@ class Package:
     operator: str  # of the operator and the function
     description: str
     manifest: Mapping[str, Any]  # see shipped/_op.py
-    kernels: Mapping[str, Mapping[str, Any]]  # programs by name, see evo_kernel/fitness/program.py
+    kernels: Mapping[str, Mapping[str, Any]]  # programs by name, see evo_kernel/fitness/plan/program.py
     sources: Mapping[str, Source]  # what each was recorded from, with the chosen knobs written in
     tasks: Mapping[str, str]  # NAME/task.py of every task, and what lies beside it, by path
     helpers: Mapping[str, str]  # modules of evo-kernel that task files import, by name

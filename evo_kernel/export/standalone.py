@@ -50,7 +50,7 @@ _SOURCE = "\n\n# The source that was recorded, for people: nothing here imports 
 
 
 def standalone(program: Mapping[str, Any], source: str) -> str:
-    """The module's text. `program`: see evo_kernel/fitness/program.py; `source`: what it was recorded from."""
+    """The module's text. `program`: see evo_kernel/fitness/plan/program.py; `source`: what it was recorded from."""
     packed = base64.b32encode(lzma.compress(json.dumps(program).encode(), preset=9)).decode()
     data = "\n".join(textwrap.wrap(packed, 116))
     comment = "".join(f"# {line}".rstrip() + "\n" for line in source.splitlines())

@@ -13,17 +13,18 @@ import torch
 import triton
 
 from evo_kernel.errors import EvoKernelError
-from evo_kernel.fitness import gpus, remembered
-from evo_kernel.fitness.ceilings import Ceilings
-from evo_kernel.fitness.compiling.assembler import BUNDLED, FAULTY, another, assembler_of
-from evo_kernel.fitness.compiling.compiler import Compiler
-from evo_kernel.fitness.confined.guards import landlock_abi
-from evo_kernel.fitness.plan import Kernel
+from evo_kernel.fitness import gpus
+from evo_kernel.fitness.compile.assembler import BUNDLED, FAULTY, another, assembler_of
+from evo_kernel.fitness.compile.compiler import Compiler
+from evo_kernel.fitness.costmodel.targets import target_for
+from evo_kernel.fitness.plan.launch_plan import Kernel
 from evo_kernel.fitness.record.recorder import RecordCase, Recorder
 from evo_kernel.fitness.runners.choose import MODELED_ARCH
 from evo_kernel.fitness.runners.cuda_runner import CudaRunner
 from evo_kernel.fitness.runners.ncu import find_ncu
-from evo_kernel.fitness.targets import target_for
+from evo_kernel.fitness.sandbox.guards import landlock_abi
+from evo_kernel.fitness.timing import reference_cache
+from evo_kernel.fitness.timing.ceilings import Ceilings
 from evo_kernel.tasks.loading import load
 from evo_kernel.types import Source
 
@@ -95,12 +96,14 @@ def _gpu(device: str) -> Finding:
 
 def _remembered() -> Finding:
     """What later commands will not measure again."""
-    files = remembered.listed()
+    files = reference_cache.listed()
     cards = sum("task" not in found for found in files)
     tasks = sorted({found.get("name", "") for found in files if "task" in found})
     named = f" ({', '.join(tasks[:8])}{', ...' if len(tasks) > 8 else ''})" if tasks else ""
     detail = f"ceilings of {cards} environment(s), baselines of {len(files) - cards} task(s){named}"
-    return Finding("remembered", True, f"{detail}, in {remembered.folder()}; `evo-kernel doctor --clear` forgets them")
+    return Finding(
+        "remembered", True, f"{detail}, in {reference_cache.folder()}; `evo-kernel doctor --clear` forgets them"
+    )
 
 
 def _assembler(arch: int, measured: bool) -> Finding:
@@ -189,7 +192,9 @@ def _ceilings(gpu: int, runner: CudaRunner) -> Finding:
         return Finding(name, False, str(error), "No search can tell shares of the speed of light here.", needed=True)
     if found is None:
         return Finding(name, False, "incomplete", "See the messages above.", needed=True)
-    remembered.Remembered(remembered.circumstances(runner.environment(""), runner.card)).add(remembered.CEILINGS, data)
+    reference_cache.Remembered(reference_cache.circumstances(runner.environment(""), runner.card)).add(
+        reference_cache.CEILINGS, data
+    )
     share = found.copy_bytes_per_s / table.copy_bytes_per_s
     advice = "Is the card throttled, shared, or another model than the table's? See its clocks and temperature."
     return Finding(name, share >= _THROTTLED, f"{found.text}, measured: {share:.0%} of the table's copy rate", advice)

@@ -10,15 +10,15 @@ import threading
 from collections.abc import Iterable, Sequence
 
 from evo_kernel.errors import EvoKernelError
-from evo_kernel.fitness import regimes
-from evo_kernel.fitness.plan import CompiledPlan
+from evo_kernel.fitness.compile.second_assembler import SecondOpinion
+from evo_kernel.fitness.correctness import regimes
+from evo_kernel.fitness.correctness.references import SeedPool, fresh_seed
+from evo_kernel.fitness.evaluation_context import PASSED, Work
+from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.record.cases import record_case
 from evo_kernel.fitness.record.recorder import Fault, Recorder, Recording
-from evo_kernel.fitness.references import SeedPool, fresh_seed
 from evo_kernel.fitness.runners.base import Checked, CheckPart, Exam, Round, Runner, TimePart
-from evo_kernel.fitness.second_opinion import SecondOpinion
-from evo_kernel.fitness.work import PASSED, Work
-from evo_kernel.fitness.yardsticks import Yardsticks
+from evo_kernel.fitness.timing.reference_times import Yardsticks
 from evo_kernel.tasks.task import Case, Task
 from evo_kernel.types import CaseKind, CheckResult, Knobs, Measurement, PlanVerdict, Purpose, Source, Status
 

@@ -18,26 +18,26 @@ from pathlib import Path
 
 from evo_kernel.deadline import Deadline
 from evo_kernel.errors import EvoKernelError, InfraError, PlanError, UserError
-from evo_kernel.fitness.ceilings import Ceilings, KnownCeilings
-from evo_kernel.fitness.compiling.assembler import BUNDLED, assembler_of
-from evo_kernel.fitness.compiling.compiler import Compiler
-from evo_kernel.fitness.confirming import Confirming
-from evo_kernel.fitness.counters import CountPart
+from evo_kernel.fitness.compile.assembler import BUNDLED, assembler_of
+from evo_kernel.fitness.compile.compiler import Compiler
+from evo_kernel.fitness.compile.second_assembler import SecondOpinion
+from evo_kernel.fitness.correctness.references import fresh_seed
+from evo_kernel.fitness.costmodel.targets import target_for
+from evo_kernel.fitness.evaluation_context import PASSED, Work
 from evo_kernel.fitness.grading import Grader
-from evo_kernel.fitness.plan import CompiledPlan
-from evo_kernel.fitness.profile import CaseProfile
-from evo_kernel.fitness.profiler import Profiler
+from evo_kernel.fitness.plan.launch_plan import CompiledPlan
+from evo_kernel.fitness.profiling.counters import CountPart
+from evo_kernel.fitness.profiling.profiler import Profiler
+from evo_kernel.fitness.profiling.table import CaseProfile
 from evo_kernel.fitness.record.cases import record_case
 from evo_kernel.fitness.record.recorder import Fault, Recorder, Recording, refuse_unconfined
-from evo_kernel.fitness.references import fresh_seed
-from evo_kernel.fitness.remembered import Remembered, circumstances
 from evo_kernel.fitness.runners.base import Checked, Runner
 from evo_kernel.fitness.runners.choose import open_runner
-from evo_kernel.fitness.second_opinion import SecondOpinion
-from evo_kernel.fitness.targets import target_for
-from evo_kernel.fitness.tuning import Tuning
-from evo_kernel.fitness.work import PASSED, Work
-from evo_kernel.fitness.yardsticks import Yardsticks
+from evo_kernel.fitness.timing.ceilings import Ceilings, KnownCeilings
+from evo_kernel.fitness.timing.confirmation import Confirming
+from evo_kernel.fitness.timing.reference_cache import Remembered, circumstances
+from evo_kernel.fitness.timing.reference_times import Yardsticks
+from evo_kernel.fitness.tuning.tuning import Tuning
 from evo_kernel.tasks.first import Wanted
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import (

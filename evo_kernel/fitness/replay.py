@@ -22,11 +22,11 @@ import torch
 from pydantic import ValidationError
 
 from evo_kernel.errors import PlanError, TaskError
-from evo_kernel.fitness import regimes
-from evo_kernel.fitness.compiling.assembler import of_version
-from evo_kernel.fitness.compiling.compiler import Compiler
+from evo_kernel.fitness.compile.assembler import of_version
+from evo_kernel.fitness.compile.compiler import Compiler
+from evo_kernel.fitness.correctness import regimes
 from evo_kernel.fitness.grading import rule_fault
-from evo_kernel.fitness.plan import CompiledPlan, load_plan_file
+from evo_kernel.fitness.plan.launch_plan import CompiledPlan, load_plan_file
 from evo_kernel.fitness.runners.base import Checked
 from evo_kernel.fitness.runners.choose import open_runner
 from evo_kernel.tasks.loading import load

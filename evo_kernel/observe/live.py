@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from evo_kernel.errors import OperatorFailed
-from evo_kernel.observe.words import busy_text, stages_text, state_text
+from evo_kernel.observe.formatting import busy_text, stages_text, state_text
 from evo_kernel.types import Brief, Environment, Evaluation, PipelineState, Proposal, Recorded, Relative
 
 LINES = 8  # last events on screen

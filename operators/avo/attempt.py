@@ -22,7 +22,7 @@ from operators.avo.settings import AvoSettings
 from operators.llm.base import Message, Model, ModelFailed, Reply, ToolCall
 from operators.llm.transcript import message_data
 from operators.workbench.bench import Outcome, Workbench
-from operators.workbench.judging import KERNEL
+from operators.workbench.judge_tools import KERNEL
 from operators.workbench.tool import Submission, Told, WorkTool, schema
 
 OPENING, ANSWER, RESULT, SUMMARY, TROUBLE = "opening", "answer", "result", "summary", "trouble"

@@ -1,4 +1,4 @@
-"""Where an agent's turns and memories are kept; populations.diary is one. With them an attempt survives a kill."""
+"""Where an agent's turns and memories are kept; populations.agent_log is one. With them an attempt survives a kill."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from operators.workbench.judging import Allowed
+from operators.workbench.judge_tools import Allowed
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from operators.avo.memory import Memory, Record, Review, same_idea
 from operators.avo.settings import SupervisorLimits
 from operators.llm.base import Message, Model, ModelFailed
 from operators.macro.catalogue import CATALOGUE, FAMILIES
+from operators.workbench.formatting import version_line
 from operators.workbench.protocols import Lineage
-from operators.workbench.told import version_line
 
 MAX_TOKENS = 2048
 DIRECTION = 600  # characters

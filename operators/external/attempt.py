@@ -17,7 +17,7 @@ LONGEST = 2000  # characters of a call's arguments that are kept
 
 
 class Diary(Protocol):
-    """Where turns are kept. See populations.diary."""
+    """Where turns are kept. See populations.agent_log."""
 
     def append(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from evo_kernel.types import Brief
 from operators.prompts.parts import joined
 from operators.prompts.writer import Knowledge, Prompts
-from operators.workbench.judging import Allowed
+from operators.workbench.judge_tools import Allowed
 
 
 def brief_text(brief: Brief, knowledge: Knowledge | None = None, elsewhere: str = "") -> str:

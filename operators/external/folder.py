@@ -12,9 +12,9 @@ from pathlib import Path
 
 from evo_kernel.types import Brief, Relative
 from operators.external.brief import brief_text, limits_text
-from operators.workbench.judging import Allowed
+from operators.workbench.formatting import version_line
+from operators.workbench.judge_tools import Allowed
 from operators.workbench.protocols import Knowledge, Lineage
-from operators.workbench.told import version_line
 
 COMMANDS = ("probe", "evaluate", "profile", "submit", "lineage", "show", "knowledge", "notes", "note", "tool")
 VERSIONS = 12  # of the lineage as files

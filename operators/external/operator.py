@@ -12,12 +12,12 @@ from pathlib import Path
 from evo_kernel.errors import InfraError, OperatorFailed
 from evo_kernel.types import Brief, Credit, Evaluation, Probe, Proposal, TaskCard
 from operators.external.attempt import TOOL, Attempt, Diary
-from operators.external.desk import Desk
 from operators.external.folder import furnish
+from operators.external.request_server import Desk
 from operators.external.running import Ended, environment_for, run
 from operators.macro import catalogue
 from operators.workbench.bench import Rooms, Workbench
-from operators.workbench.judging import Allowed
+from operators.workbench.judge_tools import Allowed
 
 OpenBench = Callable[[Path, Brief, str, Allowed], Workbench]
 """(folder, brief, author, allowed) → a workbench in that folder."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-KEEPER = Path(__file__).with_name("keeper.py")
+KEEPER = Path(__file__).with_name("process_supervisor.py")
 TERM_S = 3.0
 """Between SIGTERM and SIGKILL, at a deadline."""
 LATE_S = 30.0

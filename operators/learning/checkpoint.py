@@ -17,7 +17,7 @@ from typing import Any
 from evo_kernel.errors import UserError
 from operators.learning.language import LanguagePolicy, LanguageSettings
 from operators.learning.network import Network, NetworkSettings, Scorer
-from operators.learning.sight import STRATEGIES, Seen
+from operators.learning.policy_features import STRATEGIES, Seen
 from operators.learning.weights import WeightsFormat
 from operators.macro.features import FEATURES
 

@@ -20,7 +20,7 @@ from torch.nn.functional import smooth_l1_loss
 from torch.nn.utils.rnn import pad_sequence
 
 from operators.learning.network import Scorer
-from operators.learning.sight import UNIT, Sight
+from operators.learning.policy_features import UNIT, Sight
 from operators.learning.tree import State, Tree
 from operators.learning.values import Decisions, Values, decision, learnable
 from operators.macro.catalogue import STOP

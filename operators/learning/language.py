@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from evo_kernel.errors import UserError
 from operators.learning.network import Scorer
-from operators.learning.sight import Seen, Sight, described, sentence
+from operators.learning.policy_features import Seen, Sight, described, sentence
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from operators.learning.sight import ACTION_NUMBERS, STRATEGIES, VOCABULARY, Encoded, Seen, Sight, encoded
+from operators.learning.policy_features import ACTION_NUMBERS, STRATEGIES, VOCABULARY, Encoded, Seen, Sight, encoded
 from operators.macro.catalogue import FAMILIES
 from operators.macro.features import FEATURES
 

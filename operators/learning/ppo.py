@@ -17,8 +17,8 @@ from torch.nn.functional import smooth_l1_loss
 
 from operators.learning.imitation import FLOOR, Report
 from operators.learning.network import Scorer
+from operators.learning.policy_features import Outcome, Sight, sight_of
 from operators.learning.replay import Walk
-from operators.learning.sight import Outcome, Sight, sight_of
 from operators.learning.tree import Tree
 from operators.learning.values import Decisions, learnable
 

@@ -14,7 +14,7 @@ import torch
 
 from evo_kernel.types import Strategy, Tried
 from operators.learning.network import Scorer
-from operators.learning.sight import EARNED, Earnings, Outcome, Sight, sight_of
+from operators.learning.policy_features import EARNED, Earnings, Outcome, Sight, sight_of
 from operators.learning.tree import HORIZON, Edge, State, Tree
 from operators.macro.catalogue import STOP
 

@@ -11,12 +11,12 @@ import numpy as np
 
 from evo_kernel.errors import UserError
 from operators.llm.base import Model
-from operators.llm.door import LiteLLMModel
 from operators.llm.endpoint import Endpoint
 from operators.llm.ensemble import Ensemble
+from operators.llm.litellm_model import LiteLLMModel
+from operators.llm.litellm_request import LiteLLMWire, Wire
 from operators.llm.recording import Replayer
 from operators.llm.scripted import ScriptedModel
-from operators.llm.wire import LiteLLMWire, Wire
 
 
 def open_model(names: Sequence[str], rng: np.random.Generator, wire: Wire | None = None, **settings: Any) -> Model:

@@ -12,12 +12,12 @@ from typing import Any, NoReturn
 from evo_kernel.types import Call
 from operators.llm import structured
 from operators.llm.base import Message, ModelFailed, Reply, Tool
-from operators.llm.line import Line
+from operators.llm.litellm_request import Answer, Facts, Fault
+from operators.llm.model_client import Line
 from operators.llm.payload import messages_payload, schema_payload, tools_payload
 from operators.llm.redaction import redact
 from operators.llm.shrink import size
 from operators.llm.transcript import message_data, pack, request_data
-from operators.llm.wire import Answer, Facts, Fault
 
 FINISHES = {"function_call": "tool_calls", "content_filter": "refused", "max_tokens": "length"}
 DECLINED = re.compile(

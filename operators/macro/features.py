@@ -18,7 +18,7 @@ import numpy as np
 
 from evo_kernel.types import Brief, CaseKind, Evaluation, PlanFeatures, Relative, Source, Strategy, TaskCard, Tried
 from operators.macro.catalogue import CATALOGUE, DESCRIPTION, FAMILIES
-from operators.macro.signs import LOADS, MULTIPROCESSORS, STORES, count
+from operators.macro.witness_predicates import LOADS, MULTIPROCESSORS, STORES, count
 
 FEATURES = (
     "bias",  # 1

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from evo_kernel.types import Credit, Decision, Strategy
-from operators.learning.sight import UNIT, Earnings, sight_of
+from operators.learning.policy_features import UNIT, Earnings, sight_of
 from operators.macro.bandit import BanditPolicy, Expected
 from operators.macro.features import MacroState, context
 from operators.macro.policies import draw

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.calibration.samples import Sample
-from evo_kernel.fitness.facts import LaunchFacts, PlanFacts
+from evo_kernel.fitness.costmodel.facts import LaunchFacts, PlanFacts
+from evo_kernel.fitness.costmodel.model import Constants, time_of
+from evo_kernel.fitness.costmodel.targets import H200
+from evo_kernel.fitness.costmodel.torch_costs import TorchCost
 from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic
-from evo_kernel.fitness.model import Constants, time_of
-from evo_kernel.fitness.targets import H200
-from evo_kernel.fitness.torch_costs import TorchCost
 
 TASKS = ("rows", "tiles", "sums")
 

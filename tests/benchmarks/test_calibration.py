@@ -10,8 +10,8 @@ import pytest
 from benchmarks.calibrate import main
 from benchmarks.calibration import samples
 from benchmarks.calibration.figures import figures, kept_share, modeled_us, spearman
-from evo_kernel.fitness.model import CONSTANTS, Constants, time_of
-from evo_kernel.fitness.targets import H200
+from evo_kernel.fitness.costmodel.model import CONSTANTS, Constants, time_of
+from evo_kernel.fitness.costmodel.targets import H200
 from tests.benchmarks import made_up
 
 

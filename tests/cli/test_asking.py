@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from evo_kernel.cli import outside
+from evo_kernel.app import external_session
 from evo_kernel.cli.main import _terminated
 from evo_kernel.errors import PopulationError, PopulationLocked, UserError
 from populations.lock import OwnerLock
@@ -114,7 +114,7 @@ def test_an_interrupted_tell_keeps_what_was_told(monkeypatch: pytest.MonkeyPatch
     before = signal.signal(signal.SIGTERM, _terminated)
     try:
         with monkeypatch.context() as within:
-            within.setattr(outside, "judged", cut)  # as if it came while the judge starts
+            within.setattr(external_session, "judged", cut)  # as if it came while the judge starts
             ended = evo("tell", FILE, "--attempt", brief["attempt"], "cut.py")
     finally:
         signal.signal(signal.SIGTERM, before)

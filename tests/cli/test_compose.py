@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evo_kernel.cli.compose import prepared, resumed_config
+from evo_kernel.app.compose import prepared, resumed_config
 from evo_kernel.config import Config, config_from
 from evo_kernel.errors import ConfigError, LoweringError
 from evo_kernel.tasks import first

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from evo_kernel.cli import manual
+from evo_kernel.cli import reference_docs
 from evo_kernel.cli.main import COMMANDS, SUMMARIES, cli
 from evo_kernel.config import Config, keys, load_config
 from evo_kernel.errors import ConfigError
@@ -107,15 +107,15 @@ def test_overrides_reach_nested_keys() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [("commands.md", manual.commands), ("configuration.md", manual.configuration)]
+    ("name", "text"), [("commands.md", reference_docs.commands), ("configuration.md", reference_docs.configuration)]
 )
 def test_the_manual_is_current(name: str, text: Callable[[], str]) -> None:
     """So every command, option and key is in it."""
-    assert (ROOT / "docs" / name).read_text() == text(), "run `python -m evo_kernel.cli.manual docs`"
+    assert (ROOT / "docs" / name).read_text() == text(), "run `python -m evo_kernel.cli.reference_docs docs`"
 
 
 def test_the_manual_would_show_what_is_missing() -> None:
-    text = manual.commands()
+    text = reference_docs.commands()
     assert all(f"## evo-kernel {name}\n" in text for name, _ in commands(cli))
     assert "python -m" not in text.split("## evo-kernel run")[1] and "\b" not in text
-    assert all(f"| `{name}` |" in manual.configuration() for name, _, _ in keys())
+    assert all(f"| `{name}` |" in reference_docs.configuration() for name, _, _ in keys())

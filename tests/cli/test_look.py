@@ -99,7 +99,7 @@ def test_show_champion_and_best_are_words(searched: Path, tmp_path: Path) -> Non
 
 
 def test_start_from_takes_the_best_of_another_population_with_their_knobs(searched: Path, tmp_path: Path) -> None:
-    from evo_kernel.cli.compose import START_FROM, _leaders
+    from evo_kernel.app.compose import START_FROM, _leaders
     from populations.reading import PopulationReader
 
     with PopulationReader(searched) as reader:

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from evo_kernel.cli import models, operating
-from evo_kernel.cli import search as search_commands
-from evo_kernel.cli.traffic import Traffic
+from evo_kernel.app import models, operator_factory
+from evo_kernel.app.recordings import Traffic
+from evo_kernel.cli import run as search_commands
 from evo_kernel.config import Config, config_from, with_overrides
 from evo_kernel.errors import ConfigError, UserError
 from evo_kernel.types import Purpose
-from operators.llm.door import Patience
 from operators.llm.endpoint import Endpoint
+from operators.llm.litellm_model import Patience
 from operators.llm.transcript import unpack
 from populations.reading import PopulationReader
 from tests.support.chat_server import Answer, ChatServer, broken, failure
@@ -53,7 +53,7 @@ class Walker(ScriptedOperator):
 
 @pytest.fixture
 def walker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operating.plugins, "factory", lambda group, name, own: lambda: Walker(name=name))
+    monkeypatch.setattr(operator_factory.plugins, "factory", lambda group, name, own: lambda: Walker(name=name))
 
 
 def rows(file: Path, sql: str) -> list[tuple]:
@@ -119,7 +119,7 @@ def test_without_money_operators_that_need_no_model_go_on(tmp_path: Path, walker
     ],
 )
 def test_when_a_run_ends_with_its_money(changes: dict, ends: bool) -> None:
-    assert operating.money_ends(config_for("http://localhost:1/v1", **changes), True) is ends
+    assert operator_factory.money_ends(config_for("http://localhost:1/v1", **changes), True) is ends
 
 
 # ---- endpoints ------------------------------------------------------------------------------------------------------
@@ -410,13 +410,13 @@ def test_a_model_that_is_written_wrong(data: dict, says: str) -> None:
 
 def test_operators_that_need_a_model_say_so() -> None:
     with pytest.raises(ConfigError, match="--model PROVIDER/NAME"):
-        operating.build_operator(config_from({"operators": {"use": ["llm-mtmc"]}}, "test"))
+        operator_factory.build_operator(config_from({"operators": {"use": ["llm-mtmc"]}}, "test"))
 
 
 def test_nothing_imports_litellm_before_a_model_is_asked() -> None:
     code = (
         "import sys; from evo_kernel.config import load_config; from evo_kernel.cli import compose, operating, search;"
-        "operating.build_operator(load_config(None)); assert not {'litellm', 'operators.llm.door'} & set(sys.modules)"
+        "operating.build_operator(load_config(None)); assert not {'litellm', 'operators.llm.litellm_model'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-P", "-c", code], check=True)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from evo_kernel.app import notifications
+from evo_kernel.app.notifications import Notifier
 from evo_kernel.budget import Budget, Ledger
-from evo_kernel.cli import notifying
-from evo_kernel.cli.notifying import Notifier
-from evo_kernel.cli.search import without_commands
+from evo_kernel.cli.run import without_commands
 from evo_kernel.config import Config
 from evo_kernel.engine import Engine, Silence
 from populations.population import open_population
@@ -38,7 +38,7 @@ def test_a_run_tells_bests_champions_and_its_end(tmp_path: Path) -> None:
         tmp_path / "p.db", task=CARD, task_identity=TASK, environment=ENVIRONMENT, seed=1
     ) as population:
         population.plant(FIRST)
-        with notifying.told(config, "toy", tmp_path / "p.db", observer) as (heard, tell_end):
+        with notifications.told(config, "toy", tmp_path / "p.db", observer) as (heard, tell_end):
             engine = Engine(
                 population, ScriptedOperator(), ScriptedJudge(), Ledger(Budget(evaluations=6)), observer=heard
             )
@@ -52,7 +52,7 @@ def test_a_run_tells_bests_champions_and_its_end(tmp_path: Path) -> None:
 
 def test_without_a_command_the_observer_is_left_as_it_is(tmp_path: Path) -> None:
     observer = Troubled()
-    with notifying.told(Config(), "toy", tmp_path / "p.db", observer) as (heard, _):
+    with notifications.told(Config(), "toy", tmp_path / "p.db", observer) as (heard, _):
         assert heard is observer
 
 
@@ -87,12 +87,12 @@ def test_events_beyond_the_queue_are_dropped_and_telling_never_waits(tmp_path: P
     told = tmp_path / "told"
     began = time.monotonic()
     with Notifier(f"cat >> {told}; sleep 0.02", 10.0, 60.0, {}, print) as notifier:
-        for number in range(notifying.WAITING * 3):
+        for number in range(notifications.WAITING * 3):
             notifier.tell("best", number=number)
         assert time.monotonic() - began < 0.5
     events = read(told)
-    assert notifying.WAITING <= len(events) <= notifying.WAITING + 2
-    assert events[-1]["dropped"] >= notifying.WAITING
+    assert notifications.WAITING <= len(events) <= notifications.WAITING + 2
+    assert events[-1]["dropped"] >= notifications.WAITING
 
 
 def test_what_a_model_named_is_no_part_of_the_command(tmp_path: Path) -> None:

@@ -40,14 +40,14 @@ def offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_operators_and_policies_join_the_mix(offered: Path) -> None:
-    from evo_kernel.cli.operating import build_operator
+    from evo_kernel.app.operator_factory import build_operator
 
     mix = build_operator(load_config(None, ["operators.installed.scripted=2.0", "operators.policy=mine"]))
     assert isinstance(mix._operators["scripted"], ScriptedOperator)  # type: ignore[attr-defined]
 
 
 def test_tasks_are_found_by_name(offered: Path) -> None:
-    from evo_kernel.cli.compose import lasting_name, task_of
+    from evo_kernel.app.compose import lasting_name, task_of
 
     task = task_of(load_config(None, ["task=mine"]))
     assert task.path == offered
@@ -55,7 +55,7 @@ def test_tasks_are_found_by_name(offered: Path) -> None:
 
 
 def test_what_is_missing_is_named(offered: Path) -> None:
-    from evo_kernel.cli.operating import build_operator
+    from evo_kernel.app.operator_factory import build_operator
 
     with pytest.raises(UserError, match=r"no installed package offers 'scriptd'.*found: broken, scripted"):
         plugins.factory(plugins.OPERATORS, "scriptd")

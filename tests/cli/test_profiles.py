@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from evo_kernel.cli import profiles
-from evo_kernel.cli.profiles import FIRST_S, SHARE, Profiles
+from evo_kernel.app import profiles
+from evo_kernel.app.profiles import FIRST_S, SHARE, Profiles
 from evo_kernel.errors import InfraError, UserError
 from evo_kernel.types import Environment, Purpose, Relative, Source
 from tests.support.scripted import ENVIRONMENT, ScriptedJudge, scored

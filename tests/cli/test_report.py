@@ -9,9 +9,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from evo_kernel.app.ablation import ENTANGLED, taken_apart
 from evo_kernel.budget import Budget, Ledger
-from evo_kernel.cli.ablating import ENTANGLED, taken_apart
-from evo_kernel.cli.reporting import _gathered
+from evo_kernel.cli.report import _gathered
 from evo_kernel.engine import Engine
 from evo_kernel.observe.document import markdown
 from evo_kernel.observe.report import Edit, blocks, still_worth

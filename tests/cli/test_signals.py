@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from evo_kernel.app.compose import watched
+from evo_kernel.app.operator_factory import CutOff
 from evo_kernel.budget import Budget, Ledger
-from evo_kernel.cli.compose import watched
-from evo_kernel.cli.operating import CutOff
 from evo_kernel.engine import Engine, EngineSettings
 from evo_kernel.errors import InfraError, OperatorFailed
 from evo_kernel.types import Call, Evaluation, Purpose, Source

@@ -16,13 +16,13 @@ from typing import ClassVar
 import pytest
 from click.testing import CliRunner
 
-from evo_kernel.cli.suite import runs, search
-from evo_kernel.cli.suite.command import suite
-from evo_kernel.cli.suite.lanes import Ended, Halt, Lane, WarmProcess, lanes_of
-from evo_kernel.cli.suite.results import alone_in
-from evo_kernel.cli.suite.runs import SuiteRun
-from evo_kernel.cli.suite.search import Worker, _answer
-from evo_kernel.cli.suite.tasks import Chosen, tasks_of
+from evo_kernel.app.suite import runs, search
+from evo_kernel.app.suite.lanes import Ended, Halt, Lane, WarmProcess, lanes_of
+from evo_kernel.app.suite.results import alone_in
+from evo_kernel.app.suite.runs import SuiteRun
+from evo_kernel.app.suite.search import Worker, _answer
+from evo_kernel.app.suite.tasks import Chosen, tasks_of
+from evo_kernel.cli.suite import suite
 from evo_kernel.errors import UserError
 from evo_kernel.observe.document import html, markdown
 from evo_kernel.observe.protocols import CORRECT, NONE, WRONG, Stock, disagreements, standings, stock_of
@@ -187,7 +187,7 @@ def test_how_a_search_ended_says_whether_there_is_more_to_do(
 def test_lanes_divide_the_cores(monkeypatch) -> None:
     assert lanes_of(None, "cpu") == [Lane()]
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
-    monkeypatch.setattr("evo_kernel.cli.suite.lanes.usable_cores", lambda: 8)
+    monkeypatch.setattr("evo_kernel.app.suite.lanes.usable_cores", lambda: 8)
     assert lanes_of("2", "cpu") == [Lane("", (0, 1, 2, 3)), Lane("", (4, 5, 6, 7))]
     assert len(lanes_of("all", "cpu")) == 4
     monkeypatch.setattr("torch.version.cuda", "13.0")

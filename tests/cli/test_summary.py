@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from evo_kernel.app.summary import _best_data, raised, scale_line, standing_lines
+from evo_kernel.app.torch_operations import mixed_data, mixed_lines
+from evo_kernel.app.verdicts import case_table
 from evo_kernel.budget import Spent
-from evo_kernel.cli.mixed import mixed_data, mixed_lines
-from evo_kernel.cli.summary import _best_data, raised, scale_line, standing_lines
-from evo_kernel.cli.verdicts import case_table
 from evo_kernel.config import load_config
 from evo_kernel.engine import Summary
 from evo_kernel.types import Evaluation, Purpose, Relative, Source

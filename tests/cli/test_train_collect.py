@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from evo_kernel.cli.train.crew import Board
-from evo_kernel.cli.train.growing import Grower, Want
-from evo_kernel.cli.train.problems import problem_names, problem_of_a_tree, problem_task, rows_of
+from evo_kernel.app.train.collector import Grower, Want
+from evo_kernel.app.train.problems import problem_names, problem_of_a_tree, problem_task, rows_of
+from evo_kernel.app.train.workers import Board
 from evo_kernel.errors import UserError
 from evo_kernel.types import CaseKind
-from operators.learning import assembling
+from operators.learning import pack_tree
 from operators.learning.tree import Tree
 from tests.support.commands import evo
 
@@ -60,16 +60,16 @@ def grown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="module")
-def taken_up(grown: tuple[Path, Path]) -> tuple[assembling.Rows, assembling.Rows, Path]:
+def taken_up(grown: tuple[Path, Path]) -> tuple[pack_tree.Rows, pack_tree.Rows, Path]:
     """Rows before and after a second slice."""
     task, folder = grown
     problem = f"{task}@wide"
-    before = assembling.read_rows(rows_of(folder, problem))
+    before = pack_tree.read_rows(rows_of(folder, problem))
     grower = Grower(problem, WANT, rows_of(folder, problem), before.baselines)
     grow(grower, len(before.candidates) + 2)
     assert grower.drain(time.monotonic() + 60.0) and not grower.trouble
     grower.close(5.0)
-    return before, assembling.read_rows(rows_of(folder, problem)), folder
+    return before, pack_tree.read_rows(rows_of(folder, problem)), folder
 
 
 def test_a_second_slice_goes_on_where_the_first_was_cut_off(taken_up) -> None:

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from evo_kernel.cli.watching import Thinking, announced, keep_ceilings, kept_baselines
-from evo_kernel.fitness.ceilings import NAMES, Ceilings, KnownCeilings
-from evo_kernel.fitness.pipeline import RECORDING, THINKING, Stages
-from evo_kernel.fitness.targets import target_for
+from evo_kernel.app.telemetry import Thinking, announced, keep_ceilings, kept_baselines
+from evo_kernel.fitness.costmodel.targets import target_for
+from evo_kernel.fitness.stages import RECORDING, THINKING, Stages
+from evo_kernel.fitness.timing.ceilings import NAMES, Ceilings, KnownCeilings
 from evo_kernel.types import Environment, Purpose, Source
 from populations.lock import SLOT, OwnerLock
 from populations.lock import announced as announcement

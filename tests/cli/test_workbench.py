@@ -8,9 +8,9 @@ import shutil
 import numpy as np
 import pytest
 
+from evo_kernel.app.compose import prepared
+from evo_kernel.app.workbench import open_workbench, rooms_of
 from evo_kernel.budget import Spent
-from evo_kernel.cli.compose import prepared
-from evo_kernel.cli.workbench import open_workbench, rooms_of
 from evo_kernel.config import Config, JudgeConfig
 from evo_kernel.errors import OperatorFailed
 from evo_kernel.tasks.loading import load

@@ -27,7 +27,7 @@ from evo_kernel.dashboard.app import Dashboard
 from evo_kernel.dashboard.guard import Guard
 from evo_kernel.types import Source
 from populations.connect import connect_reader
-from populations.following import Follower
+from populations.incremental_statistics import Follower
 from populations.population import open_population
 from populations.reading import PopulationReader
 from tests.dashboard.nasty import MARK, SOURCE, Inspector, hostile

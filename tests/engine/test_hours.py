@@ -13,7 +13,7 @@ import pytest
 from evo_kernel.budget import Budget, Ledger
 from evo_kernel.deadline import Deadline
 from evo_kernel.engine import Engine, EngineSettings, Summary
-from evo_kernel.engine.hours import Hours
+from evo_kernel.engine.time_budget import Hours
 from evo_kernel.errors import CutShort
 from evo_kernel.types import Evaluation, Purpose, Source, Status
 from populations.population import LineagePopulation, open_population

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from evo_kernel.cli.suite.lanes import Child, Halt, Lane
+from evo_kernel.app.suite.lanes import Child, Halt, Lane
 from evo_kernel.observe.protocols import CORRECT, Stock, stock_of
 from evo_kernel.observe.protocols import WRONG as WRONG_OUTPUT
 from evo_kernel.tasks.first import first_kernel

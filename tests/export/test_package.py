@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from evo_kernel.cli.packaging import has_hidden_cases, task_files
+from evo_kernel.app.packaging import has_hidden_cases, task_files
 from evo_kernel.errors import UserError
 from evo_kernel.export.cases import JudgedCase, Tensor, judged
 from evo_kernel.export.hub import write_repository

@@ -23,14 +23,14 @@ from evo_kernel.export.cases import JudgedCase, Tensor, judged
 from evo_kernel.export.kernelbench import refused
 from evo_kernel.export.package import write_package
 from evo_kernel.export.standalone import standalone
-from evo_kernel.fitness.compiling import nvrtc
-from evo_kernel.fitness.compiling.compiler import Compiler
+from evo_kernel.fitness.compile import nvrtc
+from evo_kernel.fitness.compile.compiler import Compiler
 from evo_kernel.fitness.ir import programs
-from evo_kernel.fitness.plan import CompiledPlan
-from evo_kernel.fitness.program import program
+from evo_kernel.fitness.plan.launch_plan import CompiledPlan
+from evo_kernel.fitness.plan.program import program
 from evo_kernel.fitness.record.cases import record_case
 from evo_kernel.fitness.record.recorder import Recorder
-from evo_kernel.fitness.record.unread import without_unread
+from evo_kernel.fitness.record.unread_values import without_unread
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import CaseKind, Source

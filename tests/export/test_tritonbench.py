@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from evo_kernel.cli.importing import solution_text
+from evo_kernel.cli.import_tasks import solution_text
 from evo_kernel.export.tritonbench import Solution, write_solution
 from evo_kernel.tasks.calls import CUT
 from evo_kernel.tasks.loading import load

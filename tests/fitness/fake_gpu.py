@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from evo_kernel.fitness.plan import Binary, Buffer, CompiledPlan, Kernel, Launch, Plan, Pointer, View
+from evo_kernel.fitness.plan.launch_plan import Binary, Buffer, CompiledPlan, Kernel, Launch, Plan, Pointer, View
 from evo_kernel.fitness.runners.cuda_memory import Arena
-from evo_kernel.fitness.runners.examiner import Examiner
 from evo_kernel.fitness.runners.nvml import GpuState
 from evo_kernel.fitness.runners.process import GO, LOAD
-from evo_kernel.fitness.timing import TIMING
+from evo_kernel.fitness.runners.request_handler import Examiner
+from evo_kernel.fitness.timing.estimates import TIMING
 from evo_kernel.tasks.loading import load
 from tests.fitness.handmade import empty_ir
 

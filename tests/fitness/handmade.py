@@ -21,7 +21,17 @@ from evo_kernel.fitness.ir.execute import Launched
 from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic
 from evo_kernel.fitness.ir.nodes import memory_of, run_nodes
 from evo_kernel.fitness.ir.parse import Module, parse
-from evo_kernel.fitness.plan import Binary, Buffer, CompiledPlan, Kernel, Launch, Plan, Pointer, Scalar, View
+from evo_kernel.fitness.plan.launch_plan import (
+    Binary,
+    Buffer,
+    CompiledPlan,
+    Kernel,
+    Launch,
+    Plan,
+    Pointer,
+    Scalar,
+    View,
+)
 
 HEADER = "import triton\nimport triton.language as tl\n\n\n"
 
@@ -198,7 +208,7 @@ def matmul_plan(
 def compile_kernel(kernel: Kernel, arch: int = 90) -> dict[str, Any]:
     """What the compiler's child answers for a kernel: "metadata", "cubin" (bytes) and "ir". Line information off."""
     os.environ["TRITON_DISABLE_LINE_INFO"] = "1"
-    from evo_kernel.fitness.compiling.child import compile_ir
+    from evo_kernel.fitness.compile.child import compile_ir
 
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TRITON_CACHE_DIR"] = folder
@@ -208,7 +218,7 @@ def compile_kernel(kernel: Kernel, arch: int = 90) -> dict[str, Any]:
 
 def compiled_plan(plan: Plan) -> CompiledPlan:
     """The plan with binaries as the compiler writes them."""
-    from evo_kernel.fitness import instructions, machine_code
+    from evo_kernel.fitness.compile import instructions, machine_code
 
     binaries = []
     for kernel in plan.kernels:

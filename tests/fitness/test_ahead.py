@@ -7,10 +7,10 @@ import sys
 import pytest
 
 from benchmarks import variants
-from evo_kernel.fitness.baselines import COMPILED, baseline_function, baseline_names, deadline_of
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge
 from evo_kernel.fitness.runners.base import Examined
 from evo_kernel.fitness.runners.cuda_runner import CudaRunner
+from evo_kernel.fitness.timing.baselines import COMPILED, baseline_function, baseline_names, deadline_of
 from evo_kernel.types import Purpose, Source, Status
 from tests.fitness.fake_gpu import task_in
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from evo_kernel.errors import ConfigError
-from evo_kernel.fitness import second_opinion
-from evo_kernel.fitness.compiling.assembler import BUNDLED, another, assembler_of
-from evo_kernel.fitness.compiling.compiler import Compiler
-from evo_kernel.fitness.pipeline import Stages
-from evo_kernel.fitness.plan import Binary, CompiledPlan
+from evo_kernel.fitness.compile import second_assembler
+from evo_kernel.fitness.compile.assembler import BUNDLED, another, assembler_of
+from evo_kernel.fitness.compile.compiler import Compiler
+from evo_kernel.fitness.compile.second_assembler import SecondOpinion
+from evo_kernel.fitness.plan.launch_plan import Binary, CompiledPlan
 from evo_kernel.fitness.runners.base import Checked
-from evo_kernel.fitness.second_opinion import SecondOpinion
+from evo_kernel.fitness.stages import Stages
 from evo_kernel.types import Status
 from tests.fitness.handmade import matmul_plan
 from tests.support.scripted import ENVIRONMENT
@@ -109,7 +109,7 @@ def test_nobody_else_is_asked_where_that_says_nothing(wgmma, other, monkeypatch)
     assert opinion.on(wrong, wgmma, None, [], Verdicts(True, ())) is wrong, "no assembled code was executed"
     late = Checked(Status.TIMEOUT, "late")
     assert opinion.on(late, wgmma, None, [], runner) is late
-    monkeypatch.setattr(second_opinion, "another", lambda than: None)
+    monkeypatch.setattr(second_assembler, "another", lambda than: None)
     assert opinion.on(wrong, wgmma, None, [], runner) is wrong
     assert runner.asked == []
 

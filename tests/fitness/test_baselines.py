@@ -2,8 +2,8 @@
 
 import torch
 
-from evo_kernel.fitness.baselines import COMPILED, baseline_function, searching
 from evo_kernel.fitness.runners import cuda_worker
+from evo_kernel.fitness.timing.baselines import COMPILED, baseline_function, searching
 from evo_kernel.tasks.loading import load
 from evo_kernel.types import Status
 from tests.support.benchmark import checkout

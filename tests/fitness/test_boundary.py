@@ -8,11 +8,11 @@ import time
 
 import pytest
 
-from evo_kernel.fitness.compiling.compiler import Compiler, Forbidden, text_fault
-from evo_kernel.fitness.features import _walks_from_program
-from evo_kernel.fitness.ir_text import entry_of, fault_of, with_plain_symbols, without_locations
-from evo_kernel.fitness.knobs import is_tile
-from evo_kernel.fitness.plan import Binary, Kernel
+from evo_kernel.fitness.compile.compiler import Compiler, Forbidden, text_fault
+from evo_kernel.fitness.compile.ir_text import entry_of, fault_of, with_plain_symbols, without_locations
+from evo_kernel.fitness.costmodel.features import _walks_from_program
+from evo_kernel.fitness.plan.launch_plan import Binary, Kernel
+from evo_kernel.fitness.tuning.knobs import is_tile
 from tests.support import boundary
 
 COPY = """module {

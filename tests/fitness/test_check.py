@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from evo_kernel.fitness import check, regimes
+from evo_kernel.fitness.correctness import check, regimes
 from evo_kernel.tasks.task import Task, Tolerance
 
 

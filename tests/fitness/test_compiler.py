@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from evo_kernel.fitness.compiling.compiler import Compiler
-from evo_kernel.fitness.plan import Binary
+from evo_kernel.fitness.compile.compiler import Compiler
+from evo_kernel.fitness.plan.launch_plan import Binary
 from tests.fitness.handmade import matmul_plan
 
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from evo_kernel.fitness.confined import namespaces, nursery, zygote
-from evo_kernel.fitness.confined.guards import Limits
-from evo_kernel.fitness.confined.zygote import JobResult, Malformed
+from evo_kernel.fitness.sandbox import namespaces, preloaded, zygote
+from evo_kernel.fitness.sandbox.guards import Limits
+from evo_kernel.fitness.sandbox.zygote import JobResult, Malformed
 from tests.support.wild import KINDS, Wild, marked
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,7 +29,7 @@ def _spawned(born: zygote.Zygote, ours, control, log) -> subprocess.Popen[bytes]
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "tests.support.wild", born.role, str(control.fileno())],
         pass_fds=[control.fileno()], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=born._root,
-        env=nursery.environment() | born._env, start_new_session=True,
+        env=preloaded.environment() | born._env, start_new_session=True,
     )  # fmt: skip
 
 
@@ -99,7 +99,7 @@ _JUDGE = """
 import sys
 from tests.fitness.test_confined import _spawned
 from tests.support import wild
-from evo_kernel.fitness.confined import zygote
+from evo_kernel.fitness.sandbox import zygote
 zygote.Zygote._spawn = _spawned
 wild.judge(*sys.argv[1:])
 """

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from evo_kernel.fitness.index_inputs import index_inputs
+from evo_kernel.fitness.correctness.slicing.step import RULES, Step
+from evo_kernel.fitness.costmodel.index_inputs import index_inputs
 from evo_kernel.fitness.ir.counting import Counter
 from evo_kernel.fitness.ir.drawing import MOST, draw
 from evo_kernel.fitness.ir.memory import Memory
-from evo_kernel.fitness.plan import Binary, Buffer, CompiledPlan, Launch, Plan, Pointer, View
+from evo_kernel.fitness.plan.launch_plan import Binary, Buffer, CompiledPlan, Launch, Plan, Pointer, View
 from evo_kernel.fitness.runners import cpu_runner
 from evo_kernel.fitness.runners.base import Checked
 from evo_kernel.fitness.runners.cpu_runner import CpuRunner, _batches, _traffic_key
-from evo_kernel.fitness.slicing.step import RULES, Step
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Case, Task
 from evo_kernel.types import CaseKind, Status

@@ -12,14 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from evo_kernel.errors import InfraError, PlanError, UserError
-from evo_kernel.fitness.ceilings import NAMES
-from evo_kernel.fitness.pairing import Verdict
-from evo_kernel.fitness.runners import cuda_runner, process, wire
+from evo_kernel.fitness.runners import cuda_runner, ipc, process
 from evo_kernel.fitness.runners.base import Checked, CheckPart, Exam, TimePart
 from evo_kernel.fitness.runners.choose import gpu_count
 from evo_kernel.fitness.runners.cuda_runner import CudaRunner
 from evo_kernel.fitness.runners.pool import RunnerPool
 from evo_kernel.fitness.runners.process import worker_env
+from evo_kernel.fitness.timing.ceilings import NAMES
+from evo_kernel.fitness.timing.pairing import Verdict
 from evo_kernel.types import Measurement, Status
 from tests.fitness.fake_gpu import plan, task_in
 
@@ -219,14 +219,14 @@ def test_plans_travel_unchanged_and_are_validated():
     import io
 
     plans = [plan("honest", 3, 7), plan("honest", 64, 128), plan("wrong", 3, 7)]
-    message = wire.pack({"command": "exam", "a": 1}, plans)
-    requests = list(wire.unpack(io.BytesIO(message + message)))
+    message = ipc.pack({"command": "exam", "a": 1}, plans)
+    requests = list(ipc.unpack(io.BytesIO(message + message)))
     assert len(requests) == 2 and requests[0]["a"] == 1 and len(requests[0]["blobs"]) == 2
-    assert [wire.plan_of(requests[1], n) for n in range(3)] == plans
-    assert list(wire.unpack(io.BytesIO(message[:-1]))) == []
+    assert [ipc.plan_of(requests[1], n) for n in range(3)] == plans
+    assert list(ipc.unpack(io.BytesIO(message[:-1]))) == []
     requests[0]["plans"][0]["binaries"][0]["num_warps"] = 4096
     with pytest.raises(PlanError):
-        wire.plan_of(requests[0], 0)
+        ipc.plan_of(requests[0], 0)
 
 
 def test_checked_is_what_a_lost_exam_leaves(task, runner):

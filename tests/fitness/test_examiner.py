@@ -9,17 +9,17 @@ import pytest
 import torch
 
 from evo_kernel.errors import PlanError, TaskError
-from evo_kernel.fitness.ceilings import Ceilings
-from evo_kernel.fitness.expected import Expected, expect
-from evo_kernel.fitness.pairing import PAIRING
+from evo_kernel.fitness.correctness.expected import Expected, expect
+from evo_kernel.fitness.correctness.sealed_references import SMALL_BYTES, Vault
+from evo_kernel.fitness.costmodel.targets import target_for
+from evo_kernel.fitness.runners.buffer_cache import plan_bytes
 from evo_kernel.fitness.runners.clock import Metronome
+from evo_kernel.fitness.runners.correctness import Budget, Disturbed
 from evo_kernel.fitness.runners.cuda_memory import Arena
-from evo_kernel.fitness.runners.examiner import Examiner
-from evo_kernel.fitness.runners.referee import Budget, Disturbed
-from evo_kernel.fitness.runners.stock import plan_bytes
-from evo_kernel.fitness.targets import target_for
-from evo_kernel.fitness.timing import CLAIM, TIMING, summarise
-from evo_kernel.fitness.vault import SMALL_BYTES, Vault
+from evo_kernel.fitness.runners.request_handler import Examiner
+from evo_kernel.fitness.timing.ceilings import Ceilings
+from evo_kernel.fitness.timing.estimates import CLAIM, TIMING, summarise
+from evo_kernel.fitness.timing.pairing import PAIRING
 from evo_kernel.types import CheckResult, Status
 from tests.fitness.fake_gpu import SETTINGS, FakeDevice, memory, plan, task_in, timed
 

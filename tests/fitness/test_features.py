@@ -1,8 +1,8 @@
 import pytest
 
-from evo_kernel.fitness.features import plan_features
-from evo_kernel.fitness.plan import Launch
-from evo_kernel.fitness.targets import H200
+from evo_kernel.fitness.costmodel.features import plan_features
+from evo_kernel.fitness.costmodel.targets import H200
+from evo_kernel.fitness.plan.launch_plan import Launch
 from tests.fitness.handmade import HEADER, SOFTMAX, compiled_plan, matmul_plan, softmax_plan
 
 PERSISTENT = (

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from evo_kernel.errors import TaskError
-from evo_kernel.fitness import regimes
+from evo_kernel.fitness.correctness import regimes
 from evo_kernel.fitness.judge import JudgeSettings, open_judge
 from evo_kernel.fitness.record.cases import record_case
 from evo_kernel.tasks.loading import load

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from evo_kernel.fitness.plan import (
+from evo_kernel.fitness.plan.launch_plan import (
     Binary,
     Buffer,
     CompiledPlan,

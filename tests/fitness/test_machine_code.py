@@ -2,8 +2,8 @@ import random
 
 import pytest
 
-from evo_kernel.fitness import instructions, machine_code
-from evo_kernel.fitness.opcodes import SM_90
+from evo_kernel.fitness.compile import instructions, machine_code
+from evo_kernel.fitness.compile.opcodes import SM_90
 from tests.fitness.handmade import MATMUL, SOFTMAX, SOFTMAX_THREE_PASSES, compile_kernel, matmul_plan, softmax_plan
 
 

@@ -2,11 +2,11 @@ import dataclasses
 
 import pytest
 
-from evo_kernel.fitness.facts import PlanFacts
-from evo_kernel.fitness.model import modeled_time, time_of
-from evo_kernel.fitness.plan import Aten, Fill, View
-from evo_kernel.fitness.targets import H200
-from evo_kernel.fitness.torch_costs import torch_cost
+from evo_kernel.fitness.costmodel.facts import PlanFacts
+from evo_kernel.fitness.costmodel.model import modeled_time, time_of
+from evo_kernel.fitness.costmodel.targets import H200
+from evo_kernel.fitness.costmodel.torch_costs import torch_cost
+from evo_kernel.fitness.plan.launch_plan import Aten, Fill, View
 from tests.fitness.handmade import SOFTMAX, compiled_plan, counted_traffic, matmul_plan, softmax_plan
 
 

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from evo_kernel.fitness.compiling.compiler import Compiler
-from evo_kernel.fitness.plan import CompiledPlan, Fill, Launch, Scalar
+from evo_kernel.fitness.compile.compiler import Compiler
+from evo_kernel.fitness.plan.launch_plan import CompiledPlan, Fill, Launch, Scalar
 from evo_kernel.fitness.record.recorder import Fault, RecordCase, Recorder
 from evo_kernel.types import Knobs, Source, Status
 from tests.integrity import corpus

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from evo_kernel.fitness import regimes
+from evo_kernel.fitness.correctness import regimes
 
 
 @pytest.mark.parametrize("regime", regimes.REGIMES)

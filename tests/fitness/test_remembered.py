@@ -7,11 +7,11 @@ import pytest
 from click.testing import CliRunner
 
 from evo_kernel.cli.main import cli
-from evo_kernel.fitness import remembered
-from evo_kernel.fitness.ceilings import Ceilings, KnownCeilings
-from evo_kernel.fitness.remembered import CEILINGS, Remembered, circumstances
-from evo_kernel.fitness.targets import target_for
-from evo_kernel.fitness.yardsticks import Yardsticks
+from evo_kernel.fitness.costmodel.targets import target_for
+from evo_kernel.fitness.timing import reference_cache
+from evo_kernel.fitness.timing.ceilings import Ceilings, KnownCeilings
+from evo_kernel.fitness.timing.reference_cache import CEILINGS, Remembered, circumstances
+from evo_kernel.fitness.timing.reference_times import Yardsticks
 from evo_kernel.tasks.loading import load
 from evo_kernel.types import CaseKind, Environment
 
@@ -47,7 +47,7 @@ def test_numbers_come_back_where_nothing_has_changed():
 def test_numbers_of_other_circumstances_are_not_used(other):
     Remembered(FOUND).add("m1", {"eager": 2.0})
     assert Remembered(other).read() == {}
-    (file,) = remembered.folder().glob("*.json")
+    (file,) = reference_cache.folder().glob("*.json")
     file.rename(Remembered(other)._path)  # not by the name alone
     assert Remembered(other).read() == {}
 
@@ -55,9 +55,9 @@ def test_numbers_of_other_circumstances_are_not_used(other):
 @pytest.mark.parametrize("text", ["", '{"found": {', "[]", '{"found": {}, "values": {"m1": {"eager": -1.0}}}', "\xff"])
 def test_torn_files_are_ignored_and_written_anew(text):
     Remembered(FOUND).add("m1", {"eager": 2.0})
-    (file,) = remembered.folder().glob("*.json")
+    (file,) = reference_cache.folder().glob("*.json")
     file.write_text(text, encoding="latin-1")
-    assert Remembered(FOUND).read() == {} and remembered.listed() == []
+    assert Remembered(FOUND).read() == {} and reference_cache.listed() == []
     Remembered(FOUND).add("m2", {"eager": 3.0})
     assert Remembered(FOUND).read() == {"m2": {"eager": 3.0}}
 
@@ -72,7 +72,7 @@ def test_a_folder_that_cannot_be_written_costs_nothing(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     Remembered(FOUND).add("m1", {"eager": 2.0})
-    assert Remembered(FOUND).read() == {} and remembered.listed() == []
+    assert Remembered(FOUND).read() == {} and reference_cache.listed() == []
 
 
 def test_doctor_tells_and_forgets():

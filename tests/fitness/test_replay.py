@@ -10,9 +10,17 @@ from typing import Any
 import pytest
 
 from evo_kernel.errors import PlanError
-from evo_kernel.fitness.compiling.assembler import BUNDLED, assembler_of
-from evo_kernel.fitness.compiling.compiler import Compiler
-from evo_kernel.fitness.plan import Aten, Buffer, CompiledPlan, Plan, View, read_compiled_plan, save_plan_file
+from evo_kernel.fitness.compile.assembler import BUNDLED, assembler_of
+from evo_kernel.fitness.compile.compiler import Compiler
+from evo_kernel.fitness.plan.launch_plan import (
+    Aten,
+    Buffer,
+    CompiledPlan,
+    Plan,
+    View,
+    read_compiled_plan,
+    save_plan_file,
+)
 from evo_kernel.fitness.record.cases import record_case
 from evo_kernel.fitness.record.recorder import Recorder
 from evo_kernel.fitness.replay import compiled_again, replay_plan
@@ -100,7 +108,7 @@ def test_what_another_version_made_is_made_again_and_that_is_said(plans, tmp_pat
 
 def test_ir_that_does_not_compile_is_refused(plans, tmp_path: Path) -> None:
     def broken(data: dict[str, Any]) -> None:
-        from evo_kernel.fitness.plan import Kernel
+        from evo_kernel.fitness.plan.launch_plan import Kernel
 
         kernel = data["plan"]["kernels"][0]
         kernel["code"] = kernel["code"].replace("tt.return", "llvm.trap")

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 
 from evo_kernel.errors import TaskError
-from evo_kernel.fitness import check, expected, regimes
-from evo_kernel.fitness.rounding import Rounding
+from evo_kernel.fitness.correctness import check, expected, regimes
+from evo_kernel.fitness.correctness.rounding import Rounding
 from tests.fitness.test_check import MATMUL, RMSNORM, SOFTMAX, chain_matmul, draw, task_of, truncated
 
 UNIT = 2.0**-24
@@ -218,8 +218,8 @@ class Live(torch.utils._python_dispatch.TorchDispatchMode):
 )
 def test_making_a_reference_takes_a_few_times_its_inputs(reference, count, most, monkeypatch):
     """float64 copies of all inputs, one run at a time: a loss of two inputs of 4 GB each fits beside its kernel."""
-    monkeypatch.setattr("evo_kernel.fitness.rounding._PATTERN", 1009)
-    monkeypatch.setattr("evo_kernel.fitness.expected._AT_ONCE_ON_CPU", 4096)
+    monkeypatch.setattr("evo_kernel.fitness.correctness.rounding._PATTERN", 1009)
+    monkeypatch.setattr("evo_kernel.fitness.correctness.expected._AT_ONCE_ON_CPU", 4096)
     inputs = draw(*[(512, 512)] * count)
     with Live() as live:
         made = expected.expect(task_of(reference), inputs)

@@ -7,12 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from evo_kernel.fitness import scratch
-from evo_kernel.fitness.scratch import Scratch, sweep
+from evo_kernel.fitness.sandbox import scratch
+from evo_kernel.fitness.sandbox.scratch import Scratch, sweep
 
 CHILD = """
 import sys
-from evo_kernel.fitness.scratch import Scratch
+from evo_kernel.fitness.sandbox.scratch import Scratch
 made = Scratch("test")
 (made.path / "inside").mkdir()
 print(made.path, flush=True)

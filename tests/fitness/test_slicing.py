@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from evo_kernel.fitness import check
-from evo_kernel.fitness.expected import expect
-from evo_kernel.fitness.slicing import regions
-from evo_kernel.fitness.slicing.cover import cover
-from evo_kernel.fitness.slicing.program import Slicer
-from evo_kernel.fitness.slicing.reference import SlicedReference
-from evo_kernel.fitness.slicing.rules import is_known
-from evo_kernel.fitness.slicing.tracing import NotSliceable, trace
+from evo_kernel.fitness.correctness import check
+from evo_kernel.fitness.correctness.expected import expect
+from evo_kernel.fitness.correctness.slicing import regions
+from evo_kernel.fitness.correctness.slicing.cover import cover
+from evo_kernel.fitness.correctness.slicing.program import Slicer
+from evo_kernel.fitness.correctness.slicing.reference import SlicedReference
+from evo_kernel.fitness.correctness.slicing.rules import is_known
+from evo_kernel.fitness.correctness.slicing.tracing import NotSliceable, trace
 from evo_kernel.tasks import loading
 from evo_kernel.tasks.task import Case, Input, Task, as_float64
 from evo_kernel.types import CaseKind

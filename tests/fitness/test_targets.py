@@ -1,7 +1,7 @@
 import pytest
 
 from evo_kernel.errors import UserError
-from evo_kernel.fitness.targets import H200, TARGETS, occupancy, target_for
+from evo_kernel.fitness.costmodel.targets import H200, TARGETS, occupancy, target_for
 
 
 def test_every_target_is_found_by_its_capability():

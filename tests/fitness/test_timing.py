@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from evo_kernel.fitness.timing import (
+from evo_kernel.fitness.timing.estimates import (
     CLAIM,
     TIMING,
     clock_fault,

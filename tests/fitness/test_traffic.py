@@ -5,7 +5,7 @@ import pytest
 
 from evo_kernel.fitness.ir.launch_traffic import total_flops
 from evo_kernel.fitness.ir.partial import expand
-from evo_kernel.fitness.plan import Constant, View
+from evo_kernel.fitness.plan.launch_plan import Constant, View
 from tests.fitness.handmade import SOFTMAX, counted_traffic, matmul_plan, softmax_plan
 
 

@@ -11,11 +11,11 @@ import pytest
 
 from evo_kernel.fitness.grading import Grader
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge
-from evo_kernel.fitness.knobs import Knob, find_knobs, knob_groups
-from evo_kernel.fitness.pipeline import Stages
 from evo_kernel.fitness.runners.base import Checked, Examined
-from evo_kernel.fitness.tuner import BATCH, Search, Space, too_large
-from evo_kernel.fitness.tuning import Tuning
+from evo_kernel.fitness.stages import Stages
+from evo_kernel.fitness.tuning.knobs import Knob, find_knobs, knob_groups
+from evo_kernel.fitness.tuning.proposals import BATCH, Search, Space, too_large
+from evo_kernel.fitness.tuning.tuning import Tuning
 from evo_kernel.tasks.loading import load
 from evo_kernel.types import Environment, Measurement, Purpose, Source, Status
 

@@ -16,15 +16,15 @@ import torch
 
 from benchmarks.faults import KERNELS, NAMES, faulty
 from benchmarks.variants import narrowed
-from evo_kernel.fitness.ceilings import Ceilings
-from evo_kernel.fitness.compiling.compiler import Compiler
-from evo_kernel.fitness.knobs import apply_knobs
-from evo_kernel.fitness.pairing import Verdict
+from evo_kernel.fitness.compile.compiler import Compiler
 from evo_kernel.fitness.record.cases import record_case
 from evo_kernel.fitness.record.recorder import Fault, Recorder
 from evo_kernel.fitness.runners.base import Checked, CheckPart, Exam, TimePart
 from evo_kernel.fitness.runners.cuda_runner import CudaRunner
 from evo_kernel.fitness.runners.pool import RunnerPool
+from evo_kernel.fitness.timing.ceilings import Ceilings
+from evo_kernel.fitness.timing.pairing import Verdict
+from evo_kernel.fitness.tuning.knobs import apply_knobs
 from evo_kernel.tasks.loading import load
 from evo_kernel.types import CaseKind, Measurement, Status
 
@@ -73,9 +73,9 @@ from cuda.bindings import driver
 from evo_kernel.fitness.runners.cuda_device import CudaDevice
 from evo_kernel.fitness.runners.cuda_driver import ok
 from evo_kernel.fitness.runners.clock import Metronome, Work, sample, disagreement
-from evo_kernel.fitness.timing import summarise
-from evo_kernel.fitness.vault import Vault
-from evo_kernel.fitness.expected import Expected
+from evo_kernel.fitness.timing.estimates import summarise
+from evo_kernel.fitness.correctness.sealed_references import Vault
+from evo_kernel.fitness.correctness.expected import Expected
 
 said = {}
 def part(work):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from evo_kernel.cli.recorded import recorded_launches
+from evo_kernel.app.recorded_kernels import recorded_launches
 from evo_kernel.export.standalone import standalone
 from evo_kernel.types import CaseKind
 from tests.gpu.test_launch_kinds import _need_nvrtc

@@ -11,7 +11,7 @@ import traceback
 import pytest
 import torch
 
-from evo_kernel.fitness.compiling import nvrtc
+from evo_kernel.fitness.compile import nvrtc
 from evo_kernel.fitness.judge import JudgeSettings, open_judge
 from evo_kernel.fitness.record.recorder import Fault
 from evo_kernel.types import CaseKind, Purpose, Source, Status

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from evo_kernel.cli.suite.lanes import Child, Halt, Lane
+from evo_kernel.app.suite.lanes import Child, Halt, Lane
 from evo_kernel.observe.protocols import CORRECT, WRONG, Stock, stock_of
 from evo_kernel.tasks.first import first_kernel
 from evo_kernel.tasks.loading import load

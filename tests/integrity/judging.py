@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
-from evo_kernel.fitness.plan import CompiledPlan
+from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.record.recorder import Fault
 from evo_kernel.types import CaseKind, Evaluation, Status
 from tests.integrity.corpus import HERE, Entry, load_task, read

@@ -17,7 +17,7 @@ import pytest
 
 from evo_kernel.errors import PlanError
 from evo_kernel.fitness.judge import JudgeSettings, open_judge
-from evo_kernel.fitness.plan import CompiledPlan, read_compiled_plan
+from evo_kernel.fitness.plan.launch_plan import CompiledPlan, read_compiled_plan
 from evo_kernel.types import CaseKind, Measurement, Purpose, Source, Status
 from tests.integrity.corpus import HERE, load_task
 from tests.integrity.judging import device
@@ -297,7 +297,7 @@ def test_the_judge_goes_on_after_all_that(judge):
 
 
 def test_a_plan_file_that_is_a_folder_or_missing(tmp_path: Path):
-    from evo_kernel.fitness.plan import load_plan_file
+    from evo_kernel.fitness.plan.launch_plan import load_plan_file
 
     for path in (tmp_path, tmp_path / "missing.plan"):
         with pytest.raises(PlanError, match="cannot read"):

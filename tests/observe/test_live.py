@@ -10,8 +10,8 @@ from rich.console import Console
 
 from evo_kernel.errors import OperatorFailed
 from evo_kernel.observe import live
+from evo_kernel.observe.formatting import age_text, busy_text, denominator, fault_lines, stages_text, state_text
 from evo_kernel.observe.live import Progress
-from evo_kernel.observe.words import age_text, busy_text, denominator, fault_lines, stages_text, state_text
 from evo_kernel.types import Brief, Evaluation, PipelineState, Proposal, Purpose, Recorded, Relative, Source, Status
 from tests.support.scripted import CARD, ENVIRONMENT, FIRST, STRATEGY, TASK, scored
 

@@ -3,8 +3,8 @@
 from contextlib import contextmanager
 
 from operators.llm.base import Message
-from operators.llm.door import LiteLLMModel, Patience
-from operators.llm.wire import LiteLLMWire
+from operators.llm.litellm_model import LiteLLMModel, Patience
+from operators.llm.litellm_request import LiteLLMWire
 from tests.support.chat_server import ChatServer
 
 WIRE = LiteLLMWire()  # one event loop for all tests

@@ -10,12 +10,12 @@ from dataclasses import replace
 import pytest
 
 from operators.llm.base import Message, ModelFailed, Tool, ToolCall
-from operators.llm.door import LiteLLMModel, Patience
+from operators.llm.cost_reservation import Allowance, Price
 from operators.llm.endpoint import Endpoint
-from operators.llm.purse import Allowance, Price
+from operators.llm.litellm_model import LiteLLMModel, Patience
+from operators.llm.litellm_request import LiteLLMWire
 from operators.llm.shrink import MARK
 from operators.llm.transcript import unpack
-from operators.llm.wire import LiteLLMWire
 from tests.operators.support_llm import ASK, QUICK, WIRE, served
 from tests.support.chat_server import Answer, broken, busy, drip, failure, overflow, reset
 

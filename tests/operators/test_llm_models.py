@@ -10,10 +10,10 @@ import pytest
 from evo_kernel.errors import UserError
 from evo_kernel.types import Call
 from operators.llm.base import Message, Model, ModelFailed, Reply, Tool
+from operators.llm.cost_reservation import Allowance, TokenBound
 from operators.llm.endpoint import Endpoint
 from operators.llm.ensemble import Ensemble
 from operators.llm.payload import messages_payload
-from operators.llm.purse import Allowance, TokenBound
 from operators.llm.recording import NotRecorded, Recorder, Replayer
 from operators.llm.redaction import redact
 from operators.llm.scripted import ScriptedModel, smallest

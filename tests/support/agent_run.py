@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from evo_kernel.app.workbench import rooms_of
 from evo_kernel.budget import Budget, Ledger, Spent
-from evo_kernel.cli.workbench import rooms_of
 from evo_kernel.engine import Engine, EngineSettings
 from evo_kernel.types import Evaluation, Purpose, Source
 from operators.avo.operator import AvoOperator

@@ -24,7 +24,7 @@ from triton.experimental.gluon._runtime import GluonASTSource
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from triton.language.extra import libdevice
 
-from evo_kernel.fitness.compiling.child import compile_ir
+from evo_kernel.fitness.compile.child import compile_ir
 from evo_kernel.fitness.record.lowering import lower
 
 TARGET = GPUTarget("cuda", 90, 32)

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from evo_kernel.cli import compose
-from evo_kernel.cli.operating import operating
-from evo_kernel.cli.traffic import Traffic
+from evo_kernel.app import compose
+from evo_kernel.app.operator_factory import operating
+from evo_kernel.app.recordings import Traffic
 from evo_kernel.config import Config, config_from
 from evo_kernel.deadline import Deadline
 from evo_kernel.engine import Engine, EngineSettings, Summary

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from evo_kernel.app.compose import watched
+from evo_kernel.app.summary import exit_code
 from evo_kernel.budget import Budget, Ledger
-from evo_kernel.cli.compose import watched
-from evo_kernel.cli.summary import exit_code
 from evo_kernel.engine import Engine, EngineSettings
 from evo_kernel.observe.live import Progress
 from populations.population import open_population

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from evo_kernel.fitness.confined import guards, namespaces, server, warden
-from evo_kernel.fitness.confined.guards import Limits
-from evo_kernel.fitness.confined.zygote import Zygote
+from evo_kernel.fitness.sandbox import guards, namespaces, server, warden
+from evo_kernel.fitness.sandbox.guards import Limits
+from evo_kernel.fitness.sandbox.zygote import Zygote
 
 KINDS = ("namespaces", "bare")
 _PRCTL = ctypes.CDLL(None).prctl

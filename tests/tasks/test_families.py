@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from evo_kernel.fitness import regimes
-from evo_kernel.fitness.check import judge_outputs
+from evo_kernel.fitness.correctness import regimes
+from evo_kernel.fitness.correctness.check import judge_outputs
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import as_float64
 from evo_kernel.types import CaseKind

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from evo_kernel.app.signals import handling
+from evo_kernel.app.train.device import chosen_device
 from evo_kernel.cli.options import JSON
-from evo_kernel.cli.signals import handling
-from evo_kernel.cli.train.device import chosen_device
 from evo_kernel.errors import UserError
 
 if TYPE_CHECKING:
-    from evo_kernel.cli.train.judging import BenchSettings
+    from evo_kernel.app.train.judging import BenchSettings
     from operators.learning.coder.rewards import RewardParts
     from operators.learning.coder.scratch.run import RunSettings
 
@@ -120,7 +120,7 @@ def _settings(start: Path | None, reward: RewardParts, options: Mapping[str, Any
 def _scratch(
     examples: Sequence[Any], settings: RunSettings, out: Path, options: Mapping[str, Any], as_json: bool
 ) -> None:
-    from evo_kernel.cli.train.judging import JudgeBench
+    from evo_kernel.app.train.judging import JudgeBench
     from operators.learning.coder.scratch.run import printed, run
 
     out.mkdir(parents=True, exist_ok=True)
@@ -157,7 +157,7 @@ def _scratch(
 
 
 def _hub(model: str, examples: Path, out: Path, reward: RewardParts, options: Mapping[str, Any]) -> None:
-    from evo_kernel.cli.train.reward import JudgedReward
+    from evo_kernel.app.train.reward import JudgedReward
     from operators.learning.coder.hub import HubSettings, train
 
     settings = HubSettings(
@@ -171,7 +171,7 @@ def _hub(model: str, examples: Path, out: Path, reward: RewardParts, options: Ma
 
 
 def _judging(options: Mapping[str, Any]) -> BenchSettings:
-    from evo_kernel.cli.train.judging import BenchSettings
+    from evo_kernel.app.train.judging import BenchSettings
 
     names = ("device", "gpus", "threads", "deadline_s", "most_open", "unconfined")
     return BenchSettings(**{name: options[name] for name in names})

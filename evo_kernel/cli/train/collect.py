@@ -59,11 +59,11 @@ def collect(
     is a row in OUT.rows/ as soon as it is judged, and the tree is packed from these at the end. Problems take turns,
     the one that had least time first, so that every part of a collection has all tasks.
     """
-    from evo_kernel.cli.train.crew import Order, print_problems, send
-    from evo_kernel.cli.train.growing import Want
-    from evo_kernel.cli.train.problems import problem_names
+    from evo_kernel.app.train.collector import Want
+    from evo_kernel.app.train.problems import problem_names
+    from evo_kernel.app.train.workers import Order, print_problems, send
     from evo_kernel.tasks.loading import builtin_names
-    from operators.learning.assembling import assemble
+    from operators.learning.pack_tree import assemble
 
     began = time.monotonic()
     folder = out.with_name(out.name + ".rows")

@@ -110,8 +110,8 @@ def _all(
     sources: Sequence[Path], wanted: Any, prompt: str, walks: int, tasks: Sequence[str], invented: int, seed: int,
     workers: int, judging: bool, device: str,
 ) -> Iterator[Any]:  # fmt: skip
-    from evo_kernel.cli.train.examples import examples_in, judged, walked
-    from evo_kernel.cli.train.judging import BenchSettings, JudgeBench
+    from evo_kernel.app.train.examples import examples_in, judged, walked
+    from evo_kernel.app.train.judging import BenchSettings, JudgeBench
     from evo_kernel.tasks.loading import builtin_names
 
     for path in sources:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from evo_kernel.app.train.device import chosen_device
 from evo_kernel.cli.options import JSON, TREE_FILE
-from evo_kernel.cli.train.device import chosen_device
 from evo_kernel.errors import UserError
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _learner(
     from operators.learning import checkpoint
     from operators.learning.language import LanguagePolicy, LanguageSettings
     from operators.learning.network import Network, NetworkSettings
-    from operators.learning.sight import Seen
+    from operators.learning.policy_features import Seen
 
     if resume and out.exists():
         return checkpoint.load(out)

@@ -44,7 +44,7 @@ from evo_kernel.fitness.ir.nodes import (
 )
 from evo_kernel.fitness.ir.parse import Module, Operation, parse
 from evo_kernel.fitness.ir.types import IRError
-from evo_kernel.fitness.plan import Aten, Launch, Plan, View
+from evo_kernel.fitness.plan.launch_plan import Aten, Launch, Plan, View
 
 
 class _Refused(Exception):

@@ -16,7 +16,7 @@ from evo_kernel.fitness.ir.lanes import Lanes, Sum
 from evo_kernel.fitness.ir.memory import Fault, Memory
 from evo_kernel.fitness.ir.parse import Function, Module, Operation, Region, Value
 from evo_kernel.fitness.ir.types import IRError, Type
-from evo_kernel.fitness.plan import Arg, Descriptor, Pointer, Scalar
+from evo_kernel.fitness.plan.launch_plan import Arg, Descriptor, Pointer, Scalar
 
 CHUNK_ELEMENTS = 1 << 18
 """Elements of the largest tensor of a chunk: temporaries of a chunk stay in the processor's caches."""

@@ -17,14 +17,14 @@ from torch.utils._python_dispatch import _disable_current_modes
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
+from evo_kernel.fitness.costmodel.targets import target_for
 from evo_kernel.fitness.ir.execute import Traits, buffers_of, launch, traits_of
 from evo_kernel.fitness.ir.memory import Memory
 from evo_kernel.fitness.ir.parse import Module, parse
-from evo_kernel.fitness.plan import Launch, Scalar
+from evo_kernel.fitness.plan.launch_plan import Launch, Scalar
 from evo_kernel.fitness.record.device import TargetDriver
 from evo_kernel.fitness.record.launches import LaunchWriter
 from evo_kernel.fitness.record.tracing import ADDRESS_BITS, Tracer
-from evo_kernel.fitness.targets import target_for
 
 
 def install(arch: int = 90) -> None:

@@ -9,7 +9,7 @@ import torch
 from evo_kernel.fitness.ir.execute import Finding, Launched, unsupported
 from evo_kernel.fitness.ir.memory import PADDING, Buffer, Memory
 from evo_kernel.fitness.ir.parse import Module, parse
-from evo_kernel.fitness.plan import Aten, Constant, Copy, Fill, Launch, Plan, View
+from evo_kernel.fitness.plan.launch_plan import Aten, Constant, Copy, Fill, Launch, Plan, View
 
 
 class CannotExecute(Exception):

@@ -24,7 +24,7 @@ from evo_kernel.fitness.ir.memory import PADDING, Memory, scattered, unit_places
 from evo_kernel.fitness.ir.nodes import elements_of
 from evo_kernel.fitness.ir.parse import Module, Operation
 from evo_kernel.fitness.ir.types import Type
-from evo_kernel.fitness.plan import Launch, Plan, View
+from evo_kernel.fitness.plan.launch_plan import Launch, Plan, View
 
 FEW, SIDE_BY_SIDE = 8, 8
 """Programs all over a launch, and next to each other, of which every address is looked at."""

@@ -17,7 +17,7 @@ from evo_kernel.fitness.ir.execute import launch as launch_ir
 from evo_kernel.fitness.ir.memory import Memory
 from evo_kernel.fitness.ir.parse import Module, Value, parse
 from evo_kernel.fitness.ir.types import IRError
-from evo_kernel.fitness.plan import ITEM_BYTES, Arg, Descriptor, Pointer, Scalar
+from evo_kernel.fitness.plan.launch_plan import ITEM_BYTES, Arg, Descriptor, Pointer, Scalar
 
 _FLOATS = {"f32": "<f", "f64": "<d", "f16": "<e"}
 _TF32 = 11  # CUtensorMapDataType

@@ -14,7 +14,7 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 
-from evo_kernel.fitness.targets import Target, target_for
+from evo_kernel.fitness.costmodel.targets import Target, target_for
 
 
 class TargetDriver:

@@ -161,6 +161,6 @@ def _passed(name: str, kind: Any, value: Any) -> Iterator[tuple[str, str, Any]]:
 
 
 def _spec_key(spec: dict[str, Any]) -> str:
-    from evo_kernel.fitness.plan import Kernel
+    from evo_kernel.fitness.plan.launch_plan import Kernel
 
     return Kernel.model_validate(spec).key

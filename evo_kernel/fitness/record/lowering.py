@@ -13,7 +13,7 @@ from triton.compiler.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource, GluonJITFunction
 from triton.runtime.jit import JITFunction
 
-from evo_kernel.fitness.compiling.explain import explain
+from evo_kernel.fitness.compile.messages import explain
 from evo_kernel.fitness.record.tracing import Refused
 
 FRONT_END_OPTIONS = frozenset({

@@ -11,13 +11,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from evo_kernel.errors import InfraError, PlanError
-from evo_kernel.fitness.compiling.compiler import Compiler, Forbidden
-from evo_kernel.fitness.confined.guards import Limits
-from evo_kernel.fitness.confined.zygote import Malformed, Zygote
-from evo_kernel.fitness.knobs import apply_knobs
-from evo_kernel.fitness.pipeline import RECORDING, Stages
-from evo_kernel.fitness.plan import Binary, CompiledPlan, Kernel, Plan
+from evo_kernel.fitness.compile.compiler import Compiler, Forbidden
+from evo_kernel.fitness.plan.launch_plan import Binary, CompiledPlan, Kernel, Plan
 from evo_kernel.fitness.record.answers import MOST_CONFIGS, Recorded, ToldRecord
+from evo_kernel.fitness.sandbox.guards import Limits
+from evo_kernel.fitness.sandbox.zygote import Malformed, Zygote
+from evo_kernel.fitness.stages import RECORDING, Stages
+from evo_kernel.fitness.tuning.knobs import apply_knobs
 from evo_kernel.syntax import parse_module
 from evo_kernel.types import Knobs, Source, Status
 

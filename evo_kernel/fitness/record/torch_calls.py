@@ -14,9 +14,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from evo_kernel.fitness.operations import ALLOCATIONS, makes_view
-from evo_kernel.fitness.plan import MAX_TABLE_BYTES
-from evo_kernel.fitness.record.known import number, table_node
+from evo_kernel.fitness.plan.launch_plan import MAX_TABLE_BYTES
+from evo_kernel.fitness.plan.torch_operations import ALLOCATIONS, makes_view
+from evo_kernel.fitness.record.host_values import number, table_node
 from evo_kernel.fitness.record.tracing import Refused, Tracer
 
 _FILLED = {"zeros": 0, "zeros_like": 0, "new_zeros": 0, "ones": 1, "ones_like": 1, "new_ones": 1}

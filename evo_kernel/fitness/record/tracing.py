@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from evo_kernel.fitness.record.known import KnownValues, storage_key
+from evo_kernel.fitness.record.host_values import KnownValues, storage_key
 
-MAX_NODES = 4096  # as in evo_kernel.fitness.plan, which checks it again
+MAX_NODES = 4096  # as in evo_kernel.fitness.plan.launch_plan, which checks it again
 ADDRESS_BITS = 40  # fake addresses: buffer number above, byte offset below; every buffer is 256-byte aligned and more
 
 
@@ -34,7 +34,7 @@ class NeedsBinary(Exception):
 
 
 class Tracer:
-    """The plan in the making, as plain JSON values (see evo_kernel.fitness.plan for the fields)."""
+    """The plan in the making, as plain JSON values (see evo_kernel.fitness.plan.launch_plan for the fields)."""
 
     def __init__(self, arch: int, resources: dict[str, Any]) -> None:
         self.arch, self.resources = arch, resources

@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from evo_kernel.fitness.counters import Counted, CountPart
-from evo_kernel.fitness.pairing import Comparison, PairSettings
-from evo_kernel.fitness.pipeline import Stages
-from evo_kernel.fitness.plan import CompiledPlan
+from evo_kernel.fitness.plan.launch_plan import CompiledPlan
+from evo_kernel.fitness.profiling.counters import Counted, CountPart
+from evo_kernel.fitness.stages import Stages
+from evo_kernel.fitness.timing.pairing import Comparison, PairSettings
 from evo_kernel.tasks.task import Case
 from evo_kernel.types import Environment, Measurement, Status
 

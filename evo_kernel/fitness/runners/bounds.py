@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from evo_kernel.fitness.plan import MAX_GRID, Binary, CompiledPlan, Launch
+from evo_kernel.fitness.plan.launch_plan import MAX_GRID, Binary, CompiledPlan, Launch
 from evo_kernel.fitness.runners.faults import PlanFault
 
 PORTABLE_CLUSTER = 8  # blocks; up to 16 need the non-portable attribute (CUDA programming guide, compute 9.0)

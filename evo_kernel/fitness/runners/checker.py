@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any
 
 from evo_kernel.errors import PlanError
-from evo_kernel.fitness.plan import CompiledPlan
+from evo_kernel.fitness.plan.launch_plan import CompiledPlan
+from evo_kernel.fitness.runners.buffer_cache import plan_bytes
 from evo_kernel.fitness.runners.clock import Buffers, Launches
-from evo_kernel.fitness.runners.referee import Answer, Plans, Referee, Refused, all_same, fill
-from evo_kernel.fitness.runners.stock import plan_bytes
+from evo_kernel.fitness.runners.correctness import Answer, Plans, Referee, Refused, all_same, fill
 from evo_kernel.tasks.task import Case, Input
 from evo_kernel.types import Status
 

@@ -16,10 +16,10 @@ from typing import Any, Protocol
 
 import torch
 
-from evo_kernel.fitness.pairing import PAIRING, Comparison, PairSettings, run_pairs
-from evo_kernel.fitness.plan import CompiledPlan, View
+from evo_kernel.fitness.plan.launch_plan import CompiledPlan, View
 from evo_kernel.fitness.runners.nvml import GpuState
-from evo_kernel.fitness.timing import TIMING, TimingSettings, clock_fault, next_batch, settled, summarise
+from evo_kernel.fitness.timing.estimates import TIMING, TimingSettings, clock_fault, next_batch, settled, summarise
+from evo_kernel.fitness.timing.pairing import PAIRING, Comparison, PairSettings, run_pairs
 
 Replay = Callable[[], Any]
 

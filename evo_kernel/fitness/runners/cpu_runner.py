@@ -26,25 +26,25 @@ import triton
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from evo_kernel.errors import InfraError, TaskError
-from evo_kernel.fitness import check, regimes
-from evo_kernel.fitness.check import poisoned
-from evo_kernel.fitness.confined.guards import Limits
-from evo_kernel.fitness.confined.zygote import JobResult, Zygote
-from evo_kernel.fitness.counters import Counted, CountPart
-from evo_kernel.fitness.expected import Change, Expected, expect_by
-from evo_kernel.fitness.features import plan_features, torch_details
-from evo_kernel.fitness.index_inputs import index_inputs
+from evo_kernel.fitness.correctness import check, regimes
+from evo_kernel.fitness.correctness.check import poisoned
+from evo_kernel.fitness.correctness.expected import Change, Expected, expect_by
+from evo_kernel.fitness.correctness.references import References
+from evo_kernel.fitness.correctness.slicing.reference import SlicedReference
+from evo_kernel.fitness.correctness.slicing.tracing import NotSliceable
+from evo_kernel.fitness.costmodel.features import plan_features, torch_details
+from evo_kernel.fitness.costmodel.index_inputs import index_inputs
+from evo_kernel.fitness.costmodel.model import modeled_time
+from evo_kernel.fitness.costmodel.targets import target_for
 from evo_kernel.fitness.ir.launch_traffic import Amount, LaunchTraffic, at_least
-from evo_kernel.fitness.model import modeled_time
-from evo_kernel.fitness.pairing import Comparison, PairSettings, Verdict
-from evo_kernel.fitness.pipeline import EXECUTING, Stages
-from evo_kernel.fitness.plan import CompiledPlan, Plan, View
-from evo_kernel.fitness.references import References
+from evo_kernel.fitness.plan.launch_plan import CompiledPlan, Plan, View
+from evo_kernel.fitness.profiling.counters import Counted, CountPart
 from evo_kernel.fitness.runners.base import Checked, Draw, Exam, Examined, Paired, Round, TimePart
-from evo_kernel.fitness.slicing.reference import SlicedReference
-from evo_kernel.fitness.slicing.tracing import NotSliceable
-from evo_kernel.fitness.targets import target_for
-from evo_kernel.fitness.timing import JUDGE_VERSION
+from evo_kernel.fitness.sandbox.guards import Limits
+from evo_kernel.fitness.sandbox.zygote import JobResult, Zygote
+from evo_kernel.fitness.stages import EXECUTING, Stages
+from evo_kernel.fitness.timing.estimates import JUDGE_VERSION
+from evo_kernel.fitness.timing.pairing import Comparison, PairSettings, Verdict
 from evo_kernel.tasks.task import Case, Input, Task, TensorSpec
 from evo_kernel.types import CaseKind, Environment, Measurement, Status, content_hash
 

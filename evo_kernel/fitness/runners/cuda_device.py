@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from cuda.bindings import driver  # pyright: ignore[reportMissingImports]
 
-from evo_kernel.fitness.plan import CompiledPlan
+from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.runners.clock import Replay
 from evo_kernel.fitness.runners.cuda_clearing import Clearing
 from evo_kernel.fitness.runners.cuda_driver import Arena, CudaFault, Launcher, PlanFault, ok
 from evo_kernel.fitness.runners.cuda_mapping import Mappings
 from evo_kernel.fitness.runners.nvml import GpuState, Nvml
-from evo_kernel.fitness.timing import TIMING
+from evo_kernel.fitness.timing.estimates import TIMING
 
 _WIPE_BYTE = 0xFF
 _STATE_S = 0.1

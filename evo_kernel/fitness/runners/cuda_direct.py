@@ -14,8 +14,8 @@ import torch
 from cuda.bindings import driver  # pyright: ignore[reportMissingImports]
 
 from evo_kernel import cuda
-from evo_kernel.fitness.compiling import nvrtc
-from evo_kernel.fitness.plan import Scalar
+from evo_kernel.fitness.compile import nvrtc
+from evo_kernel.fitness.plan.launch_plan import Scalar
 from evo_kernel.fitness.runners.cuda_driver import ok
 from evo_kernel.fitness.runners.parameters import scalar
 

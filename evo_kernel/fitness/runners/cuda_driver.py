@@ -18,7 +18,16 @@ from typing import Any
 import torch
 from cuda.bindings import driver as cuda  # pyright: ignore[reportMissingImports]
 
-from evo_kernel.fitness.plan import Binary, CompiledPlan, Constant, Copy, Descriptor, Fill, Launch, TensorMeta
+from evo_kernel.fitness.plan.launch_plan import (
+    Binary,
+    CompiledPlan,
+    Constant,
+    Copy,
+    Descriptor,
+    Fill,
+    Launch,
+    TensorMeta,
+)
 from evo_kernel.fitness.runners import bounds, parameters, tensor_maps
 from evo_kernel.fitness.runners.cuda_memory import Arena, run_aten, upload
 from evo_kernel.fitness.runners.faults import CudaFault, PlanFault

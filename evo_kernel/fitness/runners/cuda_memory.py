@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils.dlpack import from_dlpack, to_dlpack  # pyright: ignore[reportPrivateImportUsage]
 
-from evo_kernel.fitness.plan import Aten, CompiledPlan, Constant, View
+from evo_kernel.fitness.plan.launch_plan import Aten, CompiledPlan, Constant, View
 from evo_kernel.fitness.runners.bounds import scratch_needs
 
 CANARY_BYTES = 1024

@@ -21,17 +21,17 @@ import torch
 import triton
 
 from evo_kernel.errors import InfraError
-from evo_kernel.fitness.baselines import baseline_names, deadline_of
-from evo_kernel.fitness.counters import Counted, CountPart
-from evo_kernel.fitness.features import plan_features, torch_details
-from evo_kernel.fitness.pairing import PAIRING, Comparison, PairSettings, Verdict
-from evo_kernel.fitness.pipeline import Stages
-from evo_kernel.fitness.plan import CompiledPlan
-from evo_kernel.fitness.runners import ncu, wire
+from evo_kernel.fitness.costmodel.features import plan_features, torch_details
+from evo_kernel.fitness.costmodel.targets import target_for
+from evo_kernel.fitness.plan.launch_plan import CompiledPlan
+from evo_kernel.fitness.profiling.counters import Counted, CountPart
+from evo_kernel.fitness.runners import ipc, ncu
 from evo_kernel.fitness.runners.base import Checked, CheckPart, Draw, Exam, Examined, Paired, Round, TimePart
 from evo_kernel.fitness.runners.process import Lost, WorkerProcess, loaded_ahead, open_log, usual_command, worker_env
-from evo_kernel.fitness.targets import target_for
-from evo_kernel.fitness.timing import JUDGE_VERSION, summarise
+from evo_kernel.fitness.stages import Stages
+from evo_kernel.fitness.timing.baselines import baseline_names, deadline_of
+from evo_kernel.fitness.timing.estimates import JUDGE_VERSION, summarise
+from evo_kernel.fitness.timing.pairing import PAIRING, Comparison, PairSettings, Verdict
 from evo_kernel.tasks.task import Case, Task
 from evo_kernel.types import Environment, Measurement, Status
 
@@ -206,7 +206,7 @@ class CudaRunner:
 
         Raises InfraError when the machine is at fault.
         """
-        message = wire.pack(fields, plans)
+        message = ipc.pack(fields, plans)
         with self.stages.turn(self._lock, self._gpu):
             start = time.monotonic()
             try:

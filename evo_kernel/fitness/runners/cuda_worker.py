@@ -2,7 +2,7 @@
 
 Started as `python -P -m evo_kernel.fitness.runners.cuda_worker TASK`. It loads everything, waits for one line on stdin,
 and only then touches the GPU: so a spare one costs no GPU memory, and the next is ready at once when a kernel takes a
-process down. Requests come as wire.py packs them; every answer is one JSON line, with a line of `progress` before each
+process down. Requests come as ipc.py packs them; every answer is one JSON line, with a line of `progress` before each
 part of a long one. It never imports candidate code: what reaches it is a validated plan. After a CUDA error the context
 is not to be trusted: the answer says `fatal`, and the parent starts a fresh process.
 """
@@ -25,15 +25,15 @@ from typing import Any, BinaryIO
 import torch
 
 from evo_kernel.errors import TaskError
-from evo_kernel.fitness.baselines import COMPILED, baseline_function, baseline_names, searching
-from evo_kernel.fitness.pairing import PairSettings
-from evo_kernel.fitness.plan import CompiledPlan
-from evo_kernel.fitness.runners import wire
+from evo_kernel.fitness.plan.launch_plan import CompiledPlan
+from evo_kernel.fitness.runners import ipc
 from evo_kernel.fitness.runners.clock import Device
-from evo_kernel.fitness.runners.examiner import Examiner
+from evo_kernel.fitness.runners.correctness import Answer, Disturbed
 from evo_kernel.fitness.runners.process import GO, LOAD
-from evo_kernel.fitness.runners.referee import Answer, Disturbed
-from evo_kernel.fitness.timing import CLAIM, TIMING, TimingSettings
+from evo_kernel.fitness.runners.request_handler import Examiner
+from evo_kernel.fitness.timing.baselines import COMPILED, baseline_function, baseline_names, searching
+from evo_kernel.fitness.timing.estimates import CLAIM, TIMING, TimingSettings
+from evo_kernel.fitness.timing.pairing import PairSettings
 from evo_kernel.owner import end_with_owner
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Task, describe
@@ -52,7 +52,7 @@ class Worker:
 
     def serve(self, requests: BinaryIO) -> None:
         """Until the requests end, or the context is lost."""
-        for request in wire.unpack(requests):
+        for request in ipc.unpack(requests):
             if not self.device.healthy():
                 self.reply({"stale": True})  # the request has not been looked at: it is innocent
                 return
@@ -74,7 +74,7 @@ class Worker:
         @cache
         def plans(position: int) -> CompiledPlan:
             with self.examiner.referee.phase("read"):
-                return wire.plan_of(request, position)
+                return ipc.plan_of(request, position)
 
         match request["command"]:
             case "exam":

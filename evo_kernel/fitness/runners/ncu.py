@@ -1,4 +1,4 @@
-"""Nsight Compute as a child: found, asked about one small trusted replay (counted.py), killed when it is late.
+"""Nsight Compute as a child: found, asked about one small trusted replay (ncu_target.py), killed when it is late.
 
 The card's settings stay as they are (`--clock-control none`), nothing but our launches is profiled
 (`--profile-from-start off`; the child turns it on around each), no graphs, and caches are flushed before every pass as
@@ -20,9 +20,17 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from evo_kernel.fitness.counters import METRICS, Counted, CountedKernel, CountPart, medians, read_csv, unknown_metrics
-from evo_kernel.fitness.plan import save_plan_file
-from evo_kernel.fitness.scratch import Scratch
+from evo_kernel.fitness.plan.launch_plan import save_plan_file
+from evo_kernel.fitness.profiling.counters import (
+    METRICS,
+    Counted,
+    CountedKernel,
+    CountPart,
+    medians,
+    read_csv,
+    unknown_metrics,
+)
+from evo_kernel.fitness.sandbox.scratch import Scratch
 from evo_kernel.tasks.task import Task
 
 MOST_LAUNCHES = 16  # of a plan, from its first: each is run again for every pass of the counters
@@ -88,7 +96,8 @@ def command(ncu: str, metrics: Sequence[str], request: Path) -> list[str]:
     return [
         ncu, "--csv", "--print-units", "base", "--clock-control", "none", "--cache-control", "all",
         "--replay-mode", "kernel", "--target-processes", "application-only", "--profile-from-start", "off",
-        "--metrics", ",".join(metrics), sys.executable, "-P", "-m", "evo_kernel.fitness.runners.counted", str(request),
+        "--metrics", ",".join(metrics), sys.executable, "-P", "-m", "evo_kernel.fitness.runners.ncu_target",
+        str(request),
     ]  # fmt: skip
 
 

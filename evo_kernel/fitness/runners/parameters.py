@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from evo_kernel.fitness.plan import Binary, Descriptor, Kernel, Launch, Pointer, Scalar, TensorMeta
+from evo_kernel.fitness.plan.launch_plan import Binary, Descriptor, Kernel, Launch, Pointer, Scalar, TensorMeta
 from evo_kernel.fitness.runners.faults import PlanFault
 
 _WHOLE = {"i1": "<?", "u1": "<?", "i8": "<b", "u8": "<B", "i16": "<h", "u16": "<H", "i32": "<i", "u32": "<I",

@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from evo_kernel.errors import InfraError, UserError
-from evo_kernel.fitness.counters import Counted, CountPart
-from evo_kernel.fitness.pairing import PairSettings
-from evo_kernel.fitness.pipeline import WAITING, Stages
-from evo_kernel.fitness.plan import CompiledPlan
+from evo_kernel.fitness.plan.launch_plan import CompiledPlan
+from evo_kernel.fitness.profiling.counters import Counted, CountPart
 from evo_kernel.fitness.runners.base import Checked, Draw, Exam, Examined, Paired, Round, Runner
+from evo_kernel.fitness.stages import WAITING, Stages
+from evo_kernel.fitness.timing.pairing import PairSettings
 from evo_kernel.tasks.task import Case
 from evo_kernel.types import Environment, Measurement
 

@@ -6,7 +6,7 @@ cuTensorMapEncodeTiled. The geometry is worked out and bounded here without CUDA
 
 from __future__ import annotations
 
-from evo_kernel.fitness.plan import ITEM_BYTES, Descriptor, TensorMeta
+from evo_kernel.fitness.plan.launch_plan import ITEM_BYTES, Descriptor, TensorMeta
 from evo_kernel.fitness.runners import tensor_map_bytes
 from evo_kernel.fitness.runners.faults import PlanFault
 from evo_kernel.fitness.runners.tensor_map_bytes import NoTensorMap, TensorMap

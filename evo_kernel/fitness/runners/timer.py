@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from evo_kernel.errors import TaskError
-from evo_kernel.fitness.benches import benches
-from evo_kernel.fitness.pairing import PairSettings
-from evo_kernel.fitness.plan import CompiledPlan
+from evo_kernel.fitness.plan.launch_plan import CompiledPlan
+from evo_kernel.fitness.runners.buffer_cache import checksum, plan_bytes, size_of
 from evo_kernel.fitness.runners.clock import Launches, Metronome, Sampled, Work, disagreement, sample, sample_pairs
-from evo_kernel.fitness.runners.referee import Answer, Disturbed, Plans, Referee, Refused
-from evo_kernel.fitness.runners.stock import checksum, plan_bytes, size_of
-from evo_kernel.fitness.runners.watched import Watched
-from evo_kernel.fitness.timing import CLAIM, TIMING, TimingSettings, sets_needed, summarise
+from evo_kernel.fitness.runners.correctness import Answer, Disturbed, Plans, Referee, Refused
+from evo_kernel.fitness.runners.timed_launches import Watched
+from evo_kernel.fitness.timing.ceiling_benchmarks import benches
+from evo_kernel.fitness.timing.estimates import CLAIM, TIMING, TimingSettings, sets_needed, summarise
+from evo_kernel.fitness.timing.pairing import PairSettings
 from evo_kernel.tasks.task import Case
 from evo_kernel.types import Status
 

@@ -3,7 +3,7 @@
     out/sft-run, out/grpo-run   TRL's checkpoints: the same command goes on from the last one
     out/sft, out/grpo           adapters, as PEFT and every server that knows LoRA load them
 
-The reward is handed in; it has TRL's signature (evo_kernel.cli.train.reward.JudgedReward).
+The reward is handed in; it has TRL's signature (evo_kernel.app.train.reward.JudgedReward).
 """
 
 from __future__ import annotations

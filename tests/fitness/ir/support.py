@@ -12,7 +12,7 @@ from triton.compiler.compiler import make_backend
 from evo_kernel.fitness.ir.execute import Launched, launch
 from evo_kernel.fitness.ir.memory import Memory
 from evo_kernel.fitness.ir.parse import parse
-from evo_kernel.fitness.plan import Pointer, Scalar
+from evo_kernel.fitness.plan.launch_plan import Pointer, Scalar
 from evo_kernel.fitness.record.lowering import lower
 
 torch.set_num_threads(1)

@@ -14,7 +14,7 @@ from operators.avo.settings import AttemptLimits, AvoSettings, ContextLimits
 from operators.llm.base import Message, ModelFailed
 from operators.llm.scripted import ScriptedModel
 from operators.llm.shrink import size
-from operators.workbench.judging import Allowed
+from operators.workbench.judge_tools import Allowed
 from tests.operators.avo.support import (
     Turns,
     does,

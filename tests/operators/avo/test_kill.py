@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from evo_kernel.app.workbench import rooms_of
 from evo_kernel.budget import Budget, Ledger
-from evo_kernel.cli.workbench import rooms_of
 from evo_kernel.engine import Engine, EngineSettings
 from operators.avo.operator import AvoOperator
 from operators.mix import MixOperator

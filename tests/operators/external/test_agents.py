@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from evo_kernel.app.workbench import PopulationLineage, open_workbench, rooms_of
 from evo_kernel.budget import Budget, Ledger
-from evo_kernel.cli.workbench import PopulationLineage, open_workbench, rooms_of
 from evo_kernel.engine import Engine, EngineSettings
 from evo_kernel.errors import OperatorFailed, PopulationError
 from evo_kernel.types import Proposal, Purpose, Source
@@ -23,7 +23,7 @@ from operators.external.attempt import Attempt
 from operators.external.folder import COMMANDS, furnish
 from operators.external.operator import ExternalOperator, ExternalSettings
 from operators.knowledge.base import KnowledgeBase
-from operators.workbench.judging import Allowed
+from operators.workbench.judge_tools import Allowed
 from populations.population import LineagePopulation, open_population
 from populations.reading import PopulationReader
 from tests.support.scripted import CARD, ENVIRONMENT, TASK, Notebook, ScriptedJudge, scored

@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 from operators.learning import checkpoint  # noqa: E402
 from operators.learning.imitation import OfflineSettings, imitate  # noqa: E402
 from operators.learning.language import LanguagePolicy, LanguageSettings  # noqa: E402
-from operators.learning.sight import described, sentence  # noqa: E402
+from operators.learning.policy_features import described, sentence  # noqa: E402
 from operators.learning.values import decision  # noqa: E402
 from operators.macro.catalogue import STOP  # noqa: E402
 

@@ -22,9 +22,9 @@ from operators.learning.ablations import without_hierarchy, without_masks  # noq
 from operators.learning.evaluation import regret, walked  # noqa: E402
 from operators.learning.imitation import OfflineSettings, imitate, weighted  # noqa: E402
 from operators.learning.network import Network, NetworkSettings  # noqa: E402
+from operators.learning.policy_features import EARNED, Earnings, Outcome, Seen, Sight  # noqa: E402
 from operators.learning.ppo import Moment, PpoSettings, Walks, ppo  # noqa: E402
 from operators.learning.shipped import POLICY, TREE  # noqa: E402
-from operators.learning.sight import EARNED, Earnings, Outcome, Seen, Sight  # noqa: E402
 from operators.learning.tree import Tree  # noqa: E402
 from operators.learning.values import Decisions, Values, decision, learnable, parted, shortfall  # noqa: E402
 from operators.macro.features import context  # noqa: E402

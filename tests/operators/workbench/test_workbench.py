@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from operators.workbench.bench import Outcome, Workbench, start_files, task_files
-from operators.workbench.judging import Allowed
+from operators.workbench.judge_tools import Allowed
 from operators.workbench.protocols import Rooms
 from operators.workbench.tool import MAX_OUTPUT
 from operators.workbench.workspace import MAX_FILES, Workspace

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evo_kernel.app.train.reward import JudgedReward, compute_score
 from evo_kernel.cli.main import cli
-from evo_kernel.cli.train.reward import JudgedReward, compute_score
 from evo_kernel.errors import UserError
 from evo_kernel.tasks.first import first_kernel
 from evo_kernel.tasks.loading import load

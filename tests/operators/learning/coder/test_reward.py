@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from evo_kernel.cli.train.judging import BenchSettings, JudgeBench
-from evo_kernel.cli.train.problems import problem_task
+from evo_kernel.app.train.judging import BenchSettings, JudgeBench
+from evo_kernel.app.train.problems import problem_task
 from evo_kernel.errors import UserError
 from evo_kernel.tasks.loading import load
 from evo_kernel.types import CaseKind, Source, Status

@@ -1,0 +1,139 @@
+"""Which attempt asks a language model: every call is kept as it is made, and credit finds the models that earned it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from evo_kernel.app.model_breaker import Gate
+from evo_kernel.app.operator_wrapper import Around
+from evo_kernel.errors import OperatorFailed
+from evo_kernel.types import Brief, Call, Credit, Operator, Probe, Proposal
+from operators.llm.base import Message, Model, ModelFailed, Reply, Tool
+from operators.llm.ensemble import Ensemble
+from operators.llm.redaction import redactor
+
+REMEMBERED = 10_000  # attempts whose calls wait for their credit
+
+
+class Spending(Protocol):
+    """A population that keeps calls as they are made."""
+
+    def spend(self, attempt: int, calls: Sequence[Call]) -> None: ...
+
+    def calls(self) -> Sequence[tuple[int, bool, str, float | None]]: ...
+
+
+class Desk:
+    """Knows which attempt each thread is at: its calls become rows as they are made, and credit finds its models."""
+
+    def __init__(self, population: Spending, ensemble: Ensemble | None) -> None:
+        self._population, self._ensemble = population, ensemble
+        self._here = threading.local()
+        self._lock = threading.Lock()
+        self._calls: OrderedDict[int, list[Call]] = OrderedDict()
+        if ensemble is not None:
+            self._remember()
+
+    @contextlib.contextmanager
+    def at(self, attempt: int) -> Iterator[None]:
+        self._here.attempt = attempt
+        try:
+            yield
+        finally:
+            self._here.attempt = None
+
+    def keep(self, calls: Sequence[Call]) -> None:
+        attempt = getattr(self._here, "attempt", None)
+        if attempt is None or not calls:
+            return
+        self._population.spend(attempt, calls)
+        if self._ensemble is not None:
+            slim = [replace(call, messages="") for call in calls]
+            with self._lock:
+                self._calls.setdefault(attempt, []).extend(slim)
+                while len(self._calls) > REMEMBERED:
+                    self._calls.popitem(last=False)
+
+    def earned(self, attempt: int, log_gain: float) -> None:
+        """What came of an attempt. A kernel that is slower than its parent is no loss: it is not gone on with."""
+        if self._ensemble is None:
+            return
+        with self._lock:
+            calls = self._calls.pop(attempt, [])
+        self._ensemble.learn(calls, max(0.0, log_gain))
+
+    def _remember(self) -> None:
+        """What earlier sessions asked; what came of it is told by the credits that the engine replays."""
+        fruitless = set()
+        for attempt, failed, model, dollars in self._population.calls():
+            self._calls.setdefault(attempt, []).append(Call(model, dollars=dollars))
+            if failed:
+                fruitless.add(attempt)
+        for attempt in sorted(fruitless):
+            self.earned(attempt, 0.0)
+
+
+class KeptModel:
+    """A model whose calls are kept, whose failures the gate hears of, and that is told no secret. Thread-safe."""
+
+    def __init__(self, model: Model, desk: Desk, gate: Gate) -> None:
+        self.name = model.name
+        self._model, self._desk, self._gate = model, desk, gate
+
+    def complete(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Tool] = (),
+        schema: Mapping[str, Any] | None = None,
+        max_tokens: int | None = None,
+    ) -> Reply:
+        clean = redactor()
+        messages = [_cleaned(message, clean) for message in messages]
+        try:
+            reply = self._model.complete(messages, tools=tools, schema=schema, max_tokens=max_tokens)
+        except ModelFailed as failure:
+            self._desk.keep(failure.calls)
+            self._gate.heard(failure)
+            raise
+        self._desk.keep(reply.calls)
+        self._gate.heard(None)
+        return replace(reply, message=_cleaned(reply.message, clean))
+
+
+def _cleaned(message: Message, clean: Callable[[str], str]) -> Message:
+    content = clean(message.content)
+    arguments = [clean(call.arguments) for call in message.tool_calls]
+    if content is message.content and all(
+        said is call.arguments for said, call in zip(arguments, message.tool_calls, strict=True)
+    ):
+        return message  # as nearly all are, and a conversation has hundreds
+    calls = tuple(replace(call, arguments=said) for call, said in zip(message.tool_calls, arguments, strict=True))
+    return replace(message, content=content, tool_calls=calls)
+
+
+class AtDesk(Around):
+    """An operator whose attempts are known to the desk."""
+
+    def __init__(self, operator: Operator, desk: Desk) -> None:
+        super().__init__(operator)
+        self._desk = desk
+
+    def propose(self, brief: Brief, probe: Probe) -> Proposal:
+        with self._desk.at(brief.attempt):
+            try:
+                return super().propose(brief, probe)
+            except OperatorFailed as failure:
+                if not failure.paused:
+                    self._desk.earned(brief.attempt, 0.0)
+                raise
+
+    def learn(self, credit: Credit) -> None:
+        if credit.depth == 0:
+            self._desk.earned(credit.attempt, credit.log_gain)
+        super().learn(credit)

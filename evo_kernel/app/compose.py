@@ -1,0 +1,267 @@
+"""The only place that joins the rooms: a configuration becomes a task, a judge, a population, operators, an engine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+
+from evo_kernel import plugins
+from evo_kernel.app.operator_factory import money_ends, operating, with_models
+from evo_kernel.app.recordings import Traffic
+from evo_kernel.app.signals import handling
+from evo_kernel.app.telemetry import Thinking, announced, keep_ceilings, kept_baselines
+from evo_kernel.budget import Budget, Ledger, Spent
+from evo_kernel.config import Config, config_from, stored_config
+from evo_kernel.engine import Engine, EngineSettings, Observer, Summary
+from evo_kernel.errors import ConfigError, PopulationError
+from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
+from evo_kernel.fitness.tuning.knobs import apply_knobs
+from evo_kernel.tasks.first import First, beside_first, first_of
+from evo_kernel.tasks.loading import BUILTIN, builtin_names, load
+from evo_kernel.tasks.task import Task
+from evo_kernel.types import Environment, Judge, PlanVerdict, Relative, Source
+from populations.counters import Counters
+from populations.population import LineagePopulation, open_population
+from populations.reading import PopulationReader
+from populations.settings import PopulationSettings
+
+START_FROM = 8
+"""Kernels taken over from another population."""
+ORIGINS = {"seed": "seed", "lowered": "seed", "compiled": "compiled"}
+"""What the lineage calls where a first kernel comes from."""
+BARREN = {False: 200, True: 60}
+"""Attempts in a row with nothing new judged that end a run: without models, where they take milliseconds, and with."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Everything that a run needs, open."""
+
+    task: Task
+    judge: PlanJudge
+    population: LineagePopulation
+    first: Source
+
+
+def task_of(config: Config) -> Task:
+    """The configured task. Raises ConfigError, TaskError."""
+    if not config.task:
+        raise ConfigError("no task is named: `evo-kernel run TASK`, or `task = ...` in the configuration")
+    if config.task in plugins.found(plugins.TASKS) and config.task not in builtin_names():
+        offered = plugins.load(plugins.TASKS, config.task)
+        return load(str(offered() if callable(offered) else offered))
+    return load(config.task)
+
+
+def lasting_name(task: Task) -> str:
+    """What finds the task again from any working folder: a built-in name, or the whole path."""
+    return task.name if task.path.is_relative_to(BUILTIN) else task.spec
+
+
+def lasting(config: Config) -> Config:
+    """With paths that a resume finds from any working folder: of what is read and written beside the population."""
+    agents, knowledge = config.agents, config.knowledge
+    lessons, keep = tuple(path.absolute() for path in agents.lessons), agents.keep_lessons
+    kept = {"lessons": lessons, "keep_lessons": keep.absolute() if keep is not None else None}
+    checkpoint = config.operators.checkpoint
+    operators = {"checkpoint": checkpoint.absolute() if checkpoint is not None else None}
+    folders = tuple(path.absolute() for path in knowledge.folders)
+    return config.model_copy(
+        update={
+            "start_from": config.start_from.absolute() if config.start_from is not None else None,
+            "operators": config.operators.model_copy(update=operators),
+            "agents": agents.model_copy(update=kept),
+            "knowledge": knowledge.model_copy(update={"folders": folders}),
+        }
+    )
+
+
+def population_path(config: Config, task: Task) -> Path:
+    """TASK.db in the working folder, unless the configuration says otherwise."""
+    return config.population or Path(f"{task.name}.db")
+
+
+def judge_settings(config: Config) -> JudgeSettings:
+    judge = config.judge
+    return JudgeSettings(
+        deadline_s=judge.deadline_s,
+        tune_plans=judge.tune_plans,
+        tune_within=judge.tune_within,
+        seed=config.seed,
+        unconfined=judge.unconfined,
+        assembler=judge.assembler,
+        first=config.first,
+    )
+
+
+@contextlib.contextmanager
+def prepared(config: Config, task: Task, path: Path, create: bool | None) -> Iterator[Prepared]:
+    """Open judge and population for a run; plants the first kernel, and those that a new population starts from."""
+    first = first_of(task, config.first)
+    others = _beside(config, task, first, create)
+    with open_judge(
+        task, device=config.device, settings=judge_settings(config), gpus=config.gpus, soon=bool(create)
+    ) as judge:
+        search = config.search
+        settings = PopulationSettings(
+            islands=search.islands,
+            open_islands_after=search.open_islands_after,
+            migrate_every=search.migrate_every,
+            contenders=search.contenders,
+            selectors=search.selection.model_dump(),
+        )
+        population = open_population(
+            path,
+            task=task.card(),
+            task_identity=task.identity,
+            environment=judge.environment,
+            seed=config.seed,
+            settings=settings,
+            run=config.model_dump(mode="json"),
+            create=create,
+        )
+        with population:
+            judge.know(_verdicts(population, judge.environment))
+            keep_ceilings(judge, population)
+            population.plant(first.source, ORIGINS[first.origin])
+            for source, origin in others():
+                population.plant(source, origin)
+            yield Prepared(task, judge, population, first.source)
+
+
+def _beside(config: Config, task: Task, first: First, create: bool | None) -> Callable[[], list[tuple[Source, str]]]:
+    """What a new population starts from beside its first kernel, with its origin; made while the judge is opened."""
+    if not create:
+        return list
+    leaders = [(source, "start-from") for source in _leaders(config.start_from)] if config.start_from else []
+    made: Future[list[Source]] = Future()
+
+    def make() -> None:
+        try:
+            made.set_result(beside_first(task, first, config.first))
+        # Not handled here: carried to the thread that asks.
+        except BaseException as error:  # noqa: BLE001
+            made.set_exception(error)
+
+    threading.Thread(target=make, daemon=True).start()  # whoever gives up meanwhile does not wait for it
+    return lambda: [*((source, ORIGINS["compiled"]) for source in made.result()), *leaders]
+
+
+def _leaders(path: Path) -> list[Source]:
+    """The best kernels of another population, with the knobs that they were scored with. Raises PopulationError.
+
+    Of another task too: what is wrong here is found wrong when it is judged.
+    """
+    with PopulationReader(path) as reader:
+        views = [reader.candidate(number) for number in reader.leaders(START_FROM)]
+    if not views:
+        raise PopulationError(f"{path} has no candidate that passed: there is nothing to start from")
+    return [apply_knobs(v.proposal.source, v.evaluation.knobs if v.evaluation else ()) for v in views]
+
+
+def _verdicts(population: LineagePopulation, environment: Environment) -> Iterator[PlanVerdict]:
+    yield from population.verdicts(environment.key)
+
+
+def ledger_of(
+    config: Config, population: LineagePopulation, traffic: Traffic | None = None, began: float | None = None
+) -> Ledger:
+    """The run's ledger, with what earlier sessions of the population have spent. `began`: when the command did."""
+    models = with_models(config, traffic)
+    return Ledger(
+        Budget(**config.budget.model_dump()),
+        _spent(population.counters()),
+        by_call=models,
+        ends_with_money=money_ends(config, models),
+        began=began,
+    )
+
+
+def search(
+    config: Config, parts: Prepared, observer: Observer, ledger: Ledger, traffic: Traffic | None = None
+) -> Summary:
+    """Run the loop with signals: the first finishes what is in flight, a second stops now."""
+    settings = EngineSettings(width=config.width, barren=BARREN[with_models(config, traffic)])
+    stop, population = threading.Event(), parts.population
+    with operating(config, population, parts.judge, ledger, observer.trouble, traffic, stop) as operator:
+        thinking = Thinking(operator, parts.judge.stages)
+        engine = Engine(population, thinking, parts.judge, ledger, settings, observer, apply_knobs, stop.set)
+        parts.judge.yardsticks.on_baselines = kept_baselines(population, observer.trouble)
+        with announced(population, parts.judge.stages), watched(engine, parts.judge, stop):
+            return engine.run()
+
+
+def _spent(counters: Counters) -> Spent:
+    return Spent(
+        evaluations=counters.charged,
+        hours=counters.wall_s / 3600,
+        dollars=counters.dollars,
+        tokens=counters.tokens,
+        gpu_seconds=counters.gpu_s,
+    )
+
+
+@contextlib.contextmanager
+def watched(engine: Engine, judge: Judge, stop: threading.Event | None = None) -> Iterator[None]:
+    """The first SIGINT or SIGTERM finishes what the judge has in hand, the second ends every child and returns at once.
+
+    `stop` is set by the first: calls of models end, which may take a quarter of an hour each.
+    """
+    seen: list[int] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        del frame
+        name = signal.Signals(number).name
+        seen.append(number)
+        if len(seen) == 1:
+            engine.stop(f"stopped by {name}")
+            if stop is not None:
+                stop.set()
+            # Not by a stream: the handler may have interrupted somebody who writes to it.
+            os.write(2, f"\n{name}: finishing what is under way; once more stops it now\n".encode())
+        else:
+            engine.abort(f"stopped by {name}")
+            judge.close()
+
+    with handling(handle):
+        yield
+
+
+def resumed_config(path: Path, stored: dict[str, Any] | None) -> Config:
+    """The configuration that a population was last run with. Raises PopulationError."""
+    if not stored:
+        raise PopulationError(
+            f"{path} holds no run configuration; start it with `evo-kernel run TASK --population {path}`"
+        )
+    config, gone = stored_config(stored, str(path))
+    if gone:
+        click.echo(f"{path} was made by an earlier version: ignoring its settings {', '.join(gone)}", err=True)
+    return config
+
+
+def config_with(config: Config, changes: Mapping[str, Any]) -> Config:
+    """A configuration with some keys changed, sections within sections too. Raises ConfigError."""
+    return config_from(_merged(config.model_dump(mode="json"), changes), "--set")
+
+
+def _merged(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    changed = {
+        key: _merged(data[key], value) if isinstance(value, Mapping) and isinstance(data.get(key), Mapping) else value
+        for key, value in changes.items()
+    }
+    return {**data, **changed}
+
+
+def best_of(population: LineagePopulation) -> Relative | None:
+    """The champion if one is confirmed, else the best so far."""
+    return population.champion() or population.best()

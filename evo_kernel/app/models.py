@@ -1,0 +1,140 @@
+"""Language models for a run: opened from the configuration, held to its ledger."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from evo_kernel.app.recordings import Traffic
+from evo_kernel.budget import Ledger
+from evo_kernel.config import Config, ModelConfig
+from evo_kernel.errors import ConfigError
+from operators.llm.base import Model
+from operators.llm.choose import open_model
+from operators.llm.cost_reservation import Purse
+from operators.llm.endpoint import Endpoint
+from operators.llm.ensemble import Ensemble
+from operators.llm.litellm_model import LiteLLMModel, Patience, Price
+from operators.llm.litellm_request import LiteLLMWire, unready
+from operators.llm.recording import Recorder, Replayer
+
+MILLION = 1e6
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What answers, and what it takes to know whether it can."""
+
+    model: Model
+    endpoints: tuple[Endpoint, ...] = ()
+    ensemble: Ensemble | None = None
+
+
+class LedgerPurse:
+    """The run's ledger as the door to models asks it."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def reserve(self, dollars: float | None, tokens: int, wait_s: float = 0.0) -> bool:
+        return self._ledger.set_aside(dollars, tokens, wait_s)
+
+    def settle(self, dollars: float | None, tokens: int, spent_dollars: float | None, spent_tokens: int) -> None:
+        self._ledger.book(dollars, tokens, spent_dollars, spent_tokens)
+
+
+@contextlib.contextmanager
+def opened(config: Config, traffic: Traffic, purse: Purse, stop: threading.Event) -> Iterator[Opened]:
+    """The configured models as one, or a recording of them. Raises UserError for what cannot work."""
+    with contextlib.ExitStack() as stack:
+        wire = LiteLLMWire()
+        stack.callback(wire.close)
+        found = Opened(Replayer(traffic.replay)) if traffic.replay else _open(config, purse, stop, wire)
+        if traffic.record is not None:
+            recorder = Recorder(found.model, traffic.record)
+            stack.callback(recorder.close)
+            found = replace(found, model=recorder)
+        yield found
+
+
+def _open(config: Config, purse: Purse, stop: threading.Event, wire: LiteLLMWire) -> Opened:
+    rng = np.random.default_rng([config.seed, 2])  # apart from the draws of the search
+    endpoints = dict[str, Endpoint]()
+    members = {key: _one(key, one, config, wire, endpoints, purse, stop) for key, one in config.models.items()}
+    names = [member.name for member in members.values()]
+    if len(set(names)) != len(names):
+        raise ConfigError(f"two models have one name ({', '.join(names)}): calls could not be told apart. Drop one.")
+    asked = tuple(endpoints.values())
+    if len(members) == 1:
+        return Opened(next(iter(members.values())), asked)
+    weights = {member.name: config.models[key].weight for key, member in members.items()}
+    ensemble = Ensemble(list(members.values()), rng, weights=weights)
+    return Opened(ensemble, asked, ensemble)
+
+
+def _one(
+    key: str,
+    one: ModelConfig,
+    config: Config,
+    wire: LiteLLMWire,
+    endpoints: dict[str, Endpoint],
+    purse: Purse,
+    stop: threading.Event,
+) -> Model:
+    if one.name.partition(":")[0] in ("scripted", "replay", "scratch"):
+        return open_model([one.name], np.random.default_rng(config.seed))
+    if one.base_url is None and one.api_key_env is None and (reason := unready(one.name)):
+        raise ConfigError(reason)
+    place = one.base_url or one.name
+    model = LiteLLMModel(
+        one.name,
+        one.base_url,
+        one.api_key_env,
+        temperature=one.temperature,
+        max_tokens=one.max_tokens,
+        price=price_of(one),
+        structured=one.structured,
+        cache_marks=one.cache_marks,
+        purse=purse,
+        endpoint=endpoints.setdefault(place, Endpoint(place)),
+        patience=Patience(deadline_s=one.deadline_s, try_s=one.try_s),
+        wire=wire,
+        stop=stop,
+    )
+    if config.budget.dollars is not None and model.price is None:
+        raise ConfigError(
+            f"the price of {one.name} is not known, so the budget of {config.budget.dollars:g} dollars cannot be held. "
+            f"Say it in dollars a million tokens (--set models.{key}.price_in=… --set models.{key}.price_out=…, 0 if "
+            "it is free), or set a budget in tokens or hours instead."
+        )
+    return model
+
+
+def price_of(one: ModelConfig) -> Price | None:
+    """As configured; a server on this machine or network costs nothing unless it says so."""
+    if one.price_in is not None and one.price_out is not None:
+        cached = one.price_cached / MILLION if one.price_cached is not None else None
+        return Price(one.price_in / MILLION, one.price_out / MILLION, cached)
+    return Price(0.0, 0.0) if one.base_url is not None and _near(one.base_url) else None
+
+
+def known_price(one: ModelConfig) -> Price | None:
+    """As configured, else as litellm's own table has it."""
+    if one.name.partition(":")[0] in ("scripted", "replay", "scratch"):
+        return Price(0.0, 0.0)
+    return price_of(one) or LiteLLMModel(one.name, one.base_url).price
+
+
+def _near(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return "." not in host or host.endswith((".local", ".localhost", ".internal"))
+    return address.is_loopback or address.is_private

@@ -1,0 +1,266 @@
+"""From a configuration to operators: the offline mix, operators with a language model, and installed ones."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from evo_kernel import plugins
+from evo_kernel.app.operator_wrapper import Around
+from evo_kernel.app.policy_factory import policy_of
+from evo_kernel.app.profiles import Profiles
+from evo_kernel.app.prompt_context import Remembers, knowledge_of, lessons_kept, memory_of, prompts_of
+from evo_kernel.app.recordings import Traffic
+from evo_kernel.budget import Ledger
+from evo_kernel.config import Config
+from evo_kernel.errors import ConfigError, OperatorFailed
+from evo_kernel.fitness.sandbox.scratch import Scratch
+from evo_kernel.types import Brief, Operator, Probe, Proposal
+from operators.crossover import CrossoverOperator
+from operators.macro.bandit import BanditPolicy
+from operators.macro.policies import Policy
+from operators.micro.coder import RewriteCoder
+from operators.mix import MixOperator
+from operators.mtmc import MtmcOperator
+
+if TYPE_CHECKING:
+    from evo_kernel.app.model_breaker import Doorman
+    from evo_kernel.app.workbench import ProfilingJudge
+    from operators.avo.settings import AvoSettings
+    from operators.llm.base import Model
+    from operators.micro.session import Limits
+    from operators.prompts.writer import Prompts
+    from populations.population import LineagePopulation
+
+EXTERNAL = "external"  # a command-line coding agent, see cli/external.py
+WITH_MODEL = ("llm-mtmc", "llm-crossover", "avo")
+OWN = ("mtmc", "crossover", *WITH_MODEL, EXTERNAL)
+
+
+def with_models(config: Config, traffic: Traffic | None = None) -> bool:
+    """Whether a run asks language models, or a recording of them."""
+    return bool(config.models) or bool(traffic is not None and traffic.replay)
+
+
+def weights_of(config: Config, models: bool) -> dict[str, float]:
+    """Operator → weight in the mix, those above zero. Raises ConfigError."""
+    settings = config.operators
+    if settings.use:
+        weights = dict.fromkeys(settings.use, 1.0)
+    else:
+        weights = {"mtmc": settings.mtmc, "crossover": settings.crossover, **settings.installed}
+        if models:
+            weights |= {"llm-mtmc": settings.llm_mtmc, "llm-crossover": settings.llm_crossover, "avo": settings.avo}
+    weights = {name: weight for name, weight in weights.items() if weight > 0}
+    lacking = [name for name in weights if name in WITH_MODEL]
+    if lacking and not models:
+        raise ConfigError(
+            f"{', '.join(lacking)} ask a language model, and none is named: --model PROVIDER/NAME, or [models.main] in "
+            "the configuration (docs/models.md)."
+        )
+    if not weights:
+        raise ConfigError("every operator has weight 0: give one of them more, or name some in operators.use.")
+    return weights
+
+
+def money_ends(config: Config, models: bool) -> bool:
+    """Whether a run is over when its dollars or tokens are: where nothing else would go on, or ever end."""
+    if not models:
+        return True
+    offline = any(name not in WITH_MODEL for name in weights_of(config, models))
+    budget = config.budget
+    others = (budget.evaluations, budget.hours, budget.gpu_seconds)
+    return config.agents.when_money_is_out == "end" or not offline or all(limit is None for limit in others)
+
+
+@dataclass(frozen=True)
+class Outfit:
+    """What operators with a model are made of. `patient`: nothing but them is in the mix."""
+
+    model: Model
+    prompts: Prompts
+    limits: Limits
+    gate: Doorman
+    patient: bool
+    agent: Callable[[Model], Operator]  # makes the agent that is a whole operator
+
+
+def build_operator(
+    config: Config, outfit: Outfit | None = None, outside: Callable[[], Operator] | None = None
+) -> MixOperator:
+    """The mix that the configuration asks for. `outside`: makes the operator `external`. Raises UserError."""
+    rewriter = RewriteCoder()
+    weights = weights_of(config, outfit is not None)
+    made: list[Operator] = []
+    for name in weights:
+        if name == "mtmc":
+            policy = policy_of(config.operators.policy, config)
+            made.append(MtmcOperator(policy, rewriter, max_steps=config.operators.max_steps))
+        elif name == "crossover":
+            made.append(CrossoverOperator(rewriter))
+        elif name in WITH_MODEL:
+            assert outfit is not None
+            made.append(_with_model(name, config, outfit, rewriter))
+        elif name == EXTERNAL and outside is not None:
+            made.append(outside())
+        else:
+            made.append(plugins.factory(plugins.OPERATORS, name, OWN)())
+    return MixOperator(made, {one.name: weight for one, weight in zip(made, weights.values(), strict=True)})
+
+
+def check(config: Config, traffic: Traffic | None = None) -> None:
+    """Raises UserError for what cannot be put together: before a judge is started, or a population made that would
+    keep the mistake."""
+    memory_of(config)
+    asked = with_models(config, traffic)
+    weights = weights_of(config, asked)
+    for name in weights:
+        if name == EXTERNAL:
+            _check_external(config, weights)
+        elif name not in ("mtmc", "crossover", *WITH_MODEL):
+            plugins.factory(plugins.OPERATORS, name, OWN)
+    if "mtmc" in weights:
+        policy_of(config.operators.policy, config)
+    if "llm-mtmc" in weights and config.agents.policy not in ("llm", "mixed"):
+        policy_of(config.agents.policy, config)
+    if asked:
+        from evo_kernel.app import models
+        from operators.llm.cost_reservation import NoLimit
+
+        knowledge_of(config)
+        with models.opened(config, traffic or Traffic(), NoLimit(), threading.Event()):
+            pass
+
+
+def _check_external(config: Config, weights: Mapping[str, float]) -> None:
+    from evo_kernel.app.external_agent import settings_of
+
+    settings_of(config)
+    if not config.external.name.strip() or config.external.name in weights.keys() - {EXTERNAL}:
+        raise ConfigError(
+            f"external.name is {config.external.name!r}: give the agent a name that no other operator of the mix has"
+        )
+
+
+def _with_model(name: str, config: Config, outfit: Outfit, rewriter: RewriteCoder) -> Operator:
+    from evo_kernel.app.model_breaker import NeedsModel
+    from operators.llm_crossover import LlmCrossover
+
+    if name == "llm-mtmc":
+        found: Operator = _llm_mtmc(config, outfit, rewriter)
+    elif name == "llm-crossover":
+        found = LlmCrossover(outfit.model, outfit.prompts, outfit.limits)
+    else:
+        found = outfit.agent(outfit.model)
+    return NeedsModel(found, outfit.gate, outfit.patient)
+
+
+def _llm_mtmc(config: Config, outfit: Outfit, rewriter: RewriteCoder) -> MtmcOperator:
+    from operators.macro.llm_policy import LlmPolicy
+    from operators.macro.mixed import MixedPolicy
+    from operators.micro.llm_coder import CombinedCoder, LlmCoder
+
+    agents, model, prompts = config.agents, outfit.model, outfit.prompts
+    llm = LlmCoder(model, prompts, outfit.limits)
+    coder = {"llm": llm, "rewriter": rewriter, "combined": CombinedCoder(rewriter, llm)}[agents.coder]
+    if not agents.hierarchy:
+        coder = llm
+    policy: Policy
+    if agents.policy == "llm":
+        policy = LlmPolicy(model, prompts, BanditPolicy())
+    elif agents.policy == "mixed":
+        policy = MixedPolicy([(LlmPolicy(model, prompts, BanditPolicy()), 1.0), (BanditPolicy(), 1.0)])
+    else:
+        policy = policy_of(agents.policy, config)
+    return MtmcOperator(policy, coder, max_steps=config.operators.max_steps, name="llm-mtmc")
+
+
+def agent_settings(config: Config) -> AvoSettings:
+    from operators.avo.settings import AttemptLimits, AvoSettings
+
+    agents = config.agents
+    return AvoSettings(
+        limits=AttemptLimits(
+            turns=agents.turns, seconds=3600.0 * agents.attempt_hours, max_tokens=agents.answer_tokens
+        ),
+        memory=agents.memory,
+        supervisor=agents.supervisor,
+        knowledge=agents.knowledge,
+    )
+
+
+def limits_of(config: Config) -> Limits:
+    from operators.micro.session import Limits
+
+    agents = config.agents
+    return Limits(edits=agents.edits, repairs=agents.repairs, max_tokens=agents.answer_tokens)
+
+
+@contextlib.contextmanager
+def operating(
+    config: Config,
+    population: LineagePopulation,
+    judge: ProfilingJudge,
+    ledger: Ledger,
+    tell: Callable[[str], None],
+    traffic: Traffic | None = None,
+    stop: threading.Event | None = None,
+) -> Iterator[Operator]:
+    """The operator of a run, its models open. `stop` ends calls in flight; `tell` hears of money and endpoints."""
+    task, memory = population.task, memory_of(config)
+
+    def outside() -> Operator:
+        from evo_kernel.app.external_agent import external_operator
+
+        elsewhere = prompts_of(config, task, None, memory).elsewhere
+        return external_operator(config, population, judge, knowledge_of(config), ledger.charge, elsewhere)
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(lessons_kept(config, memory, task, tell))
+        if not with_models(config, traffic):
+            yield Remembers(build_operator(config, outside=outside), memory)
+            return
+        from evo_kernel.app import models, workbench
+        from evo_kernel.app.call_accounting import AtDesk, Desk, KeptModel
+        from evo_kernel.app.model_breaker import Gate
+        from operators.avo.operator import AvoOperator
+
+        purse, stop, knowledge = models.LedgerPurse(ledger), stop or threading.Event(), knowledge_of(config)
+        prompts = prompts_of(config, task, knowledge, memory, Profiles(judge))
+        opened = stack.enter_context(models.opened(config, traffic or Traffic(), purse, stop))
+        folder = stack.enter_context(Scratch("agents"))
+        gate, desk = Gate(opened.endpoints, ledger, tell), Desk(population, opened.ensemble)
+        patient = all(name in WITH_MODEL for name in weights_of(config, True))
+        model = KeptModel(opened.model, desk, gate)
+        rooms = workbench.rooms_of(population, judge, knowledge, ledger.charge)
+
+        def agent(model: Model) -> Operator:
+            return AvoOperator(
+                model, rooms, population.diary, folder, agent_settings(config), stopping=ledger.ending,
+                elsewhere=prompts.elsewhere,
+            )  # fmt: skip
+
+        outfit = Outfit(model, prompts, limits_of(config), gate, patient, agent)
+        mix = CutOff(build_operator(config, outfit, outside), stop)
+        yield Remembers(AtDesk(mix, desk), memory)
+
+
+class CutOff(Around):
+    """An operator whose calls of models end with the run: what comes of that is no failure of an attempt.
+
+    It stays open, as after a kill: an agent goes on with it in the next session, of any other it is abandoned.
+    """
+
+    def __init__(self, operator: Operator, stop: threading.Event) -> None:
+        super().__init__(operator)
+        self._stop = stop
+
+    def propose(self, brief: Brief, probe: Probe) -> Proposal:
+        try:
+            return super().propose(brief, probe)
+        except OperatorFailed as failure:
+            failure.paused = failure.paused or self._stop.is_set()
+            raise

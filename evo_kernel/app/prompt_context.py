@@ -1,0 +1,121 @@
+"""What the prompts of a run are made of, and what it learns for later runs: memory, lessons, transfer, knowledge."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from evo_kernel.app.operator_wrapper import Around
+from evo_kernel.config import Config
+from evo_kernel.errors import ConfigError
+from evo_kernel.types import Credit, Operator, Source, TaskCard
+from operators.macro.memory import Memory, read_lessons, write_lessons
+
+if TYPE_CHECKING:
+    from operators.knowledge.base import KnowledgeBase
+    from operators.prompts.writer import Profile, Prompts
+    from populations.population import LineagePopulation
+
+
+def knowledge_of(config: Config) -> KnowledgeBase | None:
+    """What can be looked up. Raises UserError for a folder that is not there."""
+    from operators.knowledge.base import KnowledgeBase
+
+    return KnowledgeBase(config.knowledge.folders) if config.agents.knowledge else None
+
+
+def prompts_of(
+    config: Config,
+    task: TaskCard,
+    knowledge: KnowledgeBase | None,
+    memory: Memory | None = None,
+    profile: Profile | None = None,
+) -> Prompts:
+    """What all prompts of a run share. Raises UserError for files that are not there."""
+    from evo_kernel.fitness.tuning.knobs import apply_knobs
+    from operators.prompts.parts import Switches
+    from operators.prompts.writer import Prompts
+
+    agents = config.agents
+    switches = Switches(
+        hierarchy=agents.hierarchy,
+        evidence=agents.evidence,
+        guide=agents.guide,
+        knowledge=agents.knowledge,
+        memory=agents.memory,
+        category=agents.category,
+    )
+    memory = memory if memory is not None else memory_of(config)
+    hint, example = origin_of(config, task)
+    return Prompts(
+        switches=switches, knowledge=knowledge, memory=memory, profile=profile, hint=hint, example=example,
+        apply_knobs=apply_knobs,
+    )  # fmt: skip
+
+
+def origin_of(config: Config, task: TaskCard) -> tuple[str, Source | None]:
+    """What prompts say of the population that this one started from, and its best kernel as it was scored there.
+
+    Nothing where it started from none, or from one of the same task, or where that file is gone by now.
+    """
+    if config.start_from is None or not config.start_from.is_file():
+        return "", None
+    from evo_kernel.fitness.tuning.knobs import apply_knobs
+    from operators.prompts.transfer import transfer_hint
+    from populations.reading import PopulationReader
+
+    with PopulationReader(config.start_from) as reader:
+        found = reader.champion() or reader.best()
+        if found is None:
+            return "", None
+        best = reader.relative(found.candidate)
+        if not (hint := transfer_hint(reader.task, best, task)):
+            return "", None
+    return hint, apply_knobs(best.source, best.evaluation.knobs) if best.evaluation is not None else best.source
+
+
+def memory_of(config: Config) -> Memory:
+    """With the lessons of other runs that the configuration names. Raises UserError."""
+    keep = config.agents.keep_lessons
+    if keep is not None and keep in config.agents.lessons:
+        raise ConfigError(
+            f"agents.keep_lessons would write over {keep}, which agents.lessons reads: keep them in another file, and "
+            "let the next run read both."
+        )
+    if keep is not None and not keep.absolute().parent.is_dir():
+        raise ConfigError(f"agents.keep_lessons: there is no folder {keep.absolute().parent}; make it first.")
+    return Memory(lesson for path in config.agents.lessons for lesson in read_lessons(path))
+
+
+def elsewhere_of(config: Config, population: LineagePopulation) -> Callable[[TaskCard], str]:
+    """What other populations have to say, for agents outside of a run's loop. Raises UserError."""
+    memory = memory_of(config)
+    for credit in population.credits():  # what was tried here often enough needs no word of others
+        memory.learn(credit)
+    return prompts_of(config, population.task, None, memory).elsewhere
+
+
+@contextlib.contextmanager
+def lessons_kept(config: Config, memory: Memory, task: TaskCard, tell: Callable[[str], None]) -> Iterator[None]:
+    """Write what strategies have earned when the run ends, where that is asked for."""
+    yield
+    path = config.agents.keep_lessons
+    if path is None:
+        return
+    try:
+        write_lessons(path, memory.lessons(task))
+    except OSError as error:  # what was found is in the population: no reason to end with an error
+        tell(f"the lessons could not be written to {path}: {error.strerror}")
+
+
+class Remembers(Around):
+    """An operator of which a memory hears every credit, whoever in the mix made the proposal."""
+
+    def __init__(self, operator: Operator, memory: Memory) -> None:
+        super().__init__(operator)
+        self._memory = memory
+
+    def learn(self, credit: Credit) -> None:
+        self._memory.learn(credit)
+        super().learn(credit)

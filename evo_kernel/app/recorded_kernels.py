@@ -1,0 +1,129 @@
+"""Kernels recorded for export: champions as they were judged, and any source for a benchmark's file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from evo_kernel.app.champions import Chosen
+from evo_kernel.errors import UserError
+from evo_kernel.fitness.compile.assembler import assembler_of, of_version
+from evo_kernel.fitness.compile.compiler import Compiler
+from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
+from evo_kernel.fitness.plan.launch_plan import CompiledPlan
+from evo_kernel.fitness.plan.program import program
+from evo_kernel.fitness.record.cases import record_case
+from evo_kernel.fitness.record.recorder import Fault, RecordCase, Recorder, refuse_unconfined
+from evo_kernel.fitness.record.unread_values import without_unread
+from evo_kernel.fitness.runners.choose import arch_of
+from evo_kernel.fitness.tuning.knobs import apply_knobs
+from evo_kernel.tasks.loading import load
+from evo_kernel.tasks.task import Task
+from evo_kernel.types import CaseKind, Environment, Source
+
+DEADLINE_S = 60.0
+"""Of recording or compiling one kernel that is written for a benchmark."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The same, recorded again: what is written is what was judged."""
+
+    chosen: Chosen
+    name: str
+    source: Source  # with the chosen knobs written in
+    plans: Mapping[str, CompiledPlan]  # by case
+    judged: frozenset[str]  # cases whose plans were
+    same_versions: bool  # whether the plans could be compared with the judged ones
+
+
+def record(chosen: Sequence[Chosen], device: str, unconfirmed: bool) -> tuple[Task, list[Recorded]]:
+    """Record candidates of one population again. Raises UserError where plans are not the judged ones.
+
+    `unconfirmed`: also what another version of the compiler makes, which cannot be compared.
+    """
+    if not chosen[0].task:
+        raise UserError(f"{chosen[0].population} does not say what its task is: export from a file that `run` made")
+    task = load(chosen[0].task)
+    assembler = of_version(chosen[0].evaluation.environment.assembler)
+    settings = JudgeSettings(tune_plans=0, assembler=str(assembler.path))
+    with open_judge(task, device=device, settings=settings) as judge:
+        found = [_recorded(one, task, judge, unconfirmed) for one in chosen]
+    return task, found
+
+
+def recorded_launches(task: Task, source: Source, device: str) -> dict[str, Any]:
+    """A source's launches on all cases of a task as a program (fitness/program.py). They are recorded, not judged.
+
+    Values that host code did not read may be others where it runs: whoever judges it draws them.
+
+    Raises UserError where one cannot be recorded, InfraError where it cannot be confined.
+    """
+    arch = arch_of(device)
+    compiler = Compiler(arch, DEADLINE_S, assembler=assembler_of(JudgeSettings().assembler))
+    recorder = Recorder(compiler, arch, DEADLINE_S)
+    try:
+        recorder.start()
+        refuse_unconfined(recorder.confinement)
+        cases = [record_case(task, case) for case in task.cases]
+        plans = {case: plan for (case, _), plan in recorder.record(source, cases, ((),)).plans.items()}
+        cases = without_unread(recorder, source, cases, plans)
+    finally:
+        recorder.close()
+        compiler.close()
+    found: list[tuple[RecordCase, CompiledPlan]] = []
+    for case in cases:
+        plan = plans[case.name]
+        if isinstance(plan, Fault):
+            raise UserError(f"the kernel cannot be recorded on {case.name} ({plan.status}): {plan.reason}")
+        found.append((case, plan))
+    return program(found)
+
+
+def _recorded(one: Chosen, task: Task, judge: PlanJudge, unconfirmed: bool) -> Recorded:
+    environment = judge.environment
+    source = apply_knobs(one.view.proposal.source, one.evaluation.knobs)
+    plans: dict[str, CompiledPlan] = {}
+    for case, plan in judge.plans(source, (), list(CaseKind)).items():
+        if not isinstance(plan, CompiledPlan):
+            raise UserError(f"candidate {one.view.candidate} cannot be recorded on {case} now: {plan.reason}")
+        plans[case] = plan
+    judged, then = _judged_plans(one), one.evaluation.environment
+    same_versions = environment.triton == then.triton and then.assembler in ("", environment.assembler)
+    if not same_versions and not unconfirmed:
+        raise UserError(
+            f"candidate {one.view.candidate} was judged as {_compilers(then)} compiles it, and "
+            f"this is {_compilers(environment)}, whose code nobody judged: export with that version, judge it again "
+            "(`evo-kernel resume`), or give --unconfirmed"
+        )
+    differ = [case for case, plan in plans.items() if plan.hash not in judged.get(case, {plan.hash})]
+    if same_versions and differ:
+        raise UserError(f"what is recorded now is not what was judged (cases {', '.join(differ)}): nothing is exported")
+    if missing := [case.name for case in task.cases_of(CaseKind.SEARCH) if case.name not in judged]:
+        raise UserError(f"no plan of {', '.join(missing)} was judged: the task file has changed; nothing is exported")
+    return Recorded(
+        one,
+        f"candidate_{one.view.candidate}",
+        source,
+        plans,
+        frozenset(judged.keys() & plans.keys()),
+        same_versions,
+    )
+
+
+def _compilers(environment: Environment) -> str:
+    return f"Triton {environment.triton}" + (f" with ptxas {environment.assembler}" if environment.assembler else "")
+
+
+def _judged_plans(one: Chosen) -> dict[str, set[str]]:
+    """Hashes of the plans that its verdict and its confirmation are about, by case."""
+    found: dict[str, set[str]] = {}
+    for case, knobs, plan in one.evaluation.plans:
+        if knobs == one.evaluation.knobs:
+            found.setdefault(case, set()).add(plan)
+    for case, _, plan in one.confirmation.plans if one.confirmation else ():
+        found.setdefault(case, set()).add(plan)
+    for m in one.evaluation.measurements:
+        found[m.case] = {m.plan}
+    return found

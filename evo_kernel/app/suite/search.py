@@ -1,0 +1,230 @@
+"""What a worker does for one task: search, then ask the benchmark's own harness about the kernel that was found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evo_kernel.app.suite.lanes import Ended, Halt, Lane, WarmProcess
+from evo_kernel.app.suite.tasks import Chosen
+from evo_kernel.app.torch_operations import own_share, torch_calls
+from evo_kernel.observe.protocols import NONE, Stock, stock_of
+from evo_kernel.observe.suites import SuiteRow, geomean
+from evo_kernel.types import Evaluation, Source
+
+if TYPE_CHECKING:
+    from populations.reading import PopulationReader
+
+GRACE_S = 600.0
+"""What a search may take beyond its budget: loading, the first kernel, baselines, confirming what it found."""
+STOCK_S = 120.0
+"""Of one answer of a benchmark's harness, by the clock."""
+ENDED = ("budget", "barren")
+"""Why a search ends by itself: it has then tried to confirm its best, unless it says that time did not suffice."""
+HARNESSES = ("kernelbench", "tritonbench")
+SOLUTIONS, LOGS = "solutions", "logs"
+
+
+class Worker:
+    """The searches of one lane, in forks of a warm process. For one thread."""
+
+    def __init__(self, lane: Lane, folder: Path, extra: Sequence[str], halt: Halt, device: str) -> None:
+        self._lane, self._folder, self._extra, self._halt, self._device = lane, folder, tuple(extra), halt, device
+        self._process: WarmProcess | None = None
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.close()
+
+    def _order(self, one: Chosen, what: dict[str, Any], deadline_s: float, **more: float) -> Ended:
+        if self._process is None or not self._process.alive:
+            self.close()
+            self._process = WarmProcess(self._lane)
+        log = self._folder / LOGS / f"{one.name}{'' if 'search' in what else '.stock'}"
+        return self._process.order(what, log, deadline_s, self._halt, **more)
+
+    @property
+    def device(self) -> str:
+        """Where kernels are judged: cpu or cuda."""
+        if self._device != "auto":
+            return self._device
+        import torch
+
+        return "cuda" if torch.version.cuda is not None and torch.cuda.device_count() else "cpu"
+
+    def search(self, one: Chosen, minutes: float, evaluations: int | None) -> SuiteRow | None:
+        """A task's row, from its population; None where the search was cut off before there was anything to tell."""
+        population = self._folder / one.population
+        budget = ["--set", f"budget.hours={minutes / 60:.6f}"]
+        if evaluations is not None:
+            budget += ["--set", f"budget.evaluations={evaluations}"]
+        if population.exists():  # `resume` keeps its configuration; what was said then holds
+            words = ["resume", str(population), *_without_config(self._extra), *budget, "--json"]
+        else:
+            words = ["run", one.spec, "--population", str(population), *self._extra, *budget, "--json"]
+        return self._row(one, population, self._order(one, {"search": words}, 60 * minutes + GRACE_S))
+
+    def _row(self, one: Chosen, population: Path, ended: Ended) -> SuiteRow | None:
+        row = SuiteRow(one.spec, one.label, one.group, "failed")
+        told = _told(ended)
+        if population.exists():
+            try:
+                row = row_of(row, population)
+            except Exception as error:  # noqa: BLE001  a file that cannot be read is this task's trouble alone
+                row = replace(row, reason=f"{population} cannot be read: {error}")
+        goes_on = "the same command goes on with it"
+        if told is not None and told.get("cause") in ENDED:
+            late = f"its confirmation did not fit into the time: {goes_on}"
+            return replace(row, cut=True, reason=late) if row.correct and told.get("unconfirmed") else row
+        if self._halt.asked.is_set():
+            if row.status == "failed":
+                return None
+            return replace(row, cut=True, reason=row.reason or f"interrupted: {goes_on}")
+        if told is not None and not row.correct:
+            return row
+        late = f"was ended after {ended.after_s:.0f} s, long beyond its budget"
+        why = late if ended.late else str(told["stopped"]) if told is not None else _why(ended.code, ended.err)
+        if row.correct:
+            return replace(row, cut=True, reason=f"its search did not end well: {why}; {goes_on}")
+        return replace(row, reason=why, status="failed")
+
+    def ask(self, one: Chosen, row: SuiteRow, stock: bool = True) -> SuiteRow:
+        """The row with what the benchmark's own harness says of its kernel, which is written as the benchmark's file.
+
+        What it said of the same kernel before is not asked again; of another, it is forgotten. Without `stock` the
+        file is written, and nobody is asked.
+        """
+        source = best_source(self._folder / one.population) if row.correct else None
+        if stock and source and row.stock and row.stock.kernel == source.sha256 and row.stock.verdict != NONE:
+            return row
+        row = replace(row, stock=None) if stock else row
+        if source is None or self._halt.asked.is_set():
+            return row
+        eager_us = row.baselines_us.get("eager", row.best_us or 0.0)
+        expected_us = row.best_us + eager_us if row.measured and row.best_us else None
+        in_one = one.spec.partition(":")[0] == "tritonbench"
+        folder = str(self._folder / SOLUTIONS / (one.name if in_one else ""))
+        order = {"spec": one.spec, "kernel": source.text, "folder": folder, "device": self.device, "ask": stock}
+        ended = self._order(one, order | {"expected_us": expected_us}, STOCK_S, interrupted_s=0.0)
+        if self._halt.asked.is_set() and not ended.out.strip():
+            return row  # the same command again asks
+        said = _answer(ended, source.sha256)
+        if stock:
+            return replace(row, stock=said)
+        why = f"its solution was not written: {said.reason}"
+        return replace(row, reason=f"{row.reason}; {why}" if row.reason else why) if said.reason else row
+
+
+def has_harness(one: Chosen) -> bool:
+    """Whether its benchmark has a harness that can be asked."""
+    return one.spec.partition(":")[0] in HARNESSES and not Path(one.spec).exists()
+
+
+def _answer(ended: Ended, kernel: str) -> Stock:
+    try:
+        return replace(stock_of(json.loads(ended.out.strip().splitlines()[-1])), kernel=kernel)
+    except (IndexError, ValueError, TypeError, KeyError, AttributeError):
+        late = f"its harness took longer than {ended.after_s:.0f} s and was ended"
+        why = late if ended.late else f"its harness ended early: {_why(ended.code, ended.err)}"
+        return Stock(NONE, why, kernel, seconds=ended.after_s)
+
+
+def _without_config(extra: Sequence[str]) -> list[str]:
+    kept = list(extra)
+    if "--config" in kept:
+        at = kept.index("--config")
+        del kept[at : at + 2]
+    return kept
+
+
+def _told(ended: Ended) -> dict[str, object] | None:
+    """The summary that `run --json` prints last; None where it did not come to that."""
+    try:
+        told = json.loads(ended.out.strip().splitlines()[-1])
+    except (IndexError, ValueError):
+        return None
+    return told if isinstance(told, dict) else None
+
+
+def _why(code: int, err: str) -> str:
+    lines = [line.strip() for line in err.splitlines() if line.strip()]
+    return lines[-1].removeprefix("error: ")[:500] if lines else f"its process ended with code {code} and said nothing"
+
+
+def row_of(row: SuiteRow, population: Path) -> SuiteRow:
+    """The row with what a population file says."""
+    from populations.reading import PopulationReader
+
+    with PopulationReader(population) as reader:
+        status, environment = reader.status(), reader.environment
+        row = replace(row, minutes=status.wall_s / 60, evaluations=sum(status.evaluations.values()))
+        if environment is None or not status.candidates:
+            return replace(row, reason="its search ended before anything was judged")
+        first = reader.candidate(1)
+        times = [m.median_us for m in first.evaluation.measurements] if first.evaluation else []
+        row = replace(
+            row,
+            environment=environment.label,
+            measured=environment.kind == "measured",
+            first=kind_of(first.proposal.source.text),
+            first_us=geomean(times),
+        )
+        champion = reader.champion()
+        best = champion or reader.best()
+        judged = reader.relative(best.candidate).evaluation if best is not None else None
+        own_us = _own_us(reader) if judged is not None and any(map(torch_calls, judged.measurements)) else None
+    if judged is None or not judged.measurements:
+        why = f": the first is {first.evaluation.status} ({first.evaluation.reason})" if first.evaluation else ""
+        told = f"no candidate passed{why}; `evo-kernel tree` on its population lists what became of each"
+        return replace(row, status="nothing passed", reason=told)
+    row = _with_best(row, judged, "confirmed" if champion is not None else "passed")
+    return replace(row, own_us=own_us)
+
+
+def _own_us(reader: PopulationReader) -> float | None:
+    """Of the fastest kernel that passed and calls no torch operation."""
+    for number in reader.leaders(-1):
+        found = reader.relative(number).evaluation
+        if found is not None and not any(torch_calls(case) for case in found.measurements):
+            return geomean([case.median_us for case in found.measurements])
+    return None
+
+
+def _with_best(row: SuiteRow, judged: Evaluation, status: str) -> SuiteRow:
+    cases = judged.measurements
+    names = set.intersection(*(set(case.baselines_us) for case in cases))
+    lights = [case.light_share for case in cases if case.light_share is not None]
+    operations = sorted({name for case in cases for name in torch_calls(case)})
+    shares = [own_share(case) for case in cases if torch_calls(case)]
+    return replace(
+        row,
+        status=status,
+        reason="",
+        best_us=geomean([case.median_us for case in cases]),
+        baselines_us={name: geomean([case.baselines_us[name] for case in cases]) or 0.0 for name in sorted(names)},
+        light_share=geomean(lights) if len(lights) == len(cases) and all(lights) else None,
+        own_share=1.0 if not operations else min((one for one in shares if one is not None), default=None),
+        torch_operations=tuple(name.removeprefix("aten.") for name in operations),
+    )
+
+
+def best_source(population: Path) -> Source | None:
+    """The champion's source, or the best one's, as it was scored; None where nothing passed."""
+    from evo_kernel.fitness.tuning.knobs import apply_knobs
+    from populations.reading import PopulationReader
+
+    if not population.exists():
+        return None
+    with PopulationReader(population) as reader:
+        best = reader.champion() or reader.best()
+        return reader.relative(best.candidate).as_scored(apply_knobs).source if best is not None else None
+
+
+def kind_of(text: str) -> str:
+    """What a first kernel is: kernels, mixed (some operations stay PyTorch's) or torch."""
+    if "torch.ops.aten." not in text:
+        return "kernels"
+    return "mixed" if "@triton.jit" in text else "torch"

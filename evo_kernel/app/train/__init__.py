@@ -1,0 +1,1 @@
+"""What `train` commands run: collecting transitions, examples, rewards by the judge."""

@@ -1,0 +1,275 @@
+"""One problem's part of a tree, grown by a judge: what a process of `train collect` does for a slice of time."""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from evo_kernel.app.train.problems import problem_of_a_tree
+from evo_kernel.errors import EvoKernelError, InfraError, OperatorFailed, UserError
+from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
+from evo_kernel.fitness.timing.baselines import COMPILED
+from evo_kernel.fitness.tuning.knobs import apply_knobs
+from evo_kernel.tasks.first import first_kernel
+from evo_kernel.types import CaseKind, Evaluation, Measurement, Purpose, Source, Status, Strategy
+from operators.learning import pack_tree
+from operators.learning.collecting import Frontier
+from operators.learning.evidence import card_data, evaluation_data, strategy_data, strategy_of
+from operators.learning.families import family_of, split_of
+from operators.learning.tree import state_id
+from operators.micro.coder import RewriteCoder
+
+EVERY_KERNEL = 1e9  # tune_within: slow kernels are tuned too, for a gain compares parent and child treated alike
+
+
+@dataclass(frozen=True)
+class Want:
+    """How to judge. `held_out`: families."""
+
+    device: str = "auto"
+    tune_plans: int = 8
+    threads: int = 4
+    seed: int = 0
+    deadline_s: float = 30.0
+    held_out: tuple[str, ...] = ()
+    unconfined: bool = False
+
+
+class Grower:
+    """Grows one problem's rows; `grow` hands out work until a time, `drain` waits for what is in flight.
+
+    `baselines`: what others found out, by case. What is not among them is timed here, but compiled references only in
+    a problem's second slice: they take longer than a dozen kernels, and may never end.
+    """
+
+    def __init__(self, problem: str, want: Want, path: Path, baselines: Mapping[str, Mapping[str, float]]) -> None:
+        self.problem, self._want, self._path = problem, want, path
+        self._rows = pack_tree.read_rows(path)
+        self._task = problem_of_a_tree(problem)
+        self.name = self._task.name
+        self._card, self._coder = self._task.card(), RewriteCoder()
+        self._changed = threading.Condition()
+        self._frontier = Frontier(np.random.default_rng([want.seed, *self._rows_so_far()]))
+        self._texts: dict[str, str] = {}  # state -> text
+        self._flying: dict[str, list[tuple[str, Strategy, int]]] = {}  # candidate -> edges that wait for it
+        self._busy, self._over, self._closed = 0, False, False
+        self.trouble: list[str] = []
+        if self._rows.slices != 1 and not any(COMPILED in times for times in baselines.values()):
+            setattr(self._task.reference_function, "compiled_baseline", False)  # noqa: B010 (functions have no such field)
+        settings = JudgeSettings(want.deadline_s, want.tune_plans, EVERY_KERNEL, want.seed, unconfined=want.unconfined)
+        self._judge: PlanJudge = open_judge(self._task, device=want.device, settings=settings)
+        try:
+            self._begin(baselines)
+        except BaseException:
+            self._judge.close()
+            raise
+
+    @property
+    def rows(self) -> pack_tree.Rows:
+        return self._rows
+
+    def know(self, ceilings: Mapping[str, float]) -> None:
+        """Take what the slice before measured of this GPU: every judge would measure it anew."""
+        self._judge.yardsticks.ceilings.know(ceilings)
+
+    @property
+    def ceilings(self) -> Mapping[str, float]:
+        """What this GPU can do at most, to be passed on; empty where it was not measured."""
+        if not self._rows.candidates or self._judge.environment.kind != "measured":
+            return {}
+        found = self._judge.ceilings
+        return found.as_data() if found.measured else {}
+
+    def close(self, seconds: float = 0.0) -> None:
+        """`seconds`: that it took in all, opening too."""
+        self._closed = True
+        self._write({"kind": "slice", "seconds": seconds})
+        self._judge.close()
+
+    def grow(self, until: float) -> bool:
+        """Judge until that time (of time.monotonic); whether there would be more to do."""
+        pool = ThreadPoolExecutor(self._want.threads, thread_name_prefix="grow")
+        try:
+            for _ in range(self._want.threads):
+                pool.submit(self._work, until)
+        finally:
+            pool.shutdown(wait=False)
+        with self._changed:
+            while time.monotonic() < until and not self._over:
+                self._changed.wait(0.25)
+            return not self._over
+
+    def drain(self, until: float) -> bool:
+        """Wait for what is in flight, until that time at most; whether nothing is left."""
+        with self._changed:
+            while self._busy and time.monotonic() < until:
+                self._changed.wait(0.25)
+            return not self._busy
+
+    # -- what is known ------------------------------------------------------------------------------------------------
+
+    def _rows_so_far(self) -> list[int]:
+        return [len(self._rows.candidates), *self.name.encode()]
+
+    def _begin(self, baselines: Mapping[str, Mapping[str, float]]) -> None:
+        environment = self._judge.environment
+        other = [one for one in self._rows.environments.values() if one.key != environment.key]
+        if other:
+            raise UserError(
+                f"{self._path} was collected in {other[0].label} ({other[0].torch}, {other[0].triton}, driver "
+                f"{other[0].driver}), and this is {environment.label}: collect with another --out."
+            )
+        if self._path.exists() and not self._path.read_bytes().endswith(b"\n"):
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write("\n")  # after a line that a killed run left torn
+        if not self._rows.environments:
+            family = family_of(self.name.partition("@")[0])
+            names = {"name": self.name, "task": self.name.partition("@")[0], "family": family}
+            split = split_of(family, self._want.held_out)
+            self._write({"kind": "problem", **names, "split": split, "card": card_data(self._card)})
+            self._write({"kind": "environment", "key": environment.key, "environment": asdict(environment)})
+        self._judge.yardsticks.on_baselines = lambda case, times, faults: self._write(
+            {"kind": "baselines", "case": case, "us": dict(times)}
+        )
+        for case in self._task.cases_of(CaseKind.SEARCH):
+            if COMPILED in (times := baselines.get(case.name, {})):
+                known = Measurement(case.name, "", 1.0, 0.0, 0, 1.0, 1.0, times)
+                self._judge.yardsticks.know(known)
+        self._replay()
+
+    def _replay(self) -> None:
+        """The frontier as earlier slices left it."""
+        tried: dict[str, set[str]] = {}
+        for parent, key in self._rows.edges:
+            tried.setdefault(parent, set()).add(key)
+        for row in self._rows.candidates.values():
+            if row["status"] == Status.PASSED:
+                self._add(row, int(row["depth"]), tried)
+
+    def _add(self, row: Mapping[str, Any], depth: int, tried: Mapping[str, set[str]]) -> None:
+        name = state_id(self.name, row["text"])
+        self._texts[name] = row["text"]
+        left = (one for one in map(strategy_of, row["offers"]) if one.key not in tried.get(name, ()))
+        self._frontier.add(name, float(row["log_us"]), depth, tuple(left))
+
+    # -- judging ------------------------------------------------------------------------------------------------------
+
+    def _work(self, until: float) -> None:
+        """The life of a thread."""
+        root = None
+        with self._changed:
+            if not self._rows.candidates and not self._flying:
+                root = first_kernel(self._task)
+                self._flying[root.sha256] = []
+                self._busy += 1
+        if root is not None:
+            self._guarded(lambda: self._judged(root, 0, root=True))
+        while time.monotonic() < until:
+            with self._changed:
+                job = self._frontier.next()
+                if job is None:
+                    if not self._busy:
+                        self._over = True
+                        self._changed.notify_all()
+                        return
+                    self._changed.wait(0.25)
+                    continue
+                self._busy += 1
+            self._guarded(lambda job=job: self._tried(*job))
+
+    def _guarded(self, work: Any) -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 (one job: the others are still wanted)
+            if not self._closed:  # what ends with the judge is nobody's fault
+                known = isinstance(error, EvoKernelError)
+                self.trouble.append(str(error)[:300] if known else traceback.format_exc()[-600:])
+        finally:
+            with self._changed:
+                self._busy -= 1
+                self._changed.notify_all()
+
+    def _tried(self, parent: str, strategy: Strategy) -> None:
+        row = {"kind": "edge", "parent": parent, "strategy": strategy_data(strategy)}
+        try:
+            source = Source(self._texts[parent])
+            text = self._coder.implement(source, strategy, self._card, np.random.default_rng(0))
+        except OperatorFailed as failure:
+            return self._write(row | {"sha": None, "reason": str(failure)[:200]})
+        child = Source(text)
+        with self._changed:
+            depth = self._frontier.depth(parent) + 1
+            known = child.sha256 in self._rows.candidates
+            if not known and child.sha256 in self._flying:
+                self._flying[child.sha256].append((parent, strategy, depth))
+                return None
+            if not known:
+                self._flying[child.sha256] = [(parent, strategy, depth)]
+        if known:
+            return self._write(row | {"sha": child.sha256})
+        return self._judged(child, depth)
+
+    def _judged(self, source: Source, depth: int, root: bool = False) -> None:
+        try:
+            found = self._evaluated(source)
+            row = self._row(source, found) | {"depth": depth} | ({"root": True} if root else {})
+        except BaseException:
+            with self._changed:
+                self._flying.pop(source.sha256, None)
+            raise
+        with self._changed:
+            self._write(row)
+            edges = self._flying.pop(source.sha256)
+            for parent, strategy, _ in edges:
+                self._write(
+                    {"kind": "edge", "parent": parent, "strategy": strategy_data(strategy), "sha": source.sha256}
+                )
+            if found.passed:
+                self._add(row, min([depth, *(one[2] for one in edges)]), {})
+            self._changed.notify_all()
+
+    def _evaluated(self, source: Source) -> Evaluation:
+        """Raises InfraError where the machine failed twice."""
+        for last in (False, True):
+            try:
+                found = self._judge.evaluate(source, Purpose.SCORE)
+                if found.status is not Status.INFRA_ERROR:
+                    return found
+                reason = found.reason
+            except InfraError as error:
+                reason = str(error)
+            if last:
+                break
+        raise InfraError(reason)
+
+    def _row(self, source: Source, found: Evaluation) -> dict[str, Any]:
+        plans = sorted({(case, plan[:16]) for case, _, plan in found.plans})
+        row: dict[str, Any] = {
+            "kind": "candidate", "sha": source.sha256, "status": str(found.status), "reason": found.reason[:300],
+            "plans": plans, "settings": len({knobs for _, knobs, _ in found.plans}),
+            "evaluations": sum(found.charged.values()), "gpu_s": found.gpu_s, "wall_s": found.wall_s,
+        }  # fmt: skip
+        if found.passed:
+            text = apply_knobs(source, found.knobs).text
+            offers = self._coder.offer(Source(text), self._card)
+            row |= {
+                "text": text, "log_us": found.log_us, "evaluation": evaluation_data(found),
+                "offers": [strategy_data(one) for one in offers],
+            }  # fmt: skip
+        return row
+
+    def _write(self, row: dict[str, Any]) -> None:
+        """To the file, flushed, and to what is known."""
+        text = pack_tree.line(row)
+        with self._changed:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(text)
+            self._rows.take(row)

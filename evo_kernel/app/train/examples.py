@@ -1,0 +1,177 @@
+"""Where examples come from: populations, transition trees, and walks of the offline rewriter."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from evo_kernel.errors import EvoKernelError, UserError
+from evo_kernel.fitness.tuning.knobs import apply_knobs
+from evo_kernel.types import Brief, Environment, Evaluation, Relative, Source, Strategy, TaskCard
+from operators.learning.coder.examples import Example, Wanted, of_tree, reasoning_in
+from operators.learning.coder.rewards import Bench
+from operators.learning.families import INVENTED
+from operators.learning.tree import Tree
+from operators.macro.catalogue import UNGUIDED, witnessed
+from populations.reading import PopulationReader
+
+SQLITE = b"SQLite format 3\0"
+FUSED = 0.7  # share of made-up tasks whose first kernel is one with its operations joined
+
+
+def examples_in(path: Path, wanted: Wanted, as_in_a_run: bool) -> Iterator[Example]:
+    """Of a population or a tree. `as_in_a_run`: with the messages that the coder of a run is asked with.
+
+    Raises UserError, PopulationError.
+    """
+    try:
+        with path.open("rb") as file:
+            is_population = file.read(len(SQLITE)) == SQLITE
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}. Name population files or trees of transitions.") from None
+    yield from (_of_population(path, wanted, as_in_a_run) if is_population else _of_tree(path, wanted, as_in_a_run))
+
+
+def _of_population(path: Path, wanted: Wanted, as_in_a_run: bool) -> Iterator[Example]:
+    with PopulationReader(path) as reader:
+        card = reader.task
+        for number in range(1, reader.last_candidate() + 1):
+            view = reader.candidate(number)
+            strategy, found = view.proposal.strategy, view.evaluation
+            if view.parent is None or strategy is None or strategy.name == UNGUIDED.name or found is None:
+                continue
+            parent = reader.relative(view.parent).as_scored(apply_knobs)
+            before = _latest(reader, view.parent, found.environment)
+            one = Example(
+                task=card.name,
+                parent=parent.source.text,
+                child=view.proposal.source.text,
+                strategy=strategy,
+                status=found.status,
+                witnessed=witnessed(strategy, before, found),
+                gain=_gain(before, found),
+                reasoning=reasoning_in(view.proposal.calls),
+                origin=f"{path.name}#{number}",
+            )
+            if as_in_a_run and wanted.fits(one):
+                one = replace(one, messages=_messages(card, parent, strategy, found.environment))
+            yield one
+
+
+def _of_tree(path: Path, wanted: Wanted, as_in_a_run: bool) -> Iterator[Example]:
+    tree = Tree.load(path)
+    states = {(one.task, one.text): one for one in tree.states.values()}
+    for one in of_tree(tree, path.name):
+        if as_in_a_run and wanted.fits(one):
+            state = states[(one.task, one.parent)]
+            seen = tree.macro_state(state.id)
+            yield replace(one, messages=_messages(seen.task, seen.parent, one.strategy, state.evidence.environment))
+        else:
+            yield one
+
+
+def _latest(reader: PopulationReader, number: int, environment: Environment) -> Evaluation | None:
+    scores = [one for one in reader.candidate(number).evaluations if one.purpose == "score"]
+    return next((one for one in reversed(scores) if one.environment.key == environment.key), None)
+
+
+def _gain(parent: Evaluation | None, child: Evaluation) -> float | None:
+    if parent is None or not parent.passed or not child.passed:
+        return None
+    gain = parent.log_us - child.log_us
+    return None if math.isnan(gain) else gain
+
+
+def _messages(
+    card: TaskCard, parent: Relative, strategy: Strategy, environment: Environment
+) -> tuple[dict[str, str], ...]:
+    """What the language-model coder of a run would be asked."""
+    from operators.llm.scripted import ScriptedModel
+    from operators.micro.llm_coder import LlmCoder
+
+    brief = Brief(0, card, parent, (), (), 0, (0,), environment)
+    opening = LlmCoder(ScriptedModel()).opening(brief, parent.source, strategy)
+    return tuple({"role": one.role, "content": one.content} for one in opening.messages)
+
+
+def walked(
+    tasks: Sequence[str], count: int, seed: int, workers: int, most: int, strategies: frozenset[str], invented: int = 0
+) -> list[Example]:
+    """Examples that the rewriter makes, nobody's verdict on them. The same arguments make the same examples.
+
+    `invented`: references that are made up besides; about half of the walks are on theirs.
+    """
+    from evo_kernel.app.train.problems import problem_task
+
+    for name in tasks:
+        problem_task(name)  # raises UserError here, not in a child
+    shares, made = _shared(count, workers), _shared(invented, workers)
+    jobs = [
+        (tuple(tasks), share, [seed, number], most, strategies, made[number])
+        for number, share in enumerate(shares)
+        if share
+    ]
+    if len(jobs) <= 1:
+        return [one for job in jobs for one in _walk(*job)]
+    with ProcessPoolExecutor(len(jobs), mp_context=multiprocessing.get_context("spawn")) as pool:
+        return [one for found in pool.map(_walk, *zip(*jobs, strict=True)) for one in found]
+
+
+def _shared(count: int, workers: int) -> list[int]:
+    return [count // workers + (number < count % workers) for number in range(workers)]
+
+
+def _walk(
+    tasks: Sequence[str], count: int, seed: list[int], most: int, strategies: frozenset[str], invented: int
+) -> list[Example]:
+    from evo_kernel.app.train.problems import problem_task
+    from evo_kernel.tasks.first import first_kernel
+    from operators.learning.coder.walks import walks
+
+    loaded = [problem_task(name) for name in tasks]
+    firsts = [(task.card(), first_kernel(task)) for task in loaded]
+    rng = np.random.default_rng(seed)
+    made = list(_invented(invented, seed[-1], rng))
+    firsts = [*firsts * max(1, round(len(made) / len(firsts))), *made]
+    return list(walks(firsts, count, rng, most_characters=most or 4000, strategies=strategies))
+
+
+def _invented(count: int, worker: int, rng: np.random.Generator) -> Iterator[tuple[TaskCard, Source]]:
+    """Made-up tasks with their first kernels; fewer where some cannot be lowered."""
+    from evo_kernel.tasks.first import first_kernel
+    from evo_kernel.tasks.loading import load
+    from operators.learning.coder.invented import fused, invented
+
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(count):
+            file = Path(folder) / f"{INVENTED}_{worker}_{number}.py"
+            file.write_text(invented(rng))
+            try:
+                task = load(file)
+                card, source = task.card(), first_kernel(task)
+            except EvoKernelError:  # an operation, or a form of it, that lowering does not know
+                continue
+            yield card, fused(source, card, rng) if rng.random() < FUSED else source
+
+
+def judged(examples: Sequence[Example], bench: Bench) -> list[Example]:
+    """With the judge's verdict, the witness and the gain; those that could not be judged stay without."""
+    wanted = dict.fromkeys((one.task, text) for one in examples for text in (one.parent, one.child))
+    found = bench.judged([(task, Source(text)) for task, text in wanted], timed=True)
+    evaluations = {key: outcome.evaluation for key, outcome in zip(wanted, found, strict=True)}
+    told: list[Example] = []
+    for one in examples:
+        parent, child = evaluations[(one.task, one.parent)], evaluations[(one.task, one.child)]
+        if child is None:
+            told.append(one)
+            continue
+        seen = witnessed(one.strategy, parent, child)
+        told.append(replace(one, status=child.status, witnessed=seen, gain=_gain(parent, child)))
+    return told

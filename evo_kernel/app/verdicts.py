@@ -1,0 +1,87 @@
+"""A verdict for people and for scripts: what `verify`, `show`, `tell`, `export` and summaries say in the same words.
+
+Imports nothing slow: rich comes when something is shown.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from evo_kernel.app.confirmed_gain import comparison_lines, comparisons_data
+from evo_kernel.app.torch_operations import mixed_data, mixed_lines
+from evo_kernel.observe.formatting import denominator
+from evo_kernel.types import CheckResult, Evaluation
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def evaluation_data(evaluation: Evaluation) -> dict[str, Any]:
+    """An Evaluation as one object for scripts; times in µs."""
+    environment = evaluation.environment
+    checks = {check.case: check for check in evaluation.checks}
+    return {
+        "status": str(evaluation.status),
+        "reason": evaluation.reason,
+        "score": evaluation.score,
+        "purpose": str(evaluation.purpose),
+        "environment": {"kind": environment.kind, "label": environment.label, "device": environment.device,
+                        "driver": environment.driver, "torch": environment.torch, "triton": environment.triton,
+                        "confinement": environment.confinement, "key": environment.key},
+        "knobs": dict(evaluation.knobs),
+        "checks": [{"case": c.case, "passed": c.passed, "error": c.error if _was_compared(c) else None,
+                    "reason": c.reason} for c in checks.values()],
+        "mixed": mixed_data(evaluation),
+        "comparisons": comparisons_data(evaluation.comparisons),
+        "cases": [{"case": m.case, "us": m.median_us, "low_us": m.low_us, "high_us": m.high_us, "samples": m.n,
+                   "baselines_us": dict(m.baselines_us), "denominator": denominator(m.baselines_us) or None,
+                   "speedup": m.speedup, "light_share": m.light_share,
+                   "plan": m.plan} for m in evaluation.measurements],
+        "evaluations": dict(evaluation.charged),
+        "wall_s": evaluation.wall_s,
+        "gpu_s": evaluation.gpu_s,
+    }  # fmt: skip
+
+
+def show_evaluation(evaluation: Evaluation) -> None:
+    """A verdict for people: status, checks, score and times."""
+    from rich.text import Text
+
+    from evo_kernel.app.console import open_console
+
+    console = open_console()
+    label = evaluation.environment.label
+    reason = f": {evaluation.reason}" if evaluation.reason else ""
+    console.print(Text(f"{evaluation.status}, judged where scores are {label}{reason}"), soft_wrap=True)
+    for check in evaluation.checks:
+        mark = "ok" if check.passed else "NO"
+        error = f": error at {check.error:.3g} of its bound" if _was_compared(check) else ""
+        console.print(Text(f"  {mark} {check.case}{error}"), soft_wrap=True)
+    if evaluation.score is not None:
+        console.print(f"score {evaluation.score:.3f}, {label}", style="bold", highlight=False)
+        console.print(case_table(evaluation, label))
+    for line in (*comparison_lines(evaluation), *mixed_lines(evaluation)):
+        console.print(Text(line), soft_wrap=True)
+
+
+def case_table(evaluation: Evaluation, label: str) -> Table:
+    """Per case: time, each baseline, speed-up over the fastest of them (marked), share of the speed of light."""
+    from rich.table import Table
+
+    names = sorted({name for m in evaluation.measurements for name in m.baselines_us})
+    marked = " (* the denominator)" if len(names) > 1 else ""
+    table = Table(title=f"times in µs, {label}{marked}", title_justify="left")
+    for column in ("case", "candidate", *names, "speed-up", "share of light"):
+        table.add_column(column, justify="left" if column == "case" else "right")
+    for m in evaluation.measurements:
+        light = f"{m.light_share:.0%}" if m.light_share is not None else "-"
+        fastest = denominator(m.baselines_us) if marked else ""
+        marks = {name: "*" if name == fastest else " " if marked else "" for name in names}
+        baselines = [f"{m.baselines_us[n]:.1f}{marks[n]}" if n in m.baselines_us else f"-{marks[n]}" for n in names]
+        table.add_row(m.case, f"{m.median_us:.1f}", *baselines, f"{m.speedup:.2f}x", light)
+    return table
+
+
+def _was_compared(check: CheckResult) -> bool:
+    """Whether its error is a number: a check may also fail before there is anything to compare."""
+    return check.error < 1e30 if check.passed else 1.0 < check.error < 1e30

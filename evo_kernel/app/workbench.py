@@ -1,0 +1,181 @@
+"""The workbench over a real population, judge and knowledge base: what agents of every kind are handed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from evo_kernel.budget import Spent
+from evo_kernel.deadline import Deadline
+from evo_kernel.errors import PopulationError
+from evo_kernel.fitness.tuning.knobs import apply_knobs
+from evo_kernel.types import Brief, CaseKind, Environment, Evaluation, Knobs, Purpose, Relative, Source
+from operators.workbench.bench import Workbench, start_files, task_files
+from operators.workbench.judge_tools import Allowed
+from operators.workbench.protocols import Evidence, GateVerdict, Knowledge, Note, Order, Rooms, Version
+from operators.workbench.workspace import Workspace
+from populations.agent_log import StoredNote
+from populations.gate import GateSettings, Passage, stands, surely_better
+from populations.population import LineagePopulation
+
+
+class ProfilingJudge(Protocol):
+    """A judge that can also say what a kernel does with the GPU. See fitness.judge.PlanJudge."""
+
+    environment: Environment
+
+    def evaluate(
+        self,
+        source: Source,
+        purpose: Purpose,
+        anew: bool = False,
+        against: Source | None = None,
+        deadline: Deadline | None = None,
+        effort: int = 1,
+    ) -> Evaluation: ...
+
+    def profile(
+        self, source: Source, knobs: Knobs, kinds: Sequence[CaseKind], counters: bool | None, case_name: str | None
+    ) -> Mapping[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class JudgeBench:
+    """`charge` books what is spent at once: an agent's attempt may last for hours. Nothing else books it."""
+
+    judge: ProfilingJudge
+    population: LineagePopulation
+    charge: Callable[[Spent], None]
+    settings: GateSettings = field(default_factory=GateSettings)
+
+    @property
+    def regress(self) -> float:
+        return self.settings.regress
+
+    def evaluate(self, source: Source) -> Evaluation:
+        return self._judged(source, Purpose.SCORE)
+
+    def probe(self, source: Source) -> Evaluation:
+        return self._judged(source, Purpose.PROBE)
+
+    def profile(self, source: Source, case: str | None, knobs: Knobs = ()) -> str:
+        known = {one.name: one.kind for one in self.population.task.cases if one.kind is not CaseKind.CONFIRM}
+        if case is not None and case not in known:
+            raise PopulationError(f"there is no case {case!r}; there are {', '.join(known)}")
+        kinds = [known[case]] if case is not None else [CaseKind.SEARCH]
+        found = self.judge.profile(source, knobs, kinds, None, case)
+        label = self.judge.environment.label
+        return "\n\n".join(f"{name}: {one.as_text(label)}" for name, one in found.items())
+
+    def against_best(self, source: Source, evaluation: Evaluation) -> GateVerdict:
+        best = self.population.best()
+        return _verdict(surely_better(evaluation, best.evaluation if best else None, self.settings))
+
+    def gate(self, source: Source, evaluation: Evaluation) -> GateVerdict:
+        """By the evaluation it has, by one made anew, and by a confirmation on hidden cases, beside the best."""
+        best = self.population.best()
+        older = best.evaluation if best else None
+        said = surely_better(evaluation, older, self.settings)
+        if not said.passed:
+            return _verdict(said)
+        scored = apply_knobs(source, evaluation.knobs)
+        again = self._judged(scored, Purpose.SCORE, anew=True)
+        told = surely_better(replace(again, source=source.sha256), older, self.settings)
+        if not told.passed or not self.settings.confirm:
+            return _verdict(replace(told, reason=f"Measured again: {told.reason}"), again)
+        rival = apply_knobs(best.source, older.knobs) if best is not None and older is not None else None
+        confirmed = self._judged(scored, Purpose.CONFIRM, against=rival)
+        hidden = stands(confirmed, self.settings)
+        return _verdict(Passage(hidden.passed, f"{told.reason} {hidden.reason}", told.gain), again, confirmed)
+
+    def _judged(
+        self, source: Source, purpose: Purpose, anew: bool = False, against: Source | None = None
+    ) -> Evaluation:
+        evaluation = self.judge.evaluate(source, purpose, anew, against)
+        self.charge(Spent.of(None, evaluation))
+        self.population.found_out(evaluation.verdicts)
+        return evaluation
+
+
+@dataclass(frozen=True)
+class PopulationLineage:
+    """Sources are shown with the knobs that they were scored with."""
+
+    population: LineagePopulation
+
+    def versions(self, limit: int, order: Order = "newest", of: int | None = None) -> Sequence[Version]:
+        if of is not None:
+            self._check(of)
+        return [Version(**vars(row)) for row in self.population.versions(limit, order, of)]
+
+    def version(self, number: int) -> Relative:
+        self._check(number)
+        return self.population.relative(number).as_scored(apply_knobs)
+
+    def _check(self, number: int) -> None:
+        """Raises PopulationError in words for agents, which are told no paths of the host."""
+        last = max((one.candidate for one in self.population.latest(1)), default=0)
+        if not 1 <= number <= last:
+            raise PopulationError(f"there is no version C{number}; they are numbered 1 to {last}")
+
+    def best(self) -> Relative | None:
+        best = self.population.best()
+        return best.as_scored(apply_knobs) if best is not None else None
+
+
+@dataclass(frozen=True)
+class PopulationNotebook:
+    """Notes in the population's file."""
+
+    population: LineagePopulation
+
+    def add(
+        self, text: str, author: str, attempt: int | None, evidence: Sequence[Evidence], refutes: int | None = None
+    ) -> int:
+        return self.population.diary.add_note(text, author, attempt, [asdict(one) for one in evidence], refutes)
+
+    def notes(self, limit: int, query: str = "") -> Sequence[Note]:
+        return [_note(one) for one in self.population.diary.notes(limit, query)]
+
+    def note(self, number: int) -> Note | None:
+        found = self.population.diary.note(number)
+        return _note(found) if found is not None else None
+
+
+def rooms_of(
+    population: LineagePopulation,
+    judge: ProfilingJudge,
+    knowledge: Knowledge | None,
+    charge: Callable[[Spent], None],
+    gate: GateSettings | None = None,
+) -> Rooms:
+    """What a workbench stands on. `charge`: `Ledger.charge`, or what books it elsewhere."""
+    return Rooms(
+        JudgeBench(judge, population, charge, gate or GateSettings()),
+        PopulationLineage(population),
+        knowledge,
+        PopulationNotebook(population),
+    )
+
+
+def open_workbench(
+    folder: Path, rooms: Rooms, brief: Brief, author: str, allowed: Allowed | None = None, adopt: bool = False
+) -> Workbench:
+    """A workbench for one attempt in a folder of its own. `adopt`: keep what stands in the folder already."""
+    workspace = Workspace(folder, start_files(brief.parent.source), task_files(brief), adopt)
+    return Workbench(workspace, rooms, brief, author, allowed)
+
+
+def _verdict(said: Passage, *spent: Evaluation) -> GateVerdict:
+    cost: dict[str, int] = {}
+    for evaluation in spent:
+        for purpose, count in evaluation.charged.items():
+            cost[str(purpose)] = cost.get(str(purpose), 0) + count
+    return GateVerdict(said.passed, said.reason, said.gain, cost, sum(one.gpu_s for one in spent))
+
+
+def _note(found: StoredNote) -> Note:
+    evidence = tuple(Evidence(**one) for one in found.evidence)
+    return Note(found.number, found.text, found.author, found.attempt, evidence, found.refuted)

@@ -1,0 +1,82 @@
+"""`export`: champions as a package that models can use."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+import evo_kernel
+from evo_kernel.cli.options import JSON, POPULATION
+
+
+@click.command()
+@POPULATION
+@click.option("--to", "folder", type=click.Path(path_type=Path), required=True, help="A new or empty folder.")
+@click.option("--name", help="Of the package; TASK_kernel if left out.")
+@click.option("--candidate", type=int, help="This candidate alone, instead of the champion and those of single cases.")
+@click.option(
+    "--also",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="POPULATION",
+    help="Take in another population's champions, of the same operator in another dtype or on another GPU; repeatable.",
+)
+@click.option(
+    "--backward",
+    type=click.Path(path_type=Path),
+    metavar="POPULATION",
+    help="Champions that compute the gradients; without it autograd differentiates the reference.",
+)
+@click.option(
+    "--layout",
+    type=click.Choice(["package", "hub"]),
+    default="package",
+    show_default=True,
+    help="An installable package, or a repository for Hugging Face's `kernels`.",
+)
+@click.option("--unconfirmed", is_flag=True, help="Export also what was not confirmed, and say so in the folder.")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@JSON
+def export(
+    population: Path,
+    folder: Path,
+    name: str | None,
+    candidate: int | None,
+    also: tuple[Path, ...],
+    backward: Path | None,
+    layout: str,
+    unconfirmed: bool,
+    device: str,
+    as_json: bool,
+) -> None:
+    """Write the champions of POPULATION to a folder: a package with kernels, operator, tests, plans, provenance.
+
+    The package needs torch alone. A call goes to a kernel's recorded launches where those were judged (dtype, sizes,
+    strides, GPU), else to the reference; no host code of a candidate is in it. Everything is recorded again, and must
+    have the judged hashes. What no confirmation stands behind is refused, unless you say --unconfirmed. docs/export.md
+    says more.
+    """
+    from evo_kernel.app.champions import choose
+    from evo_kernel.export.package import checked_name
+
+    if name is not None:
+        checked_name(name)
+    first = choose(population, candidate, unconfirmed)
+    groups = [first, *(choose(path, None, unconfirmed) for path in also)]
+    gradients = [choose(backward, None, unconfirmed)] if backward is not None else []
+
+    from evo_kernel.app.packaging import package  # from here on it takes seconds
+    from evo_kernel.app.recorded_kernels import record
+    from evo_kernel.export.hub import write_repository
+    from evo_kernel.export.package import write_package
+
+    forward, backwards = ([record(chosen, device, unconfirmed) for chosen in each] for each in (groups, gradients))
+    made = package(name, forward, backwards, evo_kernel.version())
+    written = write_package(made, folder) if layout == "package" else write_repository(made, folder)
+    if as_json:
+        data = {"candidate": first[0].view.candidate, "package": made.name, "kernels": list(made.kernels)}
+        click.echo(json.dumps(data | {"files": [str(path) for path in written]}))
+    else:
+        click.echo("\n".join(f"wrote {path}" for path in written))

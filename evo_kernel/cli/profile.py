@@ -1,0 +1,62 @@
+"""`profile`: what the kernels of a file do with the GPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from evo_kernel.app.sources import read_source
+from evo_kernel.cli.options import JSON
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--task", "task_name", required=True, help="A built-in task, or the path of a task file.")
+@click.option("--case", "case_name", help="One case; all search cases if left out.")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@click.option("--deadline", "deadline_s", default=60.0, show_default=True, help="Seconds for one recording or timing.")
+@click.option("--unconfined", is_flag=True, help="Go on where candidate code cannot be confined at all.")
+@click.option(
+    "--counters/--no-counters",
+    default=None,
+    help="Hardware counters through Nsight Compute; by default where there is a GPU and `ncu` is found.",
+)
+@JSON
+def profile(
+    file: Path,
+    task_name: str,
+    case_name: str | None,
+    device: str,
+    deadline_s: float,
+    unconfined: bool,
+    counters: bool | None,
+    as_json: bool,
+) -> None:
+    """What the kernels of FILE do with the GPU, launch by launch: what bounds them, rates, occupancy, counters.
+
+    FILE is a Python module with `run(*inputs)`; `show POP --source` prints one. Each launch is timed alone, through its
+    plan; the outputs are not checked (`verify` does that). Without a GPU the times are modeled. docs/profiling.md says
+    what each line means.
+
+    \b
+    evo-kernel profile mine.py --task softmax
+    """
+    from evo_kernel.fitness.judge import JudgeSettings, open_judge
+    from evo_kernel.tasks.loading import load
+    from evo_kernel.types import CaseKind
+
+    source = read_source(file)
+    task = load(task_name)
+    settings = JudgeSettings(deadline_s=deadline_s, tune_plans=0, unconfined=unconfined)
+    kinds = [CaseKind.SEARCH] if case_name is None else [task.case(case_name).kind]
+    with open_judge(task, device=device, settings=settings) as judge:
+        found = judge.profile(source, (), kinds, counters, case_name)
+        label = judge.environment.label
+    if as_json:
+        cases = {case: one.as_data() for case, one in found.items()}
+        click.echo(json.dumps({"environment": {"kind": judge.environment.kind, "label": label}, "cases": cases}))
+        return
+    for case, one in found.items():
+        click.echo(f"{case}: {one.as_text(label)}")

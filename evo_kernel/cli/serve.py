@@ -1,0 +1,76 @@
+"""`serve`: populations in a browser."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import secrets
+import socket
+from pathlib import Path
+
+import click
+
+from evo_kernel.app.loopback import listen
+from evo_kernel.errors import UserError
+
+TOKEN = "EVO_KERNEL_SERVE_TOKEN"
+NEEDED = ("starlette", "uvicorn", "pygments")
+
+
+@click.command()
+@click.argument("populations", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="POPULATION...")
+@click.option(
+    "--port", default=8799, show_default=True, type=click.IntRange(0, 65535), help="On 127.0.0.1; 0 takes a free one."
+)
+def serve(populations: tuple[Path, ...], port: int) -> None:
+    """Show POPULATIONs in a browser: best so far, archive, lineage, candidates.
+
+    Nothing is written and no kernel is run, so a run that goes on is left in peace; pages follow it. Several files can
+    be compared.
+
+    Needs the extra: pip install 'evo-kernel[serve]'. Loopback only, and every request needs the token in the address
+    that is printed: EVO_KERNEL_SERVE_TOKEN if it is set, else one made anew. From another machine:
+
+    \b
+    ssh -L 8799:127.0.0.1:8799 HOST
+
+    Ctrl-C stops it.
+    """
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UserError(f"`evo-kernel serve` needs {', '.join(missing)}: pip install 'evo-kernel[serve]'")
+    from evo_kernel.dashboard.app import Dashboard
+
+    token = _token()
+    listening = listen(port)
+    taken = listening.getsockname()[1]
+    dashboard = Dashboard(populations, token, cookie=f"evo-kernel-{taken}")
+    dashboard.look()
+    click.echo(f"http://127.0.0.1:{taken}/?token={token}")
+    click.echo("read-only, on this machine only; Ctrl-C stops it", err=True)
+    _serve(dashboard.app, listening)
+
+
+def _serve(app: object, listening: socket.socket) -> None:
+    """Until a signal. No log of requests: the first one bears the token."""
+    import uvicorn
+
+    config = uvicorn.Config(
+        app,  # type: ignore[arg-type]
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,  # there is no proxy, and a header is anybody's word
+        ws="none",
+        timeout_graceful_shutdown=1,
+    )
+    uvicorn.Server(config).run(sockets=[listening])
+
+
+def _token() -> str:
+    given = os.environ.get(TOKEN, "")
+    if not given:
+        return secrets.token_urlsafe(24)
+    if len(given) < 16 or not all(letter.isascii() and (letter.isalnum() or letter in "-_") for letter in given):
+        raise UserError(f"{TOKEN} must have at least 16 letters, digits, - or _; unset it to have one made")
+    return given

@@ -1,0 +1,107 @@
+"""`verify` and `replay`: trust for a single kernel, with no search around it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from evo_kernel.app.sources import read_source
+from evo_kernel.app.verdicts import evaluation_data, show_evaluation
+from evo_kernel.cli.options import JSON
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--task", "task_name", required=True, help="A built-in task, or the path of a task file.")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@click.option("--confirm", is_flag=True, help="Judge on the hidden cases, every regime, fresh seeds.")
+@click.option("--tune", default=0, show_default=True, help="Knob settings to try beyond the file's own.")
+@click.option("--deadline", "deadline_s", default=60.0, show_default=True, help="Seconds for one recording or check.")
+@click.option("--save-plan", type=click.Path(path_type=Path), help="Folder for the recorded plans, one a search case.")
+@click.option("--unconfined", is_flag=True, help="Go on where candidate code cannot be confined at all.")
+@JSON
+def verify(
+    file: Path,
+    task_name: str,
+    device: str,
+    confirm: bool,
+    tune: int,
+    deadline_s: float,
+    save_plan: Path | None,
+    unconfined: bool,
+    as_json: bool,
+) -> None:
+    """Check the kernel in FILE against a task, and score it.
+
+    FILE is a Python module with `run(*inputs)`. It is recorded in a confined process and never runs where it is
+    judged. Without a GPU its time is modeled and says so. Exit code 1 when it does not pass.
+
+    \b
+    evo-kernel verify mine.py --task softmax
+    evo-kernel verify mine.py --task my_op.py --json --save-plan plans/
+    """
+    from evo_kernel.allocator import keep_memory
+    from evo_kernel.app import early_start
+
+    early_start.begin(task_name, device)
+    keep_memory()
+    from evo_kernel.fitness.judge import JudgeSettings, open_judge
+    from evo_kernel.tasks.loading import load
+    from evo_kernel.types import Purpose
+
+    source = read_source(file)
+    task = load(task_name)
+    settings = JudgeSettings(deadline_s=deadline_s, tune_plans=tune, unconfined=unconfined)
+    with open_judge(task, device=device, settings=settings, soon=not confirm) as judge:
+        evaluation = judge.evaluate(source, Purpose.CONFIRM if confirm else Purpose.SCORE)
+        if save_plan is not None and evaluation.passed:
+            _save_plans(judge, source, evaluation.knobs, save_plan)
+    if as_json:
+        click.echo(json.dumps(evaluation_data(evaluation)))
+    else:
+        show_evaluation(evaluation)
+    if not evaluation.passed:
+        sys.exit(1)
+
+
+@click.command()
+@click.argument("plan", type=click.Path(path_type=Path))
+@click.option("--task", "task_name", help="Also check the outputs against this task.")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@click.option("--deadline", "deadline_s", default=60.0, show_default=True, help="Seconds for one check or timing.")
+@JSON
+def replay(plan: Path, task_name: str | None, device: str, deadline_s: float, as_json: bool) -> None:
+    """Time a plan file, as `verify --save-plan` and `export` write it, without running its author's Python.
+
+    Inputs are drawn at random for the plan's shapes; with --task they are the task's, and the outputs are checked. The
+    sizes of search and confirm cases are too large to execute without a GPU: there such a plan is timed alone, and the
+    answer is `timed` (in JSON `unchecked`), not `passed`. Exit code 1 when something is found wrong.
+
+    \b
+    evo-kernel replay plans/m4096-n4096.plan --task softmax
+    """
+    from evo_kernel.fitness.replay import replay_plan
+
+    found = replay_plan(plan, task_name, device, deadline_s)
+    if as_json:
+        click.echo(json.dumps(found.as_data()))
+    else:
+        click.echo("\n".join(found.lines()))
+    if not found.passed:
+        sys.exit(1)
+
+
+def _save_plans(judge: Any, source: Any, knobs: Any, folder: Path) -> None:
+    from evo_kernel.fitness.plan.launch_plan import CompiledPlan, save_plan_file
+    from evo_kernel.types import CaseKind
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for case, plan in judge.plans(source, knobs, [CaseKind.SEARCH]).items():
+        if isinstance(plan, CompiledPlan):
+            path = folder / f"{case}.plan"
+            save_plan_file(plan, path)
+            click.echo(f"wrote {path}", err=True)

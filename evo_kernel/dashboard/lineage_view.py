@@ -1,0 +1,131 @@
+"""The lineage, collapsed to what improved: lines that led to a new best, and what hangs on one candidate.
+
+A hundred thousand candidates are no picture. What is drawn are the candidates that were the best so far when they were
+judged, with their ancestors, and of one candidate that is asked for its ancestors and its fastest children. Everything
+else is a number at the node that it hangs on.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from populations.incremental_statistics import Follower
+
+MOST = 1200  # nodes
+CHILDREN = 40
+STEP, HEIGHT, EDGE = 26.0, 420.0, 40.0  # units of the picture
+
+
+@dataclass(frozen=True)
+class Node:
+    candidate: int
+    x: float
+    y: float
+    action: str
+    status: str
+    score: float | None
+    children: int
+    hidden: int  # children that are not drawn
+    kind: str  # classes: "rise", "best", "at"
+
+
+@dataclass(frozen=True)
+class Edge:
+    path: str
+    on_path: bool  # of the best
+
+
+@dataclass(frozen=True)
+class Tree:
+    nodes: tuple[Node, ...]
+    edges: tuple[Edge, ...]
+    ticks: tuple[tuple[float, str], ...]  # (y, µs)
+    width: float
+    height: float
+    left_out: int  # candidates of improving lines that are not drawn: the oldest
+
+
+def tree(follower: Follower, best: int | None, at: int | None) -> Tree:
+    chosen = _chosen(follower, best, at)
+    numbers = sorted(chosen)[-MOST:]
+    drawn = set(numbers)
+    children = Counter(follower.parent)
+    drawn_children = Counter(follower.parent[number] for number in numbers)
+    rose, path = set(follower.rose), set(line(follower, best))
+    levels = [follower.log_us[number] for number in numbers if math.isfinite(follower.log_us[number])]
+    low, high = min(levels, default=0.0), max(levels, default=1.0)
+    spread = max(high - low, 0.02)
+    heights = (_height(follower.log_us[number], low, spread) for number in numbers)
+    places = {number: (EDGE + STEP * rank, y) for rank, (number, y) in enumerate(zip(numbers, heights, strict=True))}
+    nodes = tuple(
+        Node(
+            number, *places[number], follower.action_of(number), follower.status[number], follower.score_of(number),
+            children[number], children[number] - drawn_children[number],
+            " ".join(
+                name
+                for name, given in (("rise", number in rose), ("best", number == best), ("at", number == at))
+                if given
+            ),
+        )
+        for number in numbers
+    )  # fmt: skip
+    edges = tuple(
+        Edge(_curve(places[follower.parent[number]], places[number]), number in path)
+        for number in numbers
+        if follower.parent[number] in drawn
+    )
+    width = 2 * EDGE + STEP * max(len(numbers) - 1, 1)
+    return Tree(nodes, edges, tuple(_ticks(low, spread)), width, HEIGHT + 2 * EDGE, len(chosen) - len(numbers))
+
+
+def _chosen(follower: Follower, best: int | None, at: int | None) -> set[int]:
+    chosen: set[int] = set()
+    for number in follower.rose:
+        _climb(follower, number, chosen)
+    for number in (best, at):
+        if number:
+            _climb(follower, number, chosen)
+    if at:
+        hanging = (number for number, parent in enumerate(follower.parent) if parent == at)
+        chosen.update(heapq.nsmallest(CHILDREN, hanging, key=lambda number: _order(follower.log_us[number])))
+    return chosen
+
+
+def _climb(follower: Follower, number: int, into: set[int]) -> None:
+    """A candidate and its ancestors, up to one that is in already."""
+    while number and number not in into:
+        into.add(number)
+        number = follower.parent[number]
+
+
+def line(follower: Follower, number: int | None) -> Iterable[int]:
+    """A candidate and its main ancestors, the nearest first."""
+    while number:
+        yield number
+        number = follower.parent[number]
+
+
+def _order(log_us: float) -> float:
+    return log_us if math.isfinite(log_us) else math.inf
+
+
+def _height(log_us: float, low: float, spread: float) -> float:
+    """Faster is higher; what has no time lies at the bottom."""
+    return EDGE + HEIGHT * (min((log_us - low) / spread, 1.0) if math.isfinite(log_us) else 1.06)
+
+
+def _curve(above: tuple[float, float], below: tuple[float, float]) -> str:
+    (x, y), (to_x, to_y) = above, below
+    middle = (x + to_x) / 2
+    return f"M{x:.1f} {y:.1f}C{middle:.1f} {y:.1f} {middle:.1f} {to_y:.1f} {to_x:.1f} {to_y:.1f}"
+
+
+def _ticks(low: float, spread: float) -> Iterable[tuple[float, str]]:
+    for part in range(5):
+        level = low + spread * part / 4
+        us = math.exp(level)
+        yield _height(level, low, spread), f"{us:.3g} µs" if us < 1000 else f"{us:,.0f} µs"

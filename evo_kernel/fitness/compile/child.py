@@ -1,0 +1,103 @@
+"""The compiler's child: IR or CUDA C++ in, cubin out. It sees nothing of a candidate but that text.
+
+Request: {"arch", "kernels"}. Answer: {"answers": [{"metadata", "cubin", "ir"} or {"fault"}, ...]}, at least one, and
+the first of them only where they take long. `ir` is what was compiled: the text parsed and printed anew, without lines.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from typing import Any
+
+from triton._C.libtriton import ir
+from triton.backends.compiler import GPUTarget
+from triton.compiler import compile as triton_compile
+from triton.compiler.compiler import make_backend
+
+from evo_kernel.fitness.compile.messages import explain
+from evo_kernel.fitness.sandbox.guards import landlock
+
+SHARED_S = 1.0
+"""After so many seconds of the processor's time a child takes up no further kernel. A child more costs little of that
+time, and waits for its namespaces, which the kernel makes one at a time."""
+_METADATA = (
+    "name", "shared", "num_warps", "num_ctas", "global_scratch_size", "global_scratch_align", "profile_scratch_size",
+    "profile_scratch_align", "launch_cooperative_grid", "launch_pdl", "tensordesc_meta", "num_stages",
+)  # fmt: skip
+
+
+def warm_up() -> None:
+    """In the zygote: load the compiler's dialects, and hash Triton's own files for its cache keys (0.3 s) once."""
+    from triton.runtime.cache import triton_key
+
+    ir.load_dialects(ir.context())
+    triton_key()
+    make_backend(GPUTarget("cuda", 90, 32)).hash()
+
+
+def handle(request: dict[str, Any], folder: str) -> dict[str, Any]:
+    """Compile kernels, as many as are quick; what one does wrong is its answer. Slow ones get a child each."""
+    began, answers = _processor_s(), []
+    for kernel in request["kernels"]:
+        answers.append(_compile(kernel, request["arch"], folder))
+        if _processor_s() - began > SHARED_S:
+            break
+    return {"answers": answers}
+
+
+def _processor_s() -> float:
+    """Processor time of this process and of the assemblers that it has waited for."""
+    return sum(os.times()[:4])
+
+
+def _compile(kernel: dict[str, Any], arch: int, folder: str) -> dict[str, Any]:
+    try:
+        if kernel["language"] == "cuda":
+            return _compile_cuda(kernel, arch, folder)
+        return compile_ir(kernel, arch, folder)
+    # The compiler raises many kinds of error for a bad kernel, and the kernel's text may raise any other.
+    except BaseException as error:  # noqa: BLE001
+        return {"fault": explain(error)}
+
+
+def compile_ir(kernel: dict[str, Any], arch: int, folder: str) -> dict[str, Any]:
+    """From its text alone: first the text that stands for what was compiled, then the cubin from that text."""
+    target = GPUTarget("cuda", arch, 32)
+    suffix = "ttgir" if kernel["language"] == "gluon" else "ttir"
+    path = os.path.join(folder, f"{kernel['name']}.{suffix}")
+    context = ir.context()
+    ir.load_dialects(context)
+    make_backend(target).load_dialects(context)
+    _write(path, kernel["code"])
+    module = ir.parse_mlir_module(path, context)
+    text = module.str_nodebug()
+    _write(path, text)
+    compiled = triton_compile(path, target=target, options=dict(kernel["options"]))
+    metadata = {name: getattr(compiled.metadata, name, None) for name in _METADATA}
+    if suffix == "ttgir":  # told of the stage that made this text
+        metadata["tensordesc_meta"] = module.get_tensordesc_metadata()
+    return {"metadata": metadata, "cubin": base64.b64encode(compiled.asm["cubin"]).decode(), "ir": text}
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _compile_cuda(kernel: dict[str, Any], arch: int, folder: str) -> dict[str, Any]:
+    """CUDA C++ through NVRTC, which reads no file but its own headers once the wall is up."""
+    from evo_kernel.fitness.compile import nvrtc
+
+    library = nvrtc.load()
+    readable = (*library.include, *library.folders)
+    landlock([folder], readable)
+    options = dict(kernel["options"])
+    made = library.compile(kernel["code"], kernel["name"], arch, tuple(str(options.get("flags", "")).split()))
+    metadata = dict.fromkeys(_METADATA) | {
+        "name": made.symbol,
+        "shared": options.get("shared_bytes", 0),
+        "num_warps": options["num_warps"],
+        "num_ctas": 1,
+    }
+    return {"metadata": metadata, "cubin": base64.b64encode(made.cubin).decode(), "ir": ""}

@@ -1,0 +1,256 @@
+"""Kernels (IR or CUDA C++) to machine code, in confined children, with a cache that no candidate can touch.
+
+The cache may be shared between candidates because its key is all that decides the code (the kernel's, its options,
+target, compiler version) and its value is made in a fresh child that sees nothing else and executes none of it.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import re
+import struct
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
+from typing import Any
+
+import triton
+from pydantic import ValidationError
+
+from evo_kernel.fitness.compile import instructions, machine_code, module_state, nvrtc
+from evo_kernel.fitness.compile.answers import Compiled, ToldKernel
+from evo_kernel.fitness.compile.assembler import Assembler
+from evo_kernel.fitness.compile.ir_text import fault_of
+from evo_kernel.fitness.gpus import usable_cores
+from evo_kernel.fitness.plan.launch_plan import MAX_SHARED, Binary, Kernel
+from evo_kernel.fitness.sandbox.guards import Limits
+from evo_kernel.fitness.sandbox.zygote import Malformed, Zygote
+from evo_kernel.fitness.stages import COMPILING, Stages
+
+CACHE_ENTRIES = 4096
+
+
+class Compiler:
+    """Compiles kernels for one target by one assembler, which its cache belongs to. Thread-safe. A kernel that does not
+    compile is answered with a sentence."""
+
+    def __init__(
+        self, arch: int, deadline_s: float, stages: Stages | None = None, assembler: Assembler | None = None
+    ) -> None:
+        """`assembler`: Triton's own, if left out."""
+        self._arch, self._stages = arch, stages or Stages()
+        self._deadline_s = deadline_s
+        self._assembler = assembler
+        self._zygote = Zygote("compile", assembler.environment if assembler else None)
+        self._cores = usable_cores()
+        self._pool = ThreadPoolExecutor(self._cores, thread_name_prefix="compile")
+        self._lock = threading.Lock()
+        self._waiting = 0  # kernels that are being compiled, or will be
+        self._cache: OrderedDict[str, Binary | str] = OrderedDict()
+
+    def start(self) -> None:
+        self._zygote.start()
+
+    def close(self) -> None:
+        self._zygote.close()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def compile(self, kernels: Sequence[Kernel], patience_s: float = math.inf) -> list[Binary | str]:
+        """One binary a kernel, or the reason why there is none, in order. Raises InfraError only.
+
+        A reason is Forbidden where a rule is broken; any other says that the kernel does not compile.
+        What takes longer than `patience_s` is given up, and may be tried again; after the deadline it never is.
+        """
+        with self._lock:
+            known = {k.key: self._cache[k.key] for k in kernels if k.key in self._cache}
+        missing = {k.key: k for k in kernels if k.key not in known}
+        made = {}
+        if missing:
+            with self._stages.at(COMPILING):
+                made = dict(zip(missing, self._compile(list(missing.values()), patience_s), strict=True))
+        with self._lock:
+            self._cache |= {key: one for key, one in made.items() if not isinstance(one, _GivenUp)}
+            while len(self._cache) > CACHE_ENTRIES:
+                self._cache.popitem(last=False)
+        return [known.get(k.key) or made[k.key] for k in kernels]
+
+    def _compile(self, kernels: list[Kernel], patience_s: float) -> list[Binary | str]:
+        faults = {k.key: text_fault(k) for k in kernels}
+        clean = [k for k in kernels if not faults[k.key]]
+        results: dict[str, Binary | str] = {key: fault for key, fault in faults.items() if fault}
+        with self._lock:
+            self._waiting += len(clean)
+            batches = list(_batches(clean, max(1, self._cores - self._waiting + len(clean))))
+        try:
+            for made in self._pool.map(self._compile_batch, batches, repeat(patience_s)):
+                results |= made
+            left = [[kernel] for kernel in clean if kernel.key not in results]
+            for made in self._pool.map(self._compile_batch, left, repeat(patience_s)):
+                results |= made
+        finally:
+            with self._lock:
+                self._waiting -= len(clean)
+        return [results[k.key] for k in kernels]
+
+    def _compile_batch(self, kernels: Sequence[Kernel], patience_s: float) -> dict[str, Binary | str]:
+        """By key: of several, those that their child had time for; of one, a binary or why there is none."""
+        request = {"arch": self._arch, "kernels": [kernel.model_dump(mode="json") for kernel in kernels]}
+        result = self._zygote.run(request, Limits(deadline_s=min(self._deadline_s, patience_s), may_fork=True))
+        malformed = ""
+        if result.data is not None:
+            try:
+                answers = result.read(Compiled).answers
+                return {k.key: self._binary(k, answer) for k, answer in zip(kernels, answers, strict=False)}
+            except Malformed as error:
+                malformed = f": its answer is malformed: {error}"
+        if len(kernels) > 1:  # one of them broke the child: each is tried alone
+            return {}
+        if result.outcome == "timeout" and patience_s < self._deadline_s:
+            return {kernels[0].key: _GivenUp(f"kernel {kernels[0].name} takes over {patience_s:g} s to compile")}
+        return {kernels[0].key: f"kernel {kernels[0].name}: the compiler ended with {result.outcome}{malformed}"}
+
+    def _binary(self, kernel: Kernel, answer: ToldKernel) -> Binary | str:
+        made = _binary(kernel, answer)
+        return made if isinstance(made, str) else made.model_copy(update={"compiler": self.version(kernel.language)})
+
+    def version(self, language: str) -> str:
+        """Of what makes the code of a kernel in this language."""
+        if language == "cuda":
+            return f"NVRTC {nvrtc.load().version}"
+        return f"Triton {triton.__version__}, " + (
+            f"ptxas {self._assembler.version}" if self._assembler else "its ptxas"
+        )
+
+
+class Forbidden(str):
+    """A reason that is the kernel's: it does what no kernel may."""
+
+    __slots__ = ()
+
+
+class _GivenUp(str):
+    """A reason that holds for this caller only."""
+
+    __slots__ = ()
+
+
+def _batches(kernels: Sequence[Kernel], free_cores: int) -> Iterator[Sequence[Kernel]]:
+    """What one child compiles: as many kernels as leave no free core idle; CUDA C++, which brings its own walls, alone.
+
+    A child costs about as much as a third of a small kernel.
+    """
+    lowered = [kernel for kernel in kernels if kernel.language != "cuda"]
+    size = max(1, -(-len(lowered) // free_cores))
+    for first in range(0, len(lowered), size):
+        yield lowered[first : first + size]
+    yield from ([kernel] for kernel in kernels if kernel.language == "cuda")
+
+
+_OPTIONS: dict[str, range | type[bool]] = {
+    "num_warps": range(1, 33), "num_stages": range(65), "num_ctas": range(1, 17), "maxnreg": range(1, 1 << 16),
+    "enable_fp_fusion": bool, "enable_reflect_ftz": bool, "launch_cooperative_grid": bool, "launch_pdl": bool,
+    "sched4reg": bool, "clc": bool,
+}  # fmt: skip
+"""What Triton's compiler is told beside the IR. Others name files and tools, or change what the IR means."""
+_ASSEMBLER = re.compile(
+    r"(-O|--?opt-level[= ]|-maxrregcount[= ]|--maxrregcount[= ]|-regUsageLevel[= ]|--register-usage-level[= ])\d{1,3}"
+    r"|--?allow-expensive-optimizations[= ](true|false)|--?disable-optimizer-constants"
+)
+
+
+def text_fault(kernel: Kernel) -> str:
+    """Why a kernel's code or options are not given to a compiler; empty where nothing speaks against them."""
+    if kernel.language == "cuda":
+        return cuda_text_fault(kernel)
+    if fault := fault_of(kernel.code, kernel.name):
+        return f"kernel {kernel.name}: {fault}"
+    for name, value in kernel.options:
+        if not _allowed(name, value):
+            return f"kernel {kernel.name}: the option {name} = {str(value)[:80]} is not allowed; see docs/plans.md"
+    return ""
+
+
+def _allowed(name: str, value: Any) -> bool:
+    if name == "ptx_options":
+        return isinstance(value, str) and all(map(_ASSEMBLER.fullmatch, value.split()))
+    wanted = _OPTIONS.get(name, range(0))
+    return value in wanted and not isinstance(value, bool) if isinstance(wanted, range) else isinstance(value, wanted)
+
+
+_FLAGS = re.compile(
+    r"-D\w+(=[\w.+-]+)?|--?use_fast_math|--?maxrregcount=\d{1,3}|--?fmad=(true|false)|--?ftz=(true|false)"
+    r"|--?prec-div=(true|false)|--?prec-sqrt=(true|false)|--?extra-device-vectorization|--?std=c\+\+\d\d"
+)
+_INCLUDE = re.compile(r"^[^\S\n]*#[^\S\n]*(?:include|include_next|embed)\b[ \t]*(.*)$", re.MULTILINE)
+
+
+def cuda_text_fault(kernel: Kernel) -> str:
+    """CUDA C++ may name headers of the language by their plain name, and takes the listed compiler options."""
+    options = dict(kernel.options)
+    unknown = set(options) - {"num_warps", "shared_bytes", "flags"}
+    if unknown or not isinstance(options.get("num_warps"), int) or not isinstance(options.get("shared_bytes", 0), int):
+        return f"kernel {kernel.name}: a CUDA C++ kernel has the options num_warps, shared_bytes and flags"
+    for flag in str(options.get("flags", "")).split():
+        if not _FLAGS.fullmatch(flag):
+            return (
+                f"kernel {kernel.name}: the compiler option {flag} is not allowed; see docs/plans.md for those that are"
+            )
+    if re.search(r"\$|__unnamed_", kernel.code):
+        return f"kernel {kernel.name}: names with $ and __unnamed_ belong to the compiler: choose others"
+    for name in _INCLUDE.findall(kernel.code.replace("\\\n", "")):
+        if not re.fullmatch(r"<[\w./]+>\s*(//.*|/\*.*)?", name.strip()) or ".." in name or "</" in name:
+            return (
+                f"kernel {kernel.name}: #include {name.strip()[:80]} is not allowed: only <headers> of CUDA are there"
+            )
+    return ""
+
+
+def _binary(kernel: Kernel, answer: ToldKernel) -> Binary | str:
+    """A child's answer as a validated binary: resources are read from the code itself, not from what was said."""
+    metadata = answer.metadata
+    if answer.cubin is None or metadata is None:
+        return f"kernel {kernel.name} does not compile: {str(answer.fault)[:1500]}"
+    try:
+        cubin = base64.b64decode(answer.cubin, validate=True)
+        text = answer.ir
+        if kernel.language != "cuda" and (fault := fault_of(text, kernel.name)):
+            return f"kernel {kernel.name}: {fault}"
+        used = machine_code.resources(cubin)
+        if metadata.shared > MAX_SHARED:
+            return (
+                f"kernel {kernel.name} needs {metadata.shared} bytes of shared memory, and a block has at most "
+                f"{MAX_SHARED}: use smaller tiles or fewer stages"
+            )
+        if fault := module_state.fault_of(cubin, text, f"{kernel.code}\n{kernel.options}"):
+            return Forbidden(f"kernel {kernel.name}: {fault}")
+        return Binary(
+            key=kernel.key,
+            ir=text,
+            symbol=metadata.name,
+            cubin=cubin,
+            code_hash=machine_code.code_hash(cubin, metadata.name),
+            num_warps=metadata.num_warps,
+            num_ctas=metadata.num_ctas,
+            shared_bytes=metadata.shared,
+            static_shared_bytes=used.shared_bytes if kernel.language == "cuda" else 0,
+            registers=used.registers,
+            spill_bytes=used.spill_bytes,
+            global_scratch_bytes=metadata.global_scratch_size or 0,
+            global_scratch_align=metadata.global_scratch_align or 1,
+            profile_scratch_bytes=metadata.profile_scratch_size or 0,
+            profile_scratch_align=metadata.profile_scratch_align or 1,
+            parameter_bytes=machine_code.parameter_bytes(cubin, metadata.name),
+            cooperative=bool(metadata.launch_cooperative_grid),
+            dependent=bool(metadata.launch_pdl),
+            tensordesc_meta=metadata.tensordesc_meta or (),
+            instructions=dict(instructions.instruction_counts(cubin)),
+            loops=instructions.loops(cubin),
+        )
+    except ValidationError as error:
+        told = "; ".join(f"{'.'.join(map(str, e['loc']))} {e.get('input')}: {e['msg']}" for e in error.errors()[:3])
+        return f"kernel {kernel.name} does not fit the GPU, or the compiler's answer is malformed: {told}"
+    except (ValueError, IndexError, OverflowError, struct.error) as error:  # of reading a hostile cubin
+        return f"kernel {kernel.name}: the compiler's answer is malformed: {error}"

@@ -1,0 +1,239 @@
+"""What the code of a cubin does: its instructions by class, and its loops.
+
+Opcodes are named by the disassembler in Triton's wheel; operands are read from the 16 bytes of an instruction, as its
+listings show them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from evo_kernel.errors import InfraError
+from evo_kernel.fitness.compile.machine_code import code_words
+from evo_kernel.fitness.compile.opcodes import SM_90
+
+DISASSEMBLER_DEADLINE_S = 20.0
+_ACCESS_BYTES = (1, 1, 2, 2, 4, 8, 16, 16)  # by bits 73-75 of a load
+_NORMAL_EVICTION = 1  # bits 84-86 of a load or store (.EF is 0, .EL is 2)
+
+
+class Instruction(NamedTuple):
+    """One instruction. `target` of what is no relative branch means nothing."""
+
+    address: int
+    opcode: str
+    target: int
+    low: int
+    high: int
+
+    @property
+    def family(self) -> str:
+        return _CLASS.get(self.opcode) or ("int.uniform" if self.opcode.startswith("U") else "int")
+
+    @property
+    def bytes_loaded(self) -> int:
+        """What one thread gets from global memory."""
+        return _ACCESS_BYTES[(self.high >> 9) & 7] if self.family in ("ld.global", "cp.async") else 0
+
+    @property
+    def groups_left(self) -> int:
+        """Groups of asynchronous copies that a wait (DEPBAR) leaves under way."""
+        return (self.low >> 38) & 63
+
+
+def instruction_counts(cubin: bytes) -> Mapping[str, int]:
+    """Static instruction counts by class.
+
+    `all` counts every instruction, `loops` the backward branches, `in_loop.<class>` the instructions of a class between
+    the target of a backward branch and the branch, `hinted` the loads and stores with an eviction priority of their
+    own, and `load_bytes` what the global loads of one thread bring, each once (`in_loop.load_bytes` likewise). Raises
+    ValueError, and InfraError without a disassembler.
+    """
+    code = instructions(cubin)
+    spans = [(one.target, one.address) for one in code if one.opcode == "BRA" and one.target < one.address]
+    counts: Counter[str] = Counter({"all": len(code), "loops": len(spans)})
+    for one in code:
+        counts[one.family] += 1
+        if one.family in ("ld.global", "st.global") and (one.high >> 20) & 7 != _NORMAL_EVICTION:
+            counts["hinted"] += 1
+        counts["load_bytes"] += one.bytes_loaded
+        if any(start <= one.address <= end for start, end in spans):
+            counts[f"in_loop.{one.family}"] += 1
+            counts["in_loop.all"] += 1
+            counts["in_loop.load_bytes"] += one.bytes_loaded
+    return dict(counts)
+
+
+def loops(cubin: bytes) -> tuple[dict[str, int], ...]:
+    """Loops of the code, each with its own instructions by class: what lies in an inner loop is the inner one's.
+
+    `all` and `load_bytes` as above. `inner`: loops that lie in it. `ahead`: rounds that copies are issued before their
+    use, 0 where a round waits for a load of its own. Raises ValueError, and InfraError without a disassembler.
+    """
+    code = instructions(cubin)
+    spans = _spans(code)
+    own: dict[tuple[int, int] | None, list[Instruction]] = {span: [] for span in (*spans, None)}
+    for one in code:  # spans are sorted by size: the first that holds an instruction is the innermost
+        own[next(((start, end) for start, end in spans if start <= one.address <= end), None)].append(one)
+    made = []
+    for start, end in spans:
+        inside = own[(start, end)]
+        around = next((o for o in spans if o[0] <= start and end <= o[1] and o != (start, end)), None)
+        before = max((other[1] for other in spans if other[1] < start), default=0)
+        counts = Counter(one.family for one in inside)
+        counts["all"] = len(inside)
+        counts["load_bytes"] = sum(one.bytes_loaded for one in inside)
+        counts["inner"] = sum(start <= other[0] and other[1] <= end for other in spans) - 1
+        counts["ahead"] = _ahead(inside, [one for one in own[around] if before < one.address < start])
+        made.append(dict(counts))
+    return tuple(made)
+
+
+def _spans(code: Sequence[Instruction]) -> list[tuple[int, int]]:
+    """First and last address of each loop, the smaller first.
+
+    Loops lie in each other or apart. A branch back into the middle of a loop from behind it closes none: code that is
+    seldom needed, such as another try at a barrier, lies behind the loop and returns to it.
+    """
+    ends: dict[int, int] = {}
+    for one in code:
+        if one.opcode == "BRA" and one.target < one.address:
+            ends[one.target] = max(one.address, ends.get(one.target, 0))
+    apart = [
+        (start, end) for start, end in ends.items()
+        if not any(other < start <= its_end < end for other, its_end in ends.items())
+    ]  # fmt: skip
+    return sorted(apart, key=lambda span: span[1] - span[0])
+
+
+def _ahead(inside: Sequence[Instruction], before: Sequence[Instruction]) -> int:
+    """Rounds that the copies of a loop run ahead of their use; `before`: the code that leads to it.
+
+    Of cp.async, a round leaves some groups of copies under way when it waits, and adds its own. Of TMA, what is under
+    way was issued before the loop; in warp-specialised code others issue it, as far as they have room.
+    """
+    counts = Counter(one.family for one in inside) + Counter(one.opcode for one in inside)
+    if counts["ld.global"] or not counts["cp.async"] + counts["tma.load"]:
+        return 0
+    if counts["tma.load"]:
+        issued = sum(one.family == "tma.load" for one in before)
+        return issued // counts["tma.load"]
+    left = min((one.groups_left for one in inside if one.opcode == "DEPBAR"), default=0)
+    return 1 + left * counts["DEPBAR"] // max(1, counts["LDGDEPBAR"])
+
+
+_learnt: dict[int, dict[int, str]] = {}
+"""By architecture: what the disassembler called each opcode, "" where one opcode had two names.
+
+The disassembler takes a third of a second to start, whatever the size of the code, so it is asked only about opcodes
+that are neither in the table nor met by this process. A lost update costs one more question, so no lock."""
+
+
+def instructions(cubin: bytes) -> list[Instruction]:
+    """Every instruction, functions laid end to end. Raises ValueError, and InfraError without a disassembler.
+
+    An instruction has 16 bytes since capability 7.0: the opcode in bits 0-11, the offset of a relative branch in units
+    of 4 bytes in bits 16-23 (low part) and from bit 34 (high part); seen in the disassembler's own listings.
+    """
+    flags, words = code_words(cubin)
+    opcodes = _learnt.setdefault(flags, dict(SM_90) if 90 in (flags & 0xFF, flags >> 8 & 0xFF) else {})
+    named: dict[int, str] = {}
+    if not all(opcodes.get(low & 0xFFF) for _address, low, _high in words):
+        named = dict(_parse(disassemble(cubin)))
+        if named.keys() != {address for address, _low, _high in words}:
+            raise ValueError("the disassembly and the code sections of the cubin differ")
+        for address, low, _high in words:
+            known = opcodes.setdefault(low & 0xFFF, named[address])
+            if known != named[address]:
+                opcodes[low & 0xFFF] = ""
+    return [
+        Instruction(address, named.get(address) or opcodes[low & 0xFFF], _target(address, low, high), low, high)
+        for address, low, high in words
+    ]
+
+
+def _target(address: int, low: int, high: int) -> int:
+    upper = (low >> 34) | ((high & 0x3FFFF) << 30)
+    upper -= (upper >> 47) << 48
+    return address + 16 + 4 * ((upper << 8) | ((low >> 16) & 0xFF))
+
+
+def disassemble(cubin: bytes) -> str:
+    """SASS text of a cubin by the disassembler in Triton's wheel (about 10 ms)."""
+    code_words(cubin)
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        try:
+            done = subprocess.run(
+                [str(_disassembler()), "-c", file.name],
+                capture_output=True, text=True, timeout=DISASSEMBLER_DEADLINE_S, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            raise ValueError(f"the disassembler took more than {DISASSEMBLER_DEADLINE_S:.0f} s") from error
+        except OSError as error:
+            raise InfraError(f"cannot run the disassembler: {error.strerror}; reinstall triton") from error
+    if done.returncode != 0:
+        raise ValueError(f"the cubin cannot be disassembled: {done.stderr.strip()[:200]}")
+    return done.stdout
+
+
+@cache
+def _disassembler() -> Path:
+    spec = importlib.util.find_spec("triton")  # found, not imported
+    for place in (spec.submodule_search_locations or ()) if spec else ():
+        path = Path(place) / "backends" / "nvidia" / "bin" / "nvdisasm"
+        if path.exists():
+            return path
+    raise InfraError("triton's wheel holds no nvdisasm; reinstall triton for NVIDIA GPUs")
+
+
+_LISTED = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)", re.MULTILINE)
+
+
+def _parse(text: str) -> list[tuple[int, str]]:
+    """(address, opcode) of a disassembly, functions laid end to end: each starts at 0 again."""
+    listed: list[tuple[int, str]] = []
+    base = 0
+    for offset, opcode in _LISTED.findall(text):
+        if listed and int(offset, 16) == 0:
+            base = listed[-1][0] + 16
+        listed.append((base + int(offset, 16), opcode))
+    return listed
+
+
+_CLASSES: dict[str, str] = {
+    "ld.global": "LDG LD",
+    "st.global": "STG ST",
+    "cp.async": "LDGSTS",
+    "tma.load": "UTMALDG UBLKCP",
+    "tma.store": "UTMASTG UTMAREDG",
+    "wgmma": "HGMMA IGMMA QGMMA BGMMA",
+    "mma": "HMMA IMMA DMMA QMMA BMMA OMMA",
+    "tcgen05": "UTCHMMA UTCIMMA UTCQMMA UTCOMMA",
+    "fma": "FFMA FFMA2 DFMA HFMA2",
+    "fadd": "FADD FADD2 DADD HADD2",
+    "fmul": "FMUL FMUL2 DMUL HMUL2",
+    "minmax": "FMNMX FMNMX3 HMNMX2 VHMNMX IMNMX VIMNMX VIMNMX3 DMNMX",
+    "mufu": "MUFU",
+    "convert": "F2F F2I I2F F2FP I2I I2FP F2IP FRND",
+    "ld.shared": "LDS LDSM",
+    "st.shared": "STS STSM",
+    "shuffle": "SHFL REDUX",
+    "barrier": "BAR SYNCS WARPGROUP WARPSYNC DEPBAR LDGDEPBAR ARRIVES MEMBAR FENCE UTMACMDFLUSH NANOSLEEP ERRBAR",
+    "branch": "BRA EXIT CALL RET BSSY BSYNC BRX JMP BREAK KILL BPT",
+    "spill": "LDL STL",
+    "atomic": "ATOM ATOMG RED REDG ATOMS REDS",
+    "move": "MOV CS2R S2R S2UR UMOV MOV32I PRMT R2UR R2P P2R NOP SEL FSEL FSETP FSET VOTE VOTEU",
+    "constant": "LDC ULDC LDCU",
+    "warp-specialise": "USETMAXREG",
+}
+_CLASS = {opcode: family for family, opcodes in _CLASSES.items() for opcode in opcodes.split()}

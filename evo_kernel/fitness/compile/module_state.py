@@ -1,0 +1,47 @@
+"""What of a compiled module would outlive a launch: its variables, and memory that the driver gives it.
+
+The compilers have variables of their own: texts of assertions and printf, tables of the mathematical library. They are
+told by their names, which hold only where the kernel's own text cannot spell them.
+"""
+
+from __future__ import annotations
+
+import re
+
+from evo_kernel.fitness.compile import machine_code
+
+_OWN = re.compile(
+    r"_\$_str(_\$_\d+)?|(assertFile|assertFunc|assertMessage|printfFormat)_\d+|\$str.*|__unnamed_.*|__cudart_\w+",
+    re.DOTALL,
+)
+_OWN_FUNCTIONS = {"vprintf", "__assertfail"}
+_ASSEMBLY = re.compile(r'inline_asm "((?:[^"\\]|\\.)*)"')  # in IR, where a string is spelled out
+_SPELLS = re.compile(
+    r"_str|assert|printf|unnamed|cudart|\$[({]|\\"
+)  # $( and ${: LLVM's ways to write one thing as another
+_MAY_SPELL = re.compile(r"asm|##|%:|\?\?|\\[uU]|unnamed_|cudart|\$")  # in C++, whose texts and names are made of parts
+
+
+def fault_of(cubin: bytes, ir: str, code: str) -> str:
+    """Why a module may not be used again and again, as a sentence; empty where nothing of it outlives a launch.
+
+    `ir` is empty for CUDA C++, whose text and compiler flags are `code`. Raises ValueError for what is no cubin.
+    """
+    if ir:
+        named = any(_SPELLS.search(text) for text in _ASSEMBLY.findall(ir))
+    else:
+        named = bool(_MAY_SPELL.search(code.replace("\\\r\n", "").replace("\\\n", "")))
+    for variable in machine_code.variables(cubin):
+        if named or not _OWN.fullmatch(variable):
+            return (
+                f"the variable {variable[:200]} would keep its value from one launch to the next. Pass tables as "
+                "tensors or write them in the kernel (in CUDA C++: a const array of the function), and take what "
+                "kernels write from run (torch.empty, torch.zeros)"
+            )
+    for function in machine_code.missing_functions(cubin):
+        if function not in _OWN_FUNCTIONS:
+            return (
+                f"it calls {function[:200]}, which the driver provides: what that keeps would outlive a launch. Take "
+                "memory from run (torch.empty)"
+            )
+    return ""

@@ -1,0 +1,153 @@
+"""Is an output right? Errors from a float64 reference, held against what an honest kernel may be off by (expected.py).
+
+A candidate passes when its Frobenius error is at most `relative_multiple` times, and its largest error at most
+`max_multiple` times, the honest one. Integers and booleans must be equal.
+
+Not covered: single elements that are much smaller than the largest of the same output may be off by the same absolute
+amount as the largest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from evo_kernel.fitness.correctness.expected import Expected, expect
+from evo_kernel.tasks.task import Input, Task, Tolerance
+from evo_kernel.types import CheckResult
+
+POISON_BYTE = 0xFF
+"""Scratch and outputs are filled with this byte before a launch: a NaN in every floating-point dtype."""
+
+_AT_ONCE = 1 << 18
+"""Elements that are compared at a time on a CPU."""
+
+
+def judge_outputs(task: Task, case: str, inputs: Sequence[Input], outputs: Sequence[torch.Tensor]) -> CheckResult:
+    """Compare a kernel's outputs with the task's reference on the same inputs. Raises TaskError only."""
+    return compare(case, outputs, expect(task, inputs), task.tolerance)
+
+
+def compare(
+    case: str, outputs: Sequence[torch.Tensor], expected: Sequence[Expected], tolerance: Tolerance
+) -> CheckResult:
+    """The verdict on all outputs of one case; `error` is the worst ratio of an error to its bound."""
+    if len(outputs) != len(expected):
+        return _wrong(case, f"it returns {_outputs(len(outputs))} where the reference returns {len(expected)}")
+    worst = 0.0
+    for number, (got, wanted) in enumerate(zip(outputs, expected, strict=True)):
+        name = f"output {number}" if len(expected) > 1 else "the output"
+        fault, error = _fault(got, wanted, tolerance)
+        worst = max(worst, error)
+        if fault:
+            return CheckResult(case=case, passed=False, error=worst, reason=f"{name} {fault}")
+    return CheckResult(case=case, passed=True, error=worst)
+
+
+def _wrong(case: str, reason: str) -> CheckResult:
+    return CheckResult(case=case, passed=False, error=math.inf, reason=reason)
+
+
+def _outputs(count: int) -> str:
+    return f"{count} output" + ("" if count == 1 else "s")
+
+
+def _fault(got: torch.Tensor, wanted: Expected, tolerance: Tolerance) -> tuple[str, float]:
+    """What is wrong with one output ("" if nothing), and its error in units of its bound."""
+    honest = wanted.honest
+    if got.shape != honest.shape:
+        return f"has shape {tuple(got.shape)} where the reference has {tuple(honest.shape)}", math.inf
+    if got.dtype != honest.dtype:
+        return f"is {_spell(got.dtype)} where the reference is {_spell(honest.dtype)}", math.inf
+    if got.numel() == 0:
+        return "", 0.0
+    if not honest.is_floating_point():
+        return _integer_fault(got, wanted)
+    return _float_fault(got, wanted, tolerance)
+
+
+def _integer_fault(got: torch.Tensor, wanted: Expected) -> tuple[str, float]:
+    wrong = (got != wanted.honest) & (got != wanted.truth.to(got.dtype))
+    if not wrong.any():
+        return "", 0.0
+    where = _first(wrong)
+    return (
+        f"differs at {int(wrong.sum())} of {got.numel()} elements; at {where} it is {got[where].item()} where the "
+        f"reference is {wanted.honest[where].item()}",
+        math.inf,
+    )
+
+
+def _float_fault(got: torch.Tensor, wanted: Expected, tolerance: Tolerance) -> tuple[str, float]:
+    """A GPU is asked for everything at once: waiting for each answer would cost more than finding it. A CPU takes parts
+    that stay in its cache: new memory for every step would cost more than the steps."""
+    truth, values = wanted.truth, (got, wanted.truth, wanted.honest, wanted.compared)
+    size = _AT_ONCE if got.device.type == "cpu" else got.numel()
+    parts = zip(*(value.reshape(-1).split(size) for value in values), strict=True)
+    asked = torch.stack([_figures(*_marks(*part)) for part in parts])
+    figures = asked[:, 0].max(), asked[:, 1].max(), asked[:, 2].norm(), asked[:, 3].max()
+    any_unwritten, any_odd, frobenius, largest = torch.stack(figures).tolist()
+    if any_unwritten:
+        unwritten, _, _ = _marks(*values)
+        return (
+            f"has {int(unwritten.sum())} of {got.numel()} elements that were never written, or that come from memory "
+            f"nothing wrote; the first at {_first(unwritten)}",
+            math.inf,
+        )
+    if any_odd:
+        _, odd, _ = _marks(*values)
+        where = _first(odd)
+        return (
+            f"is {got[where].item()} at {where} where the reference is {truth[where].item():.6g}; {int(odd.sum())} of "
+            f"{got.numel()} elements are like that",
+            math.inf,
+        )
+    bounds = (
+        max(tolerance.relative_multiple * wanted.frobenius, tolerance.absolute * math.sqrt(got.numel())),
+        max(tolerance.max_multiple * wanted.largest, tolerance.absolute),
+    )
+    ratio = max(_ratio(frobenius, bounds[0]), _ratio(largest, bounds[1]))
+    if ratio <= 1.0:
+        return "", ratio
+    _, _, error = _marks(*values)
+    where = _first(error == error.max())
+    return (
+        f"is off by {ratio:.3g}x what is allowed: at {where} it is {got[where].item():.9g} where the reference is "
+        f"{truth[where].item():.9g} (an honest kernel's error there is at most {wanted.largest:.3g})",
+        ratio,
+    )
+
+
+def _marks(
+    got: torch.Tensor, truth: torch.Tensor, honest: torch.Tensor, compared: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Elements that nothing wrote; those that are infinite or NaN in one of both alone; errors of those compared."""
+    unwritten = poisoned(got) & ~honest.isnan()
+    got, finite = got.double(), truth.isfinite()
+    same = torch.where(finite, got.isfinite(), (got == truth) | (got.isnan() & truth.isnan()))
+    return unwritten, compared & ~same, torch.where(compared & finite, (got - truth).abs(), 0.0)
+
+
+def _figures(unwritten: torch.Tensor, odd: torch.Tensor, error: torch.Tensor) -> torch.Tensor:
+    """Whether there are any of both, the norm of the errors and the largest."""
+    return torch.stack([unwritten.any().double(), odd.any().double(), error.norm(), error.max()])
+
+
+def _ratio(error: float, bound: float) -> float:
+    return error / bound if bound > 0 else (0.0 if error == 0 else math.inf)
+
+
+def poisoned(values: torch.Tensor) -> torch.Tensor:
+    """Elements whose bytes are all the poison byte."""
+    raw = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()]
+    return values.view(raw) == -1
+
+
+def _first(where: torch.Tensor) -> tuple[int, ...]:
+    return tuple(int(i) for i in where.nonzero()[0])
+
+
+def _spell(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

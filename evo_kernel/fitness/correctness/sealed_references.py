@@ -1,0 +1,116 @@
+"""References beside the kernels that are judged by them, yet of no use to one that reads foreign memory.
+
+Fetching a large reference from the host costs more than the check itself. So it stays on the device, exclusive-ored
+with a key stream from a secret seed that only the host holds, and is opened for the comparison alone, when the
+candidate's kernels have finished; whoever opens it wipes freed memory before the next kernel runs. Small references
+stay on the host, which is cheaper there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+
+from evo_kernel.fitness.correctness.expected import Expected
+
+SMALL_BYTES = 1 << 20
+Key = tuple[str, int, str]
+"""(case, seed, regime)."""
+
+
+class Vault:
+    """Expected outputs by (case, seed, regime), the most recent within `limit_bytes`. For one thread."""
+
+    def __init__(self, device: str, limit_bytes: int) -> None:
+        self._device, self._limit_bytes = device, limit_bytes
+        self._kept: OrderedDict[Key, tuple[_Sealed, ...]] = OrderedDict()
+        self._bytes = 0
+
+    @contextlib.contextmanager
+    def open(self, key: Key, make: Callable[[], tuple[Expected, ...]]) -> Iterator[tuple[Expected, ...]]:
+        """What is expected, readable inside the `with` only; made on the first call."""
+        if key not in self._kept:
+            self._keep(key, tuple(_Sealed(part, self._device) for part in make()))
+        self._kept.move_to_end(key)
+        parts = self._kept[key]
+        opened: list[_Sealed] = []
+        try:
+            for part in parts:
+                part.turn()
+                opened.append(part)
+            yield tuple(part.expected(self._device) for part in parts)
+        finally:
+            for part in opened:
+                part.turn()
+
+    def intact(self) -> bool:
+        """Whether everything kept is still what was sealed: a kernel may have written far outside its buffers."""
+        return all(part.intact() for parts in self._kept.values() for part in parts)
+
+    def clear(self) -> None:
+        """Forget everything: the memory is wanted for something else."""
+        self._kept.clear()
+        self._bytes = 0
+
+    def _keep(self, key: Key, made: tuple[_Sealed, ...]) -> None:
+        self._kept[key] = made
+        self._bytes += sum(part.bytes for part in made)
+        while self._bytes > self._limit_bytes and len(self._kept) > 1:
+            self._bytes -= sum(part.bytes for part in self._kept.popitem(last=False)[1])
+
+
+class _Sealed:
+    """One `Expected` whose tensors are unreadable until turned, and again after the next turn."""
+
+    def __init__(self, part: Expected, device: str) -> None:
+        tensors = (part.truth, part.honest, part.compared)
+        self.bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        self._part = part
+        self._seed = secrets.randbits(62)
+        self._large = self.bytes > SMALL_BYTES
+        self._words: list[torch.Tensor] = []
+        self._sum: list[int] = []
+        if not self._large:
+            self._part = _with(part, [tensor.to("cpu") for tensor in tensors])
+            return
+        moved = []
+        for tensor in tensors:
+            size = tensor.numel() * tensor.element_size()
+            words = torch.zeros(-(-size // 8), dtype=torch.int64, device=device)
+            view = words.view(torch.uint8)[:size].view(tensor.dtype).view(tensor.shape)
+            view.copy_(tensor)
+            self._words.append(words)
+            moved.append(view)
+        self._part = _with(part, moved)
+        self.turn()
+        self._sum = self._checksum()
+
+    def turn(self) -> None:
+        """Exclusive-or with the key stream: seals what is open, opens what is sealed."""
+        if not self._large:
+            return
+        generator = torch.Generator(self._words[0].device).manual_seed(self._seed)
+        for words in self._words:
+            words.bitwise_xor_(torch.empty_like(words).random_(-(2**63), None, generator=generator))
+
+    def intact(self) -> bool:
+        return not self._large or self._checksum() == self._sum
+
+    def _checksum(self) -> list[int]:
+        return [int(words.sum()) for words in self._words]
+
+    def expected(self, device: str) -> Expected:
+        part = self._part
+        if self._large:
+            return part
+        return _with(part, [tensor.to(device) for tensor in (part.truth, part.honest, part.compared)])
+
+
+def _with(part: Expected, tensors: list[torch.Tensor]) -> Expected:
+    truth, honest, compared = tensors
+    return replace(part, truth=truth, honest=honest, compared=compared)

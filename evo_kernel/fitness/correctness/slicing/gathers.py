@@ -1,0 +1,188 @@
+"""Rules for operations whose places are values: gathers, embeddings, indexing and scatters.
+
+Where the indices follow from integer inputs, they are known when slices are planned, and only what they point at is
+needed. Where they depend on floating-point values, all of what they may point at is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from evo_kernel.fitness.correctness.slicing import regions
+from evo_kernel.fitness.correctness.slicing.regions import Region
+from evo_kernel.fitness.correctness.slicing.step import Known, Step, aligned, normal, replaced, rule, widened
+from evo_kernel.fitness.correctness.slicing.tracing import Value
+
+
+@rule("gather")
+def _gather(value: Value, region: Region, known: Known) -> Step:
+    source, index = value.node.values
+    if not region:
+        return Step([(source, regions.everything(source.shape)), (index, ())], lambda *pieces: value.node.call(pieces))
+    dim = normal(value.node.arguments["dim"], len(region))
+    if index.node.is_floating:
+        needs = [(source, replaced(region, dim, range(source.shape[dim]))), (index, region)]
+        return Step(needs, lambda piece, at: piece.gather(dim, at))
+    unique, local = known(index, region).unique(return_inverse=True)
+    return Step(
+        [(source, replaced(region, dim, regions.index_of(unique)))],
+        lambda piece: piece.gather(dim, local.view(regions.shape_of(region))),
+    )
+
+
+@rule("index_select")
+def _index_select(value: Value, region: Region, known: Known) -> Step:
+    source, index = value.node.values
+    if not region:
+        return Step(
+            [(v, regions.everything(v.shape)) for v in value.node.values], lambda *pieces: value.node.call(pieces)
+        )
+    dim = normal(value.node.arguments["dim"], len(region))
+    of_index = (region[dim],) if index.shape else ()
+    if index.node.is_floating:
+        needs = [(source, replaced(region, dim, range(source.shape[dim]))), (index, of_index)]
+        return Step(needs, lambda piece, at: piece.index_select(dim, at))
+    unique, local = known(index, of_index).flatten().unique(return_inverse=True)
+    return Step(
+        [(source, replaced(region, dim, regions.index_of(unique)))], lambda piece: piece.index_select(dim, local)
+    )
+
+
+@rule("embedding")
+def _embedding(value: Value, region: Region, known: Known) -> Step:
+    table, index = value.node.values
+    *places, columns = region
+    if index.node.is_floating:
+        needs = [(table, (range(table.shape[0]), columns)), (index, tuple(places))]
+        return Step(needs, lambda piece, at: piece[at])
+    unique, local = known(index, tuple(places)).unique(return_inverse=True)
+    return Step([(table, (regions.index_of(unique), columns))], lambda piece: piece[local])
+
+
+class _Indexing:
+    """`x[i, :, j]`: which dimensions of x have index tensors, and where those appear in what comes out."""
+
+    def __init__(self, indices: Sequence[Any], rank: int) -> None:
+        self.tensors = [index for index in indices if index is not None]
+        self.dims = [dim for dim, index in enumerate(indices) if index is not None]
+        self.shape = tuple(torch.broadcast_shapes(*(tensor.shape for tensor in self.tensors)))
+        is_joined = self.dims == list(range(self.dims[0], self.dims[-1] + 1))
+        self.front = self.dims[0] if is_joined else 0  # of the dimensions that they make
+        self.others = [dim for dim in range(rank) if dim not in self.dims]
+
+    @property
+    def is_known(self) -> bool:
+        return not any(tensor.node.is_floating for tensor in self.tensors) and not self.is_mask
+
+    @property
+    def is_mask(self) -> bool:
+        return any(tensor.dtype in (torch.bool, torch.uint8) for tensor in self.tensors)
+
+    def parted(self, region: Region) -> tuple[Region, Region]:
+        """Of what comes out: along the dimensions that index tensors make, and along the others."""
+        end = self.front + len(self.shape)
+        return region[self.front : end], (*region[: self.front], *region[end:])
+
+    def values(self, known: Known, places: Region, sizes: Sequence[int]) -> list[torch.Tensor]:
+        """The values of index tensors at places along the dimensions that they make, none negative."""
+        lengths = regions.shape_of(places)
+        found = [known(tensor, aligned(tensor, places)).expand(lengths) for tensor in self.tensors]
+        return [at % sizes[dim] for at, dim in zip(found, self.dims, strict=True)]
+
+
+@rule("index _unsafe_index")
+def _index(value: Value, region: Region, known: Known) -> Step:
+    source, arguments = value.node.values[0], value.node.arguments
+    rank = len(source.shape)
+    how = _Indexing(arguments["indices"], rank)
+    if how.is_mask:
+        return _whole(value, region)
+    places, rest = how.parted(region)
+    wanted = list(regions.everything(source.shape))
+    for dim, index in zip(how.others, rest, strict=True):
+        wanted[dim] = index
+    if how.is_known:
+        found = [at.unique(return_inverse=True) for at in how.values(known, places, source.shape)]
+        for dim, (unique, _) in zip(how.dims, found, strict=True):
+            wanted[dim] = regions.index_of(unique)
+        local = [inverse for _, inverse in found]
+        return Step([(source, tuple(wanted))], lambda piece: piece[_filled(how.dims, local, rank)])
+    lengths = regions.shape_of(places)
+    needs = [(source, tuple(wanted))] + [(tensor, aligned(tensor, places)) for tensor in how.tensors]
+    return Step(needs, lambda piece, *at: piece[_filled(how.dims, [a.expand(lengths) for a in at], rank)])
+
+
+@rule("index_put _unsafe_index_put")
+def _index_put(value: Value, region: Region, known: Known) -> Step:
+    arguments, rank = value.node.arguments, len(region)
+    target, given = arguments["self"], arguments["values"]
+    how = _Indexing(arguments["indices"], rank)
+    if not how.is_known:
+        return _whole(value, region)
+    found = [at.flatten() for at in how.values(known, regions.everything(how.shape), target.shape)]
+    hits = torch.ones(math.prod(how.shape), dtype=torch.bool)
+    for dim, at in zip(how.dims, found, strict=True):
+        hits &= torch.isin(at, regions.positions(region[dim]))
+    places = hits.nonzero().flatten()
+    if not places.numel():
+        return Step([(target, region)], lambda piece: piece)
+    local = [_local(region[dim], at[places]) for dim, at in zip(how.dims, found, strict=True)]
+    is_line = len(how.shape) == 1
+    made = (regions.index_of(places),) if is_line else regions.everything(how.shape)
+    rest = [region[dim] for dim in how.others]
+    of_values = (*rest[: how.front], *made, *rest[how.front :])
+    full = regions.shape_of(of_values)
+
+    def compute(piece: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        new = new.expand(full).flatten(how.front, how.front + len(how.shape) - 1)
+        new = new if is_line else new.index_select(how.front, places)
+        # the tensor's method takes no None
+        return torch.ops.aten.index_put(piece, _optional(how.dims, local, rank), new, arguments["accumulate"])
+
+    return Step([(target, region), (given, aligned(given, of_values))], compute)
+
+
+def _local(index: regions.Index, wanted: torch.Tensor) -> torch.Tensor:
+    """Where in `index`, which may be in any order, the wanted positions are."""
+    order = regions.positions(index).argsort()
+    return order[torch.searchsorted(regions.positions(index)[order], wanted)]
+
+
+def _filled(dims: Sequence[int], indices: Sequence[torch.Tensor], rank: int) -> tuple[Any, ...]:
+    by_dim = dict(zip(dims, indices, strict=True))
+    return tuple(by_dim.get(dim, slice(None)) for dim in range(rank))
+
+
+def _optional(dims: Sequence[int], indices: Sequence[torch.Tensor], rank: int) -> list[Any]:
+    by_dim = dict(zip(dims, indices, strict=True))
+    return [by_dim.get(dim) for dim in range(rank)]
+
+
+def _whole(value: Value, region: Region) -> Step:
+    if (wider := widened(value, region, range(len(region)))) is not None:
+        return wider
+    needs = [(v, regions.everything(v.shape)) for v in value.node.values]
+    return Step(needs, lambda *pieces: value.node.call(pieces))
+
+
+@rule("scatter scatter_add scatter_reduce index_add index_copy index_fill")
+def _scatter(value: Value, region: Region, known: Known) -> Step:
+    """All along one dimension; of the others what is asked for, where all arguments are as large along them."""
+    dim = normal(value.node.arguments["dim"], len(region))
+    tensors = value.node.values
+    is_line = value.node.name.startswith("index")  # one row of indices for all
+    full = [v for v in tensors if len(v.shape) == len(region) and not (is_line and v is tensors[1])]
+    same = [d for d in range(len(region)) if d != dim and all(v.shape[d] == value.shape[d] for v in full)]
+    if (wider := widened(value, region, [d for d in range(len(region)) if d not in same])) is not None:
+        return wider
+    needs = [
+        (v, tuple(region[d] if d in same else range(v.shape[d]) for d in range(len(region))))
+        if any(v is other for other in full)
+        else (v, regions.everything(v.shape))
+        for v in tensors
+    ]
+    return Step(needs, lambda *pieces: value.node.call(pieces))

@@ -1,0 +1,148 @@
+"""A straight program over slices of the inputs that gives a region of an output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from evo_kernel.fitness.correctness.slicing import regions
+from evo_kernel.fitness.correctness.slicing.regions import Region
+from evo_kernel.fitness.correctness.slicing.rules import step_for
+from evo_kernel.fitness.correctness.slicing.step import Step
+from evo_kernel.fitness.correctness.slicing.tracing import NotSliceable, Value
+from evo_kernel.tasks.task import Input
+
+_INSTRUCTIONS = 50_000
+"""A program of more is given up: to find it would take too long."""
+
+
+@dataclass(frozen=True)
+class _Instruction:
+    compute: Callable[..., torch.Tensor]
+    needs: tuple[int, ...]  # numbers of instructions
+    elements: int  # of the result
+    flops: float = 0.0
+    read: tuple[int, Region] | None = None  # which region of which input, where it is no more than that
+
+
+@dataclass(frozen=True)
+class Program:
+    """Instructions in order, of which the last gives the output's region. `reads`: what of which input it needs."""
+
+    reads: Mapping[int, Region]
+    dtype: torch.dtype
+    flops: float
+    elements: float  # of all intermediate results
+    _instructions: Sequence[_Instruction]
+    _frees: Sequence[Sequence[int]]  # after each, what nothing needs any more
+
+    def __len__(self) -> int:
+        return len(self._instructions)
+
+    def run(self, pieces: Mapping[int, torch.Tensor]) -> torch.Tensor:
+        """The region of the output, from the regions of inputs that `reads` names. Those are left alone."""
+        results: dict[int, torch.Tensor] = {}
+        for number, instruction in enumerate(self._instructions):
+            given = [results[needed] for needed in instruction.needs]
+            if instruction.read is not None:
+                given = [pieces[instruction.read[0]]]
+            results[number] = instruction.compute(*given)
+            del given
+            for gone in self._frees[number]:
+                del results[gone]
+        return results[len(self._instructions) - 1]
+
+
+class Slicer:
+    """Makes programs for regions of a graph's values. `inputs` are the reference's: integer ones are looked at."""
+
+    def __init__(self, inputs: Sequence[Input]) -> None:
+        self._inputs = inputs
+        self._known: dict[tuple[object, ...], torch.Tensor] = {}
+
+    def known(self, value: Value, region: Region | None = None) -> torch.Tensor:
+        """A region of a value that depends on integer inputs alone, or all of it."""
+        if value.node.is_floating:
+            raise NotSliceable("it needs floating-point values")
+        region = regions.everything(value.shape) if region is None else region
+        key = (value, regions.key_of(region))
+        if key not in self._known:
+            program = self.program(value, region)
+            self._known[key] = program.run(
+                {number: regions.take(self._tensor(number), wanted) for number, wanted in program.reads.items()}
+            )
+        return self._known[key]
+
+    def _tensor(self, number: int) -> torch.Tensor:
+        given = self._inputs[number]
+        assert isinstance(given, torch.Tensor)
+        return given
+
+    def program(self, value: Value, region: Region) -> Program:
+        """What makes the region, each part of each value once. Raises NotSliceable."""
+        made: list[_Instruction] = []
+        numbers: dict[tuple[object, ...], int] = {}
+        stack: list[tuple[Value, Region, Step | None]] = [(value, region, None)]
+        while stack:
+            wanted, part, step = stack.pop()
+            key = (wanted, regions.key_of(part))
+            if key in numbers:
+                continue
+            size = regions.count(part)
+            if wanted.node.input is not None:
+                made.append(_Instruction(lambda piece: piece, (), size, read=(wanted.node.input, part)))
+            elif step is not None:
+                needs = tuple(numbers[source, regions.key_of(source_part)] for source, source_part in step.needs)
+                made.append(_Instruction(step.compute, needs, size, step.flops))
+            else:
+                step = self._step(wanted, part)
+                stack += [(wanted, part, step), *((*need, None) for need in reversed(step.needs))]
+                continue
+            numbers[key] = len(made) - 1
+            if len(made) > _INSTRUCTIONS:
+                raise NotSliceable("it has too many operations")
+        return _finished(made, value.dtype)
+
+    def _step(self, value: Value, region: Region) -> Step:
+        constant = value.node.constant
+        if constant is not None:
+            return Step([], lambda: regions.take(constant, region))
+        try:
+            return step_for(value, region, self.known)
+        except NotSliceable:
+            raise
+        except Exception as error:  # of a rule that does not know what this reference does: the whole can be had
+            raise NotSliceable(f"no slice of {value.node.name}: {type(error).__name__}: {error}") from error
+
+
+def _finished(made: Sequence[_Instruction], dtype: torch.dtype) -> Program:
+    """With every input read once, as the smallest region that has all that is needed of it."""
+    wanted: dict[int, list[Region]] = {}
+    for instruction in made:
+        if instruction.read is not None:
+            wanted.setdefault(instruction.read[0], []).append(instruction.read[1])
+    reads = {number: regions.united(parts) for number, parts in wanted.items()}
+    last: dict[int, int] = {}
+    for number, instruction in enumerate(made):
+        last |= dict.fromkeys(instruction.needs, number)
+    frees: list[list[int]] = [[] for _ in made]
+    for needed, number in last.items():
+        frees[number].append(needed)
+    return Program(
+        reads=reads,
+        dtype=dtype,
+        flops=sum(instruction.flops for instruction in made),
+        elements=sum(instruction.elements for instruction in made),
+        _instructions=[_reading(instruction, reads) for instruction in made],
+        _frees=frees,
+    )
+
+
+def _reading(instruction: _Instruction, reads: Mapping[int, Region]) -> _Instruction:
+    if instruction.read is None:
+        return instruction
+    number, part = instruction.read
+    inside = tuple(regions.places_in(whole, wanted) for whole, wanted in zip(reads[number], part, strict=True))
+    return replace(instruction, compute=lambda piece: regions.take(piece, inside))

@@ -1,0 +1,124 @@
+"""Rules for operations that compute: which part of their arguments a region of their result comes from.
+
+Most need no more than a map: along which dimensions of its arguments an operation does the same for every element.
+What has no rule needs all of its arguments.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from evo_kernel.fitness.correctness.slicing import contractions, gathers, regions, views  # noqa: F401  their rules
+from evo_kernel.fitness.correctness.slicing.regions import Region
+from evo_kernel.fitness.correctness.slicing.step import RULES, Known, Step, listed, widened
+from evo_kernel.fitness.correctness.slicing.tracing import Node, Value
+
+Map = Mapping[int, int]
+"""Dimension of the result → dimension of an argument."""
+
+_ALONG_NAMES = """
+    sum mean prod amax amin any all argmax argmin logsumexp var std var_mean std_mean linalg_vector_norm norm nansum
+    max min median nanmedian mode kthvalue count_nonzero topk sort cumsum cumprod cummax cummin logcumsumexp flip roll
+    _softmax _log_softmax _safe_softmax _softmax_backward_data _log_softmax_backward_data glu aminmax
+"""
+_ALONG = frozenset(_ALONG_NAMES.split())
+"""Operations along the dimensions that their `dim` or `dims` names."""
+_TRAILING = {
+    2: """linalg_inv_ex linalg_cholesky_ex cholesky _linalg_det linalg_lu _linalg_svd _linalg_eigh linalg_qr
+        _linalg_slogdet linalg_solve_triangular triangular_solve _linalg_solve_ex linalg_matrix_exp linalg_lu_factor_ex
+        linalg_lu_solve cholesky_solve cholesky_inverse max_pool2d_with_indices avg_pool2d _adaptive_avg_pool2d
+        adaptive_max_pool2d upsample_nearest2d upsample_bilinear2d upsample_bicubic2d reflection_pad2d
+        replication_pad2d""",
+    3: """max_pool3d_with_indices avg_pool3d _adaptive_avg_pool3d adaptive_max_pool3d upsample_nearest3d
+        upsample_trilinear3d reflection_pad3d replication_pad3d pixel_shuffle pixel_unshuffle""",
+    1: "reflection_pad1d replication_pad1d upsample_nearest1d upsample_linear1d",
+}  # fmt: skip
+_LEADING = {name: count for count, names in _TRAILING.items() for name in names.split()}
+"""How many last dimensions operations take as one thing; they do the same for every place along those before."""
+_ALIGNED_NAMES = "_to_copy clone detach alias lift_fresh lift_fresh_copy copy fill where masked_fill"
+_ALIGNED = frozenset(_ALIGNED_NAMES.split())
+"""Operations by element that PyTorch does not mark as such."""
+_NORMS = frozenset(["native_layer_norm", "_fused_rms_norm"])
+
+
+def is_known(func: Any) -> bool:
+    """Whether more is known of an operation than that it has arguments."""
+    name = func._schema.name.removeprefix("aten::")
+    return name in RULES or name in _ALONG or name in _LEADING or name in _NORMS or _is_by_element(func)
+
+
+def step_for(value: Value, region: Region, known: Known) -> Step:
+    """How a region of an operation's result is had."""
+    name = value.node.name
+    if name in RULES:
+        return RULES[name](value, region, known)
+    return mapped(value, region, _maps(value))
+
+
+def mapped(value: Value, region: Region, maps: Sequence[Map]) -> Step:
+    """A region of an operation that treats all places along the mapped dimensions alike."""
+    reached = {dim for each in maps for dim in each}
+    if (wider := widened(value, region, [dim for dim in range(len(region)) if dim not in reached])) is not None:
+        return wider
+    needs = []
+    for argument, each in zip(value.node.values, maps, strict=True):
+        wanted = list(regions.everything(argument.shape))
+        for dim, own in each.items():
+            wanted[own] = range(1) if argument.shape[own] == 1 else region[dim]
+        needs.append((argument, tuple(wanted)))
+    return Step(needs, lambda *pieces: result_of(value, value.node.call(pieces)), _flops(value))
+
+
+def result_of(value: Value, results: Any) -> torch.Tensor:
+    return results[value.number] if isinstance(results, (tuple, list)) else results
+
+
+def _maps(value: Value) -> list[Map]:
+    """One map for every tensor argument."""
+    node, rank = value.node, len(value.shape)
+    if not node.values:
+        return []
+    first, *others = node.values
+    if _is_by_element(node.func):
+        offsets = [rank - len(argument.shape) for argument in node.values]
+        return [{d: d - offset for d in range(offset, rank)} for offset in offsets]
+    if node.name in _ALONG:
+        of_first = _outside(value, first, _dims(node, len(first.shape)))
+    elif node.name in _NORMS:
+        of_first = _outside(value, first, range(len(first.shape))[-len(node.arguments["normalized_shape"]) :])
+    elif node.name in _LEADING:
+        leading = len(first.shape) - _LEADING[node.name]
+        same = [leading > 0 and v.shape[:leading] == first.shape[:leading] for v in node.values]
+        return [{d: d for d in range(leading)} if all(same) else {} for _ in node.values]
+    else:
+        of_first = {}
+    return [of_first, *(of_first if other.shape == first.shape else {} for other in others)]
+
+
+def _dims(node: Node, rank: int) -> Sequence[int]:
+    arguments = node.arguments
+    return listed(arguments.get("dim", arguments.get("dims")), rank)
+
+
+def _outside(value: Value, argument: Value, dims: Sequence[int]) -> Map:
+    """Dimensions but these: in their place where the result keeps all of them, else moved up."""
+    left = [dim for dim in range(len(argument.shape)) if dim not in dims]
+    if len(value.shape) == len(argument.shape):
+        return {dim: dim for dim in left}
+    return dict(enumerate(left)) if len(value.shape) == len(left) else {}
+
+
+def _is_by_element(func: Any) -> bool:
+    return bool(torch.Tag.pointwise in func.tags) or func._schema.name.removeprefix("aten::") in _ALIGNED
+
+
+def _flops(value: Value) -> float:
+    """Of what is cubic in its last dimension; nothing is known of its constant."""
+    if "linalg" not in value.node.name and "cholesky" not in value.node.name:
+        return 0.0
+    shape = value.node.values[0].shape
+    return 4.0 * math.prod(shape) * max(shape, default=1)

@@ -1,0 +1,1 @@
+"""The modeled time of a plan, and what it is computed from."""

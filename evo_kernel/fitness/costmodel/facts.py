@@ -1,0 +1,171 @@
+"""What the time model reads of a plan, and how often its loops are walked through.
+
+Code says what a round of a loop takes, and the executor how many iterations all loops of a program make together;
+neither says which loop makes them. Where code that never runs could make a kernel look faster, iterations are given to
+the loops where they cost most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from evo_kernel.fitness.costmodel.torch_costs import TorchCost, torch_cost
+from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic
+from evo_kernel.fitness.plan.launch_plan import CompiledPlan, Launch
+
+LONGEST_UNROLLED = 320
+"""Instructions of a loop that the compiler may have unrolled; the longest that was seen had 264."""
+FUSED = 2.0
+"""Operations of the source that one instruction may stand for."""
+_LOADS = ("ld.global", "cp.async", "tma.load")
+_ARITHMETIC = ("fma", "fadd", "fmul", "minmax", "mufu", "convert")
+
+
+@dataclass(frozen=True)
+class LaunchFacts:
+    """What the model reads of one kernel launch: enough to model it again with other constants, without its code."""
+
+    registers: int  # a thread
+    shared_bytes: int  # a block, reserved and asked for
+    num_warps: int
+    num_stages: int  # that its loops have; in calibration data without `loops`, the compiler's option
+    instructions: Mapping[str, int]  # as `Binary.instructions`
+    traffic: LaunchTraffic
+    num_ctas: int = 1  # blocks of a program
+    loops: tuple[Mapping[str, int], ...] = ()  # as `Binary.loops`; empty in calibration data of before they were told
+
+    @property
+    def threads(self) -> int:
+        """Of a program."""
+        return 32 * self.num_warps * self.num_ctas
+
+    @property
+    def blocks(self) -> int:
+        return self.traffic.programs * self.num_ctas
+
+    @cached_property
+    def known_loops(self) -> tuple[Mapping[str, int], ...]:
+        """The loops; where they were not told apart, all of them as one."""
+        if self.loops or not self.instructions.get("loops", 0):
+            return self.loops
+        inside = {name[8:]: count for name, count in self.instructions.items() if name.startswith("in_loop.")}
+        copies = inside.get("cp.async", 0) + inside.get("tma.load", 0)
+        waits = inside.get("ld.global", 0) or not copies
+        return ({"load_bytes": 0} | inside | {"ahead": 0 if waits else max(1, self.num_stages - 1)},)
+
+
+@dataclass(frozen=True)
+class PlanFacts:
+    """What the model reads of a plan."""
+
+    launches: tuple[LaunchFacts, ...]
+    others: tuple[TorchCost, ...] = ()  # each node that is no kernel launch
+
+
+def facts_of(compiled: CompiledPlan, traffic: Sequence[LaunchTraffic]) -> PlanFacts:
+    """All that the model reads of a plan. `traffic` belongs to the plan's kernel launches, in order."""
+    launches = []
+    for launch, seen in zip(compiled.plan.launches, traffic, strict=True):
+        binary = compiled.binaries[launch.kernel]
+        launches.append(
+            LaunchFacts(
+                registers=binary.registers,
+                shared_bytes=binary.block_shared_bytes,
+                num_warps=binary.num_warps,
+                num_stages=binary.stages,
+                instructions=binary.instructions,
+                traffic=seen,
+                num_ctas=binary.num_ctas,
+                loops=binary.loops,
+            )
+        )
+    return PlanFacts(tuple(launches), tuple(torch_cost(n) for n in compiled.plan.nodes if not isinstance(n, Launch)))
+
+
+class Rounds:
+    """How the iterations of a launch's programs are spread over its loops."""
+
+    def __init__(self, launch: LaunchFacts) -> None:
+        self._launch = launch
+        self._outside_bytes = launch.instructions.get("load_bytes", 0) - launch.instructions.get(
+            "in_loop.load_bytes", 0
+        )
+
+    def instructions(self, family: str = "all") -> float:
+        """Warp instructions executed by one program: code outside loops once, and what its iterations take.
+
+        By what loads bring, all loops are walked through equally often; but if the innermost loops make the
+        iterations, the dearest of them may have made them all.
+        """
+        launch, counts = self._launch, self._launch.instructions
+        every, inside = counts.get(family, 0), counts.get(f"in_loop.{family}", 0)
+        equally = every - inside + inside * self._walked
+        innermost = [loop for loop in launch.loops if not loop["inner"]]
+        dearest = max((loop.get(family, 0) / self._times_unrolled(loop) for loop in innermost), default=0.0)
+        unevenly = every - sum(loop.get(family, 0) for loop in innermost) + launch.traffic.iterations * dearest
+        return launch.threads / 32 * max(equally, unevenly)
+
+    def waits(self) -> tuple[float, float]:
+        """(latencies that a round of loads takes, share of rounds that nothing runs ahead of)."""
+        loops = [loop for loop in self._launch.known_loops if any(loop.get(family, 0) for family in _LOADS)]
+        if not loops:
+            return 1.0, 1.0
+        ahead = [self._ahead(loop) for loop in loops]
+        return self._most(loops, [1.0 / max(1.0, n) for n in ahead]), self._most(loops, [float(n < 1.0) for n in ahead])
+
+    @property
+    def _walked(self) -> float:
+        """How often all loops are walked through, if equally often.
+
+        The compiler unrolls: one round of the code may be several iterations of the source. What loads bring tells how
+        many: the bytes that a thread asked for, less what the code outside loops loads, ÷ what the code in loops loads.
+        Loops without such loads (TMA brings whole tiles) are taken to be as in the source.
+        """
+        seen, counts = self._launch.traffic, self._launch.instructions
+        if inside := counts.get("in_loop.load_bytes", 0):
+            return max(1.0, (seen.load_bytes / self._launch.threads - self._outside_bytes) / inside)
+        return max(1.0, seen.iterations / max(1, counts.get("loops", 0)))
+
+    def _times_unrolled(self, loop: Mapping[str, int]) -> float:
+        """Iterations that one round of a loop's code stands for: what it loads and computes, by what one asks for."""
+        seen = self._launch.traffic
+        if loop["all"] > LONGEST_UNROLLED:
+            return 1.0
+        lanes = self._launch.threads * seen.iterations
+        computed = seen.elements.get("fp", 0.0) + seen.elements.get("mufu", 0.0) + seen.flops.get("fp32", 0.0)
+        computes = sum(loop.get(family, 0) for family in _ARITHMETIC)
+        found = [
+            has * lanes / asked
+            for has, asked in ((loop["load_bytes"], seen.load_bytes), (computes, computed / FUSED))
+            if has and asked
+        ]
+        return max(1.0, min(found, default=1.0))
+
+    def _ahead(self, loop: Mapping[str, int]) -> float:
+        """Rounds by which a loop's copies are ahead of their use.
+
+        A ring of TMA reaches as far as shared memory holds what rounds bring, but for the round in use.
+        """
+        launch, seen = self._launch, self._launch.traffic
+        if not loop.get("tma.load", 0) or not launch.loops:
+            return float(loop["ahead"])
+        ring = launch.shared_bytes * launch.num_ctas * seen.rounds / max(seen.load_bytes, 1.0) - 1.0
+        return ring if launch.instructions.get("warp-specialise", 0) else min(float(loop["ahead"]), ring)
+
+    def _most(self, loops: Sequence[Mapping[str, int]], costs: Sequence[float]) -> float:
+        """Greatest mean cost of rounds in loops that bring what code outside loops cannot have brought.
+
+        Masks only lower the bytes that were asked for. What TMA brings is not in the code, and taken to be enough.
+        """
+        seen = self._launch.traffic
+        least = (seen.load_bytes / self._launch.threads - self._outside_bytes) / max(seen.rounds, 1.0)
+        brought = [least if loop.get("tma.load", 0) else loop["load_bytes"] for loop in loops]
+        least = min(least, max(brought))
+        points = list(zip(brought, costs, strict=True))
+        mixed = [
+            cost + (other - cost) * (least - has) / (more - has)
+            for has, cost in points for more, other in points if has < least < more
+        ]  # fmt: skip
+        return max([*mixed, *(cost for has, cost in points if has >= least)])

@@ -1,0 +1,1 @@
+"""Launch plans and the programs that are exported from them."""

@@ -1,0 +1,575 @@
+"""Launch plans: what a kernel's `run` does on the GPU for one case and one setting of the knobs, as plain data.
+
+A plan is written by an untrusted recorder and read by trusted runners, so reading is validating: every field has a
+type and a bound, every index and every byte range is checked before anything is allocated or launched. Plans travel
+as JSON; nothing in them is ever unpickled or evaluated on the trusted side.
+
+    Plan            buffers, kernels (as code), nodes in order, outputs: what the recorder writes
+    Binary          one kernel compiled for one target, with its resources: what the compiler writes
+    CompiledPlan    the two together, with the hash by which evaluations are found
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from evo_kernel.errors import PlanError
+from evo_kernel.fitness.compile.ir_text import (
+    POINTER_DIVISIBILITY,
+    Entry,
+    entry_of,
+    with_plain_symbols,
+    without_locations,
+)
+from evo_kernel.types import content_hash
+
+ITEM_BYTES = {
+    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1,
+    "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "uint16": 2, "uint32": 4, "uint64": 8, "bool": 1,
+}  # fmt: skip
+MAX_BYTES = 1 << 38
+MAX_GRID = (2**31 - 1, 65535, 65535)  # CUDA programming guide, table of technical specifications, compute 9.0
+MAX_NODES = 4096
+MAX_CODE = 4 << 20  # characters of one kernel
+MAX_CODES = 32 << 20  # of all kernels of a plan together
+MAX_PARAMETERS = 512
+MAX_TABLE_BYTES = 64 << 10  # all constant tables of a plan together
+MAX_BLOCK = (1024, 1024, 64)  # and MAX_THREADS together; the same table
+MAX_THREADS = 1024
+MAX_SHARED = 232448  # of one block, compute 9.0
+MAX_FILE = 128 << 20
+MAX_DEPTH = 8  # of an argument that is a list of lists
+
+Index = Annotated[int, Field(ge=0, lt=1 << 16)]
+Size = Annotated[int, Field(ge=0, le=MAX_BYTES)]
+Stride = Annotated[int, Field(ge=0, le=MAX_BYTES)]  # torch has no negative strides
+Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
+Shape = Annotated[tuple[Size, ...], Field(max_length=16)]
+Dtype = Literal[
+    "float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2",
+    "int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64", "bool",
+]  # fmt: skip
+_Model = TypeVar("_Model", bound="_Data")
+Kind = Annotated[
+    str, Field(pattern=r"^(\*{1,2}\w+|tensordesc<[^<>\n]*(<[^<>\n]*>)?[^<>\n]*>|[a-z]+\d+)$", max_length=400)
+]
+
+
+def _shallow(value: Any) -> Any:
+    """The value itself. Raises ValueError where lists hold lists without end: hashing them would."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 2):
+        level = [
+            i for v in level if isinstance(v, (list, tuple, dict)) for i in (v.values() if isinstance(v, dict) else v)
+        ]
+        if not level:
+            return value
+    raise ValueError(f"nested deeper than {MAX_DEPTH}")
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="constants"
+    )
+
+
+class View(_Data):
+    """A tensor over a buffer. `offset` and `strides` count elements of `dtype`."""
+
+    buffer: Index
+    dtype: Dtype
+    shape: Shape
+    strides: Annotated[tuple[Stride, ...], Field(max_length=16)]
+    offset: Size = 0
+
+    @property
+    def item_bytes(self) -> int:
+        return ITEM_BYTES[self.dtype]
+
+    @property
+    def elements(self) -> int:
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+    def span(self) -> tuple[int, int]:
+        """Half-open byte range of the buffer that the view can touch."""
+        if self.elements == 0:
+            return self.offset * self.item_bytes, self.offset * self.item_bytes
+        high = self.offset + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
+        return self.offset * self.item_bytes, (high + 1) * self.item_bytes
+
+
+class Buffer(_Data):
+    """One allocation. Inputs are filled by the runner; scratch is poisoned before every launch sequence."""
+
+    kind: Literal["input", "scratch"]
+    bytes: Size
+
+
+class Pointer(_Data):
+    """A kernel argument that points `offset` bytes into a buffer."""
+
+    kind: Literal["pointer"] = "pointer"
+    buffer: Index
+    offset: Size = 0
+
+
+class Scalar(_Data):
+    """A kernel argument by value; `type` as Triton spells it (i32, i64, fp32, u1, ...)."""
+
+    kind: Literal["scalar"] = "scalar"
+    type: Annotated[str, Field(pattern=r"^(u1|i1|[iu](8|16|32|64)|fp16|bf16|fp32|fp64|f32|f64)$")]
+    value: bool | Annotated[int, Field(ge=-(2**63), lt=2**64)] | float
+
+    @model_validator(mode="after")
+    def _value_is_of_its_type(self) -> Scalar:
+        if self.type[0] in "iu":
+            bits, signed = int(self.type[1:]), self.type[0] == "i" and self.type != "i1"
+            low, high = (-(1 << (bits - 1)), 1 << (bits - 1)) if signed else (0, 1 << bits)
+            if isinstance(self.value, float) or not low <= self.value < high:
+                raise ValueError(f"{self.value} is no value of type {self.type}")
+        return self
+
+
+class Descriptor(_Data):
+    """A host-side tensor descriptor (TMA). Shape, strides and block in elements."""
+
+    kind: Literal["descriptor"] = "descriptor"
+    buffer: Index
+    offset: Size = 0
+    dtype: Dtype
+    shape: Shape
+    strides: Shape
+    block: Shape
+    padding: Literal["zero", "nan"] = "zero"
+    round_tf32: bool = False  # float32 elements are rounded to TF32 on their way
+
+
+Arg = Annotated[Pointer | Scalar | Descriptor, Field(discriminator="kind")]
+
+
+_without_locations = lru_cache(maxsize=16)(without_locations)  # the plans of one source share their kernels
+
+
+class Kernel(_Data):
+    """One specialisation of a kernel, as the compiler takes it: nothing of it is Python.
+
+    `code` is Triton's IR of one module with one public function `name`: after its first stage (ttir), of a Gluon kernel
+    the TTGIR; in CUDA C++, one translation unit with the entry function `name`. `signature` names the parameters that a
+    launch passes, each with its kind as Triton spells it: `*fp32`, `i32`, `tensordesc<fp16[64, 64]>`. `options` are the
+    compiler's from there on; of CUDA C++: `num_warps` of a block, `shared_bytes` (dynamic) and `flags`, separated by
+    spaces.
+    """
+
+    name: Name
+    language: Literal["triton", "gluon", "cuda"] = "triton"
+    code: Annotated[str, Field(max_length=MAX_CODE)]
+    signature: Annotated[tuple[tuple[Name, Kind], ...], Field(max_length=MAX_PARAMETERS)]
+    options: Annotated[tuple[tuple[Name, bool | int | float | str], ...], Field(max_length=64)] = ()
+
+    @cached_property
+    def key(self) -> str:
+        """Hash of all that decides the compiled code, the compiler and target apart. Lines of the source do not."""
+        code = self.code if self.language == "cuda" else _without_locations(self.code)
+        return content_hash([self.name, self.language, code, self.signature, self.options])
+
+    @property
+    def num_warps(self) -> int:
+        return int(dict(self.options).get("num_warps", 4))
+
+
+class Launch(_Data):
+    """One kernel launch. `args` stand in the order of the kernel's signature.
+
+    `grid` counts programs: with clusters, each is `num_ctas` blocks along the first axis. `block` is for CUDA C++.
+    """
+
+    kind: Literal["launch"] = "launch"
+    kernel: Index
+    grid: tuple[int, int, int]
+    args: Annotated[tuple[Arg, ...], Field(max_length=MAX_PARAMETERS)]
+    block: tuple[int, int, int] | None = None
+
+    @model_validator(mode="after")
+    def _grid_fits(self) -> Launch:
+        if any(not 1 <= size <= limit for size, limit in zip(self.grid, MAX_GRID, strict=True)):
+            raise ValueError(f"grid {self.grid} is outside 1..{MAX_GRID}")
+        if self.block is None:
+            return self
+        if any(not 1 <= size <= limit for size, limit in zip(self.block, MAX_BLOCK, strict=True)):
+            raise ValueError(f"block {self.block} is outside 1..{MAX_BLOCK}")
+        if math.prod(self.block) > MAX_THREADS:
+            raise ValueError(f"block {self.block} has {math.prod(self.block)} threads; at most {MAX_THREADS} fit")
+        return self
+
+
+class Fill(_Data):
+    """Set every element of a view to a value (torch.zeros, fill_, ...)."""
+
+    kind: Literal["fill"] = "fill"
+    view: View
+    value: bool | int | float
+
+
+class Copy(_Data):
+    """Copy a view into another of the same dtype and shape (clone, contiguous, copy_): moved, not computed."""
+
+    kind: Literal["copy"] = "copy"
+    source: View
+    target: View
+
+    @model_validator(mode="after")
+    def _alike(self) -> Copy:
+        if (self.source.dtype, self.source.shape) != (self.target.dtype, self.target.shape):
+            raise ValueError("a copy joins two views of different dtype or shape")
+        return self
+
+
+class Constant(_Data):
+    """A small table that host code spells out (torch.tensor([...])): `data` is its elements in row-major order."""
+
+    kind: Literal["constant"] = "constant"
+    view: View
+    data: Annotated[str, Field(pattern=r"^[A-Za-z0-9+/]*={0,2}$", max_length=MAX_TABLE_BYTES * 4 // 3 + 4)]  # base64
+
+    @property
+    def content(self) -> bytes:
+        return base64.b64decode(self.data, validate=True)
+
+    @model_validator(mode="after")
+    def _as_many_bytes(self) -> Constant:
+        if len(self.content) != self.view.elements * self.view.item_bytes:
+            raise ValueError(
+                f"a table of {len(self.content)} bytes for {self.view.elements} elements of {self.view.dtype}"
+            )
+        return self
+
+
+class Aten(_Data):
+    """A torch operation that the runner replays: allowed only under ALLOW = mixed.
+
+    `args` and `kwargs` are JSON values in which {"view": i} names `views[i]`, {"dtype": ...} a dtype.
+    """
+
+    kind: Literal["aten"] = "aten"
+    op: Annotated[str, Field(pattern=r"^aten\.[A-Za-z0-9_]+\.[A-Za-z0-9_]+$", max_length=200)]
+    views: Annotated[tuple[View, ...], Field(max_length=512)]
+    args: Any
+    kwargs: Any
+    outputs: Annotated[tuple[View | None, ...], Field(max_length=64)]
+
+    @field_validator("op")
+    @classmethod
+    def _op_computes(cls, op: str) -> str:
+        from evo_kernel.fitness.plan.torch_operations import fault_of  # imports torch, which most plans do not need
+
+        if fault := fault_of(op):
+            raise ValueError(fault)
+        return op
+
+    @field_validator("args", "kwargs")
+    @classmethod
+    def _nothing_is_deep(cls, value: Any) -> Any:
+        return _shallow(value)
+
+
+Node = Annotated[Launch | Fill | Copy | Constant | Aten, Field(discriminator="kind")]
+
+
+class Plan(_Data):
+    """What `run` does for one case and one setting of the knobs."""
+
+    version: Literal[2] = 2
+    case: Annotated[str, Field(max_length=400)]
+    target: Annotated[int, Field(ge=70, le=150)]  # compute capability × 10
+    knobs: tuple[tuple[Annotated[str, Field(max_length=300)], int], ...] = ()
+    inputs: Annotated[tuple[View | None, ...], Field(max_length=256)]  # None: not a tensor
+    buffers: Annotated[tuple[Buffer, ...], Field(max_length=4096)]
+    kernels: Annotated[tuple[Kernel, ...], Field(max_length=512)]
+    nodes: Annotated[tuple[Node, ...], Field(max_length=MAX_NODES)]
+    outputs: Annotated[tuple[View, ...], Field(max_length=64)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_of_this_version(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("version", 2) != 2:
+            raise ValueError(
+                f"a plan of version {str(data['version'])[:20]}, and this evo-kernel reads version 2: "
+                "record its source again (evo-kernel verify)"
+            )
+        return data
+
+    @model_validator(mode="after")
+    def _everything_is_inside(self) -> Plan:
+        if sum(len(kernel.code) for kernel in self.kernels) > MAX_CODES:
+            raise ValueError(f"the code of its kernels has more than {MAX_CODES} characters")
+        if sum(buffer.bytes for buffer in self.buffers) > MAX_BYTES:
+            raise ValueError(f"buffers sum to more than {MAX_BYTES} bytes")
+        for view in (*(v for v in self.inputs if v), *self.outputs, *self._node_views()):
+            self._check_view(view)
+        for node in self.nodes:
+            if isinstance(node, Launch):
+                self._check_launch(node)
+        if sum(len(node.data) * 3 // 4 for node in self.nodes if isinstance(node, Constant)) > MAX_TABLE_BYTES:
+            raise ValueError(f"constant tables sum to more than {MAX_TABLE_BYTES} bytes: pass them as an input")
+        return self
+
+    def _node_views(self) -> Iterator[View]:
+        for node in self.nodes:
+            if isinstance(node, (Fill, Constant)):
+                yield node.view
+            elif isinstance(node, Copy):
+                yield from (node.source, node.target)
+            elif isinstance(node, Aten):
+                yield from node.views
+                yield from (view for view in node.outputs if view)
+
+    def _check_view(self, view: View) -> None:
+        if view.buffer >= len(self.buffers):
+            raise ValueError(f"view names buffer {view.buffer} of {len(self.buffers)}")
+        if len(view.shape) != len(view.strides):
+            raise ValueError("a view needs as many strides as sizes")
+        low, high = view.span()
+        if low < 0 or high > self.buffers[view.buffer].bytes:
+            raise ValueError(f"a view spans bytes {low}..{high} of buffer {view.buffer}, outside it")
+
+    def _check_launch(self, launch: Launch) -> None:
+        if launch.kernel >= len(self.kernels):
+            raise ValueError(f"launch names kernel {launch.kernel} of {len(self.kernels)}")
+        kernel = self.kernels[launch.kernel]
+        if (kernel.language == "cuda") != (launch.block is not None):
+            raise ValueError("a launch names its block exactly where the kernel is CUDA C++")
+        if launch.block is not None and -(-math.prod(launch.block) // 32) != kernel.num_warps:
+            raise ValueError(f"block {launch.block} does not have the kernel's {kernel.num_warps} warps")
+        if len(kernel.signature) != len(launch.args):
+            raise ValueError(
+                f"launch passes {len(launch.args)} arguments where the kernel takes {len(kernel.signature)}"
+            )
+        for (_, kind), arg in zip(kernel.signature, launch.args, strict=True):
+            expected = {"*": "pointer", "t": "descriptor"}.get(kind[:1], "scalar")
+            if arg.kind != expected or (isinstance(arg, Scalar) and arg.type != kind):
+                passed = f"{arg.kind} of type {arg.type}" if isinstance(arg, Scalar) else arg.kind
+                raise ValueError(f"a {passed} is passed where the kernel takes {kind}")
+            if isinstance(arg, Scalar):
+                continue
+            if arg.buffer >= len(self.buffers) or arg.offset > self.buffers[arg.buffer].bytes:
+                raise ValueError(f"an argument points outside buffer {arg.buffer}")
+            if isinstance(arg, Descriptor):
+                self._check_view(_descriptor_view(arg))
+
+    def misfit(self, wanted: Sequence[tuple[str, tuple[int, ...], tuple[int, ...]] | None]) -> str:
+        """How the plan's inputs differ from a case's (dtype, shape, strides; None: no tensor); empty if they do not."""
+        if len(self.inputs) != len(wanted):
+            return f"the plan takes {len(self.inputs)} inputs where the case has {len(wanted)}"
+        for number, (view, spec) in enumerate(zip(self.inputs, wanted, strict=True)):
+            found = (view.dtype, view.shape, view.strides) if view else None
+            if found != spec:
+                return f"input {number} of the plan is {found} where the case has {spec}"
+        return ""
+
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        return tuple(node for node in self.nodes if isinstance(node, Launch))
+
+    @property
+    def aten_nodes(self) -> tuple[Aten, ...]:
+        return tuple(node for node in self.nodes if isinstance(node, Aten))
+
+    @property
+    def copied_outputs(self) -> tuple[int, ...]:
+        """Outputs that a copy wrote last and no kernel was given afterwards: moved, not computed."""
+        copied: set[int] = set()
+        for node in self.nodes:
+            if isinstance(node, Launch):
+                copied -= {arg.buffer for arg in node.args if not isinstance(arg, Scalar)}
+            elif isinstance(node, Copy):
+                copied.add(node.target.buffer)
+        return tuple(number for number, view in enumerate(self.outputs) if view.buffer in copied)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes of buffers that are neither inputs nor outputs."""
+        outputs = {view.buffer for view in self.outputs}
+        return sum(b.bytes for i, b in enumerate(self.buffers) if b.kind == "scratch" and i not in outputs)
+
+
+def _descriptor_view(arg: Descriptor) -> View:
+    item = ITEM_BYTES[arg.dtype]
+    if arg.offset % item:
+        raise ValueError("a descriptor's base is not aligned to its dtype")
+    return View(buffer=arg.buffer, dtype=arg.dtype, shape=arg.shape, strides=arg.strides, offset=arg.offset // item)
+
+
+class TensorMeta(BaseModel):
+    """How a compiled kernel wants the tensor map of one of its descriptor parameters (Triton's `tensordesc_meta`)."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)  # later versions of Triton say more
+
+    swizzle: Annotated[int, Field(ge=0, le=6)]  # CUtensorMapSwizzle
+    elem_size: Literal[1, 2, 4, 8]
+    elem_type: Annotated[int, Field(ge=0, le=15)]  # as the device numbers them, see runners/tensor_maps.py
+    block_size: Annotated[tuple[Annotated[int, Field(ge=1, le=256)], ...], Field(min_length=1, max_length=5)]
+    fp4_padded: bool = False
+    is_im2col: bool = False
+
+
+class Binary(_Data):
+    """A kernel compiled for one target."""
+
+    key: str  # Kernel.key
+    ir: Annotated[str, Field(max_length=MAX_CODE)]  # what was compiled, printed anew; empty for CUDA C++
+    symbol: Annotated[str, Field(max_length=1000)]
+    cubin: bytes
+    code_hash: str  # of the code sections alone: names and debug information do not count
+    num_warps: Annotated[int, Field(ge=1, le=64)]
+    num_ctas: Annotated[int, Field(ge=1, le=16)] = 1
+    shared_bytes: Annotated[int, Field(ge=0, le=MAX_SHARED)] = 0  # dynamic: what a launch asks for
+    static_shared_bytes: Annotated[int, Field(ge=0, le=MAX_SHARED)] = 0  # what the code itself reserves
+    registers: int = 0
+    spill_bytes: int = 0
+    global_scratch_bytes: Annotated[int, Field(ge=0, le=1 << 24)] = 0
+    global_scratch_align: Annotated[int, Field(ge=1, le=4096)] = 1
+    profile_scratch_bytes: Annotated[int, Field(ge=0, le=1 << 24)] = 0
+    profile_scratch_align: Annotated[int, Field(ge=1, le=4096)] = 1
+    parameter_bytes: tuple[int, ...] = ()  # size of each parameter of the entry function, from its metadata
+    cooperative: bool = False
+    dependent: bool = False
+    tensordesc_meta: Annotated[tuple[TensorMeta, ...], Field(max_length=64)] = ()
+    instructions: dict[str, int] = {}  # static counts by class, see fitness/instructions.py
+    loops: Annotated[tuple[dict[str, int], ...], Field(max_length=4096)] = ()  # see there
+    compiler: Annotated[str, Field(max_length=200)] = ""  # with its version: what a file claims is compared by it
+
+    @cached_property
+    def entry(self) -> Entry:
+        """The IR's public function. Raises ValueError."""
+        return entry_of(self.ir)
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.num_warps
+
+    @property
+    def stages(self) -> int:
+        """Of the loop whose copies run furthest ahead, by its code: 1 where nothing does."""
+        return 1 + max((loop.get("ahead", 0) for loop in self.loops), default=0)
+
+    @property
+    def block_shared_bytes(self) -> int:
+        """Shared memory of one block, reserved and asked for."""
+        return self.shared_bytes + self.static_shared_bytes
+
+
+class CompiledPlan(_Data):
+    """A plan with its binaries, in the order of `plan.kernels`."""
+
+    plan: Plan
+    binaries: tuple[Binary, ...]
+
+    @model_validator(mode="after")
+    def _one_binary_a_kernel(self) -> CompiledPlan:
+        if [b.key for b in self.binaries] != [k.key for k in self.plan.kernels]:
+            raise ValueError("binaries do not belong to the plan's kernels")
+        for kernel, binary in zip(self.plan.kernels, self.binaries, strict=True):
+            if (kernel.language == "cuda") != (not binary.ir):
+                raise ValueError(f"the binary of kernel {kernel.name} holds IR exactly where it is not CUDA C++")
+            if binary.ir and binary.entry.name != kernel.name:
+                raise ValueError(f"the binary of kernel {kernel.name} is of a function {binary.entry.name[:200]}")
+        for launch in self.plan.launches:
+            if self.binaries[launch.kernel].ir:
+                _check_arguments(self.plan.kernels[launch.kernel], self.binaries[launch.kernel].entry, launch)
+        return self
+
+    @cached_property
+    def hash(self) -> str:
+        """The same code and IR launched the same way are the same kernel, whatever its names are."""
+        shape = self.plan.model_dump(mode="json", include={"target", "inputs", "buffers", "nodes", "outputs"})
+        code = [
+            (b.code_hash, with_plain_symbols(b.ir), b.num_warps, b.num_ctas, b.shared_bytes, b.cooperative, b.dependent)
+            for b in self.binaries
+        ]
+        return hashlib.sha256(json.dumps([shape, code], sort_keys=True).encode()).hexdigest()[:32]
+
+
+_IR_SCALARS = {"fp16": "f16", "bf16": "bf16", "fp32": "f32", "fp64": "f64"}
+
+
+def _check_arguments(kernel: Kernel, entry: Entry, launch: Launch) -> None:
+    """Raises ValueError where a launch does not pass what the IR takes, or what the IR claims of it is not so."""
+    passed = [one for (_, kind), arg in zip(kernel.signature, launch.args, strict=True) for one in _passed(kind, arg)]
+    if len(passed) != len(entry.parameters):
+        raise ValueError(
+            f"kernel {kernel.name} is passed {len(passed)} values and its IR takes {len(entry.parameters)}"
+        )
+    for number, ((kind, value), parameter) in enumerate(zip(passed, entry.parameters, strict=True)):
+        fits = parameter.type == kind or (kind.endswith("<") and parameter.type.startswith(kind))
+        if not fits:
+            raise ValueError(f"parameter {number} of kernel {kernel.name} is {parameter.type[:80]}, not {kind}")
+        if parameter.divisibility == 1:
+            continue
+        pointer = kind.startswith("!tt.ptr")
+        if (
+            value is None
+            or value % parameter.divisibility
+            or (pointer and parameter.divisibility > POINTER_DIVISIBILITY)
+        ):
+            raise ValueError(
+                f"the IR of kernel {kernel.name} claims that parameter {number} is a multiple of "
+                f"{parameter.divisibility}, and {'an address' if pointer else value} is passed that need not be"
+            )
+
+
+def _passed(kind: str, arg: Arg) -> Iterator[tuple[str, int | None]]:
+    """(IR type, value or byte offset) of what an argument becomes: a type ending in "<" goes on, None is no integer."""
+    if isinstance(arg, Pointer):
+        yield "!tt.ptr<", arg.offset
+    elif isinstance(arg, Scalar):
+        whole = None if isinstance(arg.value, float) or kind in _IR_SCALARS else int(arg.value)
+        yield _IR_SCALARS.get(kind, "i" + kind.lstrip("iu")), whole
+    else:
+        yield "!tt.tensordesc<", None
+        yield from (("i32", size) for size in arg.shape)
+        yield from (("i64", stride) for stride in arg.strides)
+
+
+def read_plan(data: bytes | str) -> Plan:
+    """Parse and validate a plan. Raises PlanError with the first few faults."""
+    return _validated(Plan, data, "launch plan")
+
+
+def read_compiled_plan(data: bytes | str) -> CompiledPlan:
+    """Parse and validate a compiled plan. Raises PlanError with the first few faults."""
+    return _validated(CompiledPlan, data, "plan file")
+
+
+def load_plan_file(path: Path) -> CompiledPlan:
+    """Read what `save_plan_file` wrote."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise PlanError(f"cannot read {path}: {error.strerror}") from error
+    return read_compiled_plan(data)
+
+
+def save_plan_file(plan: CompiledPlan, path: Path) -> None:
+    path.write_text(plan.model_dump_json())
+
+
+def _validated(model: type[_Model], data: bytes | str, what: str) -> _Model:
+    if len(data) > MAX_FILE:
+        raise PlanError(f"not a valid {what}: {len(data)} bytes, more than the {MAX_FILE} that its nodes may take")
+    try:
+        return model.model_validate_json(data)
+    except ValidationError as error:
+        faults = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:3])
+        raise PlanError(f"not a valid {what}: {faults}") from error

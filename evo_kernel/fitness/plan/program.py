@@ -1,0 +1,117 @@
+"""Compiled plans as a program that is exported: plain data, with everything worked out but the addresses of buffers.
+
+    {"target", "codes": [...], "cases": [{"name", "inputs", "buffers", "nodes", "outputs"}]}
+
+`inputs` are what a case takes and nothing else will do; a buffer is the number of the input that it is, or [bytes,
+alignment]; a launch names a code and holds its parameters: hex digits, [buffer, offset] for an address, or a tensor map
+with its address. export/shipped/_launch.py runs it; docs/export.md says more.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Any
+
+from evo_kernel.errors import PlanError
+from evo_kernel.fitness.plan.launch_plan import Aten, Binary, CompiledPlan, Constant, Copy, Fill, Launch, Node, View
+from evo_kernel.fitness.record.recorder import RecordCase
+from evo_kernel.fitness.runners.bounds import scratch_need
+from evo_kernel.fitness.runners.faults import PlanFault
+from evo_kernel.fitness.runners.parameters import GLOBAL_SCRATCH, Mapped, Place, Slot, slots
+from evo_kernel.fitness.runners.tensor_maps import tensor_map
+
+
+def program(plans: Sequence[tuple[RecordCase, CompiledPlan]]) -> dict[str, Any]:
+    """Plans of one kernel for one GPU, each with what its case takes. Raises PlanError."""
+    (target,) = {plan.plan.target for _, plan in plans}
+    codes: dict[str, dict[str, Any]] = {}
+    cases = [_case(case, plan, codes) for case, plan in plans]
+    return {"target": target, "codes": list(codes.values()), "cases": cases}
+
+
+def _case(case: RecordCase, plan: CompiledPlan, codes: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    buffers: list[Any] = [[buffer.bytes, 1] for buffer in plan.plan.buffers]
+    for number, view in enumerate(plan.plan.inputs):
+        if view is None:
+            continue
+        if view.offset or plan.plan.buffers[view.buffer].kind != "input" or not isinstance(buffers[view.buffer], list):
+            raise PlanError(
+                f"input {number} of the plan for {case.name} is not a buffer of its own: it is not exported"
+            )
+        buffers[view.buffer] = number
+    try:
+        nodes = [_node(node, plan, codes, buffers) for node in plan.plan.nodes]
+    except PlanFault as fault:
+        raise PlanError(f"the plan for {case.name} is not exported: {fault}") from fault
+    return {
+        "name": case.name,
+        "inputs": [dict(spec) for spec in case.inputs],
+        "buffers": buffers,
+        "nodes": nodes,
+        "outputs": [_view(view) for view in plan.plan.outputs],
+    }
+
+
+def _view(view: View) -> dict[str, Any]:
+    return view.model_dump(mode="json")
+
+
+def _node(node: Node, plan: CompiledPlan, codes: dict[str, dict[str, Any]], buffers: list[Any]) -> dict[str, Any]:
+    match node:
+        case Launch():
+            return _launch(node, plan, codes, buffers)
+        case Fill():
+            return {"kind": "fill", "view": _view(node.view), "value": node.value}
+        case Copy():
+            return {"kind": "copy", "source": _view(node.source), "target": _view(node.target)}
+        case Constant():
+            return {"kind": "constant", "view": _view(node.view), "data": node.data}
+        case Aten():
+            outputs = [_view(view) if view else None for view in node.outputs]
+            views = [_view(view) for view in node.views]
+            return {"kind": "aten", "op": node.op, "views": views, "args": node.args, "kwargs": node.kwargs,
+                    "outputs": outputs}  # fmt: skip
+
+
+def _launch(node: Launch, plan: CompiledPlan, codes: dict[str, dict[str, Any]], buffers: list[Any]) -> dict[str, Any]:
+    kernel, binary = plan.plan.kernels[node.kernel], plan.binaries[node.kernel]
+    codes.setdefault(binary.key, _code(binary, kernel.language))
+    need = scratch_need(plan, node)
+    scratch: list[str | list[int]] = []
+    for size, align in ((need.global_bytes, need.global_align), (need.profile_bytes, need.profile_align)):
+        if size:
+            buffers.append([size, align])
+        scratch.append([len(buffers) - 1, 0] if size else "00" * 8)
+    return {
+        "kind": "launch",
+        "code": list(codes).index(binary.key),
+        "grid": [node.grid[0] * binary.num_ctas, *node.grid[1:]],
+        "block": list(node.block or (binary.threads, 1, 1)),
+        "parameters": [_slot(slot, scratch) for slot in slots(kernel, binary, node)],
+    }
+
+
+def _slot(slot: Slot, scratch: Sequence[str | list[int]]) -> Any:
+    if isinstance(slot, bytes):
+        return slot.hex()
+    if isinstance(slot, Place):
+        return scratch[GLOBAL_SCRATCH - slot.buffer] if slot.buffer < 0 else [slot.buffer, slot.offset]
+    assert isinstance(slot, Mapped)
+    descriptor = slot.descriptor
+    found = tensor_map(descriptor, slot.meta, descriptor.offset)  # buffers lie at multiples of more than it asks for
+    return {"map": found._asdict(), "place": [descriptor.buffer, descriptor.offset]}
+
+
+def _code(binary: Binary, language: str) -> dict[str, Any]:
+    return {
+        "symbol": binary.symbol,
+        "language": language,
+        "cubin": base64.b64encode(binary.cubin).decode(),
+        "ir": binary.ir,
+        "shared_bytes": binary.shared_bytes,
+        "block_shared_bytes": binary.block_shared_bytes,
+        "cluster": binary.num_ctas,
+        "cooperative": binary.cooperative,
+        "dependent": binary.dependent,
+    }

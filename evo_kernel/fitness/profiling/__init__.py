@@ -1,0 +1,1 @@
+"""Profiles of a plan on demand: bytes, hardware counters, one text table."""

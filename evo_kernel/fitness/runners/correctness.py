@@ -1,0 +1,246 @@
+"""What plans are held against, and how: references, drawn inputs, buffers, and the rules by which a plan fails.
+
+A candidate's kernels never run while a reference lies readable on the device: kernels first, comparison then, and freed
+memory is overwritten before the next kernel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from evo_kernel.errors import PlanError
+from evo_kernel.fitness.correctness import check, regimes
+from evo_kernel.fitness.correctness.expected import Expected, expect
+from evo_kernel.fitness.correctness.sealed_references import Vault
+from evo_kernel.fitness.plan.launch_plan import CompiledPlan
+from evo_kernel.fitness.runners.buffer_cache import Arenas, Inputs, size_of
+from evo_kernel.fitness.runners.clock import Buffers, Device, Launches
+from evo_kernel.tasks.task import Case, Input, Task
+from evo_kernel.types import CheckResult, Status
+
+Answer = dict[str, Any]
+Plans = Callable[[int], CompiledPlan]
+_REFERENCE = 8
+"""A reference takes about so many times its inputs to make, where they are float32: see `expected.expect`."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Shares of the GPU's memory that may be kept between requests, and what one check may hold at a time."""
+
+    references: float = 0.15
+    inputs: float = 0.10
+    arenas: float = 0.15
+    check_bytes: int = 8 << 30
+
+
+class Disturbed(Exception):
+    """The machine's fault: what was measured says nothing about the plan."""
+
+
+class Refused(Exception):
+    """A plan that failed, with its answer."""
+
+    def __init__(self, status: Status, reason: str, error: float = float("inf")) -> None:
+        super().__init__(reason)
+        self.answer: Answer = {"status": status, "reason": reason, "error": error}
+
+
+class Referee:
+    """What is kept between requests, and the verdicts that rest on it. For one thread."""
+
+    def __init__(self, task: Task, device: Device, budget: Budget | None = None) -> None:
+        self.task, self.device, self.budget = task, device, budget or Budget()
+        total = device.total_bytes()
+        self.vault = Vault(device.name, int(total * self.budget.references))
+        self.inputs = Inputs(int(total * self.budget.inputs))
+        self.arenas = Arenas(device.arena, int(total * self.budget.arenas))
+        self.spent_s: defaultdict[str, float] = defaultdict(float)
+        self.dirty = False  # something of a reference may lie in freed memory
+
+    def examined(self, work: Callable[[], Answer]) -> Answer:
+        """The answer of `work`, repeated when what it was held against turns out to be damaged."""
+        found = self.guarded(work)
+        if found["status"] == Status.WRONG and not self.intact():
+            self.forget()  # an earlier kernel wrote into what is kept: this one is innocent
+            found = self.guarded(work)
+        return found
+
+    def guarded(self, work: Callable[[], Answer]) -> Answer:
+        """The answer of `work`; a plan's faults become answers, `fatal` where the context is lost."""
+        answer = self._tried(work)
+        if answer.pop("out of memory", False):
+            self.forget()  # perhaps it is our own stock that leaves no room
+            answer = self._tried(work)
+            answer.pop("out of memory", None)
+        return answer
+
+    def _tried(self, work: Callable[[], Answer]) -> Answer:
+        try:
+            return work()
+        except Refused as refused:
+            answer = refused.answer
+        except (*self.device.refused, PlanError) as fault:
+            answer = {"status": Status.REJECTED, "reason": str(fault)}
+        except torch.OutOfMemoryError as error:
+            reason = f"out of GPU memory: {str(error).splitlines()[0]}"
+            answer = {"status": Status.RUNTIME_ERROR, "reason": reason, "out of memory": True}
+        except self.device.broken as error:
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            reason = f"the GPU stopped: {lines[0]}"
+            answer = {"status": Status.RUNTIME_ERROR, "reason": reason, "fatal": not self.device.healthy()}
+        self.dirty = True  # its buffers were freed as they were
+        return answer
+
+    def forget(self) -> None:
+        """Give back what is kept."""
+        self._give_back(self.vault, self.inputs, self.arenas)
+
+    def _give_back(self, *stocks: Vault | Inputs | Arenas) -> None:
+        for stock in stocks:
+            stock.clear()
+        with contextlib.suppress(*self.device.broken):
+            self.device.wipe()
+            self.device.release()
+
+    def intact(self) -> bool:
+        """Whether no kernel wrote into the inputs and references that are kept."""
+        try:
+            return self.inputs.intact() and self.vault.intact()
+        except self.device.broken:
+            return True  # a lost context says so by itself
+
+    def draw(self, case: Case, seed: int, regime: str = "nominal") -> tuple[Input, ...]:
+        """The inputs of a case, kept for the next who asks."""
+
+        def make() -> tuple[Input, ...]:
+            generator = torch.Generator(self.device.name).manual_seed(seed)
+            return regimes.apply(regime, self.task.inputs(case, generator, self.device.name))
+
+        return self.inputs.of((case.name, seed, regime), make)
+
+    def undisturbed(self, plan: CompiledPlan, arenas: Sequence[Buffers], inputs: Sequence[tuple[Input, ...]]) -> None:
+        """No canary is broken and no input has changed. Raises Refused."""
+        same = [arena.canaries_whole() for arena in arenas]
+        places: list[int | None] = [None] * len(same)
+        for arena, values in zip(arenas, inputs, strict=True):
+            for position, (view, value) in enumerate(zip(plan.plan.inputs, values, strict=True)):
+                if view is not None and isinstance(value, torch.Tensor):
+                    same.append(_equal(arena.tensor(view), value))
+                    places.append(position)
+        changed = [place for place, equal in zip(places, _together(same), strict=True) if not equal]
+        if None in changed:
+            buffer = next((found for arena in arenas if (found := arena.broken_canary()) is not None), 0)
+            raise Refused(Status.WRONG, f"a kernel writes outside a buffer (near buffer {buffer} of the plan)")
+        if changed:
+            raise Refused(Status.WRONG, f"the kernel changes its input {changed[0]}")
+
+    def compare(
+        self, case: Case, seed: int, regime: str, inputs: tuple[Input, ...], outputs: Sequence[torch.Tensor]
+    ) -> CheckResult:
+        """The verdict on outputs; called when the candidate's kernels have finished."""
+        with self._expected(case, seed, regime, inputs) as expected:
+            return check.compare(case.name, outputs, expected, self.task.tolerance)
+
+    def make_reference(self, case: Case, seed: int, regime: str) -> None:
+        """What `compare` will need of these inputs, before there is a kernel."""
+        with self._expected(case, seed, regime, self.draw(case, seed, regime)):
+            pass
+
+    @contextlib.contextmanager
+    def _expected(
+        self, case: Case, seed: int, regime: str, inputs: tuple[Input, ...]
+    ) -> Iterator[tuple[Expected, ...]]:
+        self.dirty = True
+        made: list[bool] = []
+
+        def make() -> tuple[Expected, ...]:
+            made.append(True)
+            if self.device.free_bytes() < _REFERENCE * size_of(inputs):
+                self._give_back(self.arenas)  # nobody's for now; inputs and references are what damage is found by
+            return expect(self.task, inputs)
+
+        with self.vault.open((case.name, seed, regime), make) as expected:
+            yield expected
+        if made:  # a reference takes many times its own size to make, which would be wiped from now on
+            self.device.wipe()
+            self.device.release()
+
+    def clean(self) -> None:
+        """Before a candidate's kernel: nothing of a reference is left in freed memory."""
+        if self.dirty:
+            with self.phase("wipe"):
+                self.device.wipe()
+            self.dirty = False
+
+    def with_launcher(self, plans: Plans, part: Answer, work: Callable[..., Answer]) -> Answer:
+        plan = plans(part["plan"])
+        with self.launcher(plan) as launcher:
+            return work(plan, launcher, part)
+
+    @contextlib.contextmanager
+    def launcher(self, plan: CompiledPlan) -> Iterator[Launches]:
+        with self.phase("load"):
+            launcher = self.device.launcher(plan)
+        try:
+            yield launcher
+            with self.phase("wait"):
+                self.device.synchronize()
+        finally:
+            with self.phase("unload"), contextlib.suppress(*self.device.broken):  # a lost context has nothing to unload
+                launcher.close()
+
+    @contextlib.contextmanager
+    def lent(self, plan: CompiledPlan, count: int) -> Iterator[list[Buffers]]:
+        """So many arenas."""
+        with contextlib.ExitStack() as stack:
+            with self.phase("lend"):
+                found = stack.enter_context(self.arenas.lent(plan, count))
+            yield found
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.spent_s[name] += time.perf_counter() - began
+
+
+def fill(arena: Buffers, plan: CompiledPlan, inputs: Sequence[Input]) -> None:
+    """Copy inputs into the arena where the plan has them. Raises PlanError."""
+    if misfit := plan.plan.misfit([_spec(value) for value in inputs]):
+        raise PlanError(misfit)
+    for view, value in zip(plan.plan.inputs, inputs, strict=True):
+        if view is not None and isinstance(value, torch.Tensor):
+            arena.tensor(view).copy_(value)
+
+
+def _spec(value: Input) -> tuple[str, tuple[int, ...], tuple[int, ...]] | None:
+    if not isinstance(value, torch.Tensor):
+        return None
+    return str(value.dtype).removeprefix("torch."), tuple(value.shape), value.stride()
+
+
+def _equal(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Whether two tensors are bit-equal, NaN included, as a tensor that nobody has waited for."""
+    if left.shape != right.shape:
+        return torch.tensor(False, device=left.device)
+    kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[left.element_size()]
+    return (left.view(kind) == right.view(kind)).all()
+
+
+def _together(flags: Sequence[torch.Tensor]) -> list[bool]:
+    """Many one-element tensors on the host after one wait."""
+    return [bool(flag) for flag in torch.stack(list(flags)).tolist()] if flags else []
+
+
+def all_same(left: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> bool:
+    return all(_together([_equal(a, b) for a, b in zip(left, right, strict=True)]))

@@ -1,0 +1,93 @@
+"""What Nsight Compute looks at: a trusted process that launches the kernels of saved plans a few times.
+
+Started under ncu as `python -P -m evo_kernel.fitness.runners.ncu_target REQUEST`. Inputs are drawn as the GPU process
+draws them, every node of a plan runs in order on real data, without graphs, and the profiler is on around single
+kernel launches only: what torch launches beside them is not counted. No candidate Python runs here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from evo_kernel.fitness.correctness import regimes
+from evo_kernel.fitness.plan.launch_plan import CompiledPlan, Launch, load_plan_file
+from evo_kernel.fitness.runners.clock import Buffers, Device, Launches
+from evo_kernel.fitness.runners.correctness import fill
+from evo_kernel.tasks.loading import load
+from evo_kernel.tasks.task import Input
+
+
+def main() -> None:
+    os.dup2(2, 1)  # stdout is ncu's: its table
+    request: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
+    signal.alarm(int(request["deadline_s"]) + 10)  # it must end even when whoever started it is gone
+    task = load(request["task"])
+    from evo_kernel.fitness.runners.cuda_device import CudaDevice
+
+    device = CudaDevice()
+    for part in request["parts"]:
+        generator = torch.Generator(device.name).manual_seed(int(part["seed"]))
+        inputs = regimes.apply("nominal", task.inputs(task.case(part["case"]), generator, device.name))
+        plan = load_plan_file(Path(part["plan"]))
+        replay(plan, inputs, int(part["launches"]), int(request["rounds"]), device, _profiler)
+
+
+def replay(
+    compiled: CompiledPlan,
+    inputs: Sequence[Input],
+    launches: int,
+    rounds: int,
+    device: Device,
+    profiler: Callable[[bool], None],
+) -> None:
+    """The plan once unseen, since code is loaded on a first launch, then `rounds` times with its launches counted.
+
+    Each time it begins as a timed launch does. `profiler` is told when to begin and when to end: around each of the
+    first `launches` kernel launches.
+    """
+    arena, launcher = device.arena(compiled), device.launcher(compiled)
+    fill(arena, compiled, inputs)
+    for number in range(rounds + 1):
+        launcher.prepare(arena)
+        _walk(compiled, launcher, arena, launches if number else 0, device, profiler)
+    launcher.close()
+
+
+def _walk(
+    compiled: CompiledPlan,
+    launcher: Launches,
+    arena: Buffers,
+    counted: int,
+    device: Device,
+    profiler: Callable[[bool], None],
+) -> None:
+    """Every node in order."""
+    seen = 0
+    for index, node in enumerate(compiled.plan.nodes):
+        seen += isinstance(node, Launch)
+        watched = isinstance(node, Launch) and seen <= counted
+        device.synchronize()
+        if watched:
+            profiler(True)
+        launcher.step(arena, index)
+        device.synchronize()
+        if watched:
+            profiler(False)
+
+
+def _profiler(on: bool) -> None:
+    """Whether ncu counts from here on. Without ncu the driver may say that there is no profiler: no fault."""
+    runtime: Any = torch.cuda.cudart()
+    (runtime.cudaProfilerStart if on else runtime.cudaProfilerStop)()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,227 @@
+"""The parent's side of a zygote: start it, give it jobs, read their results as untrusted data, restart it if it dies.
+
+Thread-safe: many threads may have jobs in flight on one zygote. Every process that comes of it is owned: a warden ends
+them all when its control socket ends (warden.py), and a child's whole process tree dies at its deadline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from evo_kernel.errors import InfraError
+from evo_kernel.fitness.sandbox import preloaded
+from evo_kernel.fitness.sandbox.guards import Limits
+from evo_kernel.fitness.sandbox.preloaded import Born
+from evo_kernel.fitness.sandbox.scratch import Scratch, remove
+from evo_kernel.fitness.sandbox.server import ANSWER, REQUEST, WORK
+
+MOST_VALUES = 4_000_000
+"""Of one answer, by its commas: an empty list takes 3 bytes of JSON and 100 of memory. Eight plans of 4,096 launches
+have 1.4 million."""
+STOP_S = 5.0
+START_S = 120.0
+GRACE_S = 10.0
+
+
+_Form = TypeVar("_Form")
+
+
+class Malformed(ValueError):
+    """An answer that is not what was asked for; the message says where."""
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """What came of one job. `data` is untrusted, None unless the child finished by itself."""
+
+    outcome: str  # "done" | "timeout" | "memory" | "disk" | "answer": too long | "crash" | a signal's name | "exit N"
+    data: bytes | None
+    detail: str = ""
+    cpu_s: float = 0.0
+    walls: str = "none"  # that stood around the child, told before it saw anything of a candidate
+
+    def read(self, form: type[_Form]) -> _Form:
+        """The answer as a `form` that pydantic validates strictly. Raises Malformed."""
+        if (self.data or b"").count(b",") > MOST_VALUES:
+            raise Malformed(f"it has more than {MOST_VALUES} values")
+        try:
+            return TypeAdapter(form).validate_json(self.data or b"", strict=True)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(map(str, first["loc"]))[:200]
+            raise Malformed(f"{where}: {first['msg']}"[:400]) from error
+
+
+class Zygote:
+    """One warm process of a role (see server.ROLES) that forks confined children."""
+
+    def __init__(self, role: str, extra_env: dict[str, str] | None = None) -> None:
+        self.role = role
+        self._env = dict(extra_env or {})
+        self._scratch = Scratch(role)
+        self._root = self._scratch.path
+        self._ids = itertools.count()
+        self._lock = threading.Lock()
+        self._waiting: dict[int, Future[dict[str, Any]]] = {}
+        self._process: subprocess.Popen[bytes] | Born | None = None
+        self._control: socket.socket | None = None
+        self._starting: socket.socket | None = None  # that of `_control`, from before it is warm
+        self._closed = False
+
+    def run(self, request: dict[str, Any], limits: Limits, files: dict[str, bytes] | None = None) -> JobResult:
+        """Run one job to its end, at most `limits.deadline_s` and a grace. A lost zygote is restarted once."""
+        for attempt in (1, 2):
+            folder = Path(tempfile.mkdtemp(dir=self._root))
+            try:
+                (folder / WORK).mkdir()
+                for name, data in (files or {}).items():
+                    (folder / name).write_bytes(data)
+                (folder / REQUEST).write_text(json.dumps(request), encoding="utf-8")
+                with (folder / ANSWER).open("xb+", buffering=0) as answer:  # the child cannot put another in its place
+                    reply = self._submit(str(folder), limits).result(limits.deadline_s + GRACE_S)
+                    return _result(answer, reply, limits)
+            except (FutureTimeout, ConnectionError, OSError) as error:
+                self._kill()
+                if attempt == 2 or self._closed:
+                    raise InfraError(f"the {self.role} process was lost twice: {error}") from error
+            finally:
+                remove(folder)
+        raise AssertionError("unreachable")
+
+    def start(self) -> None:
+        """Start the process if it does not run. Returns when it is warm."""
+        with self._lock:
+            self._ensure_started()
+
+    def close(self) -> None:
+        """Kill the process and all its children; remove its files. Idempotent."""
+        self._closed = True
+        if self._starting is not None:  # whoever waits for its start holds the lock till then
+            with contextlib.suppress(OSError):
+                self._starting.shutdown(socket.SHUT_RDWR)
+        self._kill()
+        self._scratch.close()
+
+    def _submit(self, folder: str, limits: Limits) -> Future[dict[str, Any]]:
+        future: Future[dict[str, Any]] = Future()
+        with self._lock:
+            control = self._ensure_started()
+            job = next(self._ids)
+            self._waiting[job] = future
+            message = {"id": job, "folder": folder, "limits": asdict(limits)}
+            control.sendall(json.dumps(message).encode() + b"\n")
+        return future
+
+    def _ensure_started(self) -> socket.socket:
+        if self._closed:
+            raise InfraError(f"the {self.role} process is closed")
+        if self._process is not None and self._process.poll() is None and self._control is not None:
+            return self._control
+        ours, theirs = socket.socketpair()
+        ours.settimeout(START_S)
+        self._starting = ours
+        if self._closed:  # meanwhile, by another thread: it has not seen this socket
+            raise InfraError(f"the {self.role} process is closed")
+        with (self._root / "zygote.log").open("wb") as log:
+            self._process = self._spawn(ours, theirs, log)
+        theirs.close()
+        if not _first_line(ours):
+            text = (self._root / "zygote.log").read_text(errors="replace")[-2000:]
+            raise InfraError(f"the {self.role} process did not start:\n{text}")
+        ours.settimeout(None)
+        self._control = ours
+        threading.Thread(target=self._listen, args=(ours,), daemon=True, name=f"zygote-{self.role}").start()
+        return ours
+
+    def _spawn(self, ours: socket.socket, theirs: socket.socket, log: BinaryIO) -> subprocess.Popen[bytes] | Born:
+        return preloaded.birth(self.role, self._root, self._env, ours, theirs, log)
+
+    def _listen(self, control: socket.socket) -> None:
+        pending = b""
+        while True:
+            try:
+                data = control.recv(1 << 16)
+            except OSError:
+                data = b""
+            if not data:
+                break
+            *lines, pending = (pending + data).split(b"\n")
+            for line in lines:
+                reply = json.loads(line)
+                future = self._waiting.pop(reply["id"], None)
+                if future is not None:
+                    future.set_result(reply)
+        with self._lock:
+            if self._control is control:
+                self._control = None
+                lost, self._waiting = self._waiting, {}
+            else:
+                lost = {}
+        for future in lost.values():
+            future.set_exception(ConnectionError(f"the {self.role} process ended"))
+
+    def _kill(self) -> None:
+        with self._lock:
+            process, self._process = self._process, None
+            control, self._control = self._control, None
+            lost, self._waiting = self._waiting, {}
+        if process is not None:
+            _stop(process)
+        if control is not None:
+            with contextlib.suppress(OSError):
+                control.shutdown(socket.SHUT_RDWR)
+            control.close()
+        for future in lost.values():
+            if not future.done():
+                future.set_exception(ConnectionError(f"the {self.role} process was stopped"))
+
+
+def _first_line(control: socket.socket) -> bool:
+    try:
+        return bool(control.recv(4096))
+    except OSError:
+        return False
+
+
+def _stop(process: subprocess.Popen[bytes] | Born) -> None:
+    """End a warden, and with it all that it watches."""
+    if process.poll() is not None:
+        return
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(process.pid, signal.SIGTERM)
+    try:
+        process.wait(STOP_S)
+    except subprocess.TimeoutExpired:  # stopped, perhaps: the kernel ends its namespace, if it has one
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _result(answer: BinaryIO, reply: dict[str, Any], limits: Limits) -> JobResult:
+    """What the zygote says of a child, and what the child left in the file of its answer."""
+    outcome, cpu_s, walls = str(reply["outcome"]), float(reply["cpu_s"]), str(reply["walls"]) or "none"
+    size = os.fstat(answer.fileno()).st_size
+    if outcome == "done" and size > limits.answer_bytes:
+        outcome = "answer"
+    if outcome != "done":
+        detail = os.pread(answer.fileno(), 4000, 0).decode(errors="replace") if outcome == "crash" else ""
+        return JobResult(outcome, None, detail, cpu_s, walls)
+    data = os.pread(answer.fileno(), size, 0)
+    if not data:
+        return JobResult("crash", None, "the child ended without an answer", cpu_s, walls)
+    return JobResult("done", data, "", cpu_s, walls)

@@ -1,0 +1,126 @@
+"""Confirming: a would-be champion beside the task's first kernel and the champion before it, by fresh pairs.
+
+The best of many measured once looks faster than it is. So its gain is measured again: pairs on inputs that nobody has
+seen, on the hidden cases too, by a process that has served nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from evo_kernel.errors import LoweringError
+from evo_kernel.fitness.correctness.references import fresh_seed
+from evo_kernel.fitness.evaluation_context import Work
+from evo_kernel.fitness.grading import Grader
+from evo_kernel.fitness.plan.launch_plan import CompiledPlan
+from evo_kernel.fitness.record.recorder import Fault, Recording
+from evo_kernel.fitness.runners.base import Checked, Exam, Runner, TimePart
+from evo_kernel.fitness.timing.pairing import Comparison, Verdict, one_after_the_other
+from evo_kernel.tasks.first import Wanted, first_kernel
+from evo_kernel.tasks.task import Case, Task
+from evo_kernel.types import CaseKind, PairedComparison, Rival, Source
+
+
+@dataclass(frozen=True)
+class Opponent:
+    """A rival with its plans, and the kinds of case on which it is met."""
+
+    rival: Rival
+    kinds: tuple[CaseKind, ...]
+    recording: Recording
+
+
+class Confirming:
+    """Compares kernels of one task. Thread-safe."""
+
+    def __init__(self, task: Task, grader: Grader, first: Wanted = "auto") -> None:
+        self._task, self._grader = task, grader
+        self._first: Wanted = first
+
+    def opponents(self, champion: Source | None) -> list[Opponent]:
+        """Recorded ahead, so that no GPU waits for it. A task that nobody knows a first kernel of has none."""
+        found = []
+        try:
+            first = first_kernel(self._task, self._first)
+        except LoweringError:
+            first = None
+        for rival, source, kinds in (
+            (Rival.FIRST, first, (CaseKind.SEARCH, CaseKind.CONFIRM)),
+            (Rival.CHAMPION, champion, (CaseKind.CONFIRM,)),
+        ):
+            if source is not None:
+                found.append(Opponent(rival, kinds, self._grader.record(source, kinds)))
+        return found
+
+    def claims(self, recording: Recording, opponents: Sequence[Opponent]) -> Mapping[str, float]:
+        """What the search had measured of the gain over the first kernel, by search case: rival ÷ candidate."""
+        claimed: dict[str, float] = {}
+        for opponent in (one for one in opponents if one.rival is Rival.FIRST):
+            for case in self._grader.cases(CaseKind.SEARCH):
+                times = [self._known_us(case, one.plans[(case.name, ())]) for one in (opponent.recording, recording)]
+                if times[0] is not None and times[1] is not None:
+                    claimed[case.name] = times[0] / times[1]
+        return claimed
+
+    def compare(
+        self, work: Work, recording: Recording, opponents: Sequence[Opponent], claimed: Mapping[str, float]
+    ) -> list[PairedComparison] | Checked:
+        """The candidate beside each opponent, case by case; its first fault ends it.
+
+        Left out: an opponent that fails on a case, which says nothing about the candidate. Raises CutShort.
+        """
+        found: list[PairedComparison] = []
+        for opponent in opponents:
+            for kind, case in self._meetings(opponent):
+                work.deadline.check()
+                mine, other = recording.plans[(case.name, ())], opponent.recording.plans[(case.name, ())]
+                if isinstance(mine, Fault):
+                    return Checked(mine.status, f"on {case.name}: {mine.reason}")
+                work.plans.append((case.name, (), mine.hash))
+                if isinstance(other, Fault):
+                    continue
+                claim = claimed.get(case.name) if kind is CaseKind.SEARCH and opponent.rival is Rival.FIRST else None
+                met = _side_by_side(work.runner, other, mine, case)
+                if isinstance(met, Checked):
+                    return met
+                if met is not None:
+                    found.append(
+                        PairedComparison(
+                            case.name, kind, opponent.rival, other.hash, met.ratio, met.low, met.high, met.pairs,
+                            str(met.verdict), claim,
+                        )
+                    )  # fmt: skip
+        return found
+
+    def _meetings(self, opponent: Opponent) -> list[tuple[CaseKind, Case]]:
+        """Cases on which they meet, each once: a task with no confirm cases confirms on its search cases."""
+        met: dict[str, tuple[CaseKind, Case]] = {}
+        for kind in opponent.kinds:
+            for case in self._grader.cases(kind):
+                met.setdefault(case.name, (kind, case))
+        return list(met.values())
+
+    def _known_us(self, case: Case, plan: CompiledPlan | Fault) -> float | None:
+        known = None if isinstance(plan, Fault) else self._grader.find(case.name, plan.hash)
+        return known.measurement.median_us if known is not None and known.measurement is not None else None
+
+
+def _side_by_side(
+    runner: Runner, rival: CompiledPlan, candidate: CompiledPlan, case: Case
+) -> Comparison | Checked | None:
+    """What the pairs say of the candidate; its fault; or None where the rival is the one that fails."""
+    if rival.hash == candidate.hash:
+        return Comparison(Verdict.SAME, 0, 1.0, 1.0, 1.0)
+    paired = runner.pair(rival, candidate, case, fresh_seed())
+    if not isinstance(paired, Checked):
+        return paired.comparison
+    times: list[tuple[float, float, float]] = []
+    for plan in (candidate, rival):  # alone, to learn whose fault it is; nobody's if two need more memory than there is
+        part = TimePart(plan, case, fresh_seed())
+        timed = runner.exam(Exam(timings=(part,), precision="claim")).timings[0]
+        assert timed is not None, "a part alone is lost to no other"
+        if isinstance(timed, Checked):
+            return timed if plan is candidate else None
+        times.append((timed.median_us, timed.low_us, timed.high_us))
+    return one_after_the_other(times[1], times[0])

@@ -1,0 +1,1 @@
+"""Knob settings of a source: found, proposed, raced."""

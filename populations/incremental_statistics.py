@@ -1,0 +1,307 @@
+"""Following a population: what an onlooker is shown, kept up to date by reading only the rows that are new.
+
+Tables are insert-only, so everything here is a running sum: a look at a file of a hundred thousand candidates takes a
+second the first time and microseconds a new row afterwards, however many people look.
+"""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from array import array
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from populations import lineage
+from populations.connect import fetch_one
+from populations.counters import has_turns
+from populations.encoding import loads
+from populations.overview import Cell, Earned, Overview, Rise
+from populations.row_decoders import fetch_environment
+from populations.spending import Spending
+
+LATEST = 12
+NAN = math.nan
+
+
+@dataclass
+class _Credit:
+    candidates: int = 0
+    failures: int = 0
+    passed: int = 0
+    gained: int = 0
+    rises: int = 0
+    compared: int = 0
+    log_gain: float = 0.0
+    best: float | None = None
+    dollars: float = 0.0
+
+    def earned(self, name: str) -> Earned:
+        mean = self.log_gain / self.compared if self.compared else None
+        counts = (self.candidates, self.failures, self.passed, self.gained, self.rises)
+        return Earned(name, *counts, mean, self.best, self.dollars)
+
+
+class Follower:
+    """Reads through one connection; for one thread at a time. `look` takes in what is new, `overview` tells it.
+
+    What is kept a candidate: its attempt, parent, latest time and score, in arrays: some 40 bytes.
+    """
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._begin(None)
+
+    def _begin(self, environment: int | None) -> None:
+        """Everything from the first row on: another environment is another story."""
+        self.environment = environment
+        self.parent, self.rose = array("q", [0]), array("q")
+        self.log_us, self.score = array("d", [NAN]), array("d", [NAN])
+        self.status: list[str] = [""]
+        self.reading = {"candidates": 0, "evaluations": 0, "failures": 0, "calls": 0, "placements": 0}
+        self.reading |= {"attempts": 0, "turns": 0}
+        self._kind: list[tuple[str, str | None, int, int]] = [("", None, 0, 0)]  # operator, strategy, island, attempt
+        self._verdicts: Counter[str] = Counter()
+        self._credits: dict[str, dict[str, _Credit]] = {"operator": {}, "strategy": {}, "model": {}, "island": {}}
+        self._rises: list[Rise] = []
+        self._low = math.inf
+        self._elites: dict[tuple[int, str], int] = {}
+        self._cells: Counter[str] = Counter()
+        self._confirmed: dict[int, bool] = {}
+        self._latest: deque[int] = deque(maxlen=LATEST)
+        self._models: dict[int, set[str]] = defaultdict(set)
+        self._cost: dict[int, float] = defaultdict(float)  # dollars by attempt
+        self._spending = Spending()
+        self._tokens, self._gpu_s = 0, 0.0
+        self._failures, self._attempts = 0, 0
+        self._failed: set[int] = set()
+
+    # ---- reading ----------------------------------------------------------------------------------------------------
+
+    def look(self) -> bool:
+        """Take in what is new; whether anything was."""
+        newest = lineage.latest_environment(self._connection)
+        if newest is None:
+            newest = fetch_one(self._connection, "SELECT environment FROM runs ORDER BY id DESC LIMIT 1")
+        if newest != self.environment:
+            self._begin(newest)
+        before = dict(self.reading)
+        self._connection.execute("BEGIN")  # one moment for all tables
+        try:
+            self._read_calls()
+            self._read_turns()
+            self._read_candidates()
+            self._read_failures()
+            self._read_evaluations()
+            self._read_placements()
+            for _, parent in self._new("attempts", "SELECT id, parent FROM attempts WHERE id > ? ORDER BY id"):
+                self._attempts += parent is not None
+        finally:
+            self._connection.execute("ROLLBACK")
+        return self.reading != before
+
+    def _new(self, table: str, sql: str) -> Iterator[tuple[Any, ...]]:
+        """Rows after those that were read; the first column is what they are counted by."""
+        last = self.reading[table]
+        for row in self._connection.execute(sql, (last,)):
+            self.reading[table] = row[0]
+            yield row
+
+    def _read_calls(self) -> None:
+        sql = "SELECT rowid, attempt, model, dollars, tokens_in + tokens_out FROM calls WHERE rowid > ? ORDER BY rowid"
+        for _, attempt, model, dollars, tokens in self._new("calls", sql):
+            self._tokens += tokens
+            self._models[attempt].add(model)
+            self._credit("model", model).dollars += dollars or 0.0
+            self._cost[attempt] += dollars or 0.0
+            self._spending.spend(attempt, dollars=dollars or 0.0)
+
+    def _read_candidates(self) -> None:
+        sql = (
+            "SELECT c.id, c.attempt, c.operator, s.name, c.parent, c.island, c.probes FROM candidates c"
+            " LEFT JOIN strategies s ON s.id = c.strategy WHERE c.id > ? ORDER BY c.id"
+        )
+        for number, attempt, operator, strategy, parent, island, probes in self._new("candidates", sql):
+            while len(self.parent) < number + 1:  # ids without a gap, but for what nobody promised
+                self.parent.append(0)
+                self.log_us.append(NAN)
+                self.score.append(NAN)
+                self.status.append("")
+                self._kind.append(("", None, 0, 0))
+            self.parent[number] = parent or 0
+            self._kind[number] = (operator, strategy, island, attempt)
+            self._spending.spend(attempt, evaluations=probes)
+
+    def _read_failures(self) -> None:
+        sql = (
+            "SELECT f.attempt, f.operator, s.name, a.island, f.probes FROM failures f JOIN attempts a"
+            " ON a.id = f.attempt LEFT JOIN strategies s ON s.id = f.strategy"
+        )
+        # Attempts fail in any order, so it is the number of rows that says whether there are new ones.
+        count = fetch_one(self._connection, "SELECT COUNT(*) FROM failures")
+        if count == self.reading["failures"]:
+            return
+        seen = self._failed
+        for attempt, operator, strategy, island, probes in self._connection.execute(sql):
+            if attempt in seen:
+                continue
+            seen.add(attempt)
+            self._failures += 1
+            self._spending.spend(attempt, evaluations=probes)
+            for credit in self._credits_of(operator, strategy, island, attempt):
+                credit.failures += 1
+        self.reading["failures"] = count
+
+    def _read_evaluations(self) -> None:
+        sql = (
+            "SELECT e.id, candidate, e.environment, purpose, status, score, log_us, cell, charged, gpu_s, run, r.at,"
+            " e.at FROM evaluations e JOIN runs r ON r.id = run WHERE e.id > ? ORDER BY e.id"
+        )
+        for row in self._new("evaluations", sql):
+            _, candidate, environment, purpose, status, score, log_us, cell, charged, gpu_s, run, began, at = row
+            self._gpu_s += gpu_s
+            evaluations = sum(loads(charged).values()) if charged != "{}" else 0
+            self._spending.judged(self._kind[candidate][3], evaluations, run, began, at)
+            if environment != self.environment or status == "infra_error":
+                continue
+            if purpose == "confirm":
+                self._confirmed[candidate] = self._confirmed.get(candidate, True) and status == "passed"
+            elif purpose == "score":
+                self._take_score(candidate, status, score, NAN if log_us is None else log_us, cell)
+
+    def _read_turns(self) -> None:
+        if not has_turns(self._connection):
+            return
+        sql = "SELECT rowid, attempt, charged, gpu_s FROM turns WHERE rowid > ? ORDER BY rowid"
+        for _, attempt, charged, gpu_s in self._new("turns", sql):
+            self._spending.spend(attempt, sum(loads(charged).values()))
+            self._gpu_s += gpu_s
+
+    def _read_placements(self) -> None:
+        sql = (
+            "SELECT p.seq, p.island, p.cell, p.candidate FROM placements p JOIN evaluations e ON e.id = p.evaluation"
+            f" WHERE p.seq > ? AND e.environment = {int(self.environment or 0)} ORDER BY p.seq"
+        )
+        for _, island, cell, candidate in self._new("placements", sql):
+            self._elites[island, cell] = candidate
+
+    # ---- one verdict ------------------------------------------------------------------------------------------------
+
+    def _take_score(self, candidate: int, status: str, score: float | None, log_us: float, cell: str) -> None:
+        first = not self.status[candidate]
+        if not first:
+            self._verdicts[self.status[candidate]] -= 1
+        self._verdicts[status] += 1
+        self.status[candidate], self.log_us[candidate] = status, log_us
+        self.score[candidate] = NAN if score is None else score
+        rises = log_us < self._low  # false for NaN
+        if rises:
+            self._low = log_us
+            self.rose.append(candidate)
+            operator, strategy, _, _ = self._kind[candidate]
+            spent = self._spending.by_now()
+            self._rises.append(Rise(candidate, score or NAN, log_us, strategy or operator, *spent))
+        if not first:
+            return
+        self._latest.appendleft(candidate)
+        if cell and status == "passed":
+            self._cells[cell] += 1
+        parent = self.parent[candidate]
+        if not parent:
+            return  # a planted kernel is nobody's
+        gain = self.log_us[parent] - log_us
+        for credit in self._credits_of(*self._kind[candidate]):
+            credit.candidates += 1
+            credit.passed += status == "passed"
+            credit.rises += rises
+            if not math.isnan(gain):
+                credit.compared += 1
+                credit.log_gain += gain
+                credit.gained += gain > 0
+                credit.best = gain if credit.best is None else max(credit.best, gain)
+
+    def _credits_of(self, operator: str, strategy: str | None, island: int, attempt: int) -> list[_Credit]:
+        """Of an attempt that ended: asked for once. What it cost goes to all but models, which have it call by call."""
+        found = [self._credit("operator", operator), self._credit("island", f"island {island}")]
+        if strategy:
+            found.append(self._credit("strategy", strategy))
+        for credit in found:
+            credit.dollars += self._cost.get(attempt, 0.0)
+        return [*found, *(self._credit("model", model) for model in self._models.get(attempt, ()))]
+
+    def _credit(self, kind: str, name: str) -> _Credit:
+        return self._credits[kind].setdefault(name, _Credit())
+
+    # ---- telling ----------------------------------------------------------------------------------------------------
+
+    def overview(self) -> Overview:
+        best, champion = self.best(), self._champion()
+        evaluations, hours, dollars = self._spending.in_all()
+        told = {kind: tuple(self._earned(kind)) for kind in self._credits}
+        return Overview(
+            environment=fetch_environment(self._connection, self.environment) if self.environment else None,
+            attempts=self._attempts,
+            candidates=self.reading["candidates"],
+            failures=self._failures,
+            evaluations=evaluations,
+            hours=hours,
+            dollars=dollars,
+            tokens=self._tokens,
+            gpu_s=self._gpu_s,
+            verdicts={status: count for status, count in sorted(self._verdicts.items()) if count},
+            best=best,
+            champion=champion,
+            scores={number: self.score_of(number) for number in (best, champion) if number},
+            rises=tuple(self._rises),
+            cells=tuple(self._told_cells()),
+            latest=tuple(self._latest),
+            last_at=self._spending.last_at,
+            operators=told["operator"],
+            strategies=told["strategy"],
+            models=told["model"],
+            islands=told["island"],
+        )
+
+    def action_of(self, candidate: int) -> str:
+        """The strategy that it claims; its operator where it claims none."""
+        operator, strategy, _, _ = self._kind[candidate]
+        return strategy or operator
+
+    def score_of(self, candidate: int) -> float | None:
+        score = self.score[candidate]
+        return None if math.isnan(score) else score
+
+    def _earned(self, kind: str) -> list[Earned]:
+        found = [credit.earned(name) for name, credit in self._credits[kind].items()]
+        return sorted(found, key=lambda one: (-one.rises, -(one.best_log_gain or 0.0), one.name))
+
+    def _told_cells(self) -> Iterator[Cell]:
+        elites: dict[str, int] = {}
+        for (_, cell), candidate in self._elites.items():
+            other = elites.get(cell)
+            if other is None or self.log_us[candidate] < self.log_us[other]:
+                elites[cell] = candidate
+        for cell, candidate in sorted(elites.items()):
+            yield Cell(cell, self._cells[cell], candidate, self.score_of(candidate))
+
+    def best(self) -> int | None:
+        """The fastest by latest scores that no confirmation refuted: mostly the last that rose, asked first."""
+        for candidate in reversed(self.rose):
+            if self.log_us[candidate] <= self._low and self._confirmed.get(candidate, True):
+                return candidate
+        standing = [
+            (self.log_us[number], number)
+            for number, status in enumerate(self.status)
+            if status == "passed" and self._confirmed.get(number, True)
+        ]
+        return min((one for one in standing if not math.isnan(one[0])), default=(0.0, None))[1]
+
+    def _champion(self) -> int | None:
+        found = [
+            (self.log_us[number], number)
+            for number, passed in self._confirmed.items()
+            if passed and self.status[number] == "passed" and not math.isnan(self.log_us[number])
+        ]
+        return min(found, default=(0.0, None))[1]

@@ -1,0 +1,106 @@
+"""Which parent an attempt starts from, and who its operator is shown beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import permutations
+from math import isnan
+from pathlib import Path
+
+import numpy as np
+
+from evo_kernel.errors import PopulationError
+from populations.candidate_cache import Library
+from populations.inspirations import inspirations
+from populations.selection import Mix
+from populations.state import Board, Lineage
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What an attempt starts from."""
+
+    parent: int
+    island: int
+    selector: (
+        str  # what chose the parent: a name of selection.py; "root" while nothing has passed, "untried", "crossing"
+    )
+    inspirations: tuple[int, ...]
+
+
+class Chooser:
+    """Chooses in one environment. Not thread-safe: the population's lock guards it."""
+
+    def __init__(self, path: Path, lineage: Lineage, board: Board, library: Library, mix: Mix) -> None:
+        self._path, self._lineage, self._board, self._library, self._mix = path, lineage, board, library, mix
+        self._exhausted: set[int] = set()  # parents with nothing left to try; a later session may try more
+        self._crossed: set[tuple[int, int]] = set()
+
+    def exhaust(self, parent: int) -> None:
+        """A parent has nothing left to try: it is not chosen again in this session, but beside other elites."""
+        self._exhausted.add(parent)
+
+    def choose(self, rng: np.random.Generator) -> Choice:
+        """Raises PopulationError while nothing is planted.
+
+        Where no contender is left with anything to try: other candidates that passed, fastest first, then elites side
+        by side. Where those are exhausted too, as if none were.
+        """
+        archives = self._board.islands.archives
+        settled = [island for island, archive in enumerate(archives) if archive.cells]
+        if not settled:
+            return self._root(rng)
+        left = {island: archives[island].without(self._exhausted) for island in settled} if self._exhausted else {}
+        able = [island for island in settled if not self._exhausted or left[island].cells]
+        if not able and (beyond := self._beyond(rng)) is not None:
+            return beyond
+        island = (able or settled)[int(rng.integers(len(able or settled)))]
+        archive = left[island] if able and self._exhausted else archives[island]
+        contender, selector = self._mix.select(archive, self._library.case_times, rng)
+        return self._choice(contender.candidate, island, selector, rng)
+
+    def dry(self) -> bool:
+        """Whether nothing is left that was not found exhausted in this session."""
+        archives = self._board.islands.archives
+        if not any(archive.cells for archive in archives):
+            return bool(self._lineage.roots) and self._exhausted.issuperset(self._lineage.roots)
+        if any(archive.without(self._exhausted).cells for archive in archives):
+            return False
+        return next(self._passed(), None) is None and next(self._pairs(), None) is None
+
+    def _root(self, rng: np.random.Generator) -> Choice:
+        """Nothing passed yet: mend or rewrite a seed."""
+        roots = self._lineage.roots
+        if not roots:
+            raise PopulationError(f"{self._path} is empty: plant a first kernel before asking for a brief.")
+        able = [root for root in roots if root not in self._exhausted] or roots
+        return self._choice(able[int(rng.integers(len(able)))], 0, "root", rng)
+
+    def _beyond(self, rng: np.random.Generator) -> Choice | None:
+        """What is left beside the archives' contenders."""
+        if (passed := next(self._passed(), None)) is not None:
+            return self._choice(passed, self._island(passed), "untried", rng)
+        if (pair := next(self._pairs(), None)) is not None:
+            self._crossed.add(pair)
+            return Choice(pair[0], self._island(pair[0]), "crossing", (pair[1],))
+        return None
+
+    def _passed(self) -> Iterator[int]:
+        """Candidates that passed and are not exhausted, fastest first."""
+        times, passed_over = self._board.times, self._exhausted | self._board.refuted
+        able = [(us, candidate) for candidate, us in enumerate(times) if not isnan(us) and candidate not in passed_over]
+        yield from (candidate for _, candidate in sorted(able))
+
+    def _pairs(self) -> Iterator[tuple[int, int]]:
+        """(elite, another) of all cells and islands that were not side by side yet, fastest first."""
+        times = self._board.times
+        elites = sorted(self._board.islands.elites(), key=lambda candidate: (times[candidate], candidate))
+        return (pair for pair in permutations(elites, 2) if pair not in self._crossed)
+
+    def _island(self, candidate: int) -> int:
+        island = self._lineage.island[candidate]
+        return island if island < len(self._board.islands.archives) else 0
+
+    def _choice(self, parent: int, island: int, selector: str, rng: np.random.Generator) -> Choice:
+        return Choice(parent, island, selector, inspirations(self._lineage, self._board, parent, island, rng))
