@@ -1,7 +1,7 @@
 """A small process that stands over an agent's command and ends with everything that it has started.
 
-Run as `python -I process_supervisor.py DEADLINE_S GRACE_S FOLDER COMMAND`. It adopts whatever its descendants leave behind
-(PR_SET_CHILD_SUBREAPER), so that a second fork or a session of its own hides nothing. It ends them all when the
+Run as `python -I process_supervisor.py DEADLINE_S GRACE_S FOLDER COMMAND`. It adopts whatever its descendants leave
+behind (PR_SET_CHILD_SUBREAPER), so that a second fork or a session of its own hides nothing. It ends them all when the
 command ends, at the deadline, and when its standard input ends: whoever started it was killed, or says so. What it
 found goes to standard error as lines of JSON: {"pid": N} at the start, and at the end
 {"ended": "exited" | "deadline" | "stopped", "code": N, "left": N}.
