@@ -1,8 +1,8 @@
 """What the GPU at hand can do at most, and how near a kernel comes to it.
 
 The ceilings are measured once an environment (reference_cache.py) by the same clock as kernels (a large copy; large
-matrix products on random data, since zeros run faster; an empty-handed launch). Where they were not measured, the table of
-targets stands in. What is timed to measure them is in ceiling_benchmarks.py; this module needs no torch.
+matrix products on random data, since zeros run faster; an empty-handed launch). Where they were not measured, the
+table of targets stands in. What is timed to measure them is in ceiling_benchmarks.py; this module needs no torch.
 """
 
 from __future__ import annotations
