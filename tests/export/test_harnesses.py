@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from evo_kernel.app.suite.lanes import Child, Halt, Lane
+from evo_kernel.app.suite.lanes import Ended, Halt, Lane, WarmProcess
 from evo_kernel.observe.protocols import CORRECT, Stock, stock_of
 from evo_kernel.observe.protocols import WRONG as WRONG_OUTPUT
 from evo_kernel.tasks.first import first_kernel
@@ -88,9 +88,16 @@ def test_kernelbench_loads_compares_and_lets_pass_a_first_kernel(export, tmp_pat
 
 def asked(spec: str, kernel: str, folder: Path) -> Stock:
     """What the benchmark's own harness says, as `suite` asks it."""
-    child = Child(Lane(), ["stock", spec], {})
-    order = {"kernel": kernel, "folder": str(folder), "device": "cpu", "expected_us": None}
-    return stock_of(json.loads(child.order(order, 200.0, Halt()).out.splitlines()[-1]))
+    return stock_of(json.loads(harness(spec, kernel, folder, "cpu").out.splitlines()[-1]))
+
+
+def harness(spec: str, kernel: str, folder: Path, device: str) -> Ended:
+    process = WarmProcess(Lane())
+    try:
+        order = {"spec": spec, "kernel": kernel, "folder": str(folder), "device": device, "ask": True}
+        return process.order(order, folder / "log", 200.0, Halt())
+    finally:
+        process.close()
 
 
 WRONG = """{kernel}

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from evo_kernel.app.suite.lanes import Child, Halt, Lane
 from evo_kernel.observe.protocols import CORRECT, WRONG, Stock, stock_of
 from evo_kernel.tasks.first import first_kernel
 from evo_kernel.tasks.loading import load
 from tests.export.test_harnesses import WRONG as WRONG_KERNEL
-from tests.export.test_harnesses import named
+from tests.export.test_harnesses import harness, named
 from tests.support.benchmark import checkout
 
 
@@ -34,9 +33,7 @@ def test_a_right_kernel_is_timed_by_its_clock_and_a_wrong_one_is_refused(tmp_pat
 
 
 def asked(spec: str, kernel: str, folder: Path) -> tuple[Stock, float]:
-    child = Child(Lane(), ["stock", spec])
     began = time.monotonic()
-    order = {"kernel": kernel, "folder": str(folder), "device": "cuda", "expected_us": None}
-    ended = child.order(order, 200.0, Halt())
+    ended = harness(spec, kernel, folder, "cuda")
     assert ended.out, ended.err[-3000:]
     return stock_of(json.loads(ended.out.splitlines()[-1])), time.monotonic() - began
