@@ -17,7 +17,7 @@ import torch
 from evo_kernel.fitness.correctness.slicing.reference import SlicedReference
 from evo_kernel.fitness.ir.memory import PADDING
 from evo_kernel.fitness.ir.nodes import memory_of, modules_of, run_nodes
-from evo_kernel.fitness.ir.partial import Part
+from evo_kernel.fitness.ir.partial import PartialExecution
 from evo_kernel.fitness.judge import JudgeSettings, open_judge
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.runners.cpu_runner import PART_S, SLICES_S, _files
@@ -43,7 +43,7 @@ def measure(name: str) -> None:
     began = time.process_time()
     modules = modules_of(plan, [binary.ir for binary in compiled.binaries])
     memory = memory_of(plan, contents)
-    part = Part(plan, modules, memory, float("inf"), torch.Generator().manual_seed(1))
+    part = PartialExecution(plan, modules, memory, float("inf"), torch.Generator().manual_seed(1))
     assert run_nodes(plan, memory, modules, part.survey) is None
     part.choose(PART_S)
     used = memory_of(plan, contents, memory)

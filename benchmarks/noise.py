@@ -25,7 +25,7 @@ from benchmarks.variants import parser, write_json
 from evo_kernel.fitness.compile.compiler import Compiler
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.record.cases import record_case
-from evo_kernel.fitness.record.recorder import Fault, Recorder
+from evo_kernel.fitness.record.recorder import Recorder, RecordFault
 from evo_kernel.fitness.runners.base import Checked, Exam, TimePart
 from evo_kernel.fitness.runners.cuda_runner import CudaRunner
 from evo_kernel.tasks.loading import load
@@ -78,7 +78,7 @@ def noise_of(task: Task, recorder: Recorder, pairs: int, comparisons: int, end: 
     assert task.seed is not None
     case = task.cases_of(CaseKind.SEARCH)[0]
     plan = recorder.record(task.seed, [record_case(task, case)], [()]).plans[(case.name, ())]
-    if isinstance(plan, Fault):
+    if isinstance(plan, RecordFault):
         raise RuntimeError(plan.reason)
     runner = CudaRunner(task, 0, 30.0)
     try:

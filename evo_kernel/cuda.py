@@ -40,7 +40,7 @@ Dims = tuple[int, ...] | int
 
 
 @dataclass(frozen=True)
-class Launch:
+class CudaLaunch:
     """One launch as `run` asked for it."""
 
     kernel: CudaKernel
@@ -50,7 +50,7 @@ class Launch:
     args: tuple[Any, ...]
 
 
-recorder: Callable[[Launch], None] | None = None
+recorder: Callable[[CudaLaunch], None] | None = None
 """Where launches go while a plan is recorded; None: to the GPU."""
 
 
@@ -72,7 +72,7 @@ class CudaKernel:
             if len(args) != len(self.parameters):
                 wanted = ", ".join(f"{kind} {name}" for name, kind in self.parameters)
                 raise TypeError(f"{self.name} takes {len(self.parameters)} arguments ({wanted}), not {len(args)}")
-            call = Launch(self, _dims(grid), _dims(block), int(shared_bytes), args)
+            call = CudaLaunch(self, _dims(grid), _dims(block), int(shared_bytes), args)
             recorder(call) if recorder is not None else _launch(call)
 
         return launch
@@ -119,7 +119,7 @@ def _dims(value: Dims) -> tuple[int, int, int]:
     return x, y, z
 
 
-def _launch(call: Launch) -> None:
+def _launch(call: CudaLaunch) -> None:
     """Outside a recording: compile for the GPU at hand and launch on torch's current stream."""
     from evo_kernel.fitness.runners.cuda_direct import launch
 

@@ -15,11 +15,11 @@ from difflib import SequenceMatcher
 import numpy as np
 
 from evo_kernel.errors import OperatorFailed
-from evo_kernel.types import Brief, Credit, Decision, Evaluation, Probe, Proposal, Relative, Strategy
+from evo_kernel.types import Brief, Credit, Decision, Evaluation, Probe, Proposal, ScoredCandidate, Strategy
 from operators.macro import catalogue
 from operators.macro.policies import untried
 from operators.micro.coder import Coder
-from operators.micro.steps import Walk
+from operators.micro.steps import StepWalk
 
 FASTER = 0.98  # of the parent's time on a case: less is noise
 KEEP = 0.75  # probability that a strategy of the other path is replayed: two crossings of a pair then differ
@@ -41,7 +41,7 @@ class CrossoverOperator:
             failed = other.evaluation is not None and not other.evaluation.passed
             if failed or other.candidate == brief.parent.candidate or not missing:
                 continue
-            walk = Walk(brief, self._coder, rng, probe)
+            walk = StepWalk(brief, self._coder, rng, probe)
             self._replay(walk, brief, missing, rng)
             if walk.kept:
                 roles = (("parent", brief.parent.candidate), ("inspiration", other.candidate))
@@ -55,7 +55,7 @@ class CrossoverOperator:
     def learn(self, credit: Credit) -> None:
         """Nothing to learn: the choice was the other lineage's."""
 
-    def _replay(self, walk: Walk, brief: Brief, missing: Sequence[Strategy], rng: np.random.Generator) -> None:
+    def _replay(self, walk: StepWalk, brief: Brief, missing: Sequence[Strategy], rng: np.random.Generator) -> None:
         """A random part of the missing strategies; if none of them can be done, the others."""
         wanted = rng.random(len(missing)) < KEEP
         left_out = [strategy for strategy, take in zip(missing, wanted, strict=True) if not take]
@@ -63,7 +63,7 @@ class CrossoverOperator:
         if not walk.kept:
             self._take(walk, brief, left_out)
 
-    def _take(self, walk: Walk, brief: Brief, wanted: Sequence[Strategy]) -> None:
+    def _take(self, walk: StepWalk, brief: Brief, wanted: Sequence[Strategy]) -> None:
         for strategy in wanted:
             if len(walk.kept) >= self._max_steps:
                 return
@@ -76,7 +76,7 @@ class CrossoverOperator:
                 walk.take(Decision(self.name, offered, chances, chosen))
 
 
-def brought(other: Relative, parent: Relative) -> list[Strategy]:
+def brought(other: ScoredCandidate, parent: ScoredCandidate) -> list[Strategy]:
     """What the other has to give: what its path has and the parent's lacks, oldest first.
 
     Of one that is faster on no case only strategies that the parent's path does not have in any form: a sibling that
@@ -89,7 +89,7 @@ def brought(other: Relative, parent: Relative) -> list[Strategy]:
     return [strategy for strategy in missing if strategy.name not in names]
 
 
-def faster_somewhere(other: Relative, parent: Relative) -> bool:
+def faster_somewhere(other: ScoredCandidate, parent: ScoredCandidate) -> bool:
     """Whether some case was timed as surely faster; yes where that cannot be known."""
     if other.evaluation is None or parent.evaluation is None:
         return True
@@ -122,5 +122,5 @@ def best_match(strategy: Strategy, offered: Sequence[Strategy]) -> int | None:
     return max(same, key=likeness, default=None)
 
 
-def _shuffled(relatives: Sequence[Relative], rng: np.random.Generator) -> list[Relative]:
+def _shuffled(relatives: Sequence[ScoredCandidate], rng: np.random.Generator) -> list[ScoredCandidate]:
     return [relatives[index] for index in rng.permutation(len(relatives))]

@@ -15,12 +15,23 @@ import dataclasses
 import time
 
 from evo_kernel.errors import OperatorFailed
-from evo_kernel.types import Brief, Credit, Decision, Evaluation, Probe, Proposal, Relative, Source, Step, Strategy
+from evo_kernel.types import (
+    Brief,
+    Credit,
+    Decision,
+    Evaluation,
+    Probe,
+    Proposal,
+    ScoredCandidate,
+    Source,
+    Step,
+    Strategy,
+)
 from operators.crossover import brought, faster_somewhere
 from operators.llm.base import Model
 from operators.macro import catalogue
 from operators.micro.llm_coder import known
-from operators.micro.session import Limits, Opening, Session
+from operators.micro.session import CoderSession, Opening, SessionLimits
 from operators.micro.steps import KEPT
 from operators.prompts.evidence import evidence, strategy_line
 from operators.prompts.parts import Part, rows, without_middle
@@ -35,8 +46,8 @@ class LlmCrossover:
 
     name = "llm-crossover"
 
-    def __init__(self, model: Model, prompts: Prompts | None = None, limits: Limits | None = None) -> None:
-        self._model, self._prompts, self._limits = model, prompts or Prompts(), limits or Limits()
+    def __init__(self, model: Model, prompts: Prompts | None = None, limits: SessionLimits | None = None) -> None:
+        self._model, self._prompts, self._limits = model, prompts or Prompts(), limits or SessionLimits()
 
     def propose(self, brief: Brief, probe: Probe) -> Proposal:
         started = time.monotonic()
@@ -44,7 +55,7 @@ class LlmCrossover:
         source, claimed = brief.parent.source, missing[0]
         chances = (1.0, *(0.0 for _ in missing[1:]))
         decisions = (Decision(self.name, tuple(missing), chances, 0),)
-        session = Session(
+        session = CoderSession(
             self._model,
             lambda text: self.opening(brief, text, other),
             source,
@@ -77,7 +88,7 @@ class LlmCrossover:
     def learn(self, credit: Credit) -> None:
         """Nothing to learn: the choice was the other lineage's."""
 
-    def opening(self, brief: Brief, source: Source, other: Relative) -> Opening:
+    def opening(self, brief: Brief, source: Source, other: ScoredCandidate) -> Opening:
         """The prompt: B whole with its evidence, then the situation of A."""
         prompts, budgets = self._prompts, self._prompts.budgets
         missing = [f"- {strategy_line(s)}" for s in brought(other, brief.parent)]
@@ -94,7 +105,7 @@ class LlmCrossover:
         messages = (prompts.system(brief.task, brief.environment, *ROLES), user(parts))
         return Opening(messages, shown(source.text, prompts.budgets.source)[1])
 
-    def _other(self, brief: Brief) -> tuple[Relative, list[Strategy]]:
+    def _other(self, brief: Brief) -> tuple[ScoredCandidate, list[Strategy]]:
         """B, and what it has that A lacks."""
         found = [
             (relative, missing)
@@ -110,10 +121,10 @@ class LlmCrossover:
         )
 
 
-def _cut(relative: Relative, budget: int) -> str:
+def _cut(relative: ScoredCandidate, budget: int) -> str:
     """Its source within the budget; the middle goes where smaller functions are not enough: it is read, not edited."""
     return without_middle(shown(relative.source.text, budget)[0].rstrip(), budget)
 
 
-def _score(relative: Relative) -> float:
+def _score(relative: ScoredCandidate) -> float:
     return (relative.evaluation.score if relative.evaluation else None) or 0.0

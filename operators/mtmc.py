@@ -17,7 +17,7 @@ from operators.macro import catalogue
 from operators.macro.features import MacroState
 from operators.macro.policies import Policy, untried
 from operators.micro.coder import Coder
-from operators.micro.steps import Walk
+from operators.micro.steps import StepWalk
 
 GO_ON = 0.5  # probability of one more step, up to max_steps
 TRIES = 4  # strategies that may fail in the coder's hands before the attempt is given up
@@ -40,7 +40,7 @@ class MtmcOperator:
 
     def propose(self, brief: Brief, probe: Probe) -> Proposal:
         rng = np.random.default_rng(brief.seed)
-        walk = Walk(brief, self._coder, rng, probe, check=self._probe)
+        walk = StepWalk(brief, self._coder, rng, probe, check=self._probe)
         wanted = min(int(rng.geometric(1.0 - GO_ON)), self._max_steps)
         tries = 0
         while len(walk.kept) < wanted and tries < TRIES:
@@ -60,7 +60,7 @@ class MtmcOperator:
     def learn(self, credit: Credit) -> None:
         self._policy.learn(credit)
 
-    def _step(self, brief: Brief, walk: Walk, rng: np.random.Generator) -> bool | None:
+    def _step(self, brief: Brief, walk: StepWalk, rng: np.random.Generator) -> bool | None:
         """Whether a step was kept; None when there is nothing to do, or the policy stops."""
         offered = walk.offers()
         if not walk.kept:  # an exact repeat would make the same child again; after another step it would not
@@ -85,7 +85,7 @@ class MtmcOperator:
             return None
         return walk.take(decision)
 
-    def _why_nothing(self, walk: Walk, tries: int) -> str:
+    def _why_nothing(self, walk: StepWalk, tries: int) -> str:
         if tries:
             return f"{tries} strategies could not be carried out on this parent"
         if walk.offers():

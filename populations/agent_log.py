@@ -36,7 +36,7 @@ class StoredNote:
     refuted: str  # why it no longer stands; empty while it does
 
 
-class Diary:
+class AgentLog:
     """One population's. `tally` is what the live process counts by."""
 
     keeps_calls = True

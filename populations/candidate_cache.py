@@ -7,9 +7,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from evo_kernel.types import Evaluation, Purpose, Relative, Source, Strategy, Tried
+from evo_kernel.types import Evaluation, Purpose, ScoredCandidate, Source, Strategy, Tried
 from populations.row_decoders import fetch_evaluation, fetch_source, fetch_strategy
-from populations.state import STATUS_OF_CODE, Board, SearchState
+from populations.state import STATUS_OF_CODE, Leaderboard, SearchState
 from populations.store import Store
 
 Key = TypeVar("Key")
@@ -52,7 +52,7 @@ class Library:
         self._paths: Recent[int, tuple[Strategy, ...]] = Recent(PATHS)
 
     @property
-    def _board(self) -> Board:
+    def _board(self) -> Leaderboard:
         return self._state.board(self._environment)
 
     def source(self, candidate: int) -> Source:
@@ -88,9 +88,9 @@ class Library:
         self._paths.put(candidate, path)
         return path
 
-    def relative(self, candidate: int) -> Relative:
+    def relative(self, candidate: int) -> ScoredCandidate:
         lineage = self._state.lineage
-        return Relative(
+        return ScoredCandidate(
             candidate=candidate,
             source=self.source(candidate),
             generation=lineage.generation[candidate],

@@ -14,7 +14,7 @@ NO_PROPOSAL = "no proposal"
 
 
 @dataclass(frozen=True)
-class Counters:
+class SearchTotals:
     """A snapshot. `evaluations`: those charged, by purpose, probes of operators included."""
 
     attempts: int  # asked for; planted seeds are not attempts

@@ -50,7 +50,7 @@ def light_bucket(share: float | None) -> int:
     return sum(share >= edge for edge in LIGHT_EDGES)
 
 
-class Ledger:
+class CreditLedger:
     """Running means and best gains of one environment. Not thread-safe: the population's lock guards it."""
 
     def __init__(self) -> None:

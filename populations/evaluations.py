@@ -11,7 +11,7 @@ from evo_kernel.types import Evaluation, Measurement, PairedComparison, PlanVerd
 from populations.archive import DRIFT, log_deviation
 from populations.encoding import digest, dumps, encode_check, encode_features, encode_knobs, plan_key
 from populations.islands import Placement
-from populations.state import Verdict
+from populations.state import TakenVerdict
 from populations.store import Store
 
 INSERT_EVALUATION = (
@@ -30,7 +30,7 @@ INSERT_COMPARISON = (
 INSERT_SOURCE_PLAN = "INSERT INTO source_plans VALUES (?, ?, ?, ?, ?, ?, (SELECT id FROM plans WHERE hash = ?))"
 
 
-def summarise(evaluation: Evaluation, candidate: int, probes: int, witnessed: bool) -> Verdict:
+def summarise(evaluation: Evaluation, candidate: int, probes: int, witnessed: bool) -> TakenVerdict:
     """What the search state takes in. `probes`: evaluations that the proposal had spent before the judge saw it."""
     log_us: float | None = evaluation.log_us
     if math.isnan(evaluation.log_us):  # nothing was timed: a judge that only scores says how fast by its score
@@ -39,7 +39,7 @@ def summarise(evaluation: Evaluation, candidate: int, probes: int, witnessed: bo
     shares = [m.light_share for m in evaluation.measurements if m.light_share is not None]
     charged = sum(evaluation.charged.values())
     timed_anew = any(verdict.measurement is not None for verdict in evaluation.verdicts)
-    return Verdict(
+    return TakenVerdict(
         candidate=candidate,
         purpose=str(evaluation.purpose),
         status=str(evaluation.status),
@@ -64,7 +64,7 @@ def log_variance(evaluation: Evaluation) -> float:
 
 
 def write_evaluation(
-    store: Store, evaluation: Evaluation, verdict: Verdict, *, run: int, environment: int, source: int, at: float
+    store: Store, evaluation: Evaluation, verdict: TakenVerdict, *, run: int, environment: int, source: int, at: float
 ) -> int:
     """The evaluation with all its parts; returns its id."""
     connection = store.connection

@@ -33,7 +33,7 @@ class GateSettings:
 
 
 @dataclass(frozen=True)
-class Passage:
+class GateResult:
     """What the gate says. `reason` may be shown to agents: it names search cases only."""
 
     passed: bool
@@ -41,18 +41,20 @@ class Passage:
     gain: Gain | None = None
 
 
-def surely_better(new: Evaluation, older: Evaluation | None, settings: GateSettings) -> Passage:
+def surely_better(new: Evaluation, older: Evaluation | None, settings: GateSettings) -> GateResult:
     """By the measurements of two scores. Without an older one, what is correct passes."""
     if not new.passed:
-        return Passage(False, f"It is not correct: {new.status}.")
+        return GateResult(False, f"It is not correct: {new.status}.")
     if older is None or not older.passed:
-        return Passage(True, "There is no correct version to beat.")
+        return GateResult(True, "There is no correct version to beat.")
     before = {one.case: one for one in older.measurements}
     met = [(one, before[one.case]) for one in new.measurements if one.case in before]
     if not met:
-        return Passage(False, "It was timed on no case that the version to beat was timed on.")
+        return GateResult(False, "It was timed on no case that the version to beat was timed on.")
     if all(one.plan == other.plan for one, other in met):
-        return Passage(False, "It is the same kernel as the version to beat: every plan is equal.", Gain(1.0, 1.0, 1.0))
+        return GateResult(
+            False, "It is the same kernel as the version to beat: every plan is equal.", Gain(1.0, 1.0, 1.0)
+        )
     ratios = [_ratio(one, other) for one, other in met]
     gain = _gain(ratios, timed=any(one.n for pair in met for one in pair))
     slower = [
@@ -61,17 +63,17 @@ def surely_better(new: Evaluation, older: Evaluation | None, settings: GateSetti
         if ratio < -math.log1p(settings.regress)
     ]
     if gain.low <= 1.0:
-        return Passage(False, f"Its gain over the version to beat is not sure: {gain}.", gain)
+        return GateResult(False, f"Its gain over the version to beat is not sure: {gain}.", gain)
     if slower:
         limit = f"{settings.regress:.0%} is allowed"
-        return Passage(False, f"Its gain is {gain}, but {', '.join(slower[:4])}; {limit}.", gain)
-    return Passage(True, f"Its gain over the version to beat is {gain}.", gain)
+        return GateResult(False, f"Its gain is {gain}, but {', '.join(slower[:4])}; {limit}.", gain)
+    return GateResult(True, f"Its gain over the version to beat is {gain}.", gain)
 
 
-def stands(confirmation: Evaluation, settings: GateSettings) -> Passage:
+def stands(confirmation: Evaluation, settings: GateSettings) -> GateResult:
     """By a confirmation on hidden cases, side by side with the version to beat. The reason gives no case away."""
     if not confirmation.passed:
-        return Passage(False, f"On shapes that are not shown here it does not stand: {confirmation.status}. Check "
+        return GateResult(False, f"On shapes that are not shown here it does not stand: {confirmation.status}. Check "
                               "masks, strides and sizes that are no multiple of a block.")  # fmt: skip
     if confirmation.refutation:
         older = confirmation.gain_over(Rival.CHAMPION, CaseKind.CONFIRM)
@@ -79,12 +81,14 @@ def stands(confirmation: Evaluation, settings: GateSettings) -> Passage:
             said = (
                 "On the shapes that are not shown here it is, on the whole, slower than the version to beat: look at "
             )
-            return Passage(False, said + "sizes that do not fill a block, and at branches that no shown shape takes.")
-        return Passage(False, "Timed anew on fresh inputs, it is not surely faster than the first kernel.")
+            return GateResult(
+                False, said + "sizes that do not fill a block, and at branches that no shown shape takes."
+            )
+        return GateResult(False, "Timed anew on fresh inputs, it is not surely faster than the first kernel.")
     hidden = [one for one in confirmation.comparisons if one.against is Rival.CHAMPION and one.kind is CaseKind.CONFIRM]
     if any(one.high < 1.0 / (1.0 + settings.regress) for one in hidden):
-        return Passage(False, "On a shape that is not shown here it is slower than allowed.")
-    return Passage(True, "It stands on shapes that are not shown here.")
+        return GateResult(False, "On a shape that is not shown here it is slower than allowed.")
+    return GateResult(True, "It stands on shapes that are not shown here.")
 
 
 def _ratio(new: Measurement, older: Measurement) -> tuple[float, float]:

@@ -18,9 +18,9 @@ from populations import lineage
 from populations.connect import fetch_one
 from populations.counters import has_turns
 from populations.encoding import loads
-from populations.overview import Cell, Earned, Overview, Rise
+from populations.overview import CellView, EarnedView, Overview, Rise
 from populations.row_decoders import fetch_environment
-from populations.spending import Spending
+from populations.spending import SpendingCurve
 
 LATEST = 12
 NAN = math.nan
@@ -38,10 +38,10 @@ class _Credit:
     best: float | None = None
     dollars: float = 0.0
 
-    def earned(self, name: str) -> Earned:
+    def earned(self, name: str) -> EarnedView:
         mean = self.log_gain / self.compared if self.compared else None
         counts = (self.candidates, self.failures, self.passed, self.gained, self.rises)
-        return Earned(name, *counts, mean, self.best, self.dollars)
+        return EarnedView(name, *counts, mean, self.best, self.dollars)
 
 
 class Follower:
@@ -73,7 +73,7 @@ class Follower:
         self._latest: deque[int] = deque(maxlen=LATEST)
         self._models: dict[int, set[str]] = defaultdict(set)
         self._cost: dict[int, float] = defaultdict(float)  # dollars by attempt
-        self._spending = Spending()
+        self._spending = SpendingCurve()
         self._tokens, self._gpu_s = 0, 0.0
         self._failures, self._attempts = 0, 0
         self._failed: set[int] = set()
@@ -273,18 +273,18 @@ class Follower:
         score = self.score[candidate]
         return None if math.isnan(score) else score
 
-    def _earned(self, kind: str) -> list[Earned]:
+    def _earned(self, kind: str) -> list[EarnedView]:
         found = [credit.earned(name) for name, credit in self._credits[kind].items()]
         return sorted(found, key=lambda one: (-one.rises, -(one.best_log_gain or 0.0), one.name))
 
-    def _told_cells(self) -> Iterator[Cell]:
+    def _told_cells(self) -> Iterator[CellView]:
         elites: dict[str, int] = {}
         for (_, cell), candidate in self._elites.items():
             other = elites.get(cell)
             if other is None or self.log_us[candidate] < self.log_us[other]:
                 elites[cell] = candidate
         for cell, candidate in sorted(elites.items()):
-            yield Cell(cell, self._cells[cell], candidate, self.score_of(candidate))
+            yield CellView(cell, self._cells[cell], candidate, self.score_of(candidate))
 
     def best(self) -> int | None:
         """The fastest by latest scores that no confirmation refuted: mostly the last that rose, asked first."""

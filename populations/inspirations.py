@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from populations.state import Board, Lineage
+from populations.state import Leaderboard, Lineage
 
 
-def inspirations(lineage: Lineage, board: Board, parent: int, island: int, rng: np.random.Generator) -> tuple[int, ...]:
+def inspirations(
+    lineage: Lineage, board: Leaderboard, parent: int, island: int, rng: np.random.Generator
+) -> tuple[int, ...]:
     """At most three candidates other than the parent, each for its reason; fewer where there is none.
 
     Better: a faster contender of the parent's own cell. Other: the elite of another cell of the island. Failure: the
@@ -30,7 +32,7 @@ def inspirations(lineage: Lineage, board: Board, parent: int, island: int, rng: 
     return tuple(dict.fromkeys(candidate for candidate in chosen if candidate != parent))
 
 
-def _recent_failure(lineage: Lineage, board: Board, parent: int) -> int:
+def _recent_failure(lineage: Lineage, board: Leaderboard, parent: int) -> int:
     for looked, child in enumerate(lineage.children(parent)):
         if looked >= 8:  # a parent may have thousands of children, and only what is recent helps
             break

@@ -21,7 +21,7 @@ class Rise:
 
 
 @dataclass(frozen=True)
-class Earned:
+class EarnedView:
     """What came of the attempts of one operator, strategy, model or island. Gains as they were first measured."""
 
     name: str
@@ -36,7 +36,7 @@ class Earned:
 
 
 @dataclass(frozen=True)
-class Cell:
+class CellView:
     """A cell of the archive, over all islands."""
 
     name: str  # tensor-core path / data path / schedule / launches
@@ -63,10 +63,10 @@ class Overview:
     champion: int | None  # the fastest confirmed
     scores: dict[int, float | None]  # of best and champion
     rises: tuple[Rise, ...]
-    cells: tuple[Cell, ...]
+    cells: tuple[CellView, ...]
     latest: tuple[int, ...]  # candidates judged last, newest first
     last_at: float | None  # Unix time of the latest verdict
-    operators: tuple[Earned, ...] = ()
-    strategies: tuple[Earned, ...] = ()
-    models: tuple[Earned, ...] = ()
-    islands: tuple[Earned, ...] = ()
+    operators: tuple[EarnedView, ...] = ()
+    strategies: tuple[EarnedView, ...] = ()
+    models: tuple[EarnedView, ...] = ()
+    islands: tuple[EarnedView, ...] = ()

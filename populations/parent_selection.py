@@ -14,7 +14,7 @@ from evo_kernel.errors import PopulationError
 from populations.candidate_cache import Library
 from populations.inspirations import inspirations
 from populations.selection import Mix
-from populations.state import Board, Lineage
+from populations.state import Leaderboard, Lineage
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Choice:
 class Chooser:
     """Chooses in one environment. Not thread-safe: the population's lock guards it."""
 
-    def __init__(self, path: Path, lineage: Lineage, board: Board, library: Library, mix: Mix) -> None:
+    def __init__(self, path: Path, lineage: Lineage, board: Leaderboard, library: Library, mix: Mix) -> None:
         self._path, self._lineage, self._board, self._library, self._mix = path, lineage, board, library, mix
         self._exhausted: set[int] = set()  # parents with nothing left to try; a later session may try more
         self._crossed: set[tuple[int, int]] = set()

@@ -25,13 +25,13 @@ from evo_kernel.types import (
     Evaluation,
     Proposal,
     Recorded,
-    Relative,
+    ScoredCandidate,
     Source,
     TaskCard,
 )
-from populations.agent_log import Diary, open_attempts
+from populations.agent_log import AgentLog, open_attempts
 from populations.candidate_cache import Library
-from populations.counters import NO_PROPOSAL, Counters, Tally, read_tally, read_wall_s
+from populations.counters import NO_PROPOSAL, SearchTotals, Tally, read_tally, read_wall_s
 from populations.crediting import OTHER, name_credits
 from populations.evaluations import summarise, write_evaluation, write_placements
 from populations.external_tickets import HandedOut, fetch_ticket, hand_out
@@ -122,7 +122,7 @@ class LineagePopulation(OpenPopulation):
         self._attempts = last_id(store.connection, "attempts")
         self._said: Counter[str] = Counter()  # reasons of attempts that left nothing, since the last that did
         self._resumable = deque(open_attempts(store.connection))
-        self.diary = Diary(store, self._tally)
+        self.diary = AgentLog(store, self._tally)
 
     # ---- the loop -------------------------------------------------------------------------------------------------
 
@@ -314,13 +314,13 @@ class LineagePopulation(OpenPopulation):
         with self._store.lock:
             return name_credits(self._state.earned, self._state.lineage, self._store.connection, self._library)
 
-    def best(self) -> Relative | None:
+    def best(self) -> ScoredCandidate | None:
         """The fastest candidate in this environment that no confirmation refuted."""
         with self._store.lock:
             best = self._board.best()
             return self._library.relative(best) if best else None
 
-    def champion(self) -> Relative | None:
+    def champion(self) -> ScoredCandidate | None:
         """The fastest confirmed candidate in this environment."""
         with self._store.lock:
             champion = self._board.champion()
@@ -332,7 +332,7 @@ class LineagePopulation(OpenPopulation):
             found = self._board.islands.unsettled()
             return self._tickets.recorded(found.candidate) if found else None
 
-    def relative(self, candidate: int) -> Relative:
+    def relative(self, candidate: int) -> ScoredCandidate:
         """Any candidate, with its evaluation in this environment."""
         with self._store.lock:
             self._check(candidate)
@@ -344,12 +344,12 @@ class LineagePopulation(OpenPopulation):
             self._check(candidate)
             return self._tickets.recorded(candidate)
 
-    def counters(self) -> Counters:
+    def counters(self) -> SearchTotals:
         """What was done and spent over all sessions."""
         with self._store.lock:
             tally, best = self._tally, self._board.best()
             score = self._board.scores[best] if best else math.nan
-            return Counters(
+            return SearchTotals(
                 attempts=tally.attempts,
                 candidates=len(self._state.lineage),
                 failures=tally.failures,
@@ -363,7 +363,7 @@ class LineagePopulation(OpenPopulation):
                 best_score=None if math.isnan(score) else score,
             )
 
-    def latest(self, count: int) -> Sequence[Relative]:
+    def latest(self, count: int) -> Sequence[ScoredCandidate]:
         """The youngest candidates, youngest first."""
         with self._store.lock:
             last = len(self._state.lineage)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evo_kernel.errors import PopulationError
-from evo_kernel.types import Environment, Evaluation, PipelineState, Relative, Source, TaskCard
+from evo_kernel.types import Environment, Evaluation, PipelineState, ScoredCandidate, Source, TaskCard
 from populations import lineage
 from populations.connect import connect_reader, fetch_dicts, fetch_one
 from populations.counters import read_tally, read_wall_s
@@ -33,7 +33,7 @@ from populations.row_decoders import (
     fetch_strategy,
 )
 from populations.usage import model_uses, operator_uses
-from populations.views import Best, CandidateView, ModelUse, OperatorUse, Session, Status
+from populations.views import Best, CandidateView, ModelUse, OperatorUse, RunStatus, SessionView
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -78,18 +78,18 @@ class PopulationReader:
         row = self.environment_row
         return fetch_environment(self.connection, row) if row else None
 
-    def sessions(self) -> list[Session]:
+    def sessions(self) -> list[SessionView]:
         """Oldest first; the last one's `config` is what `resume` goes on with."""
         sql = "SELECT id, seed, environment, config, settings, pid, host, at FROM runs ORDER BY id"
         return [
-            Session(
+            SessionView(
                 number, seed, fetch_environment(self.connection, environment), json.loads(config),
                 json.loads(settings), pid, host, at,
             )
             for number, seed, environment, config, settings, pid, host, at in self.connection.execute(sql)
         ]  # fmt: skip
 
-    def status(self) -> Status:
+    def status(self) -> RunStatus:
         connection = self.connection
         tally, writer = read_tally(connection), owner(self.path)
         unfinished = (
@@ -102,7 +102,7 @@ class PopulationReader:
             under_way = "SELECT a.id" + unfinished.removeprefix("SELECT COUNT(*)")
             rows = connection.execute(f"{under_way} AND a.run = (SELECT MAX(id) FROM runs)")
             open_attempts = len({attempt for (attempt,) in rows} - handed_out)
-        return Status(
+        return RunStatus(
             path=str(self.path),
             task=fetch_one(self.connection, "SELECT name FROM tasks ORDER BY id LIMIT 1"),
             task_identity=self.task_identity,
@@ -236,14 +236,14 @@ class PopulationReader:
         """The highest number; 0 of none."""
         return fetch_one(self.connection, "SELECT MAX(id) FROM candidates") or 0
 
-    def relative(self, number: int) -> Relative:
+    def relative(self, number: int) -> ScoredCandidate:
         """A candidate as operators see it, with its score in the environment shown."""
         view, environment = self.candidate(number), self.environment
         key = environment.key if environment else ""
         scores = [e for e in view.evaluations if e.purpose == "score" and e.environment.key == key]
         path = tuple(step.strategy for step in self.critical_path(number) if step.strategy is not None)
         evaluation = scores[-1] if scores else None
-        return Relative(number, view.proposal.source, view.generation, view.island, evaluation, path)
+        return ScoredCandidate(number, view.proposal.source, view.generation, view.island, evaluation, path)
 
     # ---- lists ----------------------------------------------------------------------------------------------------
 

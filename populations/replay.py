@@ -6,7 +6,7 @@ import sqlite3
 
 from populations.encoding import loads
 from populations.settings import PopulationSettings
-from populations.state import SearchState, Verdict
+from populations.state import SearchState, TakenVerdict
 
 CANDIDATES = (
     "SELECT c.attempt, c.source, IFNULL(c.strategy, 0), IFNULL(c.parent, 0), c.island, c.generation"
@@ -29,7 +29,7 @@ def replay(connection: sqlite3.Connection) -> SearchState:
     state = SearchState()
     for row in connection.execute(CANDIDATES):
         state.lineage.add(*row)
-    make = Verdict._make
+    make = TakenVerdict._make
     for after, until, settings in sessions(connection):
         state.configure(settings)
         for row in connection.execute(EVALUATIONS, (after, until)):

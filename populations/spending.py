@@ -11,7 +11,7 @@ class _Spent:
     dollars: float = 0.0
 
 
-class Spending:
+class SpendingCurve:
     """Told of everything that was paid, attempt by attempt, and of verdicts in their order.
 
     Calls, probes and turns have no place among the verdicts: an attempt's count once it or a later one is judged.

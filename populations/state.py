@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from evo_kernel.types import Purpose, Status
-from populations.credit import Earned, Ledger, light_bucket
+from populations.credit import CreditLedger, Earned, light_bucket
 from populations.islands import Islands, Placement
 from populations.settings import PopulationSettings
 
@@ -29,7 +29,7 @@ CREDITS_KEPT = 5000
 bandit does by default, has forgotten all but 1e-10 of what came before these."""
 
 
-class Verdict(NamedTuple):
+class TakenVerdict(NamedTuple):
     """What the search state takes in of one evaluation; times as natural logarithms of µs."""
 
     candidate: int
@@ -104,12 +104,12 @@ class Lineage:
         return (*(column.tobytes().hex() for column in columns), self.judged.hex(), self.witnessed.hex())
 
 
-class Board:
+class Leaderboard:
     """Standings in one environment."""
 
     def __init__(self, settings: PopulationSettings) -> None:
         self.islands = Islands(settings)
-        self.ledger = Ledger()
+        self.ledger = CreditLedger()
         self.times = array("d", [NAN])  # mean log µs; NaN: not passed, or not judged here
         self.scores = array("d", [NAN])
         self.status = bytearray(b"\x00")  # STATUS_CODE; 0: not judged here
@@ -121,7 +121,7 @@ class Board:
         self.recent_failures: deque[int] = deque(maxlen=RECENT_FAILURES)
         self.passed = 0
 
-    def tell(self, lineage: Lineage, verdict: Verdict) -> tuple[list[Earned], tuple[Placement, ...]]:
+    def tell(self, lineage: Lineage, verdict: TakenVerdict) -> tuple[list[Earned], tuple[Placement, ...]]:
         candidate, status = verdict.candidate, verdict.status
         if status == Status.INFRA_ERROR:
             return [], ()
@@ -189,7 +189,7 @@ class Board:
             self.islands.remove(candidate)
         return ()
 
-    def _place(self, lineage: Lineage, verdict: Verdict) -> tuple[Placement, ...]:
+    def _place(self, lineage: Lineage, verdict: TakenVerdict) -> tuple[Placement, ...]:
         candidate = verdict.candidate
         self._set_cell(candidate, verdict.cell)
         if candidate in self.refuted:
@@ -228,7 +228,7 @@ class SearchState:
 
     def __init__(self) -> None:
         self.lineage = Lineage()
-        self.boards: dict[str, Board] = {}
+        self.boards: dict[str, Leaderboard] = {}
         self.earned: deque[Earned] = deque(maxlen=CREDITS_KEPT)
         self._settings = PopulationSettings()
 
@@ -238,14 +238,14 @@ class SearchState:
         for board in self.boards.values():
             board.islands.configure(settings)
 
-    def board(self, environment: str) -> Board:
+    def board(self, environment: str) -> Leaderboard:
         """Standings in the environment of this key, new if it never judged anything."""
         found = self.boards.get(environment)
         if found is None:
-            found = self.boards[environment] = Board(self._settings)
+            found = self.boards[environment] = Leaderboard(self._settings)
         return found
 
-    def tell(self, environment: str, verdict: Verdict) -> tuple[list[Earned], tuple[Placement, ...]]:
+    def tell(self, environment: str, verdict: TakenVerdict) -> tuple[list[Earned], tuple[Placement, ...]]:
         """A verdict in the environment of this key: what it earned, and where its candidate went."""
         earned, placements = self.board(environment).tell(self.lineage, verdict)
         self.earned.extend(earned)

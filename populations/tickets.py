@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from evo_kernel.types import Brief, Environment, Recorded, Relative, TaskCard
+from evo_kernel.types import Brief, Environment, Recorded, ScoredCandidate, TaskCard
 from populations.candidate_cache import Library
 from populations.encoding import loads
 from populations.row_decoders import fetch_proposal
@@ -37,7 +37,7 @@ class Tickets:
 
     def root(self, attempt: int, candidate: int, seed: int) -> Brief:
         """A planted seed's ticket: it stands as its own parent, one generation before the first."""
-        itself = Relative(candidate, self.library.source(candidate), -1, 0, None)
+        itself = ScoredCandidate(candidate, self.library.source(candidate), -1, 0, None)
         return Brief(attempt, self.task, itself, (), (), 0, (seed, attempt, 1), self.environment)
 
     def recorded(self, candidate: int) -> Recorded:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from populations.candidate_cache import Library
-from populations.state import STATUS_OF_CODE, Board, Lineage
+from populations.state import STATUS_OF_CODE, Leaderboard, Lineage
 from populations.store import Store
 
 Order = Literal["newest", "best", "path"]
@@ -28,7 +28,7 @@ class VersionRow:
 
 
 def versions(
-    store: Store, lineage: Lineage, board: Board, library: Library, limit: int, order: Order, of: int | None
+    store: Store, lineage: Lineage, board: Leaderboard, library: Library, limit: int, order: Order, of: int | None
 ) -> list[VersionRow]:
     """At most `limit`; of a longer path the latest ones. The population's lock is held."""
     if order == "path":
@@ -47,7 +47,7 @@ def versions(
     return [_row(store, lineage, board, library, number) for number in numbers]
 
 
-def _row(store: Store, lineage: Lineage, board: Board, library: Library, number: int) -> VersionRow:
+def _row(store: Store, lineage: Lineage, board: Leaderboard, library: Library, number: int) -> VersionRow:
     found = store.row("SELECT operator FROM candidates WHERE id = ?", (number,))
     assert found is not None, "the number was taken from the lineage"
     strategy = library.strategy(lineage.strategy[number]).name if lineage.strategy[number] else ""

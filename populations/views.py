@@ -11,7 +11,7 @@ from evo_kernel.types import Environment, Evaluation, PipelineState, Proposal
 
 
 @dataclass(frozen=True)
-class Session:
+class SessionView:
     """One time that the population was open for a search."""
 
     number: int
@@ -87,7 +87,7 @@ class Best:
 
 
 @dataclass(frozen=True)
-class Status:
+class RunStatus:
     """A population in numbers; `as_data` is what `status --json` prints."""
 
     path: str

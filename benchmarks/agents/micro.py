@@ -18,7 +18,7 @@ from evo_kernel.types import Evaluation, Purpose, Source, Step
 from operators.macro import catalogue
 from operators.micro.coder import Job
 from operators.micro.llm_coder import LlmCoder
-from operators.micro.session import Limits
+from operators.micro.session import SessionLimits
 
 REPAIRS = 2
 FASTER = 0.01  # log gain that counts as faster: above the noise of the clock
@@ -60,7 +60,7 @@ def _written(pair: Pair, model: Counted, notebook: Notebook, judge: PlanJudge) -
     if not model.left:
         return
     one, strategy = pair.situation, pair.action.strategy
-    coder = LlmCoder(model, limits=Limits(edits=2, repairs=REPAIRS))
+    coder = LlmCoder(model, limits=SessionLimits(edits=2, repairs=REPAIRS))
     row: Row = {
         "kind": "item", "part": "micro", "id": pair.id, "judged": judge.environment.kind,
         "reference": pair.action.value, "applied": True, "correct": False, "witnessed": False, "log_gain": None,

@@ -13,8 +13,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from evo_kernel.types import Credit, Decision, Relative, Source, Status, Strategy, TaskCard
-from operators.learning.tree import State, Tree
+from evo_kernel.types import Credit, Decision, ScoredCandidate, Source, Status, Strategy, TaskCard
+from operators.learning.tree import Tree, TreeState
 from operators.macro.bandit import BanditPolicy
 from operators.macro.features import MacroState
 
@@ -43,7 +43,7 @@ class Situation:
 
     id: str
     task: TaskCard
-    parent: Relative
+    parent: ScoredCandidate
     actions: tuple[Action, ...]
 
     @property
@@ -77,7 +77,7 @@ def situations(tree: Tree, each: int = EACH, seed: int = 0) -> list[Situation]:
     Tasks in turn, so that any first part has all of them.
     """
     rng = np.random.default_rng(seed)
-    known: dict[str, list[State]] = {}
+    known: dict[str, list[TreeState]] = {}
     for state in sorted(tree.states.values(), key=lambda one: one.id):
         if "@" not in state.task and len(state.offers) > 1 and len(tree.offered(state.id)) == len(state.offers):
             known.setdefault(state.task, []).append(state)
@@ -85,7 +85,7 @@ def situations(tree: Tree, each: int = EACH, seed: int = 0) -> list[Situation]:
     return in_turn((task, _situation(tree, state)) for task, states in drawn.items() for state in states)
 
 
-def _situation(tree: Tree, state: State) -> Situation:
+def _situation(tree: Tree, state: TreeState) -> Situation:
     seen, edges = tree.macro_state(state.id), tree.edges(state.id)
     known = ((offer, edges[offer.key]) for offer in state.offers)
     actions = tuple(

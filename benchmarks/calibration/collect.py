@@ -25,7 +25,7 @@ from evo_kernel.fitness.costmodel.model import time_of
 from evo_kernel.fitness.costmodel.targets import H200
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.record.cases import record_case
-from evo_kernel.fitness.record.recorder import Fault, Recorder
+from evo_kernel.fitness.record.recorder import Recorder, RecordFault
 from evo_kernel.fitness.runners.base import Checked, Runner
 from evo_kernel.fitness.runners.choose import open_runner
 from evo_kernel.fitness.runners.cpu_runner import CpuRunner
@@ -189,7 +189,7 @@ class Collector:
             plan = recording.plans[(case.name, ())]
             if self._over.is_set():
                 return
-            if isinstance(plan, Fault):
+            if isinstance(plan, RecordFault):
                 self._leave_out(f"record {plan.status}", plan.reason)
             elif self._is_new(case, plan):
                 self._plan(variant, case, plan, runner, sampler)

@@ -12,7 +12,7 @@ from benchmarks.fuzz.stored import Case
 from benchmarks.fuzz.values import TYPES, decode
 from evo_kernel.fitness.ir.engine import OutOfTime
 from evo_kernel.fitness.ir.execute import launch
-from evo_kernel.fitness.ir.memory import Memory
+from evo_kernel.fitness.ir.memory import DeviceMemory
 from evo_kernel.fitness.ir.parse import parse
 from evo_kernel.fitness.ir.types import IRError
 from evo_kernel.fitness.plan.launch_plan import Pointer, Scalar
@@ -33,7 +33,7 @@ class Verdict:
 def executed(case: Case) -> tuple[list[bytes], str]:
     """Contents of the outputs by the executor, and its finding, empty if none. Raises IRError."""
     module = parse(case.ir)
-    memory = Memory()
+    memory = DeviceMemory()
     for recipe in case.buffers:
         content = recipe.bytes()
         defined = recipe.kind != "unwritten"

@@ -9,7 +9,7 @@ from typing import Any
 
 from evo_kernel.app.verdicts import evaluation_data
 from evo_kernel.fitness.tuning.knobs import apply_knobs
-from evo_kernel.types import Brief, Evaluation, Relative, Strategy, TaskCard, Tried
+from evo_kernel.types import Brief, Evaluation, ScoredCandidate, Strategy, TaskCard, Tried
 from operators.macro.catalogue import CATALOGUE, OTHER
 
 
@@ -57,7 +57,7 @@ def task_data(task: TaskCard) -> dict[str, Any]:
     }
 
 
-def relative_data(relative: Relative) -> dict[str, Any]:
+def relative_data(relative: ScoredCandidate) -> dict[str, Any]:
     """A candidate: source, the path of strategies that led to it, and its evidence."""
     return {
         "candidate": relative.candidate,

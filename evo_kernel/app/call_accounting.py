@@ -20,7 +20,7 @@ from operators.llm.redaction import redactor
 REMEMBERED = 10_000  # attempts whose calls wait for their credit
 
 
-class Spending(Protocol):
+class CallKeeper(Protocol):
     """A population that keeps calls as they are made."""
 
     def spend(self, attempt: int, calls: Sequence[Call]) -> None: ...
@@ -28,10 +28,10 @@ class Spending(Protocol):
     def calls(self) -> Sequence[tuple[int, bool, str, float | None]]: ...
 
 
-class Desk:
+class CallAccounting:
     """Knows which attempt each thread is at: its calls become rows as they are made, and credit finds its models."""
 
-    def __init__(self, population: Spending, ensemble: Ensemble | None) -> None:
+    def __init__(self, population: CallKeeper, ensemble: Ensemble | None) -> None:
         self._population, self._ensemble = population, ensemble
         self._here = threading.local()
         self._lock = threading.Lock()
@@ -81,7 +81,7 @@ class Desk:
 class KeptModel:
     """A model whose calls are kept, whose failures the gate hears of, and that is told no secret. Thread-safe."""
 
-    def __init__(self, model: Model, desk: Desk, gate: Gate) -> None:
+    def __init__(self, model: Model, desk: CallAccounting, gate: Gate) -> None:
         self.name = model.name
         self._model, self._desk, self._gate = model, desk, gate
 
@@ -120,7 +120,7 @@ def _cleaned(message: Message, clean: Callable[[str], str]) -> Message:
 class AtDesk(Around):
     """An operator whose attempts are known to the desk."""
 
-    def __init__(self, operator: Operator, desk: Desk) -> None:
+    def __init__(self, operator: Operator, desk: CallAccounting) -> None:
         super().__init__(operator)
         self._desk = desk
 

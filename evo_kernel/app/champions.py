@@ -17,7 +17,7 @@ WORTH = 1.02
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ExportedCandidate:
     """A candidate to be exported, as its population tells of it."""
 
     population: Path
@@ -40,7 +40,7 @@ class Chosen:
         return {m.case: m.median_us for m in measured}
 
 
-def choose(path: Path, candidate: int | None, unconfirmed: bool) -> list[Chosen]:
+def choose(path: Path, candidate: int | None, unconfirmed: bool) -> list[ExportedCandidate]:
     """The champion (or the named candidate), then confirmed ones that are faster on a case. Raises UserError."""
     with PopulationReader(path) as reader:
         best = reader.champion() or reader.best()
@@ -56,14 +56,14 @@ def choose(path: Path, candidate: int | None, unconfirmed: bool) -> list[Chosen]
     return [leader, *_faster_somewhere(leader, others)]
 
 
-def _read(reader: PopulationReader, number: int) -> Chosen:
+def _read(reader: PopulationReader, number: int) -> ExportedCandidate:
     view = reader.candidate(number)
     if view.evaluation is None or not view.evaluation.passed:
         raise UserError(f"candidate {number} has not passed; only what passed can be exported")
     steps = reader.critical_path(number)
     lineage = [reader.candidate(step.candidate).proposal for step in steps]
     models = tuple(dict.fromkeys(call.model for proposal in lineage for call in proposal.calls))
-    return Chosen(
+    return ExportedCandidate(
         population=reader.path,
         view=view,
         evaluation=view.evaluation,
@@ -84,9 +84,9 @@ def _doubt(confirmation: Evaluation | None, population: Path) -> str:
     return ""
 
 
-def _faster_somewhere(leader: Chosen, others: Sequence[Chosen]) -> list[Chosen]:
+def _faster_somewhere(leader: ExportedCandidate, others: Sequence[ExportedCandidate]) -> list[ExportedCandidate]:
     """Of the others, those that win some case; a champion of a case."""
-    kept: list[Chosen] = []
+    kept: list[ExportedCandidate] = []
     for case, us in leader.times_us.items():
         rivals = [one for one in others if one.times_us.get(case, us) * WORTH < us]
         if rivals and (fastest := min(rivals, key=lambda one: one.times_us[case])) not in kept:

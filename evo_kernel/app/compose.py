@@ -22,15 +22,15 @@ from evo_kernel.app.signals import handling
 from evo_kernel.app.telemetry import Thinking, announced, keep_ceilings, kept_baselines
 from evo_kernel.budget import Budget, Ledger, Spent
 from evo_kernel.config import Config, config_from, stored_config
-from evo_kernel.engine import Engine, EngineSettings, Observer, Summary
+from evo_kernel.engine import Engine, EngineSettings, Observer, RunSummary
 from evo_kernel.errors import ConfigError, PopulationError
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
 from evo_kernel.fitness.tuning.knobs import apply_knobs
 from evo_kernel.tasks.first import First, beside_first, first_of
 from evo_kernel.tasks.loading import BUILTIN, builtin_names, load
 from evo_kernel.tasks.task import Task
-from evo_kernel.types import Environment, Judge, PlanVerdict, Relative, Source
-from populations.counters import Counters
+from evo_kernel.types import Environment, Judge, PlanVerdict, ScoredCandidate, Source
+from populations.counters import SearchTotals
 from populations.population import LineagePopulation, open_population
 from populations.reading import PopulationReader
 from populations.settings import PopulationSettings
@@ -189,7 +189,7 @@ def ledger_of(
 
 def search(
     config: Config, parts: Prepared, observer: Observer, ledger: Ledger, traffic: Traffic | None = None
-) -> Summary:
+) -> RunSummary:
     """Run the loop with signals: the first finishes what is in flight, a second stops now."""
     settings = EngineSettings(width=config.width, barren=BARREN[with_models(config, traffic)])
     stop, population = threading.Event(), parts.population
@@ -201,7 +201,7 @@ def search(
             return engine.run()
 
 
-def _spent(counters: Counters) -> Spent:
+def _spent(counters: SearchTotals) -> Spent:
     return Spent(
         evaluations=counters.charged,
         hours=counters.wall_s / 3600,
@@ -262,6 +262,6 @@ def _merged(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     return {**data, **changed}
 
 
-def best_of(population: LineagePopulation) -> Relative | None:
+def best_of(population: LineagePopulation) -> ScoredCandidate | None:
     """The champion if one is confirmed, else the best so far."""
     return population.champion() or population.best()

@@ -20,7 +20,7 @@ from evo_kernel.fitness.judge import open_judge
 from evo_kernel.fitness.sandbox.scratch import Scratch
 from evo_kernel.tasks.first import first_kernel
 from evo_kernel.tasks.task import Task
-from evo_kernel.types import Brief, Evaluation, Operator, Purpose, Relative
+from evo_kernel.types import Brief, Evaluation, Operator, Purpose, ScoredCandidate
 from populations.gate import GateSettings
 
 CALL_S = 30.0  # what a call is taken to last
@@ -47,7 +47,7 @@ def dry_run(config: Config, task: Task, path: Path, traffic: Traffic) -> None:
         click.echo(f"judge       {judge.environment.label}, {judge.environment.confinement}")
     click.echo(f"first kernel {evaluation.status}: {evaluation.reason or 'right on every check case'}")
     if models:
-        parent = Relative(1, first, 0, 0, evaluation)
+        parent = ScoredCandidate(1, first, 0, 0, evaluation)
         brief = Brief(1, task.card(), parent, (), (), 0, (config.seed, 1, 1), evaluation.environment)
         _models(config, brief, evaluation, traffic)
 
@@ -93,21 +93,21 @@ def first_prompts(config: Config, brief: Brief, evaluation: Evaluation) -> dict[
     return found
 
 
-def _outfit(config: Config, brief: Brief, peek: _Peek, folder: Path) -> operator_factory.Outfit:
+def _outfit(config: Config, brief: Brief, peek: _Peek, folder: Path) -> operator_factory.ModelOperatorDeps:
     from operators.avo.operator import AvoOperator
     from operators.avo.protocols import Forgetful
-    from operators.workbench.protocols import Rooms
+    from operators.workbench.protocols import WorkbenchDeps
 
     knowledge = prompt_context.knowledge_of(config)
     prompts = prompt_context.prompts_of(config, brief.task, knowledge)
 
     def agent(model: Any) -> Operator:
-        rooms = Rooms(cast("Any", _NoBench()), knowledge=knowledge)
+        rooms = WorkbenchDeps(cast("Any", _NoBench()), knowledge=knowledge)
         return AvoOperator(
             model, rooms, Forgetful(), folder, operator_factory.agent_settings(config), elsewhere=prompts.elsewhere
         )
 
-    return operator_factory.Outfit(peek, prompts, operator_factory.limits_of(config), _Open(), False, agent)
+    return operator_factory.ModelOperatorDeps(peek, prompts, operator_factory.limits_of(config), _Open(), False, agent)
 
 
 def cost_lines(config: Config, prompts: Mapping[str, Sequence[Sequence[Any]]], prices: Mapping[str, Any]) -> list[str]:

@@ -14,7 +14,7 @@ from evo_kernel.errors import ConfigError
 from evo_kernel.types import TaskCard
 from operators.external.operator import ExternalOperator, ExternalSettings
 from operators.workbench.judge_tools import Allowed
-from operators.workbench.protocols import Knowledge
+from operators.workbench.protocols import KnowledgeSource
 from populations.population import LineagePopulation
 
 
@@ -22,7 +22,7 @@ def external_operator(
     config: Config,
     population: LineagePopulation,
     judge: ProfilingJudge,
-    knowledge: Knowledge | None,
+    knowledge: KnowledgeSource | None,
     charge: Callable[[Spent], None],
     elsewhere: Callable[[TaskCard], str] | None = None,
 ) -> ExternalOperator:

@@ -31,7 +31,7 @@ LOOK_AGAIN_S = 0.2
 
 
 @dataclass(frozen=True)
-class Told:
+class TellResult:
     """What came of an attempt."""
 
     recorded: Recorded
@@ -108,7 +108,7 @@ def judged(path: Path, config: Config, wait_s: float, tell: Callable[[str], None
             yield parts
 
 
-def judge_and_tell(parts: Prepared, recorded: Recorded) -> Told:
+def judge_and_tell(parts: Prepared, recorded: Recorded) -> TellResult:
     """The verdict on a durable candidate, stored. An InfraError is told as such: the candidate stays pending."""
     source, population = recorded.proposal.source, parts.population
     try:
@@ -123,7 +123,7 @@ def judge_and_tell(parts: Prepared, recorded: Recorded) -> Told:
     population.tell(recorded, evaluation, witnessed)
     after = population.best()
     is_best = after is not None and after.candidate == recorded.candidate != (before.candidate if before else 0)
-    return Told(recorded, evaluation, witnessed, is_best)
+    return TellResult(recorded, evaluation, witnessed, is_best)
 
 
 def is_witnessed(recorded: Recorded, evaluation: Evaluation) -> bool:
@@ -149,7 +149,7 @@ def has_verdict(evaluation: Evaluation | None) -> bool:
     return evaluation is not None and evaluation.status is not Status.INFRA_ERROR
 
 
-def told_before(population: LineagePopulation, candidate: int) -> Told:
+def told_before(population: LineagePopulation, candidate: int) -> TellResult:
     """The verdict that is stored of a candidate."""
     recorded, evaluation, best = (
         population.recorded(candidate),
@@ -161,7 +161,7 @@ def told_before(population: LineagePopulation, candidate: int) -> Told:
             f"candidate {candidate} was judged in another environment: `evo-kernel show {population.path} {candidate}`"
         )
     is_best = best is not None and best.candidate == candidate
-    return Told(recorded, evaluation, is_witnessed(recorded, evaluation), is_best)
+    return TellResult(recorded, evaluation, is_witnessed(recorded, evaluation), is_best)
 
 
 def proposed(source: Source, operator: str, strategy: str | None, brief: Brief) -> Proposal:

@@ -16,14 +16,14 @@ from typing import Any
 
 from evo_kernel.app.brief_data import as_shown
 from evo_kernel.app.compose import Prepared
-from evo_kernel.app.external_session import Told, judge_and_tell
+from evo_kernel.app.external_session import TellResult, judge_and_tell
 from evo_kernel.app.workbench import open_workbench, rooms_of
 from evo_kernel.types import TaskCard
-from operators.external.attempt import Attempt
+from operators.external.attempt import ExternalAttempt
 from operators.external.brief import brief_text, limits_text
-from operators.workbench.bench import Outcome
+from operators.workbench.bench import ToolOutcome
 from operators.workbench.judge_tools import Allowed
-from operators.workbench.protocols import Knowledge
+from operators.workbench.protocols import KnowledgeSource
 from populations.reading import PopulationReader
 
 OPERATOR = "external"
@@ -38,7 +38,7 @@ class Shift:
         folder: Path,
         holder: str,
         allowed: Allowed,
-        knowledge: Knowledge | None,
+        knowledge: KnowledgeSource | None,
         elsewhere: Callable[[TaskCard], str] = lambda task: "",
     ) -> None:
         """`elsewhere`: what other populations have to say (`Prompts.elsewhere`)."""
@@ -54,14 +54,14 @@ class Shift:
     def number(self) -> int:
         return self.attempt.brief.attempt
 
-    def call(self, tool: str, arguments: Mapping[str, Any]) -> Outcome:
+    def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolOutcome:
         """What a tool answers; where it ends the attempt, what came of that and of the next one stands in the text."""
         attempt = self.attempt
         outcome = attempt.call(tool, arguments)  # not under our lock: what only reads waits for no judge
         if outcome.submission is None:
             return outcome
         with self._lock:  # an attempt commits once
-            return Outcome(f"{outcome.text}\n{self._committed()}", submission=outcome.submission)
+            return ToolOutcome(f"{outcome.text}\n{self._committed()}", submission=outcome.submission)
 
     def brief(self) -> str:
         """All that an agent must know of the attempt at hand."""
@@ -83,7 +83,7 @@ class Shift:
 
     # ---- within ---------------------------------------------------------------------------------------------------
 
-    def _begin(self) -> Attempt:
+    def _begin(self) -> ExternalAttempt:
         population = self._parts.population
         with PopulationReader(population.path) as reader:
             mine = [one.attempt for one in reader.tickets() if one.holder == self._holder]
@@ -91,7 +91,7 @@ class Shift:
         brief = as_shown(brief)
         folder = self._folder / f"attempt-{brief.attempt}"
         bench = open_workbench(folder, self._rooms, brief, OPERATOR, self._allowed, adopt=folder.is_dir())
-        attempt = Attempt(brief, bench, population.diary, OPERATOR)
+        attempt = ExternalAttempt(brief, bench, population.diary, OPERATOR)
         self.attempt = attempt
         if attempt.submission is not None:  # the process ended between the gate and the candidate
             self._committed()
@@ -115,7 +115,7 @@ class Shift:
         )
 
 
-def _told_text(told: Told) -> str:
+def _told_text(told: TellResult) -> str:
     gain = f", {math.exp(told.log_gain):.3f}x as fast as its parent" if told.log_gain is not None else ""
     best = "; it is the best so far" if told.is_best else ""
     return f"It is version C{told.recorded.candidate}{gain}{best}."

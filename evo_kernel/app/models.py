@@ -22,7 +22,7 @@ from operators.llm.endpoint import Endpoint
 from operators.llm.ensemble import Ensemble
 from operators.llm.litellm_model import LiteLLMModel, Patience, Price
 from operators.llm.litellm_request import LiteLLMWire, unready
-from operators.llm.recording import Recorder, Replayer
+from operators.llm.recording import ModelRecorder, Replayer
 
 MILLION = 1e6
 
@@ -57,7 +57,7 @@ def opened(config: Config, traffic: Traffic, purse: Purse, stop: threading.Event
         stack.callback(wire.close)
         found = Opened(Replayer(traffic.replay)) if traffic.replay else _open(config, purse, stop, wire)
         if traffic.record is not None:
-            recorder = Recorder(found.model, traffic.record)
+            recorder = ModelRecorder(found.model, traffic.record)
             stack.callback(recorder.close)
             found = replace(found, model=recorder)
         yield found

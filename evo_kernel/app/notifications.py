@@ -18,7 +18,7 @@ from typing import Any
 
 from evo_kernel.app.observer_wrapper import Hearing
 from evo_kernel.config import Config
-from evo_kernel.engine import Observer, Summary
+from evo_kernel.engine import Observer, RunSummary
 from evo_kernel.types import Evaluation, Purpose, Recorded
 
 WAITING = 32
@@ -139,7 +139,7 @@ class Notifying(Hearing):
 @contextlib.contextmanager
 def told(
     config: Config, task: str, population: Path, observer: Observer
-) -> Iterator[tuple[Observer, Callable[[Summary], None]]]:
+) -> Iterator[tuple[Observer, Callable[[RunSummary], None]]]:
     """An observer for a run, and what to call with its summary; without a command both add nothing."""
     if not config.on_event:
         yield observer, lambda summary: None
@@ -149,7 +149,7 @@ def told(
         yield Notifying(observer, notifier), lambda summary: notifier.tell("end", **_end(summary))
 
 
-def _end(summary: Summary) -> dict[str, Any]:
+def _end(summary: RunSummary) -> dict[str, Any]:
     best = summary.best
     score = best.evaluation.score if best is not None and best.evaluation is not None else None
     return {

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from evo_kernel.app.workbench import ProfilingJudge
     from operators.avo.settings import AvoSettings
     from operators.llm.base import Model
-    from operators.micro.session import Limits
+    from operators.micro.session import SessionLimits
     from operators.prompts.writer import Prompts
     from populations.population import LineagePopulation
 
@@ -77,19 +77,19 @@ def money_ends(config: Config, models: bool) -> bool:
 
 
 @dataclass(frozen=True)
-class Outfit:
+class ModelOperatorDeps:
     """What operators with a model are made of. `patient`: nothing but them is in the mix."""
 
     model: Model
     prompts: Prompts
-    limits: Limits
+    limits: SessionLimits
     gate: Doorman
     patient: bool
     agent: Callable[[Model], Operator]  # makes the agent that is a whole operator
 
 
 def build_operator(
-    config: Config, outfit: Outfit | None = None, outside: Callable[[], Operator] | None = None
+    config: Config, outfit: ModelOperatorDeps | None = None, outside: Callable[[], Operator] | None = None
 ) -> MixOperator:
     """The mix that the configuration asks for. `outside`: makes the operator `external`. Raises UserError."""
     rewriter = RewriteCoder()
@@ -145,7 +145,7 @@ def _check_external(config: Config, weights: Mapping[str, float]) -> None:
         )
 
 
-def _with_model(name: str, config: Config, outfit: Outfit, rewriter: RewriteCoder) -> Operator:
+def _with_model(name: str, config: Config, outfit: ModelOperatorDeps, rewriter: RewriteCoder) -> Operator:
     from evo_kernel.app.model_breaker import NeedsModel
     from operators.llm_crossover import LlmCrossover
 
@@ -158,7 +158,7 @@ def _with_model(name: str, config: Config, outfit: Outfit, rewriter: RewriteCode
     return NeedsModel(found, outfit.gate, outfit.patient)
 
 
-def _llm_mtmc(config: Config, outfit: Outfit, rewriter: RewriteCoder) -> MtmcOperator:
+def _llm_mtmc(config: Config, outfit: ModelOperatorDeps, rewriter: RewriteCoder) -> MtmcOperator:
     from operators.macro.llm_policy import LlmPolicy
     from operators.macro.mixed import MixedPolicy
     from operators.micro.llm_coder import CombinedCoder, LlmCoder
@@ -192,11 +192,11 @@ def agent_settings(config: Config) -> AvoSettings:
     )
 
 
-def limits_of(config: Config) -> Limits:
-    from operators.micro.session import Limits
+def limits_of(config: Config) -> SessionLimits:
+    from operators.micro.session import SessionLimits
 
     agents = config.agents
-    return Limits(edits=agents.edits, repairs=agents.repairs, max_tokens=agents.answer_tokens)
+    return SessionLimits(edits=agents.edits, repairs=agents.repairs, max_tokens=agents.answer_tokens)
 
 
 @contextlib.contextmanager
@@ -224,7 +224,7 @@ def operating(
             yield Remembers(build_operator(config, outside=outside), memory)
             return
         from evo_kernel.app import models, workbench
-        from evo_kernel.app.call_accounting import AtDesk, Desk, KeptModel
+        from evo_kernel.app.call_accounting import AtDesk, CallAccounting, KeptModel
         from evo_kernel.app.model_breaker import Gate
         from operators.avo.operator import AvoOperator
 
@@ -232,7 +232,7 @@ def operating(
         prompts = prompts_of(config, task, knowledge, memory, Profiles(judge))
         opened = stack.enter_context(models.opened(config, traffic or Traffic(), purse, stop))
         folder = stack.enter_context(Scratch("agents"))
-        gate, desk = Gate(opened.endpoints, ledger, tell), Desk(population, opened.ensemble)
+        gate, desk = Gate(opened.endpoints, ledger, tell), CallAccounting(population, opened.ensemble)
         patient = all(name in WITH_MODEL for name in weights_of(config, True))
         model = KeptModel(opened.model, desk, gate)
         rooms = workbench.rooms_of(population, judge, knowledge, ledger.charge)
@@ -243,7 +243,7 @@ def operating(
                 elsewhere=prompts.elsewhere,
             )  # fmt: skip
 
-        outfit = Outfit(model, prompts, limits_of(config), gate, patient, agent)
+        outfit = ModelOperatorDeps(model, prompts, limits_of(config), gate, patient, agent)
         mix = CutOff(build_operator(config, outfit, outside), stop)
         yield Remembers(AtDesk(mix, desk), memory)
 

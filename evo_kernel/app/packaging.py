@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from evo_kernel.app.confirmed_gain import confirmed_data, survival_line
-from evo_kernel.app.recorded_kernels import Recorded
+from evo_kernel.app.recorded_kernels import RecordedCandidate
 from evo_kernel.app.sources import source_diff
 from evo_kernel.app.verdicts import evaluation_data
 from evo_kernel.errors import UserError
@@ -25,8 +25,8 @@ from evo_kernel.types import CaseKind
 
 def package(
     name: str | None,
-    forward: Sequence[tuple[Task, Sequence[Recorded]]],
-    backward: Sequence[tuple[Task, Sequence[Recorded]]],
+    forward: Sequence[tuple[Task, Sequence[RecordedCandidate]]],
+    backward: Sequence[tuple[Task, Sequence[RecordedCandidate]]],
     version: str,
 ) -> Package:
     """One package of one or more populations' champions. The first one's reference is what the operator computes."""
@@ -62,11 +62,11 @@ def package(
     )
 
 
-def _renamed(one: Recorded, task: Task) -> Recorded:
+def _renamed(one: RecordedCandidate, task: Task) -> RecordedCandidate:
     return replace(one, name=f"{identifier(task.name)}_{one.name}")
 
 
-def _refuse_strangers(parts: Sequence[tuple[Task, Sequence[Recorded]]]) -> None:
+def _refuse_strangers(parts: Sequence[tuple[Task, Sequence[RecordedCandidate]]]) -> None:
     """All must compute the same operator. Raises UserError."""
     names = [task.name for task, _ in parts]
     for task, _ in parts[1:]:
@@ -87,7 +87,7 @@ def _shown(task: Task) -> list[str]:
 
 
 def _manifest(
-    name: str, operator: str, parts: Sequence[tuple[Task, Sequence[Recorded]]], version: str
+    name: str, operator: str, parts: Sequence[tuple[Task, Sequence[RecordedCandidate]]], version: str
 ) -> dict[str, Any]:
     task, _ = parts[0]
     every = [case for t, recorded in parts for case in _cases(t, recorded, executed_only=False)]
@@ -117,7 +117,7 @@ def _manifest(
     }
 
 
-def _backward(task: Task, parts: Sequence[tuple[Task, Sequence[Recorded]]]) -> dict[str, Any] | None:
+def _backward(task: Task, parts: Sequence[tuple[Task, Sequence[RecordedCandidate]]]) -> dict[str, Any] | None:
     """Of kernels that compute gradients: their cases, and which of (inputs, gradients of outputs) each argument is."""
     if not parts:
         return None
@@ -157,7 +157,7 @@ def _returns(count: int) -> str:
     return "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
 
 
-def _group(task: Task, kernels: Sequence[Recorded], names: Sequence[str]) -> dict[str, Any]:
+def _group(task: Task, kernels: Sequence[RecordedCandidate], names: Sequence[str]) -> dict[str, Any]:
     """The cases that one population's champions were judged on, for the manifest."""
     leader = kernels[0]
     plan = next(iter(leader.plans.values())).plan
@@ -178,7 +178,7 @@ def _group(task: Task, kernels: Sequence[Recorded], names: Sequence[str]) -> dic
     }
 
 
-def _executed(one: Recorded, case: Case) -> bool:
+def _executed(one: RecordedCandidate, case: Case) -> bool:
     """Whether outputs on a case were compared: at full size only on a GPU, on hidden cases by confirming."""
     if case.name not in one.judged:
         return False
@@ -188,7 +188,7 @@ def _executed(one: Recorded, case: Case) -> bool:
     return measured and (case.kind is CaseKind.SEARCH or one.chosen.confirmed)
 
 
-def _cases(task: Task, kernels: Sequence[Recorded], executed_only: bool) -> list[JudgedCase]:
+def _cases(task: Task, kernels: Sequence[RecordedCandidate], executed_only: bool) -> list[JudgedCase]:
     found = []
     for case in task.cases:
         if executed_only and not _executed(kernels[0], case):
@@ -212,7 +212,7 @@ def _cases(task: Task, kernels: Sequence[Recorded], executed_only: bool) -> list
     return found
 
 
-def _provenance(task: Task, one: Recorded, version: str) -> dict[str, Any]:
+def _provenance(task: Task, one: RecordedCandidate, version: str) -> dict[str, Any]:
     import torch
 
     chosen = one.chosen

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from evo_kernel.errors import InfraError, UserError
-from evo_kernel.types import CaseKind, Measurement, Relative
+from evo_kernel.types import CaseKind, Measurement, ScoredCandidate
 
 if TYPE_CHECKING:
     from evo_kernel.app.workbench import ProfilingJudge
@@ -35,7 +35,7 @@ class Profiles:
         self._tables: OrderedDict[str, str] = OrderedDict()
         self._began, self._spent_s = clock(), 0.0
 
-    def __call__(self, relative: Relative) -> str:
+    def __call__(self, relative: ScoredCandidate) -> str:
         """The table, or an empty text: not timed, not affordable now, or the machine failed."""
         slowest = _slowest(relative)
         if slowest is None:
@@ -47,7 +47,7 @@ class Profiles:
                 return known
             return self._made(relative, slowest)
 
-    def _made(self, relative: Relative, slowest: Measurement) -> str:
+    def _made(self, relative: ScoredCandidate, slowest: Measurement) -> str:
         began = self._clock()
         if self._measured and self._spent_s > FIRST_S + SHARE * (began - self._began):
             return ""
@@ -73,7 +73,7 @@ class Profiles:
             return self._tables.get(plan)
 
 
-def _slowest(relative: Relative) -> Measurement | None:
+def _slowest(relative: ScoredCandidate) -> Measurement | None:
     """Of its cases; None for a candidate that was not timed."""
     measured = relative.evaluation.measurements if relative.evaluation is not None else ()
     return max(measured, key=lambda m: m.median_us, default=None)

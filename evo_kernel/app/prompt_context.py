@@ -10,7 +10,7 @@ from evo_kernel.app.operator_wrapper import Around
 from evo_kernel.config import Config
 from evo_kernel.errors import ConfigError
 from evo_kernel.types import Credit, Operator, Source, TaskCard
-from operators.macro.memory import Memory, read_lessons, write_lessons
+from operators.macro.memory import StrategyMemory, read_lessons, write_lessons
 
 if TYPE_CHECKING:
     from operators.knowledge.base import KnowledgeBase
@@ -29,7 +29,7 @@ def prompts_of(
     config: Config,
     task: TaskCard,
     knowledge: KnowledgeBase | None,
-    memory: Memory | None = None,
+    memory: StrategyMemory | None = None,
     profile: Profile | None = None,
 ) -> Prompts:
     """What all prompts of a run share. Raises UserError for files that are not there."""
@@ -75,7 +75,7 @@ def origin_of(config: Config, task: TaskCard) -> tuple[str, Source | None]:
     return hint, apply_knobs(best.source, best.evaluation.knobs) if best.evaluation is not None else best.source
 
 
-def memory_of(config: Config) -> Memory:
+def memory_of(config: Config) -> StrategyMemory:
     """With the lessons of other runs that the configuration names. Raises UserError."""
     keep = config.agents.keep_lessons
     if keep is not None and keep in config.agents.lessons:
@@ -85,7 +85,7 @@ def memory_of(config: Config) -> Memory:
         )
     if keep is not None and not keep.absolute().parent.is_dir():
         raise ConfigError(f"agents.keep_lessons: there is no folder {keep.absolute().parent}; make it first.")
-    return Memory(lesson for path in config.agents.lessons for lesson in read_lessons(path))
+    return StrategyMemory(lesson for path in config.agents.lessons for lesson in read_lessons(path))
 
 
 def elsewhere_of(config: Config, population: LineagePopulation) -> Callable[[TaskCard], str]:
@@ -97,7 +97,7 @@ def elsewhere_of(config: Config, population: LineagePopulation) -> Callable[[Tas
 
 
 @contextlib.contextmanager
-def lessons_kept(config: Config, memory: Memory, task: TaskCard, tell: Callable[[str], None]) -> Iterator[None]:
+def lessons_kept(config: Config, memory: StrategyMemory, task: TaskCard, tell: Callable[[str], None]) -> Iterator[None]:
     """Write what strategies have earned when the run ends, where that is asked for."""
     yield
     path = config.agents.keep_lessons
@@ -112,7 +112,7 @@ def lessons_kept(config: Config, memory: Memory, task: TaskCard, tell: Callable[
 class Remembers(Around):
     """An operator of which a memory hears every credit, whoever in the mix made the proposal."""
 
-    def __init__(self, operator: Operator, memory: Memory) -> None:
+    def __init__(self, operator: Operator, memory: StrategyMemory) -> None:
         super().__init__(operator)
         self._memory = memory
 

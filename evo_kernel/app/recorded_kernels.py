@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evo_kernel.app.champions import Chosen
+from evo_kernel.app.champions import ExportedCandidate
 from evo_kernel.errors import UserError
 from evo_kernel.fitness.compile.assembler import assembler_of, of_version
 from evo_kernel.fitness.compile.compiler import Compiler
@@ -14,7 +14,7 @@ from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.plan.program import program
 from evo_kernel.fitness.record.cases import record_case
-from evo_kernel.fitness.record.recorder import Fault, RecordCase, Recorder, refuse_unconfined
+from evo_kernel.fitness.record.recorder import RecordCase, Recorder, RecordFault, refuse_unconfined
 from evo_kernel.fitness.record.unread_values import without_unread
 from evo_kernel.fitness.runners.choose import arch_of
 from evo_kernel.fitness.tuning.knobs import apply_knobs
@@ -27,10 +27,10 @@ DEADLINE_S = 60.0
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedCandidate:
     """The same, recorded again: what is written is what was judged."""
 
-    chosen: Chosen
+    chosen: ExportedCandidate
     name: str
     source: Source  # with the chosen knobs written in
     plans: Mapping[str, CompiledPlan]  # by case
@@ -38,7 +38,7 @@ class Recorded:
     same_versions: bool  # whether the plans could be compared with the judged ones
 
 
-def record(chosen: Sequence[Chosen], device: str, unconfirmed: bool) -> tuple[Task, list[Recorded]]:
+def record(chosen: Sequence[ExportedCandidate], device: str, unconfirmed: bool) -> tuple[Task, list[RecordedCandidate]]:
     """Record candidates of one population again. Raises UserError where plans are not the judged ones.
 
     `unconfirmed`: also what another version of the compiler makes, which cannot be compared.
@@ -75,13 +75,13 @@ def recorded_launches(task: Task, source: Source, device: str) -> dict[str, Any]
     found: list[tuple[RecordCase, CompiledPlan]] = []
     for case in cases:
         plan = plans[case.name]
-        if isinstance(plan, Fault):
+        if isinstance(plan, RecordFault):
             raise UserError(f"the kernel cannot be recorded on {case.name} ({plan.status}): {plan.reason}")
         found.append((case, plan))
     return program(found)
 
 
-def _recorded(one: Chosen, task: Task, judge: PlanJudge, unconfirmed: bool) -> Recorded:
+def _recorded(one: ExportedCandidate, task: Task, judge: PlanJudge, unconfirmed: bool) -> RecordedCandidate:
     environment = judge.environment
     source = apply_knobs(one.view.proposal.source, one.evaluation.knobs)
     plans: dict[str, CompiledPlan] = {}
@@ -102,7 +102,7 @@ def _recorded(one: Chosen, task: Task, judge: PlanJudge, unconfirmed: bool) -> R
         raise UserError(f"what is recorded now is not what was judged (cases {', '.join(differ)}): nothing is exported")
     if missing := [case.name for case in task.cases_of(CaseKind.SEARCH) if case.name not in judged]:
         raise UserError(f"no plan of {', '.join(missing)} was judged: the task file has changed; nothing is exported")
-    return Recorded(
+    return RecordedCandidate(
         one,
         f"candidate_{one.view.candidate}",
         source,
@@ -116,7 +116,7 @@ def _compilers(environment: Environment) -> str:
     return f"Triton {environment.triton}" + (f" with ptxas {environment.assembler}" if environment.assembler else "")
 
 
-def _judged_plans(one: Chosen) -> dict[str, set[str]]:
+def _judged_plans(one: ExportedCandidate) -> dict[str, set[str]]:
     """Hashes of the plans that its verdict and its confirmation are about, by case."""
     found: dict[str, set[str]] = {}
     for case, knobs, plan in one.evaluation.plans:

@@ -16,12 +16,12 @@ from evo_kernel.app.torch_operations import mixed_data, mixed_lines
 from evo_kernel.app.usage import model_lines, operator_lines
 from evo_kernel.app.verdicts import case_table
 from evo_kernel.config import Config
-from evo_kernel.engine import Summary
+from evo_kernel.engine import RunSummary
 from evo_kernel.observe.formatting import denominator, fault_lines
-from evo_kernel.types import Environment, Evaluation, Relative
+from evo_kernel.types import Environment, Evaluation, ScoredCandidate
 
 
-def as_data(parts: Prepared, ended: Summary, path: Path) -> dict[str, Any]:
+def as_data(parts: Prepared, ended: RunSummary, path: Path) -> dict[str, Any]:
     """One object for scripts."""
     best = best_of(parts.population)
     counters = parts.population.counters()
@@ -56,7 +56,7 @@ def scale_line(environment: Environment) -> str:
     return f"score: {above} / kernel, geometric mean over search cases"
 
 
-def standing_lines(best: Relative | None, champion: Relative | None, label: str) -> list[str]:
+def standing_lines(best: ScoredCandidate | None, champion: ScoredCandidate | None, label: str) -> list[str]:
     """The champion where one was confirmed, else the best; and what is faster than a champion without being one."""
     lines = []
     if champion is not None and champion.evaluation is not None:
@@ -68,12 +68,12 @@ def standing_lines(best: Relative | None, champion: Relative | None, label: str)
     return [*lines, f"faster, not confirmed: candidate {best.candidate}, {_score(best)}"]
 
 
-def _score(found: Relative) -> str:
+def _score(found: ScoredCandidate) -> str:
     score = found.evaluation.score if found.evaluation else None
     return f"score {score:.3f}" if score is not None else "no score"
 
 
-def raised(config: Config, ended: Summary) -> str:
+def raised(config: Config, ended: RunSummary) -> str:
     """What `resume` needs to search on: the limits that were reached, doubled. Empty where none was."""
     if ended.cause != "budget":
         return ""
@@ -84,7 +84,7 @@ def raised(config: Config, ended: Summary) -> str:
     return "".join(f" --set budget.{name}={math.ceil(200 * much) / 100:g}" for name, much in spent.items())
 
 
-def _best_data(best: Relative | None) -> dict[str, Any] | None:
+def _best_data(best: ScoredCandidate | None) -> dict[str, Any] | None:
     if best is None or best.evaluation is None:
         return None
     return {
@@ -106,7 +106,7 @@ def _best_data(best: Relative | None) -> dict[str, Any] | None:
 
 
 def show(
-    console: Console, parts: Prepared, ended: Summary, path: Path, more_budget: str = "", cut_off: int = 0
+    console: Console, parts: Prepared, ended: RunSummary, path: Path, more_budget: str = "", cut_off: int = 0
 ) -> None:
     """The last word of a run on a terminal."""
     _show_counts(console, parts, ended, cut_off)
@@ -121,7 +121,7 @@ def show(
         console.print(Text(f"next: evo-kernel {command}"), soft_wrap=True)
 
 
-def _show_counts(console: Console, parts: Prepared, ended: Summary, cut_off: int) -> None:
+def _show_counts(console: Console, parts: Prepared, ended: RunSummary, cut_off: int) -> None:
     counters = parts.population.counters()
     confirming = f", {ended.confirming_s:.0f} s of them for confirmation" if ended.confirming_s >= 1 else ""
     console.print(f"\n{ended.why} after {ended.wall_s:.0f} s{confirming}", highlight=False)
@@ -144,7 +144,7 @@ def _show_counts(console: Console, parts: Prepared, ended: Summary, cut_off: int
         console.print(f"{attempts} cut off; what was proposed is judged first on resume", highlight=False)
 
 
-def _show_best(console: Console, parts: Prepared, path: Path, best: Relative, evaluation: Evaluation) -> None:
+def _show_best(console: Console, parts: Prepared, path: Path, best: ScoredCandidate, evaluation: Evaluation) -> None:
     label = parts.judge.environment.label
     for line in standing_lines(parts.population.best(), parts.population.champion(), label):
         console.print(Text(line, style="bold"), soft_wrap=True)
@@ -181,7 +181,7 @@ def _show_models(console: Console, path: Path) -> None:
             console.print(Text(f"{name} {line}"), soft_wrap=True)
 
 
-def _confirmation(path: Path, best: Relative | None) -> Evaluation | None:
+def _confirmation(path: Path, best: ScoredCandidate | None) -> Evaluation | None:
     """What settled whether the candidate that is shown stands."""
     from populations.reading import PopulationReader
 
@@ -191,7 +191,7 @@ def _confirmation(path: Path, best: Relative | None) -> Evaluation | None:
         return reader.confirmation(best.candidate)
 
 
-def exit_code(ended: Summary) -> int:
+def exit_code(ended: RunSummary) -> int:
     """What `run` and `resume` return: also said in their help."""
     by_cause = {"interrupted": 130, "machine": 3}
     return by_cause.get(ended.cause, 0 if ended.best is not None else 1)

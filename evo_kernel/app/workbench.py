@@ -11,13 +11,13 @@ from evo_kernel.budget import Spent
 from evo_kernel.deadline import Deadline
 from evo_kernel.errors import PopulationError
 from evo_kernel.fitness.tuning.knobs import apply_knobs
-from evo_kernel.types import Brief, CaseKind, Environment, Evaluation, Knobs, Purpose, Relative, Source
+from evo_kernel.types import Brief, CaseKind, Environment, Evaluation, Knobs, Purpose, ScoredCandidate, Source
 from operators.workbench.bench import Workbench, start_files, task_files
 from operators.workbench.judge_tools import Allowed
-from operators.workbench.protocols import Evidence, GateVerdict, Knowledge, Note, Order, Rooms, Version
+from operators.workbench.protocols import Evidence, GateVerdict, KnowledgeSource, Note, Order, Version, WorkbenchDeps
 from operators.workbench.workspace import Workspace
 from populations.agent_log import StoredNote
-from populations.gate import GateSettings, Passage, stands, surely_better
+from populations.gate import GateResult, GateSettings, stands, surely_better
 from populations.population import LineagePopulation
 
 
@@ -42,7 +42,7 @@ class ProfilingJudge(Protocol):
 
 
 @dataclass(frozen=True)
-class JudgeBench:
+class PlanWorkbenchJudge:
     """`charge` books what is spent at once: an agent's attempt may last for hours. Nothing else books it."""
 
     judge: ProfilingJudge
@@ -88,7 +88,7 @@ class JudgeBench:
         rival = apply_knobs(best.source, older.knobs) if best is not None and older is not None else None
         confirmed = self._judged(scored, Purpose.CONFIRM, against=rival)
         hidden = stands(confirmed, self.settings)
-        return _verdict(Passage(hidden.passed, f"{told.reason} {hidden.reason}", told.gain), again, confirmed)
+        return _verdict(GateResult(hidden.passed, f"{told.reason} {hidden.reason}", told.gain), again, confirmed)
 
     def _judged(
         self, source: Source, purpose: Purpose, anew: bool = False, against: Source | None = None
@@ -110,7 +110,7 @@ class PopulationLineage:
             self._check(of)
         return [Version(**vars(row)) for row in self.population.versions(limit, order, of)]
 
-    def version(self, number: int) -> Relative:
+    def version(self, number: int) -> ScoredCandidate:
         self._check(number)
         return self.population.relative(number).as_scored(apply_knobs)
 
@@ -120,7 +120,7 @@ class PopulationLineage:
         if not 1 <= number <= last:
             raise PopulationError(f"there is no version C{number}; they are numbered 1 to {last}")
 
-    def best(self) -> Relative | None:
+    def best(self) -> ScoredCandidate | None:
         best = self.population.best()
         return best.as_scored(apply_knobs) if best is not None else None
 
@@ -147,13 +147,13 @@ class PopulationNotebook:
 def rooms_of(
     population: LineagePopulation,
     judge: ProfilingJudge,
-    knowledge: Knowledge | None,
+    knowledge: KnowledgeSource | None,
     charge: Callable[[Spent], None],
     gate: GateSettings | None = None,
-) -> Rooms:
+) -> WorkbenchDeps:
     """What a workbench stands on. `charge`: `Ledger.charge`, or what books it elsewhere."""
-    return Rooms(
-        JudgeBench(judge, population, charge, gate or GateSettings()),
+    return WorkbenchDeps(
+        PlanWorkbenchJudge(judge, population, charge, gate or GateSettings()),
         PopulationLineage(population),
         knowledge,
         PopulationNotebook(population),
@@ -161,14 +161,14 @@ def rooms_of(
 
 
 def open_workbench(
-    folder: Path, rooms: Rooms, brief: Brief, author: str, allowed: Allowed | None = None, adopt: bool = False
+    folder: Path, rooms: WorkbenchDeps, brief: Brief, author: str, allowed: Allowed | None = None, adopt: bool = False
 ) -> Workbench:
     """A workbench for one attempt in a folder of its own. `adopt`: keep what stands in the folder already."""
     workspace = Workspace(folder, start_files(brief.parent.source), task_files(brief), adopt)
     return Workbench(workspace, rooms, brief, author, allowed)
 
 
-def _verdict(said: Passage, *spent: Evaluation) -> GateVerdict:
+def _verdict(said: GateResult, *spent: Evaluation) -> GateVerdict:
     cost: dict[str, int] = {}
     for evaluation in spent:
         for purpose, count in evaluation.charged.items():

@@ -58,7 +58,7 @@ def agent(
     from evo_kernel.app.console import open_console
     from evo_kernel.app.external_agent import settings_of
     from evo_kernel.budget import Budget, Ledger
-    from evo_kernel.observe.live import Progress
+    from evo_kernel.observe.live import LiveProgress
 
     changes = {"command": command, **{key: value for key, value in external.items() if value is not None}}
     stored = external_session.last_config(population, {"device": device})
@@ -68,7 +68,7 @@ def agent(
     with external_session.judged(population, stored, wait_s, lambda line: click.echo(line, err=True)) as parts:
         console.print(f"{parts.task.name} · {population} · {parts.judge.environment.label}", highlight=False)
         ledger = Ledger(Budget())  # the run's limits are for runs; what is spent here counts towards them later
-        with Progress(
+        with LiveProgress(
             console, parts.judge.environment, ledger.left, parts.population.best(), parts.judge.stages.state
         ) as progress:
             ended = _search(config, parts, progress, ledger, attempts)

@@ -131,11 +131,11 @@ def _own_check(rest: str, written: Path) -> str:
 
 
 def _export_kernelbench(spec: str, text: str, folder: Path, sample: int, notes: list[str]) -> Path:
-    from evo_kernel.export.kernelbench import Solution, refused, write_solution
+    from evo_kernel.export.kernelbench import KernelBenchSolution, refused, write_solution
     from evo_kernel.tasks.kernelbench import places, problem_of, skeleton
 
     entry, source = problem_of(spec.partition(":")[2])
-    solution = Solution(entry.level, entry.number, text, skeleton(source), places(spec))
+    solution = KernelBenchSolution(entry.level, entry.number, text, skeleton(source), places(spec))
     path = write_solution(solution, folder, sample)
     if found := refused(solution.text()):
         notes.append(f"its static checker refuses files that hold {', '.join(found)}: take that out of the kernel")
@@ -144,14 +144,14 @@ def _export_kernelbench(spec: str, text: str, folder: Path, sample: int, notes: 
 
 def export_tritonbench(rest: str, text: str, folder: Path, notes: list[str]) -> Path:
     """Write a module with `run` as a solution. Returns where; adds to `notes` what its user should know."""
-    from evo_kernel.export.tritonbench import Solution, write_solution
+    from evo_kernel.export.tritonbench import TritonBenchSolution, write_solution
     from evo_kernel.tasks.calls import CUT
     from evo_kernel.tasks.tritonbench_solved import solved
 
     parts = solved(rest)
     if parts.left:
         notes.append(f"{parts.left} calls of its test have other arguments than the task, and go to the reference")
-    solution = Solution(
+    solution = TritonBenchSolution(
         parts.name, parts.entry, text, parts.reference, parts.form, parts.test, parts.instruction, parts.label,
         parts.returned.text, parts.returned.writes,
     )  # fmt: skip

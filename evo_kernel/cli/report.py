@@ -15,12 +15,12 @@ from evo_kernel.app.sources import source_diff
 from evo_kernel.cli.options import JSON, POPULATION
 from evo_kernel.errors import UserError
 from evo_kernel.observe.document import Table, html, markdown
-from evo_kernel.observe.report import Edit, Report, blocks
+from evo_kernel.observe.report import Report, ReportedEdit, blocks
 from evo_kernel.types import Evaluation
 
 if TYPE_CHECKING:
     from populations.reading import PopulationReader
-    from populations.views import CandidateView, Status
+    from populations.views import CandidateView, RunStatus
 
 
 @click.command()
@@ -144,11 +144,11 @@ def _headline(view: CandidateView | None, confirmation: Evaluation | None) -> li
     return [said, *([f"{survival[0].upper()}{survival[1:]}."] if survival else [])]
 
 
-def _edits(reader: PopulationReader, number: int) -> list[Edit]:
+def _edits(reader: PopulationReader, number: int) -> list[ReportedEdit]:
     steps = reader.critical_path(number)
     texts = [reader.candidate(step.candidate).proposal.source.text for step in steps]
     return [
-        Edit(
+        ReportedEdit(
             candidate=step.candidate,
             action=step.action,
             score=step.score,
@@ -159,7 +159,7 @@ def _edits(reader: PopulationReader, number: int) -> list[Edit]:
     ]
 
 
-def _spent(status: Status) -> list[tuple[str, str]]:
+def _spent(status: RunStatus) -> list[tuple[str, str]]:
     charged = ", ".join(f"{count} {name}" for name, count in sorted(status.evaluations.items()))
     verdicts = ", ".join(f"{count} {name}" for name, count in sorted(status.verdicts.items()))
     return [
@@ -171,7 +171,7 @@ def _spent(status: Status) -> list[tuple[str, str]]:
     ]
 
 
-def _operators(status: Status) -> Table:
+def _operators(status: RunStatus) -> Table:
     head = ("operator", "attempts", "candidates", "passed", "dollars", "best score")
     rows = [
         (use.operator, str(use.attempts), str(use.candidates), str(use.passed), f"{use.dollars:.2f}",
@@ -193,7 +193,7 @@ def _strategies(reader: PopulationReader) -> Table:
     return Table(("strategy", "family", "tried", "passed", "mean gain", "best gain"), rows)
 
 
-def _models(status: Status) -> Table:
+def _models(status: RunStatus) -> Table:
     rows = [
         (use.model, str(use.calls), str(use.tokens_in), str(use.tokens_out), f"{use.dollars:.2f}", str(use.errors))
         for use in status.models

@@ -230,7 +230,7 @@ def _search(
     """`began`: when the command did, on the monotonic clock: what was asked for is its time, imports included."""
     from evo_kernel.app import compose, notifications, operator_factory, summary
     from evo_kernel.app.console import open_console
-    from evo_kernel.observe.live import Progress
+    from evo_kernel.observe.live import LiveProgress
 
     operator_factory.check(config, traffic)  # a mistake is told of before there is a population that would keep it
     console = open_console(stderr=as_json)
@@ -247,7 +247,7 @@ def _search(
         ledger = compose.ledger_of(config, parts.population, traffic, began)
         best, state = parts.population.best(), parts.judge.stages.state
         with (
-            Progress(console, environment, ledger.left, best, state) as progress,
+            LiveProgress(console, environment, ledger.left, best, state) as progress,
             notifications.told(config, task.name, path, progress) as (observer, tell_end),
         ):
             ended = compose.search(config, parts, observer, ledger, traffic)

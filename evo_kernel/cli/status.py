@@ -15,7 +15,7 @@ from evo_kernel.cli.options import JSON, POPULATION
 from evo_kernel.observe.formatting import age_text, busy_text, fault_lines, stages_text
 
 if TYPE_CHECKING:
-    from populations.views import Best, Status
+    from populations.views import Best, RunStatus
 
 
 @click.command()
@@ -35,7 +35,7 @@ def status(population: Path, as_json: bool) -> None:
         click.echo(f"{name:<12} {value}")
 
 
-def _counts(found: Status, label: str) -> list[tuple[str, str]]:
+def _counts(found: RunStatus, label: str) -> list[tuple[str, str]]:
     """What was done and spent."""
     writer = f"written by process {found.writer[0]} on {found.writer[1]}" if found.writer else "not running"
     verdicts = ", ".join(f"{count} {name}" for name, count in sorted(found.verdicts.items()))
@@ -68,7 +68,7 @@ def _survived(champion: Best | None) -> list[tuple[str, str]]:
     return [("survived", f"{champion.survived:.0%} of the claimed {champion.claimed:.3f}x over the first kernel")]
 
 
-def _machine(found: Status) -> list[tuple[str, str]]:
+def _machine(found: RunStatus) -> list[tuple[str, str]]:
     """What the run is doing now, and what its kernels are held against."""
     lines: list[tuple[str, str]] = []
     if found.pipeline is not None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from evo_kernel.app.suite.lanes import INTERRUPT, kill_tree
 
 if TYPE_CHECKING:
-    from evo_kernel.export.kernelbench import Solution
+    from evo_kernel.export.kernelbench import KernelBenchSolution
     from evo_kernel.tasks.kernelbench_harness import Heard
 
 
@@ -130,11 +130,13 @@ class _Kernelbench:
         small = at_sizes(self._source, str(self._entry.path), self._small())
         return hear(harness, small, replace(solution, skeleton=skeleton(small)).text(), device)
 
-    def _solution(self, kernel: str) -> Solution:
-        from evo_kernel.export.kernelbench import Solution
+    def _solution(self, kernel: str) -> KernelBenchSolution:
+        from evo_kernel.export.kernelbench import KernelBenchSolution
         from evo_kernel.tasks.kernelbench import places, skeleton
 
-        return Solution(self._entry.level, self._entry.number, kernel, skeleton(self._source), places(self._spec))
+        return KernelBenchSolution(
+            self._entry.level, self._entry.number, kernel, skeleton(self._source), places(self._spec)
+        )
 
     def _small(self) -> Any:
         from evo_kernel.tasks.loading import load

@@ -17,7 +17,7 @@ from populations.overview import Overview
 
 
 @dataclass(frozen=True)
-class Side:
+class ComparedRun:
     run: Run
     told: Overview
     identity: str  # of its task
@@ -47,15 +47,15 @@ def chosen(runs: Sequence[Run], request: Request) -> tuple[Run, Run]:
     return runs[numbers[0]], runs[numbers[1]]
 
 
-def _side(run: Run) -> Side:
+def _side(run: Run) -> ComparedRun:
     told = run.overview()
     with run.reader() as reader:
         evaluation = reader.candidate(told.best).evaluation if told.best else None
         sessions = reader.sessions()
-        return Side(run, told, reader.task_identity, evaluation, sessions[-1].config if sessions else {})
+        return ComparedRun(run, told, reader.task_identity, evaluation, sessions[-1].config if sessions else {})
 
 
-def _warnings(first: Side, second: Side) -> list[str]:
+def _warnings(first: ComparedRun, second: ComparedRun) -> list[str]:
     found = []
     if first.identity != second.identity:
         found.append("The tasks differ: what they score is not the same work.")
@@ -89,7 +89,7 @@ _ROWS = (
 )
 
 
-def _cases(first: Side, second: Side) -> list[tuple[str, float | None, float | None]]:
+def _cases(first: ComparedRun, second: ComparedRun) -> list[tuple[str, float | None, float | None]]:
     """µs of both bests by case."""
     times = [
         {one.case: one.median_us for one in side.evaluation.measurements if math.isfinite(one.median_us)}
@@ -101,7 +101,7 @@ def _cases(first: Side, second: Side) -> list[tuple[str, float | None, float | N
     return [(name, times[0].get(name), times[1].get(name)) for name in names]
 
 
-def _settings(first: Side, second: Side) -> list[tuple[str, str, str]]:
+def _settings(first: ComparedRun, second: ComparedRun) -> list[tuple[str, str, str]]:
     flat = [dict(_flat(side.config)) for side in (first, second)]
     names = sorted(flat[0].keys() | flat[1].keys())
     pairs = [(name, flat[0].get(name, "–"), flat[1].get(name, "–")) for name in names]

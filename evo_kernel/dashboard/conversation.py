@@ -22,13 +22,13 @@ ROWS = 400  # turns of an attempt that are shown, the first and the last
 
 
 @dataclass(frozen=True)
-class Message:
+class MessageView:
     role: str  # "system", "user", "assistant", "tool", ...
     about: str  # the tool's name, the model's, what was left out
     text: str
 
 
-def conversation(connection: sqlite3.Connection, attempt: int) -> list[Message]:
+def conversation(connection: sqlite3.Connection, attempt: int) -> list[MessageView]:
     """Of an attempt, oldest first; empty where no model was asked."""
     found = list(_turns(connection, attempt)) if has_turns(connection) else []
     return found or list(_calls(connection, attempt))
@@ -40,18 +40,18 @@ def length(connection: sqlite3.Connection, attempt: int) -> int:
     return max(fetch_one(connection, f"SELECT COUNT(*) FROM {table} WHERE attempt = ?", (attempt,)) for table in tables)
 
 
-def _turns(connection: sqlite3.Connection, attempt: int) -> Iterator[Message]:
+def _turns(connection: sqlite3.Connection, attempt: int) -> Iterator[MessageView]:
     last = fetch_one(connection, "SELECT IFNULL(MAX(position), -1) FROM turns WHERE attempt = ?", (attempt,))
     sql = "SELECT kind, data FROM turns WHERE attempt = ? AND (position < ? OR position > ?) ORDER BY position"
     for position, (kind, data) in enumerate(connection.execute(sql, (attempt, ROWS // 2, last - ROWS // 2))):
         if position == ROWS // 2 and last >= ROWS:
-            yield Message("note", "", f"{last + 1 - ROWS} turns are left out here")
+            yield MessageView("note", "", f"{last + 1 - ROWS} turns are left out here")
         yield from _of_turn(kind, _unfold(data))
 
 
-def _of_turn(kind: str, data: Any) -> Iterator[Message]:
+def _of_turn(kind: str, data: Any) -> Iterator[MessageView]:
     if not isinstance(data, dict):
-        yield Message(kind, "", _text(data))
+        yield MessageView(kind, "", _text(data))
     elif isinstance(data.get("messages"), list):  # how an attempt opens
         for message in data["messages"]:
             yield from _message(message)
@@ -60,19 +60,19 @@ def _of_turn(kind: str, data: Any) -> Iterator[Message]:
     elif isinstance(data.get("outcome"), dict):  # what a tool gave back
         outcome = data["outcome"]
         if data.get("arguments"):
-            yield Message("assistant", f"calls {_text(data.get('tool', 'a tool'))[:80]}", _text(data["arguments"]))
-        yield Message("tool", _text(data.get("tool", ""))[:80], _text(outcome.get("text", outcome)))
+            yield MessageView("assistant", f"calls {_text(data.get('tool', 'a tool'))[:80]}", _text(data["arguments"]))
+        yield MessageView("tool", _text(data.get("tool", ""))[:80], _text(outcome.get("text", outcome)))
     else:
-        yield Message(kind, "", _text(data))
+        yield MessageView(kind, "", _text(data))
 
 
-def _calls(connection: sqlite3.Connection, attempt: int) -> Iterator[Message]:
+def _calls(connection: sqlite3.Connection, attempt: int) -> Iterator[MessageView]:
     sql = "SELECT model, messages FROM calls WHERE attempt = ? ORDER BY position LIMIT ?"
     for model, packed in connection.execute(sql, (attempt, ROWS)):
         data = _unpack(packed or "")
         if not isinstance(data, dict):
             if data:
-                yield Message("call", str(model), _text(data))
+                yield MessageView("call", str(model), _text(data))
             continue
         request, reply = data.get("request"), data.get("reply")
         for message in request.get("messages", ()) if isinstance(request, dict) else ():
@@ -80,21 +80,21 @@ def _calls(connection: sqlite3.Connection, attempt: int) -> Iterator[Message]:
         if isinstance(reply, dict) and isinstance(reply.get("message"), dict):
             yield from _message(reply["message"], str(model))
         elif reply:
-            yield Message("assistant", str(model), _text(reply))
+            yield MessageView("assistant", str(model), _text(reply))
 
 
-def _message(data: Any, about: str = "") -> Iterator[Message]:
+def _message(data: Any, about: str = "") -> Iterator[MessageView]:
     if not isinstance(data, dict):
-        yield Message("message", about, _text(data))
+        yield MessageView("message", about, _text(data))
         return
     role = _text(data.get("role", "message"))[:20]
     if content := data.get("content"):
-        yield Message(role, about, _text(content))
+        yield MessageView(role, about, _text(content))
     calls = data.get("tool_calls")
     for call in calls if isinstance(calls, list) else ():
         named = call if isinstance(call, dict) else {}
         named = named["function"] if isinstance(named.get("function"), dict) else named
-        yield Message(role, f"calls {_text(named.get('name', '?'))[:80]}", _text(named.get("arguments", "")))
+        yield MessageView(role, f"calls {_text(named.get('name', '?'))[:80]}", _text(named.get("arguments", "")))
 
 
 def _text(value: Any) -> str:

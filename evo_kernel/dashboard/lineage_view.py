@@ -21,7 +21,7 @@ STEP, HEIGHT, EDGE = 26.0, 420.0, 40.0  # units of the picture
 
 
 @dataclass(frozen=True)
-class Node:
+class LineageNode:
     candidate: int
     x: float
     y: float
@@ -34,22 +34,22 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Edge:
+class LineageEdge:
     path: str
     on_path: bool  # of the best
 
 
 @dataclass(frozen=True)
-class Tree:
-    nodes: tuple[Node, ...]
-    edges: tuple[Edge, ...]
+class LineageTree:
+    nodes: tuple[LineageNode, ...]
+    edges: tuple[LineageEdge, ...]
     ticks: tuple[tuple[float, str], ...]  # (y, µs)
     width: float
     height: float
     left_out: int  # candidates of improving lines that are not drawn: the oldest
 
 
-def tree(follower: Follower, best: int | None, at: int | None) -> Tree:
+def tree(follower: Follower, best: int | None, at: int | None) -> LineageTree:
     chosen = _chosen(follower, best, at)
     numbers = sorted(chosen)[-MOST:]
     drawn = set(numbers)
@@ -62,7 +62,7 @@ def tree(follower: Follower, best: int | None, at: int | None) -> Tree:
     heights = (_height(follower.log_us[number], low, spread) for number in numbers)
     places = {number: (EDGE + STEP * rank, y) for rank, (number, y) in enumerate(zip(numbers, heights, strict=True))}
     nodes = tuple(
-        Node(
+        LineageNode(
             number, *places[number], follower.action_of(number), follower.status[number], follower.score_of(number),
             children[number], children[number] - drawn_children[number],
             " ".join(
@@ -74,12 +74,12 @@ def tree(follower: Follower, best: int | None, at: int | None) -> Tree:
         for number in numbers
     )  # fmt: skip
     edges = tuple(
-        Edge(_curve(places[follower.parent[number]], places[number]), number in path)
+        LineageEdge(_curve(places[follower.parent[number]], places[number]), number in path)
         for number in numbers
         if follower.parent[number] in drawn
     )
     width = 2 * EDGE + STEP * max(len(numbers) - 1, 1)
-    return Tree(nodes, edges, tuple(_ticks(low, spread)), width, HEIGHT + 2 * EDGE, len(chosen) - len(numbers))
+    return LineageTree(nodes, edges, tuple(_ticks(low, spread)), width, HEIGHT + 2 * EDGE, len(chosen) - len(numbers))
 
 
 def _chosen(follower: Follower, best: int | None, at: int | None) -> set[int]:

@@ -6,8 +6,8 @@ that is never scored and leaves its candidate pending, or, where an operator was
 the run when it keeps happening; ours stops the run and raises. With `width = 1` and a seed a run is deterministic.
 """
 
-from evo_kernel.engine.loop import Engine, Summary
+from evo_kernel.engine.loop import Engine, RunSummary
 from evo_kernel.engine.observer import Observer, Silence
 from evo_kernel.engine.settings import EngineSettings
 
-__all__ = ["Engine", "EngineSettings", "Observer", "Silence", "Summary"]
+__all__ = ["Engine", "EngineSettings", "Observer", "RunSummary", "Silence"]

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from evo_kernel.budget import Ledger, Spent
 from evo_kernel.deadline import Deadline
 from evo_kernel.engine.observer import Observer, Silence
-from evo_kernel.engine.retrying_judge import Probing, SteadyJudge
+from evo_kernel.engine.retrying_judge import Probing, RetryingJudge
 from evo_kernel.engine.settings import EngineSettings
-from evo_kernel.engine.stagnation import News
-from evo_kernel.engine.time_budget import Hours
+from evo_kernel.engine.stagnation import Stagnation
+from evo_kernel.engine.time_budget import TimeBudget
 from evo_kernel.errors import CutShort, InfraError, OperatorFailed
 from evo_kernel.types import (
     Brief,
@@ -26,7 +26,7 @@ from evo_kernel.types import (
     Proposal,
     Purpose,
     Recorded,
-    Relative,
+    ScoredCandidate,
     Source,
     Status,
 )
@@ -40,7 +40,7 @@ FIRST = 1
 
 
 @dataclass(frozen=True)
-class Summary:
+class RunSummary:
     """How a run ended."""
 
     why: str
@@ -50,7 +50,7 @@ class Summary:
     failures: Mapping[str, int]  # what operators said when they failed, most frequent first
     wall_s: float
     spent: Spent  # all sessions together
-    best: Relative | None = field(repr=False)
+    best: ScoredCandidate | None = field(repr=False)
     confirming_s: float = 0.0  # of `wall_s`
     out_of_time: bool = False  # the hours that were asked for ended the search
     unconfirmed: bool = False  # a confirmation did not fit into the time: `resume` does it first
@@ -79,7 +79,7 @@ class Engine:
         self._settings, self._observer = settings or EngineSettings(), observer or Silence()
         self._apply_knobs = apply_knobs or (lambda source, knobs: source)
         self._time_is_up = time_is_up or (lambda: None)
-        self._hours = Hours(ledger.left_s, population.confirmation_s(), ledger.clock)
+        self._hours = TimeBudget(ledger.left_s, population.confirmation_s(), ledger.clock)
         self._deadline, self._confirming_s = Deadline(clock=ledger.clock), 0.0
         self._lock = threading.RLock()  # guards the counts below; verdicts and lessons are taken in one order
         self._begun = self._attempts = self._infra = self._remeasured = 0
@@ -96,8 +96,8 @@ class Engine:
         self._threads: list[threading.Thread] = []
         self._error: BaseException | None = None
         self._stopped, self._aborted = threading.Event(), threading.Event()
-        self._news = News(self._settings.barren, self._stopped)
-        self._steady = SteadyJudge(judge, population.task_identity, self._settings, self._aborted, self._trouble)
+        self._news = Stagnation(self._settings.barren, self._stopped)
+        self._steady = RetryingJudge(judge, population.task_identity, self._settings, self._aborted, self._trouble)
 
     def stop(self, why: str, cause: str = "interrupted") -> None:
         """Start nothing new; what is in flight finishes, where somebody interrupts within `interrupt_s`. The first
@@ -116,7 +116,7 @@ class Engine:
         self.stop(why)
         self._aborted.set()
 
-    def run(self) -> Summary:
+    def run(self) -> RunSummary:
         """Rebuild what operators have learnt, confirm what an earlier session left, judge what is pending, search until
         something says stop, confirm."""
         began = time.monotonic()
@@ -145,7 +145,7 @@ class Engine:
             self._aborted.set()  # whoever is late has no file to write to
             self._judge.close()
         due = self._population.confirmation_due()
-        return Summary(
+        return RunSummary(
             self._why, "interrupted" if self._interrupted and due else self._cause, self._attempts,
             dict(self._statuses), dict(self._failures.most_common()), time.monotonic() - began, self._ledger.spent(),
             self._population.best(), self._confirming_s, self._out_of_time, due,

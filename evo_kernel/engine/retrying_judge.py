@@ -12,7 +12,7 @@ from evo_kernel.errors import InfraError
 from evo_kernel.types import Evaluation, Judge, Purpose, Source, Status
 
 
-class SteadyJudge:
+class RetryingJudge:
     """A judge whose machine may fail: asked again, then answered for with an infra_error. Thread-safe.
 
     `aborted`: nothing is asked again any more. `trouble` hears of every failure that is followed by another try.

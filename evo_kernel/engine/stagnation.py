@@ -11,7 +11,7 @@ from evo_kernel.budget import Spent
 PATIENCE = 8  # attempts in a row that cost nothing, before waiting for a verdict that is under way
 
 
-class News:
+class Stagnation:
     """Counts attempts in a row that found nothing new. Thread-safe.
 
     An attempt that had nothing judged brought nothing new: it failed, or its plans were all known already. What was

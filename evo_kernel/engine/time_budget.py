@@ -21,7 +21,7 @@ LEAST_S = 10.0
 """What a confirmation is taken for at least until there was one."""
 
 
-class Hours:
+class TimeBudget:
     """The moments of one session. `took` is called under no lock: a lost count moves an estimate, nothing else."""
 
     def __init__(

@@ -19,7 +19,7 @@ FORBIDDEN = {"try:": r"\btry\s*:", "except": r"\bexcept\b", "pass": r"\bpass\b"}
 
 
 @dataclass(frozen=True)
-class Solution:
+class KernelBenchSolution:
     """What one file is made of."""
 
     level: int
@@ -55,7 +55,7 @@ def refused(text: str) -> list[str]:
     return [name for name, pattern in FORBIDDEN.items() if re.search(pattern, code)]
 
 
-def write_solution(solution: Solution, folder: Path, sample: int) -> Path:
+def write_solution(solution: KernelBenchSolution, folder: Path, sample: int) -> Path:
     """Write the file into a run's folder (`runs/NAME`). Raises UserError where one is already."""
     path = folder / solution.file_name(sample)
     if path.exists():

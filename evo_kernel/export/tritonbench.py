@@ -70,7 +70,7 @@ def _of_the_reference(function):
 
 
 @dataclass(frozen=True)
-class Solution:
+class TritonBenchSolution:
     """What one file is made of."""
 
     name: str  # of the problem: the file's name
@@ -147,7 +147,7 @@ def _quoted(text: str) -> str:
     return f"'''{text}'''" if plain else repr(text)
 
 
-def write_solution(solution: Solution, folder: Path, cut: str) -> Path:
+def write_solution(solution: TritonBenchSolution, folder: Path, cut: str) -> Path:
     """Write NAME.py, and add its line to predictions.jsonl. Raises UserError where the file is there already."""
     path = folder / f"{solution.name}.py"
     if path.exists():

@@ -41,7 +41,7 @@ _THROTTLED = 0.7  # of the table's copy rate: a card that reaches less is not wh
 
 
 @dataclass(frozen=True)
-class Finding:
+class Diagnosis:
     """One thing looked at. `advice` is empty where nothing is to be done."""
 
     name: str
@@ -51,15 +51,15 @@ class Finding:
     needed: bool = False  # no search without it
 
 
-def diagnose(device: str = "auto") -> list[Finding]:
+def diagnose(device: str = "auto") -> list[Diagnosis]:
     """Look at everything that a search needs on `device` (auto, cpu, cuda). Never raises for what it finds.
 
     A few seconds without a GPU; about half a minute with one, whose ceilings are measured.
     """
     findings = [
-        Finding("python", sys.version_info >= (3, 11), platform.python_version(), ""),
-        Finding("torch", True, torch.__version__),
-        Finding("triton", True, triton.__version__),
+        Diagnosis("python", sys.version_info >= (3, 11), platform.python_version(), ""),
+        Diagnosis("torch", True, torch.__version__),
+        Diagnosis("triton", True, triton.__version__),
     ]
     seen = _gpu(device)
     findings.append(seen)
@@ -70,43 +70,43 @@ def diagnose(device: str = "auto") -> list[Finding]:
     findings += measured
     if not count:
         table = Ceilings.of_target(target_for(MODELED_ARCH))
-        findings.append(Finding("ceilings", True, f"{table.text}, from the table (modeled (sm_{MODELED_ARCH}))"))
+        findings.append(Diagnosis("ceilings", True, f"{table.text}, from the table (modeled (sm_{MODELED_ARCH}))"))
     return [*findings, _assembler(arch, bool(count)), *_children(arch), _cores(), _remembered()]
 
 
-def _gpu(device: str) -> Finding:
+def _gpu(device: str) -> Diagnosis:
     """Which judge a search gets here, in a sentence."""
     modeled = f"scores are modeled (sm_{MODELED_ARCH})"
     count = torch.cuda.device_count() if torch.version.cuda is not None else 0
     if device == "cpu":
-        return Finding("device", True, f"--device cpu: {modeled}; {count} GPU(s) left alone", needed=True)
+        return Diagnosis("device", True, f"--device cpu: {modeled}; {count} GPU(s) left alone", needed=True)
     if torch.version.cuda is None:
         detail, advice = "this torch is a CPU build", "Install a CUDA build of torch on a machine with a GPU."
     elif count == 0:
         detail, advice = "no CUDA GPU is visible", "Check nvidia-smi and CUDA_VISIBLE_DEVICES."
     elif not _bindings():
         detail = f"{count} GPU(s), but no cuda-bindings"
-        return Finding("device", False, detail, "pip install 'evo-kernel[cuda]', or use --device cpu.", needed=True)
+        return Diagnosis("device", False, detail, "pip install 'evo-kernel[cuda]', or use --device cpu.", needed=True)
     else:
-        return Finding("device", True, f"{count} GPU(s): scores are measured", needed=True)
+        return Diagnosis("device", True, f"{count} GPU(s): scores are measured", needed=True)
     if device == "cuda":
-        return Finding("device", False, f"--device cuda: {detail}", advice, needed=True)
-    return Finding("device", True, f"{detail}: {modeled}", advice, needed=True)
+        return Diagnosis("device", False, f"--device cuda: {detail}", advice, needed=True)
+    return Diagnosis("device", True, f"{detail}: {modeled}", advice, needed=True)
 
 
-def _remembered() -> Finding:
+def _remembered() -> Diagnosis:
     """What later commands will not measure again."""
     files = reference_cache.listed()
     cards = sum("task" not in found for found in files)
     tasks = sorted({found.get("name", "") for found in files if "task" in found})
     named = f" ({', '.join(tasks[:8])}{', ...' if len(tasks) > 8 else ''})" if tasks else ""
     detail = f"ceilings of {cards} environment(s), baselines of {len(files) - cards} task(s){named}"
-    return Finding(
+    return Diagnosis(
         "remembered", True, f"{detail}, in {reference_cache.folder()}; `evo-kernel doctor --clear` forgets them"
     )
 
 
-def _assembler(arch: int, measured: bool) -> Finding:
+def _assembler(arch: int, measured: bool) -> Diagnosis:
     """What comes with Triton, and what else is here."""
     own = assembler_of(BUNDLED)
     other = another(own)
@@ -115,7 +115,7 @@ def _assembler(arch: int, measured: bool) -> Finding:
         f"{own.version} makes wrong code of some right wgmma kernels: pip install nvidia-cuda-nvcc, then "
         "--set judge.assembler=package; scores of different assemblers do not compare."
     )
-    return Finding("assembler", not (measured and arch == 90 and own.version.startswith(FAULTY)), detail, advice)
+    return Diagnosis("assembler", not (measured and arch == 90 and own.version.startswith(FAULTY)), detail, advice)
 
 
 def _usable(device: str) -> int:
@@ -130,37 +130,37 @@ def _bindings() -> bool:
     return True
 
 
-def _cards() -> Iterator[Finding]:
+def _cards() -> Iterator[Diagnosis]:
     """Every card of the machine, who else computes on it, and the profiler."""
     cards = gpus.list_gpus()
     for card in cards:
-        yield Finding(f"gpu {card.index}", True, card.text)
+        yield Diagnosis(f"gpu {card.index}", True, card.text)
         if card.processes:
             advice = "Times made beside others are noise: wait for their end, or choose with CUDA_VISIBLE_DEVICES."
-            yield Finding(f"gpu {card.index} is shared", False, "; ".join(card.processes), advice)
+            yield Diagnosis(f"gpu {card.index} is shared", False, "; ".join(card.processes), advice)
     if cards:
         yield _profiler()
 
 
-def _profiler() -> Finding:
+def _profiler() -> Diagnosis:
     found, permitted = find_ncu(), gpus.counters_permitted()
     if found is None:
         advice = "Install Nsight Compute for hardware counters in `evo-kernel profile`; all else works without."
-        return Finding("ncu", False, "not found", advice)
+        return Diagnosis("ncu", False, "not found", advice)
     if permitted is False:
         advice = "An administrator can allow it: NVreg_RestrictProfilingToAdminUsers=0, or SYS_ADMIN for a container."
-        return Finding("ncu", False, f"{found}, but this user may not read the GPU's counters", advice)
+        return Diagnosis("ncu", False, f"{found}, but this user may not read the GPU's counters", advice)
     said = "counters permitted" if permitted else "the driver does not say whether counters are permitted"
-    return Finding("ncu", True, f"{found}, {said}")
+    return Diagnosis("ncu", True, f"{found}, {said}")
 
 
-def _measured(count: int) -> tuple[int, list[Finding]]:
+def _measured(count: int) -> tuple[int, list[Diagnosis]]:
     """Start the judge's process on every visible GPU, all at once, and measure ceilings in turn: (arch, findings)."""
     runners = [CudaRunner(load(_TASK), gpu, 60.0) for gpu in range(count)]
     advice = "The message names the cause; `nvidia-smi` tells whether the card is in order."
-    findings: list[Finding] = []
+    findings: list[Diagnosis] = []
 
-    def start(gpu: int) -> Finding:
+    def start(gpu: int) -> Diagnosis:
         return _tried(f"judge on gpu {gpu}", lambda: _started(runners[gpu]), advice)
 
     try:
@@ -181,7 +181,7 @@ def _started(runner: CudaRunner) -> str:
     return f"{runner.info['device']}, compute capability {runner.arch / 10:.1f}"
 
 
-def _ceilings(gpu: int, runner: CudaRunner) -> Finding:
+def _ceilings(gpu: int, runner: CudaRunner) -> Diagnosis:
     """What a card reaches, beside what the table says of its kind."""
     name = f"ceilings of gpu {gpu}"
     try:
@@ -189,18 +189,18 @@ def _ceilings(gpu: int, runner: CudaRunner) -> Finding:
         found = Ceilings.from_data(data)
         table = Ceilings.of_target(target_for(runner.arch))
     except EvoKernelError as error:
-        return Finding(name, False, str(error), "No search can tell shares of the speed of light here.", needed=True)
+        return Diagnosis(name, False, str(error), "No search can tell shares of the speed of light here.", needed=True)
     if found is None:
-        return Finding(name, False, "incomplete", "See the messages above.", needed=True)
+        return Diagnosis(name, False, "incomplete", "See the messages above.", needed=True)
     reference_cache.Remembered(reference_cache.circumstances(runner.environment(""), runner.card)).add(
         reference_cache.CEILINGS, data
     )
     share = found.copy_bytes_per_s / table.copy_bytes_per_s
     advice = "Is the card throttled, shared, or another model than the table's? See its clocks and temperature."
-    return Finding(name, share >= _THROTTLED, f"{found.text}, measured: {share:.0%} of the table's copy rate", advice)
+    return Diagnosis(name, share >= _THROTTLED, f"{found.text}, measured: {share:.0%} of the table's copy rate", advice)
 
 
-def _children(arch: int) -> list[Finding]:
+def _children(arch: int) -> list[Diagnosis]:
     """The confined processes: compiler and recorder, and the walls around them."""
     compiler = Compiler(arch, 60.0)
     recorder = Recorder(compiler, arch, 60.0)
@@ -213,13 +213,13 @@ def _children(arch: int) -> list[Finding]:
         compiler.close()
 
 
-def _tried(name: str, work: Callable[[], str], advice: str) -> Finding:
+def _tried(name: str, work: Callable[[], str], advice: str) -> Diagnosis:
     began = time.monotonic()
     try:
         detail = work()
     except EvoKernelError as error:
-        return Finding(name, False, str(error), advice, needed=True)
-    return Finding(name, True, f"{detail} ({time.monotonic() - began:.1f} s)", needed=True)
+        return Diagnosis(name, False, str(error), advice, needed=True)
+    return Diagnosis(name, True, f"{detail} ({time.monotonic() - began:.1f} s)", needed=True)
 
 
 def _compile(compiler: Compiler) -> str:
@@ -238,7 +238,7 @@ def _record(recorder: Recorder) -> str:
     return f"confined by {recorder.confinement}"
 
 
-def _walls(recorder: Recorder) -> list[Finding]:
+def _walls(recorder: Recorder) -> list[Diagnosis]:
     standing = recorder.confinement.split("+")
     advice = {
         "namespaces": "Allow unprivileged user namespaces (sysctl kernel.unprivileged_userns_clone=1).",
@@ -247,15 +247,15 @@ def _walls(recorder: Recorder) -> list[Finding]:
     }
     abi = f" (ABI {landlock_abi()})" if landlock_abi() else ""
     return [
-        Finding(name, True, "active" + (abi if name == "landlock" else ""))
+        Diagnosis(name, True, "active" + (abi if name == "landlock" else ""))
         if name in standing
-        else Finding(name, False, "not active: the other walls stand", text)
+        else Diagnosis(name, False, "not active: the other walls stand", text)
         for name, text in advice.items()
     ]
 
 
-def _cores() -> Finding:
+def _cores() -> Diagnosis:
     """How many recorders fit: each is one process with one thread."""
     cores = gpus.usable_cores()
     detail = f"{cores}: so many recordings and compilations run side by side; keep them busy with --set width={cores}"
-    return Finding("cores", True, detail)
+    return Diagnosis("cores", True, detail)

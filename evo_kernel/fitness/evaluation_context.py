@@ -22,7 +22,7 @@ from evo_kernel.types import (
 
 
 @dataclass
-class Work:
+class EvaluationContext:
     """What was asked, and what is known of it so far."""
 
     source: Source

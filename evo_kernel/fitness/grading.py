@@ -13,10 +13,10 @@ from evo_kernel.errors import EvoKernelError
 from evo_kernel.fitness.compile.second_assembler import SecondOpinion
 from evo_kernel.fitness.correctness import regimes
 from evo_kernel.fitness.correctness.references import SeedPool, fresh_seed
-from evo_kernel.fitness.evaluation_context import PASSED, Work
+from evo_kernel.fitness.evaluation_context import PASSED, EvaluationContext
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.record.cases import record_case
-from evo_kernel.fitness.record.recorder import Fault, Recorder, Recording
+from evo_kernel.fitness.record.recorder import Recorder, RecordFault, Recording
 from evo_kernel.fitness.runners.base import Checked, CheckPart, Exam, Round, Runner, TimePart
 from evo_kernel.fitness.timing.reference_times import Yardsticks
 from evo_kernel.tasks.task import Case, Task
@@ -47,7 +47,7 @@ class Grader:
         with self._lock:
             return self._known.get((case, plan))
 
-    def keep(self, work: Work, verdict: PlanVerdict) -> None:
+    def keep(self, work: EvaluationContext, verdict: PlanVerdict) -> None:
         work.verdicts.append(verdict)
         with self._lock:
             self._known[(verdict.case, verdict.plan)] = verdict
@@ -74,13 +74,13 @@ class Grader:
         """Plans of a source on one case; what compiles longer than `patience_s` is given up."""
         return self._recorder.record(source, (record_case(self._task, case),), settings, patience_s)
 
-    def ask_ahead(self, work: Work, recording: Recording, timed: Sequence[CaseKind]) -> None:
+    def ask_ahead(self, work: EvaluationContext, recording: Recording, timed: Sequence[CaseKind]) -> None:
         """Ask the runner for all that is not known of the source's own setting in one request."""
         checks: list[CheckPart] = []
         timings: list[TimePart] = []
         for case in (case for kind in (CaseKind.CHECK, *timed) for case in self.cases(kind)):
             plan = recording.plans[(case.name, ())]
-            if isinstance(plan, Fault) or rule_fault(self._task, plan):
+            if isinstance(plan, RecordFault) or rule_fault(self._task, plan):
                 break  # ends the evaluation there
             known = None if work.purpose is Purpose.CONFIRM else self.find(case.name, plan.hash)
             if known is not None and known.status is not Status.PASSED:
@@ -100,14 +100,14 @@ class Grader:
             if time_answer is not None:
                 work.ahead[("time", timing.case.name, timing.plan.hash)] = time_answer
 
-    def check_setting(self, work: Work, recording: Recording, knobs: Knobs) -> Checked:
+    def check_setting(self, work: EvaluationContext, recording: Recording, knobs: Knobs) -> Checked:
         """Check every check case of one knob setting; the first failure ends it. Raises CutShort."""
         fresh = work.purpose is Purpose.CONFIRM
         charged, checked = False, PASSED
         for case in self.cases(CaseKind.CHECK):
             work.deadline.check()
             plan = recording.plans[(case.name, knobs)]
-            if isinstance(plan, Fault):
+            if isinstance(plan, RecordFault):
                 return Checked(plan.status, plan.reason)
             work.plans.append((case.name, knobs, plan.hash))
             known = self.find(case.name, plan.hash)
@@ -127,7 +127,7 @@ class Grader:
             work.charged[purpose] = work.charged.get(purpose, 0) + 1
         return checked
 
-    def _checked(self, work: Work, plan: CompiledPlan, case: Case) -> Checked:
+    def _checked(self, work: EvaluationContext, plan: CompiledPlan, case: Case) -> Checked:
         fault = rule_fault(self._task, plan)
         if fault:
             return Checked(Status.REJECTED, fault)
@@ -136,13 +136,15 @@ class Grader:
         found = answer if isinstance(answer, Checked) else work.runner.check(plan, case, rounds)
         return self._second.on(found, plan, case, rounds, work.runner)
 
-    def measure(self, work: Work, recording: Recording, kinds: Sequence[CaseKind]) -> list[Measurement] | Checked:
+    def measure(
+        self, work: EvaluationContext, recording: Recording, kinds: Sequence[CaseKind]
+    ) -> list[Measurement] | Checked:
         """Times of the source's own setting on every case; the first failure ends it. Raises CutShort."""
         measured: list[Measurement] = []
         for case in (case for kind in kinds for case in self.cases(kind)):
             work.deadline.check()
             plan = recording.plans[(case.name, ())]
-            if isinstance(plan, Fault):
+            if isinstance(plan, RecordFault):
                 return Checked(plan.status, plan.reason)
             work.plans.append((case.name, (), plan.hash))
             found = self.measured(work, plan, case, checked=True)
@@ -152,7 +154,7 @@ class Grader:
         return measured
 
     def measured(
-        self, work: Work, plan: CompiledPlan, case: Case, checked: bool, against_us: float | None = None
+        self, work: EvaluationContext, plan: CompiledPlan, case: Case, checked: bool, against_us: float | None = None
     ) -> Measurement | Checked:
         known = self.find(case.name, plan.hash)
         if known is not None and work.purpose is not Purpose.CONFIRM:
@@ -179,7 +181,7 @@ class Grader:
             self.keep(work, PlanVerdict(case.name, plan.hash, Status.PASSED, "", None, found))
         return found
 
-    def right_when_timed(self, work: Work, plans: Sequence[tuple[Case, CompiledPlan]]) -> bool:
+    def right_when_timed(self, work: EvaluationContext, plans: Sequence[tuple[Case, CompiledPlan]]) -> bool:
         """Whether plans of a tuned setting are right at full size too."""
         for case, plan in plans:
             rounds: list[Round] = [(self._seeds.seed(case.name, "timed"), "nominal")]
@@ -188,7 +190,7 @@ class Grader:
         return True
 
     def stays_modeled(
-        self, work: Work, plans: Sequence[tuple[Case, CompiledPlan]], found: Sequence[Measurement]
+        self, work: EvaluationContext, plans: Sequence[tuple[Case, CompiledPlan]], found: Sequence[Measurement]
     ) -> bool:
         """Whether modeled times still hold once the plans have been executed: what was counted may have been less."""
         for (case, plan), before in zip(plans, found, strict=True):

@@ -23,14 +23,14 @@ from evo_kernel.fitness.compile.compiler import Compiler
 from evo_kernel.fitness.compile.second_assembler import SecondOpinion
 from evo_kernel.fitness.correctness.references import fresh_seed
 from evo_kernel.fitness.costmodel.targets import target_for
-from evo_kernel.fitness.evaluation_context import PASSED, Work
+from evo_kernel.fitness.evaluation_context import PASSED, EvaluationContext
 from evo_kernel.fitness.grading import Grader
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.profiling.counters import CountPart
 from evo_kernel.fitness.profiling.profiler import Profiler
 from evo_kernel.fitness.profiling.table import CaseProfile
 from evo_kernel.fitness.record.cases import record_case
-from evo_kernel.fitness.record.recorder import Fault, Recorder, Recording, refuse_unconfined
+from evo_kernel.fitness.record.recorder import Recorder, RecordFault, Recording, refuse_unconfined
 from evo_kernel.fitness.runners.base import Checked, Runner
 from evo_kernel.fitness.runners.choose import open_runner
 from evo_kernel.fitness.timing.ceilings import Ceilings, KnownCeilings
@@ -142,7 +142,7 @@ class PlanJudge:
     ) -> Evaluation:
         """The verdict on one source; see types.Judge. Raises InfraError when the machine failed, CutShort."""
         began, busy = time.monotonic(), self._runner.busy_s
-        work = Work(
+        work = EvaluationContext(
             source, purpose, self._runner, anew, self._settings.tune_plans * effort, thorough=effort > 1,
             deadline=deadline or Deadline(),
         )  # fmt: skip
@@ -159,7 +159,9 @@ class PlanJudge:
             evaluation = self._ended(work, Checked(Status.RUNTIME_ERROR, f"the judge stumbles over it: {_told(error)}"))
         return replace(evaluation, wall_s=time.monotonic() - began, gpu_s=self._runner.busy_s - busy)
 
-    def plans(self, source: Source, knobs: Knobs, kinds: Sequence[CaseKind]) -> Mapping[str, CompiledPlan | Fault]:
+    def plans(
+        self, source: Source, knobs: Knobs, kinds: Sequence[CaseKind]
+    ) -> Mapping[str, CompiledPlan | RecordFault]:
         """Recorded plans by case: what export and --save-plan write."""
         return {case: plan for (case, _), plan in self._grader.record(source, kinds, [knobs]).plans.items()}
 
@@ -179,7 +181,7 @@ class PlanJudge:
         for case in (case for kind in kinds for case in self._grader.cases(kind) if case_name in (None, case.name)):
             recording = self._recorder.record(source, (record_case(self._task, case),), [knobs])
             plan = recording.plans[(case.name, knobs)]
-            if isinstance(plan, Fault):
+            if isinstance(plan, RecordFault):
                 raise UserError(f"{plan.status} on {case.name}: {plan.reason}")
             parts.append(CountPart(plan, case, seed))
         measured = self.environment.kind == "measured"
@@ -188,7 +190,7 @@ class PlanJudge:
 
     # --- one evaluation ---------------------------------------------------------------------------------------------
 
-    def _evaluate(self, work: Work) -> Evaluation:
+    def _evaluate(self, work: EvaluationContext) -> Evaluation:
         timed = () if work.purpose is Purpose.PROBE else (CaseKind.SEARCH,)
         recording = self._grader.record(work.source, (CaseKind.CHECK, *timed))
         measured = self._graded(work, recording, timed)
@@ -199,7 +201,7 @@ class PlanJudge:
             knobs, measured = self._tuning.tune(work, recording, measured)
         return self._ended(work, PASSED, knobs, measured)
 
-    def _confirm(self, work: Work, champion: Source | None) -> Evaluation:
+    def _confirm(self, work: EvaluationContext, champion: Source | None) -> Evaluation:
         """On hidden cases and by fresh seeds, then side by side with others: all of it by a fresh runner."""
         recording = self._grader.record(work.source, (CaseKind.CHECK, CaseKind.CONFIRM, CaseKind.SEARCH))
         opponents = self._confirming.opponents(champion)
@@ -214,7 +216,9 @@ class PlanJudge:
             return self._ended(work, compared)
         return replace(self._ended(work, PASSED, (), measured), comparisons=tuple(compared))
 
-    def _graded(self, work: Work, recording: Recording, timed: Sequence[CaseKind]) -> list[Measurement] | Checked:
+    def _graded(
+        self, work: EvaluationContext, recording: Recording, timed: Sequence[CaseKind]
+    ) -> list[Measurement] | Checked:
         """Times on these kinds of case of what was recorded and checks out; or how it failed."""
         work.deadline.check()  # what ran out of time by now may be a fault of the deadline, not of the kernel
         if recording.fault is not None:
@@ -223,7 +227,9 @@ class PlanJudge:
         checked = self._grader.check_setting(work, recording, ())
         return self._grader.measure(work, recording, timed) if checked.passed else checked
 
-    def _ended(self, work: Work, ended: Checked, knobs: Knobs = (), measured: Sequence[Measurement] = ()) -> Evaluation:
+    def _ended(
+        self, work: EvaluationContext, ended: Checked, knobs: Knobs = (), measured: Sequence[Measurement] = ()
+    ) -> Evaluation:
         return work.result(self._task.identity, self.environment, ended, knobs, measured)
 
 

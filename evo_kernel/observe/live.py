@@ -14,14 +14,14 @@ from rich.text import Text
 
 from evo_kernel.errors import OperatorFailed
 from evo_kernel.observe.formatting import busy_text, stages_text, state_text
-from evo_kernel.types import Brief, Environment, Evaluation, PipelineState, Proposal, Recorded, Relative
+from evo_kernel.types import Brief, Environment, Evaluation, PipelineState, Proposal, Recorded, ScoredCandidate
 
 LINES = 8  # last events on screen
 QUIET_S, EVERY_S = 10.0, 30.0  # after so long without a line, and at least so often, a log is told where things stand
 NEWS = 1.005  # a new best is told when it is this much faster than the last one told
 
 
-class Progress:
+class LiveProgress:
     """An engine's Observer. Use as a context manager around the run. Thread-safe.
 
     `best`: what the population held when the run began; a resumed one starts from there. `pipeline`: what everything
@@ -33,7 +33,7 @@ class Progress:
         console: Console,
         environment: Environment,
         left: Callable[[], dict[str, float]],
-        best: Relative | None = None,
+        best: ScoredCandidate | None = None,
         pipeline: Callable[[], PipelineState] | None = None,
     ) -> None:
         self._console, self._environment, self._left, self._pipeline = console, environment, left, pipeline
@@ -46,7 +46,7 @@ class Progress:
         self._began = self._last_line = self._last_state = time.monotonic()
         self._live: Live | None = None
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> LiveProgress:
         if self._console.is_terminal:
             self._live = Live(get_renderable=self._view, console=self._console, refresh_per_second=2, transient=True)
             self._live.__enter__()
@@ -152,7 +152,7 @@ class Progress:
         yield "left", ", ".join(_left_text(name, value) for name, value in self._left().items()) or "no limit"
 
 
-def _standing(best: Relative | None) -> tuple[float, int, str] | None:
+def _standing(best: ScoredCandidate | None) -> tuple[float, int, str] | None:
     """Score, candidate and last strategy of what a population holds."""
     if best is None or best.evaluation is None or best.evaluation.score is None:
         return None

@@ -23,7 +23,7 @@ class Ablated:
 
 
 @dataclass(frozen=True)
-class Edit:
+class ReportedEdit:
     """A step of the path from the first kernel to the champion. Gains are factors of time."""
 
     candidate: int
@@ -45,7 +45,7 @@ class Report:
     dots: Sequence[tuple[float, float]]  # (candidate, score) of what passed
     best: Sequence[tuple[float, float]]  # (candidate, score) of what beat all before
     best_by_hour: Sequence[tuple[float, float]]  # (hours since the first session began, score)
-    edits: Sequence[Edit]
+    edits: Sequence[ReportedEdit]
     evaluation: Evaluation | None  # of the one that is told
     comparisons: Sequence[str]
     spent: Sequence[tuple[str, str]]
@@ -123,7 +123,7 @@ def _path(report: Report) -> list[Block]:
     ]
 
 
-def still_worth(report: Report, edit: Edit) -> float | None:
+def still_worth(report: Report, edit: ReportedEdit) -> float | None:
     """Score of the champion, measured beside them, by its score without this edit."""
     whole, without = report.again, edit.without
     if whole is None or without is None or without.score is None:

@@ -29,7 +29,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from evo_kernel.errors import TaskError
 from evo_kernel.syntax import parse_module
 from evo_kernel.tasks.forms import (
-    Call,
+    CallForm,
     Form,
     Returned,
     free_name,
@@ -81,7 +81,7 @@ class Called:
         del device
         return False
 
-    def calls(self, seed: int, device: str = "cpu") -> list[Call]:
+    def calls(self, seed: int, device: str = "cpu") -> list[CallForm]:
         """Every call of the test, in order. Its exceptions are the script's own.
 
         Where functions are left out, a script that needs a result ends early, and the calls until then are told.
@@ -97,9 +97,9 @@ class Called:
                     raise
         return run.calls
 
-    def timed(self) -> list[Call]:
+    def timed(self) -> list[CallForm]:
         """Every set of inputs of the timings, without data."""
-        found: list[Call] = []
+        found: list[CallForm] = []
         if self._perf is None:
             return found
         with own_numbers("cpu"):
@@ -199,12 +199,12 @@ class Called:
         found = _Run(place).plain(self._reference, self._label)[name]
         return getattr(found, method) if method else found
 
-    def _one_test(self, number: int, device: str) -> Call:
+    def _one_test(self, number: int, device: str) -> CallForm:
         run = _Run(device, stop=number, skip=self.skips(device))
         names = run.names(self._reference, self._label)
         return _stopped(run, lambda: exec(compile(self._test, self._label, "exec"), names))
 
-    def _one_timed(self, number: int, device: str) -> Call:
+    def _one_timed(self, number: int, device: str) -> CallForm:
         names, metrics = self._metrics(_Run(device))
         metrics.wanted = number
         names["_device"] = device if number == 0 else "meta"
@@ -245,7 +245,7 @@ class _Run:
 
     def __init__(self, device: str, stop: int | None = None, *, skip: bool = False) -> None:
         self.device, self.stop, self.skip = device, stop, skip
-        self.calls: list[Call] = []
+        self.calls: list[CallForm] = []
         self._depth = 0
 
     def plain(self, reference: ast.Module, path: str) -> dict[str, Any]:
@@ -296,7 +296,7 @@ def _fresh(written: torch.Tensor) -> torch.Tensor:
     return written * torch.empty_like(written).uniform_(*SHRUNK)
 
 
-def _stopped(run: _Run, script: Callable[[], Any]) -> Call:
+def _stopped(run: _Run, script: Callable[[], Any]) -> CallForm:
     try:
         script()
     except _Stop:

@@ -37,7 +37,7 @@ _EXAMPLE = "write for example flashinfer:flashinfer-trace/gemm_n4096_k4096"
 
 
 @dataclass(frozen=True)
-class Entry:
+class FlashInferEntry:
     """One definition of a data set."""
 
     root: Path
@@ -62,7 +62,7 @@ class Entry:
         return self.op_type
 
 
-def entries(rest: str) -> list[Entry]:
+def entries(rest: str) -> list[FlashInferEntry]:
     """The definitions that `DATASET`, `DATASET/OP_TYPE` or `DATASET/NAME` names. Raises TaskError."""
     root, wanted = Path(rest or ".").expanduser(), ""
     if not (root / "definitions").is_dir() and (root.parent / "definitions").is_dir():
@@ -77,7 +77,7 @@ def entries(rest: str) -> list[Entry]:
     definitions = [
         (path.resolve(), definition_at(path)) for path in paths if wanted in ("", path.stem, path.parent.name)
     ]
-    found = [Entry(root, path, str(found["op_type"]), str(found["name"])) for path, found in definitions]
+    found = [FlashInferEntry(root, path, str(found["op_type"]), str(found["name"])) for path, found in definitions]
     if not found:
         hint = did_you_mean(wanted, [path.stem for path in paths])
         raise TaskError(f"{root} has no definition {wanted!r}.{hint} `tasks import {SCHEME}:{root} --list` lists them.")
@@ -96,7 +96,7 @@ def definition_at(path: Path) -> dict[str, Any]:
     return found
 
 
-def problem_of(rest: str) -> tuple[Entry, dict[str, Any]]:
+def problem_of(rest: str) -> tuple[FlashInferEntry, dict[str, Any]]:
     """The one definition that `rest` names. Raises TaskError."""
     entry = only(entries(rest), f"{SCHEME}:{rest}", _EXAMPLE, "definitions")
     return entry, definition_at(entry.path)
@@ -109,7 +109,7 @@ def read(rest: str) -> tuple[str, str, Path, str]:
     return name, entry.spec, entry.path, _text(entry, json.dumps(definition), _workloads(entry))
 
 
-def _workloads(entry: Entry) -> str:
+def _workloads(entry: FlashInferEntry) -> str:
     found = sorted((entry.root / "workloads").rglob(f"{entry.name}.jsonl"))
     if not found:
         raise TaskError(f"{entry.root}/workloads has no {entry.name}.jsonl, so that no sizes are known. Add it.")
@@ -117,7 +117,7 @@ def _workloads(entry: Entry) -> str:
 
 
 @lru_cache(maxsize=512)
-def _text(entry: Entry, definition_text: str, lines: str) -> str:
+def _text(entry: FlashInferEntry, definition_text: str, lines: str) -> str:
     definition = json.loads(definition_text)
     _refuse(entry, definition)
     workloads = _parsed(entry, lines)
@@ -143,7 +143,7 @@ def _text(entry: Entry, definition_text: str, lines: str) -> str:
     )
 
 
-def _refuse(entry: Entry, definition: Mapping[str, Any]) -> None:
+def _refuse(entry: FlashInferEntry, definition: Mapping[str, Any]) -> None:
     for tensor in (*definition["inputs"].values(), *definition["outputs"].values()):
         dtype_of(tensor["dtype"], str(entry.path))
     if definition["op_type"] == "sampling":
@@ -154,7 +154,7 @@ def _refuse(entry: Entry, definition: Mapping[str, Any]) -> None:
         raise TaskError(f"{entry.path}: its reference is not valid Python: {describe(error)}. Mend it.") from error
 
 
-def _parsed(entry: Entry, lines: str) -> dict[str, dict[str, Any]]:
+def _parsed(entry: FlashInferEntry, lines: str) -> dict[str, dict[str, Any]]:
     """Identifier → its inputs. Raises TaskError."""
     found = {}
     for number, line in enumerate(lines.splitlines(), 1):

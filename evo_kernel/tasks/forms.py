@@ -63,7 +63,7 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Call:
+class CallForm:
     """One call that a script made: its form, and its tensors."""
 
     form: Form
@@ -107,7 +107,7 @@ def told_in_a_form(leaf: Any) -> str:
     return "device" if leaf == _HERE else repr(leaf)
 
 
-def noted_call(entry: str, args: Any, kwargs: Any) -> Call:
+def noted_call(entry: str, args: Any, kwargs: Any) -> CallForm:
     leaves, spec = pytree.tree_flatten((args, kwargs))
     tensors = tuple(is_tensor(leaf) for leaf in leaves)
     plain = []
@@ -116,7 +116,7 @@ def noted_call(entry: str, args: Any, kwargs: Any) -> Call:
             raise TaskError(f"{entry} is called with a {type(leaf).__name__}: tensors and plain values can be inputs")
         device = isinstance(leaf, torch.device) or (isinstance(leaf, str) and leaf in ("cpu", "cuda", "meta"))
         plain.append(None if tensor else _HERE if device else leaf)
-    return Call(Form(entry, spec, tuple(plain), tensors), tuple(leaf for leaf in leaves if is_tensor(leaf)))
+    return CallForm(Form(entry, spec, tuple(plain), tensors), tuple(leaf for leaf in leaves if is_tensor(leaf)))
 
 
 def with_defaults(function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, Any]:

@@ -40,7 +40,7 @@ _EXAMPLE = "write for example kernelbench:KernelBench/level1/23"
 
 
 @dataclass(frozen=True)
-class Entry:
+class KernelBenchEntry:
     """One problem of a checkout."""
 
     level: int
@@ -66,7 +66,7 @@ class Entry:
         return self.path.stem.partition("_")[2].strip("_").replace("_", " ")
 
 
-def entries(rest: str) -> list[Entry]:
+def entries(rest: str) -> list[KernelBenchEntry]:
     """The problems that `CHECKOUT`, `CHECKOUT/level1` or `CHECKOUT/level1/23` names, in order. Raises TaskError.
 
     Each may end with MIXED.
@@ -105,9 +105,11 @@ def _levels(root: Path, rest: str) -> dict[int, Path]:
     raise TaskError(f"{root} is no KernelBench checkout: it has no folders level1, level2, ... Name one; {_EXAMPLE}.")
 
 
-def _problems(folder: Path, level: int) -> list[Entry]:
+def _problems(folder: Path, level: int) -> list[KernelBenchEntry]:
     numbered = [(m[1], path) for path in folder.glob("*.py") if (m := re.match(r"(\d+)_", path.name))]
-    return sorted((Entry(level, int(n), path.resolve()) for n, path in numbered), key=lambda entry: entry.number)
+    return sorted(
+        (KernelBenchEntry(level, int(n), path.resolve()) for n, path in numbered), key=lambda entry: entry.number
+    )
 
 
 def read(rest: str) -> tuple[str, str, Path, str]:
@@ -116,14 +118,14 @@ def read(rest: str) -> tuple[str, str, Path, str]:
     return f"kernelbench_{entry.level}_{entry.number}", entry.spec, entry.path, _text(entry, source)
 
 
-def problem_of(rest: str) -> tuple[Entry, str]:
+def problem_of(rest: str) -> tuple[KernelBenchEntry, str]:
     """The one problem that `rest` names, and its source. Raises TaskError."""
     entry = only(entries(rest), f"{SCHEME}:{rest}", _EXAMPLE)
     return entry, read_text(entry.path)
 
 
 @lru_cache(maxsize=512)
-def _text(entry: Entry, source: str) -> str:
+def _text(entry: KernelBenchEntry, source: str) -> str:
     """The task file. Finding its sizes takes up to some seconds, so it is made once a process."""
     own = _own_sizes(entry, source)
     cast = _castable(entry, source, own)
@@ -151,7 +153,7 @@ def _text(entry: Entry, source: str) -> str:
     )
 
 
-def _own_sizes(entry: Entry, source: str) -> Mapping[str, Size]:
+def _own_sizes(entry: KernelBenchEntry, source: str) -> Mapping[str, Size]:
     try:
         return constants(Problem(source, str(entry.path)))
     except TaskError:
@@ -174,7 +176,7 @@ def _way_out(source: str, error: BaseException) -> str:
     return ""
 
 
-def _castable(entry: Entry, source: str, own: Mapping[str, Size]) -> bool:
+def _castable(entry: KernelBenchEntry, source: str, own: Mapping[str, Size]) -> bool:
     """Whether the problem runs on inputs cast to float32; class numbers, for one, do not."""
     faults = []
     for cast in (True, False):

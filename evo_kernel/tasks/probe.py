@@ -26,7 +26,7 @@ Outputs = tuple[torch.Tensor, ...]  # at least one
 
 
 @dataclass(frozen=True)
-class Finding:
+class ProbeFinding:
     """One thing that a probe found: `sentence` says what, and what to do. A fatal one makes every score worthless."""
 
     name: str
@@ -45,7 +45,7 @@ class _Drawn:
     truth: Outputs  # in float64
 
 
-def probe(task: Task) -> list[Finding]:
+def probe(task: Task) -> list[ProbeFinding]:
     """What is wrong with the task, worst first; empty when nothing is.
 
     Raises TaskError when the file's functions fail. Runs on the CPU, in about the time of a dozen reference calls on
@@ -118,13 +118,13 @@ def _plain(x: torch.Tensor) -> torch.Tensor:
     return x.float() if x.is_floating_point() and x.element_size() == 1 else x
 
 
-def _rules(task: Task, case: Case) -> list[Finding]:
+def _rules(task: Task, case: Case) -> list[ProbeFinding]:
     """The rules of a task file: deterministic, pure, finite, real outputs."""
     inputs, again = (task.inputs(case, _generator(1), "cpu") for _ in range(2))
     where = f"{task.path}: on case {case.name!r}, "
     if not _same(inputs, again):
         return [
-            Finding(
+            ProbeFinding(
                 "inputs-vary",
                 where + "inputs drew other values from the same generator. Pass generator=generator to every draw.",
                 fatal=True,
@@ -133,7 +133,7 @@ def _rules(task: Task, case: Case) -> list[Finding]:
     outputs = task.outputs(*inputs)
     if not _same(inputs, again):
         return [
-            Finding(
+            ProbeFinding(
                 "reference-mutates",
                 where + "reference changes its inputs. Work on a copy: the judge compares inputs before and after.",
                 fatal=True,
@@ -145,29 +145,31 @@ def _rules(task: Task, case: Case) -> list[Finding]:
             sentence = (
                 f"{task.path}: HOST_KNOWN names input {position}, but inputs returns {len(inputs)}, counted from 0."
             )
-            found.append(Finding("host-known", sentence, fatal=True))
+            found.append(ProbeFinding("host-known", sentence, fatal=True))
     if not _same(outputs, task.outputs(*inputs)):
         sentence = "reference gave two results for the same inputs. Remove what is random or remembered."
-        found.append(Finding("reference-varies", where + sentence, fatal=True))
+        found.append(ProbeFinding("reference-varies", where + sentence, fatal=True))
     for position, output in enumerate(outputs):
         which = f"output {position} " if len(outputs) > 1 else "the output "
         if output.numel() == 0:
-            found.append(Finding("empty-output", where + which + "has no elements. Choose larger sizes.", fatal=True))
+            found.append(
+                ProbeFinding("empty-output", where + which + "has no elements. Choose larger sizes.", fatal=True)
+            )
         elif output.is_complex():
             sentence = "is complex. Return torch.view_as_real of it: kernels write real numbers."
-            found.append(Finding("complex-output", where + which + sentence, fatal=True))
+            found.append(ProbeFinding("complex-output", where + which + sentence, fatal=True))
         elif output.is_floating_point() and not output.isfinite().all():
             sentence = "holds inf or NaN, which no error bound can measure. Draw inputs that keep it finite."
-            found.append(Finding("not-finite", where + which + sentence))
+            found.append(ProbeFinding("not-finite", where + which + sentence))
     return found
 
 
-def _float64(task: Task, case: Case) -> list[Finding]:
+def _float64(task: Task, case: Case) -> list[ProbeFinding]:
     try:
         task.truth(*task.inputs(case, _generator(1), "cpu"))
     except TaskError as error:
         return [
-            Finding(
+            ProbeFinding(
                 "no-float64",
                 f"{error}. This was with float64 inputs, from which errors are measured: derive dtypes from the "
                 "inputs instead of writing them down.",
@@ -176,20 +178,20 @@ def _float64(task: Task, case: Case) -> list[Finding]:
     return []
 
 
-def _degenerate(task: Task, drawn: list[_Drawn]) -> list[Finding]:
+def _degenerate(task: Task, drawn: list[_Drawn]) -> list[ProbeFinding]:
     """Answers without work that pass on every probed case."""
     checked = "on every check case that was probed (" + ", ".join(draw.case.name for draw in drawn) + ")"
     accepted = "Make the inputs such that the output depends on them, or tighten TOLERANCE."
     found = []
     if _passes(task, drawn, lambda draw: tuple(torch.zeros_like(part) for part in draw.honest)):
         sentence = f"{task.name}: an output of zeros passes {checked}. {accepted}"
-        found.append(Finding("zeros", sentence, fatal=True))
+        found.append(ProbeFinding("zeros", sentence, fatal=True))
     elif _passes(task, drawn, lambda draw: task.outputs(*draw.others)):
         sentence = f"{task.name}: the output for other inputs passes {checked}: it is as good as constant. {accepted}"
-        found.append(Finding("constant", sentence, fatal=True))
+        found.append(ProbeFinding("constant", sentence, fatal=True))
     else:
         found += [
-            Finding(
+            ProbeFinding(
                 "ignored-input", f"{task.name}: the output hardly depends on {name}: other values of it pass {checked}."
             )
             for position, name in _tensors(task, drawn[0])
@@ -198,11 +200,11 @@ def _degenerate(task: Task, drawn: list[_Drawn]) -> list[Finding]:
     for position, name in _tensors(task, drawn[0]):
         if _passes(task, drawn, lambda draw, position=position: _passed_through(draw, position)):
             sentence = f"{task.name}: {name} passed through as the output passes {checked}. {accepted}"
-            found.append(Finding("passed-through", sentence))
+            found.append(ProbeFinding("passed-through", sentence))
     for (left, one), (right, other) in _pairs(task, drawn[0]):
         if _passes(task, drawn, lambda draw, left=left, right=right: _swapped(task, draw, left, right)):
             sentence = f"{task.name}: the output with {one} and {other} swapped passes {checked}. {accepted}"
-            found.append(Finding("swapped", sentence))
+            found.append(ProbeFinding("swapped", sentence))
     return found
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from evo_kernel.tasks.probe import Finding, Outputs
+from evo_kernel.tasks.probe import Outputs, ProbeFinding
 from evo_kernel.tasks.task import Case, Input, Task, TensorSpec, describe
 from evo_kernel.types import CaseKind
 
@@ -21,7 +21,7 @@ FLOPS_FACTOR = 8.0
 them, and a reference may compute what a kernel need not."""
 
 
-def examine(task: Task) -> list[Finding]:
+def examine(task: Task) -> list[ProbeFinding]:
     """What is wrong with what the file states; empty when nothing is. Raises TaskError when its functions fail."""
     case = max(task.cases_of(CaseKind.CHECK), key=lambda case: _elements(task, case))
     inputs = task.inputs(case, torch.Generator("cpu").manual_seed(1), "cpu")
@@ -39,7 +39,7 @@ def _elements(task: Task, case: Case) -> int:
     return sum(spec.elements for spec in task.input_specs(case) if isinstance(spec, TensorSpec))
 
 
-def _baselines(task: Task, inputs: tuple[Input, ...], outputs: Outputs, where: str) -> list[Finding]:
+def _baselines(task: Task, inputs: tuple[Input, ...], outputs: Outputs, where: str) -> list[ProbeFinding]:
     found = []
     for name, baseline in task.baselines.items():
         try:
@@ -47,13 +47,13 @@ def _baselines(task: Task, inputs: tuple[Input, ...], outputs: Outputs, where: s
                 made = baseline(*inputs)
         except Exception as error:  # noqa: BLE001 (a user's function, or a library's without a CPU version)
             sentence = f"the baseline {name!r} failed on the CPU: {describe(error)}. On a GPU it may run; look there."
-            found.append(Finding("baseline-fails", where + sentence))
+            found.append(ProbeFinding("baseline-fails", where + sentence))
             continue
         parts = (made,) if isinstance(made, torch.Tensor) else tuple(made)
         fault = _difference(parts, outputs)
         if fault:
             sentence = f"the baseline {name!r} computes something else: {fault}. Mend it, or take it out."
-            found.append(Finding("baseline-differs", where + sentence))
+            found.append(ProbeFinding("baseline-differs", where + sentence))
     return found
 
 
@@ -70,15 +70,15 @@ def _difference(parts: Outputs, outputs: Outputs) -> str:
     return ""
 
 
-def _flops(stated: float | None, counted: float, where: str) -> list[Finding]:
+def _flops(stated: float | None, counted: float, where: str) -> list[ProbeFinding]:
     """Only products and convolutions are counted: where there are none, nothing can be said."""
     if stated is None or not counted or 1 / FLOPS_FACTOR <= stated / counted <= FLOPS_FACTOR:
         return []
     sentence = f"flops says {stated:.4g}, but the reference's products and convolutions take {counted:.4g}. Mend flops."
-    return [Finding("flops", where + sentence)]
+    return [ProbeFinding("flops", where + sentence)]
 
 
-def _bytes(stated: float | None, inputs: tuple[Input, ...], outputs: Outputs, where: str) -> list[Finding]:
+def _bytes(stated: float | None, inputs: tuple[Input, ...], outputs: Outputs, where: str) -> list[ProbeFinding]:
     tensors = (*(value for value in inputs if isinstance(value, torch.Tensor)), *outputs)
     whole = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     if stated is None or stated <= whole:
@@ -86,4 +86,4 @@ def _bytes(stated: float | None, inputs: tuple[Input, ...], outputs: Outputs, wh
     sentence = (
         f"bytes says {stated:.4g}, more than all inputs and outputs have, {whole}. Count each of them once at most."
     )
-    return [Finding("bytes", where + sentence)]
+    return [ProbeFinding("bytes", where + sentence)]

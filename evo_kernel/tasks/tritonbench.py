@@ -20,7 +20,7 @@ import torch
 
 from evo_kernel.errors import TaskError
 from evo_kernel.tasks.calls import CUT, Called
-from evo_kernel.tasks.forms import Call, Form, same_values
+from evo_kernel.tasks.forms import CallForm, Form, same_values
 from evo_kernel.tasks.importers import allow_of, did_you_mean, only, read_text
 from evo_kernel.tasks.interpreted import Interpreted
 from evo_kernel.tasks.task import HOST_KNOWN_ELEMENTS, describe
@@ -37,7 +37,7 @@ _EXAMPLE = "write for example tritonbench:TritonBench/T/addmm"
 
 
 @dataclass(frozen=True)
-class Entry:
+class TritonBenchEntry:
     """One problem of a checkout."""
 
     channel: str
@@ -68,7 +68,7 @@ class Entry:
         return folder / f"{self.name}_perf.py"
 
 
-def entries(rest: str) -> list[Entry]:
+def entries(rest: str) -> list[TritonBenchEntry]:
     """The problems that `CHECKOUT`, `CHECKOUT/T` or `CHECKOUT/T/addmm` names, in order. Raises TaskError."""
     match = re.fullmatch(r"(.*?)(?:/([TG])(?:/([^/]+))?)?/?", rest)
     root, channel, problem = match.groups() if match else (rest, None, None)
@@ -98,17 +98,17 @@ def _channels(root: Path, rest: str) -> dict[str, Path]:
     return found
 
 
-def _problems(folder: Path, channel: str) -> list[Entry]:
-    return [Entry(channel, path.stem, path.resolve()) for path in sorted(folder.glob("*.py"))]
+def _problems(folder: Path, channel: str) -> list[TritonBenchEntry]:
+    return [TritonBenchEntry(channel, path.stem, path.resolve()) for path in sorted(folder.glob("*.py"))]
 
 
-def problem_of(rest: str) -> tuple[Entry, str]:
+def problem_of(rest: str) -> tuple[TritonBenchEntry, str]:
     """The one problem that `rest` names, and its source. Raises TaskError."""
     entry = only(entries(rest), f"{SCHEME}:{rest}", _EXAMPLE)
     return entry, read_text(entry.path)
 
 
-def timings_of(entry: Entry) -> str:
+def timings_of(entry: TritonBenchEntry) -> str:
     """The script of its timings; empty where it has none."""
     return read_text(entry.timings) if entry.timings.is_file() else ""
 
@@ -121,7 +121,7 @@ def read(rest: str) -> tuple[str, str, Path, str]:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenCalls:
     """What a task is made of: the form, the call that shows it, the cases, and what was left out."""
 
     form: Form
@@ -134,7 +134,7 @@ class Chosen:
 
 
 @lru_cache(maxsize=512)
-def _text(entry: Entry, source: str, timings: str) -> str:
+def _text(entry: TritonBenchEntry, source: str, timings: str) -> str:
     """The task file. Finding its cases runs the test, so it is made once a process."""
     chosen, called, made, timings = choose(entry, source, timings)
     triton = entry.channel == "G"
@@ -158,16 +158,16 @@ def _text(entry: Entry, source: str, timings: str) -> str:
     )
 
 
-def choose(entry: Entry, source: str, timings: str) -> tuple[Chosen, Called, dict[str, Any], str]:
+def choose(entry: TritonBenchEntry, source: str, timings: str) -> tuple[ChosenCalls, Called, dict[str, Any], str]:
     """The task's form and cases, its function, what that is made by, and the timings where they run."""
     candidates, timings = _candidates(entry, source, timings)
     made_by = functools.partial(_kind(entry), source, str(entry.path), timings)
     return *_first_steady(candidates, made_by), timings
 
 
-def _candidates(entry: Entry, source: str, timings: str) -> tuple[list[Chosen], str]:
+def _candidates(entry: TritonBenchEntry, source: str, timings: str) -> tuple[list[ChosenCalls], str]:
     """A choice of cases for each form, of most use first; timings come back empty where their script does not run."""
-    timed: list[Call] = []
+    timed: list[CallForm] = []
     if timings:
         try:
             timed = _kind(entry)(source, str(entry.path), timings).timed()
@@ -197,8 +197,8 @@ def _candidates(entry: Entry, source: str, timings: str) -> tuple[list[Chosen], 
 
 
 def _choice(
-    form: Form, timed: Sequence[Call], first: Sequence[Call], second: Sequence[Call], *, shuffle: bool
-) -> Chosen | None:
+    form: Form, timed: Sequence[CallForm], first: Sequence[CallForm], second: Sequence[CallForm], *, shuffle: bool
+) -> ChosenCalls | None:
     """The cases of one form; None where none is small enough to check."""
     large = [index for index, call in enumerate(timed) if call.form.key == form.key]
     large = [index for index in large if 0 < timed[index].elements <= SEARCH_ELEMENTS]
@@ -215,10 +215,10 @@ def _choice(
     own = [{**case, "name": f"own_{case['name']}"} for case in check[:1]]
     cases = [*check, *search[:2], *own]
     used = [timed[case["perf"]] if "perf" in case else first[case["test"]] for case in cases]
-    return Chosen(form, shown, check, search[:1] or own, search[1:2], left, _small_integers(used))
+    return ChosenCalls(form, shown, check, search[:1] or own, search[1:2], left, _small_integers(used))
 
 
-def _small_integers(calls: Sequence[Call]) -> tuple[int, ...]:
+def _small_integers(calls: Sequence[CallForm]) -> tuple[int, ...]:
     """Positions where every call has integers that the host may know; none where there is nothing else to compute."""
     columns = list(zip(*(call.tensors for call in calls), strict=True))
     if not any(column[0].is_floating_point() for column in columns):
@@ -230,9 +230,11 @@ def _small_integers(calls: Sequence[Call]) -> tuple[int, ...]:
     )
 
 
-def _first_steady(candidates: Sequence[Chosen], made: Callable[..., Called]) -> tuple[Chosen, Called, dict[str, Any]]:
+def _first_steady(
+    candidates: Sequence[ChosenCalls], made: Callable[..., Called]
+) -> tuple[ChosenCalls, Called, dict[str, Any]]:
     """The first choice whose reference gives one result for the same inputs, else the first; and what it is made by."""
-    found: list[tuple[Chosen, Called, dict[str, Any]]] = []
+    found: list[tuple[ChosenCalls, Called, dict[str, Any]]] = []
     for chosen in candidates:
         known: dict[str, Any] = {"call": dict(chosen.shown)}
         changed, steady = _looked(made(**known), chosen.check)
@@ -243,7 +245,9 @@ def _first_steady(candidates: Sequence[Chosen], made: Callable[..., Called]) -> 
     return found[0]
 
 
-def _checks(form: Form, first: Sequence[Call], second: Sequence[Call], *, shuffle: bool) -> list[dict[str, Any]]:
+def _checks(
+    form: Form, first: Sequence[CallForm], second: Sequence[CallForm], *, shuffle: bool
+) -> list[dict[str, Any]]:
     """The test's calls of this form, each shape once; what two draws have in common was written out in numbers."""
     found: list[dict[str, Any]] = []
     seen: set[Any] = set()
@@ -288,7 +292,7 @@ def _allow(called: Called, check: Sequence[Mapping[str, Any]]) -> str:
     return allow_of(called.reference, inputs)
 
 
-def _kind(entry: Entry) -> type[Called]:
+def _kind(entry: TritonBenchEntry) -> type[Called]:
     """What runs the reference: PyTorch's functions anywhere, Triton's kernels on a GPU, or their IR on a CPU."""
     return Interpreted if entry.channel == "G" else Called
 

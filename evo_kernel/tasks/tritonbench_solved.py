@@ -11,7 +11,7 @@ from evo_kernel.errors import TaskError
 from evo_kernel.tasks.calls import CUT
 from evo_kernel.tasks.forms import Returned, told_in_a_form
 from evo_kernel.tasks.task import describe
-from evo_kernel.tasks.tritonbench import Entry, choose, problem_of, timings_of
+from evo_kernel.tasks.tritonbench import TritonBenchEntry, choose, problem_of, timings_of
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def solved(rest: str) -> Solved:
     return Solved(entry.name, form.entry, reference, leaves, test, instruction, label, returned, chosen.left)
 
 
-def _listed(entry: Entry) -> tuple[str, str]:
+def _listed(entry: TritonBenchEntry) -> tuple[str, str]:
     """What its first step finds the problem by: a description between two phrases (T), the benchmark's own code (G).
 
     Empty where none is listed.

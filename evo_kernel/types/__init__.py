@@ -12,7 +12,18 @@ seconds (`_s`) for everything else; sizes are bytes. Import from here, whichever
     seams         what rooms are to each other: Operator, Judge, Population
 """
 
-from evo_kernel.types.attempts import Brief, Call, Credit, Decision, Proposal, Recorded, Relative, Step, Strategy, Tried
+from evo_kernel.types.attempts import (
+    Brief,
+    Call,
+    Credit,
+    Decision,
+    Proposal,
+    Recorded,
+    ScoredCandidate,
+    Step,
+    Strategy,
+    Tried,
+)
 from evo_kernel.types.comparisons import CLAIM_WORTH, NOTICEABLE, SAME, Gain, PairedComparison, Rival
 from evo_kernel.types.evaluations import CheckResult, Environment, Evaluation, Measurement, PlanVerdict, Purpose, Status
 from evo_kernel.types.kernels import KernelFeatures, Knobs, PlanFeatures, Source, content_hash
@@ -48,9 +59,9 @@ __all__ = [
     "Proposal",
     "Purpose",
     "Recorded",
-    "Relative",
     "Resumes",
     "Rival",
+    "ScoredCandidate",
     "Source",
     "Status",
     "Step",

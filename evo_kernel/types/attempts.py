@@ -65,7 +65,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Relative:
+class ScoredCandidate:
     """A candidate as an operator sees it."""
 
     candidate: int
@@ -80,7 +80,7 @@ class Relative:
         """The setting that it was scored with; empty where it was not judged, or its own was best."""
         return self.evaluation.knobs if self.evaluation is not None else ()
 
-    def as_scored(self, apply_knobs: Callable[[Source, Knobs], Source]) -> Relative:
+    def as_scored(self, apply_knobs: Callable[[Source, Knobs], Source]) -> ScoredCandidate:
         """The same with that setting written into its source by `apply_knobs`."""
         return replace(self, source=apply_knobs(self.source, self.knobs)) if self.knobs else self
 
@@ -100,8 +100,8 @@ class Brief:
 
     attempt: int
     task: TaskCard
-    parent: Relative
-    inspirations: tuple[Relative, ...]
+    parent: ScoredCandidate
+    inspirations: tuple[ScoredCandidate, ...]
     tried: tuple[Tried, ...]
     island: int
     seed: tuple[int, ...]  # for numpy.random.default_rng: the same attempt draws the same numbers after a resume

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
 from evo_kernel.deadline import Deadline
-from evo_kernel.types.attempts import Brief, Credit, Proposal, Recorded, Relative
+from evo_kernel.types.attempts import Brief, Credit, Proposal, Recorded, ScoredCandidate
 from evo_kernel.types.evaluations import Environment, Evaluation, Purpose
 from evo_kernel.types.kernels import Source
 
@@ -103,15 +103,15 @@ class Population(Protocol):
         """The latest credits (thousands), in the order of `tell`: how operators are rebuilt on resume."""
         ...
 
-    def best(self) -> Relative | None:
+    def best(self) -> ScoredCandidate | None:
         """The fastest candidate in this environment that no confirmation refuted."""
         ...
 
-    def champion(self) -> Relative | None:
+    def champion(self) -> ScoredCandidate | None:
         """The fastest confirmed candidate in this environment."""
         ...
 
-    def relative(self, candidate: int) -> Relative: ...
+    def relative(self, candidate: int) -> ScoredCandidate: ...
 
     def recorded(self, candidate: int) -> Recorded:
         """The ticket of a candidate that is already durable: how a champion is told its confirmation."""

@@ -14,16 +14,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from evo_kernel.types import Call, Step
-from operators.avo.conversation import MOST_CALLS, Conversation, fitted, message_from
-from operators.avo.memory import Memory, Tried
+from operators.avo.conversation import MOST_CALLS, AgentConversation, fitted, message_from
+from operators.avo.memory import AgentEvaluation, AgentMemory
 from operators.avo.prompting import NUDGE
 from operators.avo.protocols import TurnStore
 from operators.avo.settings import AvoSettings
 from operators.llm.base import Message, Model, ModelFailed, Reply, ToolCall
 from operators.llm.transcript import message_data
-from operators.workbench.bench import Outcome, Workbench
+from operators.workbench.bench import ToolOutcome, Workbench
 from operators.workbench.judge_tools import KERNEL
-from operators.workbench.tool import Submission, Told, WorkTool, schema
+from operators.workbench.tool import Submission, ToolResult, WorkTool, schema
 
 OPENING, ANSWER, RESULT, SUMMARY, TROUBLE = "opening", "answer", "result", "summary", "trouble"
 TRIED = 48  # evaluations of this attempt that are remembered, the latest
@@ -46,13 +46,13 @@ class _Unanswered(Exception):
 
 
 @dataclass(frozen=True)
-class Ended:
+class AttemptEnd:
     """How an attempt ended. `calls`: of this session."""
 
     why: str
     submission: Submission | None
     gain: float | None
-    tried: tuple[Tried, ...]
+    tried: tuple[AgentEvaluation, ...]
     steps: tuple[Step, ...]
     calls: tuple[Call, ...]
 
@@ -60,8 +60,8 @@ class Ended:
 def give_up() -> WorkTool:
     """The tool by which an agent ends its attempt."""
 
-    def run(arguments: Mapping[str, Any]) -> Told:
-        return Told("the attempt is over", {"gave_up": arguments["reason"]})
+    def run(arguments: Mapping[str, Any]) -> ToolResult:
+        return ToolResult("the attempt is over", {"gave_up": arguments["reason"]})
 
     return WorkTool(
         "give_up", "End this attempt without a commit, when you have nothing left to try.",
@@ -88,10 +88,10 @@ class _Now:
     done: int = 0  # calls of the latest answer that were carried out
     gave_up: str = ""
     gain: float | None = None
-    tried: OrderedDict[str, Tried] = field(default_factory=OrderedDict)  # by evaluation
+    tried: OrderedDict[str, AgentEvaluation] = field(default_factory=OrderedDict)  # by evaluation
 
 
-class Attempt:
+class AvoAttempt:
     """One attempt, one thread, `run` once. `stopping`: whether the run is ending, asked before everything slow."""
 
     def __init__(
@@ -100,7 +100,7 @@ class Attempt:
         workbench: Workbench,
         store: TurnStore,
         settings: AvoSettings,
-        memory: Memory | None,
+        memory: AgentMemory | None,
         stopping: Callable[[], bool] = lambda: False,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -109,7 +109,7 @@ class Attempt:
         self._stopping, self._sleep = stopping, sleep
         self._number = workbench.brief.attempt
         self._tools = tuple(tool.for_model() for tool in workbench.tools.values())
-        self._talk = Conversation((), settings.context)
+        self._talk = AgentConversation((), settings.context)
         self._spent, self._now = _Spent(), _Now()
         self._calls: list[Call] = []
 
@@ -120,7 +120,7 @@ class Attempt:
         said = fitted(messages, self._settings.context)
         files = {KERNEL: self._workbench.workspace.read(KERNEL)}
         self._keep(OPENING, {"messages": [message_data(one) for one in said], "files": files}, calls)
-        self._talk = Conversation(said, self._settings.context)
+        self._talk = AgentConversation(said, self._settings.context)
 
     def resume(self) -> bool:
         """Stand where the stored turns end; False where there are none."""
@@ -132,7 +132,7 @@ class Attempt:
             self._spent.dollars, self._spent.tokens = self._store.spent(self._number)
         return found
 
-    def run(self) -> Ended:
+    def run(self) -> AttemptEnd:
         """Until a commit or a limit. Raises Paused where the attempt is to be gone on with later."""
         while True:
             if self._now.pending and not self._over():
@@ -169,7 +169,7 @@ class Attempt:
         self._check_stop()
         if self._now.done >= self._settings.limits.calls_a_turn:
             most = self._settings.limits.calls_a_turn
-            outcome = Outcome(f"Failed: one answer may make {most} calls; make this one in the next.", failed=True)
+            outcome = ToolOutcome(f"Failed: one answer may make {most} calls; make this one in the next.", failed=True)
         else:
             outcome = self._workbench.call(call.name, call.arguments)
             if warning := self._warning(outcome):
@@ -237,13 +237,13 @@ class Attempt:
     def _replay(self, kind: str, data: Mapping[str, Any]) -> None:
         match kind:
             case "opening":
-                self._talk = Conversation([message_from(one) for one in data["messages"]], self._settings.context)
+                self._talk = AgentConversation([message_from(one) for one in data["messages"]], self._settings.context)
                 self._workbench.workspace.restore(data["files"])
             case "answer":
                 self._took(message_from(data["message"]), data["finish"], data["wall_s"])
             case "result":
                 call = next(one for one in self._now.pending if one.id == data["id"])
-                outcome = Outcome.from_data(data["outcome"])
+                outcome = ToolOutcome.from_data(data["outcome"])
                 self._workbench.restore(outcome)
                 self._brought(call, outcome)
             case "summary":
@@ -259,7 +259,7 @@ class Attempt:
         self._spent.seconds += wall_s
         self._spent.idle = 0 if message.tool_calls else self._spent.idle + 1
 
-    def _brought(self, call: ToolCall, outcome: Outcome) -> None:
+    def _brought(self, call: ToolCall, outcome: ToolOutcome) -> None:
         self._now.pending.remove(call)
         self._now.done += 1
         self._spent.seconds += outcome.wall_s
@@ -269,7 +269,7 @@ class Attempt:
         if facts.get("purpose") == "score" and facts.get("evaluation"):
             refused = facts.get("refused", "")
             told = (facts["status"], facts["fault"], facts["plan"], facts["score"])
-            tried = Tried(facts["idea"], *told, refused, facts.get("gain"))
+            tried = AgentEvaluation(facts["idea"], *told, refused, facts.get("gain"))
             self._now.tried.pop(facts["evaluation"], None)
             self._now.tried[facts["evaluation"]] = tried
             if len(self._now.tried) > TRIED:
@@ -326,7 +326,7 @@ class Attempt:
         self._spent.dollars += sum(call.dollars or 0.0 for call in calls)
         self._spent.tokens += sum(call.tokens_in + call.tokens_out for call in calls)
 
-    def _warning(self, outcome: Outcome) -> str:
+    def _warning(self, outcome: ToolOutcome) -> str:
         """Where what was just evaluated is known under another name."""
         facts = outcome.facts
         if facts.get("purpose") != "score" or outcome.submission is not None:
@@ -341,13 +341,13 @@ class Attempt:
         """What no summary may lose: the evaluations with their numbers."""
         return "\n".join(f"- {name}: {_told(one)}" for name, one in self._now.tried.items())
 
-    def _ended(self, why: str) -> Ended:
+    def _ended(self, why: str) -> AttemptEnd:
         tried = tuple(self._now.tried.values())
         steps = tuple(Step(one.idea, "rolled back" if one.failed else "kept", _told(one)) for one in tried)
-        return Ended(why, self._workbench.submission, self._now.gain, tried, steps, self.cost())
+        return AttemptEnd(why, self._workbench.submission, self._now.gain, tried, steps, self.cost())
 
 
-def _told(one: Tried) -> str:
+def _told(one: AgentEvaluation) -> str:
     score = f", score {one.score:.3f}" if one.score is not None else ""
     refused = f", refused: {one.refused}" if one.refused else ""
     return f"{one.idea}: {one.status} {one.fault}".rstrip() + score + refused

@@ -46,7 +46,7 @@ class Turn:
         self.bytes = size(self.messages)
 
 
-class Conversation:
+class AgentConversation:
     """One attempt's. Not thread-safe."""
 
     def __init__(self, opening: Sequence[Message], limits: ContextLimits) -> None:

@@ -23,7 +23,7 @@ _WORDS = re.compile(r"[a-z0-9]+")
 
 
 @dataclass(frozen=True)
-class Tried:
+class AgentEvaluation:
     """One evaluation of an attempt."""
 
     idea: str
@@ -49,7 +49,7 @@ class Record:
     committed: bool
     strategy: str = ""
     gain: float | None = None  # over the version to beat, as the gate found it
-    tried: tuple[Tried, ...] = ()
+    tried: tuple[AgentEvaluation, ...] = ()
     at: float = 0.0  # Unix time
 
     def as_data(self) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class Record:
 
     @staticmethod
     def from_data(attempt: int, data: Mapping[str, Any], at: float) -> Record:
-        tried = tuple(Tried(*one) for one in data["tried"])
+        tried = tuple(AgentEvaluation(*one) for one in data["tried"])
         return Record(
             attempt, data["parent"], data["ended"], data["committed"], data["strategy"], data["gain"], tried, at
         )
@@ -100,7 +100,7 @@ class _Counts:
             self.counts.popitem(last=False)
 
 
-class Memory:
+class AgentMemory:
     """Thread-safe. `store` keeps it; what it held is read at once."""
 
     def __init__(self, store: TurnStore) -> None:

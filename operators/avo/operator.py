@@ -9,8 +9,8 @@ from pathlib import Path
 
 from evo_kernel.errors import OperatorFailed
 from evo_kernel.types import Brief, Call, Credit, Evaluation, Probe, Proposal, Source, Strategy, TaskCard
-from operators.avo.attempt import OPENING, Attempt, Ended, Paused, give_up
-from operators.avo.memory import Memory, Record
+from operators.avo.attempt import OPENING, AttemptEnd, AvoAttempt, Paused, give_up
+from operators.avo.memory import AgentMemory, Record
 from operators.avo.prompting import opening
 from operators.avo.protocols import TurnStore
 from operators.avo.settings import AvoSettings
@@ -18,7 +18,7 @@ from operators.avo.supervisor import Supervisor
 from operators.llm.base import Model
 from operators.macro import catalogue
 from operators.workbench.bench import Workbench, start_files, task_files
-from operators.workbench.protocols import Rooms
+from operators.workbench.protocols import WorkbenchDeps
 from operators.workbench.workspace import Workspace
 
 
@@ -31,7 +31,7 @@ class AvoOperator:
     def __init__(
         self,
         model: Model,
-        rooms: Rooms,
+        rooms: WorkbenchDeps,
         store: TurnStore,
         folder: Path,
         settings: AvoSettings | None = None,
@@ -57,7 +57,9 @@ class AvoOperator:
             knowledge=rooms.knowledge if chosen.knowledge else None,
             notebook=rooms.notebook if chosen.memory else None,
         )
-        self._memory = Memory(store)  # kept for the supervisor too; shown to agents only where settings.memory says so
+        self._memory = AgentMemory(
+            store
+        )  # kept for the supervisor too; shown to agents only where settings.memory says so
         self._supervisor = Supervisor(chosen.supervision, supervisor or model, self._rooms.lineage)
 
     def propose(self, brief: Brief, probe: Probe) -> Proposal:
@@ -106,11 +108,11 @@ class AvoOperator:
         workspace = Workspace(folder, start_files(brief.parent.source), task_files(brief))
         return Workbench(workspace, self._rooms, brief, self.name, self.settings.allowed, extra=(give_up(),))
 
-    def _attempt(self, workbench: Workbench) -> Attempt:
+    def _attempt(self, workbench: Workbench) -> AvoAttempt:
         memory = self._memory if self.settings.memory else None
-        return Attempt(self._model, workbench, self._store, self.settings, memory, self._stopping, self._sleep)
+        return AvoAttempt(self._model, workbench, self._store, self.settings, memory, self._stopping, self._sleep)
 
-    def _open(self, attempt: Attempt, workbench: Workbench) -> None:
+    def _open(self, attempt: AvoAttempt, workbench: Workbench) -> None:
         now, review, calls = self._clock(), None, tuple[Call, ...]()
         self._memory.begin(now)
         if self.settings.supervisor:
@@ -121,14 +123,14 @@ class AvoOperator:
         known = self._elsewhere(workbench.brief.task)
         attempt.open(opening(self.settings, workbench, self._rooms, memory, review, known), calls)
 
-    def _record(self, brief: Brief, ended: Ended) -> Record:
+    def _record(self, brief: Brief, ended: AttemptEnd) -> Record:
         strategy = ended.submission.strategy if ended.submission else ""
         return Record(
             brief.attempt, brief.parent.candidate, ended.why, ended.submission is not None, strategy, ended.gain,
             ended.tried, self._clock(),
         )  # fmt: skip
 
-    def _proposal(self, brief: Brief, ended: Ended) -> Proposal:
+    def _proposal(self, brief: Brief, ended: AttemptEnd) -> Proposal:
         found = ended.submission
         assert found is not None, "checked by propose"
         parent = brief.parent.candidate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from operators.avo.memory import Memory, Review
+from operators.avo.memory import AgentMemory, Review
 from operators.avo.settings import AvoSettings
 from operators.llm.base import Message
 from operators.prompts.evidence import tried_line
@@ -14,7 +14,7 @@ from operators.workbench.bench import Workbench
 from operators.workbench.formatting import told, version_line
 from operators.workbench.judge_tools import KERNEL
 from operators.workbench.note_tools import note_line
-from operators.workbench.protocols import Lineage, Rooms
+from operators.workbench.protocols import WorkbenchDeps, WorkbenchLineage
 
 BEST, NEWEST, NOTES = 8, 6, 12
 SOURCE = 8000  # tokens of the kernel to start from; all of it is in the workspace
@@ -45,8 +45,8 @@ for known inputs, work left out, patched timers) is found and refused.
 def opening(
     settings: AvoSettings,
     workbench: Workbench,
-    rooms: Rooms,
-    memory: Memory | None,
+    rooms: WorkbenchDeps,
+    memory: AgentMemory | None,
     review: Review | None,
     elsewhere: str = "",
 ) -> tuple[Message, ...]:
@@ -63,8 +63,8 @@ def opening(
 
 def _situation(
     workbench: Workbench,
-    rooms: Rooms,
-    memory: Memory | None,
+    rooms: WorkbenchDeps,
+    memory: AgentMemory | None,
     review: Review | None,
     elsewhere: str,
     settings: AvoSettings,
@@ -93,7 +93,7 @@ def _situation(
     yield f"Begin. You have {settings.limits.turns} answers; {workbench.left()}."
 
 
-def _versions(lineage: Lineage) -> str:
+def _versions(lineage: WorkbenchLineage) -> str:
     """The best, then the newest of the others."""
     best = lineage.versions(BEST, "best")
     shown = {one.number for one in best}

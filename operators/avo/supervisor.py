@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from evo_kernel.types import Brief, Call
-from operators.avo.memory import Memory, Record, Review, same_idea
+from operators.avo.memory import AgentMemory, Record, Review, same_idea
 from operators.avo.settings import SupervisorLimits
 from operators.llm.base import Message, Model, ModelFailed
 from operators.macro.catalogue import CATALOGUE, FAMILIES
 from operators.workbench.formatting import version_line
-from operators.workbench.protocols import Lineage
+from operators.workbench.protocols import WorkbenchLineage
 
 MAX_TOKENS = 2048
 DIRECTION = 600  # characters
@@ -41,11 +41,11 @@ class Reviewed:
 class Supervisor:
     """Thread-safe: of attempts that begin together one is held up by a review, the others go on."""
 
-    def __init__(self, limits: SupervisorLimits, model: Model | None, lineage: Lineage | None) -> None:
+    def __init__(self, limits: SupervisorLimits, model: Model | None, lineage: WorkbenchLineage | None) -> None:
         self._limits, self._model, self._lineage = limits, model, lineage
         self._busy = threading.Lock()
 
-    def look(self, memory: Memory, brief: Brief, now: float) -> Reviewed | None:
+    def look(self, memory: AgentMemory, brief: Brief, now: float) -> Reviewed | None:
         """A review where one is due before this attempt begins. `now`: Unix time."""
         if not self._busy.acquire(blocking=False):
             return None
@@ -55,7 +55,7 @@ class Supervisor:
         finally:
             self._busy.release()
 
-    def stuck(self, memory: Memory, now: float) -> tuple[str, list[str]]:
+    def stuck(self, memory: AgentMemory, now: float) -> tuple[str, list[str]]:
         """(the sign in a sentence, "" where there is none; the ideas and plans that were repeated)."""
         repeated = memory.repeated(self._limits.repeats)
         if repeated:
@@ -69,7 +69,7 @@ class Supervisor:
             return f"no commit in {hours:.1f} hours", []
         return "", []
 
-    def _review(self, memory: Memory, brief: Brief, now: float, why: str, repeated: Sequence[str]) -> Reviewed:
+    def _review(self, memory: AgentMemory, brief: Brief, now: float, why: str, repeated: Sequence[str]) -> Reviewed:
         directions, calls = self._asked(memory, brief, why)
         if not directions:
             directions = by_rule(memory.records(), brief, self._limits.directions)
@@ -77,7 +77,7 @@ class Supervisor:
         memory.reviewed(review)
         return Reviewed(review, calls)
 
-    def _asked(self, memory: Memory, brief: Brief, why: str) -> tuple[list[str], tuple[Call, ...]]:
+    def _asked(self, memory: AgentMemory, brief: Brief, why: str) -> tuple[list[str], tuple[Call, ...]]:
         """The model's directions; none where there is no model, or no answer that can be used."""
         if self._model is None:
             return [], ()
@@ -105,7 +105,7 @@ class Supervisor:
         except (ValueError, KeyError, TypeError):  # a model that is not held to schemas: the rule does it
             return [], reply.calls
 
-    def _question(self, memory: Memory, brief: Brief, why: str) -> tuple[Message, ...]:
+    def _question(self, memory: AgentMemory, brief: Brief, why: str) -> tuple[Message, ...]:
         task = brief.task
         lineage = ""
         if self._lineage is not None:

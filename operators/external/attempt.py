@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from evo_kernel.types import Brief, Call, Proposal, Source, Step, Strategy
-from operators.workbench.bench import Outcome, Workbench
+from operators.workbench.bench import ToolOutcome, Workbench
 from operators.workbench.tool import Submission
 
 TOOL = "external tool"
@@ -16,7 +16,7 @@ TOOL = "external tool"
 LONGEST = 2000  # characters of a call's arguments that are kept
 
 
-class Diary(Protocol):
+class AttemptLog(Protocol):
     """Where turns are kept. See populations.agent_log."""
 
     def append(
@@ -32,25 +32,25 @@ class Diary(Protocol):
     def turns(self, attempt: int) -> Iterator[tuple[str, dict[str, Any]]]: ...
 
 
-class Attempt:
+class ExternalAttempt:
     """Thread-safe: calls may come in any thread; see Workbench for those that wait for each other."""
 
-    def __init__(self, brief: Brief, bench: Workbench, diary: Diary, operator: str) -> None:
+    def __init__(self, brief: Brief, bench: Workbench, diary: AttemptLog, operator: str) -> None:
         """Stands where an earlier process left the attempt, if there was one."""
         self.brief, self.bench = brief, bench
         self._diary, self._operator = diary, operator
         self._steps: list[Step] = []
         for kind, data in diary.turns(brief.attempt):
             if kind == TOOL:
-                outcome = Outcome.from_data(data["outcome"])
+                outcome = ToolOutcome.from_data(data["outcome"])
                 bench.restore(outcome)
                 self._note(data["tool"], outcome)
 
-    def call(self, tool: str, arguments: str | Mapping[str, Any]) -> Outcome:
+    def call(self, tool: str, arguments: str | Mapping[str, Any]) -> ToolOutcome:
         """What came of it; never raises for what an agent does."""
         given = arguments if isinstance(arguments, str) else json.dumps(dict(arguments), default=str)
 
-        def keep(outcome: Outcome) -> None:
+        def keep(outcome: ToolOutcome) -> None:
             data = {"tool": _sound(tool[:100]), "arguments": _sound(given[:LONGEST]), "outcome": outcome.as_data()}
             self._diary.append(self.brief.attempt, TOOL, data, charged=dict(outcome.charged), gpu_s=outcome.gpu_s)
             self._note(tool, outcome)
@@ -96,7 +96,7 @@ class Attempt:
             steps=self.steps,
         )
 
-    def _note(self, tool: str, outcome: Outcome) -> None:
+    def _note(self, tool: str, outcome: ToolOutcome) -> None:
         facts = outcome.facts
         if "evaluation" not in facts:
             return

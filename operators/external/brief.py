@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from evo_kernel.types import Brief
 from operators.prompts.parts import joined
-from operators.prompts.writer import Knowledge, Prompts
+from operators.prompts.writer import PromptKnowledge, Prompts
 from operators.workbench.judge_tools import Allowed
 
 
-def brief_text(brief: Brief, knowledge: Knowledge | None = None, elsewhere: str = "") -> str:
+def brief_text(brief: Brief, knowledge: PromptKnowledge | None = None, elsewhere: str = "") -> str:
     """Rules, hardware, task, then the parent with its evidence, relatives, what was tried, passages.
 
     `elsewhere`: what other populations have to say.

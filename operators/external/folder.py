@@ -10,11 +10,11 @@ import sys
 from importlib.resources import files
 from pathlib import Path
 
-from evo_kernel.types import Brief, Relative
+from evo_kernel.types import Brief, ScoredCandidate
 from operators.external.brief import brief_text, limits_text
 from operators.workbench.formatting import version_line
 from operators.workbench.judge_tools import Allowed
-from operators.workbench.protocols import Knowledge, Lineage
+from operators.workbench.protocols import KnowledgeSource, WorkbenchLineage
 
 COMMANDS = ("probe", "evaluate", "profile", "submit", "lineage", "show", "knowledge", "notes", "note", "tool")
 VERSIONS = 12  # of the lineage as files
@@ -71,8 +71,8 @@ def furnish(
     tools: tuple[str, ...],
     allowed: Allowed,
     minutes: float,
-    lineage: Lineage | None,
-    knowledge: Knowledge | None,
+    lineage: WorkbenchLineage | None,
+    knowledge: KnowledgeSource | None,
     elsewhere: str = "",
     regress: float = 0.05,
 ) -> Path:
@@ -98,7 +98,7 @@ def furnish(
     return own / DESK
 
 
-def _write_lineage(folder: Path, lineage: Lineage) -> None:
+def _write_lineage(folder: Path, lineage: WorkbenchLineage) -> None:
     folder.mkdir(exist_ok=True)
     best = lineage.versions(VERSIONS, "best")
     lines = ["# The best versions; each is a file here. A score is baseline ÷ kernel: larger is faster.", ""]
@@ -108,7 +108,7 @@ def _write_lineage(folder: Path, lineage: Lineage) -> None:
     (folder / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _scored(version: Relative | None, unknown: str = "not judged yet") -> str:
+def _scored(version: ScoredCandidate | None, unknown: str = "not judged yet") -> str:
     if version is None:
         return unknown
     score = version.evaluation.score if version.evaluation is not None else None

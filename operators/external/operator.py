@@ -11,12 +11,12 @@ from pathlib import Path
 
 from evo_kernel.errors import InfraError, OperatorFailed
 from evo_kernel.types import Brief, Credit, Evaluation, Probe, Proposal, TaskCard
-from operators.external.attempt import TOOL, Attempt, Diary
+from operators.external.attempt import TOOL, AttemptLog, ExternalAttempt
 from operators.external.folder import furnish
-from operators.external.request_server import Desk
-from operators.external.running import Ended, environment_for, run
+from operators.external.request_server import RequestServer
+from operators.external.running import CommandEnd, environment_for, run
 from operators.macro import catalogue
-from operators.workbench.bench import Rooms, Workbench
+from operators.workbench.bench import Workbench, WorkbenchDeps
 from operators.workbench.judge_tools import Allowed
 
 OpenBench = Callable[[Path, Brief, str, Allowed], Workbench]
@@ -50,8 +50,8 @@ class ExternalOperator:
         settings: ExternalSettings,
         folder: Path,
         open_bench: OpenBench,
-        rooms: Rooms,
-        diary: Diary,
+        rooms: WorkbenchDeps,
+        diary: AttemptLog,
         name: str = "external",
         elsewhere: Callable[[TaskCard], str] = lambda task: "",
     ) -> None:
@@ -67,7 +67,7 @@ class ExternalOperator:
         try:
             workspace.parent.mkdir(parents=True, exist_ok=True)
             bench = self._open_bench(workspace, brief, self.name, self._settings.allowed)
-            attempt = Attempt(brief, bench, self._diary, self.name)
+            attempt = ExternalAttempt(brief, bench, self._diary, self.name)
             ended = self._run(attempt, workspace) if attempt.submission is None else None
             attempt.close()  # a call under way when it was ended is carried to its end, and counts
         except OSError as error:
@@ -91,14 +91,14 @@ class ExternalOperator:
         """An agent from outside learns from the lineage that it is shown."""
         del credit
 
-    def _run(self, attempt: Attempt, workspace: Path) -> Ended:
+    def _run(self, attempt: ExternalAttempt, workspace: Path) -> CommandEnd:
         settings, brief = self._settings, attempt.brief
         place = furnish(
             workspace, self._as_scored(brief), tuple(attempt.bench.tools), settings.allowed, settings.minutes,
             self._rooms.lineage, self._rooms.knowledge, self._elsewhere(brief.task), self._rooms.bench.regress,
         )  # fmt: skip
         log = self._folder / f"attempt-{brief.attempt}.log"
-        with Desk(place, attempt.call):
+        with RequestServer(place, attempt.call):
             return run(
                 settings.command, workspace, log, environment_for(workspace, settings.environment),
                 settings.minutes * 60, attempt.over_for(settings.settle_s), settings.log_bytes,
@@ -111,7 +111,7 @@ class ExternalOperator:
             return brief
         return replace(brief, inspirations=tuple(lineage.version(one.candidate) for one in brief.inspirations))
 
-    def _why(self, ended: Ended, attempt: Attempt) -> str:
+    def _why(self, ended: CommandEnd, attempt: ExternalAttempt) -> str:
         """In a sentence, with what it last said."""
         how = {
             "exited": f"the agent ended (exit code {ended.code})",

@@ -15,16 +15,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from operators.workbench.bench import Outcome
+from operators.workbench.bench import ToolOutcome
 
 REQUEST_BYTES = 256 * 1024
 PATIENCE_S = 10.0  # for a request to arrive whole, and for an answer to be taken
 AT_ONCE = 8  # connections; the next ones are told to come again
 
-Answer = Callable[[str, str | Mapping[str, Any]], Outcome]
+Answer = Callable[[str, str | Mapping[str, Any]], ToolOutcome]
 
 
-class Desk:
+class RequestServer:
     """Use it as a context manager. `path`: of the socket, in a folder that exists."""
 
     def __init__(self, path: Path, answer: Answer) -> None:
@@ -33,7 +33,7 @@ class Desk:
         self._socket = socket.socket(socket.AF_UNIX)
         self._closed = threading.Event()
 
-    def __enter__(self) -> Desk:
+    def __enter__(self) -> RequestServer:
         folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:  # by the descriptor: a socket's path may be 107 bytes long, no more
             self._path.unlink(missing_ok=True)
@@ -76,12 +76,14 @@ class Desk:
             finally:
                 self._room.release()
 
-    def _answered(self, tool: str, arguments: str | Mapping[str, Any]) -> Outcome:
+    def _answered(self, tool: str, arguments: str | Mapping[str, Any]) -> ToolOutcome:
         try:
             return self._answer(tool, arguments)
         except Exception:  # noqa: BLE001 - a bug of ours: the agent is told, and goes on; whoever runs us sees the trace
             traceback.print_exc()
-            return Outcome(f"Failed: {tool[:60]} broke down, which is not your fault. Try it otherwise.", failed=True)
+            return ToolOutcome(
+                f"Failed: {tool[:60]} broke down, which is not your fault. Try it otherwise.", failed=True
+            )
 
     def _asked(self, connection: socket.socket) -> tuple[str, str | Mapping[str, Any]] | None:
         with connection.makefile("rb") as file:

@@ -26,7 +26,7 @@ CHUNK = 1 << 16
 
 
 @dataclass(frozen=True)
-class Ended:
+class CommandEnd:
     """How it ended."""
 
     how: str  # exited | deadline | stopped | lost
@@ -44,7 +44,7 @@ def run(
     deadline_s: float,
     enough: Callable[[], bool],
     log_bytes: int,
-) -> Ended:
+) -> CommandEnd:
     """Run `command` in `folder` by /bin/sh until it ends, the deadline, or `enough`. Raises OSError."""
     began = time.monotonic()
     words = [sys.executable, "-I", str(KEEPER), str(deadline_s), str(TERM_S), str(folder), command]
@@ -71,7 +71,7 @@ def run(
         found = _heard(said)
         reading.join(LATE_S)
         tail = output.close()
-    return Ended(found["ended"], found["code"], found["left"], tail, time.monotonic() - began)
+    return CommandEnd(found["ended"], found["code"], found["left"], tail, time.monotonic() - began)
 
 
 def _heard(said: list[bytes]) -> dict[str, Any]:

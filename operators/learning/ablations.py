@@ -15,14 +15,14 @@ import numpy as np
 
 from evo_kernel.types import Strategy
 from operators.learning.evaluation import credit_of
-from operators.learning.replay import Taken, Walk
+from operators.learning.replay import Taken, TreeWalk
 from operators.learning.tree import HORIZON, Tree
 from operators.macro.policies import Policy
 
 
-def without_masks(tree: Tree, root: str, policy: Policy, rng: np.random.Generator, steps: int = HORIZON) -> Walk:
+def without_masks(tree: Tree, root: str, policy: Policy, rng: np.random.Generator, steps: int = HORIZON) -> TreeWalk:
     """One episode in which the policy is not told what applies."""
-    walk = Walk(tree, root, horizon=steps)
+    walk = TreeWalk(tree, root, horizon=steps)
     every = _everywhere(tree, tree.states[root].task)
     for _ in range(steps):
         decision = policy.choose(walk.macro_state, every, rng)
@@ -35,9 +35,11 @@ def without_masks(tree: Tree, root: str, policy: Policy, rng: np.random.Generato
     return walk
 
 
-def without_hierarchy(tree: Tree, root: str, policy: Policy, rng: np.random.Generator, steps: int = HORIZON) -> Walk:
+def without_hierarchy(
+    tree: Tree, root: str, policy: Policy, rng: np.random.Generator, steps: int = HORIZON
+) -> TreeWalk:
     """One episode in which nothing is looked at between steps."""
-    walk = Walk(tree, root, horizon=steps)
+    walk = TreeWalk(tree, root, horizon=steps)
     first = walk.macro_state
     while not walk.over:
         offered = walk.open_offers[:-1]  # `stop` is the last

@@ -16,7 +16,7 @@ from typing import Any
 
 from evo_kernel.errors import UserError
 from operators.learning.language import LanguagePolicy, LanguageSettings
-from operators.learning.network import Network, NetworkSettings, Scorer
+from operators.learning.network import NetworkSettings, PolicyNetwork, Scorer
 from operators.learning.policy_features import STRATEGIES, Seen
 from operators.learning.weights import WeightsFormat
 from operators.macro.features import FEATURES
@@ -56,8 +56,8 @@ def load(path: Path) -> tuple[Scorer, dict[str, Any]]:
 def _model(data: Mapping[str, Any]) -> Scorer:
     settings = dict(data["settings"])
     seen = Seen(**settings.pop("seen"))
-    if data["kind"] == Network.kind:
-        return Network(NetworkSettings(**settings, seen=seen))
+    if data["kind"] == PolicyNetwork.kind:
+        return PolicyNetwork(NetworkSettings(**settings, seen=seen))
     if data["kind"] == LanguagePolicy.kind:
         return LanguagePolicy(LanguageSettings(**settings, seen=seen))
     raise ValueError(f"its kind is {data['kind']!r}")

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from evo_kernel.types import Credit, Decision, Status
-from operators.learning.replay import Taken, Walk
+from operators.learning.replay import Taken, TreeWalk
 from operators.learning.tree import HORIZON, Split, Tree
 from operators.macro.policies import Policy
 
-Walker = Callable[[Tree, str, Policy, np.random.Generator, int], Walk]
+Walker = Callable[[Tree, str, Policy, np.random.Generator, int], TreeWalk]
 """One episode from a root, of each step of which the policy is told."""
 
 SEEDS, EPISODES = 5, 10
@@ -120,9 +120,9 @@ def regret(
     return Regret(named, found, Interval.of(reached), math.fsum(best.values()) / len(best))
 
 
-def walked(tree: Tree, root: str, policy: Policy, rng: np.random.Generator, steps: int = HORIZON) -> Walk:
+def walked(tree: Tree, root: str, policy: Policy, rng: np.random.Generator, steps: int = HORIZON) -> TreeWalk:
     """One episode, of each step of which the policy is told. It ends where nothing is left to take."""
-    walk = Walk(tree, root, horizon=steps)
+    walk = TreeWalk(tree, root, horizon=steps)
     while not walk.over:
         offered = walk.open_offers[:-1]  # `stop` is the last
         if not offered:

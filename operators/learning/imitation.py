@@ -21,7 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from operators.learning.network import Scorer
 from operators.learning.policy_features import UNIT, Sight
-from operators.learning.tree import State, Tree
+from operators.learning.tree import Tree, TreeState
 from operators.learning.values import Decisions, Values, decision, learnable
 from operators.macro.catalogue import STOP
 
@@ -48,7 +48,7 @@ class OfflineSettings:
 
 
 @dataclass(frozen=True)
-class Report:
+class TrainingReport:
     """What one step of learning did. `decisions`: seen so far; `numbers`: losses and the like, by name."""
 
     step: int
@@ -58,7 +58,7 @@ class Report:
 
 def imitate(
     model: Scorer, tree: Tree, settings: OfflineSettings, rng: np.random.Generator, left: Left = lambda: 1.0
-) -> Iterator[Report]:
+) -> Iterator[TrainingReport]:
     """`left`: the share of the time that is left, by which the learning rate falls.
 
     Raises ValueError where no state of the tree has a known action.
@@ -81,12 +81,12 @@ def imitate(
         critic = smooth_l1_loss(found, torch.stack([q.max() for q in worth]).to(found))
         _descend(optimiser, loss + critic, model, settings.lr * left())
         step += 1
-        yield Report(step, step * settings.batch, {"loss": loss.item(), "critic": critic.item()})
+        yield TrainingReport(step, step * settings.batch, {"loss": loss.item(), "critic": critic.item()})
 
 
 def weighted(
     model: Scorer, tree: Tree, settings: OfflineSettings, rng: np.random.Generator, left: Left = lambda: 1.0
-) -> Iterator[Report]:
+) -> Iterator[TrainingReport]:
     """`left` and errors as of `imitate`."""
     states, decisions, optimiser = _Evenly(tree), Decisions(tree, rng), _optimiser(model, settings)
     step = 0
@@ -104,7 +104,7 @@ def weighted(
         critic = smooth_l1_loss(found, returns)
         _descend(optimiser, loss + critic, model, settings.lr * left())
         step += 1
-        yield Report(step, step * settings.batch, {"loss": loss.item(), "critic": critic.item()})
+        yield TrainingReport(step, step * settings.batch, {"loss": loss.item(), "critic": critic.item()})
 
 
 class _Evenly:
@@ -113,18 +113,18 @@ class _Evenly:
 
     def __init__(self, tree: Tree) -> None:
         """Raises ValueError where there is none."""
-        tasks: dict[str, list[State]] = {}
+        tasks: dict[str, list[TreeState]] = {}
         for state in learnable(tree):
             tasks.setdefault(tree.problems[state.task].task, []).append(state)
         self._tasks = [tasks[name] for name in sorted(tasks)]
 
-    def drawn(self, count: int, rng: np.random.Generator) -> list[State]:
+    def drawn(self, count: int, rng: np.random.Generator) -> list[TreeState]:
         chosen = [self._tasks[at] for at in rng.integers(0, len(self._tasks), count)]
         return [states[int(rng.integers(0, len(states)))] for states in chosen]
 
 
 def _outcomes(
-    tree: Tree, settings: OfflineSettings, states: Sequence[State], sights: Sequence[Sight], picks: Sequence[int]
+    tree: Tree, settings: OfflineSettings, states: Sequence[TreeState], sights: Sequence[Sight], picks: Sequence[int]
 ) -> tuple[Tensor, list[Sight | None]]:
     """Rewards [B], and what is seen afterwards; None where the episode ends, or nothing more is known."""
     rewards: list[float] = []

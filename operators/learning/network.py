@@ -64,7 +64,7 @@ class NetworkSettings:
     seen: Seen = field(default_factory=Seen)
 
 
-class Network(Scorer):
+class PolicyNetwork(Scorer):
     """The transformer."""
 
     kind = "network"

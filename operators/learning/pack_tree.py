@@ -22,16 +22,16 @@ from pathlib import Path
 
 from evo_kernel.types import Environment, Evaluation, Status, Strategy
 from operators.learning.evidence import Row, card_of, evaluation_of, short, strategy_of
-from operators.learning.tree import Edge, Problem, State, Tree, state_id
+from operators.learning.tree import Edge, Tree, TreeProblem, TreeState, state_id
 from operators.macro import catalogue
 from operators.macro.features import context
 
 
 @dataclass
-class Rows:
+class CollectedRows:
     """The rows of one problem, by what they are about."""
 
-    problem: Problem | None = None
+    problem: TreeProblem | None = None
     environments: dict[str, Environment] = field(default_factory=dict)
     baselines: dict[str, dict[str, float]] = field(default_factory=dict)
     candidates: dict[str, Row] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Rows:
         match row["kind"]:
             case "problem":
                 names = (row["name"], row["task"], row["family"], row["split"])
-                self.problem = Problem(*names, card_of(row["card"]))
+                self.problem = TreeProblem(*names, card_of(row["card"]))
             case "environment":
                 self.environments[row["key"]] = Environment(**row["environment"])
             case "baselines":
@@ -73,9 +73,9 @@ class Rows:
         return state_id(problem, row["text"]) if row["status"] == Status.PASSED else None
 
 
-def read_rows(path: Path) -> Rows:
+def read_rows(path: Path) -> CollectedRows:
     """The rows of a problem's file; none where there is no file."""
-    found = Rows()
+    found = CollectedRows()
     for row in _lines(path):
         found.take(row)
     return found
@@ -108,8 +108,8 @@ def assemble(folder: Path, command: str = "") -> Tree:
 
 def joined(trees: Iterable[Tree], command: str = "") -> Tree:
     """One tree of several that share no problem."""
-    problems: dict[str, Problem] = {}
-    states: dict[str, State] = {}
+    problems: dict[str, TreeProblem] = {}
+    states: dict[str, TreeState] = {}
     transitions: dict[str, Mapping[str, Edge]] = {}
     environments: dict[str, Environment] = {}
     plans = settings = candidates = 0
@@ -122,7 +122,7 @@ def joined(trees: Iterable[Tree], command: str = "") -> Tree:
     return Tree(problems, states, transitions, environments, plans, command, settings, candidates)
 
 
-def _tree(rows: Rows, baselines: Mapping[tuple[str, str], Mapping[str, float]], command: str) -> Tree:
+def _tree(rows: CollectedRows, baselines: Mapping[tuple[str, str], Mapping[str, float]], command: str) -> Tree:
     problem = rows.problem
     assert problem is not None
     found = {sha: _evidence(row, rows, baselines) for sha, row in rows.candidates.items() if row["status"] == "passed"}
@@ -130,11 +130,11 @@ def _tree(rows: Rows, baselines: Mapping[tuple[str, str], Mapping[str, float]], 
     for sha in found:
         judged.setdefault(str(rows.state_of(sha)), sha)
     placed = _placed(rows, judged)
-    states: dict[str, State] = {}
+    states: dict[str, TreeState] = {}
     for name, path in placed.items():
         row, evidence = rows.candidates[judged[name]], found[judged[name]]
         offers = tuple(map(strategy_of, row["offers"]))
-        states[name] = State(
+        states[name] = TreeState(
             name, problem.name, problem.family, problem.split, row["text"], (), evidence, evidence.log_us, len(path),
             offers, path,
         )  # fmt: skip
@@ -148,7 +148,7 @@ def _tree(rows: Rows, baselines: Mapping[tuple[str, str], Mapping[str, float]], 
     return replace(bare, states=seen)
 
 
-def _placed(rows: Rows, judged: Mapping[str, str]) -> dict[str, tuple[Strategy, ...]]:
+def _placed(rows: CollectedRows, judged: Mapping[str, str]) -> dict[str, tuple[Strategy, ...]]:
     """States that can be reached from the root, each with the first shortest way to it."""
     children: dict[str, list[tuple[Strategy, str]]] = {}
     for (parent, _), row in rows.edges.items():
@@ -167,7 +167,7 @@ def _placed(rows: Rows, judged: Mapping[str, str]) -> dict[str, tuple[Strategy, 
     return placed
 
 
-def _edge(rows: Rows, states: Mapping[str, State], row: Row, key: str) -> Edge:
+def _edge(rows: CollectedRows, states: Mapping[str, TreeState], row: Row, key: str) -> Edge:
     parent, strategy, sha = states[row["parent"]], strategy_of(row["strategy"]), row["sha"]
     if sha is None:
         return Edge(parent.id, key, None, False, None, 0.0)
@@ -179,7 +179,7 @@ def _edge(rows: Rows, states: Mapping[str, State], row: Row, key: str) -> Edge:
     return Edge(parent.id, key, Status.PASSED, witnessed, child, parent.log_us - one.log_us)
 
 
-def _evidence(row: Row, rows: Rows, baselines: Mapping[tuple[str, str], Mapping[str, float]]) -> Evaluation:
+def _evidence(row: Row, rows: CollectedRows, baselines: Mapping[tuple[str, str], Mapping[str, float]]) -> Evaluation:
     """The verdict, held against all baselines that were timed, then or later."""
     found = evaluation_of(row["evaluation"], rows.environments)
     assert rows.problem is not None

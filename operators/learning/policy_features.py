@@ -44,7 +44,7 @@ _KEPT = np.array([name in PLAN_FREE for name in FEATURES], dtype=np.float32)
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ActionOutcome:
     """An action that was taken. `log_gain`: None where it failed or its outcome is not known here."""
 
     strategy: Strategy
@@ -59,9 +59,9 @@ class Sight:
     text: str
     context: tuple[float, ...]  # FEATURES, in order
     offered: tuple[Strategy, ...]
-    path: tuple[Outcome, ...] = ()  # from the root, oldest first
-    tried: tuple[Outcome, ...] = ()  # on this very source
-    earned: tuple[Outcome, ...] = ()  # mean log gain of actions so far in this run, on whatever source
+    path: tuple[ActionOutcome, ...] = ()  # from the root, oldest first
+    tried: tuple[ActionOutcome, ...] = ()  # on this very source
+    earned: tuple[ActionOutcome, ...] = ()  # mean log gain of actions so far in this run, on whatever source
     shares: tuple[tuple[str, float], ...] = ()
 
 
@@ -77,9 +77,9 @@ class Earnings:
         self._sums[strategy.key] = (strategy, total + log_gain, count + 1)
 
     @property
-    def outcomes(self) -> tuple[Outcome, ...]:
+    def outcomes(self) -> tuple[ActionOutcome, ...]:
         latest = list(self._sums.values())[-EARNED:]
-        return tuple(Outcome(strategy, total / count) for strategy, total, count in latest)
+        return tuple(ActionOutcome(strategy, total / count) for strategy, total, count in latest)
 
 
 @dataclass(frozen=True)
@@ -114,12 +114,12 @@ class Encoded:
     offers: int  # n
 
 
-def sight_of(state: MacroState, offered: tuple[Strategy, ...], earned: tuple[Outcome, ...] = ()) -> Sight:
+def sight_of(state: MacroState, offered: tuple[Strategy, ...], earned: tuple[ActionOutcome, ...] = ()) -> Sight:
     """Of a decision, in a run or on a tree."""
     evaluation = state.parent.evaluation
-    path = [Outcome(strategy) for strategy in state.parent.strategies]
-    path += [Outcome(strategy) for strategy, outcome in state.trail if outcome == "kept"]
-    tried = [Outcome(t.strategy, t.log_gain, t.status is not None and t.status != "passed") for t in state.tried]
+    path = [ActionOutcome(strategy) for strategy in state.parent.strategies]
+    path += [ActionOutcome(strategy) for strategy, outcome in state.trail if outcome == "kept"]
+    tried = [ActionOutcome(t.strategy, t.log_gain, t.status is not None and t.status != "passed") for t in state.tried]
     plan = evaluation.features if evaluation else None
     fresh = () if state.steps else tuple(tried)  # after a step the source is another
     return Sight(state.source.text, context(state), offered, tuple(path), fresh, earned, shares_of(plan))
@@ -132,7 +132,7 @@ def shares_of(plan: PlanFeatures | None) -> tuple[tuple[str, float], ...]:
 def encoded(sight: Sight) -> Encoded:
     past = [(one, EARNT) for one in sight.earned]
     past += ([(one, ON_PATH) for one in sight.path] + [(one, TRIED) for one in sight.tried])[-PAST:]
-    every = [*past, *((Outcome(strategy), OFFERED) for strategy in sight.offered)]
+    every = [*past, *((ActionOutcome(strategy), OFFERED) for strategy in sight.offered)]
     strategies = [outcome.strategy for outcome, _ in every]
     numbers = np.zeros((len(every), ACTION_NUMBERS), dtype=np.float32)
     for row, (outcome, role) in zip(numbers, every, strict=True):
@@ -188,7 +188,7 @@ def described(sight: Sight, characters: int = 4000) -> str:
     return "\n".join(lines)
 
 
-def _told(outcomes: Iterable[Outcome]) -> str:
+def _told(outcomes: Iterable[ActionOutcome]) -> str:
     told = []
     for one in outcomes:
         gain = f" ({math.expm1(one.log_gain):+.0%})" if one.log_gain is not None else ""

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 
-from operators.learning.imitation import FLOOR, Report
+from operators.learning.imitation import FLOOR, TrainingReport
 from operators.learning.network import Scorer
-from operators.learning.policy_features import Outcome, Sight, sight_of
-from operators.learning.replay import Walk
+from operators.learning.policy_features import ActionOutcome, Sight, sight_of
+from operators.learning.replay import TreeWalk
 from operators.learning.tree import Tree
 from operators.learning.values import Decisions, learnable
 
@@ -104,12 +104,12 @@ class Walks:
     def _sights(self) -> list[Sight]:
         return [sight_of(walk.macro_state, walk.open_offers, earned) for walk, earned in self._walks]
 
-    def _begun(self) -> tuple[Walk, tuple[Outcome, ...]]:
+    def _begun(self) -> tuple[TreeWalk, tuple[ActionOutcome, ...]]:
         root = self._roots[int(self._rng.integers(len(self._roots)))]
-        return Walk(self._tree, root), self._decisions.earned(self._tree.states[root].task)
+        return TreeWalk(self._tree, root), self._decisions.earned(self._tree.states[root].task)
 
 
-def ppo(model: Scorer, tree: Tree, settings: PpoSettings, rng: np.random.Generator) -> Iterator[Report]:
+def ppo(model: Scorer, tree: Tree, settings: PpoSettings, rng: np.random.Generator) -> Iterator[TrainingReport]:
     """One rollout and its update a `next()`. Raises ValueError where no state of the tree has a known action."""
     learnable(tree)
     critic = {id(parameter) for parameter in model.critic_parameters()}
@@ -125,7 +125,7 @@ def ppo(model: Scorer, tree: Tree, settings: PpoSettings, rng: np.random.Generat
         numbers = _update(model, moments, settings, rng, [value, policy] if warm else [value])
         step += 1
         gains = {"reward": float(np.mean(walks.returns))} if walks.returns else {}
-        yield Report(step, decisions, {**numbers, **gains})
+        yield TrainingReport(step, decisions, {**numbers, **gains})
 
 
 def _update(

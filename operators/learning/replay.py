@@ -40,7 +40,7 @@ class UnseenTransition(ValueError):
     """An action was taken that is not open: the tree does not hold it, or it was tried there in this walk."""
 
 
-class Walk:
+class TreeWalk:
     """One episode over a tree from `root`: at most `horizon` steps, failed ones among them."""
 
     def __init__(self, tree: Tree, root: str, horizon: int = HORIZON) -> None:

@@ -14,23 +14,23 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from operators.learning.imitation import Left, OfflineSettings, Report, imitate, weighted
+from operators.learning.imitation import Left, OfflineSettings, TrainingReport, imitate, weighted
 from operators.learning.network import Scorer
 from operators.learning.ppo import PpoSettings, ppo
 from operators.learning.tree import Tree
 from operators.learning.values import parted, shortfall
 
-Method = Callable[[Scorer, Tree, np.random.Generator, Left], Iterator[Report]]
+Method = Callable[[Scorer, Tree, np.random.Generator, Left], Iterator[TrainingReport]]
 
 
-def _offline(learn: Callable[..., Iterator[Report]]) -> Method:
+def _offline(learn: Callable[..., Iterator[TrainingReport]]) -> Method:
     """A method that learns from stored transitions alone, with the model's own rate and batch."""
     return lambda model, tree, rng, left: learn(
         model, tree, OfflineSettings(lr=model.offline_lr, batch=model.batch), rng, left
     )
 
 
-def _ppo(model: Scorer, tree: Tree, rng: np.random.Generator, left: Left) -> Iterator[Report]:
+def _ppo(model: Scorer, tree: Tree, rng: np.random.Generator, left: Left) -> Iterator[TrainingReport]:
     """Its learning rate is small, and stays."""
     return ppo(model, tree, PpoSettings(walks=model.batch, batch=2 * model.batch), rng)
 
@@ -43,7 +43,7 @@ class Progress:
     """After some seconds of learning. `shortfall`: of the tasks kept back, in log gain; lower is better, see values."""
 
     seconds: float
-    report: Report
+    report: TrainingReport
     shortfall: float
     best: bool  # so far: worth keeping
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from evo_kernel.errors import UserError
-from evo_kernel.types import Environment, Evaluation, Relative, Source, Status, Strategy, TaskCard
+from evo_kernel.types import Environment, Evaluation, ScoredCandidate, Source, Status, Strategy, TaskCard
 from operators.learning.evidence import (
     Row,
     card_data,
@@ -44,7 +44,7 @@ Split = Literal["train", "held-out"]
 
 
 @dataclass(frozen=True)
-class Problem:
+class TreeProblem:
     """What the kernels of some states compute. `name`: task, or task@case where it is narrowed to one search case."""
 
     name: str
@@ -55,7 +55,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class State:
+class TreeState:
     """A judged, correct kernel. `task` is the problem's name; `depth`: actions from the root on the way it was found.
 
     `log_us`: mean over search cases of the natural logarithm of µs. `context`: as macro.features.context has it.
@@ -97,8 +97,8 @@ class Tree:
     of distinct sources, executed; `candidates`, distinct sources. `command`: what it was made with.
     """
 
-    problems: Mapping[str, Problem]
-    states: Mapping[str, State]
+    problems: Mapping[str, TreeProblem]
+    states: Mapping[str, TreeState]
     transitions: Mapping[str, Mapping[str, Edge]] = field(repr=False)
     environments: Mapping[str, Environment] = field(default_factory=dict, repr=False)
     plans: int = 0
@@ -135,7 +135,7 @@ class Tree:
         Path(path).write_bytes(data)
         return len(data)
 
-    def roots(self, split: Split | None = None) -> tuple[State, ...]:
+    def roots(self, split: Split | None = None) -> tuple[TreeState, ...]:
         """The first kernels, one a problem, sorted by problem."""
         found = [one for one in self.states.values() if one.depth == 0 and split in (None, one.split)]
         return tuple(sorted(found, key=lambda one: one.task))
@@ -169,7 +169,7 @@ class Tree:
         state = self.states[state_id]
         path = state.path if taken is None else tuple(taken)
         source = Source(state.text)
-        relative = Relative(0, source, len(path), 0, state.evidence, path)
+        relative = ScoredCandidate(0, source, len(path), 0, state.evidence, path)
         return MacroState(self.problems[state.task].card, relative, source)
 
     def within(self, split: Split) -> Tree:
@@ -226,8 +226,8 @@ def _rows(tree: Tree) -> Iterable[Row]:
 
 def _tree_of(head: Mapping[str, Any], rows: Iterable[Row]) -> Tree:
     environments: dict[str, Environment] = {}
-    problems: dict[str, Problem] = {}
-    states: dict[str, State] = {}
+    problems: dict[str, TreeProblem] = {}
+    states: dict[str, TreeState] = {}
     transitions: dict[str, dict[str, Edge]] = {}
     texts: list[str] = []
     strategies: list[Strategy] = []
@@ -237,14 +237,14 @@ def _tree_of(head: Mapping[str, Any], rows: Iterable[Row]) -> Tree:
                 environments[row["key"]] = Environment(**row["environment"])
             case "problem":
                 name = row["name"]
-                problems[name] = Problem(name, row["task"], row["family"], row["split"], card_of(row["card"]))
+                problems[name] = TreeProblem(name, row["task"], row["family"], row["split"], card_of(row["card"]))
             case "text":
                 texts.append(row["text"])
             case "strategy":
                 strategies.append(strategy_of(row["strategy"]))
             case "state":
                 problem = problems[row["task"]]
-                states[row["id"]] = State(
+                states[row["id"]] = TreeState(
                     row["id"], problem.name, problem.family, problem.split, texts[row["text"]], tuple(row["context"]),
                     evaluation_of(row["evidence"], environments), row["log_us"], row["depth"],
                     tuple(strategies[at] for at in row["offers"]), tuple(strategies[at] for at in row["path"]),

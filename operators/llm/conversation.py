@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from evo_kernel.types import Call
 from operators.llm import structured
 from operators.llm.base import Message, ModelFailed, Reply, Tool
-from operators.llm.litellm_request import Answer, Facts, Fault
+from operators.llm.litellm_request import Facts, ModelAnswer, ModelFault
 from operators.llm.model_client import Line
 from operators.llm.payload import messages_payload, schema_payload, tools_payload
 from operators.llm.redaction import redact
@@ -52,14 +52,14 @@ class Conversation:
         while True:
             try:
                 answer, call = self._try()
-            except Fault as fault:
+            except ModelFault as fault:
                 self._cope(fault)
                 continue
             reply = self._hand_over(answer, call)
             if reply is not None:
                 return reply
 
-    def _hand_over(self, answer: Answer, call: Call) -> Reply | None:
+    def _hand_over(self, answer: ModelAnswer, call: Call) -> Reply | None:
         """The reply, or None when it has to be asked for again."""
         finish = FINISHES.get(answer.finish, answer.finish)
         finish = "tool_calls" if answer.tool_calls else finish if finish in {"length", "refused"} else "stop"
@@ -69,7 +69,7 @@ class Conversation:
             finish = "refused"
         if finish == "stop" and not text.strip():
             self.calls.append(replace(call, error="an empty answer"))
-            self._wait(Fault("empty", "an empty answer"))
+            self._wait(ModelFault("empty", "an empty answer"))
             return None
         if self.schema is not None and finish != "tool_calls":
             checked = self._checked(text, finish, call)
@@ -84,7 +84,7 @@ class Conversation:
         assert self.schema is not None
         try:
             return structured.read(text, self.schema)
-        except structured.Malformed as malformed:
+        except structured.MalformedJson as malformed:
             if finish == "refused":
                 self.calls.append(replace(call, error="refused"))
                 self._give_up("refused", f"{self.line.name} declined to answer: {text[:200]}")
@@ -95,7 +95,7 @@ class Conversation:
         self.correction = structured.repair(text, wrong)
         return None
 
-    def _try(self) -> tuple[Answer, Call]:
+    def _try(self) -> tuple[ModelAnswer, Call]:
         """One request. Raises Fault, after its row was added; returns the row of a success."""
         line, facts = self.line, self.line.facts()
         credentials = line.credentials()
@@ -117,7 +117,7 @@ class Conversation:
             call = self._row(messages, began, facts, answer)
             spent = (call.dollars or 0.0, call.tokens_in + call.tokens_out)
             return answer, call
-        except Fault as fault:
+        except ModelFault as fault:
             self._tell_endpoint(fault)
             # What may have been billed counts as billed: a budget must hold against the provider's books, not ours.
             cost = Call(line.name, tokens_in, self.max_tokens, dollars=worst) if fault.billed else Call(line.name)
@@ -134,11 +134,11 @@ class Conversation:
         finally:
             line.purse.settle(worst, tokens, *spent)
 
-    def _send(self, request: Mapping[str, Any]) -> Answer:
+    def _send(self, request: Mapping[str, Any]) -> ModelAnswer:
         timeout_s = max(0.1, min(self.patience.try_s, self.ends - time.monotonic()))
         try:
             answer = self.line.wire.send(request, timeout_s, self.line.stop)
-        except Fault:
+        except ModelFault:
             raise
         except BaseException:
             self.line.endpoint.gave_up()
@@ -185,7 +185,7 @@ class Conversation:
         if closed_s := endpoint.admit():
             self._give_up("down", f"{endpoint.name} failed many times in a row: asked again in {closed_s:.0f} s")
 
-    def _tell_endpoint(self, fault: Fault) -> None:
+    def _tell_endpoint(self, fault: ModelFault) -> None:
         endpoint = self.line.endpoint
         if fault.kind in {"broken", "timeout"}:
             endpoint.failed()
@@ -196,7 +196,7 @@ class Conversation:
         else:
             endpoint.worked()
 
-    def _row(self, messages: tuple[Message, ...], began: float, facts: Facts, answer: Answer) -> Call:
+    def _row(self, messages: tuple[Message, ...], began: float, facts: Facts, answer: ModelAnswer) -> Call:
         dollars = answer.dollars
         if self.line.price is not None or (dollars is None and facts.price is not None):
             assert facts.price is not None
@@ -217,7 +217,7 @@ class Conversation:
     def _kept(self, messages: tuple[Message, ...]) -> dict[str, Any]:
         return request_data(messages, self.tools, self.schema, self.max_tokens)
 
-    def _cope(self, fault: Fault) -> None:
+    def _cope(self, fault: ModelFault) -> None:
         """Do what a fault asks for, so that trying again makes sense; else raises ModelFailed."""
         name, key = self.line.name, self.line.key_env or "its provider's variable"
         if fault.kind == "overflow":
@@ -234,7 +234,7 @@ class Conversation:
         else:
             self._wait(fault)
 
-    def _shorten(self, fault: Fault) -> None:
+    def _shorten(self, fault: ModelFault) -> None:
         stated = LIMIT.search(fault.reason)
         if stated and self.max_tokens > int(stated[1]) // 2:
             self.max_tokens = max(1, int(stated[1]) // 4)  # the room asked for the answer left none for the prompt
@@ -245,7 +245,7 @@ class Conversation:
         self.shrinks += 1
         self.messages = tuple(shorter)
 
-    def _wait(self, fault: Fault) -> None:
+    def _wait(self, fault: ModelFault) -> None:
         self.failures += 1
         left_s = self.ends - time.monotonic()
         most = min(self.patience.first_wait_s * 2 ** min(self.failures - 1, 16), self.patience.longest_wait_s)

@@ -32,7 +32,7 @@ _import_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
-class Answer:
+class ModelAnswer:
     """What came back, in our words. `dollars` as litellm reckons; None where it knows no price."""
 
     text: str
@@ -45,7 +45,7 @@ class Answer:
     dollars: float | None
 
 
-class Fault(Exception):
+class ModelFault(Exception):
     """One try that brought no answer.
 
     `kind`: "busy" (429) | "broken" (5xx, resets, no connection, no JSON) | "timeout" | "overflow" | "refused" |
@@ -72,7 +72,7 @@ class Wire(Protocol):
 
     def facts(self, model: str, local: bool) -> Facts: ...
 
-    def send(self, request: Mapping[str, Any], timeout_s: float, stop: threading.Event) -> Answer:
+    def send(self, request: Mapping[str, Any], timeout_s: float, stop: threading.Event) -> ModelAnswer:
         """Raises Fault. Never takes much longer than `timeout_s` seconds, nor goes on when `stop` is set."""
         ...
 
@@ -138,15 +138,15 @@ class LiteLLMWire:
             longest_output=info.get("max_output_tokens"),
         )
 
-    def send(self, request: Mapping[str, Any], timeout_s: float, stop: threading.Event) -> Answer:
+    def send(self, request: Mapping[str, Any], timeout_s: float, stop: threading.Event) -> ModelAnswer:
         litellm = load_litellm()
         future = asyncio.run_coroutine_threadsafe(self._ask(litellm, request, timeout_s), self._running())
         try:
             while not concurrent.futures.wait((future,), LOOK_S).done:
                 if stop.is_set():
-                    raise Fault("stopped", "the run was stopped", billed=True)
+                    raise ModelFault("stopped", "the run was stopped", billed=True)
             return future.result()
-        except Fault:
+        except ModelFault:
             raise
         except Exception as error:  # noqa: BLE001 (litellm lets through what its dependencies raise; `_fault` sorts it)
             raise _fault(error, litellm) from None  # the cause may quote a request
@@ -154,14 +154,14 @@ class LiteLLMWire:
             future.cancel()
 
     @staticmethod
-    async def _ask(litellm: Any, request: Mapping[str, Any], timeout_s: float) -> Answer:
+    async def _ask(litellm: Any, request: Mapping[str, Any], timeout_s: float) -> ModelAnswer:
         _unheard()
         # max_retries: the OpenAI client would otherwise retry by itself, unseen.
         try:
             async with asyncio.timeout(timeout_s):
                 raw = await litellm.acompletion(**request, timeout=timeout_s, max_retries=0, num_retries=0)
         except TimeoutError:
-            raise Fault("timeout", f"no complete answer within {timeout_s:.1f} s", billed=True) from None
+            raise ModelFault("timeout", f"no complete answer within {timeout_s:.1f} s", billed=True) from None
         return _answer(raw)
 
     def close(self) -> None:
@@ -221,9 +221,9 @@ def _price(info: Mapping[str, Any]) -> Price | None:
     return Price(read, max([write, *writes]), info.get("cache_read_input_token_cost"), max([read, *reads]))
 
 
-def _answer(raw: Any) -> Answer:
+def _answer(raw: Any) -> ModelAnswer:
     if not getattr(raw, "choices", None):
-        raise Fault("broken", "the endpoint answered without choices", billed=True)
+        raise ModelFault("broken", "the endpoint answered without choices", billed=True)
     choice, usage = raw.choices[0], getattr(raw, "usage", None)
     message = choice.message
     calls = tuple(
@@ -233,7 +233,7 @@ def _answer(raw: Any) -> Answer:
     details = getattr(usage, "prompt_tokens_details", None)
     refusal = getattr(message, "refusal", None) or (message.provider_specific_fields or {}).get("refusal") or ""
     dollars = (getattr(raw, "_hidden_params", None) or {}).get("response_cost")  # None where it knows no price
-    return Answer(
+    return ModelAnswer(
         text=_text(message.content),
         tool_calls=calls,
         finish=choice.finish_reason or "stop",
@@ -255,28 +255,28 @@ OVERFLOW = re.compile(r"context.{0,10}(length|limit|window|size)|prompt is too l
 FILTERED = re.compile(r"['\"]?code['\"]?:\s*['\"]content_(policy|filter)")
 
 
-def _fault(error: Exception, litellm: Any) -> Fault:
+def _fault(error: Exception, litellm: Any) -> ModelFault:
     """litellm's exceptions, sorted into what can be done about them."""
     status = _status(error)
     reason = redact(f"{type(error).__name__}: {error}")[:1000]
     if isinstance(error, litellm.ContextWindowExceededError) or (status in {400, 413, 422} and OVERFLOW.search(reason)):
-        return Fault("overflow", reason)
+        return ModelFault("overflow", reason)
     if isinstance(error, litellm.ContentPolicyViolationError) or (status in {400, 403, 422} and _filtered(error)):
-        return Fault("refused", reason)
+        return ModelFault("refused", reason)
     causes = _causes(error)
     unreached = bool(causes & {"ConnectError", "ConnectTimeout", "ClientConnectorError", "ConnectionRefusedError"})
     if isinstance(error, litellm.Timeout):
-        return Fault("timeout", reason, billed=not unreached)
+        return ModelFault("timeout", reason, billed=not unreached)
     if "insufficient_quota" in f"{error} {getattr(error, 'body', '')}":
-        return Fault("invalid", reason)  # comes as a 429, but no wait helps
+        return ModelFault("invalid", reason)  # comes as a 429, but no wait helps
     if isinstance(error, litellm.RateLimitError) or status == 429:
-        return Fault("busy", reason, _retry_after(error))
+        return ModelFault("busy", reason, _retry_after(error))
     if status in {400, 401, 402, 403, 404, 405, 413, 422}:
-        return Fault("invalid", reason)
+        return ModelFault("invalid", reason)
     # litellm makes a 500 of connections that broke and of answers that are no JSON. What the endpoint itself
     # answered with an error is free, and so is what never reached it.
     said_so = "HTTPStatusError" in causes or getattr(error, "litellm_response_headers", None) is not None
-    return Fault("broken", reason, _retry_after(error), billed=not said_so and not unreached)
+    return ModelFault("broken", reason, _retry_after(error), billed=not said_so and not unreached)
 
 
 def _status(error: Exception) -> int:

@@ -23,7 +23,7 @@ class NotRecorded(UserError):
     """A replay asks what the recorded run did not ask. It stops the run: from here on it is another one."""
 
 
-class Recorder:
+class ModelRecorder:
     """A model whose every request and reply (or failure) becomes one line of a JSONL file. Thread-safe.
 
     Appends; each line is on its way to the disk before the reply is handed over. Holds no secrets. `close` it.

@@ -15,7 +15,7 @@ THINKING = re.compile(r"^\s*<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL)
 DECODER = json.JSONDecoder()
 
 
-class Malformed(ValueError):
+class MalformedJson(ValueError):
     """What is wrong with an answer, in words for the model that wrote it."""
 
 
@@ -47,13 +47,13 @@ def read(text: str, schema: Mapping[str, Any]) -> str:
     """
     found = _objects(THINKING.sub("", text))
     if not found:
-        raise Malformed("it holds no JSON object")
+        raise MalformedJson("it holds no JSON object")
     fitting = {json.dumps(one, ensure_ascii=False): one for one in found if not problem(one, schema)}
     if len(fitting) == 1:
         return next(iter(fitting))
     if fitting:
-        raise Malformed(f"it holds {len(fitting)} different JSON objects that fit the schema, not one")
-    raise Malformed(problem(found[0], schema) if len(found) == 1 else "none of its JSON objects fits the schema")
+        raise MalformedJson(f"it holds {len(fitting)} different JSON objects that fit the schema, not one")
+    raise MalformedJson(problem(found[0], schema) if len(found) == 1 else "none of its JSON objects fits the schema")
 
 
 def problem(value: Any, schema: Mapping[str, Any]) -> str:

@@ -34,7 +34,7 @@ RESCALE_AT = 1e9
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedGain:
     """What a model expects of each offer. `spread`: the standard deviation of its errors, in log gain."""
 
     log_gains: np.ndarray
@@ -78,7 +78,7 @@ class BanditPolicy:
         seen: tuple[float, ...],
         offered: tuple[Strategy, ...],
         rng: np.random.Generator,
-        expected: Expected | None = None,
+        expected: ExpectedGain | None = None,
     ) -> np.ndarray:
         """The probability of each offer; sums to 1. What is `expected` of each offer counts as one observation of it,
         for this decision alone."""

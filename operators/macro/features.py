@@ -16,7 +16,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evo_kernel.types import Brief, CaseKind, Evaluation, PlanFeatures, Relative, Source, Strategy, TaskCard, Tried
+from evo_kernel.types import (
+    Brief,
+    CaseKind,
+    Evaluation,
+    PlanFeatures,
+    ScoredCandidate,
+    Source,
+    Strategy,
+    TaskCard,
+    Tried,
+)
 from operators.macro.catalogue import CATALOGUE, DESCRIPTION, FAMILIES
 from operators.macro.witness_predicates import LOADS, MULTIPROCESSORS, STORES, count
 
@@ -56,7 +66,7 @@ class MacroState:
     """What macro thinking decides on: the task, the parent, the source as it stands after the steps so far."""
 
     task: TaskCard
-    parent: Relative
+    parent: ScoredCandidate
     source: Source
     tried: tuple[Tried, ...] = ()
     steps: int = 0  # kept in this attempt already

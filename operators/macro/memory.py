@@ -70,7 +70,7 @@ class _Earned:
     log_gain: float = 0.0
 
 
-class Memory:
+class StrategyMemory:
     """Thread-safe. Several policies may share one: a candidate counts once."""
 
     def __init__(self, lessons: Iterable[Lesson] = ()) -> None:

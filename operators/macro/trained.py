@@ -16,7 +16,7 @@ import numpy as np
 
 from evo_kernel.types import Credit, Decision, Strategy
 from operators.learning.policy_features import UNIT, Earnings, sight_of
-from operators.macro.bandit import BanditPolicy, Expected
+from operators.macro.bandit import BanditPolicy, ExpectedGain
 from operators.macro.features import MacroState, context
 from operators.macro.policies import draw
 
@@ -63,7 +63,7 @@ class TrainedPolicy:
         found = scores[0].double().cpu().numpy()
         if not self._alone:
             expected = UNIT * (found - found.max()) + max(float(values[0]), 0.0)
-            return self._bandit.propensities(context(state), offered, rng, Expected(expected, SPREAD))
+            return self._bandit.propensities(context(state), offered, rng, ExpectedGain(expected, SPREAD))
         chances = np.exp(found - found.max())
         chances = (1.0 - self._explore) * chances / chances.sum() + self._explore / len(offered)
         return chances / chances.sum()

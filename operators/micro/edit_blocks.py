@@ -39,7 +39,7 @@ class MalformedAnswer(ValueError):
 
 
 @dataclass(frozen=True)
-class Block:
+class EditBlock:
     """Lines to find, and what stands there afterwards; an empty `replace` deletes them."""
 
     search: tuple[str, ...]
@@ -47,10 +47,10 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Answer:
+class EditAnswer:
     """Either `blocks` or a `whole` file. `more`: the model wants another turn once this step has passed."""
 
-    blocks: tuple[Block, ...] = ()
+    blocks: tuple[EditBlock, ...] = ()
     whole: str | None = None
     more: bool = False
 
@@ -64,7 +64,7 @@ class Edited:
     misfits: tuple[tuple[int, str], ...] = ()
 
 
-def parse(text: str) -> Answer:
+def parse(text: str) -> EditAnswer:
     """Read an answer. Raises MalformedAnswer."""
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
     if "\0" in text:
@@ -72,12 +72,12 @@ def parse(text: str) -> Answer:
     blocks, outside = _blocks(lines)
     if not blocks:
         whole, outside = _whole_file(lines)
-        return Answer(whole=whole, more=_wants_more(outside))
+        return EditAnswer(whole=whole, more=_wants_more(outside))
     fenced, outside = _fenced(outside)
     if any(_is_file(body) for _language, body in fenced):
         raise MalformedAnswer("the answer holds blocks and a whole file; send one of the two")
     bodies = [line for _language, body in fenced for line in body]
-    return Answer(blocks=blocks, more=_wants_more([*outside, *bodies]))
+    return EditAnswer(blocks=blocks, more=_wants_more([*outside, *bodies]))
 
 
 def given_up(text: str) -> str:
@@ -89,7 +89,7 @@ def given_up(text: str) -> str:
     return said or "no reason given"
 
 
-def apply(answer: Answer, text: str) -> Edited:
+def apply(answer: EditAnswer, text: str) -> Edited:
     """Blocks are applied in order, each to what the earlier ones left. Never raises for a parsed answer."""
     if answer.whole is not None:
         return Edited(answer.whole, (1,))
@@ -116,9 +116,9 @@ def feedback(edited: Edited) -> str:
 # -- search/replace blocks -----------------------------------------------------------------------------------------
 
 
-def _blocks(lines: Sequence[str]) -> tuple[tuple[Block, ...], list[str]]:
+def _blocks(lines: Sequence[str]) -> tuple[tuple[EditBlock, ...], list[str]]:
     """Every block, in order, and the lines outside of them. Raises MalformedAnswer."""
-    found: list[Block] = []
+    found: list[EditBlock] = []
     outside: list[str] = []
     search: list[str] | None = None
     replace: list[str] | None = None
@@ -158,7 +158,7 @@ def _is_rule(line: str) -> bool:
     return set(line.rstrip()) == {"="} and line.rstrip() != DIVIDE
 
 
-def _checked(search: list[str], replace: list[str], number: int) -> Block:
+def _checked(search: list[str], replace: list[str], number: int) -> EditBlock:
     if not any(line.strip() for line in search):
         raise MalformedAnswer(
             f"block {number} has nothing between `{SEARCH}` and `{DIVIDE}`; put the lines there that stand by the place"
@@ -170,10 +170,10 @@ def _checked(search: list[str], replace: list[str], number: int) -> Block:
     elided = _elision(replace, search)
     if elided:
         raise MalformedAnswer(f"block {number} leaves code out ({elided.strip()!r}); write every line")
-    return Block(tuple(search), tuple(replace))
+    return EditBlock(tuple(search), tuple(replace))
 
 
-def _replaced(text: str, block: Block) -> tuple[str | None, str]:
+def _replaced(text: str, block: EditBlock) -> tuple[str | None, str]:
     """The text after a block, or None and the reason."""
     lines = text.split("\n")
     wanted = [line.rstrip() for line in _trimmed(block.search)]

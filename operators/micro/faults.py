@@ -11,7 +11,7 @@ import enum
 from evo_kernel.types import Evaluation, Status
 
 
-class Fault(enum.StrEnum):
+class EditFault(enum.StrEnum):
     """Why an edit did not stand."""
 
     FORMAT = "format"  # the answer is in no form that can be applied, or a block does not fit
@@ -37,40 +37,40 @@ _PYTHON = ("attributeerror", "typeerror", "nameerror", "unboundlocalerror")
 """What Python raises where text says something that has no meaning."""
 
 ADVICE = {
-    Fault.FORMAT: "Mend the answer's form; the idea was not judged.",
-    Fault.COMPILE: "The module does not build. Look at types, shapes and names at the place that the message gives; "
-    "block shapes are powers of two, and both branches of a value must have one type.",
-    Fault.LOAD_STORE: "An address or a mask is wrong. Check the bounds of every axis, strides against the argument "
+    EditFault.FORMAT: "Mend the answer's form; the idea was not judged.",
+    EditFault.COMPILE: "The module does not build. Look at types, shapes and names at the place that the message "
+    "gives; block shapes are powers of two, and both branches of a value must have one type.",
+    EditFault.LOAD_STORE: "An address or a mask is wrong. Check the bounds of every axis, strides against the argument "
     "they belong to, `other=` of masked loads, and that the grid covers all of the output.",
-    Fault.CALCULATION: "The result is wrong where memory seems right. Check the order of operations, initial values "
-    "of accumulators and maxima, what masked lanes contribute, and the type in which sums are kept.",
-    Fault.LAUNCH: "The kernel compiles and does not start. Check grid, block sizes, stages and warps against shared "
-    "memory and registers.",
-    Fault.RULE: "The task forbids this. Do it inside a kernel, without reading tensor values on the host.",
-    Fault.TIMEOUT: "It does not end in time. Check that every loop ends, and how much work one program does.",
-    Fault.MACHINE: "",
+    EditFault.CALCULATION: "The result is wrong where memory seems right. Check the order of operations, initial "
+    "values of accumulators and maxima, what masked lanes contribute, and the type in which sums are kept.",
+    EditFault.LAUNCH: "The kernel compiles and does not start. Check grid, block sizes, stages and warps against "
+    "shared memory and registers.",
+    EditFault.RULE: "The task forbids this. Do it inside a kernel, without reading tensor values on the host.",
+    EditFault.TIMEOUT: "It does not end in time. Check that every loop ends, and how much work one program does.",
+    EditFault.MACHINE: "",
 }
 
 
-def fault_of(evaluation: Evaluation) -> Fault | None:
+def fault_of(evaluation: Evaluation) -> EditFault | None:
     """The category of an evaluation that did not pass; None for one that did."""
     said = evaluation.reason.lower()
     match evaluation.status:
         case Status.PASSED | Status.REFUTED:
             return None
         case Status.BUILD_ERROR:
-            return Fault.LAUNCH if any(word in said for word in _LAUNCH[:4]) else Fault.COMPILE
+            return EditFault.LAUNCH if any(word in said for word in _LAUNCH[:4]) else EditFault.COMPILE
         case Status.WRONG:
-            return Fault.LOAD_STORE if any(word in said for word in _MEMORY) else Fault.CALCULATION
+            return EditFault.LOAD_STORE if any(word in said for word in _MEMORY) else EditFault.CALCULATION
         case Status.RUNTIME_ERROR:
             if any(f"{word}:" in said for word in _PYTHON):
-                return Fault.COMPILE
+                return EditFault.COMPILE
             if any(word in said for word in _MEMORY):
-                return Fault.LOAD_STORE
-            return Fault.LAUNCH if any(word in said for word in _LAUNCH) else Fault.LOAD_STORE
+                return EditFault.LOAD_STORE
+            return EditFault.LAUNCH if any(word in said for word in _LAUNCH) else EditFault.LOAD_STORE
         case Status.REJECTED:
-            return Fault.RULE
+            return EditFault.RULE
         case Status.TIMEOUT:
-            return Fault.TIMEOUT
+            return EditFault.TIMEOUT
         case _:
-            return Fault.MACHINE
+            return EditFault.MACHINE

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evo_kernel.types import CaseCard, TaskCard
-from operators.micro.module import Kernel, KernelModule, Launch, called
+from operators.micro.module import KernelModule, SourceKernel, SourceLaunch, called
 
 Value = object  # int, float, bool, str, tuple, HostTensor, or None for unknown
 
@@ -28,24 +28,24 @@ class HostTensor:
 
 
 @dataclass(frozen=True)
-class Launched:
+class HostLaunch:
     """One launch of one case: parameter → value (None: unknown)."""
 
-    launch: Launch
+    launch: SourceLaunch
     case: CaseCard
     grid: tuple[Value, ...]
     values: dict[str, Value] = field(default_factory=dict)
 
 
-def launches_for(module: KernelModule, task: TaskCard) -> list[Launched]:
+def launches_for(module: KernelModule, task: TaskCard) -> list[HostLaunch]:
     """Every launch of every case that the card shows, in order."""
-    found: list[Launched] = []
+    found: list[HostLaunch] = []
     for case in task.cases:
         _Host(module, case, found).block(module.run.body)
     return found
 
 
-def live_kernels(module: KernelModule, task: TaskCard) -> list[Kernel]:
+def live_kernels(module: KernelModule, task: TaskCard) -> list[SourceKernel]:
     """The kernels that some case launches, as far as can be told: rewriting another one changes no plan."""
     seen = {one.launch.kernel for one in launches_for(module, task)}
     return [k for k in module.kernels.values() if module.launches_of(k.name) and (k.name in seen or not seen)]
@@ -77,7 +77,7 @@ _COMPARE: dict[type, Callable[[Any, Any], Any]] = {
 class _Host:
     """Evaluates one case."""
 
-    def __init__(self, module: KernelModule, case: CaseCard, found: list[Launched]) -> None:
+    def __init__(self, module: KernelModule, case: CaseCard, found: list[HostLaunch]) -> None:
         self.case, self.found = case, found
         self.launches = {id(launch.statement): launch for launch in module.launches}
         self.values: dict[str, Value] = dict(module.constants)
@@ -94,7 +94,7 @@ class _Host:
         if launch is not None:
             grid = tuple(self.value(e) for e in launch.grid)
             bound = {name: self.value(e) for name, e in launch.arguments.items()}
-            self.found.append(Launched(launch, self.case, grid, bound))
+            self.found.append(HostLaunch(launch, self.case, grid, bound))
         elif isinstance(statement, ast.Assign):
             self.assign(statement.targets[0], self.value(statement.value))
         elif isinstance(statement, ast.If):

@@ -28,7 +28,7 @@ ALLOCATIONS = ("empty", "empty_like", "zeros", "zeros_like", "ones", "full", "fu
 
 
 @dataclass(frozen=True)
-class Parameter:
+class SourceParameter:
     name: str
     kind: str  # "pointer" | "scalar" | "constexpr"
 
@@ -62,11 +62,11 @@ class Loop:
 
 
 @dataclass(frozen=True, eq=False)
-class Kernel:
+class SourceKernel:
     """A top-level `@triton.jit` function that `run` launches (or a device function that kernels call)."""
 
     node: ast.FunctionDef
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[SourceParameter, ...]
     accesses: tuple[Access, ...]
     loops: tuple[Loop, ...]
 
@@ -131,7 +131,7 @@ class Kernel:
 
 
 @dataclass(frozen=True, eq=False)
-class Launch:
+class SourceLaunch:
     """One `kernel[grid](...)` in `run`."""
 
     kernel: str
@@ -145,7 +145,7 @@ class Launch:
 
 
 @dataclass(frozen=True, eq=False)
-class Buffer:
+class SourceBuffer:
     """A tensor that `run` allocates."""
 
     name: str
@@ -158,7 +158,7 @@ def is_jit(node: ast.FunctionDef) -> bool:
     return any(spell(decorator).split("(")[0] in ("triton.jit", "jit") for decorator in node.decorator_list)
 
 
-def has_escapes(kernel: Kernel) -> bool:
+def has_escapes(kernel: SourceKernel) -> bool:
     """Whether the kernel passes pointers to something this file does not read (a device function, a descriptor)."""
     return bool(kernel.calls("tl.make_block_ptr")) or any(a.base is None for a in kernel.accesses)
 
@@ -173,14 +173,14 @@ def constants_of(tree: ast.Module) -> dict[str, int]:
     return found
 
 
-def kernel_of(node: ast.FunctionDef) -> Kernel:
+def kernel_of(node: ast.FunctionDef) -> SourceKernel:
     arguments = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
     found: list[Access] = []
     loops: list[Loop] = []
     _scan(node, node.body, (), found, loops, {a.arg for a in arguments})
     bases = {access.base for access in found}
-    parameters = tuple(Parameter(a.arg, "pointer" if a.arg in bases else _kind(a)) for a in arguments)
-    return Kernel(node, parameters, tuple(found), tuple(loops))
+    parameters = tuple(SourceParameter(a.arg, "pointer" if a.arg in bases else _kind(a)) for a in arguments)
+    return SourceKernel(node, parameters, tuple(found), tuple(loops))
 
 
 def _kind(argument_node: ast.arg) -> str:
@@ -263,8 +263,8 @@ def _base(function: ast.FunctionDef, pointer: ast.expr, parameters: set[str], de
     return found.pop() if len(found) == 1 else None
 
 
-def launches_of(run: ast.FunctionDef, kernels: Mapping[str, Kernel]) -> Iterator[Launch]:
-    def visit(block: list[ast.stmt], guards: tuple[ast.If, ...]) -> Iterator[Launch]:
+def launches_of(run: ast.FunctionDef, kernels: Mapping[str, SourceKernel]) -> Iterator[SourceLaunch]:
+    def visit(block: list[ast.stmt], guards: tuple[ast.If, ...]) -> Iterator[SourceLaunch]:
         for statement in block:
             inner = (*guards, statement) if isinstance(statement, ast.If) else guards
             for name in ("body", "orelse"):
@@ -279,15 +279,15 @@ def launches_of(run: ast.FunctionDef, kernels: Mapping[str, Kernel]) -> Iterator
 
 
 def _launch(
-    kernel: Kernel, call: ast.Call, statement: ast.stmt, block: list[ast.stmt], guards: tuple[ast.If, ...]
-) -> Launch:
+    kernel: SourceKernel, call: ast.Call, statement: ast.stmt, block: list[ast.stmt], guards: tuple[ast.If, ...]
+) -> SourceLaunch:
     assert isinstance(call.func, ast.Subscript)
     grid = call.func.slice
     names = [p.name for p in kernel.parameters]
     bound = dict(zip(names, call.args, strict=False))
     bound |= {k.arg: k.value for k in call.keywords if k.arg in names}
     options = {k.arg: k.value for k in call.keywords if k.arg in OPTIONS and k.arg not in names}
-    return Launch(
+    return SourceLaunch(
         kernel.name,
         call,
         statement,
@@ -299,7 +299,7 @@ def _launch(
     )
 
 
-def buffers_of(run: ast.FunctionDef) -> dict[str, Buffer]:
+def buffers_of(run: ast.FunctionDef) -> dict[str, SourceBuffer]:
     returned = {name for s in statements(run.body) if isinstance(s, ast.Return) for name in names_read(s)}
     found = {}
     for statement in statements(run.body):
@@ -307,5 +307,5 @@ def buffers_of(run: ast.FunctionDef) -> dict[str, Buffer]:
             value = statement.value
             if isinstance(value, ast.Call) and called(value).split(".")[-1] in ALLOCATIONS:
                 name = statement.targets[0].id
-                found[name] = Buffer(name, statement, value, name in returned)
+                found[name] = SourceBuffer(name, statement, value, name in returned)
     return found

@@ -20,7 +20,7 @@ from operators.micro.coder import Coded, Coder, Job
 from operators.micro.guides import guides as shipped_guides
 from operators.micro.masks import applicable
 from operators.micro.rewrites.base import kernels_of
-from operators.micro.session import Limits, Opening, Session
+from operators.micro.session import CoderSession, Opening, SessionLimits
 from operators.prompts.parts import Part, first_lines
 from operators.prompts.relatives import shown
 from operators.prompts.writer import Prompts, looked_up, user
@@ -41,11 +41,11 @@ class LlmCoder:
         self,
         model: Model,
         prompts: Prompts | None = None,
-        limits: Limits | None = None,
+        limits: SessionLimits | None = None,
         tries: int = 2,
         guides: Mapping[str, str] | None = None,
     ) -> None:
-        self._model, self._prompts, self._limits = model, prompts or Prompts(), limits or Limits()
+        self._model, self._prompts, self._limits = model, prompts or Prompts(), limits or SessionLimits()
         self._guides = shipped_guides() if guides is None else guides
         self.free = self._prompts.switches.hierarchy
         self.tries = tries if self.free else AGAIN
@@ -54,7 +54,7 @@ class LlmCoder:
         return applicable(source, task) if self._prompts.switches.hierarchy else (catalogue.UNGUIDED,)
 
     def carry_out(self, job: Job) -> Coded:
-        session = Session(
+        session = CoderSession(
             self._model,
             lambda source: self.opening(job.brief, source, job.strategy),
             job.source,

@@ -12,11 +12,11 @@ from types import MappingProxyType
 
 from evo_kernel.types import Source, Strategy, TaskCard
 from operators.macro.catalogue import CATALOGUE
-from operators.micro.module import Kernel, KernelModule, SourceError, called
+from operators.micro.module import KernelModule, SourceError, SourceKernel, called
 from operators.micro.rewrites.base import kernel_region
 from operators.micro.rewrites.precision import exact_dots
 
-Mask = Callable[[Kernel, KernelModule], bool]
+Mask = Callable[[SourceKernel, KernelModule], bool]
 REDUCTIONS = ("tl.sum", "tl.max", "tl.min", "tl.argmax", "tl.argmin", "tl.reduce")
 DESCRIPTORS = ("tl.make_tensor_descriptor", "tl.make_block_ptr")
 
@@ -41,7 +41,7 @@ def applicable(source: Source, task: TaskCard) -> tuple[Strategy, ...]:
     )
 
 
-def _offers(name: str, mask: Mask, kernel: Kernel, module: KernelModule, task: TaskCard) -> list[Strategy]:
+def _offers(name: str, mask: Mask, kernel: SourceKernel, module: KernelModule, task: TaskCard) -> list[Strategy]:
     family = CATALOGUE[name].family
     if name == "input-precision" and task.precision == "ieee" and _all_fp32(task) and not exact_dots(kernel):
         return []  # the contract leaves no cheaper precision
@@ -65,21 +65,21 @@ def _all_fp32(task: TaskCard) -> bool:
     return kinds <= {"float32", "float64"}
 
 
-def _dots(kernel: Kernel, module: KernelModule) -> bool:
+def _dots(kernel: SourceKernel, module: KernelModule) -> bool:
     return bool(kernel.calls("tl.dot"))
 
 
-def _loads_in_loop(kernel: Kernel, module: KernelModule) -> bool:
+def _loads_in_loop(kernel: SourceKernel, module: KernelModule) -> bool:
     return any(access.loops and access.kind == "load" for access in kernel.accesses) or (
         bool(kernel.loops) and bool(kernel.calls(*DESCRIPTORS))
     )
 
 
-def _reduces(kernel: Kernel) -> bool:
+def _reduces(kernel: SourceKernel) -> bool:
     return bool(kernel.calls(*REDUCTIONS))
 
 
-def _passes(kernel: Kernel) -> int:
+def _passes(kernel: SourceKernel) -> int:
     """The most loops that read one tensor."""
     loops: dict[str, set[int]] = {}
     for access in kernel.accesses:
@@ -88,11 +88,11 @@ def _passes(kernel: Kernel) -> int:
     return max((len(found) for found in loops.values()), default=0)
 
 
-def _axes(kernel: Kernel) -> int:
+def _axes(kernel: SourceKernel) -> int:
     return len({ast.dump(call) for call in kernel.calls("tl.program_id")})
 
 
-def _compares_in_loop(kernel: Kernel, module: KernelModule) -> bool:
+def _compares_in_loop(kernel: SourceKernel, module: KernelModule) -> bool:
     masks = [call for loop in kernel.loops for call in ast.walk(loop.node) if isinstance(call, ast.Call)]
     return _dots(kernel, module) and any(called(call) == "tl.where" for call in masks)
 

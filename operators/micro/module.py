@@ -21,11 +21,11 @@ from operators.micro.kernels import (
     STORES,
     VIEWS,
     Access,
-    Buffer,
-    Kernel,
-    Launch,
     Loop,
-    Parameter,
+    SourceBuffer,
+    SourceKernel,
+    SourceLaunch,
+    SourceParameter,
     buffers_of,
     constants_of,
     has_escapes,
@@ -49,9 +49,32 @@ from operators.micro.syntax import (
 )  # fmt: skip
 
 __all__ = [
-    "ALLOCATIONS", "ATOMICS", "LOADS", "STORES", "VIEWS", "Access", "Buffer", "Edit", "Kernel", "KernelModule",
-    "Launch", "Loop", "Parameter", "SourceError", "argument", "called", "copy_of", "expression", "fresh_name",
-    "int_value", "names_read", "names_written", "self_root", "spell", "statements", "substitute",
+    "ALLOCATIONS",
+    "ATOMICS",
+    "LOADS",
+    "STORES",
+    "VIEWS",
+    "Access",
+    "Edit",
+    "KernelModule",
+    "Loop",
+    "SourceBuffer",
+    "SourceError",
+    "SourceKernel",
+    "SourceLaunch",
+    "SourceParameter",
+    "argument",
+    "called",
+    "copy_of",
+    "expression",
+    "fresh_name",
+    "int_value",
+    "names_read",
+    "names_written",
+    "self_root",
+    "spell",
+    "statements",
+    "substitute",
 ]  # fmt: skip
 
 
@@ -66,10 +89,10 @@ class KernelModule:
     text: str
     tree: ast.Module
     constants: Mapping[str, int]  # module-level UPPERCASE integers: knobs
-    kernels: Mapping[str, Kernel]
+    kernels: Mapping[str, SourceKernel]
     run: ast.FunctionDef
-    launches: tuple[Launch, ...]
-    buffers: Mapping[str, Buffer]
+    launches: tuple[SourceLaunch, ...]
+    buffers: Mapping[str, SourceBuffer]
 
     @staticmethod
     def parse(text: str) -> KernelModule:
@@ -102,7 +125,7 @@ class KernelModule:
         """The text of a node as it is written."""
         return self._map.text_of(node)
 
-    def launches_of(self, kernel: str) -> tuple[Launch, ...]:
+    def launches_of(self, kernel: str) -> tuple[SourceLaunch, ...]:
         return tuple(launch for launch in self.launches if launch.kernel == kernel)
 
     def root_of(self, node: ast.expr) -> str | None:
@@ -124,7 +147,7 @@ class KernelModule:
         aliases = [self._aliases[name] for name in names_read(node) if name in self._aliases]
         return all(self.is_whole(alias) for alias in aliases)
 
-    def tensors(self, launch: Launch, kind: str) -> dict[str, str]:
+    def tensors(self, launch: SourceLaunch, kind: str) -> dict[str, str]:
         """Pointer parameter → tensor root, for parameters that the launch's kernel reads ("load") or writes
         ("store", atomics included). Roots that cannot be told come as "?"."""
         kernel = self.kernels[launch.kernel]
@@ -197,7 +220,7 @@ class KernelModule:
         kept = [k for k in call.keywords if k.arg != name]
         return self.replace(call, spell(ast.Call(call.func, call.args, kept)))
 
-    def add_parameters(self, kernel: Kernel, text: str) -> Edit:
+    def add_parameters(self, kernel: SourceKernel, text: str) -> Edit:
         """Append `name, NAME: tl.constexpr` to a kernel's parameters."""
         return self._map.append_parameters(kernel.node, text)
 

@@ -16,8 +16,8 @@ from evo_kernel.syntax import parse_module
 from evo_kernel.types import Call, Probe, Source, Step
 from operators.llm.base import Message, Model, ModelFailed, Reply
 from operators.micro.coder import Coded
-from operators.micro.edit_blocks import Answer, MalformedAnswer, apply, feedback, given_up, parse
-from operators.micro.faults import ADVICE, Fault, fault_of
+from operators.micro.edit_blocks import EditAnswer, MalformedAnswer, apply, feedback, given_up, parse
+from operators.micro.faults import ADVICE, EditFault, fault_of
 from operators.prompts.parts import tokens, without_middle
 
 KEPT, REPAIRED, ROLLED_BACK = "kept", "repaired", "rolled back"
@@ -28,7 +28,7 @@ GO_ON = "It passed and is in. Send the next edit; end with CONTINUE again if mor
 
 
 @dataclass(frozen=True)
-class Limits:
+class SessionLimits:
     """Of one change. `edits`: that may build on each other. `repairs`: failed answers that are answered, in all.
 
     `max_tokens`: of one answer. `fault_tokens`: of a reason in a repair request, estimated.
@@ -53,12 +53,12 @@ class Opening:
 
 
 class _Fault(Exception):
-    def __init__(self, fault: Fault, reason: str) -> None:
+    def __init__(self, fault: EditFault, reason: str) -> None:
         super().__init__(reason)
         self.fault, self.reason = fault, reason
 
 
-class Session:
+class CoderSession:
     """One change, one thread; `work` once."""
 
     def __init__(
@@ -67,13 +67,13 @@ class Session:
         opening: Callable[[Source], Opening],
         source: Source,
         probe: Probe,
-        limits: Limits | None = None,
+        limits: SessionLimits | None = None,
         known: Mapping[str, int] | None = None,
         category: bool = True,
     ) -> None:
         """`known`: sha256 → candidate, of sources that are no news. `category`: whether repair requests name it."""
         self._model, self._opening, self._probe = model, opening, probe
-        self._limits, self._known, self._category = limits or Limits(), dict(known or {}), category
+        self._limits, self._known, self._category = limits or SessionLimits(), dict(known or {}), category
         self._start = self._good = self._source = source
         self._opened = opening(source)
         self._messages: list[Message] = list(self._opened.messages)
@@ -107,9 +107,9 @@ class Session:
                 self._take(reply)
             except _Fault as found:
                 failures += 1
-                worst = found if worst is None or found.fault is not Fault.FORMAT else worst
+                worst = found if worst is None or found.fault is not EditFault.FORMAT else worst
                 self._note(action, ROLLED_BACK, f"{found.fault}: {found.reason}", started)
-                if failures > self._limits.repairs or found.fault is Fault.MACHINE:
+                if failures > self._limits.repairs or found.fault is EditFault.MACHINE:
                     return self._ended(f"{worst.fault}: {worst.reason} (after {len(self._calls)} answers)")
                 self._say(reply, self._request(found))
                 pending = found
@@ -144,17 +144,17 @@ class Session:
         self._edit(self._understood(reply))
         if len(self._source.text.encode()) > MAX_SOURCE:
             self._source = self._good
-            raise self._failing(Fault.FORMAT, f"the source would be larger than {MAX_SOURCE} bytes; write less")
+            raise self._failing(EditFault.FORMAT, f"the source would be larger than {MAX_SOURCE} bytes; write less")
         reason = _syntax_fault(self._source.text)
         if reason:
-            raise self._failing(Fault.COMPILE, reason)
+            raise self._failing(EditFault.COMPILE, reason)
         if self._source.sha256 in self._failed:
             raise _Fault(
-                Fault.FORMAT, f"this is the very source that failed before: {self._failed[self._source.sha256]}"
+                EditFault.FORMAT, f"this is the very source that failed before: {self._failed[self._source.sha256]}"
             )
         if self._source.sha256 in self._known and not self._more:
             raise self._failing(
-                Fault.FORMAT, f"this is candidate {self._known[self._source.sha256]} again; make it differ"
+                EditFault.FORMAT, f"this is candidate {self._known[self._source.sha256]} again; make it differ"
             )
         self._probes += 1
         evaluation = self._probe(self._source)
@@ -163,22 +163,22 @@ class Session:
             raise self._failing(fault, evaluation.reason)
         self._good = self._source
 
-    def _understood(self, reply: Reply) -> Answer:
+    def _understood(self, reply: Reply) -> EditAnswer:
         if reply.finish == "length":
-            raise _Fault(Fault.FORMAT, "the answer was cut off at its limit; send a smaller change, in blocks")
+            raise _Fault(EditFault.FORMAT, "the answer was cut off at its limit; send a smaller change, in blocks")
         if reply.message.tool_calls and not reply.message.content.strip():
-            raise _Fault(Fault.FORMAT, "there are no tools here; write the edit into the answer")
+            raise _Fault(EditFault.FORMAT, "there are no tools here; write the edit into the answer")
         try:
             answer = parse(reply.message.content)
         except MalformedAnswer as error:
-            raise _Fault(Fault.FORMAT, str(error)) from error
+            raise _Fault(EditFault.FORMAT, str(error)) from error
         if answer.whole is not None and not self._opened.whole:
             raise _Fault(
-                Fault.FORMAT, "parts of the source were not shown, so a whole file would lose them; send blocks"
+                EditFault.FORMAT, "parts of the source were not shown, so a whole file would lose them; send blocks"
             )
         return answer
 
-    def _edit(self, answer: Answer) -> None:
+    def _edit(self, answer: EditAnswer) -> None:
         """Blocks that fit are in even when others are not: only those are asked for again.
 
         A repair may also be written against the last good source, as if the failed edit had never been.
@@ -189,12 +189,12 @@ class Session:
             edited = edited if anew.misfits else anew
         before, self._source = self._source, Source(edited.text, self._source.language)
         if edited.misfits:
-            raise _Fault(Fault.FORMAT, feedback(edited))
+            raise _Fault(EditFault.FORMAT, feedback(edited))
         self._more = answer.more
         if self._source == before == self._good:
-            raise _Fault(Fault.FORMAT, "the answer changes nothing")
+            raise _Fault(EditFault.FORMAT, "the answer changes nothing")
 
-    def _failing(self, fault: Fault, reason: str) -> _Fault:
+    def _failing(self, fault: EditFault, reason: str) -> _Fault:
         self._failed[self._source.sha256] = f"{fault}: {reason}"[:DETAIL]
         return _Fault(fault, reason)
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from evo_kernel.errors import OperatorFailed
-from evo_kernel.types import Brief, Call, Decision, Probe, Proposal, Relative, Source, Step, Strategy
+from evo_kernel.types import Brief, Call, Decision, Probe, Proposal, ScoredCandidate, Source, Step, Strategy
 from operators.micro.coder import Coded, Coder, Job
 from operators.micro.module import KernelModule, SourceError
 from operators.micro.rewrites.base import kernels_of
@@ -22,7 +22,7 @@ from operators.micro.rewrites.base import kernels_of
 KEPT, ROLLED_BACK = "kept", "rolled back"
 
 
-class Walk:
+class StepWalk:
     """From the parent's source, step by step. One attempt, one thread."""
 
     def __init__(self, brief: Brief, coder: Coder, rng: np.random.Generator, probe: Probe, check: bool = False) -> None:
@@ -128,7 +128,7 @@ class Walk:
         return source, ""
 
 
-def _idle(parent: Relative) -> set[str]:
+def _idle(parent: ScoredCandidate) -> set[str]:
     """Kernels of the parent that no timed case launched, such as one for longer rows: a change there shows nowhere.
 
     Nothing where no case was timed, or where a name is not the one in the source: then all may run.

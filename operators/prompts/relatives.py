@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Collection, Sequence
 
 from evo_kernel.syntax import parse_module
-from evo_kernel.types import Relative
+from evo_kernel.types import ScoredCandidate
 from operators.prompts.evidence import strategy_line, undescribed, verdict
 from operators.prompts.parts import tokens, without_middle
 
@@ -38,14 +38,16 @@ def shown(text: str, budget: int, keep: Collection[str] = ()) -> tuple[str, bool
     return "\n".join(line for line in lines if line != "\0"), whole
 
 
-def chosen(relatives: Sequence[Relative], parent: Relative, most: int) -> list[tuple[str, Relative]]:
+def chosen(
+    relatives: Sequence[ScoredCandidate], parent: ScoredCandidate, most: int
+) -> list[tuple[str, ScoredCandidate]]:
     """(why, relative): a better one, one from another cell, a recent failure; then the next best, up to `most`."""
     others = [r for r in relatives if r.candidate != parent.candidate]
     passed = sorted(
         (r for r in others if r.evaluation and r.evaluation.passed), key=lambda r: (-_score(r), -r.candidate)
     )
     failed = sorted((r for r in others if r.evaluation and not r.evaluation.passed), key=lambda r: -r.candidate)
-    found: list[tuple[str, Relative]] = []
+    found: list[tuple[str, ScoredCandidate]] = []
     better = [r for r in passed if _score(r) > _score(parent)]
     found += [("better than the parent", r) for r in better[:1]]
     taken = {r.candidate for _, r in found}
@@ -56,7 +58,7 @@ def chosen(relatives: Sequence[Relative], parent: Relative, most: int) -> list[t
     return found[: max(most, 0)]
 
 
-def relatives_text(relatives: Sequence[tuple[str, Relative]], parent: Relative, budget: int) -> str:
+def relatives_text(relatives: Sequence[tuple[str, ScoredCandidate]], parent: ScoredCandidate, budget: int) -> str:
     """Each relative with an even share of the budget: why it is here, its verdict and path, and how it differs."""
     if not relatives or budget <= 0:
         return ""
@@ -64,7 +66,7 @@ def relatives_text(relatives: Sequence[tuple[str, Relative]], parent: Relative, 
     return "\n\n".join(_relative(why, relative, parent, share) for why, relative in relatives)
 
 
-def _relative(why: str, relative: Relative, parent: Relative, budget: int) -> str:
+def _relative(why: str, relative: ScoredCandidate, parent: ScoredCandidate, budget: int) -> str:
     path = ", ".join(strategy_line(undescribed(s)) for s in relative.strategies[-6:]) or "none"
     head = f"### Candidate {relative.candidate}: {why}\n{verdict(relative.evaluation)}\nStrategies on its path: {path}"
     ours, theirs = parent.source.text.split("\n"), relative.source.text.split("\n")
@@ -77,10 +79,10 @@ def _relative(why: str, relative: Relative, parent: Relative, budget: int) -> st
     return f"{head}\n```{label}\n{cut}\n```" if cut else head
 
 
-def _score(relative: Relative) -> float:
+def _score(relative: ScoredCandidate) -> float:
     return (relative.evaluation.score if relative.evaluation else None) or 0.0
 
 
-def _cell(relative: Relative) -> object:
+def _cell(relative: ScoredCandidate) -> object:
     features = relative.evaluation.features if relative.evaluation else None
     return features.cell if features else None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import difflib
 
-from evo_kernel.types import Relative, TaskCard
+from evo_kernel.types import ScoredCandidate, TaskCard
 from operators.prompts.evidence import strategy_line
 from operators.prompts.parts import one_line
 from operators.prompts.writer import contract_text
 
 
-def transfer_hint(other: TaskCard, champion: Relative, task: TaskCard) -> str:
+def transfer_hint(other: TaskCard, champion: ScoredCandidate, task: TaskCard) -> str:
     """In words: the other task, how this one differs, and what its champion's path holds. Empty for the same task.
 
     `Prompts(hint=...)` puts it into the stable part and cuts it to its budget.

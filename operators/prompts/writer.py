@@ -14,9 +14,9 @@ from functools import cache
 from pathlib import Path
 from typing import Protocol
 
-from evo_kernel.types import Brief, CaseCard, CaseKind, Environment, Knobs, Relative, Source, TaskCard
+from evo_kernel.types import Brief, CaseCard, CaseKind, Environment, Knobs, ScoredCandidate, Source, TaskCard
 from operators.llm.base import Message
-from operators.macro.memory import Memory
+from operators.macro.memory import StrategyMemory
 from operators.prompts.evidence import bottleneck, evidence, strategy_line, tried_line, undescribed
 from operators.prompts.parts import Budgets, Part, Switches, first_lines, joined, one_line, rows, tokens, without_middle
 from operators.prompts.relatives import chosen, relatives_text, shown
@@ -25,7 +25,7 @@ _FOLDER = Path(__file__).parent
 _TITLES = {"answer": "How to answer"}
 
 
-class Passage(Protocol):
+class PromptPassage(Protocol):
     """A piece of a document, and where it stands."""
 
     @property
@@ -36,15 +36,15 @@ class Passage(Protocol):
     def text(self) -> str: ...
 
 
-class Knowledge(Protocol):
+class PromptKnowledge(Protocol):
     """Documents that can be searched. Thread-safe."""
 
-    def search(self, query: str, k: int = 4) -> Sequence[Passage]:
+    def search(self, query: str, k: int = 4) -> Sequence[PromptPassage]:
         """The best passages, best first."""
         ...
 
 
-Profile = Callable[[Relative], str]
+Profile = Callable[[ScoredCandidate], str]
 """The profile table of a candidate, or an empty text where there is none. Called once a prompt."""
 
 
@@ -62,9 +62,9 @@ class Prompts:
         budgets: Budgets | None = None,
         switches: Switches | None = None,
         *,
-        knowledge: Knowledge | None = None,
+        knowledge: PromptKnowledge | None = None,
         profile: Profile | None = None,
-        memory: Memory | None = None,
+        memory: StrategyMemory | None = None,
         hint: str = "",
         example: Source | None = None,
         apply_knobs: Callable[[Source, Knobs], Source] | None = None,
@@ -72,7 +72,7 @@ class Prompts:
         passages: int = 4,
     ) -> None:
         self.budgets, self.switches = budgets or Budgets(), switches or Switches()
-        self.memory = memory if memory is not None else Memory()
+        self.memory = memory if memory is not None else StrategyMemory()
         self._hint, self._example, self._apply_knobs = hint, example, apply_knobs
         self._knowledge, self._profile = knowledge, profile
         self._inspirations, self._passages = inspirations, passages
@@ -111,7 +111,7 @@ class Prompts:
             source_part(source, budgets.source, keep, parent.source == source),
         ]
 
-    def as_scored(self, relative: Relative) -> Relative:
+    def as_scored(self, relative: ScoredCandidate) -> ScoredCandidate:
         """The candidate with the knobs that it was scored with written into its source."""
         return relative if self._apply_knobs is None else relative.as_scored(self._apply_knobs)
 
@@ -136,12 +136,12 @@ class Prompts:
     def _lessons(self, task: TaskCard) -> Part:
         return Part("What has paid on similar tasks", rows((), self.memory.told(task), self.budgets.lessons))
 
-    def _evidence(self, parent: Relative) -> str:
+    def _evidence(self, parent: ScoredCandidate) -> str:
         path = ", ".join(strategy_line(undescribed(s)) for s in parent.strategies[-8:])
         said = evidence(parent.evaluation, self.budgets.evidence)
         return f"{said}\n\nStrategies on its path, oldest first: {path}" if path else said
 
-    def _profiled(self, parent: Relative) -> str:
+    def _profiled(self, parent: ScoredCandidate) -> str:
         return first_lines(self._profile(parent), self.budgets.profile) if self._profile else ""
 
     def _found(self, query: str) -> str:

@@ -16,13 +16,13 @@ from operators.workbench.file_tools import file_tools
 from operators.workbench.judge_tools import KERNEL, Allowed, Judging
 from operators.workbench.lineage_tools import knowledge_tools, lineage_tools
 from operators.workbench.note_tools import Notes
-from operators.workbench.protocols import Rooms
+from operators.workbench.protocols import WorkbenchDeps
 from operators.workbench.tool import Submission, ToolFailed, WorkTool, bounded, checked
 from operators.workbench.workspace import Workspace
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ToolOutcome:
     """What came of one call. All but `text` and `wall_s` is what a resumed attempt needs to stand where it stood."""
 
     text: str
@@ -41,12 +41,12 @@ class Outcome:
         return {name: value for name, value in data.items() if value or name == "text"}
 
     @staticmethod
-    def from_data(data: Mapping[str, Any]) -> Outcome:
+    def from_data(data: Mapping[str, Any]) -> ToolOutcome:
         given = dict(data)
         submission = given.pop("submission", None)
         if submission is not None:
             submission = Submission(**{**submission, "parents": tuple(submission["parents"])})
-        return Outcome(**given, submission=submission)
+        return ToolOutcome(**given, submission=submission)
 
 
 class Workbench:
@@ -56,7 +56,7 @@ class Workbench:
     def __init__(
         self,
         workspace: Workspace,
-        rooms: Rooms,
+        rooms: WorkbenchDeps,
         brief: Brief,
         author: str,
         allowed: Allowed | None = None,
@@ -79,8 +79,8 @@ class Workbench:
         self._over = ""
 
     def call(
-        self, name: str, arguments: str | Mapping[str, Any], keep: Callable[[Outcome], None] = lambda outcome: None
-    ) -> Outcome:
+        self, name: str, arguments: str | Mapping[str, Any], keep: Callable[[ToolOutcome], None] = lambda outcome: None
+    ) -> ToolOutcome:
         """Carry a call out. Raises only what is a bug of ours. `keep` hears of outcomes in the order of their changes:
         restored in that order, they lead to the same files."""
         began = time.monotonic()
@@ -104,7 +104,7 @@ class Workbench:
         with self._judges, self._lock:
             self._over = why
 
-    def restore(self, outcome: Outcome) -> None:
+    def restore(self, outcome: ToolOutcome) -> None:
         """Stand where an earlier session stood after this outcome; called in the order of the calls."""
         with self._lock:
             self.workspace.restore(outcome.changes)
@@ -117,7 +117,7 @@ class Workbench:
         with self._lock:
             return self._judging.left()
 
-    def _carried_out(self, tool: WorkTool, given: Mapping[str, Any], began: float) -> Outcome:
+    def _carried_out(self, tool: WorkTool, given: Mapping[str, Any], began: float) -> ToolOutcome:
         try:
             if self.submission is not None:
                 raise ToolFailed("a version is committed: the attempt is over, nothing more can be done in it")
@@ -145,7 +145,7 @@ class Workbench:
         finally:
             self._lock.acquire()
 
-    def _failed(self, failure: ToolFailed | None, began: float) -> Outcome:
+    def _failed(self, failure: ToolFailed | None, began: float) -> ToolOutcome:
         return self._outcome(bounded(f"Failed: {failure}"), began, failed=True)
 
     def _tool(self, name: str) -> WorkTool:
@@ -156,10 +156,10 @@ class Workbench:
             raise ToolFailed(f"there is no tool {name[:60]!r}{hint} There are: {', '.join(self.tools)}")
         return found
 
-    def _outcome(self, text: str, began: float, **rest: Any) -> Outcome:
+    def _outcome(self, text: str, began: float, **rest: Any) -> ToolOutcome:
         changes = self.workspace.take_changes()
         counts = dict(self._judging.used.counts)
-        return Outcome(text, counts=counts, changes=changes, wall_s=time.monotonic() - began, **rest)
+        return ToolOutcome(text, counts=counts, changes=changes, wall_s=time.monotonic() - began, **rest)
 
 
 def task_files(brief: Brief) -> dict[str, str]:

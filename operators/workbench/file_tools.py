@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from operators.micro.edit_blocks import Answer, Block, apply, feedback
-from operators.workbench.tool import Told, ToolFailed, WorkTool, schema
+from operators.micro.edit_blocks import EditAnswer, EditBlock, apply, feedback
+from operators.workbench.tool import ToolFailed, ToolResult, WorkTool, schema
 from operators.workbench.workspace import MAX_PATH, Workspace
 
 LINES = 400  # lines that one read returns, unless told
@@ -16,16 +16,16 @@ PATH = {"type": "string", "maxLength": MAX_PATH, "description": "relative to the
 
 
 def file_tools(workspace: Workspace) -> Iterator[WorkTool]:
-    def listed(arguments: Mapping[str, Any]) -> Told:
+    def listed(arguments: Mapping[str, Any]) -> ToolResult:
         under = arguments.get("under", "").strip("/")
         rows = [
             f"{path}  {size} bytes" + ("" if writable else "  (read only)")
             for path, size, writable in workspace.files()
             if not under or path == under or path.startswith(f"{under}/")
         ]
-        return Told("\n".join(rows) or f"no files{f' under {under}' if under else ''}")
+        return ToolResult("\n".join(rows) or f"no files{f' under {under}' if under else ''}")
 
-    def read(arguments: Mapping[str, Any]) -> Told:
+    def read(arguments: Mapping[str, Any]) -> ToolResult:
         lines = workspace.read(arguments["path"]).split("\n")
         first = arguments.get("from_line", 1)
         if first > len(lines):
@@ -33,19 +33,19 @@ def file_tools(workspace: Workspace) -> Iterator[WorkTool]:
         count = arguments.get("lines", LINES)
         shown = [f"{n:5d}  {line}" for n, line in enumerate(lines[first - 1 : first - 1 + count], start=first)]
         left = len(lines) - (first - 1 + len(shown))
-        return Told(
+        return ToolResult(
             "\n".join(shown) + (f"\n[{left} more lines; read on with from_line={first + count}]" if left else "")
         )
 
-    def search(arguments: Mapping[str, Any]) -> Told:
-        return Told(_found(workspace, arguments["text"], arguments.get("path")))
+    def search(arguments: Mapping[str, Any]) -> ToolResult:
+        return ToolResult(_found(workspace, arguments["text"], arguments.get("path")))
 
-    def write(arguments: Mapping[str, Any]) -> Told:
+    def write(arguments: Mapping[str, Any]) -> ToolResult:
         name = workspace.write(arguments["path"], arguments["text"])
-        return Told(f"wrote {name}, {len(arguments['text'].splitlines())} lines")
+        return ToolResult(f"wrote {name}, {len(arguments['text'].splitlines())} lines")
 
-    def edit(arguments: Mapping[str, Any]) -> Told:
-        return Told(_edited(workspace, arguments["path"], arguments["edits"]))
+    def edit(arguments: Mapping[str, Any]) -> ToolResult:
+        return ToolResult(_edited(workspace, arguments["path"], arguments["edits"]))
 
     yield WorkTool(
         "list_files", "Files of your workspace, with their sizes.",
@@ -81,12 +81,12 @@ def file_tools(workspace: Workspace) -> Iterator[WorkTool]:
 def _edited(workspace: Workspace, path: str, edits: list[Mapping[str, str]]) -> str:
     """What was done. Raises ToolFailed where an edit does not fit; those that do are in."""
     before = workspace.read(path)
-    blocks = tuple(Block(tuple(one["search"].split("\n")), tuple(one["replace"].split("\n"))) for one in edits)
+    blocks = tuple(EditBlock(tuple(one["search"].split("\n")), tuple(one["replace"].split("\n"))) for one in edits)
     empty = [n for n, block in enumerate(blocks, start=1) if not any(line.strip() for line in block.search)]
     if empty:
         raise ToolFailed(f"edit {empty[0]} searches for blank lines; name the lines that stand by the place")
-    blocks = tuple(Block(block.search, () if block.replace == ("",) else block.replace) for block in blocks)
-    edited = apply(Answer(blocks=blocks), before)
+    blocks = tuple(EditBlock(block.search, () if block.replace == ("",) else block.replace) for block in blocks)
+    edited = apply(EditAnswer(blocks=blocks), before)
     if edited.text != before:
         workspace.write(path, edited.text)
     if edited.misfits:

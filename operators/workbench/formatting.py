@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from evo_kernel.types import Evaluation, Relative, content_hash
+from evo_kernel.types import Evaluation, ScoredCandidate, content_hash
 from operators.micro.faults import ADVICE, fault_of
 from operators.prompts.evidence import evidence
 from operators.workbench.protocols import Evidence, Version
@@ -64,7 +64,7 @@ def version_line(version: Version) -> str:
     return f"C{version.number}{parent} [{version.operator}{what}] {version.status or 'not judged'}{score}{gain}"
 
 
-def evidence_of(relative: Relative) -> Evidence | None:
+def evidence_of(relative: ScoredCandidate) -> Evidence | None:
     """What a note may cite of a version; None while it is not judged."""
     found = relative.evaluation
     if found is None:

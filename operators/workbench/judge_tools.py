@@ -14,8 +14,8 @@ from evo_kernel.types import Brief, CaseKind, Evaluation, Knobs, Purpose, Source
 from operators.macro.catalogue import FAMILIES, OTHER, STOP
 from operators.workbench.file_tools import PATH
 from operators.workbench.formatting import facts_of, told
-from operators.workbench.protocols import Bench, Evidence, GateVerdict, Lineage
-from operators.workbench.tool import Submission, Told, ToolFailed, WorkTool, schema
+from operators.workbench.protocols import Evidence, GateVerdict, WorkbenchJudge, WorkbenchLineage
+from operators.workbench.tool import Submission, ToolFailed, ToolResult, WorkTool, schema
 from operators.workbench.workspace import Workspace
 
 KERNEL = "kernel.py"
@@ -78,7 +78,13 @@ class Judging:
     """The judge as the tools of one attempt see it. `aside`: within it nobody is held up."""
 
     def __init__(
-        self, workspace: Workspace, bench: Bench, lineage: Lineage | None, brief: Brief, allowed: Allowed, aside: Aside
+        self,
+        workspace: Workspace,
+        bench: WorkbenchJudge,
+        lineage: WorkbenchLineage | None,
+        brief: Brief,
+        allowed: Allowed,
+        aside: Aside,
     ) -> None:
         self._workspace, self._bench, self._lineage, self._allowed = workspace, bench, lineage, allowed
         self._attempt, self._parent, self._aside = brief.attempt, brief.parent.source, aside
@@ -129,27 +135,27 @@ class Judging:
 
     # ---- the tools ------------------------------------------------------------------------------------------------
 
-    def _evaluate(self, arguments: Mapping[str, Any]) -> Told:
+    def _evaluate(self, arguments: Mapping[str, Any]) -> ToolResult:
         source = self._source(arguments)
         known = self.used.latest.get(("score", source.sha256))
         if known is not None:
-            return Told(f"this very text is known:\n{told(known[1], known[0])}")
+            return ToolResult(f"this very text is known:\n{told(known[1], known[0])}")
         return self._evaluated(source, arguments["idea"])[1]
 
-    def _probe(self, arguments: Mapping[str, Any]) -> Told:
+    def _probe(self, arguments: Mapping[str, Any]) -> ToolResult:
         source = self._source(arguments)
         known = self.used.latest.get(("probe", source.sha256))
         if known is not None:
-            return Told(f"this very text is known:\n{told(known[1], known[0])}")
+            return ToolResult(f"this very text is known:\n{told(known[1], known[0])}")
         with self._counted("probe", self._allowed.probes) as name:
             evaluation = self._bench.probe(source)
         self.used.keep("probe", name, evaluation)
-        return Told(
+        return ToolResult(
             f"{told(evaluation, name)}\n{self.left()}",
             facts_of(evaluation, name, ""), _plain(evaluation.charged), evaluation.gpu_s,
         )  # fmt: skip
 
-    def _profile(self, arguments: Mapping[str, Any]) -> Told:
+    def _profile(self, arguments: Mapping[str, Any]) -> ToolResult:
         source, case = self._source(arguments), arguments.get("case")
         if case is not None and case not in self._cases:
             raise ToolFailed(f"there is no case {case!r}; there are {', '.join(self._cases)}")
@@ -163,9 +169,9 @@ class Judging:
             said = f"With the knobs that were tuned for it: {', '.join(f'{name}={value}' for name, value in knobs)}."
         else:
             said = "With the knobs as they stand in the file."
-        return Told(f"{said}\n{text}\n{self.left()}")
+        return ToolResult(f"{said}\n{text}\n{self.left()}")
 
-    def _submit(self, arguments: Mapping[str, Any]) -> Told:
+    def _submit(self, arguments: Mapping[str, Any]) -> ToolResult:
         strategy = re.sub(r"[\s_]+", "-", arguments["strategy"].strip().lower())
         if not _NAME.match(strategy) or strategy in (STOP.name, OTHER):
             raise ToolFailed("`strategy` must be a short name of small letters, digits and hyphens, such as split-k")
@@ -180,7 +186,7 @@ class Judging:
         if known is None:
             evaluation, first = self._evaluated(source, arguments["idea"])
         else:
-            evaluation, first = known[1], Told(told(known[1], known[0]))
+            evaluation, first = known[1], ToolResult(told(known[1], known[0]))
         charged = _plain(first.charged)
         try:
             if evaluation.status is Status.INFRA_ERROR:
@@ -188,7 +194,7 @@ class Judging:
             verdict = self._gate(source, evaluation)
         except InfraError as error:  # what the evaluation cost is charged all the same
             text = f"Failed: the machine failed, not your kernel ({error}). Submit again later."
-            return Told(text, first.facts, charged, first.gpu_s)
+            return ToolResult(text, first.facts, charged, first.gpu_s)
         self.used.counts["submit"] = self.used.counts.get("submit", 0) + 1
         for purpose, count in verdict.charged.items():
             charged[str(purpose)] = charged.get(str(purpose), 0) + count
@@ -198,14 +204,14 @@ class Judging:
         if not verdict.passed:
             self.used.refused[source.sha256] = verdict.reason
             facts["refused"] = verdict.reason
-            return Told(f"Not committed. {verdict.reason}\n{first.text}\n{self.left()}", facts, charged, spent)
+            return ToolResult(f"Not committed. {verdict.reason}\n{first.text}\n{self.left()}", facts, charged, spent)
         family = arguments.get("family", "algorithm")
         submission = Submission(source.text, source.language, arguments["idea"], strategy, family, parents)
-        return Told(f"Committed. {verdict.reason}", facts, charged, spent, submission)
+        return ToolResult(f"Committed. {verdict.reason}", facts, charged, spent, submission)
 
     # ---- within ---------------------------------------------------------------------------------------------------
 
-    def _evaluated(self, source: Source, idea: str) -> tuple[Evaluation, Told]:
+    def _evaluated(self, source: Source, idea: str) -> tuple[Evaluation, ToolResult]:
         # What an earlier session evaluated keeps its name; the judge knows what is left of it.
         known = self.used.named.get(source.sha256)
         with self._counted("evaluate", self._allowed.evaluations, known) as name:
@@ -217,7 +223,7 @@ class Judging:
             verdict = self._bench.against_best(source, evaluation)
             said += f"\ngate: {WOULD_PASS if verdict.passed else 'would refuse'}. {verdict.reason}"
             facts["gain"] = verdict.gain.ratio if verdict.gain else None
-        return evaluation, Told(f"{said}\n{self.left()}", facts, _plain(evaluation.charged), evaluation.gpu_s)
+        return evaluation, ToolResult(f"{said}\n{self.left()}", facts, _plain(evaluation.charged), evaluation.gpu_s)
 
     def _source(self, arguments: Mapping[str, Any]) -> Source:
         path = arguments.get("path", KERNEL)

@@ -7,35 +7,35 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from evo_kernel.errors import UserError
-from evo_kernel.types import Relative
+from evo_kernel.types import ScoredCandidate
 from operators.prompts.evidence import strategy_line
 from operators.workbench.file_tools import PATH
 from operators.workbench.formatting import told, version_line
-from operators.workbench.protocols import Knowledge, Lineage, Order
-from operators.workbench.tool import Told, ToolFailed, WorkTool, schema
+from operators.workbench.protocols import KnowledgeSource, Order, WorkbenchLineage
+from operators.workbench.tool import ToolFailed, ToolResult, WorkTool, schema
 from operators.workbench.workspace import Workspace
 
 VERSIONS = 20
 NUMBER = {"type": "integer", "minimum": 1, "description": "the number of a version: 17 for C17"}
 
 
-def lineage_tools(workspace: Workspace, lineage: Lineage) -> Iterator[WorkTool]:
-    def listed(arguments: Mapping[str, Any]) -> Told:
+def lineage_tools(workspace: Workspace, lineage: WorkbenchLineage) -> Iterator[WorkTool]:
+    def listed(arguments: Mapping[str, Any]) -> ToolResult:
         order: Order = arguments.get("order", "best")
         with _asking():
             found = lineage.versions(arguments.get("limit", VERSIONS), order, arguments.get("of"))
-        return Told("\n".join(version_line(one) for one in found) or "no version is judged yet")
+        return ToolResult("\n".join(version_line(one) for one in found) or "no version is judged yet")
 
-    def shown(arguments: Mapping[str, Any]) -> Told:
+    def shown(arguments: Mapping[str, Any]) -> ToolResult:
         relative = _version(lineage, arguments["version"])
         if "save_to" in arguments:
             name = workspace.write(arguments["save_to"], relative.source.text)
-            return Told(f"C{relative.candidate} is in {name} now, {len(relative.source.text.splitlines())} lines")
+            return ToolResult(f"C{relative.candidate} is in {name} now, {len(relative.source.text.splitlines())} lines")
         path = ", then ".join(strategy_line(one) for one in relative.strategies[-12:]) or "the first kernel"
         verdict = told(relative.evaluation, f"C{relative.candidate}") if relative.evaluation else "not judged yet"
-        return Told(f"{verdict}\nstrategies on the way, oldest first: {path}\n\n{relative.source.text}")
+        return ToolResult(f"{verdict}\nstrategies on the way, oldest first: {path}\n\n{relative.source.text}")
 
-    def differing(arguments: Mapping[str, Any]) -> Told:
+    def differing(arguments: Mapping[str, Any]) -> ToolResult:
         before = _version(lineage, arguments["older"])
         if ("newer" in arguments) == ("path" in arguments):
             raise ToolFailed("name either `newer`, a version, or `path`, a file of your workspace")
@@ -47,7 +47,7 @@ def lineage_tools(workspace: Workspace, lineage: Lineage) -> Iterator[WorkTool]:
         lines = difflib.unified_diff(
             before.source.text.split("\n"), text.split("\n"), f"C{before.candidate}", name, lineterm=""
         )
-        return Told("\n".join(lines) or "they are the same")
+        return ToolResult("\n".join(lines) or "they are the same")
 
     yield WorkTool(
         "lineage", "Committed versions with their scores (baseline ÷ kernel, larger is faster) and gains. order: best "
@@ -66,11 +66,11 @@ def lineage_tools(workspace: Workspace, lineage: Lineage) -> Iterator[WorkTool]:
     )  # fmt: skip
 
 
-def knowledge_tools(knowledge: Knowledge) -> Iterator[WorkTool]:
-    def searched(arguments: Mapping[str, Any]) -> Told:
+def knowledge_tools(knowledge: KnowledgeSource) -> Iterator[WorkTool]:
+    def searched(arguments: Mapping[str, Any]) -> ToolResult:
         found = knowledge.search(arguments["query"], arguments.get("k", 4), 3000)
         parts = [f"### {one.title} ({one.source})\n{one.text}" for one in found]
-        return Told("\n\n".join(parts) or "nothing fits; try other words, or the name of what you would call")
+        return ToolResult("\n\n".join(parts) or "nothing fits; try other words, or the name of what you would call")
 
     yield WorkTool(
         "knowledge", "Search notes on kernels for this GPU and the API of the installed Triton and Gluon.",
@@ -90,7 +90,7 @@ class _asking:
             raise ToolFailed(str(error)) from None
 
 
-def _version(lineage: Lineage, number: int) -> Relative:
+def _version(lineage: WorkbenchLineage, number: int) -> ScoredCandidate:
     with _asking():
         return lineage.version(number)
     raise AssertionError("unreachable")

@@ -9,8 +9,8 @@ from typing import Any
 from evo_kernel.errors import UserError
 from operators.workbench.formatting import evidence_of
 from operators.workbench.judge_tools import Used
-from operators.workbench.protocols import Evidence, Lineage, Note, Notebook
-from operators.workbench.tool import Told, ToolFailed, WorkTool, schema
+from operators.workbench.protocols import Evidence, Note, Notebook, WorkbenchLineage
+from operators.workbench.tool import ToolFailed, ToolResult, WorkTool, schema
 
 MAX_NOTE = 1200  # characters
 SHOWN = 20
@@ -32,7 +32,13 @@ class Notes:
     """`author`: the operator; `attempt`: whose notes these are."""
 
     def __init__(
-        self, notebook: Notebook, used: Used, lineage: Lineage | None, attempt: int, author: str, most: int = 20
+        self,
+        notebook: Notebook,
+        used: Used,
+        lineage: WorkbenchLineage | None,
+        attempt: int,
+        author: str,
+        most: int = 20,
     ) -> None:
         self._notebook, self._used, self._lineage = notebook, used, lineage
         self._attempt, self._author, self._most = attempt, author, most
@@ -55,10 +61,10 @@ class Notes:
             self._refute,
         )  # fmt: skip
 
-    def _write(self, arguments: Mapping[str, Any]) -> Told:
+    def _write(self, arguments: Mapping[str, Any]) -> ToolResult:
         return self._added(arguments["text"], arguments["evidence"], None)
 
-    def _refute(self, arguments: Mapping[str, Any]) -> Told:
+    def _refute(self, arguments: Mapping[str, Any]) -> ToolResult:
         older = self._notebook.note(arguments["note"])
         if older is None:
             raise ToolFailed(f"there is no note {arguments['note']}; notes lists them")
@@ -66,13 +72,13 @@ class Notes:
             raise ToolFailed(f"note {older.number} is refuted already: {older.refuted}")
         return self._added(arguments["why"], arguments["evidence"], older.number)
 
-    def _list(self, arguments: Mapping[str, Any]) -> Told:
+    def _list(self, arguments: Mapping[str, Any]) -> ToolResult:
         query = arguments.get("query", "")
         found = self._notebook.notes(arguments.get("limit", SHOWN), query)
         nothing = f"no note fits {query!r}; without a query all are listed" if query.strip() else "no notes yet"
-        return Told("\n".join(note_line(one) for one in found) or nothing)
+        return ToolResult("\n".join(note_line(one) for one in found) or nothing)
 
-    def _added(self, text: str, cited: Sequence[Mapping[str, Any]], refutes: int | None) -> Told:
+    def _added(self, text: str, cited: Sequence[Mapping[str, Any]], refutes: int | None) -> ToolResult:
         written = self._used.counts.get("note", 0)
         if written >= self._most:
             raise ToolFailed(f"this attempt has written its {self._most} notes; keep to what matters most")
@@ -80,7 +86,7 @@ class Notes:
         number = self._notebook.add(text, self._author, self._attempt, evidence, refutes)
         self._used.counts["note"] = written + 1
         said = f"note {number} is kept" if refutes is None else f"note {refutes} is refuted by note {number}"
-        return Told(said, {"note": number, "text": text[:300]} | ({"refutes": refutes} if refutes else {}))
+        return ToolResult(said, {"note": number, "text": text[:300]} | ({"refutes": refutes} if refutes else {}))
 
     def _founded(self, name: str, samples: int) -> Evidence:
         """The evidence as it really is. Raises ToolFailed where there is none, or its count is another."""

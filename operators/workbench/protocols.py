@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from evo_kernel.types import Evaluation, Gain, Knobs, Relative, Source
+from evo_kernel.types import Evaluation, Gain, Knobs, ScoredCandidate, Source
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class GateVerdict:
     gpu_s: float = 0.0
 
 
-class Bench(Protocol):
+class WorkbenchJudge(Protocol):
     """The judge as an agent at work has it. Thread-safe. What is spent is charged to the run by whoever gives it."""
 
     @property
@@ -66,19 +66,19 @@ class Version:
 Order = Literal["newest", "best", "path"]
 
 
-class Lineage(Protocol):
+class WorkbenchLineage(Protocol):
     """Every committed version. Thread-safe. Raises UserError for a version that does not exist."""
 
     def versions(self, limit: int, order: Order = "newest", of: int | None = None) -> Sequence[Version]:
         """`path`: from the first kernel to version `of` (the best one where it is None), oldest first."""
         ...
 
-    def version(self, number: int) -> Relative: ...
+    def version(self, number: int) -> ScoredCandidate: ...
 
-    def best(self) -> Relative | None: ...
+    def best(self) -> ScoredCandidate | None: ...
 
 
-class Passage(Protocol):
+class KnowledgePassage(Protocol):
     """A piece of knowledge and where it is from."""
 
     @property
@@ -91,10 +91,10 @@ class Passage(Protocol):
     def text(self) -> str: ...
 
 
-class Knowledge(Protocol):
+class KnowledgeSource(Protocol):
     """What can be looked up. Thread-safe."""
 
-    def search(self, query: str, k: int = 4, budget_tokens: int = 2000) -> Sequence[Passage]: ...
+    def search(self, query: str, k: int = 4, budget_tokens: int = 2000) -> Sequence[KnowledgePassage]: ...
 
 
 @dataclass(frozen=True)
@@ -136,10 +136,10 @@ class Notebook(Protocol):
 
 
 @dataclass(frozen=True)
-class Rooms:
+class WorkbenchDeps:
     """What a workbench stands on. None leaves the tools out that need it (ablations)."""
 
-    bench: Bench
-    lineage: Lineage | None = None
-    knowledge: Knowledge | None = None
+    bench: WorkbenchJudge
+    lineage: WorkbenchLineage | None = None
+    knowledge: KnowledgeSource | None = None
     notebook: Notebook | None = None

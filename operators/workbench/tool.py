@@ -33,7 +33,7 @@ class Submission:
 
 
 @dataclass(frozen=True)
-class Told:
+class ToolResult:
     """What a tool's function gives back: the text, and what is to be remembered of it."""
 
     text: str
@@ -50,7 +50,7 @@ class WorkTool:
     name: str
     description: str
     parameters: Mapping[str, Any]  # JSON schema of an object
-    run: Callable[[Mapping[str, Any]], Told]
+    run: Callable[[Mapping[str, Any]], ToolResult]
     slow: bool = False  # waits for the judge
 
     def for_model(self) -> base.Tool:

@@ -6,11 +6,13 @@ import pytest
 
 from evo_kernel.budget import Spent
 from evo_kernel.cli.agent import _exit_code
-from evo_kernel.engine import Summary
-from evo_kernel.types import Purpose, Relative
+from evo_kernel.engine import RunSummary
+from evo_kernel.types import Purpose, ScoredCandidate
 from tests.support.scripted import FIRST, scored
 
-BEFORE = Relative(1, FIRST, 0, 0, scored(FIRST, Purpose.SCORE))  # a good kernel that was there before any agent came
+BEFORE = ScoredCandidate(
+    1, FIRST, 0, 0, scored(FIRST, Purpose.SCORE)
+)  # a good kernel that was there before any agent came
 
 
 @pytest.mark.parametrize(
@@ -24,4 +26,4 @@ BEFORE = Relative(1, FIRST, 0, 0, scored(FIRST, Purpose.SCORE))  # a good kernel
     ],
 )
 def test_zero_means_that_an_agent_committed_something(cause: str, statuses: dict[str, int], code: int) -> None:
-    assert _exit_code(Summary("", cause, 1, statuses, {}, 1.0, Spent(), BEFORE)) == code
+    assert _exit_code(RunSummary("", cause, 1, statuses, {}, 1.0, Spent(), BEFORE)) == code

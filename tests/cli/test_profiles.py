@@ -10,7 +10,7 @@ import pytest
 from evo_kernel.app import profiles
 from evo_kernel.app.profiles import FIRST_S, SHARE, Profiles
 from evo_kernel.errors import InfraError, UserError
-from evo_kernel.types import Environment, Purpose, Relative, Source
+from evo_kernel.types import Environment, Purpose, ScoredCandidate, Source
 from tests.support.scripted import ENVIRONMENT, ScriptedJudge, scored
 
 
@@ -46,9 +46,9 @@ class Bench(ScriptedJudge):
         return {case_name: Table(f"profile {len(self.profiled)}")}
 
 
-def relative(number: int) -> Relative:
+def relative(number: int) -> ScoredCandidate:
     source = Source(f"time_us = {number}.0\n")
-    return Relative(number, source, 0, 0, scored(source, Purpose.SCORE))
+    return ScoredCandidate(number, source, 0, 0, scored(source, Purpose.SCORE))
 
 
 def test_a_plan_is_profiled_once_whoever_asks() -> None:

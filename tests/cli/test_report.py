@@ -14,7 +14,7 @@ from evo_kernel.budget import Budget, Ledger
 from evo_kernel.cli.report import _gathered
 from evo_kernel.engine import Engine
 from evo_kernel.observe.document import markdown
-from evo_kernel.observe.report import Edit, blocks, still_worth
+from evo_kernel.observe.report import ReportedEdit, blocks, still_worth
 from evo_kernel.types import Evaluation, Purpose, Source, Status
 from populations.population import open_population
 from populations.reading import PopulationReader
@@ -57,7 +57,7 @@ def test_edits_are_taken_out_one_by_one(searched: Path) -> None:
     renamed = faster.replace("x", "X")
     again = renamed.replace("X", "XX")
     texts = [first, faster, renamed, again, again.replace("y", "Y")]
-    report = replace(report, edits=[Edit(number, f"edit {number}", 1.0, 1.5, "") for number in range(5)])
+    report = replace(report, edits=[ReportedEdit(number, f"edit {number}", 1.0, 1.5, "") for number in range(5)])
 
     def judge(source: Source) -> Evaluation:
         found = scored(source, Purpose.SCORE)

@@ -17,11 +17,11 @@ import pytest
 from click.testing import CliRunner
 
 from evo_kernel.app.suite import runs, search
-from evo_kernel.app.suite.lanes import Ended, Halt, Lane, WarmProcess, lanes_of
+from evo_kernel.app.suite.lanes import Halt, Lane, OrderEnd, WarmProcess, lanes_of
 from evo_kernel.app.suite.results import alone_in
 from evo_kernel.app.suite.runs import SuiteRun
-from evo_kernel.app.suite.search import Worker, _answer
-from evo_kernel.app.suite.tasks import Chosen, tasks_of
+from evo_kernel.app.suite.search import SuiteWorker, _answer
+from evo_kernel.app.suite.tasks import SuiteTask, tasks_of
 from evo_kernel.cli.suite import suite
 from evo_kernel.errors import UserError
 from evo_kernel.observe.document import html, markdown
@@ -69,12 +69,12 @@ class Scripted:
     def __init__(self, lane: Lane, folder: Path, extra, halt: Halt, device: str) -> None: ...
     def close(self) -> None: ...
 
-    def search(self, one: Chosen, minutes: float, evaluations: int | None) -> SuiteRow:
+    def search(self, one: SuiteTask, minutes: float, evaluations: int | None) -> SuiteRow:
         self.asked.append((one.label, minutes, evaluations))
         status, cut = self.ends.get(one.label, ("passed", False))
         return SuiteRow(one.spec, one.label, one.group, status, evaluations=9, cut=cut)
 
-    def ask(self, one: Chosen, row: SuiteRow, stock: bool = True) -> SuiteRow:
+    def ask(self, one: SuiteTask, row: SuiteRow, stock: bool = True) -> SuiteRow:
         if row.stock is None and row.correct:
             self.asked.append((one.label, "stock" if stock else "written"))
             row = replace(row, stock=Stock(CORRECT, kernel="k")) if stock else row
@@ -83,13 +83,13 @@ class Scripted:
 
 @pytest.fixture
 def asked(monkeypatch) -> list[tuple]:
-    monkeypatch.setattr(runs, "Worker", Scripted)
+    monkeypatch.setattr(runs, "SuiteWorker", Scripted)
     monkeypatch.setattr(Scripted, "asked", [])
     return Scripted.asked
 
 
 def test_what_is_done_follows_from_the_lines_of_the_results(tmp_path: Path, asked) -> None:
-    chosen = [Chosen("a.py", "a", "g"), Chosen("b.py", "b", "g")]
+    chosen = [SuiteTask("a.py", "a", "g"), SuiteTask("b.py", "b", "g")]
 
     def again(minutes: float, evaluations: int | None, *, retry: bool = False) -> list[tuple]:
         asked.clear()
@@ -108,7 +108,7 @@ def test_what_is_done_follows_from_the_lines_of_the_results(tmp_path: Path, aske
 
 
 def test_a_kernel_without_a_stock_verdict_gets_one_and_is_not_searched_again(tmp_path: Path, asked) -> None:
-    one = Chosen("kernelbench:somewhere/level1/1", "level1/1", "level1")
+    one = SuiteTask("kernelbench:somewhere/level1/1", "level1/1", "level1")
     list(SuiteRun(tmp_path, [one], 1, stock=False).rows())
     assert asked == [("level1/1", 1, None), ("level1/1", "written")]
     asked.clear()
@@ -123,7 +123,7 @@ def test_a_kernel_without_a_stock_verdict_gets_one_and_is_not_searched_again(tmp
 
 
 def test_what_was_cut_short_is_gone_on_with_by_the_same_command(tmp_path: Path, asked, monkeypatch) -> None:
-    one = Chosen("kernelbench:somewhere/level1/1", "level1/1", "level1")
+    one = SuiteTask("kernelbench:somewhere/level1/1", "level1/1", "level1")
 
     def again(status: str, cut: bool) -> list[tuple]:
         asked.clear()
@@ -139,14 +139,14 @@ def test_what_was_cut_short_is_gone_on_with_by_the_same_command(tmp_path: Path, 
 def test_one_suite_a_folder_and_its_report_keeps_what_it_knows_of_tasks_that_are_not_chosen(
     tmp_path: Path, asked
 ) -> None:
-    chosen = [Chosen("a.py", "a", "g"), Chosen("b.py", "b", "g")]
+    chosen = [SuiteTask("a.py", "a", "g"), SuiteTask("b.py", "b", "g")]
     own, refused = tmp_path / "of/its/own", rf"process {os.getpid()} on .*--to"
     with alone_in(own), pytest.raises(UserError, match=refused), alone_in(own):
         raise AssertionError("two at once")
     with alone_in(tmp_path):
         list(SuiteRun(tmp_path, chosen, 4).rows())
     with alone_in(tmp_path):
-        narrower = SuiteRun(tmp_path, [chosen[0], Chosen("c.py", "c", "g")], 4, retry=True)
+        narrower = SuiteRun(tmp_path, [chosen[0], SuiteTask("c.py", "c", "g")], 4, retry=True)
     assert [row.label for row in narrower.others()] == ["b"]
     (tmp_path / "c.db").touch()
     assert narrower.found()[1].reason.startswith("under way when the command ended")
@@ -158,28 +158,28 @@ def test_a_result_of_before_says_that_it_was_cut_short_by_being_unconfirmed(tmp_
     (tmp_path / "results.jsonl").write_text(json.dumps(line) + "\n")
     for expected in ([("a", 4, None)], []):
         asked.clear()
-        list(SuiteRun(tmp_path, [Chosen("a.py", "a", "g")], 4).rows())
+        list(SuiteRun(tmp_path, [SuiteTask("a.py", "a", "g")], 4).rows())
         assert asked == expected
 
 
 @pytest.mark.parametrize(
     ("ended", "passed", "cut", "status", "reason"),
     [
-        (Ended(0, '{"cause": "budget"}', ""), True, False, "passed", ""),
-        (Ended(-9, "", "", late=True, after_s=780), False, False, "failed", "ended after 780 s, long beyond"),
-        (Ended(1, "", "error: no such thing"), False, False, "failed", "no such thing"),
-        (Ended(1, "", "error: no such thing"), True, True, "passed", "did not end well: no such thing"),
+        (OrderEnd(0, '{"cause": "budget"}', ""), True, False, "passed", ""),
+        (OrderEnd(-9, "", "", late=True, after_s=780), False, False, "failed", "ended after 780 s, long beyond"),
+        (OrderEnd(1, "", "error: no such thing"), False, False, "failed", "no such thing"),
+        (OrderEnd(1, "", "error: no such thing"), True, True, "passed", "did not end well: no such thing"),
     ],
 )
 def test_how_a_search_ended_says_whether_there_is_more_to_do(
-    tmp_path: Path, monkeypatch, ended: Ended, passed: bool, cut: bool, status: str, reason: str
+    tmp_path: Path, monkeypatch, ended: OrderEnd, passed: bool, cut: bool, status: str, reason: str
 ) -> None:
-    one, population = Chosen("a.py", "a", "g"), tmp_path / "a.db"
+    one, population = SuiteTask("a.py", "a", "g"), tmp_path / "a.db"
     population.touch()
     monkeypatch.setattr(
         search, "row_of", lambda row, path: replace(row, status="passed" if passed else "failed", reason="")
     )
-    worker = Worker(Lane(), tmp_path, (), Halt(), "cpu")
+    worker = SuiteWorker(Lane(), tmp_path, (), Halt(), "cpu")
     row = worker._row(one, population, ended)
     assert row is not None and (row.cut, row.status) == (cut, status) and reason in row.reason
 

@@ -13,15 +13,15 @@ from evo_kernel.app.torch_operations import mixed_data, mixed_lines
 from evo_kernel.app.verdicts import case_table
 from evo_kernel.budget import Spent
 from evo_kernel.config import load_config
-from evo_kernel.engine import Summary
-from evo_kernel.types import Evaluation, Purpose, Relative, Source
+from evo_kernel.engine import RunSummary
+from evo_kernel.types import Evaluation, Purpose, ScoredCandidate, Source
 from tests.support.scripted import ENVIRONMENT, scored
 
 SLOW, FAST = Source("time_us = 50.0\n"), Source("time_us = 40.0\n")
 
 
-def relative(candidate: int, source: Source) -> Relative:
-    return Relative(candidate, source, 0, 0, scored(source, Purpose.SCORE))
+def relative(candidate: int, source: Source) -> ScoredCandidate:
+    return ScoredCandidate(candidate, source, 0, 0, scored(source, Purpose.SCORE))
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,9 @@ def relative(candidate: int, source: Source) -> Relative:
         (None, None, []),
     ],
 )
-def test_a_champion_is_told_from_a_best(best: Relative | None, champion: Relative | None, says: list[str]) -> None:
+def test_a_champion_is_told_from_a_best(
+    best: ScoredCandidate | None, champion: ScoredCandidate | None, says: list[str]
+) -> None:
     assert standing_lines(best, champion, ENVIRONMENT.label) == says
 
 
@@ -51,7 +53,7 @@ def test_what_a_score_is_relative_to() -> None:
 
 def test_the_next_command_raises_what_was_reached() -> None:
     config = load_config(None, ["budget.evaluations=60", "budget.hours=0.05"])
-    ended = Summary("the budget is spent", "budget", 9, {}, {}, 1.0, Spent(evaluations=61, hours=0.01), None)
+    ended = RunSummary("the budget is spent", "budget", 9, {}, {}, 1.0, Spent(evaluations=61, hours=0.01), None)
     assert raised(config, ended) == " --set budget.evaluations=122"
     assert raised(config, replace(ended, spent=Spent(hours=0.0503), out_of_time=True)) == " --set budget.hours=0.11"
     assert raised(config, replace(ended, cause="interrupted")) == ""
@@ -83,7 +85,7 @@ def test_the_denominator_is_marked_and_every_baseline_has_its_time() -> None:
     assert title.startswith("times in µs, measured (a GPU) (* the denominator)")
     assert "90.0 " in shown["a"] and "75.0*" in shown["a"] and "1.50x" in shown["a"]
     assert "60.0*" in shown["b"] and "1.20x" in shown["b"]
-    best = Relative(1, SLOW, 0, 0, replace(evaluation, measurements=(first, second)))
+    best = ScoredCandidate(1, SLOW, 0, 0, replace(evaluation, measurements=(first, second)))
     cases = (_best_data(best) or {})["cases"]
     assert [cases[name]["denominator"] for name in "ab"] == ["torch.compile", "eager"]
     out.seek(0), out.truncate()

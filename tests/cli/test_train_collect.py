@@ -9,7 +9,7 @@ import pytest
 
 from evo_kernel.app.train.collector import Grower, Want
 from evo_kernel.app.train.problems import problem_names, problem_of_a_tree, problem_task, rows_of
-from evo_kernel.app.train.workers import Board
+from evo_kernel.app.train.workers import ProblemBoard
 from evo_kernel.errors import UserError
 from evo_kernel.types import CaseKind
 from operators.learning import pack_tree
@@ -60,7 +60,7 @@ def grown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="module")
-def taken_up(grown: tuple[Path, Path]) -> tuple[pack_tree.Rows, pack_tree.Rows, Path]:
+def taken_up(grown: tuple[Path, Path]) -> tuple[pack_tree.CollectedRows, pack_tree.CollectedRows, Path]:
     """Rows before and after a second slice."""
     task, folder = grown
     problem = f"{task}@wide"
@@ -142,7 +142,7 @@ def test_benchmarks_problems_are_refused(tmp_path: Path) -> None:
 def test_problems_take_turns_the_one_that_had_least_first() -> None:
     import multiprocessing
 
-    board = Board(("a", "a@x", "b"), [30.0, 10.0, 31.0], multiprocessing.get_context("spawn"))
+    board = ProblemBoard(("a", "a@x", "b"), [30.0, 10.0, 31.0], multiprocessing.get_context("spawn"))
     assert [board.take(), board.take(), board.take(), board.take()] == ["a@x", "a", "b", None]
     board.put("a", 10.0, more=True)
     board.put("a@x", 1.0, more=False)

@@ -10,7 +10,7 @@ import pytest
 
 from evo_kernel.budget import Budget, Ledger
 from evo_kernel.deadline import Deadline
-from evo_kernel.engine import Engine, EngineSettings, Summary
+from evo_kernel.engine import Engine, EngineSettings, RunSummary
 from evo_kernel.errors import OperatorFailed
 from evo_kernel.types import Brief, Evaluation, KernelFeatures, PlanFeatures, Probe, Proposal, Purpose, Source
 from populations.population import LineagePopulation, open_population
@@ -79,7 +79,7 @@ def opened(path: Path, environment=ENVIRONMENT) -> LineagePopulation:
     return population
 
 
-def searched(population: LineagePopulation, operator, judge, width: int = 1) -> Summary:
+def searched(population: LineagePopulation, operator, judge, width: int = 1) -> RunSummary:
     ledger = Ledger(Budget(evaluations=500))
     return Engine(population, operator, judge, ledger, EngineSettings(width=width), Notebook()).run()
 

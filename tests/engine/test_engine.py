@@ -13,7 +13,7 @@ import pytest
 
 from evo_kernel.budget import Budget, Ledger, Spent
 from evo_kernel.deadline import Deadline
-from evo_kernel.engine import Engine, EngineSettings, Summary
+from evo_kernel.engine import Engine, EngineSettings, RunSummary
 from evo_kernel.errors import InfraError, OperatorFailed
 from evo_kernel.types import (
     Brief,
@@ -58,7 +58,7 @@ def population(tmp_path: Path) -> Iterator[LineagePopulation]:
 
 def search(
     population, operator=None, judge=None, budget=Budget(evaluations=20), settings=QUICK, notebook=None
-) -> Summary:
+) -> RunSummary:
     counters = population.counters()
     ledger = Ledger(budget, Spent(counters.charged, 0.0, counters.dollars, counters.tokens, counters.gpu_s))
     operator, judge = operator or ScriptedOperator(), judge or ScriptedJudge()
@@ -378,7 +378,7 @@ def test_abort_waits_for_nobody(population) -> None:
         release.wait(30)
 
     engine = Engine(population, ScriptedOperator(before=before), ScriptedJudge(), Ledger(Budget()), QUICK)
-    ended: list[Summary] = []
+    ended: list[RunSummary] = []
     runner = threading.Thread(target=lambda: ended.append(engine.run()))
     runner.start()
     assert begun.wait(10)

@@ -12,8 +12,8 @@ import pytest
 
 from evo_kernel.budget import Budget, Ledger
 from evo_kernel.deadline import Deadline
-from evo_kernel.engine import Engine, EngineSettings, Summary
-from evo_kernel.engine.time_budget import Hours
+from evo_kernel.engine import Engine, EngineSettings, RunSummary
+from evo_kernel.engine.time_budget import TimeBudget
 from evo_kernel.errors import CutShort
 from evo_kernel.types import Evaluation, Purpose, Source, Status
 from populations.population import LineagePopulation, open_population
@@ -74,7 +74,9 @@ def opened(path: Path) -> LineagePopulation:
     return found
 
 
-def session(population: LineagePopulation, judge: ScriptedJudge, clock: Clock, left_s: float, notebook=None) -> Summary:
+def session(
+    population: LineagePopulation, judge: ScriptedJudge, clock: Clock, left_s: float, notebook=None
+) -> RunSummary:
     ledger = Ledger(Budget(hours=left_s / 3600), clock=clock)
     return Engine(population, ScriptedOperator(), judge, ledger, EngineSettings(), notebook or Notebook()).run()
 
@@ -119,8 +121,8 @@ def test_what_did_not_fit_is_confirmed_first_by_the_next_session(tmp_path: Path)
 
 def test_what_a_confirmation_took_is_kept_for_the_next() -> None:
     clock = Clock()
-    assert Hours(math.inf, None, clock).kept_s == 0.0
-    hours = Hours(300.0, 45.0, clock)
+    assert TimeBudget(math.inf, None, clock).kept_s == 0.0
+    hours = TimeBudget(300.0, 45.0, clock)
     hours.took(2.0, confirming=False)
     assert hours.kept_s == 45.0
     clock.now += 254.0
@@ -179,7 +181,7 @@ def test_a_judge_that_hangs_is_not_waited_for(tmp_path: Path, hangs: Purpose) ->
             release.wait(30)
         return scored(source, purpose)
 
-    judge, ended = ScriptedJudge(answer), list[Summary]()
+    judge, ended = ScriptedJudge(answer), list[RunSummary]()
     with opened(tmp_path / "h.db") as population:
         settings = EngineSettings(width=2, interrupt_s=0.3)
         engine = Engine(population, ScriptedOperator(), judge, Ledger(Budget(evaluations=6)), settings)

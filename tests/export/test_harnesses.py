@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from evo_kernel.app.suite.lanes import Ended, Halt, Lane, WarmProcess
+from evo_kernel.app.suite.lanes import Halt, Lane, OrderEnd, WarmProcess
 from evo_kernel.observe.protocols import CORRECT, Stock, stock_of
 from evo_kernel.observe.protocols import WRONG as WRONG_OUTPUT
 from evo_kernel.tasks.first import first_kernel
@@ -91,7 +91,7 @@ def asked(spec: str, kernel: str, folder: Path) -> Stock:
     return stock_of(json.loads(harness(spec, kernel, folder, "cpu").out.splitlines()[-1]))
 
 
-def harness(spec: str, kernel: str, folder: Path, device: str) -> Ended:
+def harness(spec: str, kernel: str, folder: Path, device: str) -> OrderEnd:
     process = WarmProcess(Lane())
     try:
         order = {"spec": spec, "kernel": kernel, "folder": str(folder), "device": device, "ask": True}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from evo_kernel.errors import UserError
-from evo_kernel.export.kernelbench import Solution, refused, write_solution
+from evo_kernel.export.kernelbench import KernelBenchSolution, refused, write_solution
 from evo_kernel.tasks.kernelbench import places, skeleton
 from tests.support.benchmark import LINEAR, checkout
 
@@ -29,7 +29,7 @@ def test_the_file_computes_what_the_problem_computes(tmp_path):
     small = LINEAR.replace("features, out = 4096, 2048", "features, out = 96, 128")
     (root / "KernelBench/level2/1_Linear_GroupNorm.py").write_text(small)
     spec = f"kernelbench:{root}/level2/1"
-    solution = Solution(2, 1, KERNEL, skeleton(small), places(spec))
+    solution = KernelBenchSolution(2, 1, KERNEL, skeleton(small), places(spec))
     path = write_solution(solution, tmp_path / "runs/mine", 0)
     assert path.name == "level_2_problem_1_sample_0_kernel.py"
     theirs, mine = {}, {}
@@ -55,7 +55,7 @@ def test_what_the_static_checker_refuses_is_gone_from_the_problem_and_named_in_t
 
 
 def test_a_sample_is_never_overwritten(tmp_path):
-    solution = Solution(1, 2, "def run(x):\n    return x\n", "class Model:\n    ...", [])
+    solution = KernelBenchSolution(1, 2, "def run(x):\n    return x\n", "class Model:\n    ...", [])
     write_solution(solution, tmp_path, 0)
     try:
         write_solution(solution, tmp_path, 0)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from evo_kernel.cli.import_tasks import solution_text
-from evo_kernel.export.tritonbench import Solution, write_solution
+from evo_kernel.export.tritonbench import TritonBenchSolution, write_solution
 from evo_kernel.tasks.calls import CUT
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.printing import Printed, printed
@@ -31,9 +31,9 @@ def root(tmp_path_factory):
     return root
 
 
-def solution_of(parts: Solved, kernel: str) -> Solution:
+def solution_of(parts: Solved, kernel: str) -> TritonBenchSolution:
     returned = parts.returned
-    return Solution(
+    return TritonBenchSolution(
         parts.name, parts.entry, kernel, parts.reference, parts.form, parts.test, parts.instruction, parts.label,
         returned.text, returned.writes,
     )  # fmt: skip
@@ -81,7 +81,9 @@ def test_a_solution_of_an_autograd_function_has_its_apply_and_what_else_the_test
         "import math\nHALF = 0.5\nclass Twice:\n    kind = 'x'\n    def apply(*args):\n        return args[0] * 2\n"
     )
     test = "Twice.apply(math.pi * HALF)"
-    solution = Solution("twice", "Twice.apply", "def run(x):\n    return x + x\n", reference, (None,), test, "")
+    solution = TritonBenchSolution(
+        "twice", "Twice.apply", "def run(x):\n    return x + x\n", reference, (None,), test, ""
+    )
     names: dict[str, Any] = {}
     exec(first_step(solution.code()), names)
     assert names["Twice"].apply(torch.ones(2)).tolist() == [2.0, 2.0] and names["Twice"].apply(3) == 6

@@ -237,7 +237,7 @@ def timed(function: Callable[..., Any], device: FakeDevice, us: float) -> Callab
 
 
 def main() -> None:
-    from evo_kernel.fitness.runners.cuda_worker import Worker
+    from evo_kernel.fitness.runners.cuda_worker import GpuWorker
 
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
@@ -247,7 +247,7 @@ def main() -> None:
     if (requests.readline() if order == LOAD else order) != GO:
         return
     device = FakeDevice()
-    worker = Worker(task, device, replies)
+    worker = GpuWorker(task, device, replies)
     worker.examiner = Examiner(task, device, SETTINGS)
     worker.examiner.timer.bench_sizes = {"copy_bytes": 1 << 12, "side": 16}
     worker.reply({"device": "a simulated GPU", "arch": 90, "driver": "0", "pid": os.getpid()})

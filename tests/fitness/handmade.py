@@ -20,7 +20,7 @@ from evo_kernel.fitness.ir import partial
 from evo_kernel.fitness.ir.execute import Launched
 from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic
 from evo_kernel.fitness.ir.nodes import memory_of, run_nodes
-from evo_kernel.fitness.ir.parse import Module, parse
+from evo_kernel.fitness.ir.parse import IRModule, parse
 from evo_kernel.fitness.plan.launch_plan import (
     Binary,
     Buffer,
@@ -243,7 +243,7 @@ def counted_traffic(plan: Plan) -> list[LaunchTraffic]:
     memory = memory_of(plan, {n: torch.zeros(b.bytes, dtype=torch.uint8) for n, b in enumerate(plan.buffers)})
     made: list[LaunchTraffic] = []
 
-    def run(number: int, module: Module, node: Launch) -> Launched:
+    def run(number: int, module: IRModule, node: Launch) -> Launched:
         found = partial.count(module, node, memory, float("inf"), complete=True)
         assert found.traffic is not None, found.finding
         made.append(found.traffic)

@@ -41,7 +41,7 @@ def test_baselines_run_while_cudnn_searches_and_references_do_not(monkeypatch, t
                 raise RuntimeError("this vendor path is missing")
             return {"status": Status.PASSED}
 
-    class Bench(cuda_worker.Worker):
+    class Bench(cuda_worker.GpuWorker):
         def __init__(self):
             self.task = load("conv2d")
             self.device = type("Device", (), {"healthy": lambda self: True})()

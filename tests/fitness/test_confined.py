@@ -17,8 +17,8 @@ import pytest
 from pydantic import BaseModel
 
 from evo_kernel.fitness.sandbox import namespaces, preloaded, zygote
-from evo_kernel.fitness.sandbox.guards import Limits
-from evo_kernel.fitness.sandbox.zygote import JobResult, Malformed
+from evo_kernel.fitness.sandbox.guards import SandboxLimits
+from evo_kernel.fitness.sandbox.zygote import JobResult, MalformedReply
 from tests.support.wild import KINDS, Wild, marked
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -112,10 +112,10 @@ def _parent(pid: int) -> int:
 def test_what_a_child_leaves_ends_with_its_job(children) -> None:
     children.start()
     mark = children._env["EVO_KERNEL_MARK"]
-    assert children.do("hide and go", Limits(may_fork=True)).outcome == "done"
+    assert children.do("hide and go", SandboxLimits(may_fork=True)).outcome == "done"
     usual = 2  # the warden and the zygote
     assert _settled(mark, usual) == usual
-    late = children.do("hide", Limits(deadline_s=1.0, may_fork=True))
+    late = children.do("hide", SandboxLimits(deadline_s=1.0, may_fork=True))
     assert late.outcome == "timeout"
     assert _settled(mark, usual) == usual
 
@@ -123,7 +123,7 @@ def test_what_a_child_leaves_ends_with_its_job(children) -> None:
 @pytest.mark.parametrize("deed", ["fill one", "fill many", "fill deleted", "many files"])
 def test_what_a_child_writes_is_bounded(children, deed) -> None:
     began = time.monotonic()
-    found = children.do(deed, Limits(deadline_s=20.0, disk_bytes=32 << 20, answer_bytes=1 << 20, open_files=64))
+    found = children.do(deed, SandboxLimits(deadline_s=20.0, disk_bytes=32 << 20, answer_bytes=1 << 20, open_files=64))
     told = found.data or b""
     assert found.outcome == "disk" or b"No space left" in told or b"too large" in told, found
     assert time.monotonic() - began < 30.0
@@ -148,7 +148,9 @@ def test_long_answers_are_not_read(children, deed, outcome) -> None:
 def test_a_group_is_no_way_to_the_zygote(children) -> None:
     children.start()
     process = children._process
-    children.do("kill group", Limits(may_fork=True))  # process 1 of a namespace is deaf to it, others are denied it
+    children.do(
+        "kill group", SandboxLimits(may_fork=True)
+    )  # process 1 of a namespace is deaf to it, others are denied it
     assert children._process is process and process.poll() is None
 
 
@@ -169,7 +171,7 @@ def test_a_child_gets_what_it_was_given(children) -> None:
 def test_calls_that_matter_are_denied() -> None:
     children = Wild("bare")
     try:
-        found = children.do("calls", Limits(may_fork=True))
+        found = children.do("calls", SandboxLimits(may_fork=True))
         assert b'"said": ""' in found.data, found
         assert "seccomp" in found.walls and "namespaces" not in found.walls
     finally:
@@ -196,7 +198,7 @@ class _Form(BaseModel):
     ],
 )  # fmt: skip
 def test_an_answer_that_is_no_such_thing_is_malformed(data) -> None:
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedReply):
         JobResult("done", data).read(_Form)
 
 

@@ -15,7 +15,7 @@ import torch
 from evo_kernel.fitness.costmodel.bounds import bound
 from evo_kernel.fitness.costmodel.targets import H200
 from evo_kernel.fitness.plan.launch_plan import Fill
-from evo_kernel.fitness.profiling.counters import METRICS, Counters, CountPart, read_csv, unknown_metrics
+from evo_kernel.fitness.profiling.counters import METRICS, CountPart, HardwareCounters, read_csv, unknown_metrics
 from evo_kernel.fitness.profiling.profiler import Profiler
 from evo_kernel.fitness.runners import ncu
 from evo_kernel.fitness.runners.cuda_runner import CudaRunner
@@ -204,13 +204,13 @@ RAW = {
 
 
 def test_counters_in_words():
-    assert Counters.of(RAW).lines(35.0) == [
+    assert HardwareCounters.of(RAW).lines(35.0) == [
         "  device mem.  67.1 MB read, 58.2 MB written: 3580 GB/s, 71% of peak",
         "  of peak      L2 44%, issue 38%, tensor 12%; 50% of L2 sectors hit",
         "  stalls       warps waiting an issue: long_scoreboard 12.3, wait 2.1; "
         "25% of shared-memory wavefronts are bank conflicts",
     ]
-    assert Counters.of({}).lines(35.0) == []
+    assert HardwareCounters.of({}).lines(35.0) == []
 
 
 def test_what_bounds_a_launch():

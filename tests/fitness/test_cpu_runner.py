@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from evo_kernel.fitness.correctness.slicing.step import RULES, Step
+from evo_kernel.fitness.correctness.slicing.step import RULES, SliceStep
 from evo_kernel.fitness.costmodel.index_inputs import index_inputs
 from evo_kernel.fitness.ir.counting import Counter
 from evo_kernel.fitness.ir.drawing import MOST, draw
-from evo_kernel.fitness.ir.memory import Memory
+from evo_kernel.fitness.ir.memory import DeviceMemory
 from evo_kernel.fitness.plan.launch_plan import Binary, Buffer, CompiledPlan, Launch, Plan, Pointer, View
 from evo_kernel.fitness.runners import cpu_runner
 from evo_kernel.fitness.runners.base import Checked
@@ -205,7 +205,7 @@ def test_what_data_decides_is_executed_whole_only_where_it_stores(was, becomes, 
 
 def test_programs_are_drawn_in_corners_where_they_differ_and_at_random():
     grid, generator = (50, 40, 2), torch.Generator()
-    counter = Counter(Memory(), 4000, footprints=False)
+    counter = Counter(DeviceMemory(), 4000, footprints=False)
     counter.reached[7][::41] += 1
     counter.by_program["load_bytes"][33] = 4.0
     for seed in range(20):
@@ -217,7 +217,7 @@ def test_programs_are_drawn_in_corners_where_they_differ_and_at_random():
             assert {0, 3999, 33} <= set(drawn.tolist()) and bool((drawn % 41 == 0).any())
             assert torch.equal(drawn, drawn.unique())
         assert len(few) == 100 and len(many) == MOST
-    assert draw((3, 1, 1), Counter(Memory(), 3, False), torch.ones(3), 1e-9, generator).tolist() == [0, 1, 2]
+    assert draw((3, 1, 1), Counter(DeviceMemory(), 3, False), torch.ones(3), 1e-9, generator).tolist() == [0, 1, 2]
 
 
 WRONG_TEXT = SOFTMAX_TEXT.replace("row * x_stride", "0 * x_stride")
@@ -236,7 +236,7 @@ def test_where_a_rule_of_slicing_fails_the_whole_reference_decides(text, raises_
         raise IndexError("a rule that does not know this reference")
 
     def rule(value, region, known):
-        return fail() if raises_at == "planning" else Step([], fail)
+        return fail() if raises_at == "planning" else SliceStep([], fail)
 
     monkeypatch.setitem(RULES, "_softmax", rule)
     assert look(text, 2048, 512, 0.0, monkeypatch).passed == (text == SOFTMAX_TEXT)

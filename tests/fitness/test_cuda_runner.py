@@ -19,7 +19,7 @@ from evo_kernel.fitness.runners.cuda_runner import CudaRunner
 from evo_kernel.fitness.runners.pool import RunnerPool
 from evo_kernel.fitness.runners.process import worker_env
 from evo_kernel.fitness.timing.ceilings import NAMES
-from evo_kernel.fitness.timing.pairing import Verdict
+from evo_kernel.fitness.timing.pairing import PairVerdict
 from evo_kernel.types import Measurement, Status
 from tests.fitness.fake_gpu import plan, task_in
 
@@ -79,9 +79,9 @@ def test_check_measure_and_pair_one_by_one(task, runner):
     assert runner.check(fast, case, [(1, "nominal"), (2, "large")]).passed
     assert isinstance(runner.measure(fast, case, 3, against_us=100.0), Measurement)
     paired = runner.pair(slow, fast, case, 4)
-    assert paired.comparison.verdict is Verdict.FASTER and paired.comparison.ratio == pytest.approx(1.6, rel=0.02)
+    assert paired.comparison.verdict is PairVerdict.FASTER and paired.comparison.ratio == pytest.approx(1.6, rel=0.02)
     same = runner.pair(slow, slow, case, 4)
-    assert same.comparison.verdict is Verdict.EQUAL
+    assert same.comparison.verdict is PairVerdict.EQUAL
     wrong = runner.check(plan("wrong", 64, 128), case, [(1, "nominal")])
     assert wrong.status is Status.WRONG and wrong.error > 1
 

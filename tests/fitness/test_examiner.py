@@ -14,7 +14,7 @@ from evo_kernel.fitness.correctness.sealed_references import SMALL_BYTES, Vault
 from evo_kernel.fitness.costmodel.targets import target_for
 from evo_kernel.fitness.runners.buffer_cache import plan_bytes
 from evo_kernel.fitness.runners.clock import Metronome
-from evo_kernel.fitness.runners.correctness import Budget, Disturbed
+from evo_kernel.fitness.runners.correctness import Disturbed, MemoryShares
 from evo_kernel.fitness.runners.cuda_memory import Arena
 from evo_kernel.fitness.runners.request_handler import Examiner
 from evo_kernel.fitness.timing.ceilings import Ceilings
@@ -224,7 +224,7 @@ def test_what_is_asked_decides_how_long_it_is_timed(examiner):
 
 
 def test_rounds_that_do_not_fit_at_once_are_run_in_turns(task):
-    examiner = Examiner(task, FakeDevice(), SETTINGS, budget=Budget(check_bytes=1))
+    examiner = Examiner(task, FakeDevice(), SETTINGS, budget=MemoryShares(check_bytes=1))
     assert exam(examiner, "honest", timings=())["checks"][0]["status"] == "passed"
 
 

@@ -14,7 +14,7 @@ from evo_kernel.fitness.compile.compiler import Compiler, cuda_text_fault
 from evo_kernel.fitness.judge import JudgeSettings, open_judge
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan, Constant, Copy, Descriptor, Kernel, read_compiled_plan
 from evo_kernel.fitness.record.cases import record_case
-from evo_kernel.fitness.record.recorder import Fault, Recorder
+from evo_kernel.fitness.record.recorder import Recorder, RecordFault
 from evo_kernel.types import CaseKind, Purpose, Source, Status
 from tests.support.launch_kinds import CUDA_SHARED, FAILING_ASSERT, HEAD, KINDS, flat
 
@@ -42,7 +42,7 @@ def recorder():
 
 @pytest.fixture
 def record(recorder, tmp_path):
-    def plan_of(name: str, source: str = "") -> CompiledPlan | Fault:
+    def plan_of(name: str, source: str = "") -> CompiledPlan | RecordFault:
         kind = KINDS[name]
         task = kind.load(tmp_path)
         case = record_case(task, task.cases_of(CaseKind.CHECK)[-1])
@@ -51,7 +51,7 @@ def record(recorder, tmp_path):
     return plan_of
 
 
-def compiled(plan: CompiledPlan | Fault) -> CompiledPlan:
+def compiled(plan: CompiledPlan | RecordFault) -> CompiledPlan:
     assert isinstance(plan, CompiledPlan), plan
     assert read_compiled_plan(plan.model_dump_json()).hash == plan.hash  # it travels
     return plan
@@ -135,7 +135,7 @@ def test_what_host_code_spells_out_is_a_table(record, text):
 def test_what_is_no_table_is_refused(record, text, reason):
     source = KINDS["copy"].source.replace("z = torch.empty_like(x)", f"z = torch.empty_like(x)\n    table = {text}")
     fault = record("copy", source)
-    assert isinstance(fault, Fault) and fault.status is Status.REJECTED and reason in fault.reason, fault
+    assert isinstance(fault, RecordFault) and fault.status is Status.REJECTED and reason in fault.reason, fault
 
 
 def test_a_table_that_a_kernel_was_given_is_known_no_longer(record):
@@ -192,7 +192,7 @@ def test_cuda_faults_have_reasons(record, old):
     new, reason = CUDA_FAULTS[old]
     assert old in CUDA_SHARED
     fault = record("CUDA C++ with dynamic shared memory", HEAD + CUDA_SHARED.replace(old, new))
-    assert isinstance(fault, Fault) and reason in fault.reason, fault
+    assert isinstance(fault, RecordFault) and reason in fault.reason, fault
     assert fault.status in (Status.BUILD_ERROR, Status.REJECTED)
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from evo_kernel.fitness.timing.pairing import PAIRING, PairSettings, Verdict, compare, interval, run_pairs
+from evo_kernel.fitness.timing.pairing import PAIRING, PairSettings, PairVerdict, compare, interval, run_pairs
 
 QUICK = PairSettings(resamples=1000)
 
@@ -44,28 +44,28 @@ def verdicts(runs, gain, settings=QUICK, **more):
 @pytest.mark.parametrize("more", [{}, {"drift": 0.01}, {"drift": 0.05}, {"outliers": 0.05}, {"noise": 0.03}])
 def test_the_same_kernel_is_hardly_ever_faster(more):
     found = verdicts(300, 1.0, **more)
-    assert sum(v in (Verdict.FASTER, Verdict.SLOWER) for v in found) <= 3
+    assert sum(v in (PairVerdict.FASTER, PairVerdict.SLOWER) for v in found) <= 3
 
 
 def test_a_gain_at_the_threshold_is_rarely_claimed():
-    assert sum(v is Verdict.FASTER for v in verdicts(400, PAIRING.threshold)) <= 8
+    assert sum(v is PairVerdict.FASTER for v in verdicts(400, PAIRING.threshold)) <= 8
 
 
 @pytest.mark.parametrize("drift", [0.0, 0.02])
 def test_three_percent_are_found(drift):
-    assert sum(v is Verdict.FASTER for v in verdicts(200, 1.03, drift=drift)) >= 198
-    assert sum(v is Verdict.SLOWER for v in verdicts(200, 1 / 1.03, drift=drift)) >= 198
+    assert sum(v is PairVerdict.FASTER for v in verdicts(200, 1.03, drift=drift)) >= 198
+    assert sum(v is PairVerdict.SLOWER for v in verdicts(200, 1 / 1.03, drift=drift)) >= 198
 
 
 def test_clear_answers_are_early_and_noise_is_named():
     rng = np.random.default_rng(1)
     found, taken = run_pairs(simulated(rng, 1.2), rng, QUICK)
-    assert found.verdict is Verdict.FASTER and found.pairs == len(taken) == QUICK.look_every
+    assert found.verdict is PairVerdict.FASTER and found.pairs == len(taken) == QUICK.look_every
     assert found.low < found.ratio < found.high and found.ratio == pytest.approx(1.2, rel=0.01)
     noisy, taken = run_pairs(simulated(rng, 1.0, noise=0.2), rng, QUICK)
-    assert noisy.verdict is Verdict.NOISY and len(taken) == QUICK.pairs
+    assert noisy.verdict is PairVerdict.NOISY and len(taken) == QUICK.pairs
     equal, _ = run_pairs(simulated(rng, 1.0), rng, QUICK)
-    assert equal.verdict is Verdict.EQUAL
+    assert equal.verdict is PairVerdict.EQUAL
 
 
 def test_the_order_in_a_pair_is_random_and_drift_falls_on_both():

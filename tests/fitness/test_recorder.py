@@ -9,7 +9,7 @@ import pytest
 
 from evo_kernel.fitness.compile.compiler import Compiler
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan, Fill, Launch, Scalar
-from evo_kernel.fitness.record.recorder import Fault, RecordCase, Recorder
+from evo_kernel.fitness.record.recorder import RecordCase, Recorder, RecordFault
 from evo_kernel.types import Knobs, Source, Status
 from tests.integrity import corpus
 
@@ -57,7 +57,7 @@ def recorder(compiler):
     made.close()
 
 
-def _plan(recorder: Recorder, text: str, knobs: Knobs = ()) -> CompiledPlan | Fault:
+def _plan(recorder: Recorder, text: str, knobs: Knobs = ()) -> CompiledPlan | RecordFault:
     return recorder.record(Source(textwrap.dedent(text)), [CASE], [knobs]).plans[(CASE.name, knobs)]
 
 
@@ -177,7 +177,7 @@ def test_what_is_specialised_alike_is_one_kernel(recorder):
 def test_cheats_that_need_no_execution_to_be_seen(recorder, name):
     entry = corpus.read(corpus.HERE / "cheats" / f"{name}.py")
     fault = recorder.record(entry.source, [CASE], [()]).plans[(CASE.name, ())]
-    assert isinstance(fault, Fault) and fault.status is Status.REJECTED and entry.says in fault.reason, fault
+    assert isinstance(fault, RecordFault) and fault.status is Status.REJECTED and entry.says in fault.reason, fault
 
 
 HOSTILE = {
@@ -209,7 +209,7 @@ HOSTILE = {
 def test_hostile_sources_end_in_a_sentence(recorder, name):
     text, status, reason = HOSTILE[name]
     fault = _plan(recorder, text)
-    assert isinstance(fault, Fault)
+    assert isinstance(fault, RecordFault)
     assert fault.status is status and reason in fault.reason, fault
 
 
@@ -224,5 +224,5 @@ def test_the_recorder_goes_on_after_all_that(recorder):
 
 def test_launches_carry_no_raw_addresses(recorder):
     fault = _plan(recorder, DOUBLE.replace("(x, y, x.numel(),", "(x, y, y.data_ptr(),"))
-    assert isinstance(fault, Fault) and "raw address" in fault.reason
+    assert isinstance(fault, RecordFault) and "raw address" in fault.reason
     assert Launch.model_fields["args"]  # addresses have no place in a launch at all

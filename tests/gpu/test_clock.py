@@ -18,12 +18,12 @@ from benchmarks.faults import KERNELS, NAMES, faulty
 from benchmarks.variants import narrowed
 from evo_kernel.fitness.compile.compiler import Compiler
 from evo_kernel.fitness.record.cases import record_case
-from evo_kernel.fitness.record.recorder import Fault, Recorder
+from evo_kernel.fitness.record.recorder import Recorder, RecordFault
 from evo_kernel.fitness.runners.base import Checked, CheckPart, Exam, TimePart
 from evo_kernel.fitness.runners.cuda_runner import CudaRunner
 from evo_kernel.fitness.runners.pool import RunnerPool
 from evo_kernel.fitness.timing.ceilings import Ceilings
-from evo_kernel.fitness.timing.pairing import Verdict
+from evo_kernel.fitness.timing.pairing import PairVerdict
 from evo_kernel.fitness.tuning.knobs import apply_knobs
 from evo_kernel.tasks.loading import load
 from evo_kernel.types import CaseKind, Measurement, Status
@@ -59,7 +59,7 @@ def exam_of(recorder, task, source, checked=True):
     cases = [*task.cases_of(CaseKind.CHECK), *task.cases_of(CaseKind.SEARCH)]
     recording = recorder.record(source, [record_case(task, case) for case in cases], [()])
     plans = {case: plan for (case, _), plan in recording.plans.items()}
-    assert not any(isinstance(plan, Fault) for plan in plans.values()), recording.fault
+    assert not any(isinstance(plan, RecordFault) for plan in plans.values()), recording.fault
     checks = tuple(
         CheckPart(plans[c.name], c, ((101, "nominal"), (102, "large"))) for c in task.cases_of(CaseKind.CHECK)
     )
@@ -231,7 +231,7 @@ def test_a_plan_equals_itself_and_beats_a_slower_one(recorder, task, runner):
         print("A/A", one if isinstance(one, Checked) else one.comparison.line())
     both = runner.pair(slow, seed, case, 7), runner.pair(seed, slow, case, 7)
     print("slow, seed:", *(b if isinstance(b, Checked) else (b.comparison.line(), b.details) for b in both))
-    assert all(not isinstance(one, Checked) and one.comparison.verdict is Verdict.EQUAL for one in same)
+    assert all(not isinstance(one, Checked) and one.comparison.verdict is PairVerdict.EQUAL for one in same)
     assert both[0].comparison.ratio == pytest.approx(1 / both[1].comparison.ratio, rel=0.02)
 
 

@@ -13,7 +13,7 @@ import torch
 
 from evo_kernel.fitness.compile import nvrtc
 from evo_kernel.fitness.judge import JudgeSettings, open_judge
-from evo_kernel.fitness.record.recorder import Fault
+from evo_kernel.fitness.record.recorder import RecordFault
 from evo_kernel.types import CaseKind, Purpose, Source, Status
 from tests.support.launch_kinds import FAILING_ASSERT, KINDS
 
@@ -80,7 +80,7 @@ def _tell(judge, source: Source) -> None:
     """Everything that was recorded and compiled, the machine code apart."""
     try:
         for case, plan in judge.plans(source, (), (CaseKind.CHECK,)).items():
-            if isinstance(plan, Fault):
+            if isinstance(plan, RecordFault):
                 print("case", case, plan)
                 continue
             for node in plan.plan.nodes:

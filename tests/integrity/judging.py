@@ -15,7 +15,7 @@ import torch
 
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
-from evo_kernel.fitness.record.recorder import Fault
+from evo_kernel.fitness.record.recorder import RecordFault
 from evo_kernel.types import CaseKind, Evaluation, Status
 from tests.integrity.corpus import HERE, Entry, load_task, read
 
@@ -76,5 +76,5 @@ def _hashes(judge: PlanJudge, entry: Entry) -> dict[str, str]:
     return {case: _hash(plan) for case, plan in plans.items()}
 
 
-def _hash(plan: CompiledPlan | Fault) -> str:
+def _hash(plan: CompiledPlan | RecordFault) -> str:
     return plan.hash if isinstance(plan, CompiledPlan) else f"{plan.status}: {plan.reason}"

@@ -11,14 +11,24 @@ from rich.console import Console
 from evo_kernel.errors import OperatorFailed
 from evo_kernel.observe import live
 from evo_kernel.observe.formatting import age_text, busy_text, denominator, fault_lines, stages_text, state_text
-from evo_kernel.observe.live import Progress
-from evo_kernel.types import Brief, Evaluation, PipelineState, Proposal, Purpose, Recorded, Relative, Source, Status
+from evo_kernel.observe.live import LiveProgress
+from evo_kernel.types import (
+    Brief,
+    Evaluation,
+    PipelineState,
+    Proposal,
+    Purpose,
+    Recorded,
+    ScoredCandidate,
+    Source,
+    Status,
+)
 from tests.support.scripted import CARD, ENVIRONMENT, FIRST, STRATEGY, TASK, scored
 
-PARENT = Relative(1, FIRST, 0, 0, None)
+PARENT = ScoredCandidate(1, FIRST, 0, 0, None)
 
 
-def follow(progress: Progress) -> None:
+def follow(progress: LiveProgress) -> None:
     for attempt, source in enumerate((Source("time_us = 50.0\n"), Source("time_us = 60.0\n")), start=2):
         brief = Brief(attempt, CARD, PARENT, (), (), 0, (0,), ENVIRONMENT)
         proposal = Proposal(source, "scripted", STRATEGY)
@@ -38,7 +48,7 @@ def follow(progress: Progress) -> None:
 def test_a_log_gets_one_calm_line_an_event() -> None:
     out = io.StringIO()
     console = Console(file=out, width=100)
-    with Progress(console, ENVIRONMENT, lambda: {"evaluations": 7.0}) as progress:
+    with LiveProgress(console, ENVIRONMENT, lambda: {"evaluations": 7.0}) as progress:
         follow(progress)
     lines = out.getvalue().splitlines()
     assert len(lines) == 3  # the slower one and the failed proposal are counted, not told
@@ -48,7 +58,7 @@ def test_a_log_gets_one_calm_line_an_event() -> None:
     assert "\x1b" not in out.getvalue()
 
 
-def judged(progress: Progress, attempt: int, time_us: float) -> None:
+def judged(progress: LiveProgress, attempt: int, time_us: float) -> None:
     brief = Brief(attempt, CARD, PARENT, (), (), 0, (0,), ENVIRONMENT)
     source = Source(f"time_us = {time_us!r}\n")
     progress.attempt_started(brief)
@@ -58,13 +68,13 @@ def judged(progress: Progress, attempt: int, time_us: float) -> None:
 
 def test_a_resumed_search_starts_from_what_it_holds() -> None:
     best = replace(PARENT, candidate=9, evaluation=scored(Source("time_us = 50.0\n"), Purpose.SCORE))
-    progress = Progress(Console(file=io.StringIO()), ENVIRONMENT, dict, best)
+    progress = LiveProgress(Console(file=io.StringIO()), ENVIRONMENT, dict, best)
     assert progress._state().startswith("best 2.000x")
 
 
 def test_only_a_clearly_better_best_is_news() -> None:
     out = io.StringIO()
-    with Progress(Console(file=out, width=100), ENVIRONMENT, dict) as progress:
+    with LiveProgress(Console(file=out, width=100), ENVIRONMENT, dict) as progress:
         for attempt, time_us in enumerate((50.0, 49.9, 49.8, 49.7, 40.0), start=2):
             judged(progress, attempt, time_us)
     told = [line.split("candidate ")[1].split(":")[0] for line in out.getvalue().splitlines()]
@@ -73,7 +83,7 @@ def test_only_a_clearly_better_best_is_news() -> None:
 
 
 def test_what_was_cut_off_is_counted() -> None:
-    progress = Progress(Console(file=io.StringIO()), ENVIRONMENT, dict)
+    progress = LiveProgress(Console(file=io.StringIO()), ENVIRONMENT, dict)
     progress.attempt_started(Brief(2, CARD, PARENT, (), (), 0, (0,), ENVIRONMENT))
     judged(progress, 3, 50.0)
     assert progress.in_flight == 1
@@ -82,7 +92,7 @@ def test_what_was_cut_off_is_counted() -> None:
 def test_a_terminal_shows_the_state() -> None:
     out = io.StringIO()
     console = Console(file=out, width=100, force_terminal=True, color_system=None)
-    with Progress(console, ENVIRONMENT, lambda: {"evaluations": 7.0}) as progress:
+    with LiveProgress(console, ENVIRONMENT, lambda: {"evaluations": 7.0}) as progress:
         follow(progress)
         console.print(progress._view())
     shown = out.getvalue()
@@ -100,7 +110,7 @@ def test_the_view_keeps_to_the_terminal_and_its_columns(width: int) -> None:
     out = io.StringIO()
     console = Console(file=out, width=width, force_terminal=True, color_system=None)
     states = [STATE, replace(STATE, stages=STAGES | {"thinking": 11, "waiting": 0}, busy_recent=(0.05,))]
-    progress = Progress(console, ENVIRONMENT, lambda: {"evaluations": 7.0}, None, lambda: states[0])
+    progress = LiveProgress(console, ENVIRONMENT, lambda: {"evaluations": 7.0}, None, lambda: states[0])
     follow(progress)
     progress._note("a line " * 40)
     views = []
@@ -130,7 +140,7 @@ def test_a_log_is_told_where_things_stand_now_and_then(monkeypatch) -> None:
     now = [0.0]
     monkeypatch.setattr(live.time, "monotonic", lambda: now[0])
     out = io.StringIO()
-    progress = Progress(Console(file=out, width=300), ENVIRONMENT, dict, None, lambda: STATE)
+    progress = LiveProgress(Console(file=out, width=300), ENVIRONMENT, dict, None, lambda: STATE)
     for attempt in range(2, 82):
         now[0] += 1.0
         judged(progress, attempt, 50.0)
@@ -144,14 +154,14 @@ def test_a_log_is_told_where_things_stand_now_and_then(monkeypatch) -> None:
 def test_trouble_on_a_terminal_stays_to_be_read() -> None:
     out = io.StringIO()
     console = Console(file=out, width=100, force_terminal=True, color_system=None)
-    with Progress(console, ENVIRONMENT, dict, None, lambda: STATE) as progress:
+    with LiveProgress(console, ENVIRONMENT, dict, None, lambda: STATE) as progress:
         progress.trouble("baseline not timed: flash on large: no such path")
         shown = progress._events
     assert not shown and "baseline not timed: flash on large: no such path" in out.getvalue()
 
 
 def test_what_is_left_is_told_in_units_that_people_count_in() -> None:
-    progress = Progress(Console(file=io.StringIO()), ENVIRONMENT, lambda: {"evaluations": 28.0, "hours": 0.0437})
+    progress = LiveProgress(Console(file=io.StringIO()), ENVIRONMENT, lambda: {"evaluations": 28.0, "hours": 0.0437})
     assert dict(progress._rows())["left"] == "28 evaluations, 2.6 min"
     progress._left = lambda: {"hours": 5.25, "gpu_seconds": 100.0}
     assert dict(progress._rows())["left"] == "5.25 hours, 100 gpu seconds"

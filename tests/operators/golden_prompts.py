@@ -16,7 +16,7 @@ from evo_kernel.types import (
     Evaluation,
     Measurement,
     Purpose,
-    Relative,
+    ScoredCandidate,
     Source,
     Status,
     Strategy,
@@ -32,14 +32,14 @@ from operators.llm_crossover import LlmCrossover
 from operators.macro.catalogue import STOP, UNGUIDED, proposed
 from operators.macro.features import MacroState
 from operators.macro.llm_policy import LlmPolicy
-from operators.macro.memory import Lesson, Memory, traits
+from operators.macro.memory import Lesson, StrategyMemory, traits
 from operators.micro.llm_coder import LlmCoder
 from operators.micro.masks import applicable
 from operators.prompts.parts import Switches
 from operators.prompts.transfer import transfer_hint
 from operators.prompts.writer import Prompts
 from operators.workbench.bench import Workbench, start_files, task_files
-from operators.workbench.protocols import Evidence, Rooms
+from operators.workbench.protocols import Evidence, WorkbenchDeps
 from operators.workbench.workspace import Workspace
 from tests.operators.support_model import FakeModel, Judged, block
 from tests.operators.support_search import credit, kernel, plan, seed_of
@@ -104,13 +104,15 @@ def measured(*times: tuple[str, float, float]) -> Evaluation:
 
 def sample() -> Brief:
     seed = seed_of("softmax")
-    parent = Relative(
+    parent = ScoredCandidate(
         12, seed, 1, 0, measured(("m=4096 n=4096", 41.5, 0.55), ("m=16384 n=1000", 43.25, 0.52)), (HOIST,)
     )
     faster = dataclasses.replace(measured(("m=4096 n=4096", 30.0, 0.82)), score=1.7)
-    better = Relative(31, Source(seed.text.replace("BLOCK = 256", "BLOCK = 4096")), 2, 0, faster, (HOIST, ONLINE))
+    better = ScoredCandidate(
+        31, Source(seed.text.replace("BLOCK = 256", "BLOCK = 4096")), 2, 0, faster, (HOIST, ONLINE)
+    )
     wrong = Evaluation("s", "t", Purpose.SCORE, H200, Status.WRONG, "the output is off by 40x what is allowed")
-    failure = Relative(33, Source(seed.text.replace("tl.exp(x - row_max)", "tl.exp(x)")), 2, 0, wrong, (HOIST,))
+    failure = ScoredCandidate(33, Source(seed.text.replace("tl.exp(x - row_max)", "tl.exp(x)")), 2, 0, wrong, (HOIST,))
     tried = (Tried(ONLINE, Status.WRONG, None), Tried(STOP, None, None), Tried(HOIST, Status.PASSED, 0.0247))
     return Brief(40, CARD, parent, (better, failure, parent), tried, 0, (1, 40), H200)
 
@@ -119,7 +121,7 @@ ELSEWHERE = Lesson("log_softmax", traits(CARD), "one-pass-row", 9, 7, 1.8)
 
 
 def prompts(switches: Switches | None = None) -> Prompts:
-    memory = Memory([ELSEWHERE])
+    memory = StrategyMemory([ELSEWHERE])
     memory.learn(credit(Decision("uniform", (HOIST,), (1.0,), 0), 0.025))
     return Prompts(
         switches=switches,
@@ -164,8 +166,8 @@ def agent(brief: Brief) -> tuple[Message, ...]:
     """What an agent's attempt opens with: two versions, one attempt before, a note, directions."""
     lineage, notebook = FakeLineage(PARENT, Source(faster(90.0))), FakeNotebook()
     notebook.add("rows of 1000 gain from 8 warps", "avo", 3, [Evidence("E3.1", 45, "passed", 1.2)])
-    rooms, memory = Rooms(FakeBench(), lineage, None, notebook), agents.Memory(Forgetful())
-    tried = (agents.Tried("split the rows", "wrong", "calculation"),)
+    rooms, memory = WorkbenchDeps(FakeBench(), lineage, None, notebook), agents.AgentMemory(Forgetful())
+    tried = (agents.AgentEvaluation("split the rows", "wrong", "calculation"),)
     memory.end(agents.Record(3, 1, "the limit of 120 answers", False, tried=tried))
     review = agents.Review(brief.attempt, "no commit in 6 attempts", ("Profile first.", "Read each row once."))
     with tempfile.TemporaryDirectory() as folder:

@@ -17,7 +17,7 @@ from evo_kernel.types import (
     Measurement,
     PlanFeatures,
     Purpose,
-    Relative,
+    ScoredCandidate,
     Source,
     Status,
     Strategy,
@@ -66,13 +66,18 @@ def broken(reason: str = "off by one") -> Evaluation:
     return Evaluation("s", "t", Purpose.SCORE, ENVIRONMENT, Status.WRONG, reason)
 
 
-def relative(candidate: int, source: Source, strategies: Sequence[Strategy] = (), judged: bool = True) -> Relative:
+def relative(
+    candidate: int, source: Source, strategies: Sequence[Strategy] = (), judged: bool = True
+) -> ScoredCandidate:
     verdict = evaluation(plan(kernel())) if judged else broken()
-    return Relative(candidate, source, len(strategies), 0, verdict, tuple(strategies))
+    return ScoredCandidate(candidate, source, len(strategies), 0, verdict, tuple(strategies))
 
 
 def brief(
-    parent: Relative, attempt: int = 1, inspirations: Sequence[Relative] = (), tried: Sequence[Strategy] = ()
+    parent: ScoredCandidate,
+    attempt: int = 1,
+    inspirations: Sequence[ScoredCandidate] = (),
+    tried: Sequence[Strategy] = (),
 ) -> Brief:
     entries = tuple(Tried(strategy, Status.PASSED, 0.0) for strategy in tried)
     return Brief(attempt, TASK, parent, tuple(inspirations), entries, 0, (7, attempt), ENVIRONMENT)

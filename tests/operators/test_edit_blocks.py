@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from evo_kernel.errors import OperatorFailed
 from evo_kernel.types import Source
-from operators.micro.edit_blocks import Answer, Block, MalformedAnswer, apply, feedback, parse
-from operators.micro.session import Limits, Opening, Session
+from operators.micro.edit_blocks import EditAnswer, EditBlock, MalformedAnswer, apply, feedback, parse
+from operators.micro.session import CoderSession, Opening, SessionLimits
 from tests.operators.answers.malformed import MALFORMED
 from tests.operators.answers.source import BOTH, FUSED, SCALE, SOURCE
 from tests.operators.answers.well_formed import WELL_FORMED
@@ -19,7 +19,7 @@ COMPILE = ("not valid Python", "no top-level `def run")
 
 
 def session(model, probe=None, **limits):
-    return Session(model, lambda source: Opening(()), Source(SOURCE), probe or Judged(), Limits(**limits))
+    return CoderSession(model, lambda source: Opening(()), Source(SOURCE), probe or Judged(), SessionLimits(**limits))
 
 
 def test_the_corpus_is_large_and_its_names_differ():
@@ -93,7 +93,7 @@ def test_a_block_changes_its_lines_and_nothing_else(before, wanted, after):
     if not any(line.strip() for line in wanted):
         return
     text = "\n".join([*before, *wanted, *after])
-    edited = apply(Answer((Block(tuple(wanted), ("new",)),)), text)
+    edited = apply(EditAnswer((EditBlock(tuple(wanted), ("new",)),)), text)
     if edited.applied:
         assert edited.text.split("\n").count("new") == 1
         core = "\n".join(wanted).strip("\n")

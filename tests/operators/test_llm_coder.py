@@ -14,11 +14,11 @@ from operators.macro.catalogue import CATALOGUE, UNGUIDED, proposed
 from operators.macro.llm_policy import LlmPolicy
 from operators.macro.policies import UniformPolicy
 from operators.micro.coder import Coder, Job, RewriteCoder
-from operators.micro.faults import ADVICE, Fault, fault_of
+from operators.micro.faults import ADVICE, EditFault, fault_of
 from operators.micro.guides import guides
 from operators.micro.llm_coder import CombinedCoder, LlmCoder
 from operators.micro.masks import MASKS, applicable
-from operators.micro.session import Limits
+from operators.micro.session import SessionLimits
 from operators.micro.steps import kept_strategies
 from operators.mtmc import MtmcOperator
 from operators.prompts.parts import Budgets, Switches
@@ -65,7 +65,7 @@ def test_a_fault_is_answered_with_its_category_and_repaired():
     assert outcomes(coded.steps) == [("edit 1", "rolled back"), ("repair 1 of edit 1", "repaired")]
     assert coded.steps[0].detail.startswith("calculation: the output is off by 9x")
     request = model.asked[1][-1].content
-    assert request.startswith("Failed (calculation).") and ADVICE[Fault.CALCULATION] in request
+    assert request.startswith("Failed (calculation).") and ADVICE[EditFault.CALCULATION] in request
     assert model.asked[1][:2] == model.asked[0], "the prefix of a conversation must not change"
 
 
@@ -78,7 +78,7 @@ def test_repairs_are_limited_and_what_they_cost_is_told():
     probe = Judged(lambda text: UNFUSED)
     blocks = [block("BLOCK = 256" if n == 0 else f"BLOCK = {n}", f"BLOCK = {n + 1}") for n in range(9)]
     with pytest.raises(OperatorFailed, match=r"^calculation: .*after 3 answers") as caught:
-        LlmCoder(FakeModel(*blocks), limits=Limits(repairs=2)).carry_out(job(probe))
+        LlmCoder(FakeModel(*blocks), limits=SessionLimits(repairs=2)).carry_out(job(probe))
     assert len(caught.value.calls) == len(caught.value.steps) == len(probe.seen) == 3
     assert {step.outcome for step in caught.value.steps} == {"rolled back"}
 
@@ -89,14 +89,14 @@ def test_a_step_that_passed_survives_a_later_one_that_fails():
         return UNFUSED if CALL not in text else None
 
     model = FakeModel(ONE + "CONTINUE\n", TWO)
-    coded = LlmCoder(model, limits=Limits(repairs=1)).carry_out(job(Judged(fused)))
+    coded = LlmCoder(model, limits=SessionLimits(repairs=1)).carry_out(job(Judged(fused)))
     assert coded.text == SOURCE.replace(SCALE, BOTH) and coded.probed
     assert outcomes(coded.steps)[0] == ("edit 1", "kept") and coded.steps[-1].outcome == "rolled back"
 
 
 def test_edits_are_limited():
     answers = [block(f"BLOCK = {256 + n}", f"BLOCK = {257 + n}") + "CONTINUE" for n in range(9)]
-    coded = LlmCoder(FakeModel(*answers), limits=Limits(edits=3)).carry_out(job(Judged()))
+    coded = LlmCoder(FakeModel(*answers), limits=SessionLimits(edits=3)).carry_out(job(Judged()))
     assert "BLOCK = 259" in coded.text and len(coded.steps) == 3
 
 
@@ -153,21 +153,25 @@ def test_a_machine_fault_is_not_repaired():
 @pytest.mark.parametrize(
     ("status", "reason", "fault"),
     [
-        (Status.BUILD_ERROR, "CompilationError: at 3:4: Incompatible block shapes", Fault.COMPILE),
-        (Status.BUILD_ERROR, "OutOfResources: out of resource: shared memory, Required: 294912", Fault.LAUNCH),
-        (Status.BUILD_ERROR, "not valid Python: '(' was never closed (line 3)", Fault.COMPILE),
-        (Status.RUNTIME_ERROR, "the GPU stopped: an illegal memory access was encountered", Fault.LOAD_STORE),
-        (Status.RUNTIME_ERROR, "kernel k fails at `y = x.too()`: AttributeError: no attribute 'too'", Fault.COMPILE),
-        (Status.RUNTIME_ERROR, "kernel reads outside a buffer", Fault.LOAD_STORE),
-        (Status.RUNTIME_ERROR, "out of GPU memory: 96 GiB", Fault.LAUNCH),
-        (Status.WRONG, "the output has 7 of 9 elements that were never written", Fault.LOAD_STORE),
-        (Status.WRONG, "a kernel writes outside a buffer (near buffer 2 of the plan)", Fault.LOAD_STORE),
-        (Status.WRONG, "the kernel changes its input 0", Fault.LOAD_STORE),
-        (Status.WRONG, "the output is off by 3x what is allowed", Fault.CALCULATION),
-        (Status.WRONG, "the output is nan at (0, 1) where the reference is 2", Fault.CALCULATION),
-        (Status.REJECTED, "run reads a tensor's values on the host", Fault.RULE),
-        (Status.TIMEOUT, "it did not finish", Fault.TIMEOUT),
-        (Status.INFRA_ERROR, "no", Fault.MACHINE),
+        (Status.BUILD_ERROR, "CompilationError: at 3:4: Incompatible block shapes", EditFault.COMPILE),
+        (Status.BUILD_ERROR, "OutOfResources: out of resource: shared memory, Required: 294912", EditFault.LAUNCH),
+        (Status.BUILD_ERROR, "not valid Python: '(' was never closed (line 3)", EditFault.COMPILE),
+        (Status.RUNTIME_ERROR, "the GPU stopped: an illegal memory access was encountered", EditFault.LOAD_STORE),
+        (
+            Status.RUNTIME_ERROR,
+            "kernel k fails at `y = x.too()`: AttributeError: no attribute 'too'",
+            EditFault.COMPILE,
+        ),
+        (Status.RUNTIME_ERROR, "kernel reads outside a buffer", EditFault.LOAD_STORE),
+        (Status.RUNTIME_ERROR, "out of GPU memory: 96 GiB", EditFault.LAUNCH),
+        (Status.WRONG, "the output has 7 of 9 elements that were never written", EditFault.LOAD_STORE),
+        (Status.WRONG, "a kernel writes outside a buffer (near buffer 2 of the plan)", EditFault.LOAD_STORE),
+        (Status.WRONG, "the kernel changes its input 0", EditFault.LOAD_STORE),
+        (Status.WRONG, "the output is off by 3x what is allowed", EditFault.CALCULATION),
+        (Status.WRONG, "the output is nan at (0, 1) where the reference is 2", EditFault.CALCULATION),
+        (Status.REJECTED, "run reads a tensor's values on the host", EditFault.RULE),
+        (Status.TIMEOUT, "it did not finish", EditFault.TIMEOUT),
+        (Status.INFRA_ERROR, "no", EditFault.MACHINE),
     ],
 )
 def test_categories(status, reason, fault):
@@ -259,7 +263,7 @@ def test_a_strategy_of_the_models_own_reaches_the_coder():
 
 
 def test_failures_of_the_whole_way_carry_every_call():
-    operator = MtmcOperator(UniformPolicy(), LlmCoder(FakeModel("nonsense"), limits=Limits(repairs=1)))
+    operator = MtmcOperator(UniformPolicy(), LlmCoder(FakeModel("nonsense"), limits=SessionLimits(repairs=1)))
     with pytest.raises(OperatorFailed, match="could not be carried out") as caught:
         operator.propose(brief(PARENT), no_probe)
     assert len(caught.value.calls) == 8 and len(caught.value.decisions) == 4 and len(caught.value.steps) == 12
@@ -281,7 +285,7 @@ def test_without_the_category_the_reason_alone_is_told():
     model = FakeModel(ONE, TWO)
     LlmCoder(model, Prompts(switches=Switches(category=False))).carry_out(job(Judged(half)))
     request = model.asked[1][-1].content
-    assert request.startswith("Failed.\nthe output is off by 9x") and ADVICE[Fault.CALCULATION] not in request
+    assert request.startswith("Failed.\nthe output is off by 9x") and ADVICE[EditFault.CALCULATION] not in request
 
 
 def test_every_try_is_counted_those_before_the_answer_too():
@@ -303,7 +307,7 @@ def test_the_scripted_model_goes_the_whole_way():
 def test_answers_without_measure_are_quoted_with_one_and_a_mark_at_the_start_is_no_text():
     whole = f"\ufeff```python\n{FUSED}\n{'# pad' * 100_000}\n```"
     model = FakeModel("word " * 400_000, whole, f"\ufeff```python\n{FUSED}\n```")
-    limits = Limits(max_tokens=1000)
+    limits = SessionLimits(max_tokens=1000)
     coded = LlmCoder(model, limits=limits).carry_out(job(Judged()))
     assert coded.text.strip() == FUSED.strip()
     assert [step.detail[:40] for step in coded.steps[:2]] == [

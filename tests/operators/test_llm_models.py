@@ -14,7 +14,7 @@ from operators.llm.cost_reservation import Allowance, TokenBound
 from operators.llm.endpoint import Endpoint
 from operators.llm.ensemble import Ensemble
 from operators.llm.payload import messages_payload
-from operators.llm.recording import NotRecorded, Recorder, Replayer
+from operators.llm.recording import ModelRecorder, NotRecorded, Replayer
 from operators.llm.redaction import redact
 from operators.llm.scripted import ScriptedModel, smallest
 from operators.llm.shrink import MARK, drop_oldest, size
@@ -52,7 +52,7 @@ def test_a_recorded_run_is_replayed_byte_for_byte_from_many_threads(tmp_path):
     script = lambda request, n: busy(0.0) if n % 7 == 3 else Answer(f"{request['messages'][-1]['content']} ☃ {n}")  # noqa: E731
     questions = [f"q{i % 10}" for i in range(40)]
     with served(script) as (_, model), ThreadPoolExecutor(8) as pool:
-        recorder = Recorder(model, path)
+        recorder = ModelRecorder(model, path)
         live = list(pool.map(lambda text: (text, recorder.complete(ask(text), tools=TOOLS)), questions))
         recorder.close()
     replayer = Replayer(path)
@@ -67,7 +67,7 @@ def test_a_recorded_run_is_replayed_byte_for_byte_from_many_threads(tmp_path):
 
 
 def test_failures_are_recorded_too(tmp_path):
-    recorder = Recorder(Fake("m", kind="refused"), tmp_path / "r.jsonl")
+    recorder = ModelRecorder(Fake("m", kind="refused"), tmp_path / "r.jsonl")
     with pytest.raises(ModelFailed):
         recorder.complete(ASK)
     with pytest.raises(ModelFailed) as caught:
@@ -77,7 +77,7 @@ def test_failures_are_recorded_too(tmp_path):
 
 @pytest.mark.parametrize("how", [{"messages": ask("else")}, {"tools": TOOLS}, {"schema": {}}, {"max_tokens": 5}, {}])
 def test_what_was_not_asked_then_is_an_error_now(tmp_path, how):
-    recorder = Recorder(Fake("m"), tmp_path / "r.jsonl")
+    recorder = ModelRecorder(Fake("m"), tmp_path / "r.jsonl")
     recorder.complete(ASK)
     replayer = Replayer(tmp_path / "r.jsonl")
     if not how:
@@ -88,16 +88,16 @@ def test_what_was_not_asked_then_is_an_error_now(tmp_path, how):
 
 def test_a_line_cut_off_by_a_kill_is_passed_over_and_recording_goes_on(tmp_path):
     path = tmp_path / "r.jsonl"
-    Recorder(Fake("m"), path).complete(ASK)
+    ModelRecorder(Fake("m"), path).complete(ASK)
     with path.open("a") as file:
         file.write('{"model": "m", "dig')
-    Recorder(Fake("m"), path).complete(ask("two"))
+    ModelRecorder(Fake("m"), path).complete(ask("two"))
     assert Replayer(path).left == 2
 
 
 def test_recordings_hold_no_secrets_and_still_replay(tmp_path, monkeypatch):
     monkeypatch.setenv("SOME_TOKEN", "hidden-hidden-1")
-    recorder = Recorder(Fake("m"), tmp_path / "r.jsonl")
+    recorder = ModelRecorder(Fake("m"), tmp_path / "r.jsonl")
     recorder.complete(ask("use hidden-hidden-1"))
     assert "hidden-hidden-1" not in (tmp_path / "r.jsonl").read_text()
     Replayer(tmp_path / "r.jsonl").complete(ask("use hidden-hidden-1"))

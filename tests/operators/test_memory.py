@@ -7,7 +7,7 @@ import pytest
 from evo_kernel.errors import UserError
 from evo_kernel.types import Decision, Strategy
 from operators.macro.catalogue import UNGUIDED, proposed
-from operators.macro.memory import ENOUGH, Lesson, Memory, alike, read_lessons, traits, write_lessons
+from operators.macro.memory import ENOUGH, Lesson, StrategyMemory, alike, read_lessons, traits, write_lessons
 from tests.operators.golden_prompts import CARD
 from tests.operators.support_search import credit
 
@@ -23,7 +23,7 @@ def earned(strategy, gain, candidate, witnessed=True, depth=0):
 
 
 def test_a_candidate_counts_once_and_descendants_do_not():
-    memory = Memory()
+    memory = StrategyMemory()
     for _ in range(3):
         memory.learn(earned(ONLINE, 0.2, 7))
     memory.learn(earned(ONLINE, -0.1, 8, witnessed=False))
@@ -36,7 +36,7 @@ def test_a_candidate_counts_once_and_descendants_do_not():
 
 def test_what_was_made_up_stays_in_its_population():
     own = proposed("row-pairs", "tiling", "Two rows a program.")
-    memory = Memory()
+    memory = StrategyMemory()
     for number, strategy in enumerate((own, UNGUIDED)):
         memory.learn(earned(strategy, 0.3, number))
     assert memory.own(9) == [own] and not memory.lessons(CARD)
@@ -54,14 +54,14 @@ def test_traits_are_of_the_code_and_its_inputs():
 
 
 def test_lessons_are_shown_on_similar_tasks_only():
-    memory = Memory([LIE])
+    memory = StrategyMemory([LIE])
     (line,) = memory.told(CARD)
     assert "online-row: 500 times" in line and "on log_softmax (100% alike)" in line
     assert not memory.told(MATMUL)
 
 
 def test_a_false_lesson_does_not_outlive_what_is_found_here():
-    memory = Memory([LIE, dataclasses.replace(LIE, strategy="exp2")])
+    memory = StrategyMemory([LIE, dataclasses.replace(LIE, strategy="exp2")])
     for number in range(ENOUGH):
         assert any("online-row" in line for line in memory.told(CARD))
         memory.learn(earned(ONLINE, -0.1, number))

@@ -15,7 +15,7 @@ from operators.macro.policies import UniformPolicy
 from operators.micro.coder import Coder, RewriteCoder
 from operators.micro.llm_coder import LlmCoder
 from operators.micro.rewrites import REWRITES, RewriteFailed
-from operators.micro.steps import Walk, kept_strategies
+from operators.micro.steps import StepWalk, kept_strategies
 from operators.mtmc import TRIES, MtmcOperator
 from tests.operators.support_model import FakeModel
 from tests.operators.support_search import (
@@ -113,7 +113,7 @@ def test_a_kernel_that_no_timed_case_launches_is_not_worked_on():
 
     def regions(ran):
         judged = dataclasses.replace(parent, evaluation=ran and evaluation(plan(kernel(name=ran))))
-        walk = Walk(brief(judged), LlmCoder(FakeModel("")), np.random.default_rng(0), no_probe)
+        walk = StepWalk(brief(judged), LlmCoder(FakeModel("")), np.random.default_rng(0), no_probe)
         return {strategy.region for strategy in walk.offers()}
 
     both = {"kernel short_kernel", "kernel long_kernel", "kernel short_kernel -> long_kernel"}

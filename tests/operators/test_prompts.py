@@ -12,9 +12,9 @@ from operators.llm_crossover import LlmCrossover
 from operators.macro.catalogue import proposed
 from operators.macro.features import MacroState
 from operators.macro.llm_policy import LlmPolicy
-from operators.macro.memory import Memory
+from operators.macro.memory import StrategyMemory
 from operators.micro.llm_coder import LlmCoder, known
-from operators.micro.session import Limits
+from operators.micro.session import SessionLimits
 from operators.prompts.evidence import evidence
 from operators.prompts.parts import Budgets, Switches, first_lines, rows, tokens, without_middle
 from operators.prompts.relatives import chosen, relatives_text, shown
@@ -159,7 +159,7 @@ def test_no_part_outgrows_its_budget_whatever_others_write():
         def search(self, query, k=4):
             return [dataclasses.replace(note, text="\n".join([flood] * 9)) for note in super().search(query, k)]
 
-    memory = Memory([dataclasses.replace(ELSEWHERE, task=f"t{n}") for n in range(900)])
+    memory = StrategyMemory([dataclasses.replace(ELSEWHERE, task=f"t{n}") for n in range(900)])
     shared = Prompts(knowledge=Floods(), profile=lambda r: flood, memory=memory, hint=flood,
                      example=brief.inspirations[0].source)  # fmt: skip
     state = MacroState(brief.task, brief.parent, brief.parent.source, trail=((ONLINE, flood),) * 900, brief=brief)
@@ -237,7 +237,7 @@ def test_the_documented_budgets_are_those_of_the_code():
     assert {name: int(tokens) for name, tokens in table.items()} == {
         name: value for name, value in dataclasses.asdict(Budgets()).items()
     }
-    assert f"| {Limits().fault_tokens} |" in DOCS.read_text()
+    assert f"| {SessionLimits().fault_tokens} |" in DOCS.read_text()
     assert all(f"| `{switch.name}` |" in DOCS.read_text() for switch in dataclasses.fields(Switches))
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from populations.archive import Archive, Cell, combine
-from populations.credit import DISCOUNT, FAILED, UNKNOWN_LIGHT, Ledger, light_bucket
+from populations.credit import DISCOUNT, FAILED, UNKNOWN_LIGHT, CreditLedger, light_bucket
 from populations.islands import Islands
 from populations.selection import SELECTORS, Lexicase, Mix, Thompson, Uniform
 from populations.settings import PopulationSettings
@@ -191,7 +191,7 @@ def chain(times: list[float]) -> tuple[array, array]:
 
 def test_enabling_moves_lose_first_and_are_paid_later():
     parents, times = chain([3.0, 3.2, 2.0])  # a step back that made a step forward possible
-    ledger = Ledger()
+    ledger = CreditLedger()
     ledger.grow(3)
     (lost,) = ledger.judge(2, True, 1.0, parents, times, 0)
     assert lost.reward == pytest.approx(-FAILED)
@@ -206,7 +206,7 @@ def test_enabling_moves_lose_first_and_are_paid_later():
 @given(st.lists(st.floats(-2, 2, allow_subnormal=False), min_size=2, max_size=12))
 def test_shares_stay_below_the_best_descendants_gain(times):
     parents, column = chain(times)
-    ledger = Ledger()
+    ledger = CreditLedger()
     ledger.grow(len(times))
     paid: dict[int, float] = {}
     for number in range(2, len(times) + 1):
@@ -224,7 +224,7 @@ def test_shares_stay_below_the_best_descendants_gain(times):
 def test_failing_is_never_rewarded_and_never_better_than_slower(children):
     parents = array("i", [0, 0] + [1] * len(children))
     times = array("d", [NAN, 0.0, *(-gain if passed else NAN for passed, gain, _ in children)])
-    ledger = Ledger()
+    ledger = CreditLedger()
     ledger.grow(len(parents) - 1)
     for number, (passed, gain, cost) in enumerate(children, start=2):
         (one,) = ledger.judge(number, passed, float(cost), parents, times, 2)
@@ -236,7 +236,7 @@ def test_failing_is_never_rewarded_and_never_better_than_slower(children):
 def test_the_same_gain_is_worth_less_when_it_cost_more_or_was_easy():
     parents = array("i", [0, 0] + [1] * 40)
     times = array("d", [NAN, 0.0] + [-0.5] * 40)
-    ledger = Ledger()
+    ledger = CreditLedger()
     ledger.grow(41)
     rewards = [ledger.judge(number, True, 10.0, parents, times, 0)[0].reward for number in range(2, 30)]
     assert rewards[0] == pytest.approx(0.5)
@@ -249,7 +249,7 @@ def test_the_same_gain_is_worth_less_when_it_cost_more_or_was_easy():
 
 def test_a_parent_without_a_time_earns_nothing():
     parents, times = chain([NAN, 1.0])
-    assert Ledger().judge(2, True, 1.0, parents, times, 0) == []
+    assert CreditLedger().judge(2, True, 1.0, parents, times, 0) == []
 
 
 def test_light_buckets():

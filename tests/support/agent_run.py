@@ -24,7 +24,7 @@ from operators.avo.operator import AvoOperator
 from operators.llm.base import Message, Reply, Tool
 from operators.llm.scripted import Asked, ScriptedModel
 from operators.mix import MixOperator
-from populations.counters import Counters
+from populations.counters import SearchTotals
 from populations.population import open_population
 from tests.operators.avo.support import does, evaluates, submits, writes
 from tests.operators.workbench.fakes import PARENT, verdict_of
@@ -89,7 +89,7 @@ def answer(asked: Asked) -> str | Message:
     return does(writes(100.0 * 0.99**attempt), submits(f"step-{attempt}"))
 
 
-def search(path: Path, log: Path, slow: float, budget: int) -> Counters:
+def search(path: Path, log: Path, slow: float, budget: int) -> SearchTotals:
     lines = Log(log)
     judge = LoggedJudge(lines, slow)
     with open_population(path, task=CARD, task_identity=TASK, environment=ENVIRONMENT, seed=3) as population:

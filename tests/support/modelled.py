@@ -19,7 +19,7 @@ from evo_kernel.app.operator_factory import operating
 from evo_kernel.app.recordings import Traffic
 from evo_kernel.config import Config, config_from
 from evo_kernel.deadline import Deadline
-from evo_kernel.engine import Engine, EngineSettings, Summary
+from evo_kernel.engine import Engine, EngineSettings, RunSummary
 from evo_kernel.errors import UserError
 from evo_kernel.types import CaseKind, Evaluation, Knobs, Purpose, Source, Status
 from populations.population import LineagePopulation, open_population
@@ -121,7 +121,7 @@ def config_for(url: str | None, **changes: Any) -> Config:
 
 @dataclass
 class Ended:
-    summary: Summary
+    summary: RunSummary
     heard: list[str]
     judge: CommentJudge
 

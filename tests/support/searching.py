@@ -15,7 +15,7 @@ from evo_kernel.app.compose import watched
 from evo_kernel.app.summary import exit_code
 from evo_kernel.budget import Budget, Ledger
 from evo_kernel.engine import Engine, EngineSettings
-from evo_kernel.observe.live import Progress
+from evo_kernel.observe.live import LiveProgress
 from populations.population import open_population
 from tests.support.scripted import CARD, ENVIRONMENT, FIRST, TASK, ScriptedJudge, ScriptedOperator
 
@@ -29,7 +29,7 @@ def main() -> None:
     with open_population(options.file, task=CARD, task_identity=TASK, environment=ENVIRONMENT, seed=3) as population:
         population.plant(FIRST)
         ledger = Ledger(Budget(evaluations=100_000))
-        with Progress(Console(), ENVIRONMENT, ledger.left) as progress:
+        with LiveProgress(Console(), ENVIRONMENT, ledger.left) as progress:
             engine = Engine(population, ScriptedOperator(), judge, ledger, EngineSettings(width=2), progress)
             print("ready", flush=True)
             with watched(engine, judge):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from evo_kernel.fitness.sandbox import guards, namespaces, server, warden
-from evo_kernel.fitness.sandbox.guards import Limits
+from evo_kernel.fitness.sandbox.guards import SandboxLimits
 from evo_kernel.fitness.sandbox.zygote import Zygote
 
 KINDS = ("namespaces", "bare")
@@ -168,14 +168,14 @@ class Wild(Zygote):
     def __init__(self, kind: str, mark: str = "") -> None:
         super().__init__(kind, {"EVO_KERNEL_MARK": mark})
 
-    def do(self, what: str, limits: Limits | None = None) -> Any:
-        return self.run({"do": what}, limits or Limits(deadline_s=20.0), {"given.bin": b"given"})
+    def do(self, what: str, limits: SandboxLimits | None = None) -> Any:
+        return self.run({"do": what}, limits or SandboxLimits(deadline_s=20.0), {"given.bin": b"given"})
 
 
 def judge(kind: str, mark: str) -> None:
     """A judge whose child has hidden processes: tells its warden's number, and closes when its input ends."""
     zygote = Wild(kind, mark)
-    limits = Limits(deadline_s=100.0, may_fork=True)
+    limits = SandboxLimits(deadline_s=100.0, may_fork=True)
     threading.Thread(target=zygote.do, args=("hide", limits), daemon=True).start()
     while len(marked(mark)) < 6:  # warden, zygote, child and three that it left
         time.sleep(0.02)

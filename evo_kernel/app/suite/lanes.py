@@ -70,7 +70,7 @@ class Halt:
 
 
 @dataclass(frozen=True)
-class Ended:
+class OrderEnd:
     """How an order ended."""
 
     code: int
@@ -93,7 +93,7 @@ class WarmProcess:
 
     def order(
         self, what: dict[str, Any], log: Path, deadline_s: float, halt: Halt, interrupted_s: float = INTERRUPTED_S
-    ) -> Ended:
+    ) -> OrderEnd:
         """Have it done, and wait for the end. What it says goes to `log`.out and `log`.err.
 
         At the deadline it is killed; when the suite is to halt it is asked to end as by ^C, and killed after
@@ -116,7 +116,7 @@ class WarmProcess:
                 self._tell(KILL)
         line, took = answer.readline(), time.monotonic() - began
         code = int(line) if line else self._process.wait()
-        return Ended(code, _text(out), _text(err), killed and not halted, took)
+        return OrderEnd(code, _text(out), _text(err), killed and not halted, took)
 
     @property
     def alive(self) -> bool:

@@ -15,8 +15,8 @@ from typing import Any
 
 from evo_kernel.app.suite.lanes import Halt, Lane
 from evo_kernel.app.suite.results import Results
-from evo_kernel.app.suite.search import Worker, has_harness
-from evo_kernel.app.suite.tasks import Chosen
+from evo_kernel.app.suite.search import SuiteWorker, has_harness
+from evo_kernel.app.suite.tasks import SuiteTask
 from evo_kernel.observe.protocols import NONE
 from evo_kernel.observe.suites import SuiteRow
 
@@ -26,7 +26,7 @@ class SuiteRun:
     """All searches of a suite in its folder, of which this process is the only writer (`results.alone_in`)."""
 
     folder: Path
-    chosen: Sequence[Chosen]
+    chosen: Sequence[SuiteTask]
     minutes: float  # of search for each task, over all sessions
     evaluations: int | None = None  # the same
     extra: Sequence[str] = ()
@@ -42,7 +42,7 @@ class SuiteRun:
     def rows(self) -> Iterator[SuiteRow]:
         """Do what is left to do; each result as it comes. What a worker raises ends the others and is raised here."""
         left = [one for one in self.chosen if not self._done(one) or self._lacks_stock(one)]
-        waiting, results = queue.SimpleQueue[Chosen](), queue.Queue[tuple[Chosen, SuiteRow] | BaseException]()
+        waiting, results = queue.SimpleQueue[SuiteTask](), queue.Queue[tuple[SuiteTask, SuiteRow] | BaseException]()
         for one in left:
             waiting.put(one)
         threads = [
@@ -76,18 +76,18 @@ class SuiteRun:
         labels = {one.label for one in self.chosen}
         return [row for row in self._results.every_row() if row.label not in labels]
 
-    def _waiting(self, one: Chosen) -> SuiteRow:
+    def _waiting(self, one: SuiteTask) -> SuiteRow:
         begun = (self.folder / one.population).exists()
         why = "under way when the command ended, nothing was judged yet" if begun else "not reached yet"
         return SuiteRow(one.spec, one.label, one.group, "waiting", f"{why}: the same command goes on")
 
-    def _lacks_stock(self, one: Chosen) -> bool:
+    def _lacks_stock(self, one: SuiteTask) -> bool:
         row = self._results.row(one.spec)
         if not self.stock or row is None or not row.correct or not has_harness(one):
             return False
         return row.stock is None or (self.retry and row.stock.verdict == NONE)
 
-    def _done(self, one: Chosen) -> bool:
+    def _done(self, one: SuiteTask) -> bool:
         record, row = self._results.get(one.spec), self._results.row(one.spec)
         if record is None or row is None:
             return False
@@ -99,9 +99,9 @@ class SuiteRun:
         enough = had is None or (self.evaluations is not None and self.evaluations <= had)
         return enough and self.minutes <= record["minutes"] + 1e-9
 
-    def _work(self, lane: Lane, waiting: queue.SimpleQueue[Chosen], results: queue.Queue[Any]) -> None:
+    def _work(self, lane: Lane, waiting: queue.SimpleQueue[SuiteTask], results: queue.Queue[Any]) -> None:
         """The life of a worker."""
-        worker = Worker(lane, self.folder, self.extra, self.halt, self.device)
+        worker = SuiteWorker(lane, self.folder, self.extra, self.halt, self.device)
         try:
             while not self.halt.asked.is_set():
                 one = waiting.get_nowait()
@@ -115,7 +115,7 @@ class SuiteRun:
         finally:
             worker.close()
 
-    def _do(self, worker: Worker, one: Chosen) -> SuiteRow | None:
+    def _do(self, worker: SuiteWorker, one: SuiteTask) -> SuiteRow | None:
         """Search, unless that is done; then ask its harness."""
         row = self._results.row(one.spec)
         if not self._done(one):
@@ -124,7 +124,7 @@ class SuiteRun:
             row = replace(row, stock=before) if row is not None else None
         return worker.ask(one, row, self.stock) if row is not None and has_harness(one) else row
 
-    def _keep(self, one: Chosen, row: SuiteRow) -> None:
+    def _keep(self, one: SuiteTask, row: SuiteRow) -> None:
         had = self._results.get(one.spec)
         if had is not None and self._done(one):  # its harness was asked, no more
             self._results.keep(one.spec, had["minutes"], had["evaluations"], row)

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evo_kernel.app.suite.lanes import Ended, Halt, Lane, WarmProcess
-from evo_kernel.app.suite.tasks import Chosen
+from evo_kernel.app.suite.lanes import Halt, Lane, OrderEnd, WarmProcess
+from evo_kernel.app.suite.tasks import SuiteTask
 from evo_kernel.app.torch_operations import own_share, torch_calls
 from evo_kernel.observe.protocols import NONE, Stock, stock_of
 from evo_kernel.observe.suites import SuiteRow, geomean
@@ -28,7 +28,7 @@ HARNESSES = ("kernelbench", "tritonbench")
 SOLUTIONS, LOGS = "solutions", "logs"
 
 
-class Worker:
+class SuiteWorker:
     """The searches of one lane, in forks of a warm process. For one thread."""
 
     def __init__(self, lane: Lane, folder: Path, extra: Sequence[str], halt: Halt, device: str) -> None:
@@ -39,7 +39,7 @@ class Worker:
         if self._process is not None:
             self._process.close()
 
-    def _order(self, one: Chosen, what: dict[str, Any], deadline_s: float, **more: float) -> Ended:
+    def _order(self, one: SuiteTask, what: dict[str, Any], deadline_s: float, **more: float) -> OrderEnd:
         if self._process is None or not self._process.alive:
             self.close()
             self._process = WarmProcess(self._lane)
@@ -55,7 +55,7 @@ class Worker:
 
         return "cuda" if torch.version.cuda is not None and torch.cuda.device_count() else "cpu"
 
-    def search(self, one: Chosen, minutes: float, evaluations: int | None) -> SuiteRow | None:
+    def search(self, one: SuiteTask, minutes: float, evaluations: int | None) -> SuiteRow | None:
         """A task's row, from its population; None where the search was cut off before there was anything to tell."""
         population = self._folder / one.population
         budget = ["--set", f"budget.hours={minutes / 60:.6f}"]
@@ -67,7 +67,7 @@ class Worker:
             words = ["run", one.spec, "--population", str(population), *self._extra, *budget, "--json"]
         return self._row(one, population, self._order(one, {"search": words}, 60 * minutes + GRACE_S))
 
-    def _row(self, one: Chosen, population: Path, ended: Ended) -> SuiteRow | None:
+    def _row(self, one: SuiteTask, population: Path, ended: OrderEnd) -> SuiteRow | None:
         row = SuiteRow(one.spec, one.label, one.group, "failed")
         told = _told(ended)
         if population.exists():
@@ -91,7 +91,7 @@ class Worker:
             return replace(row, cut=True, reason=f"its search did not end well: {why}; {goes_on}")
         return replace(row, reason=why, status="failed")
 
-    def ask(self, one: Chosen, row: SuiteRow, stock: bool = True) -> SuiteRow:
+    def ask(self, one: SuiteTask, row: SuiteRow, stock: bool = True) -> SuiteRow:
         """The row with what the benchmark's own harness says of its kernel, which is written as the benchmark's file.
 
         What it said of the same kernel before is not asked again; of another, it is forgotten. Without `stock` the
@@ -118,12 +118,12 @@ class Worker:
         return replace(row, reason=f"{row.reason}; {why}" if row.reason else why) if said.reason else row
 
 
-def has_harness(one: Chosen) -> bool:
+def has_harness(one: SuiteTask) -> bool:
     """Whether its benchmark has a harness that can be asked."""
     return one.spec.partition(":")[0] in HARNESSES and not Path(one.spec).exists()
 
 
-def _answer(ended: Ended, kernel: str) -> Stock:
+def _answer(ended: OrderEnd, kernel: str) -> Stock:
     try:
         return replace(stock_of(json.loads(ended.out.strip().splitlines()[-1])), kernel=kernel)
     except (IndexError, ValueError, TypeError, KeyError, AttributeError):
@@ -140,7 +140,7 @@ def _without_config(extra: Sequence[str]) -> list[str]:
     return kept
 
 
-def _told(ended: Ended) -> dict[str, object] | None:
+def _told(ended: OrderEnd) -> dict[str, object] | None:
     """The summary that `run --json` prints last; None where it did not come to that."""
     try:
         told = json.loads(ended.out.strip().splitlines()[-1])

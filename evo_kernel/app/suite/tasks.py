@@ -12,7 +12,7 @@ from evo_kernel.errors import UserError
 
 
 @dataclass(frozen=True)
-class Chosen:
+class SuiteTask:
     """One task of a suite."""
 
     spec: str
@@ -30,7 +30,7 @@ class Chosen:
         return self.name + ".db"
 
 
-def tasks_of(suite: str, only: Sequence[str], limit: int | None, but: Sequence[str] = ()) -> list[Chosen]:
+def tasks_of(suite: str, only: Sequence[str], limit: int | None, but: Sequence[str] = ()) -> list[SuiteTask]:
     """The tasks that a suite's name stands for. Raises UserError."""
     found = _all_of(suite)
     if only:
@@ -42,14 +42,14 @@ def tasks_of(suite: str, only: Sequence[str], limit: int | None, but: Sequence[s
     return found[:limit]
 
 
-def _all_of(suite: str) -> list[Chosen]:
+def _all_of(suite: str) -> list[SuiteTask]:
     from evo_kernel.tasks.loading import builtin_names, importer_of
 
     if suite == "builtin":
-        return [Chosen(name, name, "builtin") for name in builtin_names()]
+        return [SuiteTask(name, name, "builtin") for name in builtin_names()]
     importer = importer_of(suite)
     if importer is not None:
-        return [Chosen(entry.spec, entry.label, entry.group) for entry in importer.entries(suite.partition(":")[2])]
+        return [SuiteTask(entry.spec, entry.label, entry.group) for entry in importer.entries(suite.partition(":")[2])]
     path = Path(suite).expanduser()
     if not path.is_file():
         raise UserError(
@@ -64,5 +64,5 @@ def _all_of(suite: str) -> list[Chosen]:
     labels = [Path(spec).stem if spec.endswith(".py") else spec for spec in specs]
     twice = [label for label in labels if labels.count(label) > 1]
     return [
-        Chosen(spec, spec if label in twice else label, path.stem) for spec, label in zip(specs, labels, strict=True)
+        SuiteTask(spec, spec if label in twice else label, path.stem) for spec, label in zip(specs, labels, strict=True)
     ]

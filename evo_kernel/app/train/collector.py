@@ -73,7 +73,7 @@ class Grower:
             raise
 
     @property
-    def rows(self) -> pack_tree.Rows:
+    def rows(self) -> pack_tree.CollectedRows:
         return self._rows
 
     def know(self, ceilings: Mapping[str, float]) -> None:

@@ -14,9 +14,9 @@ import numpy as np
 
 from evo_kernel.errors import EvoKernelError, UserError
 from evo_kernel.fitness.tuning.knobs import apply_knobs
-from evo_kernel.types import Brief, Environment, Evaluation, Relative, Source, Strategy, TaskCard
+from evo_kernel.types import Brief, Environment, Evaluation, ScoredCandidate, Source, Strategy, TaskCard
 from operators.learning.coder.examples import Example, Wanted, of_tree, reasoning_in
-from operators.learning.coder.rewards import Bench
+from operators.learning.coder.rewards import RewardJudge
 from operators.learning.families import INVENTED
 from operators.learning.tree import Tree
 from operators.macro.catalogue import UNGUIDED, witnessed
@@ -90,7 +90,7 @@ def _gain(parent: Evaluation | None, child: Evaluation) -> float | None:
 
 
 def _messages(
-    card: TaskCard, parent: Relative, strategy: Strategy, environment: Environment
+    card: TaskCard, parent: ScoredCandidate, strategy: Strategy, environment: Environment
 ) -> tuple[dict[str, str], ...]:
     """What the language-model coder of a run would be asked."""
     from operators.llm.scripted import ScriptedModel
@@ -161,7 +161,7 @@ def _invented(count: int, worker: int, rng: np.random.Generator) -> Iterator[tup
             yield card, fused(source, card, rng) if rng.random() < FUSED else source
 
 
-def judged(examples: Sequence[Example], bench: Bench) -> list[Example]:
+def judged(examples: Sequence[Example], bench: RewardJudge) -> list[Example]:
     """With the judge's verdict, the witness and the gain; those that could not be judged stay without."""
     wanted = dict.fromkeys((one.task, text) for one in examples for text in (one.parent, one.child))
     found = bench.judged([(task, Source(text)) for task, text in wanted], timed=True)

@@ -23,9 +23,9 @@ from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import CaseKind, Measurement, PlanFeatures, Purpose, Source, Status
-from operators.learning.coder.rewards import Outcome
+from operators.learning.coder.rewards import RewardOutcome
 
-NOT_JUDGED = Outcome(None)
+NOT_JUDGED = RewardOutcome(None)
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class BenchSettings:
     kept: int = 50_000
 
 
-class JudgeBench:
+class PlanRewardJudge:
     """Implements operators.learning.coder.rewards.Bench; use it as a context manager. Thread-safe.
 
     Kernels are checked all at once; those that are right are timed task by task, so that no other judge's kernels run
@@ -54,12 +54,12 @@ class JudgeBench:
         self.settings = settings or BenchSettings()
         self._judges: OrderedDict[str, PlanJudge] = OrderedDict()
         self._searched: dict[str, set[str]] = {}  # names of a task's search cases
-        self._known: OrderedDict[tuple[str, str, bool], Outcome] = OrderedDict()
+        self._known: OrderedDict[tuple[str, str, bool], RewardOutcome] = OrderedDict()
         self._lock, self._turn = threading.Lock(), threading.Lock()
         self._ceilings: Mapping[str, float] = {}
         self.judged_count = 0  # verdicts that were not remembered
 
-    def __enter__(self) -> JudgeBench:
+    def __enter__(self) -> PlanRewardJudge:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -72,7 +72,7 @@ class JudgeBench:
         for judge in judges:
             judge.close()
 
-    def judged(self, kernels: Sequence[tuple[str, Source]], timed: bool) -> list[Outcome]:
+    def judged(self, kernels: Sequence[tuple[str, Source]], timed: bool) -> list[RewardOutcome]:
         """See rewards.Bench. Raises UserError for a task that does not exist, or a device that is not there."""
         with self._turn:
             wanted = dict.fromkeys(kernels)
@@ -110,7 +110,7 @@ class JudgeBench:
     def _once(self, kernels: Sequence[tuple[str, Source]], purpose: Purpose, until: float) -> list[tuple[str, Source]]:
         """Those whose judge broke down, or for which the time did not suffice."""
         pool = ThreadPoolExecutor(self.settings.threads)
-        futures: dict[Future[Outcome], tuple[str, Source]] = {}
+        futures: dict[Future[RewardOutcome], tuple[str, Source]] = {}
         for task, source in kernels:
             judge = self._judges.get(task)
             if judge is not None:
@@ -129,19 +129,19 @@ class JudgeBench:
                 self._keep(task, source, purpose, outcome)
         return left
 
-    def _judge(self, judge: PlanJudge, task: str, source: Source, purpose: Purpose) -> Outcome:
+    def _judge(self, judge: PlanJudge, task: str, source: Source, purpose: Purpose) -> RewardOutcome:
         try:
             found = replace(judge.evaluate(source, purpose), verdicts=())  # those are for populations
             probed = self._find(task, source, False)
             if not found.passed:
-                return Outcome(found)
+                return RewardOutcome(found)
             if probed is not None:  # what was recorded then is recorded
                 return replace(probed, evaluation=found)
-            return Outcome(found, *_recorded(judge, source, self._searched[task]))
+            return RewardOutcome(found, *_recorded(judge, source, self._searched[task]))
         except (InfraError, OSError):  # OSError: a judge that was closed has no folders any more
             return NOT_JUDGED
 
-    def _find(self, task: str, source: Source, timed: bool) -> Outcome | None:
+    def _find(self, task: str, source: Source, timed: bool) -> RewardOutcome | None:
         with self._lock:
             probed = self._known.get((task, source.sha256, False))
             if not timed or probed is None:
@@ -153,7 +153,7 @@ class JudgeBench:
         found = self._find(task, source, False)
         return found is not None and found.evaluation is not None and found.evaluation.passed
 
-    def _keep(self, task: str, source: Source, purpose: Purpose, outcome: Outcome) -> None:
+    def _keep(self, task: str, source: Source, purpose: Purpose, outcome: RewardOutcome) -> None:
         with self._lock:
             self._known[(task, source.sha256, purpose is Purpose.SCORE)] = outcome
             self.judged_count += 1

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from evo_kernel.app.train.judging import BenchSettings, JudgeBench
+from evo_kernel.app.train.judging import BenchSettings, PlanRewardJudge
 from evo_kernel.app.train.problems import problem_task
 from evo_kernel.errors import UserError
 from evo_kernel.tasks.first import first_kernel
@@ -38,7 +38,7 @@ class JudgedReward:
         """`task`: of rows that have no column `task`. Raises UserError for one that does not exist."""
         self._task = task
         self.parts = parts_of(parts) if isinstance(parts, str) else parts
-        self._bench = JudgeBench(bench)
+        self._bench = PlanRewardJudge(bench)
         if task:
             problem_task(task)
 

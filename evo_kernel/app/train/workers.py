@@ -20,7 +20,7 @@ from evo_kernel.app.train.collector import Grower, Want
 from evo_kernel.app.train.problems import rows_of
 from evo_kernel.errors import InfraError, UserError
 from evo_kernel.fitness.gpus import usable_cores
-from operators.learning.pack_tree import Rows, read_rows
+from operators.learning.pack_tree import CollectedRows, read_rows
 from operators.learning.tree import Tree
 
 NARROWED = 0.6  # of the time that a whole task gets
@@ -42,7 +42,7 @@ class Order:
     end: float
 
 
-class Board:
+class ProblemBoard:
     """Who is at which problem, and what each has had. Shared by processes; a lost one leaves its problem taken."""
 
     def __init__(self, problems: tuple[str, ...], spent_s: list[float], context: Any) -> None:
@@ -72,7 +72,7 @@ def send(order: Order, want: Want) -> None:
     """Start the processes, and wait until the time is over or nothing is left."""
     context = multiprocessing.get_context("spawn")
     spent = [read_rows(rows_of(order.folder, name)).seconds for name in order.problems]
-    board = Board(order.problems, spent, context)
+    board = ProblemBoard(order.problems, spent, context)
     gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(order.processes)))).split(",")
     cores, each = sorted(os.sched_getaffinity(0)), max(1, usable_cores() // order.processes)
     processes = []
@@ -101,7 +101,7 @@ def _say(text: str) -> None:
     sys.stdout.flush()
 
 
-def _work(number: int, gpu: str, cores: list[int], order: Order, want: Want, board: Board) -> None:
+def _work(number: int, gpu: str, cores: list[int], order: Order, want: Want, board: ProblemBoard) -> None:
     """The life of a process."""
     os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     if cores:
@@ -124,7 +124,7 @@ class _Opened:
 class _Worker:
     """Slices of problems, one after another; the next is opened while the last kernels of one are still judged."""
 
-    def __init__(self, number: int, order: Order, want: Want, board: Board) -> None:
+    def __init__(self, number: int, order: Order, want: Want, board: ProblemBoard) -> None:
         self._number, self._order, self._want, self._board = number, order, want, board
         self._pool = ThreadPoolExecutor(1)
         self._failed = 0
@@ -185,7 +185,7 @@ class _Worker:
         )
 
 
-def _counts(rows: Rows) -> str:
+def _counts(rows: CollectedRows) -> str:
     passed = sum(row["status"] == "passed" for row in rows.candidates.values())
     return f"{passed} of {len(rows.candidates)} kernels pass, {len(rows.edges)} edges, {rows.settings} settings judged"
 

@@ -120,14 +120,14 @@ def _settings(start: Path | None, reward: RewardParts, options: Mapping[str, Any
 def _scratch(
     examples: Sequence[Any], settings: RunSettings, out: Path, options: Mapping[str, Any], as_json: bool
 ) -> None:
-    from evo_kernel.app.train.judging import JudgeBench
+    from evo_kernel.app.train.judging import PlanRewardJudge
     from operators.learning.coder.scratch.run import printed, run
 
     out.mkdir(parents=True, exist_ok=True)
     with (
         (out / "progress.jsonl").open("a", encoding="utf-8") as log,
         interruptible() as stop,
-        JudgeBench(_judging(options)) as bench,
+        PlanRewardJudge(_judging(options)) as bench,
     ):
 
         def tell(told: Mapping[str, Any]) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Contender:
+class EvaluatedPolicy:
     """A policy that is evaluated. `make(seed)`: as it is at the beginning of a problem."""
 
     name: str
@@ -79,24 +79,24 @@ def evaluate(
         click.echo(table(found))
 
 
-def _contenders(tree: Tree, policies: tuple[Path, ...], ablations: bool) -> list[Contender]:
+def _contenders(tree: Tree, policies: tuple[Path, ...], ablations: bool) -> list[EvaluatedPolicy]:
     from operators.learning.ablations import without_hierarchy, without_masks
     from operators.learning.evaluation import walked, warmed
     from operators.macro.bandit import BanditPolicy
     from operators.macro.policies import UniformPolicy
 
     found = [
-        Contender("uniform", lambda _seed: UniformPolicy(), walked),
-        Contender("bandit", lambda _seed: BanditPolicy(), walked),
-        Contender("bandit, trained", warmed(lambda _seed: BanditPolicy(), tree), walked),
+        EvaluatedPolicy("uniform", lambda _seed: UniformPolicy(), walked),
+        EvaluatedPolicy("bandit", lambda _seed: BanditPolicy(), walked),
+        EvaluatedPolicy("bandit, trained", warmed(lambda _seed: BanditPolicy(), tree), walked),
     ]
     for path in policies:
         trained = _always(path)
-        found.append(Contender(path.stem, trained, walked))
+        found.append(EvaluatedPolicy(path.stem, trained, walked))
         if ablations:
-            found.append(Contender(f"{path.stem}, no bandit", _always(path, alone=True), walked))
-            found.append(Contender(f"{path.stem}, no masks", trained, without_masks))
-            found.append(Contender(f"{path.stem}, no hierarchy", trained, without_hierarchy))
+            found.append(EvaluatedPolicy(f"{path.stem}, no bandit", _always(path, alone=True), walked))
+            found.append(EvaluatedPolicy(f"{path.stem}, no masks", trained, without_masks))
+            found.append(EvaluatedPolicy(f"{path.stem}, no hierarchy", trained, without_hierarchy))
     return found
 
 

@@ -111,7 +111,7 @@ def _all(
     workers: int, judging: bool, device: str,
 ) -> Iterator[Any]:  # fmt: skip
     from evo_kernel.app.train.examples import examples_in, judged, walked
-    from evo_kernel.app.train.judging import BenchSettings, JudgeBench
+    from evo_kernel.app.train.judging import BenchSettings, PlanRewardJudge
     from evo_kernel.tasks.loading import builtin_names
 
     for path in sources:
@@ -121,7 +121,7 @@ def _all(
             tasks or builtin_names(), walks, seed, max(1, workers), wanted.characters, wanted.strategies, invented
         )
         if judging:
-            with JudgeBench(BenchSettings(device=device, threads=max(2, workers))) as bench:
+            with PlanRewardJudge(BenchSettings(device=device, threads=max(2, workers))) as bench:
                 made = judged(made, bench)
         yield from made
 

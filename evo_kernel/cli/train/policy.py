@@ -103,7 +103,7 @@ def _learner(
 
     from operators.learning import checkpoint
     from operators.learning.language import LanguagePolicy, LanguageSettings
-    from operators.learning.network import Network, NetworkSettings
+    from operators.learning.network import NetworkSettings, PolicyNetwork
     from operators.learning.policy_features import Seen
 
     if resume and out.exists():
@@ -112,7 +112,7 @@ def _learner(
     seen = Seen(source=source, **{name: name not in without for name in ABLATED})
     if model is not None:
         return LanguagePolicy(LanguageSettings(model, seen=seen)), {}
-    return Network(NetworkSettings(seen=seen)), {}
+    return PolicyNetwork(NetworkSettings(seen=seen)), {}
 
 
 def _origin(path: Path, tree: Tree) -> dict[str, Any]:

@@ -26,8 +26,8 @@ from evo_kernel.fitness.compile.assembler import Assembler
 from evo_kernel.fitness.compile.ir_text import fault_of
 from evo_kernel.fitness.gpus import usable_cores
 from evo_kernel.fitness.plan.launch_plan import MAX_SHARED, Binary, Kernel
-from evo_kernel.fitness.sandbox.guards import Limits
-from evo_kernel.fitness.sandbox.zygote import Malformed, Zygote
+from evo_kernel.fitness.sandbox.guards import SandboxLimits
+from evo_kernel.fitness.sandbox.zygote import MalformedReply, Zygote
 from evo_kernel.fitness.stages import COMPILING, Stages
 
 CACHE_ENTRIES = 4096
@@ -98,13 +98,13 @@ class Compiler:
     def _compile_batch(self, kernels: Sequence[Kernel], patience_s: float) -> dict[str, Binary | str]:
         """By key: of several, those that their child had time for; of one, a binary or why there is none."""
         request = {"arch": self._arch, "kernels": [kernel.model_dump(mode="json") for kernel in kernels]}
-        result = self._zygote.run(request, Limits(deadline_s=min(self._deadline_s, patience_s), may_fork=True))
+        result = self._zygote.run(request, SandboxLimits(deadline_s=min(self._deadline_s, patience_s), may_fork=True))
         malformed = ""
         if result.data is not None:
             try:
                 answers = result.read(Compiled).answers
                 return {k.key: self._binary(k, answer) for k, answer in zip(kernels, answers, strict=False)}
-            except Malformed as error:
+            except MalformedReply as error:
                 malformed = f": its answer is malformed: {error}"
         if len(kernels) > 1:  # one of them broke the child: each is tried alone
             return {}

@@ -33,7 +33,7 @@ _DIVISIBILITY = re.compile(r"\{tt\.divisibility = (\d+) : i32\}")
 
 
 @dataclass(frozen=True)
-class Parameter:
+class EntryParameter:
     """A parameter of an entry function. `divisibility`: what the compiled code relies on; 1 for nothing."""
 
     type: str
@@ -41,11 +41,11 @@ class Parameter:
 
 
 @dataclass(frozen=True)
-class Entry:
+class EntryFunction:
     """The one public function of a module."""
 
     name: str
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[EntryParameter, ...]
 
 
 def without_locations(text: str) -> str:
@@ -114,11 +114,11 @@ def _functions_fault(text: str, name: str) -> str:
     return ""
 
 
-def entry_of(text: str) -> Entry:
+def entry_of(text: str) -> EntryFunction:
     """The public function of a module in its canonical form, as the compiler's child prints it."""
     for found in _FUNCTION.finditer(text):
         if found[2] and found[1] != "private":
-            return Entry(found[2], tuple(_parameter(part) for part in _split(text, found.end())))
+            return EntryFunction(found[2], tuple(_parameter(part) for part in _split(text, found.end())))
     raise ValueError("the IR has no public function")
 
 
@@ -136,14 +136,14 @@ def _split(text: str, begin: int) -> list[str]:
     raise ValueError("the IR's public function has no end of its parameters")
 
 
-def _parameter(text: str) -> Parameter:
+def _parameter(text: str) -> EntryParameter:
     name, _, rest = text.partition(":")
     kind, brace, attributes = rest.strip().partition(" {")
     if not name.startswith("%") or not kind:
         raise ValueError(f"the IR's public function has the parameter {text[:80]!r}")
     if not brace:
-        return Parameter(kind)
+        return EntryParameter(kind)
     claimed = _DIVISIBILITY.fullmatch("{" + attributes)
     if claimed is None or not 1 <= int(claimed[1]) < 1 << 31:
         raise ValueError(f"the IR claims {{{attributes[:80]} of a parameter: only its divisibility may be told")
-    return Parameter(kind, int(claimed[1]))
+    return EntryParameter(kind, int(claimed[1]))

@@ -34,7 +34,7 @@ class CudaTextError(Exception):
 
 
 @dataclass(frozen=True)
-class Compiled:
+class NvrtcResult:
     """An entry function in machine code. `symbol`: its name in the cubin."""
 
     symbol: str
@@ -55,7 +55,7 @@ class Nvrtc:
         self._ok(self.library.nvrtcVersion(byref(major), byref(minor)))
         return f"{major.value}.{minor.value}"
 
-    def compile(self, code: str, name: str, arch: int, flags: tuple[str, ...]) -> Compiled:
+    def compile(self, code: str, name: str, arch: int, flags: tuple[str, ...]) -> NvrtcResult:
         """Raises CudaTextError with the compiler's own messages."""
         program = c_void_p()
         texts = (c_char_p * len(_OWN_HEADERS))(*(text.encode() for text in _OWN_HEADERS.values()))
@@ -72,7 +72,7 @@ class Nvrtc:
                 raise CudaTextError(self._text(program, "ProgramLog") or "NVRTC gives no reason")
             symbol = c_char_p()
             self._ok(self.library.nvrtcGetLoweredName(program, name.encode(), byref(symbol)))
-            return Compiled((symbol.value or b"").decode(), self._bytes(program, "CUBIN"))
+            return NvrtcResult((symbol.value or b"").decode(), self._bytes(program, "CUBIN"))
         finally:
             self.library.nvrtcDestroyProgram(byref(program))
 

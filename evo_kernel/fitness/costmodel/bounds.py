@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from evo_kernel.fitness.profiling.counters import Counters
+from evo_kernel.fitness.profiling.counters import HardwareCounters
 from evo_kernel.fitness.timing.ceilings import Ceilings
 
 NEAR = 0.6
@@ -23,7 +23,7 @@ _WAITS = {"latency": "loads one after another", "exposed": "loads that nothing h
 
 
 @dataclass(frozen=True)
-class Bound:
+class LaunchBound:
     """The verdict: "memory", "tensor", "issue", "latency" or "unknown", and what it rests on."""
 
     by: str
@@ -44,15 +44,15 @@ def light_us(moved: float | None, flops: Mapping[str, float], ceilings: Ceilings
     return max((moved or 0.0) / ceilings.copy_bytes_per_s, seconds) * 1e6
 
 
-def bound(us: float, terms: Mapping[str, float], raw: Mapping[str, float], launch_us: float) -> Bound:
+def bound(us: float, terms: Mapping[str, float], raw: Mapping[str, float], launch_us: float) -> LaunchBound:
     """The verdict on a launch of `us`: by counters (`raw`) if there are any, else by the model's terms in µs."""
     if us < _LAUNCHES * launch_us:
-        return Bound("latency", f"an empty launch takes {launch_us:.1f} of its {us:.1f} µs")
-    found = Counters.of(raw)
+        return LaunchBound("latency", f"an empty launch takes {launch_us:.1f} of its {us:.1f} µs")
+    found = HardwareCounters.of(raw)
     return _counted(found, terms) or _modeled(us, terms)
 
 
-def _counted(found: Counters, terms: Mapping[str, float]) -> Bound | None:
+def _counted(found: HardwareCounters, terms: Mapping[str, float]) -> LaunchBound | None:
     """By hardware counters; None where there are none."""
     told = {
         "device memory": ("memory", found.dram), "L2": ("memory", found.l2),
@@ -64,29 +64,29 @@ def _counted(found: Counters, terms: Mapping[str, float]) -> Bound | None:
         return None
     name, (kind, share) = max(shares.items(), key=lambda one: one[1][1])
     if share >= NEAR:
-        return Bound(kind, f"{name} at {share:.0%} of peak")
+        return LaunchBound(kind, f"{name} at {share:.0%} of peak")
     if found.sm is not None and found.sm >= NEAR:  # a pipe that is not counted by itself
         unseen = found.tensor is None and terms.get("tensor", 0.0) > terms.get("issue", 0.0)
-        return Bound(
+        return LaunchBound(
             "tensor" if unseen else "issue", f"a pipe of the SMs at {found.sm:.0%} of peak ({name} {share:.0%})"
         )
     waits = f"; warps wait most for {found.stalls[0][0]}" if found.stalls else ""
-    return Bound("latency", f"nothing is near its peak ({name} {share:.0%}){waits}")
+    return LaunchBound("latency", f"nothing is near its peak ({name} {share:.0%}){waits}")
 
 
-def _modeled(us: float, terms: Mapping[str, float]) -> Bound:
+def _modeled(us: float, terms: Mapping[str, float]) -> LaunchBound:
     uses = {name: terms[name] for name in _USES if name in terms}
     if not uses or us <= 0:
-        return Bound("unknown", "nothing is counted")
+        return LaunchBound("unknown", "nothing is counted")
     name = max(uses, key=lambda one: uses[one])
     share = uses[name] / us
     kind, said = _USES[name]
     if terms.get("latency", 0.0) > uses[name]:
         wait = f"{_WAITS['latency']} would take {terms['latency'] / us:.0%} of the time"
-        return Bound("latency", f"{wait}, {said} {share:.0%}, modeled")
+        return LaunchBound("latency", f"{wait}, {said} {share:.0%}, modeled")
     if share >= NEAR:
-        return Bound(kind, f"{said} would take {share:.0%} of the time, modeled")
+        return LaunchBound(kind, f"{said} would take {share:.0%} of the time, modeled")
     waits = {one: terms[one] for one in _WAITS if terms.get(one)}
     most = max(waits, key=lambda one: waits[one], default="")
     waiting = f"; waiting most for {_WAITS[most]}" if most else ""
-    return Bound("latency", f"no resource is busy for long ({said} {share:.0%} of the time, modeled){waiting}")
+    return LaunchBound("latency", f"no resource is busy for long ({said} {share:.0%} of the time, modeled){waiting}")

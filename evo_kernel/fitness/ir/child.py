@@ -29,9 +29,9 @@ from evo_kernel.allocator import keep_memory
 from evo_kernel.fitness.ir import partial
 from evo_kernel.fitness.ir.counting import Counter, means_of
 from evo_kernel.fitness.ir.engine import OutOfTime, Stuck
-from evo_kernel.fitness.ir.execute import Finding, Launched, buffers_of, launch, traits_of
+from evo_kernel.fitness.ir.execute import ExecutionFinding, Launched, buffers_of, launch, traits_of
 from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic
-from evo_kernel.fitness.ir.memory import POISON, Memory
+from evo_kernel.fitness.ir.memory import POISON, DeviceMemory
 from evo_kernel.fitness.ir.nodes import (
     CannotExecute,
     TorchFault,
@@ -42,7 +42,7 @@ from evo_kernel.fitness.ir.nodes import (
     undefined_of,
     view_of,
 )
-from evo_kernel.fitness.ir.parse import Module, Operation, parse
+from evo_kernel.fitness.ir.parse import IRModule, Operation, parse
 from evo_kernel.fitness.ir.types import IRError
 from evo_kernel.fitness.plan.launch_plan import Aten, Launch, Plan, View
 
@@ -78,7 +78,7 @@ class _Work:
         self._plan, self._texts, self._folder, self._deadline_s = plan, texts, folder, deadline_s
         self._deadline = time.monotonic() + deadline_s
         self._blobs: list[bytes] = []
-        self._used: Memory | None = None
+        self._used: DeviceMemory | None = None
         self._seed = secrets.randbits(31)  # of orders that are left open: nobody can know them ahead
 
     def execute(self, rounds: int, repeat: bool) -> bytes:
@@ -107,7 +107,7 @@ class _Work:
         changed = changed_input(self._plan, memory, contents)
         return {"changed": changed, "outputs": [self._output(memory, view) for view in self._plan.outputs]}
 
-    def _output(self, memory: Memory, view: View) -> int:
+    def _output(self, memory: DeviceMemory, view: View) -> int:
         """Bytes of a whole output, row-major; elements that are undefined are poison."""
         data = _raw(memory, view).clone()
         marks = undefined_of(memory.buffers[view.buffer], view)
@@ -116,14 +116,14 @@ class _Work:
         return self._blob(data)
 
     def _executed(
-        self, modules: Sequence[Module], contents: dict[int, torch.Tensor], reverse: bool,
+        self, modules: Sequence[IRModule], contents: dict[int, torch.Tensor], reverse: bool,
         did: list[dict[str, float]] | None = None, shuffled: bool = True,
-    ) -> Memory:  # fmt: skip
+    ) -> DeviceMemory:  # fmt: skip
         """`did`: takes what the programs of each launch did in the mean. `shuffled`: also those that may wait."""
         memory = self._memory(contents)
         done: list[dict[str, float]] = []
 
-        def run(number: int, module: Module, node: Launch) -> Launched:
+        def run(number: int, module: IRModule, node: Launch) -> Launched:
             counter = None if did is None else Counter(memory, math.prod(node.grid), footprints=False)
             found = launch(
                 module, node.grid, node.args, memory, seed=self._seed + number, deadline=self._deadline,
@@ -150,7 +150,7 @@ class _Work:
             return self._answer({"fault": {"status": fault.status, "reason": str(fault)}})
 
     def _counted(
-        self, modules: Sequence[Module], contents: dict[int, torch.Tensor], seed: int, complete: bool
+        self, modules: Sequence[IRModule], contents: dict[int, torch.Tensor], seed: int, complete: bool
     ) -> list[LaunchTraffic]:
         """Where what a launch stores decides about a later one, and is made of floats, it is executed, too."""
         try:
@@ -161,13 +161,13 @@ class _Work:
         return self._counts(modules, contents, seed, complete, executes=True)
 
     def _counts(
-        self, modules: Sequence[Module], contents: dict[int, torch.Tensor], seed: int, complete: bool, executes: bool
+        self, modules: Sequence[IRModule], contents: dict[int, torch.Tensor], seed: int, complete: bool, executes: bool
     ) -> list[LaunchTraffic]:
         made: list[LaunchTraffic] = []
         known: dict[str, LaunchTraffic] = {}  # of launches that nothing but their text and the inputs decides
         memory = self._memory(contents)
 
-        def run(number: int, module: Module, node: Launch) -> Launched:
+        def run(number: int, module: IRModule, node: Launch) -> Launched:
             key = node.model_dump_json()
             if (traffic := known.get(key)) is None:
                 found = partial.count(module, node, memory, self._deadline, complete, seed)
@@ -199,28 +199,36 @@ class _Work:
         except _Refused as fault:
             return self._answer({"fault": {"status": fault.status, "reason": str(fault)}})
 
-    def _surveyed(self, modules: Sequence[Module], contents: dict[int, torch.Tensor], seed: int) -> partial.Part | None:
+    def _surveyed(
+        self, modules: Sequence[IRModule], contents: dict[int, torch.Tensor], seed: int
+    ) -> partial.PartialExecution | None:
         """What all programs do, as far as it can be told without floating-point data; None: it must be executed."""
         if any(isinstance(node, Aten) for node in self._plan.nodes) or any(traits_of(m).in_order for m in modules):
             return None  # torch's results may decide anything; programs that take their work by turns run all or none
         generator = torch.Generator().manual_seed(seed)
         memory = self._memory(contents)
-        part = partial.Part(self._plan, modules, memory, self._deadline, generator)
+        part = partial.PartialExecution(self._plan, modules, memory, self._deadline, generator)
         try:
             self._ended(memory, modules, part.survey)
         except partial.DependsOnData:
             return None
         return part
 
-    def _whole(self, modules: Sequence[Module], contents: dict[int, torch.Tensor]) -> tuple[Memory, dict[str, Any]]:
+    def _whole(
+        self, modules: Sequence[IRModule], contents: dict[int, torch.Tensor]
+    ) -> tuple[DeviceMemory, dict[str, Any]]:
         did: list[dict[str, float]] = []
         memory = self._executed(modules, contents, reverse=False, did=did)
         outputs = [self._output(memory, view) for view in self._plan.outputs]
         return memory, {"whole": True, "executed": did, "outputs": outputs}
 
     def _part(
-        self, part: partial.Part, modules: Sequence[Module], contents: dict[int, torch.Tensor], limit_s: float
-    ) -> tuple[Memory, dict[str, Any]]:
+        self,
+        part: partial.PartialExecution,
+        modules: Sequence[IRModule],
+        contents: dict[int, torch.Tensor],
+        limit_s: float,
+    ) -> tuple[DeviceMemory, dict[str, Any]]:
         part.choose(limit_s)
         memory = self._memory(contents)
         self._ended(memory, modules, part.run(memory))
@@ -236,7 +244,7 @@ class _Work:
 
     # --- shared ---------------------------------------------------------------------------------------------------
 
-    def _modules(self) -> list[Module]:
+    def _modules(self) -> list[IRModule]:
         try:
             return modules_of(self._plan, self._texts)
         except CannotExecute as error:
@@ -244,14 +252,14 @@ class _Work:
         except IRError as error:
             raise _Refused("rejected", f"its IR cannot be read: {error}") from error
 
-    def _memory(self, contents: dict[int, torch.Tensor]) -> Memory:
+    def _memory(self, contents: dict[int, torch.Tensor]) -> DeviceMemory:
         try:
             self._used = memory_of(self._plan, contents, self._used)
             return self._used
         except CannotExecute as error:
             raise _Refused("rejected", f"it cannot be checked without a GPU: {error}") from error
 
-    def _ended(self, memory: Memory, modules: Sequence[Module], run: Any) -> None:
+    def _ended(self, memory: DeviceMemory, modules: Sequence[IRModule], run: Any) -> None:
         """Run the nodes. Raises _Refused with what ends them early."""
         try:
             finding = run_nodes(self._plan, memory, modules, run)
@@ -265,7 +273,7 @@ class _Work:
             status = "wrong" if finding.kind in ("race", "undefined") else "runtime_error"
             raise _Refused(status, self._sentence(finding))
 
-    def _sentence(self, finding: Finding) -> str:
+    def _sentence(self, finding: ExecutionFinding) -> str:
         """With the line of the candidate's source: the text that the recorder sent has locations."""
         line = 0
         for kernel in self._plan.kernels:
@@ -296,17 +304,17 @@ class _Work:
         return b"".join([len(text).to_bytes(8, "little"), text, *self._blobs])
 
 
-def _raw(memory: Memory, view: View) -> torch.Tensor:
+def _raw(memory: DeviceMemory, view: View) -> torch.Tensor:
     """Elements of an output in row-major order, each as a row of its bytes."""
     data = view_of(memory.buffers[view.buffer], view).contiguous().reshape(-1)
     return data.view(torch.uint8).reshape(-1, view.item_bytes) if data.numel() else data.to(torch.uint8).reshape(0, 1)
 
 
-def _has_atomics(module: Module) -> bool:
+def _has_atomics(module: IRModule) -> bool:
     return any(o.name in ("tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_reduce") for o in module.operations())
 
 
-def _line(module: Module, finding: Finding) -> int:
+def _line(module: IRModule, finding: ExecutionFinding) -> int:
     def at(operation: Operation) -> bool:
         return operation.ordinal == finding.ordinal and operation.name == finding.operation
 

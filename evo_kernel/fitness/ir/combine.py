@@ -11,7 +11,7 @@ import torch
 
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
 from evo_kernel.fitness.ir.lanes import Lanes, any_undefined, taken
-from evo_kernel.fitness.ir.memory import Fault
+from evo_kernel.fitness.ir.memory import MemoryFault
 from evo_kernel.fitness.ir.parse import Operation, Region
 from evo_kernel.fitness.ir.pointwise import made, signaling
 from evo_kernel.fitness.ir.types import Type
@@ -130,7 +130,7 @@ def _combined(
     inner.bind(region.arguments, arguments)
     results = _lifted(machine, inner, region, tuple(left[0].shape[1:]))
     if machine.memory.strict and any(r.undefined is not None and bool(r.undefined.any()) for r in results):
-        raise Fault("undefined", "combines what is defined to what is undefined")
+        raise MemoryFault("undefined", "combines what is defined to what is undefined")
     return [result.data.expand(left[0].shape) for result in results]
 
 

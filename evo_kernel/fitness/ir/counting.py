@@ -14,8 +14,8 @@ import torch
 
 from evo_kernel.fitness.ir.lanes import Lanes
 from evo_kernel.fitness.ir.launch_traffic import LINE_BYTES, SECTOR_BYTES
-from evo_kernel.fitness.ir.memory import BASE_BITS, PADDING, Memory
-from evo_kernel.fitness.ir.parse import Module, Operation
+from evo_kernel.fitness.ir.memory import BASE_BITS, PADDING, DeviceMemory
+from evo_kernel.fitness.ir.parse import IRModule, Operation
 from evo_kernel.fitness.ir.types import Type
 
 MOST_INTERVALS = 4_000_000
@@ -35,7 +35,9 @@ class Counter:
     `blocks`: operations, by ordinal, of which is kept how often each program reaches them.
     """
 
-    def __init__(self, memory: Memory, programs: int, footprints: bool, blocks: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self, memory: DeviceMemory, programs: int, footprints: bool, blocks: frozenset[int] = frozenset()
+    ) -> None:
         self._memory, self._footprints, self._blocks = memory, footprints, blocks
         self.reached: defaultdict[int, torch.Tensor] = defaultdict(lambda: torch.zeros(programs, dtype=torch.int64))
         self.by_program: defaultdict[str, torch.Tensor] = defaultdict(
@@ -126,7 +128,7 @@ class Counter:
         }
 
 
-def blocks_of(module: Module) -> frozenset[int]:
+def blocks_of(module: IRModule) -> frozenset[int]:
     """The first operation of every block that a program may pass by."""
     regions = [r for o in module.operations() if o.name not in ("tt.reduce", "tt.scan") for r in o.regions]
     blocks = [block for region in regions for block in region.blocks]
@@ -180,7 +182,7 @@ def _active(mask: Lanes | None, programs: int, shape: tuple[int, ...]) -> torch.
 
 
 def _intervals(
-    memory: Memory, pointer: Lanes, mask: Lanes | None, programs: torch.Tensor, item: int, shape: tuple[int, ...]
+    memory: DeviceMemory, pointer: Lanes, mask: Lanes | None, programs: torch.Tensor, item: int, shape: tuple[int, ...]
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Addresses of runs of consecutive bytes that an access touches: first byte, length, program."""
     full = (programs.numel(), *shape)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from evo_kernel.fitness.ir.lanes import Lanes, Sum
-from evo_kernel.fitness.ir.memory import Fault
+from evo_kernel.fitness.ir.memory import MemoryFault
 from evo_kernel.fitness.ir.types import IRError, Type
 
 ALIGNMENT = 16
@@ -15,7 +15,7 @@ ALIGNMENT = 16
 MAX_SIZE, MAX_STRIDE = 1 << 32, 1 << 40  # elements, bytes (CUDA driver API, cuTensorMapEncodeTiled)
 
 
-class Descriptor(Lanes):
+class DeviceDescriptor(Lanes):
     """A tensor descriptor: base address, sizes and strides (in elements) of each axis, for all programs."""
 
     __slots__ = ("base", "block", "round_tf32", "sizes", "strides", "zeros")
@@ -38,8 +38,8 @@ class Descriptor(Lanes):
     def programs(self) -> int:
         return max(lanes.programs for lanes in (self.base, *self.sizes, *self.strides))
 
-    def rows(self, index: torch.Tensor) -> Descriptor:
-        return Descriptor(
+    def rows(self, index: torch.Tensor) -> DeviceDescriptor:
+        return DeviceDescriptor(
             self.type, self.base.rows(index), [s.rows(index) for s in self.sizes],
             [s.rows(index) for s in self.strides], zeros=self.zeros, round_tf32=self.round_tf32,
         )  # fmt: skip
@@ -52,7 +52,7 @@ def block_of(type_: Type) -> Type:
     return type_.pointee
 
 
-def check_use(descriptor: Descriptor, indices: Sequence[Lanes], programs: torch.Tensor) -> None:
+def check_use(descriptor: DeviceDescriptor, indices: Sequence[Lanes], programs: torch.Tensor) -> None:
     """Raises Fault where a GPU ends with an illegal instruction, or is told what is undefined.
 
     `indices`: where a block begins (of rows that are gathered: their numbers, and the column).
@@ -61,7 +61,7 @@ def check_use(descriptor: Descriptor, indices: Sequence[Lanes], programs: torch.
     *strides, last = descriptor.strides
     for value in (descriptor.base, *descriptor.sizes, *descriptor.strides, *indices):
         if value.undefined is not None and bool(value.undefined.any()):
-            raise Fault("undefined", "moves a block by a descriptor or indices that are undefined")
+            raise MemoryFault("undefined", "moves a block by a descriptor or indices that are undefined")
 
     def demand(value: Lanes, least: int, most: int, unit: int, what: str) -> None:
         data = value.data.long()
@@ -71,10 +71,10 @@ def check_use(descriptor: Descriptor, indices: Sequence[Lanes], programs: torch.
             program = int(programs[place]) if data.shape[0] > 1 else None
             found = int(data[place].reshape(-1)[0])
             message = f"uses a descriptor {what} is {found} ({item} bytes an element), which no GPU takes"
-            raise Fault("misaligned", message, program)
+            raise MemoryFault("misaligned", message, program)
 
     if bool((descriptor.base.data % ALIGNMENT != 0).any()):
-        raise Fault("misaligned", f"uses a descriptor whose base is no multiple of {ALIGNMENT} bytes")
+        raise MemoryFault("misaligned", f"uses a descriptor whose base is no multiple of {ALIGNMENT} bytes")
     for size in descriptor.sizes:
         demand(size, 1, MAX_SIZE - 1, ALIGNMENT, "one of whose sizes")
     for stride in strides:

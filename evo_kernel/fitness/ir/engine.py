@@ -15,8 +15,8 @@ import torch
 
 from evo_kernel.fitness.ir import promises
 from evo_kernel.fitness.ir.lanes import Lanes, nothing, sum_of
-from evo_kernel.fitness.ir.memory import Fault, Memory
-from evo_kernel.fitness.ir.parse import Block, Function, Module, Operation, Region
+from evo_kernel.fitness.ir.memory import DeviceMemory, MemoryFault
+from evo_kernel.fitness.ir.parse import Function, IRBlock, IRModule, Operation, Region
 from evo_kernel.fitness.ir.types import IRError, Type
 
 MAX_CALLS = 32
@@ -37,7 +37,7 @@ class Stuck(Exception):
     """A program waits for one whose turn has not come."""
 
 
-class Observer(Protocol):
+class ExecutionObserver(Protocol):
     """Hears what a launch does, to count it."""
 
     def operation(self, operation: Operation, programs: torch.Tensor, result: Type | None) -> None: ...
@@ -68,11 +68,11 @@ def handles(*names: str) -> Callable[[Handler], Handler]:
 class Machine:
     """One launch: what all chunks of its programs share."""
 
-    module: Module
-    memory: Memory
+    module: IRModule
+    memory: DeviceMemory
     grid: tuple[int, int, int]
     deadline: float = float("inf")  # of time.monotonic
-    observer: Observer | None = None
+    observer: ExecutionObserver | None = None
     reverse: bool = False  # lanes of atomic operations take their turns backwards
     seed: int = 0  # of the orders that the program leaves open
     learns: bool = True  # programs see what atomic operations return: these may put them in an order
@@ -129,7 +129,7 @@ class Machine:
                 results = handler(self, frame, operation, operands)
                 if self.promising:
                     results = self._promised(handler, frame, operation, operands, results)
-            except Fault as fault:
+            except MemoryFault as fault:
                 if not hasattr(fault, "operation"):
                     fault.operation = operation  # pyright: ignore[reportAttributeAccessIssue]
                 raise
@@ -175,7 +175,7 @@ class Machine:
         blocks = {block.label: block for block in body.blocks}
         returned: list[tuple[torch.Tensor, Sequence[Lanes]]] = []
         everyone = torch.arange(frame.programs.numel())
-        pending: list[tuple[Frame, Block, torch.Tensor, int]] = [(frame, body.blocks[0], everyone, 0)]
+        pending: list[tuple[Frame, IRBlock, torch.Tensor, int]] = [(frame, body.blocks[0], everyone, 0)]
         while pending:
             current, block, rows, steps = pending.pop()
             self.check_time()
@@ -258,7 +258,7 @@ def _split(condition: Lanes, programs: int, operation: Operation) -> tuple[torch
     """Rows of the programs for which a scalar condition holds, and of the others."""
     del operation
     if condition.undefined is not None and bool(condition.undefined.any()):
-        raise Fault("undefined", "branches on a value that is undefined")
+        raise MemoryFault("undefined", "branches on a value that is undefined")
     data = condition.data.reshape(-1).expand(programs) if condition.data.numel() == 1 else condition.data.reshape(-1)
     return data.nonzero().squeeze(1), (~data).nonzero().squeeze(1)
 
@@ -334,7 +334,7 @@ def _for(machine: Machine, frame: Frame, operation: Operation, operands: Sequenc
     if _passes_over(machine, operation, operands[:3]):
         return _skip(machine, frame, operation, operands)
     if any(bound.undefined is not None and bool(bound.undefined.any()) for bound in operands[:3]):
-        raise Fault("undefined", "loops between bounds that are undefined")
+        raise MemoryFault("undefined", "loops between bounds that are undefined")
     counts = _trip_counts(low, high, step, "unsigned" in operation.words)
     body = operation.regions[0]
     index = body.arguments[0].type
@@ -365,11 +365,11 @@ def _trip_counts(low: Lanes, high: Lanes, step: Lanes, unsigned: bool) -> int | 
     if len(numbers) == 3:
         a, b, c = (_unsigned(number, low.type) if unsigned else number for number in numbers)
         if c <= 0:
-            raise Fault("undefined", f"loops with a step of {c}")
+            raise MemoryFault("undefined", f"loops with a step of {c}")
         return max(0, -(-(b - a) // c))
     a, b, c = (bound.data.long().reshape(-1) for bound in (low, high, step))
     if bool((c <= 0).any()) or (unsigned and bool(((a < 0) | (b < 0)).any())):
-        raise Fault("undefined", "loops with a step or bounds below zero")
+        raise MemoryFault("undefined", "loops with a step or bounds below zero")
     counts = torch.div(b - a + c - 1, c, rounding_mode="floor").clamp(min=0)
     made = sum_of(counts)
     return made.constant if not made.terms else counts

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import torch
 
 from evo_kernel.fitness.ir import assembly, combine, loads, pointwise, shapes
-from evo_kernel.fitness.ir.descriptors import Descriptor as DescriptorLanes
-from evo_kernel.fitness.ir.engine import HANDLERS, Machine, Observer
+from evo_kernel.fitness.ir.descriptors import DeviceDescriptor as DescriptorLanes
+from evo_kernel.fitness.ir.engine import HANDLERS, ExecutionObserver, Machine
 from evo_kernel.fitness.ir.lanes import Lanes, Sum
-from evo_kernel.fitness.ir.memory import Fault, Memory
-from evo_kernel.fitness.ir.parse import Function, Module, Operation, Region, Value
+from evo_kernel.fitness.ir.memory import DeviceMemory, MemoryFault
+from evo_kernel.fitness.ir.parse import Function, IRModule, IRValue, Operation, Region
 from evo_kernel.fitness.ir.types import IRError, Type
 from evo_kernel.fitness.plan.launch_plan import Arg, Descriptor, Pointer, Scalar
 
@@ -30,7 +30,7 @@ _TABLES = (assembly, combine, loads, pointwise, shapes)  # imported for the hand
 
 
 @dataclass(frozen=True)
-class Finding:
+class ExecutionFinding:
     """What a launch does that no correct kernel does. `program`: its ids along the grid; `line`: 0 where unknown."""
 
     kind: str
@@ -53,7 +53,7 @@ class Launched:
 
     programs: int
     executed: int
-    finding: Finding | None = None
+    finding: ExecutionFinding | None = None
     seconds: float = 0.0
     conflicts: tuple[tuple[int, int], ...] = ()  # (buffer, byte) that several programs store skipped data to
 
@@ -70,14 +70,14 @@ class Traits:
     stored: frozenset[int]  # arguments that it may store through
 
 
-def unsupported(module: Module) -> str:
+def unsupported(module: IRModule) -> str:
     """The first operation that the executor does not know; empty if it knows them all."""
     known = HANDLERS.keys() | {"scf.yield", "tt.return", "tt.reduce.return", "tt.scan.return", "scf.condition",
                                "cf.br", "cf.cond_br"}  # fmt: skip
     return next((o.name for o in module.operations() if o.name not in known), "")
 
 
-def traits_of(module: Module) -> Traits:
+def traits_of(module: IRModule) -> Traits:
     operations = list(module.operations())
     largest = max((r.type.elements for o in operations for r in o.results), default=1)
     used = {name for o in operations for name in (*o.operands, *(n for s in o.successors for n in s.operands))}
@@ -100,7 +100,7 @@ def _inner(region: Region) -> Iterable[Operation]:
                 yield from _inner(deeper)
 
 
-def _roots(module: Module) -> tuple[frozenset[int], frozenset[int], frozenset[int]]:
+def _roots(module: IRModule) -> tuple[frozenset[int], frozenset[int], frozenset[int]]:
     """Arguments of the entry that loads, loads of integers and stores may go through; all of them where a function is
     called."""
     entry = module.entry
@@ -161,15 +161,15 @@ def _link(names: Iterable[str], values: Sequence[str], sources: dict[str, set[st
 
 
 def launch(
-    module: Module,
+    module: IRModule,
     grid: tuple[int, int, int],
     args: Sequence[Arg],
-    memory: Memory,
+    memory: DeviceMemory,
     *,
     programs: torch.Tensor | None = None,
     seed: int = 0,
     deadline: float = math.inf,
-    observer: Observer | None = None,
+    observer: ExecutionObserver | None = None,
     reverse: bool = False,
     skips_floats: bool = False,
     surveys: bool = False,
@@ -205,7 +205,7 @@ def launch(
     for chunk in chunks:
         try:
             machine.call(module.entry, arguments, chunk)
-        except Fault as fault:
+        except MemoryFault as fault:
             return Launched(total, executed, _finding(fault, grid), time.monotonic() - began)
         executed += chunk.numel()
     return Launched(total, executed, None, time.monotonic() - began, tuple(machine.conflicts[:64]))
@@ -265,7 +265,7 @@ def bind(entry: Function, args: Sequence[Arg]) -> list[Lanes]:
         parameter = next(parameters)
         if isinstance(arg, Pointer):
             _expect(parameter, "ptr")
-            made.append(Lanes(parameter.type, sum_=Sum(Memory.address(arg.buffer, arg.offset))))
+            made.append(Lanes(parameter.type, sum_=Sum(DeviceMemory.address(arg.buffer, arg.offset))))
         elif isinstance(arg, Descriptor):
             _expect(parameter, "desc")
             made += _descriptor(parameter, arg, [next(parameters) for _ in range(2 * len(arg.shape))])
@@ -274,25 +274,25 @@ def bind(entry: Function, args: Sequence[Arg]) -> list[Lanes]:
     return made
 
 
-def _expect(parameter: Value, element: str) -> None:
+def _expect(parameter: IRValue, element: str) -> None:
     if parameter.type.element != element or parameter.type.shape is not None:
         raise IRError(f"the launch passes a {element} where the kernel takes {parameter.type}")
 
 
-def _descriptor(parameter: Value, arg: Descriptor, rest: Sequence[Value]) -> list[Lanes]:
+def _descriptor(parameter: IRValue, arg: Descriptor, rest: Sequence[IRValue]) -> list[Lanes]:
     numbers = [*arg.shape, *arg.strides]
     lanes = [Lanes(value.type, sum_=Sum(number)) for value, number in zip(rest, numbers, strict=True)]
     rank = len(arg.shape)
     pointee = parameter.type.pointee
     if pointee is None or pointee.shape != tuple(arg.block):
         raise IRError(f"a descriptor of blocks {arg.block} where the kernel takes {parameter.type}")
-    base = Lanes(Type("ptr", None, Type(pointee.element)), sum_=Sum(Memory.address(arg.buffer, arg.offset)))
+    base = Lanes(Type("ptr", None, Type(pointee.element)), sum_=Sum(DeviceMemory.address(arg.buffer, arg.offset)))
     sizes, strides = ([Lanes(Type("i64"), sum_=Sum(n)) for n in values] for values in (arg.shape, arg.strides))
     made = DescriptorLanes(parameter.type, base, sizes, strides, zeros=arg.padding == "zero", round_tf32=arg.round_tf32)
     return [made, *lanes[:rank], *lanes[rank:]]
 
 
-def _scalar(parameter: Value, arg: Scalar) -> Lanes:
+def _scalar(parameter: IRValue, arg: Scalar) -> Lanes:
     type_ = parameter.type
     if type_.shape is not None or not (type_.is_integer or type_.is_float):
         raise IRError(f"the launch passes a number where the kernel takes {type_}")
@@ -304,13 +304,13 @@ def _scalar(parameter: Value, arg: Scalar) -> Lanes:
     return Lanes(type_, torch.tensor([float(arg.value)], dtype=torch.float64).to(type_.dtype))
 
 
-def _finding(fault: Fault, grid: tuple[int, int, int]) -> Finding:
+def _finding(fault: MemoryFault, grid: tuple[int, int, int]) -> ExecutionFinding:
     operation: Operation | None = getattr(fault, "operation", None)
     place = None
     if fault.program is not None:
         x, rest = fault.program % grid[0], fault.program // grid[0]
         place = (x, rest % grid[1], rest // grid[1])
-    return Finding(
+    return ExecutionFinding(
         fault.kind,
         str(fault),
         place,

@@ -19,12 +19,12 @@ from triton.runtime.jit import JITFunction
 
 from evo_kernel.fitness.costmodel.targets import target_for
 from evo_kernel.fitness.ir.execute import Traits, buffers_of, launch, traits_of
-from evo_kernel.fitness.ir.memory import Memory
-from evo_kernel.fitness.ir.parse import Module, parse
+from evo_kernel.fitness.ir.memory import DeviceMemory
+from evo_kernel.fitness.ir.parse import IRModule, parse
 from evo_kernel.fitness.plan.launch_plan import Launch, Scalar
 from evo_kernel.fitness.record.device import TargetDriver
 from evo_kernel.fitness.record.launches import LaunchWriter
-from evo_kernel.fitness.record.tracing import ADDRESS_BITS, Tracer
+from evo_kernel.fitness.record.tracing import ADDRESS_BITS, PlanTracer
 
 
 def install(arch: int = 90) -> None:
@@ -64,7 +64,7 @@ def _first(tuner: Autotuner, *args: Any, **kwargs: Any) -> Any:
     return tuner.fn.run(*args, **given)
 
 
-class _Executing(Tracer):
+class _Executing(PlanTracer):
     """Takes launches as a plan would, and executes each instead of keeping it.
 
     Addresses are the executor's for as long as a storage lives, so that kernels may be handed tables of them.
@@ -107,7 +107,7 @@ class _Executing(Tracer):
         if any(operation.name == "tt.int_to_ptr" for operation in module.operations()):  # it may go anywhere
             numbers = stored = {n for n in range(len(self._alive)) if self._storage(n) is not None}
         contents = {n: _bytes(storage) for n in numbers if (storage := self._storage(n)) is not None}
-        memory = Memory(strict=False)
+        memory = DeviceMemory(strict=False)
         for number in range(max(contents, default=-1) + 1):
             content = contents.get(number)
             memory.add(0 if content is None else content.numel(), defined=True)
@@ -121,7 +121,7 @@ class _Executing(Tracer):
 
 
 @lru_cache(maxsize=256)
-def _read(text: str) -> tuple[Module, Traits]:
+def _read(text: str) -> tuple[IRModule, Traits]:
     module = parse(text)
     return module, traits_of(module)
 

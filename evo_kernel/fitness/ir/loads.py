@@ -9,10 +9,19 @@ import numpy as np
 import torch
 
 from evo_kernel.fitness.ir import promises
-from evo_kernel.fitness.ir.descriptors import Descriptor, block_of, check_use
+from evo_kernel.fitness.ir.descriptors import DeviceDescriptor, block_of, check_use
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
 from evo_kernel.fitness.ir.lanes import Lanes, Sum, Term, nothing
-from evo_kernel.fitness.ir.memory import MANY, PADDING, Access, Buffer, Fault, scattered, typed, unit_places
+from evo_kernel.fitness.ir.memory import (
+    MANY,
+    PADDING,
+    DeviceBuffer,
+    MemoryAccess,
+    MemoryFault,
+    scattered,
+    typed,
+    unit_places,
+)
 from evo_kernel.fitness.ir.parse import Operation
 from evo_kernel.fitness.ir.types import IRError, Type
 
@@ -29,11 +38,11 @@ def _allowed_access(machine: Machine, pointer: Lanes, mask: Lanes | None, what: 
     if machine.combining:
         raise Unsupported(f"a combiner that {what}")
     if mask is not None and mask.undefined is not None and bool(mask.undefined.any()):
-        raise Fault("undefined", f"{what} under a mask that is undefined")
+        raise MemoryFault("undefined", f"{what} under a mask that is undefined")
     if pointer.undefined is not None:
         active = pointer.undefined if mask is None else pointer.undefined & mask.data
         if bool(active.any()):
-            raise Fault("undefined", f"{what} at an address that is undefined")
+            raise MemoryFault("undefined", f"{what} at an address that is undefined")
 
 
 def _kept_promises(frame: Frame, pointer: Lanes, mask: Lanes | None, type_: Type) -> None:
@@ -42,7 +51,7 @@ def _kept_promises(frame: Frame, pointer: Lanes, mask: Lanes | None, type_: Type
     if torn is not None:
         program = int(torn.nonzero()[0][0]) if torn.shape[0] > 1 else 0
         message = "stores by a promise (multiple_of, max_contiguous, max_constancy) that does not hold"
-        raise Fault("undefined", message, int(frame.programs[program]))
+        raise MemoryFault("undefined", message, int(frame.programs[program]))
 
 
 def _flag(data: torch.Tensor) -> torch.Tensor | None:
@@ -119,7 +128,7 @@ def load(
     return Lanes(type_, chosen, undefined=undefined)
 
 
-def _check_active(machine: Machine, frame: Frame, access: Access, mask: Lanes, pointer: Lanes, item: int) -> None:
+def _check_active(machine: Machine, frame: Frame, access: MemoryAccess, mask: Lanes, pointer: Lanes, item: int) -> None:
     """Raises Fault where an active lane lies outside the buffer (the whole access may reach into its padding)."""
     total = pointer.sum
     number = machine.memory.buffers.index(access.buffer)
@@ -131,14 +140,14 @@ def _check_active(machine: Machine, frame: Frame, access: Access, mask: Lanes, p
     if bool(outside.any()):
         where = outside.nonzero()[0].tolist()
         place = offsets.expand(outside.shape)[tuple(where)]
-        raise Fault(
+        raise MemoryFault(
             "out_of_bounds",
             f"accesses {item} bytes {machine.memory.describe(base + int(place))}",
             int(frame.programs[min(where[0], frame.programs.numel() - 1)]),
         )
 
 
-def _undefined_at(access: Access, item: int) -> torch.Tensor | None:
+def _undefined_at(access: MemoryAccess, item: int) -> torch.Tensor | None:
     defined = access.buffer.defined
     if defined is None:
         return None
@@ -190,7 +199,7 @@ def _load_scattered(
     return data.reshape(shape), _flag(undefined.reshape(shape))
 
 
-def _units(buffer: Buffer, name: str, places: torch.Tensor, item: int) -> torch.Tensor:
+def _units(buffer: DeviceBuffer, name: str, places: torch.Tensor, item: int) -> torch.Tensor:
     """Shadow elements of items, as a last axis."""
     if name == "defined":
         unit = buffer.unit(item)
@@ -202,7 +211,9 @@ def _units(buffer: Buffer, name: str, places: torch.Tensor, item: int) -> torch.
     return shadow[unit_places(places, item, unit)]
 
 
-def _note_reads(machine: Machine, buffer: Buffer, places: torch.Tensor, programs: torch.Tensor, item: int) -> None:
+def _note_reads(
+    machine: Machine, buffer: DeviceBuffer, places: torch.Tensor, programs: torch.Tensor, item: int
+) -> None:
     """Raises Fault where another program stored what is read; remembers who reads."""
     me = (programs + 1).int().unsqueeze(-1)
     if buffer.writer is not None:
@@ -234,7 +245,7 @@ def _race(machine: Machine, theirs: torch.Tensor, mine: torch.Tensor, where: tor
         return
     first = int((~met).nonzero()[0])
     other = f"program {int(a[first])}" if int(a[first]) >= 0 else "another program"
-    raise Fault("race", f"{what} {other} {did} in the same launch", int(b[first]))
+    raise MemoryFault("race", f"{what} {other} {did} in the same launch", int(b[first]))
 
 
 # --- stores ---------------------------------------------------------------------------------------------------------
@@ -277,7 +288,7 @@ def store(
 
 
 def _by_program(
-    access: Access, mask: Lanes | None, value: Lanes, frame: Frame, type_: Type, skipped: bool
+    access: MemoryAccess, mask: Lanes | None, value: Lanes, frame: Frame, type_: Type, skipped: bool
 ) -> list[_Window] | None:
     """Windows of programs side by side, where addresses and mask are regular but for where a program begins."""
     if mask is not None and mask.undefined is not None:
@@ -303,7 +314,7 @@ def _by_program(
 class _Window:
     """A store without a mask: what remains of its lanes once factors of the mask have cut them."""
 
-    access: Access
+    access: MemoryAccess
     data: torch.Tensor
     undefined: torch.Tensor | None
     programs: torch.Tensor
@@ -311,7 +322,7 @@ class _Window:
 
 
 def _window(
-    access: Access, mask: Lanes | None, value: Lanes, frame: Frame, type_: Type, skipped: bool
+    access: MemoryAccess, mask: Lanes | None, value: Lanes, frame: Frame, type_: Type, skipped: bool
 ) -> _Window | None:
     """None where the mask does more than to cut lanes off the ends of axes, or where lanes share elements."""
     sizes = {axis: size for axis, size, _ in access.progressions}
@@ -342,7 +353,7 @@ def _window(
         if undefined is not None and undefined.shape[axis] > 1:
             undefined = undefined.narrow(axis, first, active.numel())
         programs = programs[cut] if axis == 0 else programs
-    made = Access(access.buffer, offset, tuple(progressions), (), access.rank)
+    made = MemoryAccess(access.buffer, offset, tuple(progressions), (), access.rank)
     return _Window(made, data, undefined, programs, skipped)
 
 
@@ -358,7 +369,7 @@ def _cuts(mask: Lanes | None) -> dict[int, torch.Tensor] | None:
     return made if all(bool(on.any()) for on in made.values()) else None
 
 
-def _inside(access: Access, item: int) -> bool:
+def _inside(access: MemoryAccess, item: int) -> bool:
     last = access.offset + sum((size - 1) * step for _, size, step in access.progressions)
     return access.offset >= PADDING and last + item <= PADDING + access.buffer.size
 
@@ -405,7 +416,7 @@ def _store_window(machine: Machine, window: _Window, item: int) -> None:
         defined.copy_((good.unsqueeze(-1) if item > unit else good).expand(defined.shape))
 
 
-def _begin_shadow(buffer: Buffer, item: int) -> None:
+def _begin_shadow(buffer: DeviceBuffer, item: int) -> None:
     """A buffer that was defined as a whole is about to hold something undefined."""
     unit = buffer.unit(item)
     buffer.defined = torch.ones(-(-(buffer.size + 2 * PADDING) // unit), dtype=torch.bool)
@@ -433,7 +444,7 @@ def _store_scattered(machine: Machine, frame: Frame, pointer: Lanes, value: Lane
             _put(machine, buffer, places, new, mark, programs, item)
 
 
-def _claim(machine: Machine, buffer: Buffer, places: torch.Tensor, programs: torch.Tensor, item: int) -> None:
+def _claim(machine: Machine, buffer: DeviceBuffer, places: torch.Tensor, programs: torch.Tensor, item: int) -> None:
     """Note who stores what was skipped."""
     me = (programs + 1).int().unsqueeze(-1)
     writer, where = buffer.shadow("writer", item), unit_places(places, item, buffer.unit(item))
@@ -447,7 +458,7 @@ def _claim(machine: Machine, buffer: Buffer, places: torch.Tensor, programs: tor
 
 def _put(
     machine: Machine,
-    buffer: Buffer,
+    buffer: DeviceBuffer,
     places: torch.Tensor,
     new: torch.Tensor,
     marks: torch.Tensor | None,
@@ -573,7 +584,7 @@ def _atomic(
 
 def _update(
     machine: Machine,
-    buffer: Buffer,
+    buffer: DeviceBuffer,
     places: torch.Tensor,
     new: Sequence[torch.Tensor],
     marks: torch.Tensor,
@@ -649,18 +660,20 @@ def _make_descriptor(machine: Machine, frame: Frame, operation: Operation, opera
     type_ = operation.results[0].type
     rank = block_of(type_).rank
     zeros = operation.integer("padding", 1) != 2  # tt::PaddingOption: 1 is PAD_ZERO, 2 PAD_NAN
-    return [Descriptor(type_, operands[0], operands[1 : 1 + rank], operands[1 + rank : 1 + 2 * rank], zeros=zeros)]
+    return [
+        DeviceDescriptor(type_, operands[0], operands[1 : 1 + rank], operands[1 + rank : 1 + 2 * rank], zeros=zeros)
+    ]
 
 
-def _used(machine: Machine, frame: Frame, descriptor: Lanes, indices: Sequence[Lanes]) -> Descriptor:
-    if not isinstance(descriptor, Descriptor):
+def _used(machine: Machine, frame: Frame, descriptor: Lanes, indices: Sequence[Lanes]) -> DeviceDescriptor:
+    if not isinstance(descriptor, DeviceDescriptor):
         raise IRError("a descriptor operation on what is no descriptor")
     if machine.memory.strict:
         check_use(descriptor, indices, frame.programs)
     return descriptor
 
 
-def _described(descriptor: Descriptor, indices: Sequence[Lanes]) -> tuple[Lanes, Lanes]:
+def _described(descriptor: DeviceDescriptor, indices: Sequence[Lanes]) -> tuple[Lanes, Lanes]:
     """Addresses and mask of a block at some indices."""
     block = block_of(descriptor.type)
     shape = block.shape or ()

@@ -31,7 +31,7 @@ MAX_WINDOWS = 128
 """Rows up to which views are copied one by one: gathering them by index costs about ten times as much an element."""
 
 
-class Fault(Exception):
+class MemoryFault(Exception):
     """The launch does what no correct kernel does. `kind`: out_of_bounds, misaligned, race or undefined."""
 
     def __init__(self, kind: str, message: str, program: int | None = None) -> None:
@@ -39,7 +39,7 @@ class Fault(Exception):
         self.kind, self.program = kind, program
 
 
-class Buffer:
+class DeviceBuffer:
     """One allocation. `storage` holds PADDING bytes, then the data, then PADDING bytes."""
 
     def __init__(self, size: int, *, defined: bool, content: int = POISON) -> None:
@@ -117,13 +117,13 @@ class Buffer:
 
 
 @dataclass(frozen=True)
-class Access:
+class MemoryAccess:
     """Lanes of a load or store that lie in one buffer. Offsets and steps in bytes, from the start of the storage.
 
     `progressions` are (axis, size, step); `indices` vary in other ways. Lane addresses are offset + both.
     """
 
-    buffer: Buffer
+    buffer: DeviceBuffer
     offset: int
     progressions: tuple[tuple[int, int, int], ...]
     indices: tuple[Term, ...]
@@ -190,7 +190,7 @@ class Access:
             shape[axis] = rows.shape[position]
         return rows.reshape(*shape, *([inner] if inner > 1 else []))
 
-    def by_program(self, count: int) -> list[tuple[int, int, Access]] | None:
+    def by_program(self, count: int) -> list[tuple[int, int, MemoryAccess]] | None:
         """(first program, end, access) of stretches of programs whose lanes are progressions; None where none are."""
         if any(term.support != (0,) for term in self.indices):
             return None
@@ -204,7 +204,7 @@ class Access:
             (
                 first,
                 end,
-                Access(
+                MemoryAccess(
                     self.buffer,
                     int(starts[first]),
                     (*(((0, end - first, step),) if end - first > 1 else ()), *inner),
@@ -248,7 +248,7 @@ def _arange(axis: int, size: int, step: int, rank: int) -> torch.Tensor:
     return (torch.arange(size) * step).reshape(shape)
 
 
-class Memory:
+class DeviceMemory:
     """All buffers of a plan.
 
     `strict` is for kernels that are judged. Without it the padding around a buffer is zeros that any lane may access,
@@ -257,23 +257,23 @@ class Memory:
 
     def __init__(self, *, strict: bool = True) -> None:
         self.strict = strict
-        self.buffers: list[Buffer] = []
+        self.buffers: list[DeviceBuffer] = []
 
     def add(self, size: int, *, defined: bool) -> int:
         """A new buffer of poison, by number; `defined`: its content is about to be given whole."""
-        self.buffers.append(Buffer(size, defined=defined, content=POISON if self.strict else 0))
+        self.buffers.append(DeviceBuffer(size, defined=defined, content=POISON if self.strict else 0))
         return len(self.buffers) - 1
 
     @staticmethod
     def address(buffer: int, offset: int = 0) -> int:
         return ((buffer + 1) << BASE_BITS) + offset
 
-    def buffer_at(self, address: int) -> tuple[Buffer, int] | None:
+    def buffer_at(self, address: int) -> tuple[DeviceBuffer, int] | None:
         """The buffer that owns a region of addresses, and its number; offsets may still lie outside it."""
         number = ((address + (1 << (BASE_BITS - 1))) >> BASE_BITS) - 1
         return (self.buffers[number], number) if 0 <= number < len(self.buffers) else None
 
-    def access(self, pointer: Sum, item: int, rank: int, slack: int) -> Access | None:
+    def access(self, pointer: Sum, item: int, rank: int, slack: int) -> MemoryAccess | None:
         """All lanes as one access; None where they are not within one buffer and `slack` bytes on both sides."""
         found = self.buffer_at(pointer.low)
         if found is None:
@@ -297,7 +297,7 @@ class Memory:
             return None  # the slow path tells which lane is misaligned, or that the sum is not
         if offset % item:
             return None
-        return Access(buffer, offset, tuple(progressions), tuple(indices), rank)
+        return MemoryAccess(buffer, offset, tuple(progressions), tuple(indices), rank)
 
     def describe(self, address: int) -> str:
         """Where an address lies, in words."""
@@ -320,7 +320,9 @@ class Scattered:
     programs: torch.Tensor
     active: torch.Tensor | None  # None: all
 
-    def by_buffer(self, memory: Memory, item: int) -> list[tuple[Buffer, torch.Tensor, torch.Tensor | None]]:
+    def by_buffer(
+        self, memory: DeviceMemory, item: int
+    ) -> list[tuple[DeviceBuffer, torch.Tensor, torch.Tensor | None]]:
         """(buffer, element offsets in its storage, which of the lanes). Raises Fault."""
         if self.addresses.numel() == 0:
             return []
@@ -331,20 +333,20 @@ class Scattered:
             some = None if bool(chosen.all()) else chosen.nonzero().squeeze(1)
             addresses = self.addresses if some is None else self.addresses[some]
             size = memory.buffers[number].size if 0 <= number < len(memory.buffers) else -1
-            offsets = addresses - Memory.address(number)
+            offsets = addresses - DeviceMemory.address(number)
             slack = PADDING if size >= 0 and not memory.strict else 0
             outside = (offsets < -slack) | (offsets + item > size + slack)
             if bool(outside.any()):
                 first = int(outside.nonzero()[0])
                 programs = self.programs if some is None else self.programs[some]
-                raise Fault(
+                raise MemoryFault(
                     "out_of_bounds",
                     f"accesses {item} bytes {memory.describe(int(addresses[first]))}",
                     int(programs[first]),
                 )
             if item > 1 and bool((odd := offsets % item != 0).any()):
                 first = int(odd.nonzero()[0])
-                raise Fault(
+                raise MemoryFault(
                     "misaligned",
                     f"accesses {item} bytes {memory.describe(int(addresses[first]))}, which is not aligned to them",
                     int((self.programs if some is None else self.programs[some])[first]),
@@ -353,7 +355,7 @@ class Scattered:
         return made
 
 
-def typed(buffer: Buffer, type_: Type) -> torch.Tensor:
+def typed(buffer: DeviceBuffer, type_: Type) -> torch.Tensor:
     """The storage as elements of a type, a view. Its length is cut to whole elements."""
     dtype = type_.dtype if type_.dtype is not torch.bool else torch.int8
     item = type_.item_bytes

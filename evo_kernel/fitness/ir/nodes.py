@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from evo_kernel.fitness.ir.execute import Finding, Launched, unsupported
-from evo_kernel.fitness.ir.memory import PADDING, Buffer, Memory
-from evo_kernel.fitness.ir.parse import Module, parse
+from evo_kernel.fitness.ir.execute import ExecutionFinding, Launched, unsupported
+from evo_kernel.fitness.ir.memory import PADDING, DeviceBuffer, DeviceMemory
+from evo_kernel.fitness.ir.parse import IRModule, parse
 from evo_kernel.fitness.plan.launch_plan import Aten, Constant, Copy, Fill, Launch, Plan, View
 
 
@@ -24,7 +24,7 @@ _LANGUAGES = {"gluon": "Gluon", "cuda": "CUDA C++"}
 _FREE_MEMORY = 16 << 30
 
 
-def modules_of(plan: Plan, texts: Sequence[str]) -> list[Module]:
+def modules_of(plan: Plan, texts: Sequence[str]) -> list[IRModule]:
     """The kernels of a plan, from the IR that was compiled. Raises CannotExecute, IRError."""
     made = []
     for kernel, text in zip(plan.kernels, texts, strict=True):
@@ -40,14 +40,14 @@ def modules_of(plan: Plan, texts: Sequence[str]) -> list[Module]:
     return made
 
 
-def memory_of(plan: Plan, contents: Mapping[int, torch.Tensor], used: Memory | None = None) -> Memory:
+def memory_of(plan: Plan, contents: Mapping[int, torch.Tensor], used: DeviceMemory | None = None) -> DeviceMemory:
     """Buffers of a plan: those in `contents` (uint8, by number) as given, the others poison that nobody wrote.
 
     Inputs without content are zeros. Of `used`, inputs that nobody stored to are taken over.
     """
     if sum(buffer.bytes for buffer in plan.buffers) > _FREE_MEMORY:
         raise CannotExecute("the plan needs more memory than there is without a GPU")
-    memory = Memory()
+    memory = DeviceMemory()
     for number, buffer in enumerate(plan.buffers):
         if used is not None and buffer.kind == "input":
             used.buffers[number].begin_launch(False)
@@ -62,7 +62,7 @@ def memory_of(plan: Plan, contents: Mapping[int, torch.Tensor], used: Memory | N
     return memory
 
 
-def view_of(buffer: Buffer, view: View) -> torch.Tensor:
+def view_of(buffer: DeviceBuffer, view: View) -> torch.Tensor:
     """A view of a plan over a buffer, which it shares."""
     item = view.item_bytes
     usable = buffer.storage.numel() // item * item
@@ -70,7 +70,7 @@ def view_of(buffer: Buffer, view: View) -> torch.Tensor:
     return flat.as_strided(view.shape, view.strides, PADDING // item + view.offset)
 
 
-def undefined_of(buffer: Buffer, view: View) -> torch.Tensor | None:
+def undefined_of(buffer: DeviceBuffer, view: View) -> torch.Tensor | None:
     """Which elements of a view were never written, or hold what is undefined; None where none is."""
     if buffer.defined is None:
         return None
@@ -79,7 +79,7 @@ def undefined_of(buffer: Buffer, view: View) -> torch.Tensor | None:
     return made if bool(made.any()) else None
 
 
-def elements_of(marks: torch.Tensor, buffer: Buffer, view: View) -> torch.Tensor:
+def elements_of(marks: torch.Tensor, buffer: DeviceBuffer, view: View) -> torch.Tensor:
     """Of marks of shadow elements those of a view's elements, in its shape."""
     unit = buffer.unit(1 << 30)
     times = max(1, view.item_bytes // unit)
@@ -90,8 +90,8 @@ def elements_of(marks: torch.Tensor, buffer: Buffer, view: View) -> torch.Tensor
 
 
 def run_nodes(
-    plan: Plan, memory: Memory, modules: Sequence[Module], run: Callable[[int, Module, Launch], Launched]
-) -> Finding | None:
+    plan: Plan, memory: DeviceMemory, modules: Sequence[IRModule], run: Callable[[int, IRModule, Launch], Launched]
+) -> ExecutionFinding | None:
     """All nodes in order; `run` gets the number of a launch, its kernel and itself. Returns what ended it early.
 
     Raises TorchFault, and what `run` raises.
@@ -120,7 +120,7 @@ def run_nodes(
     return None
 
 
-def _define(memory: Memory, view: View) -> None:
+def _define(memory: DeviceMemory, view: View) -> None:
     """Elements of a view are written."""
     buffer = memory.buffers[view.buffer]
     buffer.changed = True
@@ -135,7 +135,7 @@ def _define(memory: Memory, view: View) -> None:
     buffer.defined.as_strided(shape, strides, (PADDING + view.offset * view.item_bytes) // unit).fill_(True)
 
 
-def _undefine(buffer: Buffer, view: View, marks: torch.Tensor) -> None:
+def _undefine(buffer: DeviceBuffer, view: View, marks: torch.Tensor) -> None:
     """Elements of a view whose marks are set hold what nobody wrote."""
     unit = buffer.unit(view.item_bytes)
     if buffer.defined is None:
@@ -151,7 +151,7 @@ def table_of(node: Constant) -> torch.Tensor:
     return data.view(getattr(torch, node.view.dtype)).reshape(node.view.shape)
 
 
-def _replay(node: Aten, memory: Memory) -> None:
+def _replay(node: Aten, memory: DeviceMemory) -> None:
     """Run a torch operation of a plan whose task allows them, and leave its results where the plan has them."""
     _, name, overload = node.op.split(".")
     operation = getattr(getattr(torch.ops.aten, name), overload)
@@ -183,7 +183,7 @@ def _replay(node: Aten, memory: Memory) -> None:
             _define(memory, wanted)
 
 
-def changed_input(plan: Plan, memory: Memory, contents: Mapping[int, torch.Tensor]) -> int | None:
+def changed_input(plan: Plan, memory: DeviceMemory, contents: Mapping[int, torch.Tensor]) -> int | None:
     """The number of the first input that is not what was given."""
     for number, view in enumerate(plan.inputs):
         if view is not None and view.buffer in contents:

@@ -26,7 +26,7 @@ MAX_ELEMENTS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class IRValue:
     """A name in static single assignment form, with its type."""
 
     name: str
@@ -46,7 +46,7 @@ class Operation:
     """One operation. `head`: its text between name and types. `ordinal`: its number in the order of the text."""
 
     name: str
-    results: tuple[Value, ...]
+    results: tuple[IRValue, ...]
     operands: tuple[str, ...]
     attributes: Mapping[str, str]
     words: tuple[str, ...]
@@ -75,15 +75,15 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Block:
+class IRBlock:
     label: str
-    arguments: tuple[Value, ...]
+    arguments: tuple[IRValue, ...]
     operations: tuple[Operation, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Region:
-    blocks: tuple[Block, ...]
+    blocks: tuple[IRBlock, ...]
 
     @property
     def operations(self) -> tuple[Operation, ...]:
@@ -91,21 +91,21 @@ class Region:
         return self.blocks[0].operations
 
     @property
-    def arguments(self) -> tuple[Value, ...]:
+    def arguments(self) -> tuple[IRValue, ...]:
         return self.blocks[0].arguments
 
 
 @dataclass(frozen=True, eq=False)
 class Function:
     name: str
-    arguments: tuple[Value, ...]
+    arguments: tuple[IRValue, ...]
     results: tuple[Type, ...]
     body: Region
     public: bool
 
 
 @dataclass(frozen=True, eq=False)
-class Module:
+class IRModule:
     """`entry` is the public function, the kernel; the others are called by it."""
 
     entry: Function
@@ -127,7 +127,7 @@ def _walk(region: Region) -> Iterator[Operation]:
 
 
 @lru_cache(maxsize=256)
-def parse(text: str) -> Module:
+def parse(text: str) -> IRModule:
     """The module that a text says. Raises IRError."""
     if len(text) > MAX_TEXT:
         raise IRError(f"IR of {len(text)} characters; at most {MAX_TEXT} are read")
@@ -298,7 +298,7 @@ class _Parser:
         self._lines = _Lines(text)
         self._count = 0
 
-    def module(self) -> Module:
+    def module(self) -> IRModule:
         line, _ = self._lines.next()
         if not line.startswith("module") or not line.endswith("{"):
             raise IRError("the text does not start with a module")
@@ -315,7 +315,7 @@ class _Parser:
         public = [f for f in functions.values() if f.public]
         if len(public) != 1:
             raise IRError(f"a module of {len(public)} public functions; one is the kernel")
-        return Module(public[0], functions, attributes)
+        return IRModule(public[0], functions, attributes)
 
     def _function(self, line: str) -> Function:
         found = re.match(r'tt\.func (public|private)? ?@("?)([\w.$<>(),: -]+?)\2\(', line)
@@ -334,23 +334,23 @@ class _Parser:
             raise IRError(f"unreadable end of a function: {ending[:80]}")
         return Function(found[3], arguments, tuple(results), body, found[1] != "private")
 
-    def _argument(self, text: str) -> Value:
+    def _argument(self, text: str) -> IRValue:
         found = _ARGUMENT.match(text)
         if not found:
             raise IRError(f"unreadable argument: {text[:80]}")
         type_, _ = _type(text[found.end() :], 0)  # attributes follow
-        return Value(found[1], type_)
+        return IRValue(found[1], type_)
 
-    def _region(self, depth: int, arguments: tuple[Value, ...] = ()) -> tuple[Region, str]:
+    def _region(self, depth: int, arguments: tuple[IRValue, ...] = ()) -> tuple[Region, str]:
         """Blocks up to the line that closes the region, and that line."""
         if depth > MAX_DEPTH:
             raise IRError("regions are nested too deep")
-        blocks: list[Block] = []
+        blocks: list[IRBlock] = []
         label, operations = "", []
         while True:
             line, number = self._lines.next()
             if line.startswith("}"):
-                blocks.append(Block(label, arguments, tuple(operations)))
+                blocks.append(IRBlock(label, arguments, tuple(operations)))
                 _check_branches(blocks)
                 return Region(tuple(blocks)), line
             if line.startswith("^"):
@@ -358,7 +358,7 @@ class _Parser:
                 if not found:
                     raise IRError(f"unreadable block label: {line[:80]}")
                 if operations or label:
-                    blocks.append(Block(label, arguments, tuple(operations)))
+                    blocks.append(IRBlock(label, arguments, tuple(operations)))
                     operations = []
                 label = found[1]
                 arguments = tuple(self._argument(part) for part in split_top(found[2] or "", ",") if part)
@@ -392,7 +392,7 @@ class _Parser:
         return _check_counts(_assemble(name, names, tail, strings, ordinal, number, tuple(regions)))
 
 
-def _check_branches(blocks: Sequence[Block]) -> None:
+def _check_branches(blocks: Sequence[IRBlock]) -> None:
     """Raises IRError where a branch goes to no block, or hands it too little or too much."""
     sizes = {block.label: len(block.arguments) for block in blocks}
     for block in blocks:
@@ -435,7 +435,7 @@ def _result_names(text: str) -> list[str]:
     return names
 
 
-def _header(name: str, tail: str) -> tuple[str, tuple[Value, ...]]:
+def _header(name: str, tail: str) -> tuple[str, tuple[IRValue, ...]]:
     """The head of an operation with regions, and the arguments of its first region that it names."""
     if name == "scf.for":
         found = re.match(rf"(unsigned )?({_NAME}) = (\S+) to (\S+) step (\S+)\s*", tail)
@@ -448,7 +448,7 @@ def _header(name: str, tail: str) -> tuple[str, tuple[Value, ...]]:
             types_text, rest = _bracketed(rest.strip().removeprefix("->").strip())
             types = _types(f"({types_text})")
         kind = rest.strip().removeprefix(":").strip() or "index"
-        values = [Value(found[2], parse_type(kind)), *_values(arguments, types)]
+        values = [IRValue(found[2], parse_type(kind)), *_values(arguments, types)]
         result = f" : () -> ({', '.join(map(_spell, types))})" if types else ""
         head = f"{found[1] or ''}{found[3]}, {found[4]}, {found[5]}, {', '.join(initial)}{result}"
         return head, tuple(values)
@@ -466,10 +466,10 @@ def _header(name: str, tail: str) -> tuple[str, tuple[Value, ...]]:
     return tail, ()
 
 
-def _values(names: Sequence[str], types: Sequence[Type]) -> tuple[Value, ...]:
+def _values(names: Sequence[str], types: Sequence[Type]) -> tuple[IRValue, ...]:
     if len(names) != len(types):
         raise IRError(f"{len(names)} values of {len(types)} types")
-    return tuple(Value(name, type_) for name, type_ in zip(names, types, strict=True))
+    return tuple(IRValue(name, type_) for name, type_ in zip(names, types, strict=True))
 
 
 def _spell(type_: Type) -> str:

@@ -16,13 +16,13 @@ import torch
 
 from evo_kernel.fitness.ir.counting import Counter, blocks_of, lines_of, mean_of, means_of
 from evo_kernel.fitness.ir.drawing import draw, groups_of
-from evo_kernel.fitness.ir.engine import Observer, OutOfTime
-from evo_kernel.fitness.ir.execute import Finding, Launched, Traits, chunk_size, launch, traits_of
+from evo_kernel.fitness.ir.engine import ExecutionObserver, OutOfTime
+from evo_kernel.fitness.ir.execute import ExecutionFinding, Launched, Traits, chunk_size, launch, traits_of
 from evo_kernel.fitness.ir.lanes import Lanes
 from evo_kernel.fitness.ir.launch_traffic import LINE_BYTES, SECTOR_BYTES, WAVE_PROGRAMS, LaunchTraffic
-from evo_kernel.fitness.ir.memory import PADDING, Memory, scattered, unit_places
+from evo_kernel.fitness.ir.memory import PADDING, DeviceMemory, scattered, unit_places
 from evo_kernel.fitness.ir.nodes import elements_of
-from evo_kernel.fitness.ir.parse import Module, Operation
+from evo_kernel.fitness.ir.parse import IRModule, Operation
 from evo_kernel.fitness.ir.types import Type
 from evo_kernel.fitness.plan.launch_plan import Launch, Plan, View
 
@@ -45,14 +45,16 @@ BYTES_PER_S, FLOPS_PER_S, ITERATION_S = 0.7e9, 4e10, 1e-3
 
 
 @dataclass(frozen=True)
-class Counted:
+class CountedLaunch:
     """Traffic of one launch, or what ended the count."""
 
     traffic: LaunchTraffic | None
-    finding: Finding | None = None
+    finding: ExecutionFinding | None = None
 
 
-def count(module: Module, node: Launch, memory: Memory, deadline: float, complete: bool, seed: int = 0) -> Counted:
+def count(
+    module: IRModule, node: Launch, memory: DeviceMemory, deadline: float, complete: bool, seed: int = 0
+) -> CountedLaunch:
     """Traffic of a launch. The same arguments and memory give the same answer, unless time runs short.
 
     `complete`: floating-point data is in memory too, and used where addresses depend on it.
@@ -67,7 +69,7 @@ def count(module: Module, node: Launch, memory: Memory, deadline: float, complet
     near = Counter(memory, total, footprints=True)
     found, _ = _walk(module, node, memory, sample, near, traits, deadline, complete)
     if found.finding is not None:
-        return Counted(None, found.finding)
+        return CountedLaunch(None, found.finding)
     ids = torch.arange(total)
     if total > MOST_COUNTED:
         ids = torch.randperm(total, generator=generator)[:MOST_COUNTED].sort().values
@@ -80,17 +82,17 @@ def count(module: Module, node: Launch, memory: Memory, deadline: float, complet
                 module, node, memory, ids, whole, traits, min(deadline, time.monotonic() + COUNT_S), complete
             )
             if found.finding is not None:
-                return Counted(None, found.finding)
+                return CountedLaunch(None, found.finding)
             everyone, counted = whole, ids
             if affordable:
                 few = ids
         except OutOfTime:
             pass  # the sample stands in
-    return Counted(_summary(node, memory, near, sample, few, window, everyone, counted))
+    return CountedLaunch(_summary(node, memory, near, sample, few, window, everyone, counted))
 
 
 def _walk(
-    module: Module, node: Launch, memory: Memory, programs: torch.Tensor, counter: Counter, traits: Traits,
+    module: IRModule, node: Launch, memory: DeviceMemory, programs: torch.Tensor, counter: Counter, traits: Traits,
     deadline: float, complete: bool,
 ) -> tuple[Launched, bool]:  # fmt: skip
     """Run programs without their floating-point data; with it, where addresses depend on it."""
@@ -109,7 +111,7 @@ def _walk(
 
 
 def _summary(
-    node: Launch, memory: Memory, near: Counter, sample: torch.Tensor, few: torch.Tensor, window: torch.Tensor,
+    node: Launch, memory: DeviceMemory, near: Counter, sample: torch.Tensor, few: torch.Tensor, window: torch.Tensor,
     everyone: Counter, counted: torch.Tensor,
 ) -> LaunchTraffic:  # fmt: skip
     total = math.prod(node.grid)
@@ -149,7 +151,7 @@ def _sector_share(counter: Counter, programs: torch.Tensor, kind: str) -> float:
     return mean_of(counter, f"{kind}_sectors", programs) * SECTOR_BYTES / asked if asked else 0.0
 
 
-def _together(counter: Counter, kind: str, programs: torch.Tensor, count: int, memory: Memory) -> float:
+def _together(counter: Counter, kind: str, programs: torch.Tensor, count: int, memory: DeviceMemory) -> float:
     """Bytes of different lines that `count` programs touch, from some of them; each buffer at most whole.
 
     Programs are taken to fall into groups of equal size that touch the same lines of a buffer (the tiles of a row share
@@ -188,7 +190,7 @@ class Seeker:
     """Marks what the programs of a launch load or store, or finds those that load or store what is marked."""
 
     def __init__(
-        self, memory: Memory, programs: int, marked: dict[int, torch.Tensor], *, loads: bool, marks: bool
+        self, memory: DeviceMemory, programs: int, marked: dict[int, torch.Tensor], *, loads: bool, marks: bool
     ) -> None:
         """`marked`: a boolean for each shadow element of a buffer, by number; only of buffers that launches write."""
         self._memory, self._marked, self._loads, self._marks = memory, marked, loads, marks
@@ -239,11 +241,11 @@ class DependsOnData(Exception):
     """Where a launch goes depends on its floating-point data: it cannot be surveyed without."""
 
 
-class Part:
+class PartialExecution:
     """A look at a part of a plan: a survey of all launches without floating-point data, then some programs with it."""
 
     def __init__(
-        self, plan: Plan, modules: Sequence[Module], memory: Memory, deadline: float, generator: torch.Generator
+        self, plan: Plan, modules: Sequence[IRModule], memory: DeviceMemory, deadline: float, generator: torch.Generator
     ) -> None:
         self._plan, self._memory, self._deadline, self._generator = plan, memory, deadline, generator
         self._launches = plan.launches
@@ -261,7 +263,7 @@ class Part:
 
     # --- all programs, without data -------------------------------------------------------------------------------
 
-    def survey(self, number: int, module: Module, node: Launch) -> Launched:
+    def survey(self, number: int, module: IRModule, node: Launch) -> Launched:
         """Every launch, for `run_nodes`. Raises DependsOnData."""
         counter = Counter(self._memory, math.prod(node.grid), footprints=False, blocks=blocks_of(module))
         self._surveyed.append(counter)
@@ -307,7 +309,7 @@ class Part:
         marks = buffer.defined if stored is None else stored | buffer.defined
         return view.elements - int(elements_of(marks, buffer, view).sum())
 
-    def _skipping(self, number: int, observer: Observer, programs: torch.Tensor | None) -> Launched:
+    def _skipping(self, number: int, observer: ExecutionObserver, programs: torch.Tensor | None) -> Launched:
         node = self._launches[number]
         return launch(
             self._modules[number], node.grid, node.args, self._memory, programs=programs, deadline=self._deadline,
@@ -429,10 +431,10 @@ class Part:
 
     # --- those, with data -----------------------------------------------------------------------------------------
 
-    def run(self, memory: Memory) -> Callable[[int, Module, Launch], Launched]:
+    def run(self, memory: DeviceMemory) -> Callable[[int, IRModule, Launch], Launched]:
         """The chosen programs of each launch, for `run_nodes`."""
 
-        def launched(number: int, module: Module, node: Launch) -> Launched:
+        def launched(number: int, module: IRModule, node: Launch) -> Launched:
             programs = self.chosen[number]
             self._ran.append(Counter(memory, math.prod(node.grid), footprints=False))
             if not programs.numel():

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from evo_kernel.fitness.ir.execute import launch as launch_ir
-from evo_kernel.fitness.ir.memory import Memory
-from evo_kernel.fitness.ir.parse import Module, Value, parse
+from evo_kernel.fitness.ir.memory import DeviceMemory
+from evo_kernel.fitness.ir.parse import IRModule, IRValue, parse
 from evo_kernel.fitness.ir.types import IRError
 from evo_kernel.fitness.plan.launch_plan import ITEM_BYTES, Arg, Descriptor, Pointer, Scalar
 
@@ -35,7 +35,7 @@ def launch(code: Mapping[str, Any], node: Mapping[str, Any], buffers: Sequence[t
 
 def _launch(code: Mapping[str, Any], node: Mapping[str, Any], buffers: Sequence[torch.Tensor]) -> None:
     module = _module(code["ir"])
-    memory = Memory()
+    memory = DeviceMemory()
     for data in buffers:
         memory.add(data.numel(), defined=True)
         memory.buffers[-1].data.copy_(data)
@@ -48,11 +48,11 @@ def _launch(code: Mapping[str, Any], node: Mapping[str, Any], buffers: Sequence[
 
 
 @functools.lru_cache(maxsize=64)
-def _module(text: str) -> Module:
+def _module(text: str) -> IRModule:
     return parse(text)
 
 
-def _arguments(module: Module, given: Sequence[Any]) -> list[Arg]:
+def _arguments(module: IRModule, given: Sequence[Any]) -> list[Arg]:
     """Without the two pointers to scratch at the end, which IR does not name."""
     slots = iter(given[:-2])
     parameters = iter(module.entry.arguments)
@@ -75,7 +75,7 @@ def _arguments(module: Module, given: Sequence[Any]) -> list[Arg]:
     return made
 
 
-def _scalar(parameter: Value, data: bytes) -> Scalar:
+def _scalar(parameter: IRValue, data: bytes) -> Scalar:
     type_ = parameter.type
     if len(data) != type_.item_bytes:
         raise IRError(f"the launch passes {len(data)} bytes where the kernel takes {type_}")
@@ -86,7 +86,7 @@ def _scalar(parameter: Value, data: bytes) -> Scalar:
     return Scalar(type=f"fp{type_.bits}", value=struct.unpack(_FLOATS[type_.element], data)[0])
 
 
-def _descriptor(parameter: Value, slot: Any) -> Descriptor:
+def _descriptor(parameter: IRValue, slot: Any) -> Descriptor:
     found = slot["map"]
     buffer, offset = slot["place"]
     assert parameter.type.pointee is not None

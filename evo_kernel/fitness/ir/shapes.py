@@ -10,7 +10,7 @@ import torch
 
 from evo_kernel.fitness.ir.engine import Frame, Machine, handles
 from evo_kernel.fitness.ir.lanes import Lanes, Permute, Splat, Sum, Term, Unsqueeze, sum_of, taken
-from evo_kernel.fitness.ir.memory import Fault
+from evo_kernel.fitness.ir.memory import MemoryFault
 from evo_kernel.fitness.ir.parse import Operation
 from evo_kernel.fitness.ir.types import IRError, Type
 
@@ -186,11 +186,11 @@ def _gather(machine: Machine, frame: Frame, operation: Operation, operands: Sequ
     axis = operation.integer("axis")
     size = (source.type.shape or ())[axis]
     if index.undefined is not None and bool(index.undefined.any()):
-        raise Fault("undefined", "gathers by an index that is undefined")
+        raise MemoryFault("undefined", "gathers by an index that is undefined")
     programs = max(source.programs, index.programs)
     places = index.full(programs).long()
     if bool(((places < 0) | (places >= size)).any()):
-        raise Fault("out_of_bounds", f"gathers by an index outside 0..{size - 1}")
+        raise MemoryFault("out_of_bounds", f"gathers by an index outside 0..{size - 1}")
     data = source.full(programs)
     raw = data.view(torch.int8) if data.element_size() == 1 else data  # torch gathers no 8-bit floats
     data = torch.gather(raw, axis + 1, places).view(data.dtype)
@@ -222,9 +222,9 @@ def _nothing(machine: Machine, frame: Frame, operation: Operation, operands: Seq
     Hints and messages compute nothing; a hint that does not hold is undefined behaviour.
     """
     if operation.name == "tt.assert" and not bool(operands[0].data.all()):
-        raise Fault("assertion", f"fails its device_assert: {' '.join(operation.words)[:200]}")
+        raise MemoryFault("assertion", f"fails its device_assert: {' '.join(operation.words)[:200]}")
     if operation.name == "llvm.intr.assume" and machine.memory.strict:
         holds = operands[0]
         if holds.undefined is not None or not bool(holds.data.all()):  # the compiler drops what contradicts it
-            raise Fault("undefined", "assumes what does not hold")
+            raise MemoryFault("undefined", "assumes what does not hold")
     return []

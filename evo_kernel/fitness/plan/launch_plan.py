@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from evo_kernel.errors import PlanError
 from evo_kernel.fitness.compile.ir_text import (
     POINTER_DIVISIBILITY,
-    Entry,
+    EntryFunction,
     entry_of,
     with_plain_symbols,
     without_locations,
@@ -451,7 +451,7 @@ class Binary(_Data):
     compiler: Annotated[str, Field(max_length=200)] = ""  # with its version: what a file claims is compared by it
 
     @cached_property
-    def entry(self) -> Entry:
+    def entry(self) -> EntryFunction:
         """The IR's public function. Raises ValueError."""
         return entry_of(self.ir)
 
@@ -504,7 +504,7 @@ class CompiledPlan(_Data):
 _IR_SCALARS = {"fp16": "f16", "bf16": "bf16", "fp32": "f32", "fp64": "f64"}
 
 
-def _check_arguments(kernel: Kernel, entry: Entry, launch: Launch) -> None:
+def _check_arguments(kernel: Kernel, entry: EntryFunction, launch: Launch) -> None:
     """Raises ValueError where a launch does not pass what the IR takes, or what the IR claims of it is not so."""
     passed = [one for (_, kind), arg in zip(kernel.signature, launch.args, strict=True) for one in _passed(kind, arg)]
     if len(passed) != len(entry.parameters):

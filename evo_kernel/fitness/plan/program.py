@@ -18,7 +18,7 @@ from evo_kernel.fitness.plan.launch_plan import Aten, Binary, CompiledPlan, Cons
 from evo_kernel.fitness.record.recorder import RecordCase
 from evo_kernel.fitness.runners.bounds import scratch_need
 from evo_kernel.fitness.runners.faults import PlanFault
-from evo_kernel.fitness.runners.parameters import GLOBAL_SCRATCH, Mapped, Place, Slot, slots
+from evo_kernel.fitness.runners.parameters import GLOBAL_SCRATCH, Mapped, ParameterPlace, Slot, slots
 from evo_kernel.fitness.runners.tensor_maps import tensor_map
 
 
@@ -95,7 +95,7 @@ def _launch(node: Launch, plan: CompiledPlan, codes: dict[str, dict[str, Any]], 
 def _slot(slot: Slot, scratch: Sequence[str | list[int]]) -> Any:
     if isinstance(slot, bytes):
         return slot.hex()
-    if isinstance(slot, Place):
+    if isinstance(slot, ParameterPlace):
         return scratch[GLOBAL_SCRATCH - slot.buffer] if slot.buffer < 0 else [slot.buffer, slot.offset]
     assert isinstance(slot, Mapped)
     descriptor = slot.descriptor

@@ -71,7 +71,7 @@ class CountPart:
 
 
 @dataclass(frozen=True)
-class Counted:
+class CounterReading:
     """Counters by part, then by launch number; or `why` there are none, in one sentence."""
 
     parts: tuple[Mapping[int, Mapping[str, float]], ...] = ()
@@ -84,7 +84,7 @@ class Counted:
 
 
 @dataclass(frozen=True)
-class Counters:
+class HardwareCounters:
     """Counters of one launch in the words of a kernel engineer. Shares are of the peak, 0 to 1; None: not counted."""
 
     read_bytes: float | None  # of device memory
@@ -101,7 +101,7 @@ class Counters:
     stalls: tuple[tuple[str, float], ...]  # warps that wait, by reason, an issue; the largest first
 
     @classmethod
-    def of(cls, raw: Mapping[str, float]) -> Counters:
+    def of(cls, raw: Mapping[str, float]) -> HardwareCounters:
         """From counters by ncu's names."""
 
         def share(*names: str) -> float | None:

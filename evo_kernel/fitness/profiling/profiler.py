@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from evo_kernel.errors import UserError
 from evo_kernel.fitness.costmodel.targets import target_for
 from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic
-from evo_kernel.fitness.profiling.counters import Counted, CountPart
+from evo_kernel.fitness.profiling.counters import CounterReading, CountPart
 from evo_kernel.fitness.profiling.table import CaseProfile, alone, costs_of, profile
 from evo_kernel.fitness.runners.base import Checked, Runner
 from evo_kernel.fitness.runners.cpu_runner import CpuRunner
@@ -33,7 +33,7 @@ class Profiler:
         """
         times_us = [self._times_us(part) for part in parts]
         traffic = self._traffic(parts)
-        counted = Counted()
+        counted = CounterReading()
         if counters or (counters is None and self.measured):
             counted = self.runner.counters(parts)
         target, found = target_for(self.runner.arch), {}

@@ -13,7 +13,7 @@ from evo_kernel.fitness.costmodel.model import modeled_time
 from evo_kernel.fitness.costmodel.targets import Target, occupancy
 from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan, Launch
-from evo_kernel.fitness.profiling.counters import Counters
+from evo_kernel.fitness.profiling.counters import HardwareCounters
 from evo_kernel.fitness.timing.ceilings import Ceilings
 
 MIX = ("ld.global", "st.global", "cp.async", "tma.load", "tma.store", "atomic", "wgmma", "mma", "fma", "fadd", "fmul",
@@ -159,7 +159,7 @@ class CaseProfile:
 def _lines(one: KernelProfile) -> list[str]:
     tensor = one.tensor_core if one.tensor_core != "none" else "no"
     grid = " x ".join(str(size) for size in one.grid if size > 1) or "1"
-    counters = Counters.of(one.counters)
+    counters = HardwareCounters.of(one.counters)
     achieved = f"; {counters.occupancy:.0%} achieved" if counters.occupancy is not None else ""
     lines = [
         f"{one.name}  {one.us:.2f} µs, {one.share:.0%} of the kernels' time",

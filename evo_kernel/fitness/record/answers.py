@@ -29,7 +29,7 @@ class ToldRecord(_Told):
     fault: ToldFault | None = None
 
 
-class Recorded(_Told):
+class RecorderAnswer(_Told):
     """The whole answer. `needs`: kernels whose resources host code asks for."""
 
     records: Annotated[list[ToldRecord], Field(max_length=1 << 16)]

@@ -27,7 +27,7 @@ from evo_kernel.fitness.record.device import impersonate
 from evo_kernel.fitness.record.indexing import get_item, set_item
 from evo_kernel.fitness.record.launches import LaunchWriter
 from evo_kernel.fitness.record.torch_calls import AtenWriter, HostCalls, RecordedMode, fake_inputs
-from evo_kernel.fitness.record.tracing import NeedsBinary, Refused, Tracer
+from evo_kernel.fitness.record.tracing import NeedsBinary, PlanTracer, RecordingRefused
 
 MAX_REASON = 2000
 MODULE = "kernel"
@@ -89,7 +89,7 @@ class _Session:
         return None
 
     def record(self, case: dict[str, Any], needs: list[dict[str, Any]]) -> dict[str, Any]:
-        tracer = Tracer(self._request["arch"], self._request["resources"])
+        tracer = PlanTracer(self._request["arch"], self._request["resources"])
         mode = RecordedMode()
         try:
             values, views = fake_inputs(mode, case["inputs"], tracer)
@@ -100,7 +100,7 @@ class _Session:
         except NeedsBinary as need:
             needs.append(need.kernel)
             return {"fault": _fault("build_error", "needs a compiled kernel")}
-        except Refused as refusal:
+        except RecordingRefused as refusal:
             return {"fault": _fault(refusal.status, str(refusal))}
         # Candidate code may raise anything, SystemExit included.
         except BaseException as error:  # noqa: BLE001
@@ -126,7 +126,7 @@ class _Session:
 class _hooks:
     """While a candidate's `run` is recorded, launches are written down and autotuners take the asked configuration."""
 
-    def __init__(self, tracer: Tracer, knobs: dict[str, int], configs: dict[str, int]) -> None:
+    def __init__(self, tracer: PlanTracer, knobs: dict[str, int], configs: dict[str, int]) -> None:
         self._tracer, self._knobs, self._configs = tracer, knobs, configs
 
     def __enter__(self) -> None:
@@ -173,10 +173,10 @@ def _fault(status: str, reason: str) -> dict[str, str]:
     return {"status": status, "reason": reason[:MAX_REASON]}
 
 
-def _refusal(error: BaseException) -> Refused | None:
+def _refusal(error: BaseException) -> RecordingRefused | None:
     seen: BaseException | None = error
     while seen is not None:
-        if isinstance(seen, Refused):
+        if isinstance(seen, RecordingRefused):
             return seen
         seen = seen.__cause__ or seen.__context__
     return None

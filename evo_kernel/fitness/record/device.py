@@ -62,9 +62,11 @@ def _absent(what: str) -> Any:
     """In the place of a class of torch.cuda that a plan has no room for."""
 
     def refuse(*_args: Any, **_kwargs: Any) -> Any:
-        from evo_kernel.fitness.record.tracing import Refused
+        from evo_kernel.fitness.record.tracing import RecordingRefused
 
-        raise Refused(f"run makes {what}: a plan holds launches in one order, and the judge captures and times them")
+        raise RecordingRefused(
+            f"run makes {what}: a plan holds launches in one order, and the judge captures and times them"
+        )
 
     return refuse
 

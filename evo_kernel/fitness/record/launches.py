@@ -15,13 +15,13 @@ from triton.runtime.jit import JITFunction
 
 from evo_kernel import cuda
 from evo_kernel.fitness.record.lowering import FRONT_END_OPTIONS, lower
-from evo_kernel.fitness.record.tracing import ADDRESS_BITS, NeedsBinary, Refused, Tracer, offset_bytes
+from evo_kernel.fitness.record.tracing import ADDRESS_BITS, NeedsBinary, PlanTracer, RecordingRefused, offset_bytes
 
 
 class LaunchWriter:
     """Answers for JITFunction.run and for CUDA C++ launches while a plan is recorded."""
 
-    def __init__(self, tracer: Tracer) -> None:
+    def __init__(self, tracer: PlanTracer) -> None:
         self._tracer = tracer
 
     def triton(self, kernel: JITFunction, args: tuple, grid: Any, warmup: bool, options: dict[str, Any]) -> Any:
@@ -50,7 +50,7 @@ class LaunchWriter:
                 self._node(spec, extent, [self._argument(kind, value) for _, kind, value in passed])
         return RecordedKernel(self._tracer, spec)
 
-    def cuda(self, call: cuda.Launch) -> None:
+    def cuda(self, call: cuda.CudaLaunch) -> None:
         """Answers for a launch of evo_kernel.cuda."""
         kernel = call.kernel
         if math.prod(call.grid) == 0:
@@ -83,14 +83,16 @@ class LaunchWriter:
         if isinstance(value, int) and not isinstance(value, bool) and value >> ADDRESS_BITS:
             address = value >> ADDRESS_BITS
             if 0 < address <= len(self._tracer.buffers):
-                raise Refused("a kernel takes a raw address as a number: pass the tensor itself")
+                raise RecordingRefused("a kernel takes a raw address as a number: pass the tensor itself")
         return {"kind": "scalar", "type": kind, "value": value}
 
     def _cuda_argument(self, kernel: cuda.CudaKernel, parameter: tuple[str, str], value: Any) -> dict[str, Any]:
         name, kind = parameter
         if kind.startswith("*") != isinstance(value, torch.Tensor):
             wanted = "a tensor" if kind.startswith("*") else "a number"
-            raise Refused(f"{kernel.name} takes {wanted} as `{name}`, not a {type(value).__name__}", "build_error")
+            raise RecordingRefused(
+                f"{kernel.name} takes {wanted} as `{name}`, not a {type(value).__name__}", "build_error"
+            )
         if isinstance(value, torch.Tensor):
             return self._tracer.pointer(value)
         return self._scalar(kind, float(value) if kind in ("fp16", "bf16", "fp32", "fp64") else int(value))
@@ -98,7 +100,7 @@ class LaunchWriter:
     def _descriptor(self, value: Any) -> dict[str, Any]:
         base = value.base
         if getattr(value, "pixel_box_lower_corner", None) is not None:
-            raise Refused("im2col tensor descriptors are not carried by launch plans: use a tiled one")
+            raise RecordingRefused("im2col tensor descriptors are not carried by launch plans: use a tiled one")
         self._tracer.known.forget(base)
         view = self._tracer.view(base)
         return {
@@ -117,7 +119,7 @@ class LaunchWriter:
 class RecordedKernel:
     """What a launch or a warm-up returns: a compiled kernel as far as host code may ask."""
 
-    def __init__(self, tracer: Tracer, spec: dict[str, Any]) -> None:
+    def __init__(self, tracer: PlanTracer, spec: dict[str, Any]) -> None:
         self._tracer, self._spec = tracer, spec
 
     def _init_handles(self) -> None:

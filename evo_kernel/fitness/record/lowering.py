@@ -14,7 +14,7 @@ from triton.experimental.gluon._runtime import GluonASTSource, GluonJITFunction
 from triton.runtime.jit import JITFunction
 
 from evo_kernel.fitness.compile.messages import explain
-from evo_kernel.fitness.record.tracing import Refused
+from evo_kernel.fitness.record.tracing import RecordingRefused
 
 FRONT_END_OPTIONS = frozenset({
     "allowed_dot_input_precisions", "debug", "default_dot_input_precision", "deprecated_fp8_dot_operand_dtypes",
@@ -45,7 +45,7 @@ def lower(kernel: JITFunction, backend: Any, options: Any, signature: dict, cons
         return _lowered[key]
     # The front end raises many kinds of error for a bad kernel, and functions that it evaluates may raise any other.
     except Exception as error:
-        raise Refused(f"kernel {name} does not compile: {explain(error)}", "build_error") from error
+        raise RecordingRefused(f"kernel {name} does not compile: {explain(error)}", "build_error") from error
 
 
 def _lower(source: ASTSource, backend: Any, options: Any, last: str) -> str:

@@ -13,9 +13,9 @@ from pydantic import ValidationError
 from evo_kernel.errors import InfraError, PlanError
 from evo_kernel.fitness.compile.compiler import Compiler, Forbidden
 from evo_kernel.fitness.plan.launch_plan import Binary, CompiledPlan, Kernel, Plan
-from evo_kernel.fitness.record.answers import MOST_CONFIGS, Recorded, ToldRecord
-from evo_kernel.fitness.sandbox.guards import Limits
-from evo_kernel.fitness.sandbox.zygote import Malformed, Zygote
+from evo_kernel.fitness.record.answers import MOST_CONFIGS, RecorderAnswer, ToldRecord
+from evo_kernel.fitness.sandbox.guards import SandboxLimits
+from evo_kernel.fitness.sandbox.zygote import MalformedReply, Zygote
 from evo_kernel.fitness.stages import RECORDING, Stages
 from evo_kernel.fitness.tuning.knobs import apply_knobs
 from evo_kernel.syntax import parse_module
@@ -41,7 +41,7 @@ class RecordCase:
 
 
 @dataclass(frozen=True)
-class Fault:
+class RecordFault:
     status: Status
     reason: str
 
@@ -50,13 +50,13 @@ class Fault:
 class Recording:
     """Plans by (case, knobs); a fault in the place of a plan that could not be had."""
 
-    plans: Mapping[tuple[str, Knobs], CompiledPlan | Fault]
+    plans: Mapping[tuple[str, Knobs], CompiledPlan | RecordFault]
     configs: Mapping[str, int] = field(default_factory=dict)  # autotune configurations by kernel
 
     @property
-    def fault(self) -> Fault | None:
+    def fault(self) -> RecordFault | None:
         """The first fault, in the order of cases."""
-        return next((value for value in self.plans.values() if isinstance(value, Fault)), None)
+        return next((value for value in self.plans.values() if isinstance(value, RecordFault)), None)
 
 
 class Recorder:
@@ -65,7 +65,7 @@ class Recorder:
     def __init__(self, compiler: Compiler, arch: int, deadline_s: float, stages: Stages | None = None) -> None:
         self._compiler, self._arch = compiler, arch
         self._stages = stages or Stages()
-        self._limits = Limits(deadline_s=deadline_s)
+        self._limits = SandboxLimits(deadline_s=deadline_s)
         self._zygote = Zygote("record", {"TRITON_DISABLE_LINE_INFO": "0"})  # evidence names lines of the source
         self.confinement = "unknown"
 
@@ -97,27 +97,29 @@ class Recorder:
         if (fault := static_fault(source)) is not None:
             return Recording({(case.name, knobs): fault for knobs in settings for case in cases})
         answer = self._answer(source, cases, settings)
-        if isinstance(answer, Fault):
+        if isinstance(answer, RecordFault):
             return Recording({(case.name, knobs): answer for knobs in settings for case in cases})
         drafts = {(r.case, settings[r.setting]): _draft(r) for r in answer.records if r.setting < len(settings)}
         configs = {name: min(count, MOST_CONFIGS) for name, count in answer.configs.items()}
-        missing = Fault(Status.REJECTED, "the recording lacks this case")
+        missing = RecordFault(Status.REJECTED, "the recording lacks this case")
         wanted = {(c.name, k): self._fitting(drafts.get((c.name, k), missing), c) for k in settings for c in cases}
         return Recording(self._compile(wanted, patience_s), configs)
 
-    def _fitting(self, draft: Plan | Fault, case: RecordCase) -> Plan | Fault:
+    def _fitting(self, draft: Plan | RecordFault, case: RecordCase) -> Plan | RecordFault:
         """The draft, if it is for this very case and target: a forged one may be for another."""
-        if isinstance(draft, Fault):
+        if isinstance(draft, RecordFault):
             return draft
         specs = [
             (str(s["dtype"]), tuple(s["shape"]), tuple(s["strides"])) if "dtype" in s else None for s in case.inputs
         ]
         misfit = draft.misfit(specs) or ("" if draft.target == self._arch else f"it is for target {draft.target}")
         if misfit or draft.case != case.name:
-            return Fault(Status.REJECTED, f"the recording is malformed: {misfit or 'it is for another case'}")
+            return RecordFault(Status.REJECTED, f"the recording is malformed: {misfit or 'it is for another case'}")
         return draft
 
-    def _answer(self, source: Source, cases: Sequence[RecordCase], settings: Sequence[Knobs]) -> Recorded | Fault:
+    def _answer(
+        self, source: Source, cases: Sequence[RecordCase], settings: Sequence[Knobs]
+    ) -> RecorderAnswer | RecordFault:
         resources: dict[str, Any] = {}
         for _ in range(_ROUNDS):
             request = {
@@ -131,23 +133,23 @@ class Recorder:
             if result.data is None:
                 return _outcome_fault(result.outcome, result.detail, self._limits)
             try:
-                answer = result.read(Recorded)
-            except Malformed as error:
-                return Fault(Status.REJECTED, f"the recording is malformed: {error}")
+                answer = result.read(RecorderAnswer)
+            except MalformedReply as error:
+                return RecordFault(Status.REJECTED, f"the recording is malformed: {error}")
             if not answer.needs:
                 return answer
             fault = self._answer_needs(answer.needs, resources)
             if fault is not None:
                 return fault
-        return Fault(
+        return RecordFault(
             Status.REJECTED, f"host code asks for the resources of more than {_ROUNDS} compiled kernels in turn"
         )
 
-    def _answer_needs(self, needs: Sequence[Any], resources: dict[str, Any]) -> Fault | None:
+    def _answer_needs(self, needs: Sequence[Any], resources: dict[str, Any]) -> RecordFault | None:
         try:
             kernels = [Kernel.model_validate(need) for need in needs[:16]]
         except ValidationError:
-            return Fault(Status.REJECTED, "the recording is malformed: a kernel does not validate")
+            return RecordFault(Status.REJECTED, "the recording is malformed: a kernel does not validate")
         for kernel, binary in zip(kernels, self._compiler.compile(kernels), strict=True):
             if isinstance(binary, str):
                 return _refused(binary)
@@ -164,13 +166,13 @@ class Recorder:
         return None
 
     def _compile(
-        self, drafts: Mapping[tuple[str, Knobs], Plan | Fault], patience_s: float
-    ) -> dict[tuple[str, Knobs], CompiledPlan | Fault]:
+        self, drafts: Mapping[tuple[str, Knobs], Plan | RecordFault], patience_s: float
+    ) -> dict[tuple[str, Knobs], CompiledPlan | RecordFault]:
         kernels = {k.key: k for draft in drafts.values() if isinstance(draft, Plan) for k in draft.kernels}
         binaries = dict(zip(kernels, self._compiler.compile(list(kernels.values()), patience_s), strict=True))
-        plans: dict[tuple[str, Knobs], CompiledPlan | Fault] = {}
+        plans: dict[tuple[str, Knobs], CompiledPlan | RecordFault] = {}
         for place, draft in drafts.items():
-            if isinstance(draft, Fault):
+            if isinstance(draft, RecordFault):
                 plans[place] = draft
                 continue
             found = [binaries[kernel.key] for kernel in draft.kernels]
@@ -188,57 +190,59 @@ def refuse_unconfined(walls: str) -> None:
         )
 
 
-def static_fault(source: Source) -> Fault | None:
+def static_fault(source: Source) -> RecordFault | None:
     """What the text alone shows: not Python, no `run`, far too long. A hint of a cheat is never a verdict."""
     if len(source.text) > MAX_SOURCE_CHARS:
-        return Fault(Status.REJECTED, f"the source has {len(source.text)} characters; the limit is {MAX_SOURCE_CHARS}")
+        return RecordFault(
+            Status.REJECTED, f"the source has {len(source.text)} characters; the limit is {MAX_SOURCE_CHARS}"
+        )
     try:
         tree = parse_module(source.text)
     except SyntaxError as error:
-        return Fault(Status.BUILD_ERROR, f"not valid Python: {error.msg} (line {error.lineno})")
+        return RecordFault(Status.BUILD_ERROR, f"not valid Python: {error.msg} (line {error.lineno})")
     except (ValueError, RecursionError, MemoryError) as error:
-        return Fault(Status.BUILD_ERROR, f"not valid Python: {error}")
+        return RecordFault(Status.BUILD_ERROR, f"not valid Python: {error}")
     names = {n.name for n in tree.body if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))}
     names |= {t.id for n in ast.walk(tree) if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)}
     names |= {a.asname or a.name for n in tree.body if isinstance(n, ast.ImportFrom) for a in n.names}
     if "run" not in names:
-        return Fault(Status.BUILD_ERROR, "the module defines no function `run`: it is what the judge calls")
+        return RecordFault(Status.BUILD_ERROR, "the module defines no function `run`: it is what the judge calls")
     return None
 
 
-def _refused(reason: str) -> Fault:
-    return Fault(Status.REJECTED if isinstance(reason, Forbidden) else Status.BUILD_ERROR, reason)
+def _refused(reason: str) -> RecordFault:
+    return RecordFault(Status.REJECTED if isinstance(reason, Forbidden) else Status.BUILD_ERROR, reason)
 
 
-def _compiled(draft: Plan, binaries: Sequence[Binary | str]) -> CompiledPlan | Fault:
+def _compiled(draft: Plan, binaries: Sequence[Binary | str]) -> CompiledPlan | RecordFault:
     """The plan with its binaries, if its launches are what their IR takes: of a forged one they need not be."""
     try:
         return CompiledPlan(plan=draft, binaries=tuple(b for b in binaries if not isinstance(b, str)))
     except ValidationError as error:
-        return Fault(
+        return RecordFault(
             Status.REJECTED, f"the recorded plan is not valid: {error.errors()[0]['msg'].removeprefix('Value error, ')}"
         )
 
 
-def _draft(record: ToldRecord) -> Plan | Fault:
+def _draft(record: ToldRecord) -> Plan | RecordFault:
     if record.plan is not None:
         try:
             return Plan.model_validate(record.plan)
         except (ValidationError, PlanError, RecursionError) as error:
             detail = error.errors()[0] if isinstance(error, ValidationError) else {"msg": str(error), "loc": ()}
             where = ".".join(map(str, detail["loc"]))
-            return Fault(Status.REJECTED, f"the recorded plan is not valid: {where}: {detail['msg']}")
+            return RecordFault(Status.REJECTED, f"the recorded plan is not valid: {where}: {detail['msg']}")
     if record.fault is None:
-        return Fault(Status.REJECTED, "the recording is malformed: it holds neither a plan nor a fault")
-    return Fault(Status(record.fault.status), record.fault.reason[:2000] or "no reason was given")
+        return RecordFault(Status.REJECTED, "the recording is malformed: it holds neither a plan nor a fault")
+    return RecordFault(Status(record.fault.status), record.fault.reason[:2000] or "no reason was given")
 
 
-def _outcome_fault(outcome: str, detail: str, limits: Limits) -> Fault:
+def _outcome_fault(outcome: str, detail: str, limits: SandboxLimits) -> RecordFault:
     default = (Status.BUILD_ERROR, "the process that recorded it ended early ({outcome})")
     status, text = _OUTCOMES.get(outcome, default)
     sizes = {"memory": limits.memory_bytes >> 30, "disk": limits.disk_bytes >> 20, "answer": limits.answer_bytes >> 20}
     last = detail.strip().splitlines()[-1] if detail.strip() else "no trace was left"
-    return Fault(status, text.format(deadline=limits.deadline_s, detail=last, outcome=outcome, **sizes))
+    return RecordFault(status, text.format(deadline=limits.deadline_s, detail=last, outcome=outcome, **sizes))
 
 
 _PROBE_CASE = RecordCase("probe", ({"dtype": "float32", "shape": [4], "strides": [1]},))

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from evo_kernel.fitness.plan.launch_plan import MAX_TABLE_BYTES
 from evo_kernel.fitness.plan.torch_operations import ALLOCATIONS, makes_view
 from evo_kernel.fitness.record.host_values import number, table_node
-from evo_kernel.fitness.record.tracing import Refused, Tracer
+from evo_kernel.fitness.record.tracing import PlanTracer, RecordingRefused
 
 _FILLED = {"zeros": 0, "zeros_like": 0, "new_zeros": 0, "ones": 1, "ones_like": 1, "new_ones": 1}
 _FULL = {"full": 1, "full_like": 1, "new_full": 2}  # position of the value
@@ -126,7 +126,7 @@ _HOST_CALLS: dict[Any, Any] = {
 class AtenWriter(TorchDispatchMode):
     """Notes every torch operation on fake CUDA tensors, and follows the values of what the host computes."""
 
-    def __init__(self, tracer: Tracer) -> None:
+    def __init__(self, tracer: PlanTracer) -> None:
         super().__init__()
         self._tracer = tracer
 
@@ -174,13 +174,13 @@ class AtenWriter(TorchDispatchMode):
     def _read(self, tensor: torch.Tensor) -> Any:
         known = self._tracer.known.host(tensor)
         if known is None:
-            raise Refused(_READS)
+            raise RecordingRefused(_READS)
         return number(known)
 
     def _brought_back(self, func: Any, args: tuple, kwargs: dict[str, Any], result: torch.Tensor) -> None:
         value = self._tracer.known.compute(func, args, kwargs, result)
         if value is None:
-            raise Refused(_READS)
+            raise RecordingRefused(_READS)
         self._tracer.known.keep(result, value)
 
     def _filled_value(self, name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -205,7 +205,9 @@ class AtenWriter(TorchDispatchMode):
             return False
         value = tracer.known.table(source)
         if source.device.type != "cuda" and value is None:
-            raise Refused("run copies a tensor from the host whose values are not known: make it from numbers in run")
+            raise RecordingRefused(
+                "run copies a tensor from the host whose values are not known: make it from numbers in run"
+            )
         small = target.numel() * target.element_size() <= MAX_TABLE_BYTES
         if value is not None and (source.device.type != "cuda" or small):
             return self._put(target, value, fresh=name != "copy_")
@@ -226,7 +228,7 @@ class AtenWriter(TorchDispatchMode):
         value = tracer.known.cast(value, target)
         size = target.numel() * target.element_size()
         if size > MAX_TABLE_BYTES:
-            raise Refused(
+            raise RecordingRefused(
                 f"run copies a table of {size} bytes from the host; a plan carries {MAX_TABLE_BYTES} at most: "
                 "compute it in a kernel"
             )
@@ -268,7 +270,9 @@ class AtenWriter(TorchDispatchMode):
         tracer.note({"kind": "aten", "op": op, "views": views, "outputs": outputs, **packed})
 
 
-def fake_inputs(mode: FakeTensorMode, specs: Sequence[dict[str, Any]], tracer: Tracer) -> tuple[list[Any], list[Any]]:
+def fake_inputs(
+    mode: FakeTensorMode, specs: Sequence[dict[str, Any]], tracer: PlanTracer
+) -> tuple[list[Any], list[Any]]:
     """Fake CUDA tensors (and plain numbers) for `run`, and their views for the plan."""
     values: list[Any] = []
     views: list[Any] = []

@@ -17,7 +17,7 @@ MAX_NODES = 4096  # as in evo_kernel.fitness.plan.launch_plan, which checks it a
 ADDRESS_BITS = 40  # fake addresses: buffer number above, byte offset below; every buffer is 256-byte aligned and more
 
 
-class Refused(Exception):
+class RecordingRefused(Exception):
     """The candidate does what a plan cannot hold. Becomes `status` with the message as its reason."""
 
     def __init__(self, reason: str, status: str = "rejected") -> None:
@@ -33,7 +33,7 @@ class NeedsBinary(Exception):
         self.kernel = kernel
 
 
-class Tracer:
+class PlanTracer:
     """The plan in the making, as plain JSON values (see evo_kernel.fitness.plan.launch_plan for the fields)."""
 
     def __init__(self, arch: int, resources: dict[str, Any]) -> None:
@@ -84,7 +84,7 @@ class Tracer:
 
     def _add_buffer(self, tensor: torch.Tensor, kind: str) -> int:
         if tensor.device.type != "cuda":
-            raise Refused(f"a tensor on {tensor.device} is used where the kernel needs one on the GPU")
+            raise RecordingRefused(f"a tensor on {tensor.device} is used where the kernel needs one on the GPU")
         storage = tensor.untyped_storage()
         self._kept.append(storage)
         self._storages[storage_key(tensor)] = len(self.buffers)
@@ -94,19 +94,25 @@ class Tracer:
     def note(self, node: dict[str, Any]) -> None:
         """Add a node to the plan. Raises Refused where a plan is full: nobody waits for a million launches."""
         if len(self.nodes) >= MAX_NODES:
-            raise Refused(f"run makes more than {MAX_NODES} launches, fills and torch calls: a plan holds no more")
+            raise RecordingRefused(
+                f"run makes more than {MAX_NODES} launches, fills and torch calls: a plan holds no more"
+            )
         self.nodes.append(node)
 
     def finish(self, outputs: Any) -> list[dict[str, Any]]:
         """Views of what `run` returned."""
         values = [outputs] if isinstance(outputs, torch.Tensor) else outputs
         if not isinstance(values, (tuple, list)) or not values:
-            raise Refused(f"run returned {type(outputs).__name__}; it must return a tensor or a tuple of tensors")
+            raise RecordingRefused(
+                f"run returned {type(outputs).__name__}; it must return a tensor or a tuple of tensors"
+            )
         for value in values:
             if not isinstance(value, FakeTensor):
-                raise Refused(f"run returned a {type(value).__name__} among its outputs; only tensors can be judged")
+                raise RecordingRefused(
+                    f"run returned a {type(value).__name__} among its outputs; only tensors can be judged"
+                )
             if value.device.type != "cuda":
-                raise Refused(f"run returned a tensor on {value.device}; outputs belong on the GPU", "wrong")
+                raise RecordingRefused(f"run returned a tensor on {value.device}; outputs belong on the GPU", "wrong")
         return [self.view(value) for value in values]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
-from evo_kernel.fitness.profiling.counters import Counted, CountPart
+from evo_kernel.fitness.profiling.counters import CounterReading, CountPart
 from evo_kernel.fitness.stages import Stages
 from evo_kernel.fitness.timing.pairing import Comparison, PairSettings
 from evo_kernel.tasks.task import Case
@@ -152,7 +152,7 @@ class Runner(Protocol):
         """What this GPU can do at most, as `Ceilings.as_data`; empty where there is none. Measured once."""
         ...
 
-    def counters(self, parts: Sequence[CountPart]) -> Counted:
+    def counters(self, parts: Sequence[CountPart]) -> CounterReading:
         """Hardware counters of the launches of plans; nothing else runs on that GPU meanwhile."""
         ...
 

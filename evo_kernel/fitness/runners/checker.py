@@ -12,7 +12,7 @@ from evo_kernel.errors import PlanError
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.runners.buffer_cache import plan_bytes
 from evo_kernel.fitness.runners.clock import Buffers, Launches
-from evo_kernel.fitness.runners.correctness import Answer, Plans, Referee, Refused, all_same, fill
+from evo_kernel.fitness.runners.correctness import Answer, PlanFailed, Plans, Referee, all_same, fill
 from evo_kernel.tasks.task import Case, Input
 from evo_kernel.types import Status
 
@@ -153,10 +153,10 @@ class Checker:
         self._referee.undisturbed(plan, ran.arenas, [ran.inputs] * len(ran.arenas))
         first, second = ([arena.tensor(view) for view in plan.plan.outputs] for arena in ran.arenas)
         if not self._referee.task.tolerance.atomics and not all_same(first, second):
-            raise Refused(
+            raise PlanFailed(
                 Status.WRONG, "two runs on the same inputs differ: a race, a read of memory nothing wrote, or atomics"
             )
         result = self._referee.compare(case, ran.seed, ran.regime, ran.inputs, first)
         if not result.passed:
-            raise Refused(Status.WRONG, result.reason, result.error)
+            raise PlanFailed(Status.WRONG, result.reason, result.error)
         return result.error

@@ -134,7 +134,7 @@ class Sampled:
 
 
 @dataclass(frozen=True)
-class Work:
+class TimedWork:
     """What is timed: replays that take turns over sets of buffers.
 
     `prepare` is queued before each replay, with its number. Where there is a `ran`, no replay comes twice in a batch,
@@ -147,7 +147,7 @@ class Work:
     ran: Callable[[Sequence[int]], None] | None = None
 
     @classmethod
-    def of_ours(cls, device: Device, replays: Sequence[Replay]) -> Work:
+    def of_ours(cls, device: Device, replays: Sequence[Replay]) -> TimedWork:
         """Work that nobody has to look at, under the same conditions."""
         return cls(replays, lambda _: device.clear())
 
@@ -160,7 +160,7 @@ class Work:
             self.ran(numbers)
 
 
-def warm_up(device: Device, work: Work, settings: TimingSettings) -> float:
+def warm_up(device: Device, work: TimedWork, settings: TimingSettings) -> float:
     """Replay until clocks and caches have settled, by time; the shortest wall time of one replay, in µs."""
     began, number, shortest = device.now(), 0, float("inf")
     while number < settings.warmup or (device.now() - began) * 1e3 < settings.warmup_ms:
@@ -176,7 +176,9 @@ def warm_up(device: Device, work: Work, settings: TimingSettings) -> float:
     return shortest
 
 
-def sample(device: Device, work: Work, settings: TimingSettings = TIMING, against_us: float | None = None) -> Sampled:
+def sample(
+    device: Device, work: TimedWork, settings: TimingSettings = TIMING, against_us: float | None = None
+) -> Sampled:
     """Samples over rotating replays until they are settled."""
     expected_us = warm_up(device, work, settings)
     wall_us = 0.0
@@ -217,14 +219,14 @@ def disagreement(sampled: Sampled, settings: TimingSettings = TIMING) -> str:
 
 
 def sample_pairs(
-    device: Device, incumbent: Work, challenger: Work, rng: Any, settings: PairSettings = PAIRING
+    device: Device, incumbent: TimedWork, challenger: TimedWork, rng: Any, settings: PairSettings = PAIRING
 ) -> tuple[Comparison, list[tuple[float, float]]]:
     """Compare two rotations pair by pair, each pair on the same inputs; all pairs as (incumbent µs, challenger µs)."""
     for work in (incumbent, challenger):
         warm_up(device, work, TIMING)
     taken: list[tuple[float, float]] = []
 
-    def one(work: Work, turn: int) -> tuple[Any, Any]:
+    def one(work: TimedWork, turn: int) -> tuple[Any, Any]:
         work.prepare(turn)
         start = device.mark()
         work.replays[turn]()
@@ -263,7 +265,7 @@ class Metronome:
 
     def __init__(self, device: Device, settings: TimingSettings = TIMING) -> None:
         self._device, self._settings = device, settings
-        self._beat: Work | None = None
+        self._beat: TimedWork | None = None
         self._first_us = 0.0
         self._requests = 0
         self.drift = 0.0  # last beat ÷ first, less one
@@ -300,11 +302,11 @@ class Metronome:
         us = sample(self._device, self._made(), self._settings).median_us
         self.drift = us / self._first_us - 1.0
 
-    def _made(self) -> Work:
+    def _made(self) -> TimedWork:
         if self._beat is None:
             source = torch.empty(self._settings.metronome_bytes, dtype=torch.uint8, device=self._device.name).random_()
             target = torch.empty_like(source)
-            self._beat = Work.of_ours(self._device, [self._device.capture(lambda: target.copy_(source))])
+            self._beat = TimedWork.of_ours(self._device, [self._device.capture(lambda: target.copy_(source))])
             sample(self._device, self._beat, self._settings)  # the first beats of a cold GPU are not the measure
             self._first_us = sample(self._device, self._beat, self._settings).median_us
         return self._beat

@@ -32,7 +32,7 @@ _REFERENCE = 8
 
 
 @dataclass(frozen=True)
-class Budget:
+class MemoryShares:
     """Shares of the GPU's memory that may be kept between requests, and what one check may hold at a time."""
 
     references: float = 0.15
@@ -45,7 +45,7 @@ class Disturbed(Exception):
     """The machine's fault: what was measured says nothing about the plan."""
 
 
-class Refused(Exception):
+class PlanFailed(Exception):
     """A plan that failed, with its answer."""
 
     def __init__(self, status: Status, reason: str, error: float = float("inf")) -> None:
@@ -56,8 +56,8 @@ class Refused(Exception):
 class Referee:
     """What is kept between requests, and the verdicts that rest on it. For one thread."""
 
-    def __init__(self, task: Task, device: Device, budget: Budget | None = None) -> None:
-        self.task, self.device, self.budget = task, device, budget or Budget()
+    def __init__(self, task: Task, device: Device, budget: MemoryShares | None = None) -> None:
+        self.task, self.device, self.budget = task, device, budget or MemoryShares()
         total = device.total_bytes()
         self.vault = Vault(device.name, int(total * self.budget.references))
         self.inputs = Inputs(int(total * self.budget.inputs))
@@ -85,7 +85,7 @@ class Referee:
     def _tried(self, work: Callable[[], Answer]) -> Answer:
         try:
             return work()
-        except Refused as refused:
+        except PlanFailed as refused:
             answer = refused.answer
         except (*self.device.refused, PlanError) as fault:
             answer = {"status": Status.REJECTED, "reason": str(fault)}
@@ -138,9 +138,9 @@ class Referee:
         changed = [place for place, equal in zip(places, _together(same), strict=True) if not equal]
         if None in changed:
             buffer = next((found for arena in arenas if (found := arena.broken_canary()) is not None), 0)
-            raise Refused(Status.WRONG, f"a kernel writes outside a buffer (near buffer {buffer} of the plan)")
+            raise PlanFailed(Status.WRONG, f"a kernel writes outside a buffer (near buffer {buffer} of the plan)")
         if changed:
-            raise Refused(Status.WRONG, f"the kernel changes its input {changed[0]}")
+            raise PlanFailed(Status.WRONG, f"the kernel changes its input {changed[0]}")
 
     def compare(
         self, case: Case, seed: int, regime: str, inputs: tuple[Input, ...], outputs: Sequence[torch.Tensor]

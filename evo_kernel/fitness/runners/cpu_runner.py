@@ -38,13 +38,13 @@ from evo_kernel.fitness.costmodel.model import modeled_time
 from evo_kernel.fitness.costmodel.targets import target_for
 from evo_kernel.fitness.ir.launch_traffic import Amount, LaunchTraffic, at_least
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan, Plan, View
-from evo_kernel.fitness.profiling.counters import Counted, CountPart
+from evo_kernel.fitness.profiling.counters import CounterReading, CountPart
 from evo_kernel.fitness.runners.base import Checked, Draw, Exam, Examined, Paired, Round, TimePart
-from evo_kernel.fitness.sandbox.guards import Limits
+from evo_kernel.fitness.sandbox.guards import SandboxLimits
 from evo_kernel.fitness.sandbox.zygote import JobResult, Zygote
 from evo_kernel.fitness.stages import EXECUTING, Stages
 from evo_kernel.fitness.timing.estimates import JUDGE_VERSION
-from evo_kernel.fitness.timing.pairing import Comparison, PairSettings, Verdict
+from evo_kernel.fitness.timing.pairing import Comparison, PairSettings, PairVerdict
 from evo_kernel.tasks.task import Case, Input, Task, TensorSpec
 from evo_kernel.types import CaseKind, Environment, Measurement, Status, content_hash
 
@@ -157,8 +157,8 @@ class CpuRunner:
         """None: the table of targets stands in."""
         return {}
 
-    def counters(self, parts: Sequence[CountPart]) -> Counted:
-        return Counted(why="no hardware counters: there is no GPU here")
+    def counters(self, parts: Sequence[CountPart]) -> CounterReading:
+        return CounterReading(why="no hardware counters: there is no GPU here")
 
     def exam(self, exam: Exam) -> Examined:
         """Cases side by side, each by children of its own; all checks first."""
@@ -375,7 +375,7 @@ class CpuRunner:
                 return found
             times.append(found.median_us)
         ratio = times[0] / times[1]
-        verdict = Verdict.EQUAL if ratio == 1.0 else Verdict.FASTER if ratio > 1.0 else Verdict.SLOWER
+        verdict = PairVerdict.EQUAL if ratio == 1.0 else PairVerdict.FASTER if ratio > 1.0 else PairVerdict.SLOWER
         return Paired(Comparison(verdict, 0, ratio, ratio, ratio), *times)
 
     def measure(
@@ -458,7 +458,7 @@ class CpuRunner:
             "deadline_s": self._deadline_s,
         }
         # The child ends itself when it is late; this deadline is for one that does not.
-        limits = Limits(deadline_s=deadline_s + 5.0, memory_bytes=_MEMORY_BYTES, answer_bytes=_ANSWER_BYTES)
+        limits = SandboxLimits(deadline_s=deadline_s + 5.0, memory_bytes=_MEMORY_BYTES, answer_bytes=_ANSWER_BYTES)
         result = self._zygote.run(whole, limits, files)
         if result.data is None:
             return self._ended(result)

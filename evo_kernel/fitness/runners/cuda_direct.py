@@ -20,7 +20,7 @@ from evo_kernel.fitness.runners.cuda_driver import ok
 from evo_kernel.fitness.runners.parameters import scalar
 
 
-def launch(call: cuda.Launch) -> None:
+def launch(call: cuda.CudaLaunch) -> None:
     """Compile once, then launch on torch's current stream. Raises CudaTextError, PlanFault, CudaFault."""
     kernel = call.kernel
     arch = 10 * torch.cuda.get_device_capability()[0] + torch.cuda.get_device_capability()[1]

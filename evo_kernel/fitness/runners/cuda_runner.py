@@ -24,14 +24,14 @@ from evo_kernel.errors import InfraError
 from evo_kernel.fitness.costmodel.features import plan_features, torch_details
 from evo_kernel.fitness.costmodel.targets import target_for
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
-from evo_kernel.fitness.profiling.counters import Counted, CountPart
+from evo_kernel.fitness.profiling.counters import CounterReading, CountPart
 from evo_kernel.fitness.runners import ipc, ncu
 from evo_kernel.fitness.runners.base import Checked, CheckPart, Draw, Exam, Examined, Paired, Round, TimePart
 from evo_kernel.fitness.runners.process import Lost, WorkerProcess, loaded_ahead, open_log, usual_command, worker_env
 from evo_kernel.fitness.stages import Stages
 from evo_kernel.fitness.timing.baselines import baseline_names, deadline_of
 from evo_kernel.fitness.timing.estimates import JUDGE_VERSION, summarise
-from evo_kernel.fitness.timing.pairing import PAIRING, Comparison, PairSettings, Verdict
+from evo_kernel.fitness.timing.pairing import PAIRING, Comparison, PairSettings, PairVerdict
 from evo_kernel.tasks.task import Case, Task
 from evo_kernel.types import Environment, Measurement, Status
 
@@ -152,7 +152,7 @@ class CudaRunner:
         if answer["status"] != Status.PASSED:
             return _checked(answer)
         found = dict(answer["comparison"])
-        verdict = Verdict(found.pop("verdict"))
+        verdict = PairVerdict(found.pop("verdict"))
         first_us, second_us = answer["median_us"]
         return Paired(Comparison(verdict, **found), first_us, second_us, answer["state"])
 
@@ -186,7 +186,7 @@ class CudaRunner:
             self._ceilings = answer["ceilings"]
         return dict(self._ceilings)
 
-    def counters(self, parts: Sequence[CountPart]) -> Counted:
+    def counters(self, parts: Sequence[CountPart]) -> CounterReading:
         """See runners/ncu.py. The worker waits: two processes on one GPU would disturb each other's figures."""
         with self._lock:
             return ncu.count(self._task, parts, worker_env(self._gpu), _NCU_S + self._deadline_s)

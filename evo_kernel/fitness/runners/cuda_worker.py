@@ -43,7 +43,7 @@ LOG_BYTES = 1 << 30
 """Of any file that it writes: what kernels print ends in its log."""
 
 
-class Worker:
+class GpuWorker:
     """Answers requests, one at a time."""
 
     def __init__(self, task: Task, device: Device, replies: BinaryIO) -> None:
@@ -156,7 +156,7 @@ def main() -> None:
     if order != GO:
         return
     device = CudaDevice()
-    worker = Worker(task, device, replies)
+    worker = GpuWorker(task, device, replies)
     properties = torch.cuda.get_device_properties(0)
     worker.reply(
         {

@@ -23,8 +23,8 @@ from pathlib import Path
 from evo_kernel.fitness.plan.launch_plan import save_plan_file
 from evo_kernel.fitness.profiling.counters import (
     METRICS,
-    Counted,
     CountedKernel,
+    CounterReading,
     CountPart,
     medians,
     read_csv,
@@ -63,7 +63,7 @@ def find_ncu() -> str | None:
 
 def count(
     task: Task, parts: Sequence[CountPart], env: Mapping[str, str], deadline_s: float, ncu: str | None = None
-) -> Counted:
+) -> CounterReading:
     """Counters of every part's launches, in one run of ncu; `env` names the GPU. Never raises for what ncu does."""
     ncu = ncu or find_ncu()
     if ncu is None:
@@ -87,8 +87,8 @@ def count(
         return _none(reason(said, code), said)
 
 
-def _none(why: str, said: str = "") -> Counted:
-    return Counted(why=f"no Nsight Compute counters: {why}", said=said[-_KEPT_CHARACTERS:])
+def _none(why: str, said: str = "") -> CounterReading:
+    return CounterReading(why=f"no Nsight Compute counters: {why}", said=said[-_KEPT_CHARACTERS:])
 
 
 def command(ncu: str, metrics: Sequence[str], request: Path) -> list[str]:
@@ -116,7 +116,7 @@ def _wanted(part: CountPart) -> int:
     return min(len(part.plan.plan.launches), MOST_LAUNCHES)
 
 
-def _by_launch(parts: Sequence[CountPart], kernels: Sequence[CountedKernel], said: str) -> Counted:
+def _by_launch(parts: Sequence[CountPart], kernels: Sequence[CountedKernel], said: str) -> CounterReading:
     """Launches are profiled part by part, round by round, in order: that is how they are told apart."""
     wanted = sum(_wanted(part) * ROUNDS for part in parts)
     if len(kernels) != wanted:
@@ -129,7 +129,7 @@ def _by_launch(parts: Sequence[CountPart], kernels: Sequence[CountedKernel], sai
         mine = kernels[start : start + width * ROUNDS]
         found.append({launch: medians(mine[launch::width]) for launch in range(width)})
         start += width * ROUNDS
-    return Counted(tuple(found))
+    return CounterReading(tuple(found))
 
 
 def reason(said: str, code: int | None) -> str:

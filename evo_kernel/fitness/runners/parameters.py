@@ -31,7 +31,7 @@ class Addresses(Protocol):
 
 
 @dataclass(frozen=True)
-class Place:
+class ParameterPlace:
     """An address: of a byte of one of the plan's buffers, or of the launch's own GLOBAL_SCRATCH or PROFILE_SCRATCH."""
 
     buffer: int
@@ -46,7 +46,7 @@ class Mapped:
     meta: TensorMeta
 
 
-Slot = bytes | Place | Mapped
+Slot = bytes | ParameterPlace | Mapped
 
 
 def slots(kernel: Kernel, binary: Binary, launch: Launch) -> list[Slot]:
@@ -55,7 +55,7 @@ def slots(kernel: Kernel, binary: Binary, launch: Launch) -> list[Slot]:
     Raises PlanFault where they do not have the sizes that the cubin states.
     """
     kinds = [kind for _, kind in kernel.signature]
-    scratch = [] if kernel.language == "cuda" else [Place(GLOBAL_SCRATCH), Place(PROFILE_SCRATCH)]
+    scratch = [] if kernel.language == "cuda" else [ParameterPlace(GLOBAL_SCRATCH), ParameterPlace(PROFILE_SCRATCH)]
     descriptors = sum(isinstance(arg, Descriptor) for arg in launch.args)
     if binary.tensordesc_meta and len(binary.tensordesc_meta) != descriptors:
         raise PlanFault(
@@ -69,7 +69,7 @@ def slots(kernel: Kernel, binary: Binary, launch: Launch) -> list[Slot]:
             flags = _flags(binary, launch, len(scratch))
             found += _plain_descriptor(arg, flags) if meta is None else [Mapped(arg, meta), *_extent(arg)]
         elif isinstance(arg, Pointer):
-            found.append(Place(arg.buffer, arg.offset))
+            found.append(ParameterPlace(arg.buffer, arg.offset))
         else:
             found.append(scalar(kind, arg))
     found += scratch
@@ -84,7 +84,7 @@ def slots(kernel: Kernel, binary: Binary, launch: Launch) -> list[Slot]:
 def _size(slot: Slot) -> int:
     if isinstance(slot, bytes):
         return len(slot)
-    return 8 if isinstance(slot, Place) else MAP_BYTES
+    return 8 if isinstance(slot, ParameterPlace) else MAP_BYTES
 
 
 def pack(
@@ -140,7 +140,7 @@ def _flags(binary: Binary, launch: Launch, own: int) -> int:
 def _plain_descriptor(arg: Descriptor, flags: int) -> list[Slot]:
     wide = [struct.pack("<q", number) for number in (*arg.shape, *arg.strides)]
     marks = [struct.pack("<?", arg.padding == "nan"), struct.pack("<?", arg.round_tf32)]
-    return [Place(arg.buffer, arg.offset), *wide, *marks[:flags], *_extent(arg)]
+    return [ParameterPlace(arg.buffer, arg.offset), *wide, *marks[:flags], *_extent(arg)]
 
 
 def _extent(arg: Descriptor) -> list[bytes]:

@@ -7,7 +7,7 @@ from functools import partial
 
 from evo_kernel.fitness.runners.checker import Checker
 from evo_kernel.fitness.runners.clock import Device
-from evo_kernel.fitness.runners.correctness import Answer, Budget, Plans, Referee
+from evo_kernel.fitness.runners.correctness import Answer, MemoryShares, Plans, Referee
 from evo_kernel.fitness.runners.timer import Timer
 from evo_kernel.fitness.timing.estimates import TIMING, TimingSettings
 from evo_kernel.fitness.timing.pairing import PairSettings
@@ -19,7 +19,7 @@ class Examiner:
     """State of one GPU process beside the context. For one thread."""
 
     def __init__(
-        self, task: Task, device: Device, settings: TimingSettings = TIMING, budget: Budget | None = None
+        self, task: Task, device: Device, settings: TimingSettings = TIMING, budget: MemoryShares | None = None
     ) -> None:
         self.referee = Referee(task, device, budget)
         self.checker, self.timer = Checker(self.referee), Timer(self.referee, settings)

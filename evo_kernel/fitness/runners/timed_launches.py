@@ -8,8 +8,8 @@ from functools import partial
 
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.runners.buffer_cache import checksum
-from evo_kernel.fitness.runners.clock import Buffers, Launches, Work
-from evo_kernel.fitness.runners.correctness import Referee, Refused, fill
+from evo_kernel.fitness.runners.clock import Buffers, Launches, TimedWork
+from evo_kernel.fitness.runners.correctness import PlanFailed, Referee, fill
 from evo_kernel.tasks.task import Case
 from evo_kernel.types import Status
 
@@ -44,7 +44,7 @@ class Watched:
             for arena, inputs in zip(arenas, self._drawn, strict=True):
                 fill(arena, plan, inputs)
 
-    def captured(self) -> Work:
+    def captured(self) -> TimedWork:
         """A graph an arena. The first launch is a plain one, so that a fault shows before a capture does."""
         device = self._referee.device
         with self._referee.phase("capture"):
@@ -56,7 +56,7 @@ class Watched:
                 device.capture(partial(self._launcher.run, arena), number == 0)
                 for number, arena in enumerate(self._arenas)
             ]
-        return Work(replays, self._prepare, self._ran)
+        return TimedWork(replays, self._prepare, self._ran)
 
     def compare(self, among: Sequence[int]) -> None:
         """What the last launch on one of these sets wrote, drawn now, against the reference. Raises Refused."""
@@ -66,7 +66,7 @@ class Watched:
         outputs = [self._arenas[number].tensor(view) for view in self._plan.plan.outputs]
         result = self._referee.compare(self._case, self._seed + number, "nominal", self._drawn[number], outputs)
         if not result.passed:
-            raise Refused(Status.WRONG, f"right when checked, wrong when timed: {result.reason}", result.error)
+            raise PlanFailed(Status.WRONG, f"right when checked, wrong when timed: {result.reason}", result.error)
 
     def _prepare(self, number: int) -> None:
         self._launcher.prepare(self._arenas[number])
@@ -88,4 +88,4 @@ class Watched:
         for place, number in enumerate(numbers):
             found = sums[place * len(views) : (place + 1) * len(views)]
             if self._sums.setdefault(number, found) != found:
-                raise Refused(Status.WRONG, "two timed launches on the same inputs differ: a race, or worse")
+                raise PlanFailed(Status.WRONG, "two timed launches on the same inputs differ: a race, or worse")

@@ -13,8 +13,8 @@ import numpy as np
 from evo_kernel.errors import TaskError
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.runners.buffer_cache import checksum, plan_bytes, size_of
-from evo_kernel.fitness.runners.clock import Launches, Metronome, Sampled, Work, disagreement, sample, sample_pairs
-from evo_kernel.fitness.runners.correctness import Answer, Disturbed, Plans, Referee, Refused
+from evo_kernel.fitness.runners.clock import Launches, Metronome, Sampled, TimedWork, disagreement, sample, sample_pairs
+from evo_kernel.fitness.runners.correctness import Answer, Disturbed, PlanFailed, Plans, Referee
 from evo_kernel.fitness.runners.timed_launches import Watched
 from evo_kernel.fitness.timing.ceiling_benchmarks import benches
 from evo_kernel.fitness.timing.estimates import CLAIM, TIMING, TimingSettings, sets_needed, summarise
@@ -57,7 +57,7 @@ class Timer:
             "state": state.as_data(),
         }
 
-    def _sampled(self, work: Work, settings: TimingSettings, against_us: float | None = None) -> Sampled:
+    def _sampled(self, work: TimedWork, settings: TimingSettings, against_us: float | None = None) -> Sampled:
         """Samples that events and the wall clock agree about.
 
         Raises Refused for what disagrees again and again while our own copies do not, Disturbed where they do too.
@@ -74,7 +74,7 @@ class Timer:
                 )
             sampled = sample(self._referee.device, work, settings, against_us)
         if fault := disagreement(sampled, settings):
-            raise Refused(Status.REJECTED, fault)
+            raise PlanFailed(Status.REJECTED, fault)
         return sampled
 
     def sets(self, size: int) -> int:
@@ -127,7 +127,7 @@ class Timer:
                 self._referee.inputs.clear()
                 raise TaskError(f"{case.name}: the baseline changes its inputs")
 
-        sampled = self._sampled(Work(replays, lambda _: self._referee.device.clear(), ran), settings)
+        sampled = self._sampled(TimedWork(replays, lambda _: self._referee.device.clear(), ran), settings)
         return {"status": Status.PASSED, "reason": "", "samples_us": sampled.samples_us}
 
     def ceilings(self, progress: Callable[[], None] = lambda: None) -> dict[str, float]:
@@ -136,7 +136,7 @@ class Timer:
         for make in benches(self._referee.device.name, **self.bench_sizes):
             progress()
             bench = make()
-            work = Work.of_ours(self._referee.device, [self._referee.device.capture(bench.work, True)])
+            work = TimedWork.of_ours(self._referee.device, [self._referee.device.capture(bench.work, True)])
             sampled = sample(self._referee.device, work, CLAIM)
             found[bench.name] = bench.value(sampled.median_us)
         return found

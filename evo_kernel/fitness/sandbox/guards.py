@@ -30,7 +30,7 @@ _CAPABILITY_VERSION = 0x20080522
 
 
 @dataclass(frozen=True)
-class Limits:
+class SandboxLimits:
     """What one confined child may use."""
 
     deadline_s: float = 30.0
@@ -46,7 +46,7 @@ def die_with_parent() -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, 9, 0, 0, 0)
 
 
-def set_limits(limits: Limits) -> None:
+def set_limits(limits: SandboxLimits) -> None:
     """Limit address space, CPU time, file size and open files; be the first to go when memory is short."""
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("1000")
@@ -141,7 +141,7 @@ def _allow_path(ruleset: int, path: str, access: int) -> None:
     os.close(fd)
 
 
-def confine(folder: str, work: str, limits: Limits, around: Namespaces) -> str:
+def confine(folder: str, work: str, limits: SandboxLimits, around: Namespaces) -> str:
     """Put all walls up around the calling process, which may then read `folder` and write in `work` alone.
 
     Returns which stand, e.g. `namespaces+landlock+seccomp+rlimits`.

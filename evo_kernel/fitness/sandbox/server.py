@@ -60,7 +60,7 @@ class _Job:
     deadline: float
     walls: int  # the descriptor from which they are read
     work: str
-    limits: guards.Limits
+    limits: guards.SandboxLimits
     killed: str = ""  # why
 
 
@@ -158,7 +158,7 @@ def _wrote_too_much(job: _Job) -> bool:
 
 
 def _start(request: dict, module: str, around: Namespaces) -> _Job:
-    limits, folder = guards.Limits(**request["limits"]), request["folder"]
+    limits, folder = guards.SandboxLimits(**request["limits"]), request["folder"]
     walls, telling = os.pipe()
     pid = around.fork()
     if pid == 0:
@@ -168,7 +168,7 @@ def _start(request: dict, module: str, around: Namespaces) -> _Job:
     return _Job(request["id"], pid, os.pidfd_open(pid), deadline, walls, os.path.join(folder, WORK), limits)
 
 
-def _child(folder: str, module: str, limits: guards.Limits, around: Namespaces, telling: int) -> NoReturn:
+def _child(folder: str, module: str, limits: guards.SandboxLimits, around: Namespaces, telling: int) -> NoReturn:
     """The child proper: silent, confined, gone after one job."""
     status, answer = 71, -1
     try:
@@ -210,7 +210,7 @@ def _open_answer(folder: str, telling: int) -> int:
     return 3
 
 
-def _confine(folder: str, limits: guards.Limits, around: Namespaces) -> None:
+def _confine(folder: str, limits: guards.SandboxLimits, around: Namespaces) -> None:
     """Put the walls up, tell the zygote which, and go to the folder to work in."""
     work = os.path.join(folder, WORK)
     if around.stand:

@@ -25,7 +25,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from evo_kernel.errors import InfraError
 from evo_kernel.fitness.sandbox import preloaded
-from evo_kernel.fitness.sandbox.guards import Limits
+from evo_kernel.fitness.sandbox.guards import SandboxLimits
 from evo_kernel.fitness.sandbox.preloaded import Born
 from evo_kernel.fitness.sandbox.scratch import Scratch, remove
 from evo_kernel.fitness.sandbox.server import ANSWER, REQUEST, WORK
@@ -41,7 +41,7 @@ GRACE_S = 10.0
 _Form = TypeVar("_Form")
 
 
-class Malformed(ValueError):
+class MalformedReply(ValueError):
     """An answer that is not what was asked for; the message says where."""
 
 
@@ -58,13 +58,13 @@ class JobResult:
     def read(self, form: type[_Form]) -> _Form:
         """The answer as a `form` that pydantic validates strictly. Raises Malformed."""
         if (self.data or b"").count(b",") > MOST_VALUES:
-            raise Malformed(f"it has more than {MOST_VALUES} values")
+            raise MalformedReply(f"it has more than {MOST_VALUES} values")
         try:
             return TypeAdapter(form).validate_json(self.data or b"", strict=True)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(map(str, first["loc"]))[:200]
-            raise Malformed(f"{where}: {first['msg']}"[:400]) from error
+            raise MalformedReply(f"{where}: {first['msg']}"[:400]) from error
 
 
 class Zygote:
@@ -83,7 +83,7 @@ class Zygote:
         self._starting: socket.socket | None = None  # that of `_control`, from before it is warm
         self._closed = False
 
-    def run(self, request: dict[str, Any], limits: Limits, files: dict[str, bytes] | None = None) -> JobResult:
+    def run(self, request: dict[str, Any], limits: SandboxLimits, files: dict[str, bytes] | None = None) -> JobResult:
         """Run one job to its end, at most `limits.deadline_s` and a grace. A lost zygote is restarted once."""
         for attempt in (1, 2):
             folder = Path(tempfile.mkdtemp(dir=self._root))
@@ -117,7 +117,7 @@ class Zygote:
         self._kill()
         self._scratch.close()
 
-    def _submit(self, folder: str, limits: Limits) -> Future[dict[str, Any]]:
+    def _submit(self, folder: str, limits: SandboxLimits) -> Future[dict[str, Any]]:
         future: Future[dict[str, Any]] = Future()
         with self._lock:
             control = self._ensure_started()
@@ -212,7 +212,7 @@ def _stop(process: subprocess.Popen[bytes] | Born) -> None:
         process.wait()
 
 
-def _result(answer: BinaryIO, reply: dict[str, Any], limits: Limits) -> JobResult:
+def _result(answer: BinaryIO, reply: dict[str, Any], limits: SandboxLimits) -> JobResult:
     """What the zygote says of a child, and what the child left in the file of its answer."""
     outcome, cpu_s, walls = str(reply["outcome"]), float(reply["cpu_s"]), str(reply["walls"]) or "none"
     size = os.fstat(answer.fileno()).st_size

@@ -9,7 +9,7 @@ import torch
 
 
 @dataclass(frozen=True)
-class Bench:
+class CeilingBenchmark:
     """One thing to time: `amount` of its unit are done by one call of `work`."""
 
     name: str  # a name of `Ceilings.as_data`
@@ -24,17 +24,17 @@ class Bench:
 LAUNCHES = 64
 
 
-def benches(device: str, copy_bytes: int = 1 << 30, side: int = 8192) -> list[Callable[[], Bench]]:
+def benches(device: str, copy_bytes: int = 1 << 30, side: int = 8192) -> list[Callable[[], CeilingBenchmark]]:
     """Makers of the benches, one at a time so that each frees its memory before the next."""
 
-    def copy() -> Bench:
+    def copy() -> CeilingBenchmark:
         source = torch.randn(copy_bytes // 4, device=device)
         target = torch.empty_like(source)
         # An elementwise kernel, not `copy_`: the driver's device-to-device copy reaches two thirds of its rate.
-        return Bench("copy_bytes/s", 2.0 * copy_bytes, lambda: torch.neg(source, out=target))
+        return CeilingBenchmark("copy_bytes/s", 2.0 * copy_bytes, lambda: torch.neg(source, out=target))
 
-    def product(name: str, dtype: torch.dtype, n: int, tf32: bool) -> Callable[[], Bench]:
-        def make() -> Bench:
+    def product(name: str, dtype: torch.dtype, n: int, tf32: bool) -> Callable[[], CeilingBenchmark]:
+        def make() -> CeilingBenchmark:
             left, right = (torch.randn(n, n, device=device, dtype=dtype) for _ in range(2))
             out = torch.empty(n, n, device=device, dtype=dtype)
 
@@ -46,18 +46,18 @@ def benches(device: str, copy_bytes: int = 1 << 30, side: int = 8192) -> list[Ca
                 finally:
                     torch.backends.cuda.matmul.allow_tf32 = before
 
-            return Bench(name, 2.0 * n**3, work)
+            return CeilingBenchmark(name, 2.0 * n**3, work)
 
         return make
 
-    def launches() -> Bench:
+    def launches() -> CeilingBenchmark:
         one = torch.zeros(1, device=device)
 
         def work() -> None:
             for _ in range(LAUNCHES):
                 one.add_(1.0)
 
-        return Bench("launch_us", LAUNCHES, work)
+        return CeilingBenchmark("launch_us", LAUNCHES, work)
 
     half = max(1, side // 2)
     return [

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from evo_kernel.errors import LoweringError
 from evo_kernel.fitness.correctness.references import fresh_seed
-from evo_kernel.fitness.evaluation_context import Work
+from evo_kernel.fitness.evaluation_context import EvaluationContext
 from evo_kernel.fitness.grading import Grader
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
-from evo_kernel.fitness.record.recorder import Fault, Recording
+from evo_kernel.fitness.record.recorder import RecordFault, Recording
 from evo_kernel.fitness.runners.base import Checked, Exam, Runner, TimePart
-from evo_kernel.fitness.timing.pairing import Comparison, Verdict, one_after_the_other
+from evo_kernel.fitness.timing.pairing import Comparison, PairVerdict, one_after_the_other
 from evo_kernel.tasks.first import Wanted, first_kernel
 from evo_kernel.tasks.task import Case, Task
 from evo_kernel.types import CaseKind, PairedComparison, Rival, Source
@@ -64,7 +64,7 @@ class Confirming:
         return claimed
 
     def compare(
-        self, work: Work, recording: Recording, opponents: Sequence[Opponent], claimed: Mapping[str, float]
+        self, work: EvaluationContext, recording: Recording, opponents: Sequence[Opponent], claimed: Mapping[str, float]
     ) -> list[PairedComparison] | Checked:
         """The candidate beside each opponent, case by case; its first fault ends it.
 
@@ -75,10 +75,10 @@ class Confirming:
             for kind, case in self._meetings(opponent):
                 work.deadline.check()
                 mine, other = recording.plans[(case.name, ())], opponent.recording.plans[(case.name, ())]
-                if isinstance(mine, Fault):
+                if isinstance(mine, RecordFault):
                     return Checked(mine.status, f"on {case.name}: {mine.reason}")
                 work.plans.append((case.name, (), mine.hash))
-                if isinstance(other, Fault):
+                if isinstance(other, RecordFault):
                     continue
                 claim = claimed.get(case.name) if kind is CaseKind.SEARCH and opponent.rival is Rival.FIRST else None
                 met = _side_by_side(work.runner, other, mine, case)
@@ -101,8 +101,8 @@ class Confirming:
                 met.setdefault(case.name, (kind, case))
         return list(met.values())
 
-    def _known_us(self, case: Case, plan: CompiledPlan | Fault) -> float | None:
-        known = None if isinstance(plan, Fault) else self._grader.find(case.name, plan.hash)
+    def _known_us(self, case: Case, plan: CompiledPlan | RecordFault) -> float | None:
+        known = None if isinstance(plan, RecordFault) else self._grader.find(case.name, plan.hash)
         return known.measurement.median_us if known is not None and known.measurement is not None else None
 
 
@@ -111,7 +111,7 @@ def _side_by_side(
 ) -> Comparison | Checked | None:
     """What the pairs say of the candidate; its fault; or None where the rival is the one that fails."""
     if rival.hash == candidate.hash:
-        return Comparison(Verdict.SAME, 0, 1.0, 1.0, 1.0)
+        return Comparison(PairVerdict.SAME, 0, 1.0, 1.0, 1.0)
     paired = runner.pair(rival, candidate, case, fresh_seed())
     if not isinstance(paired, Checked):
         return paired.comparison

@@ -53,7 +53,7 @@ the clocks down within tens of milliseconds, by 5 % and never twice by the same:
 
 
 @dataclass(frozen=True)
-class Summary:
+class SampleSummary:
     """What a list of samples says, in µs."""
 
     median_us: float
@@ -63,7 +63,7 @@ class Summary:
     n: int
 
 
-def summarise(samples_us: Sequence[float], tick_us: float = TIMING.tick_us) -> Summary:
+def summarise(samples_us: Sequence[float], tick_us: float = TIMING.tick_us) -> SampleSummary:
     """Median, interquartile range and the 95 % interval of the median."""
     n = len(samples_us)
     if n == 0:
@@ -74,7 +74,7 @@ def summarise(samples_us: Sequence[float], tick_us: float = TIMING.tick_us) -> S
     high = ordered[min(n - 1, math.ceil(n / 2 + reach) - 1)]
     median = _quantile(ordered, 0.5)
     iqr = _quantile(ordered, 0.75) - _quantile(ordered, 0.25)
-    return Summary(median, iqr, min(low, median), max(high, median), n)
+    return SampleSummary(median, iqr, min(low, median), max(high, median), n)
 
 
 def spread(samples_us: Sequence[float], tick_us: float) -> list[float]:

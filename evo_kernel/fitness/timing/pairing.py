@@ -34,7 +34,7 @@ class PairSettings:
 PAIRING = PairSettings()
 
 
-class Verdict(StrEnum):
+class PairVerdict(StrEnum):
     """What the pairs say of the challenger."""
 
     FASTER = "faster"  # the interval lies above the threshold
@@ -48,7 +48,7 @@ class Verdict(StrEnum):
 class Comparison:
     """What the pairs say so far. Ratios are incumbent ÷ challenger: above 1, the challenger is faster."""
 
-    verdict: Verdict | None  # None: go on
+    verdict: PairVerdict | None  # None: go on
     pairs: int
     ratio: float
     low: float
@@ -88,18 +88,18 @@ def one_after_the_other(
     return Comparison(_clear(*logs, PAIRING) or _unclear(*logs, PAIRING), 0, ratio, low, high)
 
 
-def _clear(low: float, high: float, settings: PairSettings) -> Verdict | None:
+def _clear(low: float, high: float, settings: PairSettings) -> PairVerdict | None:
     """What an interval of the log ratio says, if it says something."""
     limit = math.log(settings.threshold)
     if low > limit:
-        return Verdict.FASTER
+        return PairVerdict.FASTER
     if high < -limit:
-        return Verdict.SLOWER
-    return Verdict.EQUAL if -limit <= low and high <= limit else None
+        return PairVerdict.SLOWER
+    return PairVerdict.EQUAL if -limit <= low and high <= limit else None
 
 
-def _unclear(low: float, high: float, settings: PairSettings) -> Verdict:
-    return Verdict.NOISY if (high - low) / 2 > settings.noisy else Verdict.EQUAL
+def _unclear(low: float, high: float, settings: PairSettings) -> PairVerdict:
+    return PairVerdict.NOISY if (high - low) / 2 > settings.noisy else PairVerdict.EQUAL
 
 
 def interval(log_ratios: Sequence[float], level: float, resamples: int, seed: int) -> tuple[float, float]:

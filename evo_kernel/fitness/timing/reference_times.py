@@ -9,7 +9,7 @@ from functools import cached_property
 
 from evo_kernel.errors import InfraError
 from evo_kernel.fitness.record.cases import record_case
-from evo_kernel.fitness.record.recorder import Fault, Recorder
+from evo_kernel.fitness.record.recorder import Recorder, RecordFault
 from evo_kernel.fitness.runners.base import Checked, Runner
 from evo_kernel.fitness.timing.baselines import faults_of
 from evo_kernel.fitness.timing.ceilings import KnownCeilings
@@ -90,7 +90,7 @@ class Yardsticks:
         """Time of the first kernel on a case; `found`, which is held against it, is often itself."""
         source = first_kernel(self._task, self._first)
         plan = self._recorder.record(source, (record_case(self._task, case),), [()]).plans[(case.name, ())]
-        if isinstance(plan, Fault):
+        if isinstance(plan, RecordFault):
             raise InfraError(f"the task's first kernel does not record: {plan.reason}")
         if found is not None and found.plan == plan.hash:
             return found.median_us

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from evo_kernel.errors import CutShort
-from evo_kernel.fitness.evaluation_context import Work, mean_log
+from evo_kernel.fitness.evaluation_context import EvaluationContext, mean_log
 from evo_kernel.fitness.grading import Grader
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan, Descriptor, Launch, Pointer
-from evo_kernel.fitness.record.recorder import Fault, Recording
+from evo_kernel.fitness.record.recorder import RecordFault, Recording
 from evo_kernel.fitness.runners.base import Checked
 from evo_kernel.fitness.tuning.knobs import Knob, find_knobs, knob_groups
 from evo_kernel.fitness.tuning.proposals import Search, Space
@@ -54,7 +54,9 @@ class Tuning:
         self._lock = threading.Lock()
         self._best_log_us = math.inf
 
-    def tune(self, work: Work, recording: Recording, own: list[Measurement]) -> tuple[Knobs, list[Measurement]]:
+    def tune(
+        self, work: EvaluationContext, recording: Recording, own: list[Measurement]
+    ) -> tuple[Knobs, list[Measurement]]:
         """Try knob settings, raced over the search cases; the best that also checks is taken.
 
         When the time for it is up, the best of those that have arrived; the source's own where that is too late, too.
@@ -77,7 +79,7 @@ class Tuning:
         return (), own
 
     def _best_right(
-        self, work: Work, arrived: Sequence[_Entrant], best_log: float
+        self, work: EvaluationContext, arrived: Sequence[_Entrant], best_log: float
     ) -> tuple[Knobs, list[Measurement]] | None:
         """The fastest of those faster than `best_log` that checks, at full size too. Raises CutShort."""
         for one in sorted(arrived, key=lambda one: one.cost):
@@ -95,7 +97,7 @@ class Tuning:
         return None
 
     def _race(
-        self, work: Work, search: Search, batch: Sequence[Knobs], others: list[list[Measurement]]
+        self, work: EvaluationContext, search: Search, batch: Sequence[Knobs], others: list[list[Measurement]]
     ) -> list[_Entrant]:
         """The settings that keep up over all search cases; what falls behind on one is not even compiled for the next.
 
@@ -126,9 +128,11 @@ class Tuning:
             search.tell(one.setting, one.cost)
         return racing
 
-    def _timed(self, work: Work, one: _Entrant, case: Case, plan: CompiledPlan | Fault, against_us: float) -> bool:
+    def _timed(
+        self, work: EvaluationContext, one: _Entrant, case: Case, plan: CompiledPlan | RecordFault, against_us: float
+    ) -> bool:
         """Measure a setting on one more case; False when it cannot be."""
-        if isinstance(plan, Fault):
+        if isinstance(plan, RecordFault):
             return False
         work.plans.append((case.name, one.setting, plan.hash))
         measured = self._grader.measured(work, plan, case, checked=False, against_us=against_us)
@@ -148,9 +152,9 @@ class Tuning:
             self._best_log_us = min(self._best_log_us, log_us)
 
 
-def _spaces(source: Source, knobs: Sequence[Knob], plan: CompiledPlan | Fault) -> list[Space]:
+def _spaces(source: Source, knobs: Sequence[Knob], plan: CompiledPlan | RecordFault) -> list[Space]:
     """What is tuned together, weighted by what its kernels are likely to take of the time."""
-    if isinstance(plan, Fault):
+    if isinstance(plan, RecordFault):
         return [Space(tuple(knobs))] if knobs else []
     spaces = []
     for group in knob_groups(source, knobs):

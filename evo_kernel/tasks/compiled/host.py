@@ -14,7 +14,7 @@ import torch
 
 from evo_kernel.errors import LoweringError
 from evo_kernel.syntax import parse_expression
-from evo_kernel.tasks.compiled.reading import Read
+from evo_kernel.tasks.compiled.reading import GeneratedModule
 from evo_kernel.tasks.lowering.module import numbered
 from evo_kernel.tasks.lowering.trace import RESERVED, Traced
 
@@ -41,7 +41,7 @@ class Host:
     """The body of `run` while it is read."""
 
     traced: Traced
-    read: Read
+    read: GeneratedModule
     steps: list[str | Start] = field(default_factory=list)
     used: set[str] = field(default_factory=set)  # names of sizes that the text mentions
     library: list[str] = field(default_factory=list)  # calls that stay PyTorch's

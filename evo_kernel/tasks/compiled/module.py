@@ -14,17 +14,17 @@ from evo_kernel.tasks.compiled.inductor import generate
 from evo_kernel.tasks.compiled.kernels import Cleaned, clean
 from evo_kernel.tasks.compiled.reading import read
 from evo_kernel.tasks.lowering.lower import fixed_sizes, ones
-from evo_kernel.tasks.lowering.module import Launch
+from evo_kernel.tasks.lowering.module import LoweredLaunch
 from evo_kernel.tasks.lowering.render import render
 from evo_kernel.tasks.lowering.trace import Traced
 
 
 @dataclass(frozen=True)
-class Branch:
+class CompiledBranch:
     """What `render` prints of one trace."""
 
     traced: Traced
-    lines: list[str | Launch]
+    lines: list[str | LoweredLaunch]
     defaults: dict[str, dict[str, int]]
     used: set[str]
 
@@ -44,7 +44,7 @@ def compiled_function(
     LoweringError where Inductor leaves operations to libraries and `allow_aten` is false, or writes what has no plain
     form yet.
     """
-    branches: list[tuple[Branch, list[Sequence[Any]]]] = []
+    branches: list[tuple[CompiledBranch, list[Sequence[Any]]]] = []
     functions: dict[str, str] = {}
     waiting = sorted(cases, key=lambda case: (ones(case), -_elements(case)))
     while waiting:
@@ -59,7 +59,7 @@ def compiled_function(
     return render(title, branches, list(functions.values()))
 
 
-def _branch(traced: Traced, text: str, allow_aten: bool, tf32: bool) -> tuple[Branch, dict[str, str]]:
+def _branch(traced: Traced, text: str, allow_aten: bool, tf32: bool) -> tuple[CompiledBranch, dict[str, str]]:
     found = read(text)
     host = Host(traced, found)
     if host.library and not allow_aten:
@@ -71,7 +71,7 @@ def _branch(traced: Traced, text: str, allow_aten: bool, tf32: bool) -> tuple[Br
         name: clean(raw, [step.tail for step in host.steps if isinstance(step, Start) and step.kernel == name], tf32)
         for name, raw in found.kernels.items()
     }
-    lines: list[str | Launch] = []
+    lines: list[str | LoweredLaunch] = []
     defaults: dict[str, dict[str, int]] = {}
     for step in host.steps:
         if isinstance(step, str):
@@ -84,7 +84,7 @@ def _branch(traced: Traced, text: str, allow_aten: bool, tf32: bool) -> tuple[Br
     helpers: dict[str, str] = {}
     for kernel in cleaned.values():
         _add(helpers, kernel.helpers)
-    return Branch(traced, lines, defaults, host.used & set(traced.size_names)), helpers
+    return CompiledBranch(traced, lines, defaults, host.used & set(traced.size_names)), helpers
 
 
 def _add(functions: dict[str, str], more: Mapping[str, str]) -> None:
@@ -94,13 +94,13 @@ def _add(functions: dict[str, str], more: Mapping[str, str]) -> None:
             raise LoweringError(f"torch.compile's kernels combine by two functions of one name, {name}.")
 
 
-def _launch(kernel: Cleaned, step: Start) -> Launch:
+def _launch(kernel: Cleaned, step: Start) -> LoweredLaunch:
     if len(step.args) != len(kernel.params):
         raise LoweringError(
             f"torch.compile's kernel {kernel.base} takes {len(kernel.params)} arguments and is given {len(step.args)}."
         )
     grid = kernel.grid(step.args, step.tail)
-    return Launch(f"{kernel.base}\0{kernel.text}", grid, step.args, tuple(kernel.knobs), ())
+    return LoweredLaunch(f"{kernel.base}\0{kernel.text}", grid, step.args, tuple(kernel.knobs), ())
 
 
 def _elements(case: Sequence[Any]) -> int:

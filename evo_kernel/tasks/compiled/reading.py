@@ -30,21 +30,21 @@ class Raw:
 
 
 @dataclass(frozen=True)
-class Read:
+class GeneratedModule:
     """The whole module."""
 
     kernels: Mapping[str, Raw]
     host: tuple[ast.stmt, ...]  # of `call`, without the checks and device guards around it
 
 
-def read(text: str) -> Read:
+def read(text: str) -> GeneratedModule:
     """Take Inductor's text apart. Raises LoweringError where it holds what is no Triton kernel."""
     tree = parse_module(text)
     kernels = {raw.name: raw for raw in _kernels(tree)}
     calls = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == "call"]
     if len(calls) != 1:
         raise LoweringError("torch.compile's text has no function `call`; this version of PyTorch writes it otherwise.")
-    return Read(kernels, tuple(_flat(calls[0].body)))
+    return GeneratedModule(kernels, tuple(_flat(calls[0].body)))
 
 
 def _kernels(tree: ast.Module) -> Iterator[Raw]:

@@ -6,31 +6,42 @@ import math
 
 import torch
 
-from evo_kernel.tasks.lowering.layout import Value
-from evo_kernel.tasks.lowering.module import Module
-from evo_kernel.tasks.lowering.pointwise import EXPM1, LOG1P, Job, compute_type, literal, operands_of, result_job, write
-from evo_kernel.tasks.lowering.registry import Node, NotLowered, lowers
+from evo_kernel.tasks.lowering.layout import LoweredValue
+from evo_kernel.tasks.lowering.module import LoweredModule
+from evo_kernel.tasks.lowering.pointwise import (
+    EXPM1,
+    LOG1P,
+    PointwiseJob,
+    compute_type,
+    literal,
+    operands_of,
+    result_job,
+    write,
+)
+from evo_kernel.tasks.lowering.registry import AtenNode, NotLowered, lowers
 
 aten = torch.ops.aten
 
 
 @lowers(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf)
-def where(module: Module, node: Node) -> Value:
+def where(module: LoweredModule, node: AtenNode) -> LoweredValue:
     dtype = compute_type(node.result.dtype)
     operands = operands_of(node, 3)
-    return write(module, node, Job("where", operands, (torch.bool, dtype, dtype), ("tl.where({0}, {1}, {2})",)))
+    return write(
+        module, node, PointwiseJob("where", operands, (torch.bool, dtype, dtype), ("tl.where({0}, {1}, {2})",))
+    )
 
 
 @lowers(aten.masked_fill)
-def masked_fill(module: Module, node: Node) -> Value:
+def masked_fill(module: LoweredModule, node: AtenNode) -> LoweredValue:
     x, mask, value = operands_of(node, 3)
     dtype = compute_type(node.result.dtype)
-    job = Job("masked_fill", (mask, value, x), (torch.bool, dtype, dtype), ("tl.where({0}, {1}, {2})",))
+    job = PointwiseJob("masked_fill", (mask, value, x), (torch.bool, dtype, dtype), ("tl.where({0}, {1}, {2})",))
     return write(module, node, job)
 
 
 @lowers(aten.clamp, aten.hardtanh)
-def clamp(module: Module, node: Node) -> Value:
+def clamp(module: LoweredModule, node: AtenNode) -> LoweredValue:
     hard = node.operation == "aten.hardtanh"
     low, high = node.argument(1, "min" if not hard else "min_val"), node.argument(2, "max" if not hard else "max_val")
     if hard:
@@ -46,7 +57,7 @@ def clamp(module: Module, node: Node) -> Value:
 
 
 @lowers(aten.gelu)
-def gelu(module: Module, node: Node) -> Value:
+def gelu(module: LoweredModule, node: AtenNode) -> LoweredValue:
     if node.raw(1, "approximate", "none") == "tanh":
         inner = f"{math.sqrt(2 / math.pi)!r} * ({{0}} + 0.044715 * {{0}} * {{0}} * {{0}})"
         lines: tuple[str, ...] = (f"inner = {inner}", "{0} * tl.sigmoid(2.0 * inner)")
@@ -56,14 +67,14 @@ def gelu(module: Module, node: Node) -> Value:
 
 
 @lowers(aten.leaky_relu)
-def leaky_relu(module: Module, node: Node) -> Value:
+def leaky_relu(module: LoweredModule, node: AtenNode) -> LoweredValue:
     slope = literal(node.argument(1, "negative_slope", 0.01), torch.float32)
     lines = (f"tl.where({{0}} > 0, {{0}}, {{0}} * {slope})",)
     return write(module, node, result_job(node, "leaky_relu", operands_of(node, 1), lines))
 
 
 @lowers(aten.elu)
-def elu(module: Module, node: Node) -> Value:
+def elu(module: LoweredModule, node: AtenNode) -> LoweredValue:
     alpha, scale, input_scale = (
         literal(node.argument(i, name, 1), torch.float32)
         for i, name in ((1, "alpha"), (2, "scale"), (3, "input_scale"))
@@ -75,7 +86,7 @@ def elu(module: Module, node: Node) -> Value:
 
 
 @lowers(aten.softplus)
-def softplus(module: Module, node: Node) -> Value:
+def softplus(module: LoweredModule, node: AtenNode) -> LoweredValue:
     beta = literal(node.argument(1, "beta", 1), torch.float32)
     threshold = literal(node.argument(2, "threshold", 20), torch.float32)
     body = [line.format("power") for line in LOG1P]
@@ -98,9 +109,9 @@ POWERS = {
 
 
 @lowers(aten.pow)
-def power(module: Module, node: Node) -> Value:
+def power(module: LoweredModule, node: AtenNode) -> LoweredValue:
     base, exponent = node.argument(0), node.argument(1)
-    known = exponent.fill if isinstance(exponent, Value) else exponent
+    known = exponent.fill if isinstance(exponent, LoweredValue) else exponent
     if isinstance(known, int | float) and known in POWERS:
         tag = str(known).removesuffix(".0").replace("-", "minus_").replace(".", "_")
         name = {"2": "square", "0_5": "sqrt", "minus_0_5": "rsqrt"}.get(tag, f"pow_{tag}")
@@ -114,7 +125,7 @@ def power(module: Module, node: Node) -> Value:
         "signed = tl.where(odd, -size, tl.where(whole, size, float('nan')))",
         "tl.where({1} == 0.0, 1.0, tl.where({0} < 0.0, signed, size))",
     )
-    if not isinstance(base, Value):  # a literal base: spell it as a value of the right type
+    if not isinstance(base, LoweredValue):  # a literal base: spell it as a value of the right type
         lines = tuple(line.replace("{0}", "base") for line in ("base = {1} * 0.0 + {0}", *lines))
         lines = ("base = {1} * 0.0 + {0}", *lines[1:])
     return write(module, node, result_job(node, "pow", (base, exponent), lines))

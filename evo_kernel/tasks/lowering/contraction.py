@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from evo_kernel.tasks.lowering.layout import Operand, Value, align
-from evo_kernel.tasks.lowering.module import Kernel, Module
+from evo_kernel.tasks.lowering.layout import LoweredValue, Operand, align
+from evo_kernel.tasks.lowering.module import LoweredKernel, LoweredModule
 from evo_kernel.tasks.lowering.pointwise import literal
-from evo_kernel.tasks.lowering.registry import Node, NotLowered, lowers
+from evo_kernel.tasks.lowering.registry import AtenNode, NotLowered, lowers
 from evo_kernel.tasks.lowering.views import materialise
 
 aten = torch.ops.aten
@@ -17,15 +17,21 @@ DOT_TYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def matmul(
-    module: Module, node: Node, a: Value, b: Value, bias: Value | None = None, alpha: Any = 1, beta: Any = 1
-) -> Value:
+    module: LoweredModule,
+    node: AtenNode,
+    a: LoweredValue,
+    b: LoweredValue,
+    bias: LoweredValue | None = None,
+    alpha: Any = 1,
+    beta: Any = 1,
+) -> LoweredValue:
     """out = alpha * a @ b (+ beta * bias), accumulated in float32; a and b may have one batch dimension."""
     if a.dtype not in DOT_TYPES or b.dtype not in DOT_TYPES:
         raise NotLowered(f"a product of {a.dtype} matrices")
     a, b = materialise(module, a), materialise(module, b)
     out = module.empty(node.name, node.result)
     batched = len(a.shape) == 3
-    kernel = Kernel(("bmm" if batched else "matmul") + ("_bias" if bias else ""), module)
+    kernel = LoweredKernel(("bmm" if batched else "matmul") + ("_bias" if bias else ""), module)
     first, second, target = (align(p, v, v.shape) for p, v in (("a", a), ("b", b), ("c", out)))
     extra = align("bias", materialise(module, bias), out.shape) if bias else None
     for operand in (first, second, *([extra] if extra else []), target):
@@ -45,7 +51,7 @@ def matmul(
     return out
 
 
-def _tiles(kernel: Kernel, a: Operand, b: Operand, batched: bool, precision: str) -> list[str]:
+def _tiles(kernel: LoweredKernel, a: Operand, b: Operand, batched: bool, precision: str) -> list[str]:
     start = len(a.strides) - 2
 
     def address(operand: Operand, row: str, col: str, names: tuple[str, str]) -> str:
@@ -73,7 +79,9 @@ def _tiles(kernel: Kernel, a: Operand, b: Operand, batched: bool, precision: str
     ]
 
 
-def _epilogue(kernel: Kernel, bias: Operand | None, out: Operand, batched: bool, factors: tuple[Any, Any]) -> list[str]:
+def _epilogue(
+    kernel: LoweredKernel, bias: Operand | None, out: Operand, batched: bool, factors: tuple[Any, Any]
+) -> list[str]:
     alpha, beta = factors
     dims = len(out.strides)
 
@@ -105,14 +113,14 @@ def _epilogue(kernel: Kernel, bias: Operand | None, out: Operand, batched: bool,
 
 
 @lowers(aten.mm, aten.bmm)
-def mm(module: Module, node: Node) -> Value:
+def mm(module: LoweredModule, node: AtenNode) -> LoweredValue:
     return matmul(module, node, node.value(0), node.value(1))
 
 
 @lowers(aten.addmm, aten.baddbmm)
-def addmm(module: Module, node: Node) -> Value:
+def addmm(module: LoweredModule, node: AtenNode) -> LoweredValue:
     alpha, beta = node.argument(-1, "alpha", 1), node.argument(-1, "beta", 1)
-    bias: Value | None = node.value(0)
+    bias: LoweredValue | None = node.value(0)
     if beta == 0 or bias is None or bias.fill == 0:
         bias = None
     return matmul(module, node, node.value(1), node.value(2), bias, alpha, beta)

@@ -20,9 +20,9 @@ import torch
 from torch.utils._sympy.functions import FloorDiv
 
 from evo_kernel.tasks.lowering.joining import copy_into
-from evo_kernel.tasks.lowering.layout import Value, product
-from evo_kernel.tasks.lowering.module import Kernel, Module
-from evo_kernel.tasks.lowering.registry import Node, NotLowered, lowers
+from evo_kernel.tasks.lowering.layout import LoweredValue, product
+from evo_kernel.tasks.lowering.module import LoweredKernel, LoweredModule
+from evo_kernel.tasks.lowering.registry import AtenNode, NotLowered, lowers
 from evo_kernel.tasks.lowering.trace import Expr
 from evo_kernel.tasks.lowering.views import materialise
 
@@ -110,7 +110,7 @@ class Along:
 
 
 @lowers(aten.convolution)
-def convolution(module: Module, node: Node) -> Value:
+def convolution(module: LoweredModule, node: AtenNode) -> LoweredValue:
     """One launch; of a transposed convolution, one for each phase."""
     x, w, bias = node.value(0), node.value(1), node.argument(2)
     transposed, groups = node.argument(6), node.argument(8)
@@ -153,7 +153,14 @@ def _phases(stride: Sequence[int], padding: Sequence[int], dilation: Sequence[in
 
 
 def _launch(
-    module: Module, x: Value, w: Value, bias: Value | None, y: Value, phase: list[Along], groups: int, transposed: bool
+    module: LoweredModule,
+    x: LoweredValue,
+    w: LoweredValue,
+    bias: LoweredValue | None,
+    y: LoweredValue,
+    phase: list[Along],
+    groups: int,
+    transposed: bool,
 ) -> None:
     usual_pixels, usual_window = y.shape[0] * product(y.shape[2:]), product(w.shape[2:])  # all phases have one kernel
     y = _every(module, y, [along.outputs for along in phase])
@@ -170,7 +177,7 @@ def _launch(
     if depthwise:
         out_channels = sympy.Integer(groups)
     name = ("depthwise_" if depthwise else "") + ("transposed_" if transposed else "") + "convolution"
-    kernel = Kernel(name + ("_bias" if bias is not None else ""), module)
+    kernel = LoweredKernel(name + ("_bias" if bias is not None else ""), module)
     for param, value in (("x", x), ("w", w), *((("bias", bias),) if bias is not None else ()), ("y", y)):
         kernel.pointer(param, value.name)
     letters = "dhw"[3 - len(phase) :]
@@ -227,7 +234,7 @@ def _input_lines(letters: str, phase: Sequence[Along], vector: bool, named: bool
     return lines
 
 
-def _every(module: Module, value: Value, taken: Sequence[tuple[int, int] | None]) -> Value:
+def _every(module: LoweredModule, value: LoweredValue, taken: Sequence[tuple[int, int] | None]) -> LoweredValue:
     """A view of what is taken of the dimensions from the third on."""
     if all(one == (0, 1) for one in taken):
         return value
@@ -240,10 +247,12 @@ def _every(module: Module, value: Value, taken: Sequence[tuple[int, int] | None]
         count = sympy.Integer(0) if one is None else FloorDiv(size - start + step - 1, sympy.Integer(step))
         shape.append(cast(Expr, count))
         strides.append(cast(Expr, stride * step))
-    return Value(name, tuple(shape), tuple(strides), value.dtype)
+    return LoweredValue(name, tuple(shape), tuple(strides), value.dtype)
 
 
-def _by_taps(module: Module, w: Value, groups: int, inner: Expr, outer: Expr, transposed: bool) -> Value:
+def _by_taps(
+    module: LoweredModule, w: LoweredValue, groups: int, inner: Expr, outer: Expr, transposed: bool
+) -> LoweredValue:
     """A copy of the weights: (taps ..., channels in, groups, channels out)."""
     rank = len(w.shape) - 2
     name = module.fresh("weights")
@@ -254,7 +263,7 @@ def _by_taps(module: Module, w: Value, groups: int, inner: Expr, outer: Expr, tr
     module.line(f"{name}_from = {w.name}{split}.permute({', '.join(map(str, order))})")
     shape = (sympy.Integer(groups), *pair, *w.shape[2:])
     strides = (pair[0] * w.strides[0], w.strides[0], *w.strides[1:])
-    source = Value(f"{name}_from", tuple(shape[d] for d in order), tuple(strides[d] for d in order), w.dtype)
+    source = LoweredValue(f"{name}_from", tuple(shape[d] for d in order), tuple(strides[d] for d in order), w.dtype)
     target = module.scratch(name, source.shape, w.dtype)
     copy_into(module, source, target)
     return target

@@ -1,7 +1,7 @@
 """Frames: the loops and address arithmetic that kernels of a family share, in the shape that rewrites know.
 
-`write_map` walks an output element by element (flat, by rows, or through general strides). `Rows` walks the rows of a
-reduction: one program a row, `for start in range(0, n_cols, BLOCK)` inside.
+`write_map` walks an output element by element (flat, by rows, or through general strides). `RowFrame` walks the rows
+of a reduction: one program a row, `for start in range(0, n_cols, BLOCK)` inside.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import sympy
 import torch
 
-from evo_kernel.tasks.lowering.layout import Group, Operand, Value, align, collapse, product, same, storage_order
-from evo_kernel.tasks.lowering.module import PARAM_NAMES, Kernel, Module, tl_type
+from evo_kernel.tasks.lowering.layout import Group, LoweredValue, Operand, align, collapse, product, same, storage_order
+from evo_kernel.tasks.lowering.module import PARAM_NAMES, LoweredKernel, LoweredModule, tl_type
 from evo_kernel.tasks.lowering.trace import Expr
 
 Compute = Callable[[list[str]], tuple[list[str], str]]
@@ -21,10 +21,10 @@ Compute = Callable[[list[str]], tuple[list[str], str]]
 
 
 @dataclass(frozen=True)
-class Read:
+class FrameRead:
     """An operand of a map kernel: loaded and cast, or (`load=False`) handed to the expression as an address."""
 
-    value: Value
+    value: LoweredValue
     as_type: torch.dtype | None = None
     along: tuple[int | None, ...] | None = None  # output dimension → the value's (None: stays); broadcasting if absent
     load: bool = True
@@ -60,11 +60,11 @@ class Index:
 class _Work:
     """What a frame computes for each element."""
 
-    reads: Sequence[tuple[Operand, Read | Index]]
+    reads: Sequence[tuple[Operand, FrameRead | Index]]
     scalars: Sequence[str]
     compute: Compute
 
-    def expressions(self, kernel: Kernel, offsets: Sequence[str]) -> tuple[list[str], str]:
+    def expressions(self, kernel: LoweredKernel, offsets: Sequence[str]) -> tuple[list[str], str]:
         """Statements and result, given each operand's offset."""
         texts = []
         for (operand, read), offset in zip(self.reads, offsets, strict=True):
@@ -80,12 +80,12 @@ class _Work:
 
 
 def write_map(
-    module: Module,
+    module: LoweredModule,
     base: str,
-    reads: Sequence[Read | Index],
+    reads: Sequence[FrameRead | Index],
     scalars: Sequence[str],
     compute: Compute,
-    out: Value,
+    out: LoweredValue,
     like: object,
 ) -> None:
     """Write and launch a kernel that computes every element of `out` from what `reads` holds for it.
@@ -104,10 +104,10 @@ def write_map(
     inner = [o.strides[groups[-1].dim] for o in (*operands, target)] if groups else []
     simple = all(stride in (0, 1) for stride in inner)
     # An address that does not move along the row would be one number where its loads are masked blocks.
-    fixed = any(isinstance(r, Read) and not r.load and s == 0 for r, s in zip(reads, inner, strict=False))
+    fixed = any(isinstance(r, FrameRead) and not r.load and s == 0 for r, s in zip(reads, inner, strict=False))
     simple = simple and not fixed
     suffix = "" if len(groups) <= 1 and simple else "_rows" if len(groups) == 2 and simple else "_strided"
-    kernel = Kernel(base + suffix, module)
+    kernel = LoweredKernel(base + suffix, module)
     for operand in operands:
         if operand.param:
             kernel.pointer(operand.param, operand.name)
@@ -117,7 +117,7 @@ def write_map(
     frame(kernel, groups, work, target, out)
 
 
-def _flat(kernel: Kernel, groups: list[Group], work: _Work, target: Operand, out: Value) -> None:
+def _flat(kernel: LoweredKernel, groups: list[Group], work: _Work, target: Operand, out: LoweredValue) -> None:
     """One program per BLOCK consecutive elements; several groups take the index apart."""
     numel = product([group.size for group in groups])
     n = kernel.size("n_elements", numel)
@@ -131,7 +131,7 @@ def _flat(kernel: Kernel, groups: list[Group], work: _Work, target: Operand, out
     offsets = [kernel.offset(operand, groups, indices) for operand, _ in work.reads]
     loads = []
     for (operand, read), offset in zip(work.reads, offsets, strict=True):
-        if isinstance(read, Read) and read.load:
+        if isinstance(read, FrameRead) and read.load:
             loads.append(f"    {operand.param} = {_load(operand, offset, 'mask')}{read.cast()}")
     kernel.body += dict.fromkeys(loads)
     statements, result = work.expressions(kernel, offsets)
@@ -142,7 +142,7 @@ def _flat(kernel: Kernel, groups: list[Group], work: _Work, target: Operand, out
     kernel.module.launch(kernel, f"(triton.cdiv({kernel.module.size(numel)}, {{BLOCK}}),)")
 
 
-def _by_rows(kernel: Kernel, groups: list[Group], work: _Work, target: Operand, out: Value) -> None:
+def _by_rows(kernel: LoweredKernel, groups: list[Group], work: _Work, target: Operand, out: LoweredValue) -> None:
     """One program a row, a loop over its columns; operands that stay put along a row are read once."""
     rows, cols = groups
     n = kernel.size("n_cols", cols.size)
@@ -176,14 +176,14 @@ def _load(operand: Operand, offset: str, mask: str) -> str:
 
 
 @dataclass
-class Rows:
+class RowFrame:
     """A kernel with one program a row: `kept` dimensions number the rows, `reduced` ones are walked inside.
 
     Operands whose shape lacks the reduced dimensions (results of a reduction) are aligned by the caller with stride 0
     there. Addresses read `x_ptr + row * x_stride + start + cols`.
     """
 
-    kernel: Kernel
+    kernel: LoweredKernel
     shape: Sequence[Expr]
     kept_dims: Sequence[int]
     reduced_dims: Sequence[int]
@@ -247,7 +247,7 @@ class Rows:
         self.kernel.module.launch(self.kernel, f"({self.kernel.module.size(size)},)")
 
 
-def keep(param: str, value: Value, shape: Sequence[Expr], reduced: Sequence[int]) -> Operand:
+def keep(param: str, value: LoweredValue, shape: Sequence[Expr], reduced: Sequence[int]) -> Operand:
     """Align the result of a reduction (with or without kept dimensions of size one) to the reduced value's shape."""
     strides: list[Expr] = []
     dims: list[int | None] = []
@@ -265,7 +265,7 @@ def keep(param: str, value: Value, shape: Sequence[Expr], reduced: Sequence[int]
     return Operand(param, value.name, value.dtype, tuple(strides), tuple(dims))
 
 
-def covers_storage(value: Value) -> bool:
+def covers_storage(value: LoweredValue) -> bool:
     """Whether a value is one dense block: no gaps, no repeats, in whatever order of dimensions."""
     pairs = [(stride, size) for stride, size in zip(value.strides, value.shape, strict=True) if size != 1]
     expected: Expr = product([])

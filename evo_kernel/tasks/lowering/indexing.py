@@ -8,18 +8,18 @@ from typing import Any
 import sympy
 import torch
 
-from evo_kernel.tasks.lowering.frames import Index, Read, write_map
-from evo_kernel.tasks.lowering.layout import Value, same
-from evo_kernel.tasks.lowering.module import Module, tl_type
+from evo_kernel.tasks.lowering.frames import FrameRead, Index, write_map
+from evo_kernel.tasks.lowering.layout import LoweredValue, same
+from evo_kernel.tasks.lowering.module import LoweredModule, tl_type
 from evo_kernel.tasks.lowering.pointwise import compute_type, literal
-from evo_kernel.tasks.lowering.registry import Node, NotLowered, lowers
+from evo_kernel.tasks.lowering.registry import AtenNode, NotLowered, lowers
 from evo_kernel.tasks.lowering.views import materialise
 
 aten = torch.ops.aten
 
 
 @lowers(aten.arange, torch.ops.prims.iota)
-def arange(module: Module, node: Node) -> Value:
+def arange(module: LoweredModule, node: AtenNode) -> LoweredValue:
     if node.operation == "prims.iota":
         start, step = node.argument(-1, "start", 0), node.argument(-1, "step", 1)
     else:
@@ -49,14 +49,14 @@ def wrapped(index: str, size: str) -> str:
 
 
 @lowers(aten.gather)
-def gather(module: Module, node: Node) -> Value:
+def gather(module: LoweredModule, node: AtenNode) -> LoweredValue:
     source, index = materialise(module, node.value(0)), materialise(module, node.value(2))
     rank = len(source.shape)
     if rank == 0:
         raise NotLowered("a gather from a single number")
     dim = node.integer(1) % rank
     along = tuple(None if d == dim else d for d in range(rank))
-    reads = [Read(index), Read(source, along=along, load=False)]
+    reads = [FrameRead(index), FrameRead(source, along=along, load=False)]
 
     def compute(names: list[str]) -> tuple[list[str], str]:
         return [f"address = {names[1]} + {names[0]} * {names[2]}"], "tl.load(address, mask=mask)"
@@ -67,24 +67,26 @@ def gather(module: Module, node: Node) -> Value:
 
 
 @lowers(aten.index_select)
-def index_select(module: Module, node: Node) -> Value:
+def index_select(module: LoweredModule, node: AtenNode) -> LoweredValue:
     source = node.value(0)
-    indices: list[Value | None] = [None] * len(source.shape)
+    indices: list[LoweredValue | None] = [None] * len(source.shape)
     indices[node.integer(1) % len(source.shape)] = node.value(2)
     return take(module, node, "index_select", source, indices)
 
 
 @lowers(aten.embedding)
-def embedding(module: Module, node: Node) -> Value:
+def embedding(module: LoweredModule, node: AtenNode) -> LoweredValue:
     return take(module, node, "embedding", node.value(0), [node.value(1)])
 
 
 @lowers(aten.index, aten._unsafe_index)
-def index(module: Module, node: Node) -> Value:
+def index(module: LoweredModule, node: AtenNode) -> LoweredValue:
     return take(module, node, "index", node.value(0), node.argument(1))
 
 
-def take(module: Module, node: Node, name: str, source: Value, indices: Sequence[Value | None]) -> Value:
+def take(
+    module: LoweredModule, node: AtenNode, name: str, source: LoweredValue, indices: Sequence[LoweredValue | None]
+) -> LoweredValue:
     """`source[indices]`: index tensors broadcast against each other; None keeps a dimension."""
     source = materialise(module, source)
     given = {dim: materialise(module, value) for dim, value in enumerate(indices) if value is not None}
@@ -96,13 +98,13 @@ def take(module: Module, node: Node, name: str, source: Value, indices: Sequence
     at = dims[0] if adjacent else 0
     rest = [dim for dim in range(len(source.shape)) if dim not in given]
     along = [*rest[:at], *([None] * rank), *rest[at:]]
-    reads: list[Read | Index] = [Read(source, along=tuple(along), load=False)]
+    reads: list[FrameRead | Index] = [FrameRead(source, along=tuple(along), load=False)]
     for value in given.values():
         place: list[int | None] = [None] * len(along)
         for own in range(len(value.shape)):
             if value.shape[own] != 1:
                 place[at + rank - len(value.shape) + own] = own
-        reads.append(Read(value, along=tuple(place)))
+        reads.append(FrameRead(value, along=tuple(place)))
     scalars = [text for dim in dims for text in (f"{source.name}.stride({dim})", module.size(source.shape[dim]))]
 
     def compute(names: list[str]) -> tuple[list[str], str]:
@@ -126,24 +128,26 @@ SCATTERS = {
 }
 
 
-def _scatter(module: Module, node: Node, kind: str, place: Value, source: Any, dim: int) -> Value:
+def _scatter(
+    module: LoweredModule, node: AtenNode, kind: str, place: LoweredValue, source: Any, dim: int
+) -> LoweredValue:
     """Every output element walks along `dim` of the index and takes what is meant for it, in order."""
     base, place = materialise(module, node.value(0)), materialise(module, place)
     rank = len(base.shape)
     flat = len(place.shape) == 1  # one index for whole slices, or for single numbers: read as a number
     along = tuple(None if d == dim else d for d in range(rank))
     dtype = compute_type(base.dtype)
-    reads: list[Read | Index] = [Read(base, dtype), Index(dim)]
-    reads.append(Read(place, along=(None,) * rank if flat else along, load=False))
+    reads: list[FrameRead | Index] = [FrameRead(base, dtype), Index(dim)]
+    reads.append(FrameRead(place, along=(None,) * rank if flat else along, load=False))
     scalars = [module.size(place.shape[0 if flat else dim]), f"{place.name}.stride({0 if flat else dim})"]
-    tensor = isinstance(source, Value) and source.fill is None
+    tensor = isinstance(source, LoweredValue) and source.fill is None
     if tensor:
-        reads.append(Read(source, along=along, load=False))
+        reads.append(FrameRead(source, along=along, load=False))
         scalars.append(f"{source.name}.stride({dim})")
         guarded = "" if rank == 1 else ", mask=inside, other=0"  # a number's load takes no mask of a block
         value = f"tl.load({{source}} + k * {{stride}}{guarded}).to({tl_type(dtype)})"
     else:
-        value = literal(source.fill if isinstance(source, Value) else source, dtype)
+        value = literal(source.fill if isinstance(source, LoweredValue) else source, dtype)
     short = [d for d in range(rank) if d != dim and not flat and not same(place.shape[d], base.shape[d])]
     first_bound = len(reads)
     reads += [Index(d) for d in short]  # the index may be smaller than the output
@@ -169,7 +173,7 @@ def _scatter(module: Module, node: Node, kind: str, place: Value, source: Any, d
 
 
 @lowers(aten.scatter, aten.scatter_add, aten.scatter_reduce)
-def scatter(module: Module, node: Node) -> Value:
+def scatter(module: LoweredModule, node: AtenNode) -> LoweredValue:
     kind = "sum" if node.operation == "aten.scatter_add" else node.raw(4, "reduce", "set")
     if kind not in SCATTERS or node.raw(-1, "include_self", True) is False:
         raise NotLowered(f"reduce={kind!r} (or include_self=False)")
@@ -178,14 +182,14 @@ def scatter(module: Module, node: Node) -> Value:
 
 
 @lowers(aten.index_add)
-def index_add(module: Module, node: Node) -> Value:
+def index_add(module: LoweredModule, node: AtenNode) -> LoweredValue:
     if node.argument(4, "alpha", 1) != 1:
         raise NotLowered("alpha other than 1")
     return _scatter(module, node, "sum", node.value(2), node.value(3), node.integer(1) % len(node.value(0).shape))
 
 
 @lowers(aten.index_put)
-def index_put(module: Module, node: Node) -> Value:
+def index_put(module: LoweredModule, node: AtenNode) -> LoweredValue:
     indices, values = node.argument(1), node.value(2)
     given = [(dim, value) for dim, value in enumerate(indices) if value is not None]
     if len(given) == 1 and given[0][1].dtype == torch.bool:
@@ -200,12 +204,12 @@ def index_put(module: Module, node: Node) -> Value:
 
 
 @lowers(aten.flip)
-def flip(module: Module, node: Node) -> Value:
+def flip(module: LoweredModule, node: AtenNode) -> LoweredValue:
     source = materialise(module, node.value(0))
     rank = len(source.shape)
     dims = sorted({int(dim) % rank for dim in node.argument(1)})
     along = tuple(None if d in dims else d for d in range(rank))
-    reads: list[Read | Index] = [Read(source, along=along, load=False), *(Index(dim) for dim in dims)]
+    reads: list[FrameRead | Index] = [FrameRead(source, along=along, load=False), *(Index(dim) for dim in dims)]
     scalars = [text for d in dims for text in (module.size(source.shape[d]), f"{source.name}.stride({d})")]
 
     def compute(names: list[str]) -> tuple[list[str], str]:
@@ -218,12 +222,12 @@ def flip(module: Module, node: Node) -> Value:
     return out
 
 
-def aten_call(module: Module, node: Node) -> Any:
+def aten_call(module: LoweredModule, node: AtenNode) -> Any:
     """An operation without a lowering, kept as a call of PyTorch (ALLOW = "mixed")."""
 
     def text(argument: Any) -> str:
         value = node.resolve(argument)
-        if isinstance(value, Value):
+        if isinstance(value, LoweredValue):
             return materialise(module, value).name
         if isinstance(argument, list | tuple):
             return f"[{', '.join(text(item) for item in argument)}]"
@@ -238,6 +242,6 @@ def aten_call(module: Module, node: Node) -> Any:
     target = node.fx.target
     module.line(f"{node.name} = torch.ops.{target!s}({', '.join(arguments)})")
     if isinstance(node.result, torch.Tensor):
-        return Value.of(node.name, node.result)
-    return tuple(Value.of(f"{node.name}[{i}]", fake) if isinstance(fake, torch.Tensor) else None
+        return LoweredValue.of(node.name, node.result)
+    return tuple(LoweredValue.of(f"{node.name}[{i}]", fake) if isinstance(fake, torch.Tensor) else None
                  for i, fake in enumerate(node.result))  # fmt: skip

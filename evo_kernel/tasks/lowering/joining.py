@@ -10,11 +10,11 @@ import torch
 from torch import fx
 
 from evo_kernel.errors import LoweringError
-from evo_kernel.tasks.lowering.frames import Index, Read, write_map
-from evo_kernel.tasks.lowering.layout import Value
-from evo_kernel.tasks.lowering.module import Module
+from evo_kernel.tasks.lowering.frames import FrameRead, Index, write_map
+from evo_kernel.tasks.lowering.layout import LoweredValue
+from evo_kernel.tasks.lowering.module import LoweredModule
 from evo_kernel.tasks.lowering.pointwise import compute_type, literal
-from evo_kernel.tasks.lowering.registry import Node, NotLowered, lowers
+from evo_kernel.tasks.lowering.registry import AtenNode, NotLowered, lowers
 from evo_kernel.tasks.lowering.views import materialise
 
 aten = torch.ops.aten
@@ -22,7 +22,7 @@ CONSTANT_AT_MOST = 64
 """Elements of a constant tensor that become part of a kernel's text."""
 
 
-def copy_into(module: Module, source: Value, target: Value) -> None:
+def copy_into(module: LoweredModule, source: LoweredValue, target: LoweredValue) -> None:
     """Copy (and cast) `source`, broadcast, to the view `target`."""
     if source.fill is not None:
         text = literal(source.fill, target.dtype)
@@ -30,19 +30,19 @@ def copy_into(module: Module, source: Value, target: Value) -> None:
         return
     dtype = target.dtype if target.dtype != torch.bool else source.dtype
     result = "{} != 0" if target.dtype == torch.bool != source.dtype else "{}"
-    write_map(module, "copy", [Read(source, dtype)], [], lambda names: ([], result.format(names[0])), target, None)
+    write_map(module, "copy", [FrameRead(source, dtype)], [], lambda names: ([], result.format(names[0])), target, None)
 
 
-def part_of(module: Module, whole: Value, dim: int, start: Any, size: Any) -> Value:
+def part_of(module: LoweredModule, whole: LoweredValue, dim: int, start: Any, size: Any) -> LoweredValue:
     """`whole.narrow(dim, start, size)` as a value."""
     name = module.fresh(f"{whole.name}_part")
     module.line(f"{name} = {whole.name}.narrow({dim}, {module.size(start)}, {module.size(size)})")
     shape = (*whole.shape[:dim], sympy.sympify(size), *whole.shape[dim + 1 :])
-    return Value(name, shape, whole.strides, whole.dtype)
+    return LoweredValue(name, shape, whole.strides, whole.dtype)
 
 
 @lowers(aten.cat)
-def cat(module: Module, node: Node) -> Value:
+def cat(module: LoweredModule, node: AtenNode) -> LoweredValue:
     pieces = [piece for piece in node.argument(0) if piece.shape != (0,)]
     dim = node.integer(1, "dim", 0) % len(pieces[0].shape)
     out = module.empty(node.name, node.result)
@@ -54,11 +54,11 @@ def cat(module: Module, node: Node) -> Value:
 
 
 @lowers(aten.constant_pad_nd)
-def pad(module: Module, node: Node) -> Value:
+def pad(module: LoweredModule, node: AtenNode) -> LoweredValue:
     source, pads, value = node.value(0), node.argument(1), node.argument(2, "value", 0)
     if any(sympy.sympify(amount).is_negative for amount in pads):
         raise NotLowered("negative padding")
-    filled = Value.of(node.name, node.result, fill=value)
+    filled = LoweredValue.of(node.name, node.result, fill=value)
     module.taken.discard(node.name)
     out = part = materialise(module, filled)
     for pair in range(len(pads) // 2):
@@ -70,7 +70,7 @@ def pad(module: Module, node: Node) -> Value:
 
 
 @lowers(aten.slice_scatter, aten.select_scatter)
-def slice_scatter(module: Module, node: Node) -> Value:
+def slice_scatter(module: LoweredModule, node: AtenNode) -> LoweredValue:
     """A copy of the whole, then the part over it."""
     base, source = node.value(0), node.value(1)
     dim = node.integer(2, "dim", 0) % len(base.shape)
@@ -78,13 +78,13 @@ def slice_scatter(module: Module, node: Node) -> Value:
     copy_into(module, base, out)
     if node.operation == "aten.select_scatter":
         part = part_of(module, out, dim, sympy.sympify(node.argument(3)), sympy.Integer(1))
-        source_up = Value(
+        source_up = LoweredValue(
             source.name, _insert(source.shape, dim, 1), _insert(source.strides, dim, 0), source.dtype, source.fill
         )
         if source.fill is None:
             name = module.fresh(f"{source.name}_row")
             module.line(f"{name} = {source.name}.unsqueeze({dim})")
-            source_up = Value(name, source_up.shape, source_up.strides, source.dtype)
+            source_up = LoweredValue(name, source_up.shape, source_up.strides, source.dtype)
         copy_into(module, source_up, part)
         return out
     start, step = node.argument(3, "start", 0), node.integer(5, "step", 1)
@@ -98,14 +98,14 @@ def _insert(items: Sequence[Any], dim: int, item: int) -> tuple[Any, ...]:
     return (*items[:dim], sympy.Integer(item), *items[dim:])
 
 
-def constant(module: Module, node: fx.Node, tensor: torch.Tensor) -> Value:
+def constant(module: LoweredModule, node: fx.Node, tensor: torch.Tensor) -> LoweredValue:
     """A tensor that the reference closes over: a number, a fill, or a short table inside a kernel."""
     flat = [item for item in tensor.reshape(-1).tolist()]
     name = module.fresh(node.name.strip("_"))
     if not flat:
         return module.empty(name, tensor)
     if all(item == flat[0] for item in flat):
-        return Value.of(name, tensor, fill=flat[0])
+        return LoweredValue.of(name, tensor, fill=flat[0])
     if len(flat) > CONSTANT_AT_MOST:
         raise LoweringError(
             f"The reference closes over a constant tensor of {len(flat)} elements; up to {CONSTANT_AT_MOST} become "
@@ -116,7 +116,7 @@ def constant(module: Module, node: fx.Node, tensor: torch.Tensor) -> Value:
         f"value = tl.where({{0}} == {k}, {literal(v, compute_type(tensor.dtype))}, value)" for k, v in enumerate(flat)
     ]
     first = literal(flat[0], compute_type(tensor.dtype))
-    flat_out = Value(out.name, (sympy.Integer(len(flat)),), (sympy.Integer(1),), out.dtype)
+    flat_out = LoweredValue(out.name, (sympy.Integer(len(flat)),), (sympy.Integer(1),), out.dtype)
 
     def compute(names: list[str]) -> tuple[list[str], str]:
         return [f"value = {names[0]} * 0 + {first}", *(line.format(names[0]) for line in lines[1:])], "value"

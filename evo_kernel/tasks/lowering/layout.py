@@ -17,7 +17,7 @@ from evo_kernel.tasks.lowering.trace import Expr, expression_of
 
 
 @dataclass(frozen=True)
-class Value:
+class LoweredValue:
     """A tensor inside `run`: the Python variable that holds it, or a constant that fills it."""
 
     name: str
@@ -27,7 +27,7 @@ class Value:
     fill: float | int | bool | None = None  # every element has this value, and no memory holds it
 
     @classmethod
-    def of(cls, name: str, tensor: torch.Tensor, fill: float | int | bool | None = None) -> Value:
+    def of(cls, name: str, tensor: torch.Tensor, fill: float | int | bool | None = None) -> LoweredValue:
         shape = tuple(expression_of(size) for size in tensor.shape)
         return cls(name, shape, tuple(expression_of(stride) for stride in tensor.stride()), tensor.dtype, fill)
 
@@ -76,7 +76,7 @@ def product(sizes: Sequence[Expr]) -> Expr:
     return result
 
 
-def align(param: str, value: Value, shape: Sequence[Expr]) -> Operand:
+def align(param: str, value: LoweredValue, shape: Sequence[Expr]) -> Operand:
     """See `value` broadcast to `shape`, as PyTorch does: dimensions match from the right."""
     missing = len(shape) - len(value.shape)
     strides: list[Expr] = [sympy.Integer(0)] * missing

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import sympy
 import torch
 
-from evo_kernel.tasks.lowering.layout import Operand, Value, align, collapse, product, same
-from evo_kernel.tasks.lowering.module import Kernel, Module
-from evo_kernel.tasks.lowering.registry import Node, NotLowered, lowers
+from evo_kernel.tasks.lowering.layout import LoweredValue, Operand, align, collapse, product, same
+from evo_kernel.tasks.lowering.module import LoweredKernel, LoweredModule
+from evo_kernel.tasks.lowering.registry import AtenNode, NotLowered, lowers
 from evo_kernel.tasks.lowering.trace import Expr
 from evo_kernel.tasks.lowering.views import materialise
 
@@ -34,7 +34,7 @@ PIVOT = (  # the largest of what is left of column k, and its row swapped with r
 
 
 @lowers(aten._linalg_det)
-def determinant(module: Module, node: Node) -> tuple[Value | None, ...]:
+def determinant(module: LoweredModule, node: AtenNode) -> tuple[LoweredValue | None, ...]:
     """The product of the pivots, its sign turned at each swap."""
     _alone(node)
     matrix, out = materialise(module, node.value(0)), module.empty(node.name, node.result[0])
@@ -53,7 +53,7 @@ def determinant(module: Module, node: Node) -> tuple[Value | None, ...]:
 
 
 @lowers(aten._linalg_solve_ex)
-def solve(module: Module, node: Node) -> tuple[Value | None, ...]:
+def solve(module: LoweredModule, node: AtenNode) -> tuple[LoweredValue | None, ...]:
     """Gauss and Jordan: rows above the pivot, too, so that nothing is left to substitute."""
     _alone(node)
     if not node.argument(2, "left", True):
@@ -80,7 +80,7 @@ def solve(module: Module, node: Node) -> tuple[Value | None, ...]:
 
 
 @lowers(aten.cholesky, aten.linalg_cholesky_ex)
-def cholesky(module: Module, node: Node) -> Value | tuple[Value | None, ...]:
+def cholesky(module: LoweredModule, node: AtenNode) -> LoweredValue | tuple[LoweredValue | None, ...]:
     """Column by column; the other triangle is not read, and zero in the result."""
     several = isinstance(node.result, tuple | list)  # of linalg: whether it failed comes with it
     if several:
@@ -101,7 +101,7 @@ def cholesky(module: Module, node: Node) -> Value | tuple[Value | None, ...]:
 
 
 @lowers(aten.cholesky_solve)
-def cholesky_solve(module: Module, node: Node) -> Value:
+def cholesky_solve(module: LoweredModule, node: AtenNode) -> LoweredValue:
     """Substitution, forwards by the factor and backwards by its transpose."""
     sides, factor = (materialise(module, node.value(place)) for place in (0, 1))
     out = module.empty(node.name, node.result)
@@ -136,9 +136,9 @@ class _System:
 
     def __init__(
         self,
-        module: Module,
+        module: LoweredModule,
         name: str,
-        matrix: Value,
+        matrix: LoweredValue,
         batch: Sequence[Expr],
         sides: Expr | None = None,
         vector: bool = False,
@@ -148,7 +148,7 @@ class _System:
         n = matrix.shape[-1]
         if module.largest(n) > MOST:
             raise NotLowered(f"matrices of more than {MOST} rows")
-        self._module, self._kernel, self._batch = module, Kernel(name, module), tuple(batch)
+        self._module, self._kernel, self._batch = module, LoweredKernel(name, module), tuple(batch)
         self.dtype = "tl.float64" if matrix.dtype == torch.float64 else "tl.float32"
         self._sides, self._vector = sides, vector
         self._kernel.size("n", n)
@@ -165,7 +165,7 @@ class _System:
     def loop(self, *lines: str, counter: str = "k") -> None:
         self.lines(f"for {counter} in range(0, n):", *(f"    {line}" for line in lines))
 
-    def operand(self, param: str, value: Value, own: Sequence[Expr]) -> Operand:
+    def operand(self, param: str, value: LoweredValue, own: Sequence[Expr]) -> Operand:
         """`own`: sizes of its dimensions behind the batch's."""
         self._kernel.pointer(param, value.name)
         return align(param, value, (*self._batch, *own))
@@ -177,12 +177,12 @@ class _System:
         parts = (f"{operand.param}_ptr", self._kernel.offset(operand, groups, indices, "_batch"), *terms)
         return " + ".join(part for part in parts if part)
 
-    def reads(self, param: str, value: Value, turned: bool = False) -> None:
+    def reads(self, param: str, value: LoweredValue, turned: bool = False) -> None:
         """The matrix (`a`) or the right sides (`b`), as a variable of that name. `turned`: the transpose."""
         at, mask = self._tile(param, value, param == "b", turned)
         self.lines(f"{param} = tl.load({at}, mask={mask}, other=0.0).to({self.dtype})")
 
-    def writes(self, variable: str, value: Value, turned: bool = False) -> None:
+    def writes(self, variable: str, value: LoweredValue, turned: bool = False) -> None:
         """The result; it ends the kernel."""
         at, mask = self._tile("out", value, variable == "b", turned)
         self.lines(f"tl.store({at}, {variable}, mask={mask})")
@@ -194,7 +194,7 @@ class _System:
             grid += f" triton.cdiv({self._module.size(self._sides)}, {{BLOCK}})"
         self._module.launch(self._kernel, f"({grid})")
 
-    def _tile(self, param: str, value: Value, tiled: bool, turned: bool) -> tuple[str, str]:
+    def _tile(self, param: str, value: LoweredValue, tiled: bool, turned: bool) -> tuple[str, str]:
         """Addresses and mask of a whole matrix, or of a tile of right sides."""
         column, limit = ("sides[None, :]", "n_sides") if tiled else ("cols[None, :]", "n")
         mask = f"(rows[:, None] < n) & ({column} < {limit})"
@@ -209,12 +209,12 @@ class _System:
         return self.address(operand, row or f"{first} * 0", col or f"{second} * 0"), mask
 
 
-def _stacked_vectors(matrix: Value, sides: Value) -> bool:
+def _stacked_vectors(matrix: LoweredValue, sides: LoweredValue) -> bool:
     """Whether the right sides are a vector for each matrix, as PyTorch tells them from one matrix for all."""
     return len(sides.shape) == len(matrix.shape) - 1 and all(map(same, sides.shape, matrix.shape))
 
 
-def _alone(node: Node) -> None:
+def _alone(node: AtenNode) -> None:
     """Raises NotLowered where something is used that comes with the result: factors, or whether a matrix was singular.
 
     PyTorch's own look at the latter, which raises, is left out: no launch can raise.

@@ -26,10 +26,10 @@ from evo_kernel.tasks.lowering import (
     views,
 )
 from evo_kernel.tasks.lowering.frames import covers_storage
-from evo_kernel.tasks.lowering.layout import Value
-from evo_kernel.tasks.lowering.module import Module
-from evo_kernel.tasks.lowering.pointwise import Job, write
-from evo_kernel.tasks.lowering.registry import Node, NotLowered, lowering_of
+from evo_kernel.tasks.lowering.layout import LoweredValue
+from evo_kernel.tasks.lowering.module import LoweredModule
+from evo_kernel.tasks.lowering.pointwise import PointwiseJob, write
+from evo_kernel.tasks.lowering.registry import AtenNode, NotLowered, lowering_of
 from evo_kernel.tasks.lowering.render import render
 from evo_kernel.tasks.lowering.trace import Traced, trace
 from evo_kernel.tasks.task import Task, TensorSpec
@@ -85,7 +85,7 @@ def lower_function(
     """The text of a module that computes `reference` for inputs like each of `cases` (tensors, meta ones welcome)."""
     modules = []
     for traced, served in _branches(reference, cases):
-        module = Module(traced, served, precision)
+        module = LoweredModule(traced, served, precision)
         _write_graph(module, allow_aten)
         modules.append((module, served))
     label = name or getattr(reference, "__name__", "reference")
@@ -154,7 +154,7 @@ def _is_tensor(node: fx.Node) -> bool:
     return isinstance(value, torch.Tensor | tuple | list)
 
 
-def _write_graph(module: Module, allow_aten: bool) -> None:
+def _write_graph(module: LoweredModule, allow_aten: bool) -> None:
     values: dict[fx.Node, Any] = {}
     pairs = zip(module.traced.names, module.traced.inputs, strict=True)
     arguments = iter([(name, fake) for name, fake in pairs if isinstance(fake, torch.Tensor)])
@@ -162,7 +162,7 @@ def _write_graph(module: Module, allow_aten: bool) -> None:
     for node in module.traced.graph.graph.nodes:
         if node.op == "placeholder":
             name, fake = next(arguments)
-            values[node] = Value.of(name, fake)
+            values[node] = LoweredValue.of(name, fake)
         elif node.op == "get_attr":
             values[node] = joining.constant(module, node, getattr(module.traced.graph, node.target))
         elif node.op == "output":
@@ -180,7 +180,7 @@ def _is_item(node: fx.Node, values: dict[fx.Node, Any]) -> bool:
 
 
 def _write_node(
-    module: Module, node: fx.Node, values: dict[fx.Node, Any], failures: dict[str, str], allow_aten: bool
+    module: LoweredModule, node: fx.Node, values: dict[fx.Node, Any], failures: dict[str, str], allow_aten: bool
 ) -> None:
     """Lower one node, note why it cannot be, or leave it as a call of aten where that is allowed."""
     parents = [parent for parent in node.all_input_nodes if _is_tensor(parent)]
@@ -197,11 +197,11 @@ def _write_node(
     try:
         if lowering is None:
             raise NotLowered("")
-        values[node] = lowering(module, Node(node, values, module.fresh(node.name.strip("_"))))
+        values[node] = lowering(module, AtenNode(node, values, module.fresh(node.name.strip("_"))))
     except NotLowered as reason:
         del module.lines[mark:]
         if allow_aten:
-            values[node] = indexing.aten_call(module, Node(node, values, module.fresh(node.name.strip("_"))))
+            values[node] = indexing.aten_call(module, AtenNode(node, values, module.fresh(node.name.strip("_"))))
         else:
             failures.setdefault(str(node.target), str(reason))
 
@@ -216,12 +216,12 @@ def _sentence(failures: dict[str, str]) -> str:
     )
 
 
-def _write_outputs(module: Module, outputs: Sequence[tuple[Any, Any]]) -> None:
+def _write_outputs(module: LoweredModule, outputs: Sequence[tuple[Any, Any]]) -> None:
     """Return fresh, fully written tensors: what is an input, a part of a buffer or a constant is copied."""
     names: list[str] = []
     inputs = _aliases(module)
     for node, found in outputs:
-        if not isinstance(found, Value):
+        if not isinstance(found, LoweredValue):
             raise LoweringError(
                 "The reference returns something that is no tensor. Return one tensor or a tuple of them."
             )
@@ -229,13 +229,13 @@ def _write_outputs(module: Module, outputs: Sequence[tuple[Any, Any]]) -> None:
         if value.fill is not None:
             value = views.materialise(module, value)
         elif node in inputs or value.name in names or not covers_storage(value):
-            wrapper = Node(node, {}, module.fresh(f"{value.name}_copy"))
-            value = write(module, wrapper, Job("copy", (value,), (value.dtype,), ("{0}",)))
+            wrapper = AtenNode(node, {}, module.fresh(f"{value.name}_copy"))
+            value = write(module, wrapper, PointwiseJob("copy", (value,), (value.dtype,), ("{0}",)))
         names.append(value.name)
     module.line(f"return {', '.join(names)}")
 
 
-def _aliases(module: Module) -> set[fx.Node]:
+def _aliases(module: LoweredModule) -> set[fx.Node]:
     """Nodes whose memory is not their own to give away: inputs, views of inputs, parts of buffers."""
     found: set[fx.Node] = set()
     for node in module.traced.graph.graph.nodes:

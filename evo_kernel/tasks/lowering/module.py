@@ -1,7 +1,7 @@
 """The module being written: kernels (each distinct text once), knobs, and the lines of `run`.
 
-`Module` is what the lowerings write into; `Kernel` collects one kernel's parameters next to the arguments that its
-launch passes, so that the two lists cannot drift apart.
+`LoweredModule` is what the lowerings write into; `LoweredKernel` collects one kernel's parameters next to the
+arguments that its launch passes, so that the two lists cannot drift apart.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import sympy
 import torch
 
-from evo_kernel.tasks.lowering.layout import Group, Operand, Value, product, storage_order
+from evo_kernel.tasks.lowering.layout import Group, LoweredValue, Operand, product, storage_order
 from evo_kernel.tasks.lowering.trace import RESERVED, Expr, Traced
 
 PARAM_NAMES = ("x", "y", "z", "w", "v", "u", "t", "s", "r", "q", "p", "o")
@@ -39,11 +39,11 @@ def tl_type(dtype: torch.dtype) -> str:
 
 
 @dataclass
-class Kernel:
+class LoweredKernel:
     """One kernel while it is written."""
 
     base: str  # what it does: "mul", "row_sum"
-    module: Module
+    module: LoweredModule
     knobs: dict[str, int] = field(default_factory=dict)  # UPPERCASE name → default; NUM_WARPS is added
     params: list[str] = field(default_factory=list)
     args: list[str] = field(default_factory=list)
@@ -105,7 +105,7 @@ class Kernel:
 
 
 @dataclass(frozen=True)
-class Launch:
+class LoweredLaunch:
     kernel: str
     grid: str  # mentions knobs as {BLOCK}
     args: tuple[str, ...]
@@ -114,14 +114,14 @@ class Launch:
     depth: int = 0  # of the loop in `run` that it stands in
 
 
-class Module:
+class LoweredModule:
     """Collects what the lowerings of all nodes write; `render` prints the module."""
 
     def __init__(self, traced: Traced, cases: Sequence[Sequence[Any]], precision: str) -> None:
         self.traced = traced
         self.cases = cases  # concrete inputs (or their metadata) of every case that this graph serves
         self.precision = precision  # "ieee" | "tf32"
-        self.lines: list[str | Launch] = []
+        self.lines: list[str | LoweredLaunch] = []
         self.used: set[str] = set()  # names of sizes that the text mentions
         self.taken: set[str] = {*traced.names, *traced.size_names, *RESERVED}
         self.defaults: dict[str, dict[str, int]] = {}  # kernel (name and text) → knobs, in order of first launch
@@ -165,7 +165,7 @@ class Module:
     def wide(self) -> bool:
         """Whether some tensor of some case has elements that a 32-bit offset cannot reach."""
         fakes = [node.meta.get("val") for node in self.traced.graph.graph.nodes]
-        sizes = {Value.of("", fake).numel for fake in fakes if isinstance(fake, torch.Tensor)}
+        sizes = {LoweredValue.of("", fake).numel for fake in fakes if isinstance(fake, torch.Tensor)}
         return any(self.largest(size) >= 1 << 31 for size in sizes)
 
     def program(self, axis: int) -> str:
@@ -176,41 +176,45 @@ class Module:
     def line(self, text: str) -> None:
         self.lines.append(text)
 
-    def empty(self, name: str, tensor: torch.Tensor) -> Value:
+    def empty(self, name: str, tensor: torch.Tensor) -> LoweredValue:
         """Allocate a value with the strides that eager PyTorch gives it (later views rely on them)."""
-        value = Value.of(name, tensor)
+        value = LoweredValue.of(name, tensor)
         order = storage_order(tensor)
         dtype = f"dtype={value.dtype}, device={self.device}"
         if order == tuple(range(len(order))):
             twin = self._input_like(value)
             self.line(f"{name} = torch.empty_like({twin})" if twin else self._empty(name, value.shape, dtype))
-            return value if value.contiguous else Value(name, value.shape, contiguous_strides(value.shape), value.dtype)
+            return (
+                value
+                if value.contiguous
+                else LoweredValue(name, value.shape, contiguous_strides(value.shape), value.dtype)
+            )
         inverse = [order.index(dim) for dim in range(len(order))]
         self.line(f"{self._empty(name, [value.shape[dim] for dim in order], dtype)}.permute({tuple(inverse)})")
         return value
 
-    def scratch(self, name: str, shape: Sequence[Expr], dtype: torch.dtype) -> Value:
+    def scratch(self, name: str, shape: Sequence[Expr], dtype: torch.dtype) -> LoweredValue:
         """Allocate a contiguous value that the reference has no counterpart of."""
         self.line(self._empty(name, shape, f"dtype={dtype}, device={self.device}"))
-        return Value(name, tuple(shape), contiguous_strides(shape), dtype)
+        return LoweredValue(name, tuple(shape), contiguous_strides(shape), dtype)
 
     def _empty(self, name: str, sizes: Sequence[Expr], options: str) -> str:
         return f"{name} = torch.empty({self.shape(sizes)}, {options})"
 
-    def _input_like(self, value: Value) -> str | None:
+    def _input_like(self, value: LoweredValue) -> str | None:
         for name, tensor in zip(self.traced.names, self.traced.inputs, strict=True):
             if isinstance(tensor, torch.Tensor):
-                other = Value.of(name, tensor)
+                other = LoweredValue.of(name, tensor)
                 if (other.shape, other.dtype) == (value.shape, value.dtype) and other.contiguous and value.contiguous:
                     return name
         return None
 
-    def launch(self, kernel: Kernel, grid: str, depth: int = 0) -> None:
+    def launch(self, kernel: LoweredKernel, grid: str, depth: int = 0) -> None:
         """Write a launch of `kernel`. The grid mentions knobs in braces: "(triton.cdiv({size}, {BLOCK}),)"."""
         knobs = {**kernel.knobs, "NUM_WARPS": 4}
         constexprs = [f"{name}: tl.constexpr" for name in (*kernel.constexprs, *knobs) if not name.startswith("NUM_")]
         text = f"({', '.join([*kernel.params, *constexprs])}):\n" + "\n".join(kernel.body) + "\n"
-        full = Launch(
+        full = LoweredLaunch(
             f"{kernel.base}\0{text}", grid, tuple(kernel.args), tuple(knobs), tuple(kernel.constexprs.items()), depth
         )
         self.lines.append(full)

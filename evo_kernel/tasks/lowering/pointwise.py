@@ -11,10 +11,10 @@ import sympy
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
-from evo_kernel.tasks.lowering.frames import Read, write_map
-from evo_kernel.tasks.lowering.layout import Value
-from evo_kernel.tasks.lowering.module import Module, tl_type
-from evo_kernel.tasks.lowering.registry import Node, NotLowered, lowers
+from evo_kernel.tasks.lowering.frames import FrameRead, write_map
+from evo_kernel.tasks.lowering.layout import LoweredValue
+from evo_kernel.tasks.lowering.module import LoweredModule, tl_type
+from evo_kernel.tasks.lowering.registry import AtenNode, NotLowered, lowers
 
 aten = torch.ops.aten
 HALF = (torch.float16, torch.bfloat16)
@@ -149,7 +149,7 @@ BIT_OPS: Mapping[Any, tuple[str, tuple[str, ...]]] = {
 
 
 @dataclass(frozen=True)
-class Job:
+class PointwiseJob:
     """A pointwise node: its kernel's name, operands (values, numbers, size expressions), dtype and expression."""
 
     name: str
@@ -158,21 +158,21 @@ class Job:
     lines: tuple[str, ...]  # statements and, last, the expression; {i} stands for operand i
 
 
-def write(module: Module, node: Node, job: Job) -> Value:
+def write(module: LoweredModule, node: AtenNode, job: PointwiseJob) -> LoweredValue:
     """Write the kernel of a job; its result has the node's shape, dtype and memory order."""
     fake = node.result
-    reads: list[Read] = []
+    reads: list[FrameRead] = []
     scalars: list[str] = []
     slots: list[tuple[str, Any]] = []
     for operand, dtype in zip(job.operands, job.types, strict=True):
-        if isinstance(operand, Value) and operand.fill is None:
+        if isinstance(operand, LoweredValue) and operand.fill is None:
             slots.append(("read", len(reads)))
-            reads.append(Read(operand, dtype))
+            reads.append(FrameRead(operand, dtype))
         elif isinstance(operand, sympy.Expr) and not operand.is_number:
             slots.append(("scalar", len(scalars)))
             scalars.append(module.size(operand))
         else:
-            number = operand.fill if isinstance(operand, Value) else operand
+            number = operand.fill if isinstance(operand, LoweredValue) else operand
             slots.append(("literal", literal(number, dtype)))
 
     def compute(names: list[str]) -> tuple[list[str], str]:
@@ -186,11 +186,11 @@ def write(module: Module, node: Node, job: Job) -> Value:
     return out
 
 
-def promoted(node: Node, operands: tuple[Any, ...]) -> torch.dtype:
+def promoted(node: AtenNode, operands: tuple[Any, ...]) -> torch.dtype:
     """The dtype that PyTorch compares these operands in."""
     stand_ins = []
     for argument, operand in zip(node.fx.args, operands, strict=False):
-        if isinstance(operand, Value):
+        if isinstance(operand, LoweredValue):
             stand_ins.append(argument.meta["val"])  # type: ignore[union-attr]
         else:
             is_float = isinstance(operand, float) or (isinstance(operand, sympy.Expr) and not operand.is_integer)
@@ -199,7 +199,7 @@ def promoted(node: Node, operands: tuple[Any, ...]) -> torch.dtype:
     return elementwise_dtypes(*stand_ins, type_promotion_kind=kind)[0]
 
 
-def operands_of(node: Node, count: int) -> tuple[Any, ...]:
+def operands_of(node: AtenNode, count: int) -> tuple[Any, ...]:
     return tuple(node.argument(index) for index in range(count))
 
 
@@ -207,40 +207,42 @@ def _arity(lines: tuple[str, ...]) -> int:
     return 2 if any("{1}" in line for line in lines) else 1
 
 
-def result_job(node: Node, name: str, operands: tuple[Any, ...], lines: tuple[str, ...]) -> Job:
+def result_job(node: AtenNode, name: str, operands: tuple[Any, ...], lines: tuple[str, ...]) -> PointwiseJob:
     """Operands and result in the (widened) dtype of the result; booleans are computed as integers."""
     dtype = compute_type(node.result.dtype)
     if dtype == torch.bool:
         dtype, lines = torch.int32, (*lines[:-1], f"({lines[-1]}) != 0")
-    return Job(name, operands, (dtype,) * len(operands), lines)
+    return PointwiseJob(name, operands, (dtype,) * len(operands), lines)
 
 
-def _register(table: Mapping[Any, tuple[str, tuple[str, ...]]], job: Callable[..., Job]) -> None:
+def _register(table: Mapping[Any, tuple[str, tuple[str, ...]]], job: Callable[..., PointwiseJob]) -> None:
     for operation, (name, lines) in table.items():
 
-        def lower(module: Module, node: Node, name: str = name, lines: tuple[str, ...] = lines) -> Value:
+        def lower(
+            module: LoweredModule, node: AtenNode, name: str = name, lines: tuple[str, ...] = lines
+        ) -> LoweredValue:
             return write(module, node, job(node, name, operands_of(node, _arity(lines)), lines))
 
         lowers(operation)(lower)
 
 
-def _compare_job(node: Node, name: str, operands: tuple[Any, ...], lines: tuple[str, ...]) -> Job:
-    return Job(name, operands, (promoted(node, operands),) * len(operands), lines)
+def _compare_job(node: AtenNode, name: str, operands: tuple[Any, ...], lines: tuple[str, ...]) -> PointwiseJob:
+    return PointwiseJob(name, operands, (promoted(node, operands),) * len(operands), lines)
 
 
-def _logic_job(node: Node, name: str, operands: tuple[Any, ...], lines: tuple[str, ...]) -> Job:
+def _logic_job(node: AtenNode, name: str, operands: tuple[Any, ...], lines: tuple[str, ...]) -> PointwiseJob:
     """Operands that are no booleans are first asked whether they are zero."""
-    types = tuple(o.dtype if isinstance(o, Value) else torch.bool for o in operands)
+    types = tuple(o.dtype if isinstance(o, LoweredValue) else torch.bool for o in operands)
     asked = [
-        f"({{{i}}} != 0)" if isinstance(o, Value) and o.dtype != torch.bool and o.fill is None else f"{{{i}}}"
+        f"({{{i}}} != 0)" if isinstance(o, LoweredValue) and o.dtype != torch.bool and o.fill is None else f"{{{i}}}"
         for i, o in enumerate(operands)
     ]
-    return Job(name, operands, types, tuple(line.format(*asked) for line in lines))
+    return PointwiseJob(name, operands, types, tuple(line.format(*asked) for line in lines))
 
 
-def _rounding_job(node: Node, name: str, operands: tuple[Any, ...], lines: tuple[str, ...]) -> Job:
+def _rounding_job(node: AtenNode, name: str, operands: tuple[Any, ...], lines: tuple[str, ...]) -> PointwiseJob:
     if not node.result.dtype.is_floating_point:
-        return Job("copy", operands[:1], (node.result.dtype,), ("{0}",))
+        return PointwiseJob("copy", operands[:1], (node.result.dtype,), ("{0}",))
     if name == "round" and node.argument(1, "decimals", 0):
         raise NotLowered("only decimals=0 is supported")
     return result_job(node, name, operands[:1], lines)
@@ -252,30 +254,33 @@ _register(SAME_OPS, result_job)
 _register(ROUNDING_OPS, _rounding_job)
 _register(COMPARE_OPS, _compare_job)
 _register(LOGIC_OPS, _logic_job)
-_register(BIT_OPS, lambda node, name, operands, lines: Job(name, operands, (node.result.dtype,) * len(operands), lines))
+_register(
+    BIT_OPS,
+    lambda node, name, operands, lines: PointwiseJob(name, operands, (node.result.dtype,) * len(operands), lines),
+)
 
 
 @lowers(aten.signbit)
-def signbit(module: Module, node: Node) -> Value:
+def signbit(module: LoweredModule, node: AtenNode) -> LoweredValue:
     """The bit itself where there is one: minus zero has it."""
     source = node.value(0).dtype
     if not source.is_floating_point:
-        return write(module, node, Job("signbit", operands_of(node, 1), (source,), ("{0} < 0",)))
+        return write(module, node, PointwiseJob("signbit", operands_of(node, 1), (source,), ("{0} < 0",)))
     if source == torch.float64:
         raise NotLowered("the sign bit of float64")
     line = "{0}.to(tl.int32, bitcast=True) < 0"
-    return write(module, node, Job("signbit", operands_of(node, 1), (torch.float32,), (line,)))
+    return write(module, node, PointwiseJob("signbit", operands_of(node, 1), (torch.float32,), (line,)))
 
 
 @lowers(aten.bitwise_not)
-def bitwise_not(module: Module, node: Node) -> Value:
+def bitwise_not(module: LoweredModule, node: AtenNode) -> LoweredValue:
     dtype = node.result.dtype
     line = "{0} == 0" if dtype == torch.bool else "~{0}"
-    return write(module, node, Job("bitwise_not", operands_of(node, 1), (dtype,), (line,)))
+    return write(module, node, PointwiseJob("bitwise_not", operands_of(node, 1), (dtype,), (line,)))
 
 
 @lowers(aten.add, aten.sub, aten.rsub)
-def add(module: Module, node: Node) -> Value:
+def add(module: LoweredModule, node: AtenNode) -> LoweredValue:
     alpha = node.argument(2, "alpha", 1)
     name = {"aten.add": "add", "aten.sub": "sub"}.get(node.operation, "rsub")
     sign = "+" if name == "add" else "-"
@@ -295,7 +300,7 @@ INT_REMAINDER = (
 
 
 @lowers(aten.div, aten.true_divide)
-def div(module: Module, node: Node) -> Value:
+def div(module: LoweredModule, node: AtenNode) -> LoweredValue:
     mode = node.raw(2, "rounding_mode")
     floating = node.result.dtype.is_floating_point
     if mode is None:
@@ -310,34 +315,34 @@ def div(module: Module, node: Node) -> Value:
 
 
 @lowers(aten.floor_divide)
-def floor_divide(module: Module, node: Node) -> Value:
+def floor_divide(module: LoweredModule, node: AtenNode) -> LoweredValue:
     floating = node.result.dtype.is_floating_point
     lines = ("tl.floor({0} / {1})",) if floating else (*INT_REMAINDER, "({0} - rest) // {1}")
     return write(module, node, result_job(node, "floor_div", operands_of(node, 2), lines))
 
 
 @lowers(aten.remainder)
-def remainder(module: Module, node: Node) -> Value:
+def remainder(module: LoweredModule, node: AtenNode) -> LoweredValue:
     floating = node.result.dtype.is_floating_point
     lines = ("{0} - tl.floor({0} / {1}) * {1}",) if floating else (*INT_REMAINDER, "rest")
     return write(module, node, result_job(node, "remainder", operands_of(node, 2), lines))
 
 
 @lowers(aten._to_copy, torch.ops.prims.convert_element_type, aten.clone, aten.copy)
-def cast(module: Module, node: Node) -> Value:
+def cast(module: LoweredModule, node: AtenNode) -> LoweredValue:
     """Casts and copies: the result's dtype and memory order decide."""
     source = node.value(1 if node.operation == "aten.copy" else 0)
     target = node.result.dtype
     if target not in (torch.bool, *_NUMBERS) or source.dtype not in (torch.bool, *_NUMBERS):
         raise NotLowered(f"a cast from {source.dtype} to {target}")
     if source.dtype == target:
-        return write(module, node, Job("copy", (source,), (target,), ("{0}",)))
+        return write(module, node, PointwiseJob("copy", (source,), (target,), ("{0}",)))
     expression = "{0} != 0" if target == torch.bool else f"{{0}}.to({tl_type(target)})"
     name = f"to_{str(target).removeprefix('torch.')}"
     if source.fill is not None:
         fill = float(source.fill) if target.is_floating_point else source.fill
-        return Value.of(node.name, node.result, fill=bool(fill) if target == torch.bool else fill)
-    return write(module, node, Job(name, (source,), (source.dtype,), (expression,)))
+        return LoweredValue.of(node.name, node.result, fill=bool(fill) if target == torch.bool else fill)
+    return write(module, node, PointwiseJob(name, (source,), (source.dtype,), (expression,)))
 
 
 _NUMBERS = (

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from evo_kernel.tasks.lowering.frames import Index, Read, write_map
-from evo_kernel.tasks.lowering.layout import Value
-from evo_kernel.tasks.lowering.module import Module
+from evo_kernel.tasks.lowering.frames import FrameRead, Index, write_map
+from evo_kernel.tasks.lowering.layout import LoweredValue
+from evo_kernel.tasks.lowering.module import LoweredModule
 from evo_kernel.tasks.lowering.pointwise import compute_type
-from evo_kernel.tasks.lowering.registry import Node, NotLowered, lowers
+from evo_kernel.tasks.lowering.registry import AtenNode, NotLowered, lowers
 from evo_kernel.tasks.lowering.views import materialise
 
 aten = torch.ops.aten
@@ -18,7 +18,7 @@ AXES = ("depth", "row", "col")
 
 
 @lowers(aten.max_pool2d_with_indices, aten.max_pool3d_with_indices, aten.avg_pool2d, aten.avg_pool3d)
-def pool(module: Module, node: Node) -> Any:
+def pool(module: LoweredModule, node: AtenNode) -> Any:
     """What lies outside counts as -inf (max) or 0 (average)."""
     largest = "max_pool" in node.operation
     dims = 3 if "3d" in node.operation else 2
@@ -75,12 +75,12 @@ def pool(module: Module, node: Node) -> Any:
 
 
 @lowers(aten._adaptive_avg_pool2d, aten._adaptive_avg_pool3d)
-def adaptive_pool(module: Module, node: Node) -> Any:
+def adaptive_pool(module: LoweredModule, node: AtenNode) -> Any:
     """Output o averages inputs from floor(o·in/out) up to ceil((o+1)·in/out)."""
     dims = 3 if "3d" in node.operation else 2
     source = materialise(module, node.value(0))
     _refuse(source)
-    out_sizes = [module.size(size) for size in Value.of("", node.result).shape[-dims:]]
+    out_sizes = [module.size(size) for size in LoweredValue.of("", node.result).shape[-dims:]]
     axes = AXES[-dims:]
 
     def compute(names: list[str]) -> tuple[list[str], str]:
@@ -105,11 +105,13 @@ def adaptive_pool(module: Module, node: Node) -> Any:
     return _write(module, node, source, "adaptive_avg_pool", dims, out_sizes, compute)
 
 
-def _write(module: Module, node: Node, source: Value, name: str, dims: int, more: list[str], compute: Any) -> Value:
+def _write(
+    module: LoweredModule, node: AtenNode, source: LoweredValue, name: str, dims: int, more: list[str], compute: Any
+) -> LoweredValue:
     """A map over the outputs: the address of their image, their places, and sizes and strides of the source."""
     rank = len(source.shape)
     along = (*range(rank - dims), *((None,) * dims))
-    reads: list[Read | Index] = [Read(source, along=along, load=False)]
+    reads: list[FrameRead | Index] = [FrameRead(source, along=along, load=False)]
     reads += [Index(dim) for dim in range(rank - dims, rank)]
     sizes = [module.size(size) for size in source.shape[-dims:]]
     strides = [f"{source.name}.stride({dim})" for dim in range(rank - dims, rank)]
@@ -119,7 +121,7 @@ def _write(module: Module, node: Node, source: Value, name: str, dims: int, more
     return out
 
 
-def _refuse(source: Value) -> None:
+def _refuse(source: LoweredValue) -> None:
     if not compute_type(source.dtype).is_floating_point or source.dtype == torch.float64:
         raise NotLowered(f"pooling of {source.dtype}")
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import torch
 
-from evo_kernel.tasks.lowering.layout import Operand, Value, align
-from evo_kernel.tasks.lowering.module import Kernel, Module
+from evo_kernel.tasks.lowering.layout import LoweredValue, Operand, align
+from evo_kernel.tasks.lowering.module import LoweredKernel, LoweredModule
 from evo_kernel.tasks.lowering.networks import GATES
 from evo_kernel.tasks.lowering.pointwise import TANH
-from evo_kernel.tasks.lowering.registry import Node, lowers
+from evo_kernel.tasks.lowering.registry import AtenNode, lowers
 from evo_kernel.tasks.lowering.views import materialise
 
 OUTSIDE = "mask=mask, other=0.0).to(tl.float32)"
 
 
 @lowers(torch.ops.evo_kernel.recurrence)
-def steps(module: Module, node: Node) -> tuple[Value, Value]:
+def steps(module: LoweredModule, node: AtenNode) -> tuple[LoweredValue, LoweredValue]:
     """A loop in `run`: each step is one launch, for its programs need every element of the hidden state before it."""
     kind, backwards = str(node.raw(0)), bool(node.raw(6))
     gates, hidden, cell, weight = (materialise(module, node.value(place)) for place in (1, 2, 3, 4))
@@ -23,7 +23,7 @@ def steps(module: Module, node: Node) -> tuple[Value, Value]:
     made, memory = module.empty(node.name, node.result[0]), kind == "lstm"
     ended = module.empty(module.fresh(f"{node.name}_cell"), node.result[1]) if memory else cell
     state, kept = module.fresh(f"{kind}_state"), module.fresh(f"{kind}_cell")
-    kernel = Kernel(f"{kind}_step", module)
+    kernel = LoweredKernel(f"{kind}_step", module)
     pointers = [("x", f"{gates.name}[step]"), ("h", state), ("w", weight.name)]
     pointers += [("bias", bias.name)] if bias else []
     pointers += [("cell", kept), ("ended", ended.name)] if memory else []
@@ -47,7 +47,7 @@ def steps(module: Module, node: Node) -> tuple[Value, Value]:
     return made, ended
 
 
-def _at(kernel: Kernel, param: str, name: str, columns: str) -> str:
+def _at(kernel: LoweredKernel, param: str, name: str, columns: str) -> str:
     """Address of a state's tile; its first value is the caller's, with strides of its own."""
     b, h = (kernel.scalar(f"{param}_stride_{dim}", f"{name}.stride({place})") for place, dim in enumerate("bh"))
     return f"{param}_ptr + rows[:, None] * {b} + {columns}[None, :] * {h}"
@@ -58,12 +58,12 @@ def _of(gate: int, columns: str) -> str:
     return columns if gate == 0 else f"({'h' if gate == 1 else f'{gate} * h'} + {columns})"
 
 
-def _term(kernel: Kernel, index: str, param: str, operand: Operand, dim: int) -> str:
+def _term(kernel: LoweredKernel, index: str, param: str, operand: Operand, dim: int) -> str:
     found = kernel.term(index, param, operand, dim)
     return f" + {found}" if found else ""
 
 
-def _product(kernel: Kernel, count: int, values: tuple[Value, Value], state: str) -> None:
+def _product(kernel: LoweredKernel, count: int, values: tuple[LoweredValue, LoweredValue], state: str) -> None:
     """The hidden state's share y0, y1, ... of every gate, for one tile."""
     gates, weight = values
     module, b, h = kernel.module, gates.shape[1], weight.shape[1]
@@ -91,7 +91,7 @@ def _product(kernel: Kernel, count: int, values: tuple[Value, Value], state: str
     kernel.body.append("    mask = (rows[:, None] < b) & (cols[None, :] < h)")
 
 
-def _shares(kernel: Kernel, count: int, gates: Value, bias: Value | None) -> None:
+def _shares(kernel: LoweredKernel, count: int, gates: LoweredValue, bias: LoweredValue | None) -> None:
     """The hidden state's share with its bias, and the inputs' share x0, x1, ... of every gate."""
     x = align("x", gates, gates.shape)
     row = _term(kernel, "rows[:, None]", "x_stride_b", x, 1)
@@ -104,7 +104,7 @@ def _shares(kernel: Kernel, count: int, gates: Value, bias: Value | None) -> Non
         kernel.body.append(f"    x{gate} = tl.load(x_ptr{row}{column}, {OUTSIDE}")
 
 
-def _cell(kernel: Kernel, kind: str, before: str) -> None:
+def _cell(kernel: LoweredKernel, kind: str, before: str) -> None:
     """Lines from the gates' shares to `result`. `before` is where the cell (LSTM) or hidden state (GRU) lies."""
     load = f"tl.load({before}, {OUTSIDE}"
     if kind == "rnn_relu":

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from evo_kernel.tasks.lowering.frames import Rows, keep
-from evo_kernel.tasks.lowering.layout import Operand, Value, align, collapse
-from evo_kernel.tasks.lowering.module import Kernel, Module, tl_type
+from evo_kernel.tasks.lowering.frames import RowFrame, keep
+from evo_kernel.tasks.lowering.layout import LoweredValue, Operand, align, collapse
+from evo_kernel.tasks.lowering.module import LoweredKernel, LoweredModule, tl_type
 from evo_kernel.tasks.lowering.pointwise import compute_type
-from evo_kernel.tasks.lowering.registry import Node, lowers
+from evo_kernel.tasks.lowering.registry import AtenNode, lowers
 from evo_kernel.tasks.lowering.views import materialise
 
 aten = torch.ops.aten
@@ -54,7 +54,7 @@ def _reduction(kind: str, dtype: torch.dtype) -> Reduction:
     return table[kind]
 
 
-def _dims(node: Node, source: Value, position: int = 1) -> list[int]:
+def _dims(node: AtenNode, source: LoweredValue, position: int = 1) -> list[int]:
     """The reduced dimensions, non-negative; none given means all."""
     dims = node.argument(position, "dim")
     if dims is None or dims == []:
@@ -63,7 +63,7 @@ def _dims(node: Node, source: Value, position: int = 1) -> list[int]:
     return sorted(int(dim) % max(len(source.shape), 1) for dim in dims)
 
 
-def kept_dims(source: Value, reduced: Sequence[int]) -> list[int]:
+def kept_dims(source: LoweredValue, reduced: Sequence[int]) -> list[int]:
     return [dim for dim in range(len(source.shape)) if dim not in reduced]
 
 
@@ -73,7 +73,7 @@ def lanes(dtype: torch.dtype, start: str) -> str:
     return f"tl.full([BLOCK], {start}, {tl_type(dtype)})"
 
 
-def reduce(module: Module, node: Node, kind: str) -> Value:
+def reduce(module: LoweredModule, node: AtenNode, kind: str) -> LoweredValue:
     """A reduction over any dimensions: by columns where those lie next to each other, by rows otherwise."""
     source = materialise(module, node.value(0))
     reduced = _dims(node, source)
@@ -86,11 +86,15 @@ def reduce(module: Module, node: Node, kind: str) -> Value:
     step = "total = " + (how.step.replace("x)", "(x != 0).to(tl.int32))") if how.boolean else how.step)
     if _by_columns(source, x, y, kept, reduced):
         _reduce_columns(
-            Kernel(f"col_{kind}", module), how, (source, x, y), reduced, (lanes(dtype, how.start), cast, step)
+            LoweredKernel(f"col_{kind}", module), how, (source, x, y), reduced, (lanes(dtype, how.start), cast, step)
         )
         return out
-    rows = Rows(
-        Kernel(f"{'row' if kept else 'full'}_{kind}", module), source.shape, kept_dims(source, reduced), reduced, (x, y)
+    rows = RowFrame(
+        LoweredKernel(f"{'row' if kept else 'full'}_{kind}", module),
+        source.shape,
+        kept_dims(source, reduced),
+        reduced,
+        (x, y),
     )
     rows.kernel.body.append(f"    total = {lanes(dtype, how.start)}")
     rows.loop([step], [("x", x, how.start, cast)])
@@ -107,7 +111,7 @@ def _accumulator(kind: str, source: torch.dtype, result: torch.dtype) -> torch.d
     return compute_type(result)
 
 
-def _by_columns(source: Value, x: Operand, y: Operand, kept: Sequence[Any], reduced: Sequence[int]) -> bool:
+def _by_columns(source: LoweredValue, x: Operand, y: Operand, kept: Sequence[Any], reduced: Sequence[int]) -> bool:
     """Whether neighbours in memory belong to different results: then a program takes a block of columns."""
     walked = collapse(source.shape, reduced, (x,))
     if not kept or len(kept) > 2 or len(walked) != 1:
@@ -117,9 +121,9 @@ def _by_columns(source: Value, x: Operand, y: Operand, kept: Sequence[Any], redu
 
 
 def _reduce_columns(
-    kernel: Kernel,
+    kernel: LoweredKernel,
     how: Reduction,
-    values: tuple[Value, Operand, Operand],
+    values: tuple[LoweredValue, Operand, Operand],
     reduced: Sequence[int],
     texts: tuple[str, str, str],
 ) -> None:
@@ -169,15 +173,15 @@ _register("any", aten.any)
 _register("all", aten.all)
 
 
-def _arg(module: Module, node: Node, largest: bool, outs: dict[str, Value]) -> None:
+def _arg(module: LoweredModule, node: AtenNode, largest: bool, outs: dict[str, LoweredValue]) -> None:
     """Position of the first largest (smallest) element, and the element itself where `outs` asks for it."""
     source = materialise(module, node.value(0))
     reduced = _dims(node, source)
     dtype = torch.int32 if source.dtype == torch.bool else compute_type(source.dtype)
     x = align("x", source, source.shape)
     operands = {name: keep(name, value, source.shape, reduced) for name, value in outs.items()}
-    kernel = Kernel("row_argmax" if largest else "row_argmin", module)
-    rows = Rows(kernel, source.shape, kept_dims(source, reduced), reduced, (x, *operands.values()))
+    kernel = LoweredKernel("row_argmax" if largest else "row_argmin", module)
+    rows = RowFrame(kernel, source.shape, kept_dims(source, reduced), reduced, (x, *operands.values()))
     edge = _edge(dtype, -1 if largest else 1)
     sign, pick = (">", "tl.max") if largest else ("<", "tl.min")
     kernel.body.append(f"    best = tl.full([BLOCK], {edge}, {tl_type(dtype)})")
@@ -196,14 +200,14 @@ def _arg(module: Module, node: Node, largest: bool, outs: dict[str, Value]) -> N
 
 
 @lowers(aten.argmax, aten.argmin)
-def argmax(module: Module, node: Node) -> Value:
+def argmax(module: LoweredModule, node: AtenNode) -> LoweredValue:
     out = module.empty(node.name, node.result)
     _arg(module, node, node.operation == "aten.argmax", {"index": out})
     return out
 
 
 @lowers(aten.max.dim, aten.min.dim)
-def max_dim(module: Module, node: Node) -> tuple[Value, Value]:
+def max_dim(module: LoweredModule, node: AtenNode) -> tuple[LoweredValue, LoweredValue]:
     values, indices = node.result
     out, index = module.empty(f"{node.name}_values", values), module.empty(f"{node.name}_indices", indices)
     _arg(module, node, node.operation == "aten.max", {"out": out, "index": index})
@@ -211,7 +215,7 @@ def max_dim(module: Module, node: Node) -> tuple[Value, Value]:
 
 
 @lowers(aten.var)
-def var(module: Module, node: Node) -> Value:
+def var(module: LoweredModule, node: AtenNode) -> LoweredValue:
     """Two passes: the mean, then the squares around it."""
     source = materialise(module, node.value(0))
     reduced = _dims(node, source)
@@ -220,8 +224,8 @@ def var(module: Module, node: Node) -> Value:
     out = module.empty(node.name, node.result)
     dtype = compute_type(source.dtype)
     x, y = align("x", source, source.shape), keep("out", out, source.shape, reduced)
-    kernel = Kernel("row_var", module)
-    rows = Rows(kernel, source.shape, kept_dims(source, reduced), reduced, (x, y))
+    kernel = LoweredKernel("row_var", module)
+    rows = RowFrame(kernel, source.shape, kept_dims(source, reduced), reduced, (x, y))
     load = ("x", x, "0", f".to({tl_type(dtype)})" if dtype != source.dtype else "")
     kernel.body.append(f"    total = {lanes(dtype, '0')}")
     rows.loop(["total += x"], [load])

@@ -17,11 +17,11 @@ import sympy
 import torch
 from torch import fx
 
-from evo_kernel.tasks.lowering.layout import Value
-from evo_kernel.tasks.lowering.module import Module
+from evo_kernel.tasks.lowering.layout import LoweredValue
+from evo_kernel.tasks.lowering.module import LoweredModule
 from evo_kernel.tasks.lowering.trace import expression_of
 
-Lowering = Callable[[Module, "Node"], Any]
+Lowering = Callable[[LoweredModule, "AtenNode"], Any]
 LOWERINGS: dict[Any, Lowering] = {}
 """aten packet or overload → its lowering; the overload wins."""
 
@@ -48,7 +48,7 @@ def lowering_of(target: Any) -> Lowering | None:
 
 
 @dataclass
-class Node:
+class AtenNode:
     """An aten node while it is lowered: its operands by position or name, and its fake result."""
 
     fx: fx.Node
@@ -82,9 +82,9 @@ class Node:
     def argument(self, position: int, name: str = "", default: Any = None) -> Any:
         return self.resolve(self.raw(position, name, default))
 
-    def value(self, position: int, name: str = "") -> Value:
+    def value(self, position: int, name: str = "") -> LoweredValue:
         value = self.argument(position, name)
-        if not isinstance(value, Value):
+        if not isinstance(value, LoweredValue):
             raise NotLowered(f"argument {position} is not a tensor")
         return value
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from evo_kernel.tasks.lowering.module import Launch, numbered
+from evo_kernel.tasks.lowering.module import LoweredLaunch, numbered
 from evo_kernel.tasks.lowering.trace import Traced
 
 LINE = 112
@@ -24,7 +24,7 @@ class Branch(Protocol):
     @property
     def traced(self) -> Traced: ...
     @property
-    def lines(self) -> list[str | Launch]: ...
+    def lines(self) -> list[str | LoweredLaunch]: ...
     @property
     def defaults(self) -> dict[str, dict[str, int]]: ...
     @property
@@ -134,7 +134,7 @@ def _read_sizes(module: Branch) -> list[str]:
     return lines
 
 
-def _launch(launch: Launch, names: dict[str, str], prefixes: dict[str, str]) -> str:
+def _launch(launch: LoweredLaunch, names: dict[str, str], prefixes: dict[str, str]) -> str:
     prefix = prefixes[launch.kernel]
     grid = launch.grid.format(**{knob: prefix + knob for knob in launch.knobs})
     options = [f"{name}={text}" for name, text in launch.constexprs]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from evo_kernel.tasks.lowering.frames import Rows
-from evo_kernel.tasks.lowering.layout import Value, align
-from evo_kernel.tasks.lowering.module import Kernel, Module, tl_type
+from evo_kernel.tasks.lowering.frames import RowFrame
+from evo_kernel.tasks.lowering.layout import LoweredValue, align
+from evo_kernel.tasks.lowering.module import LoweredKernel, LoweredModule, tl_type
 from evo_kernel.tasks.lowering.pointwise import compute_type
 from evo_kernel.tasks.lowering.reduction import kept_dims, lanes
-from evo_kernel.tasks.lowering.registry import Node, NotLowered, lowers
+from evo_kernel.tasks.lowering.registry import AtenNode, NotLowered, lowers
 from evo_kernel.tasks.lowering.views import materialise
 
 aten = torch.ops.aten
@@ -17,15 +17,15 @@ LEAST = 'float("-inf")'
 
 
 @lowers(aten._softmax, aten._log_softmax)
-def softmax(module: Module, node: Node) -> Value:
+def softmax(module: LoweredModule, node: AtenNode) -> LoweredValue:
     """Three passes over each row: the largest, the sum of exponentials, the result."""
     source = materialise(module, node.value(0))
     dim = node.integer(1) % max(len(source.shape), 1)
     logarithm = node.operation == "aten._log_softmax"
     out = module.empty(node.name, node.result)
     x, y = align("x", source, source.shape), align("y", out, source.shape)
-    kernel = Kernel("log_softmax" if logarithm else "softmax", module)
-    rows = Rows(kernel, source.shape, kept_dims(source, [dim]), [dim], (x, y))
+    kernel = LoweredKernel("log_softmax" if logarithm else "softmax", module)
+    rows = RowFrame(kernel, source.shape, kept_dims(source, [dim]), [dim], (x, y))
     dtype = compute_type(source.dtype)
     load = ("x", x, LEAST, f".to({tl_type(dtype)})" if dtype != source.dtype else "")
     kernel.body.append(f"    largest = {lanes(dtype, LEAST)}")
@@ -45,7 +45,7 @@ def softmax(module: Module, node: Node) -> Value:
 
 
 @lowers(aten.native_layer_norm)
-def layer_norm(module: Module, node: Node) -> tuple[Value | None, ...]:
+def layer_norm(module: LoweredModule, node: AtenNode) -> tuple[LoweredValue | None, ...]:
     """Three passes over each row: the mean, the squares around it, the result."""
     if any(user.args[1] != 0 and user.users for user in node.fx.users):
         raise NotLowered("its mean and rstd as outputs")
@@ -56,8 +56,12 @@ def layer_norm(module: Module, node: Node) -> tuple[Value | None, ...]:
     dtype = compute_type(source.dtype)
     x, y = align("x", source, source.shape), align("y", out, source.shape)
     extra = [(n, align(n, materialise(module, v), source.shape)) for n, v in (("weight", weight), ("bias", bias)) if v]
-    rows = Rows(
-        Kernel("layer_norm", module), source.shape, kept_dims(source, reduced), reduced, (x, *(o for _, o in extra), y)
+    rows = RowFrame(
+        LoweredKernel("layer_norm", module),
+        source.shape,
+        kept_dims(source, reduced),
+        reduced,
+        (x, *(o for _, o in extra), y),
     )
     body, cast = rows.kernel.body, f".to({tl_type(dtype)})" if dtype != source.dtype else ""
     body.append(f"    total = {lanes(dtype, '0')}")
@@ -73,7 +77,7 @@ def layer_norm(module: Module, node: Node) -> tuple[Value | None, ...]:
 
 
 @lowers(aten.cumsum, aten.cumprod)
-def cumsum(module: Module, node: Node) -> Value:
+def cumsum(module: LoweredModule, node: AtenNode) -> LoweredValue:
     """One program a row: each block is scanned, and carries its last element on to the next."""
     source = materialise(module, node.value(0))
     if not source.shape:
@@ -84,8 +88,8 @@ def cumsum(module: Module, node: Node) -> Value:
     dtype = compute_type(node.result.dtype)
     times = node.operation == "aten.cumprod"
     scan, step, start = ("tl.cumprod", "*", "1") if times else ("tl.cumsum", "+", "0")
-    kernel = Kernel("row_cumprod" if times else "row_cumsum", module)
-    rows = Rows(kernel, source.shape, kept_dims(source, [dim]), [dim], (x, y))
+    kernel = LoweredKernel("row_cumprod" if times else "row_cumsum", module)
+    rows = RowFrame(kernel, source.shape, kept_dims(source, [dim]), [dim], (x, y))
     kernel.body.append(f"    carry = tl.max({lanes(dtype, start)}, axis=0)")
     lines = [
         f"scanned = {scan}(x, axis=0) {step} carry",

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import torch
 
-from evo_kernel.tasks.lowering.frames import Rows
-from evo_kernel.tasks.lowering.layout import Operand, Value, align
-from evo_kernel.tasks.lowering.module import Kernel, Module
-from evo_kernel.tasks.lowering.registry import Node, NotLowered, lowers
+from evo_kernel.tasks.lowering.frames import RowFrame
+from evo_kernel.tasks.lowering.layout import LoweredValue, Operand, align
+from evo_kernel.tasks.lowering.module import LoweredKernel, LoweredModule
+from evo_kernel.tasks.lowering.registry import AtenNode, NotLowered, lowers
 from evo_kernel.tasks.lowering.views import materialise
 
 aten = torch.ops.aten
 
 
 @lowers(aten.sort, aten.topk)
-def sort(module: Module, node: Node) -> tuple[Value, Value]:
+def sort(module: LoweredModule, node: AtenNode) -> tuple[LoweredValue, LoweredValue]:
     """Values and positions in order; topk keeps the first k ranks."""
     source = materialise(module, node.value(0))
     rank = len(source.shape)
@@ -32,8 +32,8 @@ def sort(module: Module, node: Node) -> tuple[Value, Value]:
     x, *ys = [
         _row_operand(param, value) for param, value in zip(("x", "values", "indices"), (source, *outs), strict=True)
     ]
-    kernel = Kernel("topk" if top else "sort", module)
-    rows = Rows(kernel, source.shape, [d for d in range(rank) if d != dim], [dim], (x, *ys))
+    kernel = LoweredKernel("topk" if top else "sort", module)
+    rows = RowFrame(kernel, source.shape, [d for d in range(rank) if d != dim], [dim], (x, *ys))
     kept = "mask"
     if top:
         kernel.size("k", outs[0].shape[dim])
@@ -61,5 +61,5 @@ def sort(module: Module, node: Node) -> tuple[Value, Value]:
     return outs[0], outs[1]
 
 
-def _row_operand(param: str, value: Value) -> Operand:
+def _row_operand(param: str, value: LoweredValue) -> Operand:
     return align(param, value, value.shape)

@@ -7,10 +7,10 @@ from fractions import Fraction
 
 import torch
 
-from evo_kernel.tasks.lowering.layout import Value
-from evo_kernel.tasks.lowering.module import Module
+from evo_kernel.tasks.lowering.layout import LoweredValue
+from evo_kernel.tasks.lowering.module import LoweredModule
 from evo_kernel.tasks.lowering.pointwise import result_job, write
-from evo_kernel.tasks.lowering.registry import Node, NotLowered, lowers
+from evo_kernel.tasks.lowering.registry import AtenNode, NotLowered, lowers
 
 aten = torch.ops.aten
 
@@ -31,7 +31,7 @@ def _series(factors: list[float], inverse: str) -> str:
 
 
 @lowers(aten.digamma)
-def digamma(module: Module, node: Node) -> Value:
+def digamma(module: LoweredModule, node: AtenNode) -> LoweredValue:
     """ψ(x) = ψ(x + 1) - 1/x up to x = 10, then log x - 1/2x - Σ B_2j / (2j x^2j); below zero by reflection."""
     series = _series([float(value / (2 * j)) for j, value in enumerate(BERNOULLI, 1)], "inverse")
     lines = (
@@ -51,7 +51,7 @@ def digamma(module: Module, node: Node) -> Value:
 
 
 @lowers(aten.polygamma)
-def polygamma(module: Module, node: Node) -> Value:
+def polygamma(module: LoweredModule, node: AtenNode) -> LoweredValue:
     """(-1)^(n+1) n! ζ(n + 1, x): terms up to x = 10 one by one, then the series of Euler and Maclaurin."""
     order = node.integer(0)
     if order == 0:
@@ -82,7 +82,7 @@ def polygamma(module: Module, node: Node) -> Value:
 
 
 @lowers(aten.special_chebyshev_polynomial_t.n_scalar)
-def chebyshev(module: Module, node: Node) -> Value:
+def chebyshev(module: LoweredModule, node: AtenNode) -> LoweredValue:
     """T_n(x) by T_n = 2 x T_(n-1) - T_(n-2)."""
     degree = node.argument(1)
     if not isinstance(degree, int) or degree > 8 * ORDERS:

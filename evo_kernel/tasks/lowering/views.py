@@ -8,28 +8,28 @@ from typing import Any
 import sympy
 import torch
 
-from evo_kernel.tasks.lowering.layout import Value
-from evo_kernel.tasks.lowering.module import Module
-from evo_kernel.tasks.lowering.registry import Node, NotLowered, lowers
+from evo_kernel.tasks.lowering.layout import LoweredValue
+from evo_kernel.tasks.lowering.module import LoweredModule
+from evo_kernel.tasks.lowering.registry import AtenNode, NotLowered, lowers
 
 aten = torch.ops.aten
 
 
-def view_line(module: Module, node: Node, source: Value, call: str) -> Value:
+def view_line(module: LoweredModule, node: AtenNode, source: LoweredValue, call: str) -> LoweredValue:
     """`name = source.call`; a view of a constant stays a constant."""
     if source.fill is not None:
-        return Value.of(node.name, node.result, fill=source.fill)
+        return LoweredValue.of(node.name, node.result, fill=source.fill)
     module.line(f"{node.name} = {source.name}{call}")
-    return Value.of(node.name, node.result)
+    return LoweredValue.of(node.name, node.result)
 
 
-def sizes(module: Module, items: Sequence[Any]) -> str:
+def sizes(module: LoweredModule, items: Sequence[Any]) -> str:
     return ", ".join(module.size(sympy.sympify(item)) for item in items)
 
 
 @lowers(aten.view, aten._unsafe_view, aten.reshape)
-def view(module: Module, node: Node) -> Value:
-    value = Value.of("", node.result)
+def view(module: LoweredModule, node: AtenNode) -> LoweredValue:
+    value = LoweredValue.of("", node.result)
     source = node.value(0)
     if source.shape == value.shape:
         return source
@@ -37,13 +37,13 @@ def view(module: Module, node: Node) -> Value:
 
 
 @lowers(aten.permute)
-def permute(module: Module, node: Node) -> Value:
+def permute(module: LoweredModule, node: AtenNode) -> LoweredValue:
     order = node.argument(1)
     return view_line(module, node, node.value(0), f".permute({', '.join(map(str, order))})")
 
 
 @lowers(aten.t, aten.transpose)
-def transpose(module: Module, node: Node) -> Value:
+def transpose(module: LoweredModule, node: AtenNode) -> LoweredValue:
     first, second = (node.integer(1), node.integer(2)) if node.operation == "aten.transpose" else (0, 1)
     if len(node.value(0).shape) < 2:
         return node.value(0)
@@ -51,12 +51,12 @@ def transpose(module: Module, node: Node) -> Value:
 
 
 @lowers(aten.unsqueeze)
-def unsqueeze(module: Module, node: Node) -> Value:
+def unsqueeze(module: LoweredModule, node: AtenNode) -> LoweredValue:
     return view_line(module, node, node.value(0), f".unsqueeze({node.integer(1)})")
 
 
 @lowers(aten.squeeze)
-def squeeze(module: Module, node: Node) -> Value:
+def squeeze(module: LoweredModule, node: AtenNode) -> LoweredValue:
     """Only what the trace squeezed: the same dimensions for every size."""
     source = node.value(0)
     dims = node.argument(1, "dim", list(range(len(source.shape))))
@@ -69,8 +69,8 @@ def squeeze(module: Module, node: Node) -> Value:
 
 
 @lowers(aten.expand)
-def expand(module: Module, node: Node) -> Value:
-    value = Value.of("", node.result)
+def expand(module: LoweredModule, node: AtenNode) -> LoweredValue:
+    value = LoweredValue.of("", node.result)
     source = node.value(0)
     if source.shape == value.shape:
         return source
@@ -78,11 +78,11 @@ def expand(module: Module, node: Node) -> Value:
 
 
 @lowers(aten.slice)
-def slice_(module: Module, node: Node) -> Value:
+def slice_(module: LoweredModule, node: AtenNode) -> LoweredValue:
     source = node.value(0)
     dim, step = node.integer(1, "dim", 0), node.integer(4, "step", 1)
     dim %= len(source.shape)
-    value = Value.of("", node.result)
+    value = LoweredValue.of("", node.result)
     if step == 1 and source.shape[dim] == value.shape[dim]:
         return source
     start, end = node.argument(2, "start", 0), node.argument(3, "end", None)
@@ -93,27 +93,27 @@ def slice_(module: Module, node: Node) -> Value:
 
 
 @lowers(aten.select)
-def select(module: Module, node: Node) -> Value:
+def select(module: LoweredModule, node: AtenNode) -> LoweredValue:
     index = module.size(sympy.sympify(node.argument(2)))
     return view_line(module, node, node.value(0), f".select({node.integer(1)}, {index})")
 
 
 @lowers(aten.diagonal)
-def diagonal(module: Module, node: Node) -> Value:
+def diagonal(module: LoweredModule, node: AtenNode) -> LoweredValue:
     offset, first, second = node.integer(1, "offset", 0), node.integer(2, "dim1", 0), node.integer(3, "dim2", 1)
     return view_line(module, node, node.value(0), f".diagonal({offset}, {first}, {second})")
 
 
 @lowers(aten.unfold)
-def unfold(module: Module, node: Node) -> Value:
+def unfold(module: LoweredModule, node: AtenNode) -> LoweredValue:
     dim, size, step = (node.integer(index) for index in (1, 2, 3))
     return view_line(module, node, node.value(0), f".unfold({dim}, {size}, {step})")
 
 
 @lowers(aten.as_strided)
-def as_strided(module: Module, node: Node) -> Value:
+def as_strided(module: LoweredModule, node: AtenNode) -> LoweredValue:
     """Buffers have the strides that the trace saw, so that its strided views hold for them too."""
-    value = Value.of("", node.result)
+    value = LoweredValue.of("", node.result)
     offset = node.argument(3, "storage_offset", None)
     tail = "" if offset is None else f", {module.size(sympy.sympify(offset))}"
     shape, strides = module.shape(value.shape), module.shape(value.strides)
@@ -121,7 +121,7 @@ def as_strided(module: Module, node: Node) -> Value:
 
 
 @lowers(aten.split, aten.split_with_sizes, aten.unbind, aten.chunk)
-def split(module: Module, node: Node) -> tuple[Value, ...]:
+def split(module: LoweredModule, node: AtenNode) -> tuple[LoweredValue, ...]:
     """Pieces along a dimension, as the trace cut them."""
     source = node.value(0)
     unbind = node.operation == "aten.unbind"
@@ -130,53 +130,53 @@ def split(module: Module, node: Node) -> tuple[Value, ...]:
     start: Any = sympy.Integer(0)
     for index, fake in enumerate(node.result):
         name = f"{node.name}_{index}"
-        size = sympy.Integer(1) if unbind else Value.of("", fake).shape[dim]
+        size = sympy.Integer(1) if unbind else LoweredValue.of("", fake).shape[dim]
         call = f".select({dim}, {index})" if unbind else f".narrow({dim}, {module.size(start)}, {module.size(size)})"
         start = start + size
         if source.fill is None:
             module.line(f"{name} = {source.name}{call}")
-        pieces.append(Value.of(name, fake, fill=source.fill))
+        pieces.append(LoweredValue.of(name, fake, fill=source.fill))
     return tuple(pieces)
 
 
 @lowers(aten.alias, aten.detach, aten.lift_fresh, aten.contiguous)
-def alias(module: Module, node: Node) -> Value:
+def alias(module: LoweredModule, node: AtenNode) -> LoweredValue:
     return node.value(0)
 
 
 @lowers(aten.view_as_real, aten.view_as_complex)
-def complex_view(module: Module, node: Node) -> Value:
+def complex_view(module: LoweredModule, node: AtenNode) -> LoweredValue:
     raise NotLowered("complex numbers")
 
 
 @lowers(aten.full, aten.full_like, aten.scalar_tensor, aten.new_full)
-def full(module: Module, node: Node) -> Value:
+def full(module: LoweredModule, node: AtenNode) -> LoweredValue:
     position = 0 if node.operation == "aten.scalar_tensor" else 2 if node.operation == "aten.new_full" else 1
     value = node.argument(position)
     if isinstance(value, sympy.Expr):
         if not value.is_number:
             raise NotLowered("a fill value that depends on sizes")
         value = int(value) if value.is_Integer else float(value)
-    return Value.of(node.name, node.result, fill=value)
+    return LoweredValue.of(node.name, node.result, fill=value)
 
 
 @lowers(aten.zeros, aten.zeros_like, aten.new_zeros)
-def zeros(module: Module, node: Node) -> Value:
-    return Value.of(node.name, node.result, fill=0)
+def zeros(module: LoweredModule, node: AtenNode) -> LoweredValue:
+    return LoweredValue.of(node.name, node.result, fill=0)
 
 
 @lowers(aten.ones, aten.ones_like, aten.new_ones)
-def ones(module: Module, node: Node) -> Value:
-    return Value.of(node.name, node.result, fill=1)
+def ones(module: LoweredModule, node: AtenNode) -> LoweredValue:
+    return LoweredValue.of(node.name, node.result, fill=1)
 
 
 @lowers(aten.empty, aten.empty_like, aten.new_empty, aten.empty_strided, aten.new_empty_strided, aten.empty_permuted)
-def empty(module: Module, node: Node) -> Value:
+def empty(module: LoweredModule, node: AtenNode) -> LoweredValue:
     """Nothing may depend on what it holds, so any constant will do."""
-    return Value.of(node.name, node.result, fill=0)
+    return LoweredValue.of(node.name, node.result, fill=0)
 
 
-def materialise(module: Module, value: Value) -> Value:
+def materialise(module: LoweredModule, value: LoweredValue) -> LoweredValue:
     """A constant as a real tensor (a fill in `run`); any other value as it is."""
     if value.fill is None:
         return value
@@ -186,10 +186,10 @@ def materialise(module: Module, value: Value) -> Value:
     module.line(
         f"{name} = torch.full({module.shape(value.shape)}, {number}, dtype={value.dtype}, device={module.device})"
     )
-    return Value(name, value.shape, contiguous(value), value.dtype)
+    return LoweredValue(name, value.shape, contiguous(value), value.dtype)
 
 
-def contiguous(value: Value) -> tuple[Any, ...]:
+def contiguous(value: LoweredValue) -> tuple[Any, ...]:
     from evo_kernel.tasks.lowering.module import contiguous_strides
 
     return contiguous_strides(value.shape)

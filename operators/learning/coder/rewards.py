@@ -77,7 +77,7 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RewardOutcome:
     """What the judge found. `evaluation`: None where the machine failed. `is_triton`: by the recorded launches.
 
     `plans`: by case a plan's hash and, of search cases, its features, with the knobs as written; empty of a kernel that
@@ -94,10 +94,10 @@ class Outcome:
         return {case: plan for case, (plan, _) in self.plans.items()}
 
 
-class Bench(Protocol):
+class RewardJudge(Protocol):
     """Judges kernels, many at once. Thread-safe."""
 
-    def judged(self, kernels: Sequence[tuple[str, Source]], timed: bool) -> list[Outcome]:
+    def judged(self, kernels: Sequence[tuple[str, Source]], timed: bool) -> list[RewardOutcome]:
         """For each (task, source) its outcome, in order. Never raises for a kernel, nor for a machine that failed."""
         ...
 
@@ -114,7 +114,7 @@ class Grade:
     reason: str = ""
 
 
-def grades(asks: Sequence[Ask], completions: Sequence[str], bench: Bench, parts: RewardParts) -> list[Grade]:
+def grades(asks: Sequence[Ask], completions: Sequence[str], bench: RewardJudge, parts: RewardParts) -> list[Grade]:
     """What each completion earns. Parents are judged too, once each: gains and signs are held against them."""
     written = [kernel_of(completion, ask.parent) for ask, completion in zip(asks, completions, strict=True)]
     wanted: dict[tuple[str, str], None] = {}
@@ -129,7 +129,9 @@ def grades(asks: Sequence[Ask], completions: Sequence[str], bench: Bench, parts:
     ]
 
 
-def _grade(ask: Ask, one: Written, child: Outcome | None, parent: Outcome | None, parts: RewardParts) -> Grade:
+def _grade(
+    ask: Ask, one: Written, child: RewardOutcome | None, parent: RewardOutcome | None, parts: RewardParts
+) -> Grade:
     if one.text is None:
         return Grade(0.0, reason=one.fault)
     if child is None or child.evaluation is None or child.evaluation.status is Status.INFRA_ERROR:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.edits import Edit
-from operators.micro.module import Kernel, KernelModule, Loop, argument, called, names_read, names_written, spell
+from operators.micro.module import KernelModule, Loop, SourceKernel, argument, called, names_read, names_written, spell
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
 from operators.micro.rewrites.blocks import Reader, suite_of
 from operators.micro.rewrites.grids import served_kernels
@@ -66,12 +66,12 @@ class AccumulateType:
         return module.edited(edits)
 
 
-def _reductions(kernel: Kernel) -> list[_Reduction]:
+def _reductions(kernel: SourceKernel) -> list[_Reduction]:
     found = [_reduction(kernel, loop, s) for loop in kernel.loops for s in loop.node.body]
     return [reduction for reduction in found if reduction is not None]
 
 
-def _reduction(kernel: Kernel, loop: Loop, statement: ast.stmt) -> _Reduction | None:
+def _reduction(kernel: SourceKernel, loop: Loop, statement: ast.stmt) -> _Reduction | None:
     parts = _parts(statement)
     if parts is None:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from evo_kernel.types import Strategy, TaskCard
-from operators.micro.module import Kernel, KernelModule
+from operators.micro.module import KernelModule, SourceKernel
 
 FAMILIES = ("tiling", "fusion", "pipeline", "reordering", "memory", "launch", "algorithm", "repair")
 
@@ -42,7 +42,7 @@ def kernels_of(strategy: Strategy) -> tuple[str, ...]:
     return tuple(strategy.region.removeprefix("kernel ").split(",")[0].split(" -> "))
 
 
-def kernel_of(module: KernelModule, strategy: Strategy) -> Kernel:
+def kernel_of(module: KernelModule, strategy: Strategy) -> SourceKernel:
     """The first kernel of the region. Raises RewriteFailed when the source has it no more."""
     name = kernels_of(strategy)[0]
     if name not in module.kernels:

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from evo_kernel.syntax import parse_expression
-from operators.micro.module import Kernel, called, int_value, names_read, spell
+from operators.micro.module import SourceKernel, called, int_value, names_read, spell
 
 ROW, COLUMN = 0, 1
 _SUBSCRIPTS = {":, None": ROW, "(:, None)": ROW, "None, :": COLUMN, "(None, :)": COLUMN}
 
 
 @dataclass(frozen=True)
-class Block:
+class IndexBlock:
     """`offset + tl.arange(0, size)`, along the tile's rows, its columns, or neither yet (`axis` None)."""
 
     axis: int | None
@@ -29,7 +29,7 @@ class Block:
 class Reader:
     """Reads expressions of one statement, following names to the definition that reaches it."""
 
-    def __init__(self, kernel: Kernel, statement: ast.stmt) -> None:
+    def __init__(self, kernel: SourceKernel, statement: ast.stmt) -> None:
         self.kernel = kernel
         self.suite = suite_of(kernel, statement)
         self.line = statement.lineno
@@ -74,7 +74,7 @@ class Reader:
             return name in ("tl.minimum", "tl.maximum", "tl.cdiv") and all(self.is_scalar(a) for a in node.args)
         return int_value(node) is not None
 
-    def block(self, node: ast.expr) -> Block | None:
+    def block(self, node: ast.expr) -> IndexBlock | None:
         """The node as a blocked index, or None."""
         axis, size, offset = None, None, []
         for term in self.terms(node):
@@ -86,16 +86,20 @@ class Reader:
                 return None
             axis, size = inner.axis, inner.size
             offset += inner.offset
-        return Block(axis, tuple(sorted(offset)), size) if size is not None else None
+        return IndexBlock(axis, tuple(sorted(offset)), size) if size is not None else None
 
-    def _leaf(self, term: ast.expr) -> Block | None:
+    def _leaf(self, term: ast.expr) -> IndexBlock | None:
         if called(term) == "tl.arange":
             assert isinstance(term, ast.Call)
-            return Block(None, (), spell(term.args[1])) if int_value(term.args[0]) == 0 else None
+            return IndexBlock(None, (), spell(term.args[1])) if int_value(term.args[0]) == 0 else None
         if isinstance(term, ast.Subscript):
             axis = _SUBSCRIPTS.get(spell(term.slice))
             inner = self.block(term.value)
-            return Block(axis, inner.offset, inner.size) if inner and inner.axis is None and axis is not None else None
+            return (
+                IndexBlock(axis, inner.offset, inner.size)
+                if inner and inner.axis is None and axis is not None
+                else None
+            )
         if isinstance(term, ast.Name):
             value = self.value(term.id)
             return self.block(value) if value is not None else None
@@ -122,16 +126,16 @@ def suites(body: Sequence[ast.stmt]) -> Iterator[Sequence[ast.stmt]]:
                 yield from suites(inner)
 
 
-def suite_of(kernel: Kernel, statement: ast.stmt) -> Sequence[ast.stmt]:
+def suite_of(kernel: SourceKernel, statement: ast.stmt) -> Sequence[ast.stmt]:
     return next((s for s in suites(kernel.body) if any(statement is other for other in s)), kernel.body)
 
 
-def holder_of(kernel: Kernel, statement: ast.stmt) -> ast.stmt:
+def holder_of(kernel: SourceKernel, statement: ast.stmt) -> ast.stmt:
     """The top-level statement of the kernel that holds `statement`."""
     return next(top for top in kernel.body if any(statement is part for part in ast.walk(top)))
 
 
-def defined_before(kernel: Kernel, names: set[str], statement: ast.stmt) -> bool:
+def defined_before(kernel: SourceKernel, names: set[str], statement: ast.stmt) -> bool:
     """Whether each name is a parameter or was assigned at the top level, once, before a top-level statement."""
     known = {p.name for p in kernel.parameters}
     for other in kernel.body:

@@ -11,7 +11,7 @@ import ast
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.edits import Edit
 from operators.micro.hosts import live_kernels
-from operators.micro.module import Access, Kernel, KernelModule, names_read
+from operators.micro.module import Access, KernelModule, SourceKernel, names_read
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region, parameter
 
 
@@ -34,7 +34,7 @@ class CacheHints:
         return module.edited(edits)
 
 
-def _edits(module: KernelModule, kernel: Kernel, kind: str) -> list[Edit]:
+def _edits(module: KernelModule, kernel: SourceKernel, kind: str) -> list[Edit]:
     if kind == "stores":
         plain = [a for a in kernel.accesses if a.kind == "store" and not _hinted(a)]
         return [module.add_arguments(a.call, "cache_modifier='.cs'") for a in plain]
@@ -50,12 +50,12 @@ def _hinted(access: Access) -> bool:
     return any(k.arg in ("eviction_policy", "cache_modifier", "volatile") for k in access.call.keywords)
 
 
-def _is_block(kernel: Kernel, access: Access) -> bool:
+def _is_block(kernel: SourceKernel, access: Access) -> bool:
     """Whether a whole block is read: a hint on a single number changes nothing."""
     return "arange" in _closure(kernel, access.pointer)
 
 
-def _last_use(kernel: Kernel, access: Access) -> bool:
+def _last_use(kernel: SourceKernel, access: Access) -> bool:
     """Whether this program reads the line for the last time, and no other program wants it."""
     same = [a for a in kernel.accesses if a.kind == "load" and a.base == access.base]
     own = "program_id" in _closure(kernel, access.pointer)
@@ -63,7 +63,7 @@ def _last_use(kernel: Kernel, access: Access) -> bool:
     return own and not in_dot and same[-1] is access
 
 
-def _closure(kernel: Kernel, node: ast.AST) -> set[str]:
+def _closure(kernel: SourceKernel, node: ast.AST) -> set[str]:
     """Attribute names (`arange`, `program_id`) that an address is computed with, through every definition."""
     found: set[str] = set()
     seen: set[str] = set()

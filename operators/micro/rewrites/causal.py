@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.module import (
-    Kernel,
     KernelModule,
     Loop,
+    SourceKernel,
     argument,
     called,
     int_value,
@@ -23,7 +23,16 @@ from operators.micro.module import (
     spell,
 )
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
-from operators.micro.rewrites.blocks import COLUMN, ROW, Block, Reader, defined_before, holder_of, read_names, suite_of
+from operators.micro.rewrites.blocks import (
+    COLUMN,
+    ROW,
+    IndexBlock,
+    Reader,
+    defined_before,
+    holder_of,
+    read_names,
+    suite_of,
+)
 from operators.micro.rewrites.grids import served_kernels
 
 TOP, LOWEST, ZERO, ONE = "?", "-inf", "0", "1"  # abstract values; "=name" is the value that a name had on entry
@@ -60,7 +69,7 @@ class CausalSkip:
         return module.edited(edits)
 
 
-def _skips(kernel: Kernel) -> list[_Skip]:
+def _skips(kernel: SourceKernel) -> list[_Skip]:
     found = []
     for loop in kernel.loops:
         if int_value(loop.start) != 0 or loop.function == "tl.static_range":
@@ -78,7 +87,7 @@ def _skips(kernel: Kernel) -> list[_Skip]:
     return found
 
 
-def _causal_pair(kernel: Kernel, loop: Loop) -> tuple[str, Block] | None:
+def _causal_pair(kernel: SourceKernel, loop: Loop) -> tuple[str, IndexBlock] | None:
     """(spelling of the condition `keys <= queries`, the queries) of a loop over blocks of keys."""
     for statement in loop.node.body:
         reader = Reader(kernel, statement)
@@ -106,7 +115,7 @@ def _ordered(condition: ast.expr) -> tuple[ast.expr, ast.expr] | None:
     return (right, left) if isinstance(condition.ops[0], ast.GtE) else None
 
 
-def _is_idle(kernel: Kernel, loop: Loop, causal: str) -> bool:
+def _is_idle(kernel: SourceKernel, loop: Loop, causal: str) -> bool:
     """Whether an iteration whose scores are all masked leaves everything that outlives it unchanged."""
     if not all(isinstance(s, ast.Assign | ast.AugAssign) for s in loop.node.body):
         return False
@@ -123,7 +132,7 @@ def _is_idle(kernel: Kernel, loop: Loop, causal: str) -> bool:
     return all(state[name] == f"={name}" for name in _lasting(kernel, loop) & set(state))
 
 
-def _lasting(kernel: Kernel, loop: Loop) -> set[str]:
+def _lasting(kernel: SourceKernel, loop: Loop) -> set[str]:
     """Names that the loop writes and that a later iteration, or what follows the loop, may read."""
     written: set[str] = set()
     early: set[str] = set()

@@ -13,9 +13,18 @@ from dataclasses import dataclass
 
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.edits import Edit
-from operators.micro.module import Access, Kernel, KernelModule, Launch, int_value, names_read, spell
+from operators.micro.module import Access, KernelModule, SourceKernel, SourceLaunch, int_value, names_read, spell
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
-from operators.micro.rewrites.blocks import COLUMN, ROW, Block, Reader, defined_before, holder_of, read_names, suites
+from operators.micro.rewrites.blocks import (
+    COLUMN,
+    ROW,
+    IndexBlock,
+    Reader,
+    defined_before,
+    holder_of,
+    read_names,
+    suites,
+)
 from operators.micro.rewrites.grids import contracts, grid_launches, served_kernels, statement_text
 
 ALIGNMENT_BYTES = 16
@@ -25,7 +34,7 @@ LEAST_BOX = 16  # elements: 16 bytes even of the narrowest dtype
 
 @dataclass(frozen=True)
 class _Side:
-    block: Block
+    block: IndexBlock
     stride: str | None  # a scalar parameter; None: neighbouring elements
     bound: str
 
@@ -80,7 +89,7 @@ class TensorDescriptor:
         )
 
 
-def _tiles(module: KernelModule, kernel: Kernel) -> list[_Tile]:
+def _tiles(module: KernelModule, kernel: SourceKernel) -> list[_Tile]:
     launches = grid_launches(module, kernel)
     if len(launches) != 1 or not contracts(kernel) or kernel.calls("tl.make_tensor_descriptor"):
         return []
@@ -91,7 +100,7 @@ def _tiles(module: KernelModule, kernel: Kernel) -> list[_Tile]:
     return [tile for tile in tiles if tile is not None and _is_placeable(kernel, tile)]
 
 
-def _tile(kernel: Kernel, access: Access, launch: Launch) -> _Tile | None:
+def _tile(kernel: SourceKernel, access: Access, launch: SourceLaunch) -> _Tile | None:
     """The load as a tile, or None. Anything but zeros outside the matrix is refused."""
     if access.base is None or not isinstance(launch.arguments.get(access.base), ast.Name):
         return None
@@ -122,9 +131,9 @@ def _tile(kernel: Kernel, access: Access, launch: Launch) -> _Tile | None:
     return _Tile(access, access.base, spell(offsets[0]) if offsets else None, step, *ordered)
 
 
-def _bounds(reader: Reader, access: Access) -> dict[Block, str] | None:
+def _bounds(reader: Reader, access: Access) -> dict[IndexBlock, str] | None:
     """Blocked index → what the mask holds it below; None when the mask says something else."""
-    found: dict[Block, str] = {}
+    found: dict[IndexBlock, str] = {}
     for condition in reader.conjuncts(access.mask):
         if not isinstance(condition, ast.Compare) or not isinstance(condition.ops[0], ast.Lt):
             return None
@@ -135,7 +144,7 @@ def _bounds(reader: Reader, access: Access) -> dict[Block, str] | None:
     return found
 
 
-def _side(reader: Reader, term: ast.expr, bounds: dict[Block, str] | None) -> _Side | None:
+def _side(reader: Reader, term: ast.expr, bounds: dict[IndexBlock, str] | None) -> _Side | None:
     """`index * stride`, or `index` alone, with the bound that the mask gives (none: the block is the whole side)."""
     index, stride = term, None
     scalars = {p.name for p in reader.kernel.parameters if p.kind == "scalar"}
@@ -150,7 +159,7 @@ def _side(reader: Reader, term: ast.expr, bounds: dict[Block, str] | None) -> _S
     return _Side(block, stride, bound) if bound is not None else None
 
 
-def _ordered(row: _Side, column: _Side, launch: Launch) -> tuple[_Side, _Side] | None:
+def _ordered(row: _Side, column: _Side, launch: SourceLaunch) -> tuple[_Side, _Side] | None:
     """(outer, inner): the inner side has no stride, or the later dimension's stride."""
     if (row.stride is None) != (column.stride is None):
         return (column, row) if row.stride is None else (row, column)
@@ -169,7 +178,7 @@ def _dimension(node: ast.expr | None) -> int | None:
     return None
 
 
-def _multiple_of(kernel: Kernel, reader: Reader, node: ast.expr) -> str | None:
+def _multiple_of(kernel: SourceKernel, reader: Reader, node: ast.expr) -> str | None:
     """The scalar parameter that an offset is a product of."""
     value = reader.value(node.id) if isinstance(node, ast.Name) else node
     if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult):
@@ -178,18 +187,18 @@ def _multiple_of(kernel: Kernel, reader: Reader, node: ast.expr) -> str | None:
     return None
 
 
-def _is_knob(kernel: Kernel, launch: Launch, size: str) -> bool:
+def _is_knob(kernel: SourceKernel, launch: SourceLaunch, size: str) -> bool:
     """Whether a block's size is a constexpr that the launch gives, so that `run` can test it."""
     return size in kernel.constexprs and size in launch.arguments
 
 
-def _is_placeable(kernel: Kernel, tile: _Tile) -> bool:
+def _is_placeable(kernel: SourceKernel, tile: _Tile) -> bool:
     """Whether all that the descriptor is made of is known before the top-level statement that loads through it."""
     text = tile.descriptor.removeprefix("tl.make_tensor_descriptor")
     return defined_before(kernel, read_names(text), holder_of(kernel, tile.access.statement))
 
 
-def _guards(module: KernelModule, kernel: Kernel, launch: Launch, tiles: list[_Tile]) -> list[str]:
+def _guards(module: KernelModule, kernel: SourceKernel, launch: SourceLaunch, tiles: list[_Tile]) -> list[str]:
     """What must hold on the host for every descriptor."""
     found: dict[str, None] = {}
     for tile in tiles:
@@ -205,7 +214,7 @@ def _guards(module: KernelModule, kernel: Kernel, launch: Launch, tiles: list[_T
     return list(found)
 
 
-def _with_descriptors(module: KernelModule, kernel: Kernel, tiles: list[_Tile], name: str) -> str:
+def _with_descriptors(module: KernelModule, kernel: SourceKernel, tiles: list[_Tile], name: str) -> str:
     """The kernel under a new name, with its tiles fetched through descriptors."""
     names: dict[str, str] = {}
     edits: list[Edit] = []

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.hosts import launches_for, live_kernels
 from operators.micro.module import (
-    Kernel,
     KernelModule,
-    Launch,
+    SourceKernel,
+    SourceLaunch,
     fresh_name,
     names_read,
     spell,
@@ -24,7 +24,7 @@ from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_regio
 
 
 @dataclass(frozen=True, eq=False)
-class Bound:
+class MaskBound:
     """A comparison `offsets < size` that is true for all lanes whenever `block` divides `size` (or covers it)."""
 
     node: ast.Compare
@@ -62,7 +62,7 @@ class DropMasks:
         return module.edited(edits)
 
 
-def _told(launch: Launch, size: str, block: str, whole: bool) -> str:
+def _told(launch: SourceLaunch, size: str, block: str, whole: bool) -> str:
     return condition(spell(launch.arguments[size]), spell(launch.arguments[block]), whole)
 
 
@@ -73,7 +73,7 @@ def condition(size_text: str, block_text: str, whole: bool) -> str:
     return f"({size_text}) % {block_text} == 0" if not size_text.isidentifier() else f"{size_text} % {block_text} == 0"
 
 
-def _bounds(module: KernelModule, kernel: Kernel) -> list[Bound]:
+def _bounds(module: KernelModule, kernel: SourceKernel) -> list[MaskBound]:
     launches = module.launches_of(kernel.name)
     if not launches or any(isinstance(p, ast.Return) for p in ast.walk(kernel.node)):
         return []
@@ -96,7 +96,7 @@ def _is_flagged(node: ast.AST) -> bool:
     return is_or and isinstance(node.right, ast.Name) and node.right.id.startswith("EVEN_")  # type: ignore[union-attr]
 
 
-def _with_suites(kernel: Kernel) -> list[tuple[ast.stmt, tuple[list[ast.stmt], ...]]]:
+def _with_suites(kernel: SourceKernel) -> list[tuple[ast.stmt, tuple[list[ast.stmt], ...]]]:
     """Simple statements with the suites around them, innermost last."""
     found = []
 
@@ -113,8 +113,12 @@ def _with_suites(kernel: Kernel) -> list[tuple[ast.stmt, tuple[list[ast.stmt], .
 
 
 def _bound(
-    kernel: Kernel, launches: tuple[Launch, ...], node: ast.Compare, size: str, suites: tuple[list[ast.stmt], ...]
-) -> Bound | None:
+    kernel: SourceKernel,
+    launches: tuple[SourceLaunch, ...],
+    node: ast.Compare,
+    size: str,
+    suites: tuple[list[ast.stmt], ...],
+) -> MaskBound | None:
     terms = _terms(_resolved(kernel, node.left, suites))
     ranges = [t for t in terms if t.startswith("tl.arange(0, ")]
     if len(ranges) != 1:
@@ -124,28 +128,28 @@ def _bound(
         return None
     rest = [t for t in terms if t != ranges[0]]
     if not rest:
-        return Bound(node, size, block, True)
+        return MaskBound(node, size, block, True)
     if len(rest) != 1:
         return None
     loops = {loop.target: loop for loop in kernel.loops if any(loop.node.body is suite for suite in suites)}
     loop = loops.get(rest[0])
     if loop is not None and [spell(x) for x in (loop.start, loop.stop, loop.step)] == ["0", size, block]:
-        return Bound(node, size, block, False)
+        return MaskBound(node, size, block, False)
     for axis in range(3):
         if rest[0] in (f"tl.program_id({axis}) * {block}", f"tl.program_id(axis={axis}) * {block}"):
             fits = all(_grid_fits(launch, axis, size, block) for launch in launches)
-            return Bound(node, size, block, False) if fits else None
+            return MaskBound(node, size, block, False) if fits else None
     return None
 
 
-def _grid_fits(launch: Launch, axis: int, size: str, block: str) -> bool:
+def _grid_fits(launch: SourceLaunch, axis: int, size: str, block: str) -> bool:
     """Whether the grid has no program beyond the size."""
     if axis >= len(launch.grid) or not {size, block} <= set(launch.arguments):
         return False
     return spell(launch.grid[axis]) == f"triton.cdiv({spell(launch.arguments[size])}, {spell(launch.arguments[block])})"
 
 
-def _resolved(kernel: Kernel, node: ast.expr, suites: tuple[list[ast.stmt], ...]) -> ast.expr:
+def _resolved(kernel: SourceKernel, node: ast.expr, suites: tuple[list[ast.stmt], ...]) -> ast.expr:
     """The expression with names replaced by what the suites around it assign to them, where that is clear."""
     targets, line = {loop.target for loop in kernel.loops}, node.lineno
     for _ in range(8):
@@ -164,7 +168,7 @@ def _resolved(kernel: Kernel, node: ast.expr, suites: tuple[list[ast.stmt], ...]
     return node
 
 
-def _last_before(kernel: Kernel, name: str, value: ast.expr, line: int) -> bool:
+def _last_before(kernel: SourceKernel, name: str, value: ast.expr, line: int) -> bool:
     """Whether this is the assignment that a line further down sees."""
     lines = [place.lineno for place in kernel.definitions[name] if place.lineno <= line]
     return value.lineno <= line and len(lines) > 0 and max(lines) <= value.lineno
@@ -179,7 +183,7 @@ def _terms(node: ast.expr) -> list[str]:
     return [spell(node)]
 
 
-def _holds_somewhere(module: KernelModule, task: TaskCard, kernel: Kernel, bounds: list[Bound]) -> bool:
+def _holds_somewhere(module: KernelModule, task: TaskCard, kernel: SourceKernel, bounds: list[MaskBound]) -> bool:
     """Whether some case's sizes divide, as far as can be told."""
     seen = [one for one in launches_for(module, task) if one.launch.kernel == kernel.name]
     for one in seen:

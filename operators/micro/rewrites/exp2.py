@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from evo_kernel.syntax import parse_expression
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.hosts import live_kernels
-from operators.micro.module import Kernel, KernelModule, called, copy_of, names_written, spell, statements
+from operators.micro.module import KernelModule, SourceKernel, called, copy_of, names_written, spell, statements
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region, parameter
 
 LOG2_E = 1.4426950408889634
@@ -50,7 +50,7 @@ class Exp2:
         return module.edited(edits)
 
 
-def _literals(kernel: Kernel) -> Iterator[ast.Call]:
+def _literals(kernel: SourceKernel) -> Iterator[ast.Call]:
     """`tl.exp(c * x)` with a literal c, none inside another."""
     for call in kernel.calls("tl.exp"):
         if call.args and _factor(call.args[0]) is not None and "tl.exp" not in spell(call.args[0]):
@@ -94,7 +94,7 @@ def _folded(call: ast.Call) -> str:
     return f"tl.exp2({spell(Fold().visit(copy_of(call.args[0])))})"
 
 
-def _scales(module: KernelModule, kernel: Kernel) -> list[str]:
+def _scales(module: KernelModule, kernel: SourceKernel) -> list[str]:
     """Scalar parameters that scale scores which only maxima and exponents see."""
     launches = module.launches_of(kernel.name)
     found = []
@@ -111,7 +111,7 @@ def _scales(module: KernelModule, kernel: Kernel) -> list[str]:
 class _Scores:
     """Which names hold scaled scores (or maxima of them), and whether they stay among exponents."""
 
-    def __init__(self, kernel: Kernel, scale: str) -> None:
+    def __init__(self, kernel: SourceKernel, scale: str) -> None:
         self.kernel, self.scale = kernel, scale
         self.names: set[str] = set()
         self.target = ""  # the name whose assignment is looked at: a running maximum may read itself

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from operators.micro.module import (
     Access,
-    Kernel,
+    SourceKernel,
     argument,
     called,
     copy_of,
@@ -31,7 +31,7 @@ OFFSETS = ("tl.program_id(0) * {b} + tl.arange(0, {b})", "tl.program_id(axis=0) 
 class Map:
     """An elementwise kernel."""
 
-    kernel: Kernel
+    kernel: SourceKernel
     statements: tuple[ast.stmt, ...]  # all of them, the loop's in the loop's place
     tiling: frozenset[str]  # names that only say which elements a program handles
     masks: frozenset[str]  # names of the bounds check
@@ -57,7 +57,7 @@ class Map:
         return next((s for s in scalars if index == self.identity.format(stride=s)), None)
 
 
-def map_of(kernel: Kernel) -> Map | None:
+def map_of(kernel: SourceKernel) -> Map | None:
     """The kernel as a map, or None when it is not one."""
     stores = [a for a in kernel.accesses if a.kind != "load"]
     if len(stores) != 1 or stores[0].kind != "store" or stores[0].base is None or stores[0].mask is None:
@@ -66,7 +66,7 @@ def map_of(kernel: Kernel) -> Map | None:
     return found if found is not None and _is_pure(found) else None
 
 
-def _flat(kernel: Kernel, store: Access) -> Map | None:
+def _flat(kernel: SourceKernel, store: Access) -> Map | None:
     if not is_straight(kernel.body):
         return None
     for block in kernel.constexprs:
@@ -80,7 +80,7 @@ def _flat(kernel: Kernel, store: Access) -> Map | None:
     return None
 
 
-def _by_rows(kernel: Kernel, store: Access) -> Map | None:
+def _by_rows(kernel: SourceKernel, store: Access) -> Map | None:
     loop = kernel.loops[0]
     rest = [s for s in kernel.body if s is not loop.node]
     block, size = spell(loop.step), spell(loop.stop)
@@ -101,14 +101,14 @@ def _by_rows(kernel: Kernel, store: Access) -> Map | None:
     return found if fits else None
 
 
-def _size(kernel: Kernel, keep: frozenset[str], index: str) -> str | None:
+def _size(kernel: SourceKernel, keep: frozenset[str], index: str) -> str | None:
     """n, where every mask of the kernel is `index < n`."""
     masks = {spell(inlined(kernel, a.mask, keep)) for a in kernel.accesses if a.mask is not None}
     scalars = [p.name for p in kernel.parameters if p.kind != "pointer"]
     return next((n for n in scalars if masks == {f"{index} < {n}"}), None)
 
 
-def _masks(kernel: Kernel, keep: frozenset[str], check: str) -> frozenset[str]:
+def _masks(kernel: SourceKernel, keep: frozenset[str], check: str) -> frozenset[str]:
     values = {n: kernel.value_of(n) for n in kernel.definitions}
     return frozenset(n for n, v in values.items() if v is not None and spell(inlined(kernel, v, keep)) == check)
 
@@ -140,7 +140,7 @@ def _alone(statement: ast.stmt, column: tuple[str, str]) -> set[str]:
     return found
 
 
-def _tiling(kernel: Kernel, names: set[str]) -> frozenset[str]:
+def _tiling(kernel: SourceKernel, names: set[str]) -> frozenset[str]:
     """The names and what they are computed from."""
     found, todo = set(), list(names)
     while todo:

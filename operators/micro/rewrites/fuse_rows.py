@@ -7,7 +7,16 @@ from __future__ import annotations
 
 import ast
 
-from operators.micro.module import Access, Kernel, KernelModule, Launch, copy_of, fresh_name, names_written, spell
+from operators.micro.module import (
+    Access,
+    KernelModule,
+    SourceKernel,
+    SourceLaunch,
+    copy_of,
+    fresh_name,
+    names_written,
+    spell,
+)
 from operators.micro.rewrites.indices import ROW, index_of, named
 from operators.micro.rewrites.join import Join, Pair
 from operators.micro.rewrites.rows import only_shapes, passes_of
@@ -26,11 +35,11 @@ def fused_rows(module: KernelModule, pair: Pair, dtype: str) -> str | None:
     return _Rows(module, pair, first, second).text(store, load, dtype)
 
 
-def _same_grid(first: Launch, second: Launch) -> bool:
+def _same_grid(first: SourceLaunch, second: SourceLaunch) -> bool:
     return len(first.grid) == 1 and [spell(g) for g in first.grid] == [spell(g) for g in second.grid]
 
 
-def _single(kernel: Kernel, pointer: str, kind: str) -> Access | None:
+def _single(kernel: SourceKernel, pointer: str, kind: str) -> Access | None:
     """The only access to the pointer, at `pointer + row` outside all loops, the row being the program's."""
     found = [a for a in kernel.accesses if a.base == pointer]
     if len(found) != 1 or found[0].kind != kind or found[0].loops:
@@ -40,7 +49,7 @@ def _single(kernel: Kernel, pointer: str, kind: str) -> Access | None:
 
 
 class _Rows:
-    def __init__(self, module: KernelModule, pair: Pair, first: Kernel, second: Kernel) -> None:
+    def __init__(self, module: KernelModule, pair: Pair, first: SourceKernel, second: SourceKernel) -> None:
         self.module, self.first, self.second = module, first, second
         self.join = Join(module, pair, keep=second, moved=first)
         self.pair = pair
@@ -111,7 +120,7 @@ class _Rows:
         return body[last + 1]
 
 
-def _is_top(kernel: Kernel, name: str) -> bool:
+def _is_top(kernel: SourceKernel, name: str) -> bool:
     return any(name in names_written(s) for s in kernel.body if not isinstance(s, ast.For))
 
 

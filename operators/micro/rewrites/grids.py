@@ -10,9 +10,9 @@ from operators.micro.edits import Edit
 from operators.micro.module import (
     ALLOCATIONS,
     VIEWS,
-    Kernel,
     KernelModule,
-    Launch,
+    SourceKernel,
+    SourceLaunch,
     called,
     int_value,
     names_read,
@@ -26,14 +26,14 @@ CONTRACTIONS = ("tl.dot",)
 LINE_LENGTH = 110
 
 
-def grid_launches(module: KernelModule, kernel: Kernel) -> tuple[Launch, ...]:
+def grid_launches(module: KernelModule, kernel: SourceKernel) -> tuple[SourceLaunch, ...]:
     """The launches of a kernel, if each has a tuple grid of the same rank; else none."""
     launches = module.launches_of(kernel.name)
     ranks = {len(launch.grid) for launch in launches}
     return launches if len(ranks) == 1 and ranks != {0} else ()
 
 
-def axis_calls(kernel: Kernel, function: str) -> list[tuple[ast.Call, int]]:
+def axis_calls(kernel: SourceKernel, function: str) -> list[tuple[ast.Call, int]]:
     """Calls of `tl.program_id` or `tl.num_programs` with their axis (-1 where it is no literal)."""
     found = []
     for call in kernel.calls(function):
@@ -43,14 +43,14 @@ def axis_calls(kernel: Kernel, function: str) -> list[tuple[ast.Call, int]]:
     return found
 
 
-def has_plain_axes(kernel: Kernel) -> bool:
+def has_plain_axes(kernel: SourceKernel) -> bool:
     """Whether every program index is asked for with a literal axis, and nothing leaves the kernel early."""
     calls = axis_calls(kernel, "tl.program_id") + axis_calls(kernel, "tl.num_programs")
     returns = any(isinstance(part, ast.Return) for part in ast.walk(kernel.node))
     return all(axis >= 0 for _, axis in calls) and not returns
 
 
-def origins(kernel: Kernel, node: ast.AST, stop: frozenset[str] = frozenset()) -> frozenset[str]:
+def origins(kernel: SourceKernel, node: ast.AST, stop: frozenset[str] = frozenset()) -> frozenset[str]:
     """What a value is computed from: parameters, loop targets and `program_id(axis)`, through every definition.
 
     Names in `stop` are answered as they are and not followed.
@@ -75,12 +75,12 @@ def _is_program_id(node: ast.AST) -> bool:
     return called(node) == "tl.program_id"
 
 
-def served_kernels(module: KernelModule) -> list[Kernel]:
+def served_kernels(module: KernelModule) -> list[SourceKernel]:
     """Kernels that a rewrite may improve, in text order."""
     return [kernel for kernel in module.kernels.values() if not is_fallback(module, kernel)]
 
 
-def fresh_names(kernel: Kernel, wishes: Iterable[str]) -> list[str]:
+def fresh_names(kernel: SourceKernel, wishes: Iterable[str]) -> list[str]:
     """Names that neither the kernel nor one another use."""
     found: list[str] = []
     for wish in wishes:
@@ -88,18 +88,18 @@ def fresh_names(kernel: Kernel, wishes: Iterable[str]) -> list[str]:
     return found
 
 
-def is_fallback(module: KernelModule, kernel: Kernel) -> bool:
+def is_fallback(module: KernelModule, kernel: SourceKernel) -> bool:
     """Whether the kernel only serves inputs for which a kernel with descriptors cannot run: nothing to gain there."""
     launches = module.launches_of(kernel.name)
     return bool(launches) and all(any(_falls_back(guard, launch) for guard in launch.guards) for launch in launches)
 
 
-def _falls_back(guard: ast.If, launch: Launch) -> bool:
+def _falls_back(guard: ast.If, launch: SourceLaunch) -> bool:
     others = [part for statement in guard.orelse for part in ast.walk(statement)]
     return "storage_offset()" in spell(guard.test) and any(part is launch.call for part in others)
 
 
-def contracts(kernel: Kernel) -> bool:
+def contracts(kernel: SourceKernel) -> bool:
     return bool(kernel.calls(*CONTRACTIONS))
 
 
@@ -120,13 +120,13 @@ def grid_text(parts: Sequence[str]) -> str:
     return f"({parts[0]},)" if len(parts) == 1 else f"({', '.join(parts)})"
 
 
-def set_grid(module: KernelModule, launch: Launch, parts: Sequence[str]) -> Edit:
+def set_grid(module: KernelModule, launch: SourceLaunch, parts: Sequence[str]) -> Edit:
     """The launch with another grid."""
     assert isinstance(launch.call.func, ast.Subscript)
     return module.replace(launch.call.func.slice, grid_text(parts))
 
 
-def device_of(module: KernelModule, launch: Launch) -> str | None:
+def device_of(module: KernelModule, launch: SourceLaunch) -> str | None:
     """`x.device` of some argument of the launch that is certainly a tensor."""
     kernel = module.kernels[launch.kernel]
     arguments = [launch.arguments.get(name) for name in kernel.pointers]
@@ -199,14 +199,14 @@ def wrapped(items: Sequence[str], margin: int = 0) -> str:
     ).replace("\0", " ")
 
 
-def declared(kernel: Kernel, names: set[str]) -> list[str]:
+def declared(kernel: SourceKernel, names: set[str]) -> list[str]:
     """The declarations of those parameters that `names` holds, in order."""
     return [
         f"{p.name}: tl.constexpr" if p.kind == "constexpr" else p.name for p in kernel.parameters if p.name in names
     ]
 
 
-def passed(kernel: Kernel, launch: Launch, names: set[str]) -> list[str]:
+def passed(kernel: SourceKernel, launch: SourceLaunch, names: set[str]) -> list[str]:
     """The launch's arguments for those parameters: by position up to the first constexpr, then by keyword."""
     found, by_keyword = [], False
     for parameter in kernel.parameters:
@@ -217,12 +217,12 @@ def passed(kernel: Kernel, launch: Launch, names: set[str]) -> list[str]:
     return found
 
 
-def written_parameters(kernel: Kernel) -> set[str]:
+def written_parameters(kernel: SourceKernel) -> set[str]:
     """Parameters that the body assigns (pointers advanced in place)."""
     return {p.name for p in kernel.parameters} & set(kernel.definitions)
 
 
-def is_top_level(kernel: Kernel, statement: ast.stmt) -> bool:
+def is_top_level(kernel: SourceKernel, statement: ast.stmt) -> bool:
     return any(statement is other for other in kernel.body)
 
 

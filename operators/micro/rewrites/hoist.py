@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.edits import Edit
 from operators.micro.hosts import live_kernels
-from operators.micro.module import Kernel, KernelModule, called, fresh_name, names_read, names_written, spell
+from operators.micro.module import KernelModule, SourceKernel, called, fresh_name, names_read, names_written, spell
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
 
 Block = tuple[ast.For, list[ast.stmt]]
@@ -37,12 +37,12 @@ class Hoist:
         raise RewriteFailed(f"{strategy.region} holds nothing that could be moved out of it")
 
 
-def _loops(kernel: Kernel) -> Iterator[tuple[int, ast.For]]:
+def _loops(kernel: SourceKernel) -> Iterator[tuple[int, ast.For]]:
     """The loops of a kernel, numbered from 1 in text order."""
     yield from enumerate((loop.node for loop in kernel.loops), start=1)
 
 
-def _edits(module: KernelModule, kernel: Kernel, loop: ast.For) -> list[Edit]:
+def _edits(module: KernelModule, kernel: SourceKernel, loop: ast.For) -> list[Edit]:
     """Moves worth a rewrite; empty when there are none."""
     changing = names_written(loop)
     loads = _invariant_statements(kernel, loop, changing)
@@ -84,7 +84,7 @@ def _divisions(body: Sequence[ast.stmt], changing: set[str]) -> list[ast.BinOp]:
     return found
 
 
-def _invariant_statements(kernel: Kernel, loop: ast.For, changing: set[str]) -> list[ast.stmt]:
+def _invariant_statements(kernel: SourceKernel, loop: ast.For, changing: set[str]) -> list[ast.stmt]:
     """Assignments of the loop's own suite that give the same value each time, in order."""
     stored = {a.base for a in kernel.accesses if a.kind != "load"}
     loaded = {id(a.call): a.base for a in kernel.accesses if a.kind == "load"}

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from operators.micro.module import (
     Access,
-    Kernel,
     KernelModule,
+    SourceKernel,
     called,
     copy_of,
     expression,
@@ -33,7 +33,7 @@ class _NoCasts(ast.NodeTransformer):
         return node.func.value if is_cast and spell(node.args[0]) in ("tl.int64", "tl.int32") else node  # type: ignore[union-attr]
 
 
-def inlined(kernel: Kernel, node: ast.expr, keep: frozenset[str] = frozenset()) -> ast.expr:
+def inlined(kernel: SourceKernel, node: ast.expr, keep: frozenset[str] = frozenset()) -> ast.expr:
     """The expression with every name assigned once replaced by its value, except the names to keep."""
     for _ in range(DEEPEST):
         values = {n: kernel.value_of(n) for n in names_read(node) - keep}
@@ -44,7 +44,7 @@ def inlined(kernel: Kernel, node: ast.expr, keep: frozenset[str] = frozenset()) 
     return node
 
 
-def named(kernel: Kernel, wanted: Sequence[str]) -> list[str]:
+def named(kernel: SourceKernel, wanted: Sequence[str]) -> list[str]:
     """Names assigned once whose value, written out, is one of the wanted expressions."""
     spelled = {spell(expression(text)) for text in wanted}
     names = [n for n in kernel.definitions if kernel.value_of(n) is not None]
@@ -57,7 +57,7 @@ def terms_of(node: ast.expr) -> list[ast.expr]:
     return [node]
 
 
-def index_of(kernel: Kernel, access: Access) -> str | None:
+def index_of(kernel: SourceKernel, access: Access) -> str | None:
     """What is added to the pointer parameter to reach the address, as text valid at the access; None if unclear."""
     if access.base is None:
         return None
@@ -83,12 +83,12 @@ def index_of(kernel: Kernel, access: Access) -> str | None:
     return spell(index)
 
 
-def _steady(kernel: Kernel, node: ast.expr) -> bool:
+def _steady(kernel: SourceKernel, node: ast.expr) -> bool:
     """Whether every name in the expression is a parameter or assigned once: its value is the same later on."""
     return all(len(kernel.definitions.get(n, ())) <= 1 for n in names_read(node))
 
 
-def whole_index_of(kernel: Kernel, access: Access, keep: frozenset[str]) -> str | None:
+def whole_index_of(kernel: SourceKernel, access: Access, keep: frozenset[str]) -> str | None:
     """The index with every name but those to keep written out, as one flat sum. Only for kernels that assign every
     name once: fused kernels reach several tensors by `index = row * stride + start + cols`."""
     index = index_of(kernel, access)
@@ -100,7 +100,7 @@ def whole_index_of(kernel: Kernel, access: Access, keep: frozenset[str]) -> str 
     return spell(first)
 
 
-def opened_index(kernel: Kernel, access: Access, index: str) -> ast.expr:
+def opened_index(kernel: SourceKernel, access: Access, index: str) -> ast.expr:
     """An index that is only a name as what the name was assigned, where that still means the same at the access."""
     node = expression(index)
     suite = suite_of(kernel, access.statement)

@@ -11,9 +11,9 @@ from evo_kernel.syntax import parse_module
 from operators.micro.edits import Edit
 from operators.micro.module import (
     Access,
-    Kernel,
     KernelModule,
-    Launch,
+    SourceKernel,
+    SourceLaunch,
     called,
     expression,
     fresh_name,
@@ -39,8 +39,8 @@ from operators.micro.rewrites.indices import (
 class Pair:
     """Two launches with a buffer between them."""
 
-    producer: Launch
-    consumer: Launch
+    producer: SourceLaunch
+    consumer: SourceLaunch
     buffer: str
     out: str  # the producer's parameter that is the buffer
     into: str  # the consumer's
@@ -68,7 +68,7 @@ def pairs(module: KernelModule) -> Iterator[Pair]:
                     yield Pair(producer, consumer, buffer, out, into[0])
 
 
-def _movable(module: KernelModule, producer: Launch, consumer: Launch, buffer: str) -> bool:
+def _movable(module: KernelModule, producer: SourceLaunch, consumer: SourceLaunch, buffer: str) -> bool:
     """Whether the producer may run where the consumer does, as one kernel with it, and the buffer may vanish."""
     inputs = set(module.tensors(producer, "load").values())
     outputs = set(module.tensors(producer, "store").values())
@@ -96,7 +96,7 @@ def _movable(module: KernelModule, producer: Launch, consumer: Launch, buffer: s
 class Join:
     """Builds the fused kernel: `keep`'s text with pieces of `moved`, their parameters together, and the new `run`."""
 
-    def __init__(self, module: KernelModule, pair: Pair, keep: Kernel, moved: Kernel) -> None:
+    def __init__(self, module: KernelModule, pair: Pair, keep: SourceKernel, moved: SourceKernel) -> None:
         self.module, self.pair, self.keep, self.moved = module, pair, keep, moved
         self.taken = set(keep.names) | set(module.constants)
         keeps_first = keep.name == pair.producer.kernel
@@ -327,11 +327,11 @@ class Join:
         return f"{joined if len(joined) <= 50 else joined[:50].rstrip('_')}_kernel"
 
 
-def _kind(kernel: Kernel, name: str) -> str:
+def _kind(kernel: SourceKernel, name: str) -> str:
     return next(p.kind for p in kernel.parameters if p.name == name)
 
 
-def _body_text(text: str, kernel: Kernel) -> str:
+def _body_text(text: str, kernel: SourceKernel) -> str:
     """The body of an edited kernel, as text."""
     changed = KernelModule.parse(text).kernels[kernel.name]
     return "\n".join(text.splitlines()[changed.node.body[0].lineno - 1 : changed.node.end_lineno]) + "\n"

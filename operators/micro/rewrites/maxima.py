@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from evo_kernel.syntax import parse_expression
-from operators.micro.module import Kernel, argument, called, names_read, names_written, spell
+from operators.micro.module import SourceKernel, argument, called, names_read, names_written, spell
 
 if TYPE_CHECKING:
     from operators.micro.rewrites.online import Neighbours
@@ -91,7 +91,7 @@ def root_of(node: ast.expr) -> str | None:
     return node.id if isinstance(node, ast.Name) else None
 
 
-def rank_of(kernel: Kernel, name: str) -> tuple[object, ...] | None:
+def rank_of(kernel: SourceKernel, name: str) -> tuple[object, ...] | None:
     """The shape that a name is first given, as spelled sizes; `((),)` for a scalar; None when it cannot be told."""
     places = kernel.definitions.get(name, ())
     if not places or not isinstance(places[0], ast.Assign):

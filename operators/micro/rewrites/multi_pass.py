@@ -11,8 +11,8 @@ from evo_kernel.syntax import parse_expression, parse_module
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.hosts import live_kernels
 from operators.micro.module import (
-    Kernel,
     KernelModule,
+    SourceKernel,
     argument,
     called,
     copy_of,
@@ -51,12 +51,12 @@ class MultiPassRow:
         return module.edited(edits)
 
 
-def _speaks_of_its_block(kernel: Kernel) -> bool:
+def _speaks_of_its_block(kernel: SourceKernel) -> bool:
     """Whether a constexpr says that the block divides the row (see drop_masks.py): it would lie of a smaller block."""
     return any(parameter.name.startswith("EVEN_") for parameter in kernel.parameters)
 
 
-def _row(module: KernelModule, kernel: Kernel) -> tuple[str, str] | None:
+def _row(module: KernelModule, kernel: SourceKernel) -> tuple[str, str] | None:
     """The block's parameter and the new body, when the kernel's launches bind a block over the whole row."""
     launches = module.launches_of(kernel.name)
     if not launches or kernel.loops or not is_straight(kernel.body) or kernel.calls("tl.dot"):
@@ -79,7 +79,7 @@ def _row(module: KernelModule, kernel: Kernel) -> tuple[str, str] | None:
 class _Stages:
     """Puts each statement into the pass whose reductions it needs."""
 
-    def __init__(self, kernel: Kernel, size: str, block: str) -> None:
+    def __init__(self, kernel: SourceKernel, size: str, block: str) -> None:
         self.kernel, self.size, self.block = kernel, size, block
         self.start = kernel.fresh("start")
         self.body = reductions_apart(kernel, loads_apart(kernel, kernel.body))
@@ -163,7 +163,7 @@ class _Reductions(ast.NodeTransformer):
         return ast.Name(name, ast.Load())
 
 
-def reductions_apart(kernel: Kernel, body: list[ast.stmt]) -> list[ast.stmt]:
+def reductions_apart(kernel: SourceKernel, body: list[ast.stmt]) -> list[ast.stmt]:
     """Straight code in which a reduction is always the whole right side."""
     lift, done = _Reductions(set(kernel.names)), []
     for statement in body:
@@ -176,7 +176,7 @@ def reductions_apart(kernel: Kernel, body: list[ast.stmt]) -> list[ast.stmt]:
     return done
 
 
-def _single_names(body: list[ast.stmt], kernel: Kernel) -> list[ast.stmt] | None:
+def _single_names(body: list[ast.stmt], kernel: SourceKernel) -> list[ast.stmt] | None:
     """Straight code in which each name is assigned once (`x += y` as `x_2 = x + y`, and so on)."""
     taken, current, done = set(kernel.names), dict[str, str](), list[ast.stmt]()
     for original in body:

@@ -8,7 +8,7 @@ from evo_kernel.syntax import parse_expression
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.edits import Edit
 from operators.micro.hosts import launches_for, live_kernels
-from operators.micro.module import Kernel, KernelModule, Launch, copy_of, spell
+from operators.micro.module import KernelModule, SourceKernel, SourceLaunch, copy_of, spell
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
 from operators.micro.rewrites.drop_masks import condition
 from operators.micro.rewrites.rows import Numbering, Passes, at_zero, loads_apart, only_shapes, passes_of
@@ -41,7 +41,7 @@ class OnePassRow:
         return module.edited(edits, module.add_kernel(spell(node) + "\n"))
 
 
-def _passes(module: KernelModule, kernel: Kernel) -> Passes | None:
+def _passes(module: KernelModule, kernel: SourceKernel) -> Passes | None:
     passes = passes_of(kernel)
     launches = module.launches_of(kernel.name)
     if passes is None or not launches or kernel.calls("tl.dot") or not only_shapes(kernel, passes.block):
@@ -56,11 +56,11 @@ def _passes(module: KernelModule, kernel: Kernel) -> Passes | None:
     return passes
 
 
-def _test(launch: Launch, passes: Passes) -> str:
+def _test(launch: SourceLaunch, passes: Passes) -> str:
     return f"{spell(launch.arguments[passes.stop])} <= {LIMIT}"
 
 
-def _is_fallback(guard: ast.If, launch: Launch, passes: Passes) -> bool:
+def _is_fallback(guard: ast.If, launch: SourceLaunch, passes: Passes) -> bool:
     return spell(guard.test) == spell(parse_expression(_test(launch, passes)))
 
 
@@ -71,7 +71,7 @@ def _worthwhile(module: KernelModule, task: TaskCard, passes: Passes) -> bool:
     return not sizes or any(not isinstance(size, int) or size <= LIMIT for size in sizes)
 
 
-def _launch_edit(module: KernelModule, launch: Launch, passes: Passes, name: str) -> Edit:
+def _launch_edit(module: KernelModule, launch: SourceLaunch, passes: Passes, name: str) -> Edit:
     call = copy_of(launch.call)
     assert isinstance(call.func, ast.Subscript)
     size = spell(launch.arguments[passes.stop])
@@ -87,11 +87,11 @@ def _launch_edit(module: KernelModule, launch: Launch, passes: Passes, name: str
     return module.replace(launch.statement, text + _indent(old, launch.statement.col_offset))
 
 
-def _spelled(launch: Launch, parameter: str) -> str:
+def _spelled(launch: SourceLaunch, parameter: str) -> str:
     return spell(launch.arguments[parameter]) if parameter in launch.arguments else ""
 
 
-def _bind(kernel: Kernel, call: ast.Call, values: dict[str, str]) -> None:
+def _bind(kernel: SourceKernel, call: ast.Call, values: dict[str, str]) -> None:
     """Passes other values for some parameters of a call of a kernel."""
     for position, parameter in enumerate(kernel.parameters):
         if parameter.name not in values:
@@ -103,7 +103,7 @@ def _bind(kernel: Kernel, call: ast.Call, values: dict[str, str]) -> None:
             next(k for k in call.keywords if k.arg == parameter.name).value = value
 
 
-def _is_bound_elsewhere(launch: Launch, passes: Passes) -> bool:
+def _is_bound_elsewhere(launch: SourceLaunch, passes: Passes) -> bool:
     """Whether another constexpr is made of the block's size, in a way other than `drop-masks` writes it."""
     size, block = _spelled(launch, passes.stop), launch.arguments[passes.block]
     known = {condition(size, spell(block), whole) for whole in (False, True)}

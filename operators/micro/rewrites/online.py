@@ -17,7 +17,16 @@ from itertools import pairwise
 from evo_kernel.syntax import parse_expression, parse_module
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.hosts import live_kernels
-from operators.micro.module import Kernel, KernelModule, Loop, called, names_read, names_written, spell, statements
+from operators.micro.module import (
+    KernelModule,
+    Loop,
+    SourceKernel,
+    called,
+    names_read,
+    names_written,
+    spell,
+    statements,
+)
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region, parameter
 from operators.micro.rewrites.moments import merged_moments
 from operators.micro.rewrites.rescale import merged_sums
@@ -28,7 +37,7 @@ from operators.micro.rewrites.rows import Numbering, is_straight, loads_apart
 class Neighbours:
     """Two passes of one kernel with the same range, and the statements between them."""
 
-    kernel: Kernel
+    kernel: SourceKernel
     first: Loop
     second: Loop
     gap: tuple[ast.stmt, ...]
@@ -88,7 +97,7 @@ def _effect(call: ast.Call) -> bool:
     return called(call) in ("tl.store", "tl.debug_barrier") or called(call).startswith("tl.atomic")
 
 
-def _pairs(kernel: Kernel) -> Iterator[tuple[int, Neighbours]]:
+def _pairs(kernel: SourceKernel) -> Iterator[tuple[int, Neighbours]]:
     """Neighbouring top-level passes over one range, numbered from 1."""
     top = {id(s): i for i, s in enumerate(kernel.body)}
     loops = [loop for loop in kernel.loops if id(loop.node) in top]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 
 from evo_kernel.types import Strategy, TaskCard
-from operators.micro.module import Kernel, KernelModule, fresh_name, spell, statements
+from operators.micro.module import KernelModule, SourceKernel, fresh_name, spell, statements
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
 from operators.micro.rewrites.grids import (
     axis_calls,
@@ -51,7 +51,7 @@ class Persistent:
         return changed.edited(changed.replace_range(body[0], body[-1], loop + inner))
 
 
-def _refusal(module: KernelModule, kernel: Kernel) -> str | None:
+def _refusal(module: KernelModule, kernel: SourceKernel) -> str | None:
     launches = grid_launches(module, kernel)
     if not launches:
         return "is not launched on a plain tuple grid"
@@ -68,12 +68,12 @@ def _refusal(module: KernelModule, kernel: Kernel) -> str | None:
     return None
 
 
-def _strides_over_grid(kernel: Kernel, iterator: object) -> bool:
+def _strides_over_grid(kernel: SourceKernel, iterator: object) -> bool:
     """Whether a loop starts at the program index and steps by the number of programs."""
     return "tl.num_programs(" in spell(iterator) and "program_id(0)" in origins(kernel, iterator)  # type: ignore[arg-type]
 
 
-def _renumber(module: KernelModule, kernel: Kernel) -> tuple[str, str, str]:
+def _renumber(module: KernelModule, kernel: SourceKernel) -> tuple[str, str, str]:
     """Program indices computed from one tile number; the launches with their new grid."""
     rank = len(module.launches_of(kernel.name)[0].grid)
     tile, tiles = kernel.fresh("tile_id"), kernel.fresh("num_tiles")

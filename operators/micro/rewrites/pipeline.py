@@ -6,7 +6,7 @@ import ast
 import re
 
 from evo_kernel.types import Strategy, TaskCard
-from operators.micro.module import Kernel, KernelModule, Loop, called, fresh_name, spell
+from operators.micro.module import KernelModule, Loop, SourceKernel, called, fresh_name, spell
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
 from operators.micro.rewrites.grids import contracts, served_kernels
 
@@ -39,7 +39,7 @@ class SoftwarePipeline:
         return module.edited(edits, module.set_constant(knob, first))
 
 
-def _loops(kernel: Kernel) -> list[Loop]:
+def _loops(kernel: SourceKernel) -> list[Loop]:
     """Innermost `range` loops that load from memory through pointers or descriptors."""
     outer = {id(node) for loop in kernel.loops for node in loop.outer}
     found = [loop for loop in kernel.loops if loop.function == "range" and id(loop.node) not in outer]

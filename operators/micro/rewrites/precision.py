@@ -12,7 +12,7 @@ import ast
 
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.edits import Edit
-from operators.micro.module import Kernel, KernelModule, argument, called, spell
+from operators.micro.module import KernelModule, SourceKernel, argument, called, spell
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region, parameter
 from operators.micro.rewrites.grids import served_kernels
 
@@ -35,7 +35,7 @@ class InputPrecision:
                 found += [self._strategy(kernel, form) for form in forms if exact_dots(kernel, form)]
         return found
 
-    def _strategy(self, kernel: Kernel, operands: str) -> Strategy:
+    def _strategy(self, kernel: SourceKernel, operands: str) -> Strategy:
         return Strategy(self.name, "algorithm", kernel_region(kernel.name), (("operands", operands),))
 
     def apply(self, module: KernelModule, strategy: Strategy) -> str:
@@ -54,13 +54,13 @@ def _has_fp32(task: TaskCard) -> bool:
     return any(dtype.endswith("float32") for case in task.cases for dtype, _shape, _strides in case.inputs)
 
 
-def exact_dots(kernel: Kernel, but: str = "") -> list[ast.expr]:
+def exact_dots(kernel: SourceKernel, but: str = "") -> list[ast.expr]:
     """The input precisions of fp32 dots that keep all of fp32, but for one form of them."""
     given = [argument(call, "input_precision") for call in kernel.calls("tl.dot")]
     return [node for node in given if isinstance(node, ast.Constant) and node.value in {"ieee", *SPLIT} - {but}]
 
 
-def _widened(kernel: Kernel, node: ast.expr) -> tuple[str, ast.Call] | None:
+def _widened(kernel: SourceKernel, node: ast.expr) -> tuple[str, ast.Call] | None:
     """(pointer, the `tl.load(...).to(tl.float32)`) of a dot's operand that was widened right after its load."""
     value = kernel.value_of(node.id) if isinstance(node, ast.Name) else node
     if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Attribute) or value.func.attr != "to":
@@ -72,7 +72,7 @@ def _widened(kernel: Kernel, node: ast.expr) -> tuple[str, ast.Call] | None:
     return (base, value) if base is not None else None
 
 
-def _dot_pairs(kernel: Kernel) -> list[tuple[tuple[str, ast.Call], tuple[str, ast.Call]]]:
+def _dot_pairs(kernel: SourceKernel) -> list[tuple[tuple[str, ast.Call], tuple[str, ast.Call]]]:
     """Both operands of every dot, if every dot has widened operands that nothing else reads; else none."""
     pairs = []
     for dot in kernel.calls("tl.dot"):
@@ -87,7 +87,7 @@ def _dot_pairs(kernel: Kernel) -> list[tuple[tuple[str, ast.Call], tuple[str, as
     return pairs
 
 
-def _only_in_dots(kernel: Kernel, node: ast.expr) -> bool:
+def _only_in_dots(kernel: SourceKernel, node: ast.expr) -> bool:
     if not isinstance(node, ast.Name):
         return True
     operands = {id(operand) for dot in kernel.calls("tl.dot") for operand in dot.args[:2]}
@@ -95,14 +95,14 @@ def _only_in_dots(kernel: Kernel, node: ast.expr) -> bool:
     return all(id(read) in operands for read in reads if isinstance(read.ctx, ast.Load))
 
 
-def _narrowing(module: KernelModule, kernel: Kernel, task: TaskCard) -> bool:
+def _narrowing(module: KernelModule, kernel: SourceKernel, task: TaskCard) -> bool:
     """Whether both operands of every dot come from inputs of one half-precision dtype, in all cases."""
     pairs = _dot_pairs(kernel)
     dtypes = [_dtypes(module, kernel, base, task) for pair in pairs for base, _ in pair]
     return bool(pairs) and all(d == dtypes[0] and len(d) == 1 and d <= set(HALVES) for d in dtypes)
 
 
-def _dtypes(module: KernelModule, kernel: Kernel, pointer: str, task: TaskCard) -> set[str]:
+def _dtypes(module: KernelModule, kernel: SourceKernel, pointer: str, task: TaskCard) -> set[str]:
     """The dtypes that a pointer has over the task's cases; {"?"} when it is no input of `run`."""
     inputs = [a.arg for a in module.run.args.args]
     found = set()
@@ -114,6 +114,6 @@ def _dtypes(module: KernelModule, kernel: Kernel, pointer: str, task: TaskCard) 
     return found or {"?"}
 
 
-def _narrowed(module: KernelModule, kernel: Kernel, pairs: list) -> list[Edit]:
+def _narrowed(module: KernelModule, kernel: SourceKernel, pairs: list) -> list[Edit]:
     widened = {id(call): call for pair in pairs for _, call in pair}
     return [module.replace(call, module.source_of(call.func.value)) for call in widened.values()]  # type: ignore[attr-defined]

@@ -11,7 +11,16 @@ import ast
 from evo_kernel.syntax import parse_expression, parse_module
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.hosts import launches_for, live_kernels
-from operators.micro.module import Kernel, KernelModule, argument, called, copy_of, names_read, names_written, spell
+from operators.micro.module import (
+    KernelModule,
+    SourceKernel,
+    argument,
+    called,
+    copy_of,
+    names_read,
+    names_written,
+    spell,
+)
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region, parameter
 from operators.micro.rewrites.flat import ROW
 from operators.micro.rewrites.rows import is_straight
@@ -62,7 +71,7 @@ class RowsPerProgram:
         return module.edited(edits)
 
 
-def _row_statement(module: KernelModule, kernel: Kernel) -> ast.Assign | None:
+def _row_statement(module: KernelModule, kernel: SourceKernel) -> ast.Assign | None:
     """`row = tl.program_id(0)`, the only use of the program's index, in a kernel launched on a grid of rows."""
     calls = kernel.calls("tl.program_id", "tl.num_programs")
     launches = module.launches_of(kernel.name)
@@ -83,12 +92,12 @@ def _row_statement(module: KernelModule, kernel: Kernel) -> ast.Assign | None:
     return places[0] if plain and not early and first and once and not tiled else None
 
 
-def _many_rows(module: KernelModule, task: TaskCard, kernel: Kernel) -> bool:
+def _many_rows(module: KernelModule, task: TaskCard, kernel: SourceKernel) -> bool:
     seen = [one.grid[0] for one in launches_for(module, task) if one.launch.kernel == kernel.name and one.grid]
     return not seen or any(not isinstance(size, int) or size >= MIN_PROGRAMS for size in seen)
 
 
-def _looped(kernel: Kernel, row: ast.Assign, rows: str, count: str) -> str | None:
+def _looped(kernel: SourceKernel, row: ast.Assign, rows: str, count: str) -> str | None:
     """The body once a row, in a loop."""
     name = spell(row.targets[0])
     before = [spell(s) for s in kernel.body[: kernel.body.index(row)]]
@@ -101,7 +110,7 @@ def _looped(kernel: Kernel, row: ast.Assign, rows: str, count: str) -> str | Non
     return "\n".join([*head, *["    " + line for line in lines]])
 
 
-def _is_steady(kernel: Kernel, statement: ast.stmt) -> bool:
+def _is_steady(kernel: SourceKernel, statement: ast.stmt) -> bool:
     """`cols = tl.arange(0, BLOCK)`: the same for every row."""
     if not isinstance(statement, ast.Assign) or len(names_written(statement)) != 1:
         return False
@@ -113,7 +122,7 @@ class _Unclear(Exception):
     """Code whose shape the widening does not know."""
 
 
-def _tiled(kernel: Kernel, rows: str, count: str = "n_rows") -> str | None:
+def _tiled(kernel: SourceKernel, rows: str, count: str = "n_rows") -> str | None:
     """The body on [ROWS, BLOCK] tiles; None where it has code that does not widen."""
     try:
         return _Widen(kernel, rows, count).text()
@@ -124,7 +133,7 @@ def _tiled(kernel: Kernel, rows: str, count: str = "n_rows") -> str | None:
 class _Widen(ast.NodeTransformer):
     """Makes everything two-dimensional: rows first."""
 
-    def __init__(self, kernel: Kernel, rows: str, count: str) -> None:
+    def __init__(self, kernel: SourceKernel, rows: str, count: str) -> None:
         self.kernel, self.rows = kernel, rows
         row = next(s for s in kernel.body if isinstance(s, ast.Assign) and spell(s.value) in ROWS)
         self.row = spell(row.targets[0])

@@ -6,7 +6,17 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from operators.micro.module import Kernel, Loop, argument, called, copy_of, names_read, names_written, spell, substitute
+from operators.micro.module import (
+    Loop,
+    SourceKernel,
+    argument,
+    called,
+    copy_of,
+    names_read,
+    names_written,
+    spell,
+    substitute,
+)
 
 SHAPES = ("tl.arange", "tl.zeros", "tl.full", "range", "tl.range")
 
@@ -15,13 +25,13 @@ SHAPES = ("tl.arange", "tl.zeros", "tl.full", "range", "tl.range")
 class Passes:
     """The top-level loops of a row kernel: all run over the same `range(0, stop, BLOCK)`."""
 
-    kernel: Kernel
+    kernel: SourceKernel
     loops: tuple[Loop, ...]
     stop: str  # a parameter: how long the row is
     block: str  # a constexpr parameter: how much of it one step takes
 
 
-def passes_of(kernel: Kernel) -> Passes | None:
+def passes_of(kernel: SourceKernel) -> Passes | None:
     """The passes of a kernel whose loops all are `for name in range(0, stop, BLOCK)` with straight bodies."""
     loops = tuple(loop for loop in kernel.loops if not loop.outer)
     if not loops or len(loops) != len(kernel.loops) or any(isinstance(n, ast.While) for n in ast.walk(kernel.node)):
@@ -48,7 +58,7 @@ def is_straight(body: Sequence[ast.stmt]) -> bool:
     )
 
 
-def only_shapes(kernel: Kernel, block: str) -> bool:
+def only_shapes(kernel: SourceKernel, block: str) -> bool:
     """Whether a constexpr only sizes things (arange, zeros, full, loop steps): then any power of two may be bound."""
     inside = set()
     for call in kernel.calls(*SHAPES):
@@ -81,7 +91,7 @@ def at_zero(loop: Loop) -> list[ast.stmt]:
 class _Loads(ast.NodeTransformer):
     """Takes loads out of larger expressions, each into a name of its own."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: SourceKernel) -> None:
         self.kernel, self.taken, self.before = kernel, set(kernel.names), []
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
@@ -96,7 +106,7 @@ class _Loads(ast.NodeTransformer):
         return ast.Name(name, ast.Load())
 
 
-def loads_apart(kernel: Kernel, body: Sequence[ast.stmt]) -> list[ast.stmt]:
+def loads_apart(kernel: SourceKernel, body: Sequence[ast.stmt]) -> list[ast.stmt]:
     """Straight code in which a load is the whole right side, or `load.to(dtype)` is."""
     lift, done = _Loads(kernel), []
     for statement in body:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from evo_kernel.syntax import parse_module
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.module import (
-    Kernel,
     KernelModule,
-    Launch,
     Loop,
+    SourceKernel,
+    SourceLaunch,
     argument,
     called,
     expression,
@@ -57,7 +57,7 @@ class _Accumulator:
 class _Contraction:
     """A kernel that can be cut after its loop."""
 
-    launch: Launch
+    launch: SourceLaunch
     loop: Loop
     before: Sequence[ast.stmt]
     after: Sequence[ast.stmt]
@@ -86,7 +86,7 @@ class SplitK:
         return _Split(module, kernel, found).text()
 
 
-def _contraction(module: KernelModule, kernel: Kernel) -> _Contraction | None:
+def _contraction(module: KernelModule, kernel: SourceKernel) -> _Contraction | None:
     launches, body = grid_launches(module, kernel), kernel.body
     loops = [loop for loop in kernel.loops if loop.node in body]
     if any(name.startswith("SPLIT") for name in kernel.constexprs):
@@ -146,7 +146,7 @@ def _reads_moved(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Assign)
 
 
-def _accumulator(kernel: Kernel, before: Sequence[ast.stmt], name: str) -> _Accumulator | None:
+def _accumulator(kernel: SourceKernel, before: Sequence[ast.stmt], name: str) -> _Accumulator | None:
     inits = [s for s in before if name in names_written(s)]
     value = inits[0].value if len(inits) == 1 and isinstance(inits[0], ast.Assign) else None
     if not isinstance(value, ast.Call) or called(value) != "tl.zeros":
@@ -161,7 +161,7 @@ def _accumulator(kernel: Kernel, before: Sequence[ast.stmt], name: str) -> _Accu
 class _Split:
     """The texts of the two kernels and their launches."""
 
-    def __init__(self, module: KernelModule, kernel: Kernel, found: _Contraction) -> None:
+    def __init__(self, module: KernelModule, kernel: SourceKernel, found: _Contraction) -> None:
         self.module, self.kernel, self.found = module, kernel, found
         self.knob = fresh_name("SPLIT_K", module.names | kernel.names)
         self.rank = len(found.launch.grid)

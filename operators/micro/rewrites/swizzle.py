@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass
 
 from evo_kernel.types import Strategy, TaskCard
-from operators.micro.module import Kernel, KernelModule, fresh_name, spell
+from operators.micro.module import KernelModule, SourceKernel, fresh_name, spell
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
 from operators.micro.rewrites.grids import (
     axis_calls,
@@ -64,17 +64,17 @@ class Swizzle:
         raise RewriteFailed(f"{kernel.name} has no two-dimensional tile grid whose operands are shared")
 
 
-def _is_grouped(kernel: Kernel) -> bool:
+def _is_grouped(kernel: SourceKernel) -> bool:
     return any(name.startswith("GROUP") for name in kernel.constexprs)
 
 
-def _shares_operands(kernel: Kernel, m: str, n: str, stop: frozenset[str] = frozenset()) -> bool:
+def _shares_operands(kernel: SourceKernel, m: str, n: str, stop: frozenset[str] = frozenset()) -> bool:
     """Whether one load moves with the first coordinate only, and another with the second only."""
     loads = [origins(kernel, a.pointer, stop) for a in kernel.accesses if a.kind == "load"]
     return any(m in s and n not in s for s in loads) and any(n in s and m not in s for s in loads)
 
 
-def _axes(module: KernelModule, kernel: Kernel) -> int | None:
+def _axes(module: KernelModule, kernel: SourceKernel) -> int | None:
     """The first of two neighbouring grid axes whose programs share operands."""
     launches = grid_launches(module, kernel)
     rank = len(launches[0].grid) if launches else 0
@@ -84,7 +84,7 @@ def _axes(module: KernelModule, kernel: Kernel) -> int | None:
     return None
 
 
-def _flatten(module: KernelModule, kernel: Kernel, axis: int) -> str:
+def _flatten(module: KernelModule, kernel: SourceKernel, axis: int) -> str:
     """Two grid axes become one, walked in groups."""
     names = fresh_names(kernel, ["tile", "tile_0", "tile_1", "tiles_0", "tiles_1"])
     tile, tile_m, tile_n, tiles_m, tiles_n = names
@@ -108,11 +108,11 @@ def _flatten(module: KernelModule, kernel: Kernel, axis: int) -> str:
     return module.edited(edits, module.set_constant(knob, GROUP))
 
 
-def _knob(module: KernelModule, kernel: Kernel) -> str:
+def _knob(module: KernelModule, kernel: SourceKernel) -> str:
     return fresh_name("GROUP_M", module.names | kernel.names)
 
 
-def _order(kernel: Kernel, knob: str, tile: str, tiles: tuple[str, str], outs: tuple[str, str]) -> str:
+def _order(kernel: SourceKernel, knob: str, tile: str, tiles: tuple[str, str], outs: tuple[str, str]) -> str:
     names = {
         "group": kernel.fresh("group_tiles"),
         "first": kernel.fresh("group_first"),
@@ -121,7 +121,7 @@ def _order(kernel: Kernel, knob: str, tile: str, tiles: tuple[str, str], outs: t
     return _ORDER.format(knob=knob, tile=tile, m=tiles[0], n=tiles[1], out_m=outs[0], out_n=outs[1], **names)
 
 
-def _tile_counts(kernel: Kernel) -> dict[str, str]:
+def _tile_counts(kernel: SourceKernel) -> dict[str, str]:
     """Spelling of a tile number → spelling of the number of tiles: the program index, or a loop that starts at it."""
     counts = {"tl.program_id(0)": "tl.num_programs(0)"}
     for loop in kernel.loops:
@@ -134,7 +134,7 @@ def _tile_counts(kernel: Kernel) -> dict[str, str]:
     return counts
 
 
-def _divided(kernel: Kernel) -> _Divided | None:
+def _divided(kernel: SourceKernel) -> _Divided | None:
     """`m = tile // width` and `n = tile % width` in one suite, with operands shared between tiles."""
     counts = _tile_counts(kernel)
     for suite in [kernel.body, *[loop.node.body for loop in kernel.loops]]:
@@ -157,7 +157,7 @@ def _divided(kernel: Kernel) -> _Divided | None:
     return None
 
 
-def _other_uses(kernel: Kernel, divided: _Divided) -> list[ast.expr] | None:
+def _other_uses(kernel: SourceKernel, divided: _Divided) -> list[ast.expr] | None:
     """Where else the tile number is read, always after it was split (None: before that): another kernel may find its
     tiles by that number, so those places must see the number of the tile that is computed."""
     aliases = _tile_counts(kernel)
@@ -173,7 +173,7 @@ def _other_uses(kernel: Kernel, divided: _Divided) -> list[ast.expr] | None:
     return uses if all(use.lineno > last for use in uses) else None
 
 
-def _reorder(module: KernelModule, kernel: Kernel, divided: _Divided) -> str:
+def _reorder(module: KernelModule, kernel: SourceKernel, divided: _Divided) -> str:
     """The kernel's own split of its tile number, in grouped order."""
     knob, tiles_m = _knob(module, kernel), kernel.fresh("tiles_0")
     assert isinstance(divided.first.value, ast.BinOp)

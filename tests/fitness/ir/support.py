@@ -10,7 +10,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler.compiler import make_backend
 
 from evo_kernel.fitness.ir.execute import Launched, launch
-from evo_kernel.fitness.ir.memory import Memory
+from evo_kernel.fitness.ir.memory import DeviceMemory
 from evo_kernel.fitness.ir.parse import parse
 from evo_kernel.fitness.plan.launch_plan import Pointer, Scalar
 from evo_kernel.fitness.record.lowering import lower
@@ -46,7 +46,7 @@ def run(kernel: Any, grid: int, *args: Any, scratch: Collection[int] = (), rever
         shuffled: bool = False, **constants: Any) -> Launched:  # fmt: skip
     """One launch of IR or of a jitted function. Tensors are changed in place; those of `scratch` start undefined."""
     text = kernel if isinstance(kernel, str) else lowered(kernel, *args, **constants)
-    memory, passed = Memory(), []
+    memory, passed = DeviceMemory(), []
     for index, value in enumerate(args):
         if isinstance(value, torch.Tensor):
             number = memory.add(value.numel() * value.element_size(), defined=index not in scratch)

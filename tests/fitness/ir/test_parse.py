@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from evo_kernel.fitness.ir import parse as parsing
 from evo_kernel.fitness.ir.execute import traits_of, unsupported
-from evo_kernel.fitness.ir.parse import Module, parse, parse_type
+from evo_kernel.fitness.ir.parse import IRModule, parse, parse_type
 from evo_kernel.fitness.ir.types import IRError
 from evo_kernel.tasks.loading import BUILTIN
 from tests.fitness.ir import test_combine, test_control, test_memory
@@ -66,7 +66,7 @@ def test_every_operation_of_built_in_kernels_is_read(texts):
         assert all(o.line for o in operations if o.name in ("tt.load", "tt.store"))
 
 
-def _defined(module: Module) -> set[str]:
+def _defined(module: IRModule) -> set[str]:
     names = {a.name for f in module.functions.values() for a in f.arguments}
     for operation in module.operations():
         names |= {r.name for r in operation.results}

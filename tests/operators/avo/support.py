@@ -13,7 +13,7 @@ from operators.avo.protocols import Forgetful
 from operators.avo.settings import AvoSettings
 from operators.llm.base import Message, ToolCall
 from operators.llm.scripted import Asked, ScriptedModel
-from operators.workbench.protocols import Rooms
+from operators.workbench.protocols import WorkbenchDeps
 from tests.operators.workbench.fakes import PARENT, FakeBench, FakeKnowledge, FakeLineage, FakeNotebook, kernel
 
 
@@ -74,8 +74,10 @@ class Turns(Forgetful):
         return sum(call.dollars or 0.0 for call in calls), sum(call.tokens_in + call.tokens_out for call in calls)
 
 
-def rooms(bench: FakeBench | None = None) -> Rooms:
-    return Rooms(bench or FakeBench(), FakeLineage(PARENT, Source(kernel(90.0))), FakeKnowledge(), FakeNotebook())
+def rooms(bench: FakeBench | None = None) -> WorkbenchDeps:
+    return WorkbenchDeps(
+        bench or FakeBench(), FakeLineage(PARENT, Source(kernel(90.0))), FakeKnowledge(), FakeNotebook()
+    )
 
 
 def operator(
@@ -83,7 +85,7 @@ def operator(
     answers: Sequence[Message | str] | Callable[[Asked], Message | str],
     store: Forgetful | None = None,
     settings: AvoSettings | None = None,
-    given: Rooms | None = None,
+    given: WorkbenchDeps | None = None,
     **rest,
 ) -> AvoOperator:
     model = ScriptedModel(answers if callable(answers) else script(*answers))

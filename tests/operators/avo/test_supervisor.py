@@ -7,7 +7,7 @@ import json
 import pytest
 
 from evo_kernel.errors import OperatorFailed
-from operators.avo.memory import Memory, Record, Review, Tried, same_idea
+from operators.avo.memory import AgentEvaluation, AgentMemory, Record, Review, same_idea
 from operators.avo.settings import AvoSettings, SupervisorLimits
 from operators.avo.supervisor import Supervisor, by_rule
 from operators.llm.base import ModelFailed
@@ -23,11 +23,11 @@ def record(attempt, *tried, committed=False, at=0.0):
 
 
 def bad(idea, plan=""):
-    return Tried(idea, "wrong", "calculation", plan)
+    return AgentEvaluation(idea, "wrong", "calculation", plan)
 
 
 def memory(*records, store=None):
-    found = Memory(store or Turns())
+    found = AgentMemory(store or Turns())
     found.begin(0.0)
     for one in records:
         found.end(one)
@@ -56,7 +56,7 @@ def test_a_stall_is_noticed_by_attempts_and_by_hours():
     [
         ([bad("Split-K by 8"), bad("split k by 4"), bad("by 16: split K")], "idea by k split"),
         ([bad("one", "p1"), bad("two", "p1"), bad("three", "p1")], "plan p1"),
-        ([Tried("as before", "passed", refused="no gain")] * 3, "idea as before"),
+        ([AgentEvaluation("as before", "passed", refused="no gain")] * 3, "idea as before"),
     ],
 )
 def test_a_cycle_is_noticed_by_idea_and_by_plan(tried, sign):
@@ -84,7 +84,7 @@ def test_memory_survives_a_restart_and_stays_bounded():
         found.end(record(n, *[bad(f"idea {'x' * (n % 40)} {k}", f"p{n}-{k}") for k in "abcdefgh"]))
         if n % 100 == 0:
             found.reviewed(Review(n, "stuck", ("go left", "go right"), (), float(n)))
-    again = Memory(store)
+    again = AgentMemory(store)
     assert again.text() == found.text() and len(found.text().encode()) <= 9000
     assert again.review() == found.review() or again.review().directions == found.review().directions
     assert len(found.records()) == 200 and len(found._ideas.counts) <= 2000 and len(found._plans.counts) <= 2000

@@ -19,7 +19,7 @@ from evo_kernel.budget import Budget, Ledger
 from evo_kernel.engine import Engine, EngineSettings
 from evo_kernel.errors import OperatorFailed, PopulationError
 from evo_kernel.types import Proposal, Purpose, Source
-from operators.external.attempt import Attempt
+from operators.external.attempt import ExternalAttempt
 from operators.external.folder import COMMANDS, furnish
 from operators.external.operator import ExternalOperator, ExternalSettings
 from operators.knowledge.base import KnowledgeBase
@@ -184,14 +184,14 @@ def test_the_readme_is_enough(setting: Setting, tmp_path: Path) -> None:
 def test_what_our_side_breaks_is_said_and_the_agent_goes_on(
     setting: Setting, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    real = Attempt.call
+    real = ExternalAttempt.call
 
-    def call(self: Attempt, tool: str, arguments: object) -> object:
+    def call(self: ExternalAttempt, tool: str, arguments: object) -> object:
         if tool == "notes":
             raise OSError("the disk is full")
         return real(self, tool, arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Attempt, "call", call)
+    monkeypatch.setattr(ExternalAttempt, "call", call)
     setting.failure('mkdir folder; ./probe folder; echo "then $?"; ./notes; echo "then $?"; ./show x; ./lineage')
     log = setting.log()
     assert "folder is no file" in log and log.count("then 1\n") == 2
@@ -323,7 +323,7 @@ setting.propose("sed -i s/100.0/90.0/ kernel.py; ./evaluate --idea 'some gain'; 
         assert brief.attempt == 2  # the attempt goes on
         rooms = rooms_of(population, Judge(), None, lambda spent: None)
         bench = open_workbench(tmp_path / "w", rooms, brief, "external", Allowed(evaluations=4))
-        attempt = Attempt(brief, bench, population.diary, "external")
+        attempt = ExternalAttempt(brief, bench, population.diary, "external")
         assert "left: 3 evaluations" in bench.left() and len(attempt.steps) == 1
 
 

@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 
 from evo_kernel.types import Status, Strategy
-from operators.learning.tree import Problem, State, Tree, state_id
+from operators.learning.tree import Tree, TreeProblem, TreeState, state_id
 from operators.macro.catalogue import CATALOGUE
 from tests.operators.learning.trees import CARD, ENVIRONMENT, edge, evaluation
 
@@ -24,16 +24,16 @@ def planted(problems: int = 8, steps: int = 2, held_out: int = 2, seed: int = 0)
     tree = Tree({}, {}, {}, {ENVIRONMENT.key: ENVIRONMENT}, 0, "planted")
     for number in range(problems):
         split = "held-out" if number >= problems - held_out else "train"
-        problem = Problem(f"task{number}", f"task{number}", f"family{number // 2}", split, CARD)
+        problem = TreeProblem(f"task{number}", f"task{number}", f"family{number // 2}", split, CARD)
         _grow(tree, problem, spills=number % 2 == 0, start=float(rng.uniform(2, 6)), steps=steps)
     return tree
 
 
-def _grow(tree: Tree, problem: Problem, spills: bool, start: float, steps: int) -> None:
+def _grow(tree: Tree, problem: TreeProblem, spills: bool, start: float, steps: int) -> None:
     every = tuple(Strategy(name, CATALOGUE[name].family, "kernel k") for name in NAMES)
     law = SPILLED if spills else HEALTHY
     tree.problems[problem.name] = problem
-    known: dict[tuple[Strategy, ...], State] = {}
+    known: dict[tuple[Strategy, ...], TreeState] = {}
     for length in range(steps + 1):
         for path in itertools.permutations([s for s in every if s.name != FAILS], length):
             log_us = start - sum(law.get(one.name, 0.0) for one in path)
@@ -50,8 +50,13 @@ def _grow(tree: Tree, problem: Problem, spills: bool, start: float, steps: int) 
 
 
 def _state(
-    problem: Problem, text: str, log_us: float, path: tuple[Strategy, ...], offers: tuple[Strategy, ...], spills: bool
-) -> State:
+    problem: TreeProblem,
+    text: str,
+    log_us: float,
+    path: tuple[Strategy, ...],
+    offers: tuple[Strategy, ...],
+    spills: bool,
+) -> TreeState:
     found = evaluation(text, log_us)
     timed = found.measurements[0]
     plan = timed.features
@@ -60,6 +65,6 @@ def _state(
     found = dataclasses.replace(found, measurements=(timed,))
     name = state_id(problem.name, text)
     context = (1.0, *(0.0,) * 16)  # policies compute their own from the evidence
-    return State(
+    return TreeState(
         name, problem.name, problem.family, problem.split, text, context, found, log_us, len(path), offers, path
     )

@@ -9,7 +9,7 @@ import pytest
 
 from evo_kernel.types import Credit, Decision, Strategy
 from operators.learning.evaluation import Interval, credit_of, regret, table, walked, warmed
-from operators.learning.replay import Walk
+from operators.learning.replay import TreeWalk
 from operators.learning.tree import Tree
 from operators.macro.bandit import BanditPolicy
 from operators.macro.policies import UniformPolicy, draw
@@ -78,7 +78,7 @@ def test_intervals() -> None:
 
 
 def test_failures_and_what_does_not_show_are_no_evidence_for_a_strategy() -> None:
-    one = Walk(small(), small().roots()[0].id)
+    one = TreeWalk(small(), small().roots()[0].id)
     decision = Fixed(HOIST).choose(one.macro_state, one.open_offers, np.random.default_rng(0))
     failed = credit_of(one.take(HOIST), decision)
     assert (failed.witnessed, failed.reward, failed.strategy) == (False, 0.0, "other")

@@ -21,8 +21,8 @@ from operators.learning import checkpoint  # noqa: E402
 from operators.learning.ablations import without_hierarchy, without_masks  # noqa: E402
 from operators.learning.evaluation import regret, walked  # noqa: E402
 from operators.learning.imitation import OfflineSettings, imitate, weighted  # noqa: E402
-from operators.learning.network import Network, NetworkSettings  # noqa: E402
-from operators.learning.policy_features import EARNED, Earnings, Outcome, Seen, Sight  # noqa: E402
+from operators.learning.network import NetworkSettings, PolicyNetwork  # noqa: E402
+from operators.learning.policy_features import EARNED, ActionOutcome, Earnings, Seen, Sight  # noqa: E402
 from operators.learning.ppo import Moment, PpoSettings, Walks, ppo  # noqa: E402
 from operators.learning.shipped import POLICY, TREE  # noqa: E402
 from operators.learning.tree import Tree  # noqa: E402
@@ -42,7 +42,7 @@ def tree():
 @pytest.fixture(scope="module")
 def imitator(tree):
     torch.manual_seed(0)
-    model = Network(dataclasses.replace(TINY, seen=Seen(source=False)))  # texts say which problem it is
+    model = PolicyNetwork(dataclasses.replace(TINY, seen=Seen(source=False)))  # texts say which problem it is
     steps = imitate(model, tree.within("train"), OfflineSettings(lr=3e-3, batch=16), np.random.default_rng(0))
     losses = [report.numbers["loss"] for report in itertools.islice(steps, 120)]
     assert np.mean(losses[-20:]) < 0.5 * np.mean(losses[:20])
@@ -72,10 +72,10 @@ def laws(tree, model):
 
 def test_a_decision_scores_the_same_alone_and_among_others(tree):
     torch.manual_seed(1)
-    model = Network(TINY).eval()
+    model = PolicyNetwork(TINY).eval()
     state = learnable(tree)[0]
     long, short = decision(tree, state), decision(tree, state, [0, 2, 3])
-    short = dataclasses.replace(short, text="x", path=(Outcome(STOP),))
+    short = dataclasses.replace(short, text="x", path=(ActionOutcome(STOP),))
     with torch.inference_mode():
         both, values = model([long, short])
         alone, value = model([short])
@@ -86,11 +86,11 @@ def test_a_decision_scores_the_same_alone_and_among_others(tree):
 
 def test_what_is_hidden_does_not_move_the_scores(tree):
     torch.manual_seed(1)
-    blind = Network(dataclasses.replace(TINY, seen=Seen(source=False, history=False, plan=False))).eval()
-    seeing = Network(TINY).eval()
+    blind = PolicyNetwork(dataclasses.replace(TINY, seen=Seen(source=False, history=False, plan=False))).eval()
+    seeing = PolicyNetwork(TINY).eval()
     sight = roots(tree, "train")[0]
     other = dataclasses.replace(
-        sight, text="another", path=(Outcome(sight.offered[0]),), earned=(Outcome(sight.offered[1], 0.4),),
+        sight, text="another", path=(ActionOutcome(sight.offered[0]),), earned=(ActionOutcome(sight.offered[1], 0.4),),
         context=(*sight.context[:12], 1.0 - sight.context[12], *sight.context[13:]), shares=(("k", 0.5),),
     )  # fmt: skip
     with torch.inference_mode():
@@ -115,13 +115,13 @@ def test_values_look_ahead_and_discount(tree):
 
 def test_imitation_carries_the_law_to_problems_that_it_never_saw(tree, imitator):
     assert all(first in wanted for first, wanted in laws(tree, imitator))
-    untrained = Network(TINY).eval()
+    untrained = PolicyNetwork(TINY).eval()
     assert shortfall(imitator, tree.within("held-out")) < 0.3 * shortfall(untrained, tree.within("held-out"))
 
 
 def test_regression_on_stored_transitions_finds_the_law_too(tree):
     torch.manual_seed(0)
-    model = Network(TINY)
+    model = PolicyNetwork(TINY)
     settings = OfflineSettings(lr=3e-3, batch=16, temperature=0.1)
     for _ in itertools.islice(weighted(model, tree.within("train"), settings, np.random.default_rng(0)), 150):
         pass
@@ -130,7 +130,7 @@ def test_regression_on_stored_transitions_finds_the_law_too(tree):
 
 def test_ppo_earns_more_than_it_did(tree):
     torch.manual_seed(0)
-    model = Network(TINY)
+    model = PolicyNetwork(TINY)
     model.policy_lr = 3e-3
     settings = PpoSettings(warm_up=64, walks=16)
     steps = itertools.islice(ppo(model, tree.within("train"), settings, np.random.default_rng(0)), 30)
@@ -253,7 +253,7 @@ def test_earnings_are_means_of_the_latest_actions():
         earnings.add(Strategy(f"s{number}", "memory"), 0.1)
     earnings.add(Strategy("s1", "memory"), 0.3)
     found = earnings.outcomes
-    assert len(found) == EARNED and found[-1] == Outcome(Strategy("s1", "memory"), pytest.approx(0.2))
+    assert len(found) == EARNED and found[-1] == ActionOutcome(Strategy("s1", "memory"), pytest.approx(0.2))
     assert "s0" not in {one.strategy.name for one in found}
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from evo_kernel.types import Status
-from operators.learning.replay import UnseenTransition, Walk
+from operators.learning.replay import TreeWalk, UnseenTransition
 from operators.macro.catalogue import STOP
 from tests.operators.learning.trees import EXP2, HINTS, HOIST, small
 
 
-def walk(**more) -> Walk:
+def walk(**more) -> TreeWalk:
     tree = small()
-    return Walk(tree, tree.roots()[0].id, **more)
+    return TreeWalk(tree, tree.roots()[0].id, **more)
 
 
 def test_a_walk_may_lose_first_and_keeps_the_best() -> None:

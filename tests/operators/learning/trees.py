@@ -18,7 +18,7 @@ from evo_kernel.types import (
     Strategy,
     TaskCard,
 )
-from operators.learning.tree import Edge, Problem, State, Tree, state_id
+from operators.learning.tree import Edge, Tree, TreeProblem, TreeState, state_id
 
 ENVIRONMENT = Environment("modeled", "sm_90", "", "2.13", "3.9", True, 1, "none")
 CARD = TaskCard(
@@ -56,16 +56,16 @@ def evaluation(text: str, log_us: float, case: str = "m8-n16") -> Evaluation:
 
 
 def state(
-    problem: Problem, text: str, log_us: float, path: tuple[Strategy, ...], offers: tuple[Strategy, ...]
-) -> State:
+    problem: TreeProblem, text: str, log_us: float, path: tuple[Strategy, ...], offers: tuple[Strategy, ...]
+) -> TreeState:
     context = (1.0, *(0.25,) * 16)
-    return State(
+    return TreeState(
         state_id(problem.name, text), problem.name, problem.family, problem.split, text, context,
         evaluation(text, log_us), log_us, len(path), offers, path,
     )  # fmt: skip
 
 
-def edge(parent: State, strategy: Strategy, child: State | None, status: Status | None = Status.PASSED) -> Edge:
+def edge(parent: TreeState, strategy: Strategy, child: TreeState | None, status: Status | None = Status.PASSED) -> Edge:
     gain = round(parent.log_us - child.log_us, 9) if child else 0.0
     return Edge(
         parent.id, strategy.key, status if child is None else Status.PASSED, bool(child), child and child.id, gain
@@ -77,7 +77,7 @@ def small(task: str = "rows", split: str = "train", family: str = "row", shift: 
 
     Best gain: 0.2 in one step, 0.4 in two.
     """
-    problem = Problem(task, task, family, split, CARD)  # type: ignore[arg-type]
+    problem = TreeProblem(task, task, family, split, CARD)  # type: ignore[arg-type]
     every = (EXP2, HINTS, HOIST)
     root = state(problem, f"# {task} root", 2.0 + shift, (), every)
     worse = state(problem, f"# {task} exp2", 2.1 + shift, (EXP2,), every[1:])

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from evo_kernel.errors import InfraError, PopulationError, UserError
-from evo_kernel.types import Brief, Evaluation, Gain, Knobs, Purpose, Relative, Source, Status, Strategy
+from evo_kernel.types import Brief, Evaluation, Gain, Knobs, Purpose, ScoredCandidate, Source, Status, Strategy
 from operators.knowledge.passages import Passage
 from operators.workbench.protocols import Evidence, GateVerdict, Note, Version
 from tests.support.scripted import CARD, ENVIRONMENT, TASK, scored
@@ -94,12 +94,12 @@ class FakeLineage:
         ]
         return found[:limit]
 
-    def version(self, number: int) -> Relative:
+    def version(self, number: int) -> ScoredCandidate:
         if number not in self._all:
             raise PopulationError(f"there is no candidate {number}: they are numbered 1 to {len(self._all)}.")
         return self._all[number]
 
-    def best(self) -> Relative | None:
+    def best(self) -> ScoredCandidate | None:
         return self._all[1]
 
 
@@ -134,8 +134,8 @@ class FakeKnowledge:
         return (Passage("evo-kernel/wgmma.md#shapes", "wgmma › shapes", "M is 64."),)
 
 
-def relative(number: int, source: Source) -> Relative:
-    return Relative(number, source, 0, 0, verdict_of(source, Purpose.SCORE), (Strategy("split-k", "tiling"),))
+def relative(number: int, source: Source) -> ScoredCandidate:
+    return ScoredCandidate(number, source, 0, 0, verdict_of(source, Purpose.SCORE), (Strategy("split-k", "tiling"),))
 
 
 def brief(attempt: int = 7, parent: Source = PARENT) -> Brief:

@@ -8,9 +8,9 @@ import threading
 
 import pytest
 
-from operators.workbench.bench import Outcome, Workbench, start_files, task_files
+from operators.workbench.bench import ToolOutcome, Workbench, start_files, task_files
 from operators.workbench.judge_tools import Allowed
-from operators.workbench.protocols import Rooms
+from operators.workbench.protocols import WorkbenchDeps
 from operators.workbench.tool import MAX_OUTPUT
 from operators.workbench.workspace import MAX_FILES, Workspace
 from tests.operators.workbench.fakes import PARENT, FakeBench, FakeKnowledge, FakeLineage, FakeNotebook, brief, kernel
@@ -23,7 +23,7 @@ def bench():
 
 @pytest.fixture
 def rooms(bench):
-    return Rooms(bench, FakeLineage(PARENT, type(PARENT)(kernel(90.0))), FakeKnowledge(), FakeNotebook())
+    return WorkbenchDeps(bench, FakeLineage(PARENT, type(PARENT)(kernel(90.0))), FakeKnowledge(), FakeNotebook())
 
 
 @pytest.fixture
@@ -227,7 +227,7 @@ def test_submit_commits_only_what_the_gate_lets_through(work, bench):
     assert done.submission and done.submission.strategy == "split-k" and done.submission.parents == (2,)
     assert work.submission == done.submission
     assert "the attempt is over" in refused(work, "evaluate", idea="more")
-    assert Outcome.from_data(json.loads(json.dumps(done.as_data()))) == done
+    assert ToolOutcome.from_data(json.loads(json.dumps(done.as_data()))) == done
 
 
 def test_submit_refuses_the_parent_wrong_names_and_unknown_versions(work, bench):
@@ -293,7 +293,7 @@ def test_a_restored_workbench_stands_where_the_first_one_stood(tmp_path, rooms, 
     do("note", text="Slower in every way.", evidence=[{"evaluation": "E7.1", "samples": 45}])
     second = opened(tmp_path / "two", rooms)
     for outcome in outcomes:
-        second.restore(Outcome.from_data(json.loads(json.dumps(outcome.as_data()))))
+        second.restore(ToolOutcome.from_data(json.loads(json.dumps(outcome.as_data()))))
     assert second.workspace.files() == first.workspace.files()
     assert second.workspace.read("kernel.py") == first.workspace.read("kernel.py")
     assert second.left() == first.left()

@@ -10,12 +10,12 @@ from torch.nn import functional as F
 
 from evo_kernel.fitness.correctness.slicing import regions
 from evo_kernel.fitness.correctness.slicing.regions import Index, Region
-from evo_kernel.fitness.correctness.slicing.step import Known, Step, aligned, rule, widened
-from evo_kernel.fitness.correctness.slicing.tracing import Value
+from evo_kernel.fitness.correctness.slicing.step import Known, SliceStep, aligned, rule, widened
+from evo_kernel.fitness.correctness.slicing.tracing import TraceValue
 
 
 @rule("mm bmm addmm baddbmm")
-def _product(value: Value, region: Region, known: Known) -> Step:
+def _product(value: TraceValue, region: Region, known: Known) -> SliceStep:
     """(…, m, k) by (…, k, n), and what is added."""
     *added, a, b = value.node.values
     *batch, rows, columns = region
@@ -25,19 +25,19 @@ def _product(value: Value, region: Region, known: Known) -> Step:
         (a, (*batch, rows, range(depth))),
         (b, (*batch, range(depth), columns)),
     ]
-    return Step(needs, lambda *pieces: value.node.call(pieces), 2.0 * regions.count(region) * depth)
+    return SliceStep(needs, lambda *pieces: value.node.call(pieces), 2.0 * regions.count(region) * depth)
 
 
 @rule("mv addmv")
-def _by_vector(value: Value, region: Region, known: Known) -> Step:
+def _by_vector(value: TraceValue, region: Region, known: Known) -> SliceStep:
     *added, matrix, vector = value.node.values
     whole = range(matrix.shape[1])
     needs = [*((v, aligned(v, region)) for v in added), (matrix, (region[0], whole)), (vector, (whole,))]
-    return Step(needs, lambda *pieces: value.node.call(pieces), 2.0 * len(region[0]) * len(whole))
+    return SliceStep(needs, lambda *pieces: value.node.call(pieces), 2.0 * len(region[0]) * len(whole))
 
 
 @rule("convolution")
-def _convolution(value: Value, region: Region, known: Known) -> Step:
+def _convolution(value: TraceValue, region: Region, known: Known) -> SliceStep:
     """Of pictures and channels what is asked for; of places, the window that all of them lie in."""
     arguments = value.node.arguments
     x, weight = value.node.values[:2]
@@ -66,7 +66,7 @@ def _convolution(value: Value, region: Region, known: Known) -> Step:
     needs += [(weight, (channels, *regions.everything(weight.shape[1:])))]
     needs += [(bias, (channels,)) for bias in value.node.values[2:]]
     flops = 2.0 * len(batch) * len(channels) * area * math.prod(weight.shape[1:])
-    return Step(needs, compute, flops)
+    return SliceStep(needs, compute, flops)
 
 
 def _window(
@@ -81,18 +81,18 @@ def _window(
     return seen, (before, end - start - len(seen) - before), regions.index_of(wanted - low)
 
 
-def _of_pictures(value: Value, region: Region) -> Step:
+def _of_pictures(value: TraceValue, region: Region) -> SliceStep:
     if (wider := widened(value, region, range(1, len(region)))) is not None:
         return wider
     x, *others = value.node.values
     needs = [(x, (region[0], *regions.everything(x.shape[1:])))] + [(v, regions.everything(v.shape)) for v in others]
     terms = math.prod(others[0].shape[1:])
     spots = max(regions.count(region), len(region[0]) * math.prod(x.shape[1:]))
-    return Step(needs, lambda *pieces: value.node.call(pieces), 2.0 * spots * terms)
+    return SliceStep(needs, lambda *pieces: value.node.call(pieces), 2.0 * spots * terms)
 
 
 @rule("_scaled_dot_product_flash_attention_for_cpu")
-def _attention(value: Value, region: Region, known: Known) -> Step:
+def _attention(value: TraceValue, region: Region, known: Known) -> SliceStep:
     """Rows of queries by all keys; where attention is causal, by those up to the last of these rows."""
     q, k, v, *masks = value.node.values
     arguments = value.node.arguments
@@ -102,7 +102,7 @@ def _attention(value: Value, region: Region, known: Known) -> Step:
         return wider
     if value.number:
         needs = [(v, regions.everything(v.shape)) for v in value.node.values]
-        return Step(needs, lambda *pieces: value.node.call(pieces)[value.number])
+        return SliceStep(needs, lambda *pieces: value.node.call(pieces)[value.number])
     batch, heads, rows, _ = region
     of_keys = heads if shared else range(k.shape[1])
     is_causal = arguments["is_causal"]
@@ -124,11 +124,11 @@ def _attention(value: Value, region: Region, known: Known) -> Step:
         mask: Any = sum(allowed) if allowed else None
         return value.node.func(q, k, v, 0.0, False, attn_mask=mask, scale=arguments["scale"])[0]
 
-    return Step(needs, compute, 2.0 * len(batch) * len(heads) * len(rows) * len(seen) * (q.shape[3] + v.shape[3]))
+    return SliceStep(needs, compute, 2.0 * len(batch) * len(heads) * len(rows) * len(seen) * (q.shape[3] + v.shape[3]))
 
 
 @rule("native_group_norm")
-def _group_norm(value: Value, region: Region, known: Known) -> Step:
+def _group_norm(value: TraceValue, region: Region, known: Known) -> SliceStep:
     if (wider := widened(value, region, range(1, len(region)))) is not None:
         return wider
     x, *others = value.node.values
@@ -141,4 +141,4 @@ def _group_norm(value: Value, region: Region, known: Known) -> Step:
         return torch.ops.aten.native_group_norm(piece.contiguous(), weight, bias, *sizes)[value.number]
 
     needs = [(x, (region[0], *regions.everything(x.shape[1:])))] + [(v, regions.everything(v.shape)) for v in others]
-    return Step(needs, compute)
+    return SliceStep(needs, compute)

@@ -14,53 +14,55 @@ import torch
 
 from evo_kernel.fitness.correctness.slicing import regions
 from evo_kernel.fitness.correctness.slicing.regions import Region
-from evo_kernel.fitness.correctness.slicing.step import Known, Step, aligned, normal, replaced, rule, widened
-from evo_kernel.fitness.correctness.slicing.tracing import Value
+from evo_kernel.fitness.correctness.slicing.step import Known, SliceStep, aligned, normal, replaced, rule, widened
+from evo_kernel.fitness.correctness.slicing.tracing import TraceValue
 
 
 @rule("gather")
-def _gather(value: Value, region: Region, known: Known) -> Step:
+def _gather(value: TraceValue, region: Region, known: Known) -> SliceStep:
     source, index = value.node.values
     if not region:
-        return Step([(source, regions.everything(source.shape)), (index, ())], lambda *pieces: value.node.call(pieces))
+        return SliceStep(
+            [(source, regions.everything(source.shape)), (index, ())], lambda *pieces: value.node.call(pieces)
+        )
     dim = normal(value.node.arguments["dim"], len(region))
     if index.node.is_floating:
         needs = [(source, replaced(region, dim, range(source.shape[dim]))), (index, region)]
-        return Step(needs, lambda piece, at: piece.gather(dim, at))
+        return SliceStep(needs, lambda piece, at: piece.gather(dim, at))
     unique, local = known(index, region).unique(return_inverse=True)
-    return Step(
+    return SliceStep(
         [(source, replaced(region, dim, regions.index_of(unique)))],
         lambda piece: piece.gather(dim, local.view(regions.shape_of(region))),
     )
 
 
 @rule("index_select")
-def _index_select(value: Value, region: Region, known: Known) -> Step:
+def _index_select(value: TraceValue, region: Region, known: Known) -> SliceStep:
     source, index = value.node.values
     if not region:
-        return Step(
+        return SliceStep(
             [(v, regions.everything(v.shape)) for v in value.node.values], lambda *pieces: value.node.call(pieces)
         )
     dim = normal(value.node.arguments["dim"], len(region))
     of_index = (region[dim],) if index.shape else ()
     if index.node.is_floating:
         needs = [(source, replaced(region, dim, range(source.shape[dim]))), (index, of_index)]
-        return Step(needs, lambda piece, at: piece.index_select(dim, at))
+        return SliceStep(needs, lambda piece, at: piece.index_select(dim, at))
     unique, local = known(index, of_index).flatten().unique(return_inverse=True)
-    return Step(
+    return SliceStep(
         [(source, replaced(region, dim, regions.index_of(unique)))], lambda piece: piece.index_select(dim, local)
     )
 
 
 @rule("embedding")
-def _embedding(value: Value, region: Region, known: Known) -> Step:
+def _embedding(value: TraceValue, region: Region, known: Known) -> SliceStep:
     table, index = value.node.values
     *places, columns = region
     if index.node.is_floating:
         needs = [(table, (range(table.shape[0]), columns)), (index, tuple(places))]
-        return Step(needs, lambda piece, at: piece[at])
+        return SliceStep(needs, lambda piece, at: piece[at])
     unique, local = known(index, tuple(places)).unique(return_inverse=True)
-    return Step([(table, (regions.index_of(unique), columns))], lambda piece: piece[local])
+    return SliceStep([(table, (regions.index_of(unique), columns))], lambda piece: piece[local])
 
 
 class _Indexing:
@@ -95,7 +97,7 @@ class _Indexing:
 
 
 @rule("index _unsafe_index")
-def _index(value: Value, region: Region, known: Known) -> Step:
+def _index(value: TraceValue, region: Region, known: Known) -> SliceStep:
     source, arguments = value.node.values[0], value.node.arguments
     rank = len(source.shape)
     how = _Indexing(arguments["indices"], rank)
@@ -110,14 +112,14 @@ def _index(value: Value, region: Region, known: Known) -> Step:
         for dim, (unique, _) in zip(how.dims, found, strict=True):
             wanted[dim] = regions.index_of(unique)
         local = [inverse for _, inverse in found]
-        return Step([(source, tuple(wanted))], lambda piece: piece[_filled(how.dims, local, rank)])
+        return SliceStep([(source, tuple(wanted))], lambda piece: piece[_filled(how.dims, local, rank)])
     lengths = regions.shape_of(places)
     needs = [(source, tuple(wanted))] + [(tensor, aligned(tensor, places)) for tensor in how.tensors]
-    return Step(needs, lambda piece, *at: piece[_filled(how.dims, [a.expand(lengths) for a in at], rank)])
+    return SliceStep(needs, lambda piece, *at: piece[_filled(how.dims, [a.expand(lengths) for a in at], rank)])
 
 
 @rule("index_put _unsafe_index_put")
-def _index_put(value: Value, region: Region, known: Known) -> Step:
+def _index_put(value: TraceValue, region: Region, known: Known) -> SliceStep:
     arguments, rank = value.node.arguments, len(region)
     target, given = arguments["self"], arguments["values"]
     how = _Indexing(arguments["indices"], rank)
@@ -129,7 +131,7 @@ def _index_put(value: Value, region: Region, known: Known) -> Step:
         hits &= torch.isin(at, regions.positions(region[dim]))
     places = hits.nonzero().flatten()
     if not places.numel():
-        return Step([(target, region)], lambda piece: piece)
+        return SliceStep([(target, region)], lambda piece: piece)
     local = [_local(region[dim], at[places]) for dim, at in zip(how.dims, found, strict=True)]
     is_line = len(how.shape) == 1
     made = (regions.index_of(places),) if is_line else regions.everything(how.shape)
@@ -143,7 +145,7 @@ def _index_put(value: Value, region: Region, known: Known) -> Step:
         # the tensor's method takes no None
         return torch.ops.aten.index_put(piece, _optional(how.dims, local, rank), new, arguments["accumulate"])
 
-    return Step([(target, region), (given, aligned(given, of_values))], compute)
+    return SliceStep([(target, region), (given, aligned(given, of_values))], compute)
 
 
 def _local(index: regions.Index, wanted: torch.Tensor) -> torch.Tensor:
@@ -162,15 +164,15 @@ def _optional(dims: Sequence[int], indices: Sequence[torch.Tensor], rank: int) -
     return [by_dim.get(dim) for dim in range(rank)]
 
 
-def _whole(value: Value, region: Region) -> Step:
+def _whole(value: TraceValue, region: Region) -> SliceStep:
     if (wider := widened(value, region, range(len(region)))) is not None:
         return wider
     needs = [(v, regions.everything(v.shape)) for v in value.node.values]
-    return Step(needs, lambda *pieces: value.node.call(pieces))
+    return SliceStep(needs, lambda *pieces: value.node.call(pieces))
 
 
 @rule("scatter scatter_add scatter_reduce index_add index_copy index_fill")
-def _scatter(value: Value, region: Region, known: Known) -> Step:
+def _scatter(value: TraceValue, region: Region, known: Known) -> SliceStep:
     """All along one dimension; of the others what is asked for, where all arguments are as large along them."""
     dim = normal(value.node.arguments["dim"], len(region))
     tensors = value.node.values
@@ -185,4 +187,4 @@ def _scatter(value: Value, region: Region, known: Known) -> Step:
         else (v, regions.everything(v.shape))
         for v in tensors
     ]
-    return Step(needs, lambda *pieces: value.node.call(pieces))
+    return SliceStep(needs, lambda *pieces: value.node.call(pieces))

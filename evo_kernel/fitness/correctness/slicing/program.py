@@ -10,8 +10,8 @@ import torch
 from evo_kernel.fitness.correctness.slicing import regions
 from evo_kernel.fitness.correctness.slicing.regions import Region
 from evo_kernel.fitness.correctness.slicing.rules import step_for
-from evo_kernel.fitness.correctness.slicing.step import Step
-from evo_kernel.fitness.correctness.slicing.tracing import NotSliceable, Value
+from evo_kernel.fitness.correctness.slicing.step import SliceStep
+from evo_kernel.fitness.correctness.slicing.tracing import NotSliceable, TraceValue
 from evo_kernel.tasks.task import Input
 
 _INSTRUCTIONS = 50_000
@@ -62,7 +62,7 @@ class Slicer:
         self._inputs = inputs
         self._known: dict[tuple[object, ...], torch.Tensor] = {}
 
-    def known(self, value: Value, region: Region | None = None) -> torch.Tensor:
+    def known(self, value: TraceValue, region: Region | None = None) -> torch.Tensor:
         """A region of a value that depends on integer inputs alone, or all of it."""
         if value.node.is_floating:
             raise NotSliceable("it needs floating-point values")
@@ -80,11 +80,11 @@ class Slicer:
         assert isinstance(given, torch.Tensor)
         return given
 
-    def program(self, value: Value, region: Region) -> Program:
+    def program(self, value: TraceValue, region: Region) -> Program:
         """What makes the region, each part of each value once. Raises NotSliceable."""
         made: list[_Instruction] = []
         numbers: dict[tuple[object, ...], int] = {}
-        stack: list[tuple[Value, Region, Step | None]] = [(value, region, None)]
+        stack: list[tuple[TraceValue, Region, SliceStep | None]] = [(value, region, None)]
         while stack:
             wanted, part, step = stack.pop()
             key = (wanted, regions.key_of(part))
@@ -105,10 +105,10 @@ class Slicer:
                 raise NotSliceable("it has too many operations")
         return _finished(made, value.dtype)
 
-    def _step(self, value: Value, region: Region) -> Step:
+    def _step(self, value: TraceValue, region: Region) -> SliceStep:
         constant = value.node.constant
         if constant is not None:
-            return Step([], lambda: regions.take(constant, region))
+            return SliceStep([], lambda: regions.take(constant, region))
         try:
             return step_for(value, region, self.known)
         except NotSliceable:

@@ -18,7 +18,7 @@ from evo_kernel.fitness.correctness.slicing.cover import cover
 from evo_kernel.fitness.correctness.slicing.program import Program, Slicer
 from evo_kernel.fitness.correctness.slicing.regions import Region
 from evo_kernel.fitness.correctness.slicing.rules import is_known
-from evo_kernel.fitness.correctness.slicing.tracing import Graph, NotSliceable, Value, trace
+from evo_kernel.fitness.correctness.slicing.tracing import Graph, NotSliceable, TraceValue, trace
 from evo_kernel.tasks.task import Input, Task, as_float64
 
 REGIONS = 192
@@ -92,7 +92,7 @@ class SlicedReference:
         return self._traced([as_float64(value) for value in metas])
 
     def _traced(self, inputs: Sequence[Input]) -> Graph:
-        def read(value: Value) -> torch.Tensor:
+        def read(value: TraceValue) -> torch.Tensor:
             self._has_read = True
             return self._slicer.known(value)
 

@@ -14,8 +14,8 @@ import torch
 
 from evo_kernel.fitness.correctness.slicing import contractions, gathers, regions, views  # noqa: F401  their rules
 from evo_kernel.fitness.correctness.slicing.regions import Region
-from evo_kernel.fitness.correctness.slicing.step import RULES, Known, Step, listed, widened
-from evo_kernel.fitness.correctness.slicing.tracing import Node, Value
+from evo_kernel.fitness.correctness.slicing.step import RULES, Known, SliceStep, listed, widened
+from evo_kernel.fitness.correctness.slicing.tracing import TraceNode, TraceValue
 
 Map = Mapping[int, int]
 """Dimension of the result → dimension of an argument."""
@@ -51,7 +51,7 @@ def is_known(func: Any) -> bool:
     return name in RULES or name in _ALONG or name in _LEADING or name in _NORMS or _is_by_element(func)
 
 
-def step_for(value: Value, region: Region, known: Known) -> Step:
+def step_for(value: TraceValue, region: Region, known: Known) -> SliceStep:
     """How a region of an operation's result is had."""
     name = value.node.name
     if name in RULES:
@@ -59,7 +59,7 @@ def step_for(value: Value, region: Region, known: Known) -> Step:
     return mapped(value, region, _maps(value))
 
 
-def mapped(value: Value, region: Region, maps: Sequence[Map]) -> Step:
+def mapped(value: TraceValue, region: Region, maps: Sequence[Map]) -> SliceStep:
     """A region of an operation that treats all places along the mapped dimensions alike."""
     reached = {dim for each in maps for dim in each}
     if (wider := widened(value, region, [dim for dim in range(len(region)) if dim not in reached])) is not None:
@@ -70,14 +70,14 @@ def mapped(value: Value, region: Region, maps: Sequence[Map]) -> Step:
         for dim, own in each.items():
             wanted[own] = range(1) if argument.shape[own] == 1 else region[dim]
         needs.append((argument, tuple(wanted)))
-    return Step(needs, lambda *pieces: result_of(value, value.node.call(pieces)), _flops(value))
+    return SliceStep(needs, lambda *pieces: result_of(value, value.node.call(pieces)), _flops(value))
 
 
-def result_of(value: Value, results: Any) -> torch.Tensor:
+def result_of(value: TraceValue, results: Any) -> torch.Tensor:
     return results[value.number] if isinstance(results, (tuple, list)) else results
 
 
-def _maps(value: Value) -> list[Map]:
+def _maps(value: TraceValue) -> list[Map]:
     """One map for every tensor argument."""
     node, rank = value.node, len(value.shape)
     if not node.values:
@@ -99,12 +99,12 @@ def _maps(value: Value) -> list[Map]:
     return [of_first, *(of_first if other.shape == first.shape else {} for other in others)]
 
 
-def _dims(node: Node, rank: int) -> Sequence[int]:
+def _dims(node: TraceNode, rank: int) -> Sequence[int]:
     arguments = node.arguments
     return listed(arguments.get("dim", arguments.get("dims")), rank)
 
 
-def _outside(value: Value, argument: Value, dims: Sequence[int]) -> Map:
+def _outside(value: TraceValue, argument: TraceValue, dims: Sequence[int]) -> Map:
     """Dimensions but these: in their place where the result keeps all of them, else moved up."""
     left = [dim for dim in range(len(argument.shape)) if dim not in dims]
     if len(value.shape) == len(argument.shape):
@@ -116,7 +116,7 @@ def _is_by_element(func: Any) -> bool:
     return bool(torch.Tag.pointwise in func.tags) or func._schema.name.removeprefix("aten::") in _ALIGNED
 
 
-def _flops(value: Value) -> float:
+def _flops(value: TraceValue) -> float:
     """Of what is cubic in its last dimension; nothing is known of its constant."""
     if "linalg" not in value.node.name and "cholesky" not in value.node.name:
         return 0.0

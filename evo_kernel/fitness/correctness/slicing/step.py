@@ -10,21 +10,21 @@ import torch
 
 from evo_kernel.fitness.correctness.slicing import regions
 from evo_kernel.fitness.correctness.slicing.regions import Index, Region
-from evo_kernel.fitness.correctness.slicing.tracing import Value
+from evo_kernel.fitness.correctness.slicing.tracing import TraceValue
 
 
 @dataclass(frozen=True)
-class Step:
+class SliceStep:
     """`compute` makes the region of the pieces that it needs, and leaves those as they are."""
 
-    needs: Sequence[tuple[Value, Region]]
+    needs: Sequence[tuple[TraceValue, Region]]
     compute: Callable[..., torch.Tensor]
     flops: float = 0.0  # of contractions; what costs as much as it has elements counts none
 
 
-Known = Callable[[Value, Region], torch.Tensor]
+Known = Callable[[TraceValue, Region], torch.Tensor]
 """A region of a value that depends on integer inputs alone."""
-Rule = Callable[[Value, Region, Known], Step]
+Rule = Callable[[TraceValue, Region, Known], SliceStep]
 RULES: dict[str, Rule] = {}
 """By the operation's name."""
 
@@ -37,7 +37,7 @@ def rule(names: str) -> Callable[[Rule], Rule]:
     return register
 
 
-def widened(value: Value, region: Region, dims: Sequence[int]) -> Step | None:
+def widened(value: TraceValue, region: Region, dims: Sequence[int]) -> SliceStep | None:
     """The region as part of one that is whole along these dimensions; None where it is that already.
 
     Whoever else needs another part of the same then shares what it comes from.
@@ -46,10 +46,10 @@ def widened(value: Value, region: Region, dims: Sequence[int]) -> Step | None:
         return None
     wide = tuple(range(value.shape[d]) if d in dims else index for d, index in enumerate(region))
     inside = tuple(index if d in dims else range(len(index)) for d, index in enumerate(region))
-    return Step([(value, wide)], lambda piece: regions.take(piece, inside))
+    return SliceStep([(value, wide)], lambda piece: regions.take(piece, inside))
 
 
-def aligned(value: Value, region: Sequence[Index]) -> Region:
+def aligned(value: TraceValue, region: Sequence[Index]) -> Region:
     """The region of an argument that is broadcast to a result of which `region` is wanted."""
     own = region[len(region) - len(value.shape) :]
     return tuple(range(1) if size == 1 else index for size, index in zip(value.shape, own, strict=True))

@@ -25,10 +25,10 @@ class NotSliceable(Exception):
     """The reference cannot be evaluated by slices; the message says why."""
 
 
-class Value(NamedTuple):
+class TraceValue(NamedTuple):
     """One result of a node."""
 
-    node: Node
+    node: TraceNode
     number: int
 
     @property
@@ -41,11 +41,11 @@ class Value(NamedTuple):
 
 
 @dataclass(eq=False)
-class Node:
+class TraceNode:
     """One operation, an input of the reference (`input` is its position), or a constant tensor."""
 
     func: Any = None
-    args: tuple[Any, ...] = ()  # `Value` in place of tensors, here and in `kwargs`
+    args: tuple[Any, ...] = ()  # `TraceValue` in place of tensors, here and in `kwargs`
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     results: tuple[tuple[tuple[int, ...], torch.dtype], ...] = ()
     input: int | None = None
@@ -58,15 +58,15 @@ class Node:
         return self.func._schema.name.removeprefix("aten::")
 
     @cached_property
-    def values(self) -> list[Value]:
+    def values(self) -> list[TraceValue]:
         """The tensor arguments, in order."""
-        found: list[Value] = []
-        _mapped((self.args, self.kwargs), Value, found.append)
+        found: list[TraceValue] = []
+        _mapped((self.args, self.kwargs), TraceValue, found.append)
         return found
 
     @cached_property
     def arguments(self) -> dict[str, Any]:
-        """Arguments by their names in the schema, defaults filled in; `Value` in place of tensors."""
+        """Arguments by their names in the schema, defaults filled in; `TraceValue` in place of tensors."""
         named = {parameter.name: parameter.default_value for parameter in self.func._schema.arguments}
         named |= {
             parameter.name: given for parameter, given in zip(self.func._schema.arguments, self.args, strict=False)
@@ -76,7 +76,7 @@ class Node:
     def call(self, pieces: Sequence[torch.Tensor]) -> Any:
         """The operation on these in place of its tensor arguments."""
         left = iter(pieces)
-        args, kwargs = _mapped((self.args, self.kwargs), Value, lambda _: next(left))
+        args, kwargs = _mapped((self.args, self.kwargs), TraceValue, lambda _: next(left))
         return self.func(*args, **kwargs)
 
 
@@ -84,19 +84,21 @@ class Node:
 class Graph:
     """What a reference does, for inputs of one set of shapes and dtypes (and these values of integer ones)."""
 
-    outputs: tuple[Value, ...]
+    outputs: tuple[TraceValue, ...]
 
 
 class Lazy(torch.Tensor):
     """A tensor without data, which knows the value that it stands for."""
 
-    value: Value
+    value: TraceValue
     blank: torch.Tensor  # of the same shape, strides and dtype, on the device "meta"
-    tracer: Tracer
+    tracer: ReferenceTracer
     has_views: bool  # whether other tensors may be views of the same memory
 
     @staticmethod
-    def __new__(cls: type[Lazy], value: Value, blank: torch.Tensor, tracer: Tracer, has_views: bool = False) -> Lazy:
+    def __new__(
+        cls: type[Lazy], value: TraceValue, blank: torch.Tensor, tracer: ReferenceTracer, has_views: bool = False
+    ) -> Lazy:
         made = torch.Tensor._make_wrapper_subclass(
             cls, blank.shape, strides=blank.stride(), dtype=blank.dtype, device=torch.device("cpu")
         )
@@ -118,7 +120,7 @@ class Lazy(torch.Tensor):
 def trace(
     function: Callable[..., Sequence[torch.Tensor]],
     inputs: Sequence[Any],
-    concrete: Callable[[Value], torch.Tensor],
+    concrete: Callable[[TraceValue], torch.Tensor],
     is_known: Callable[[Any], bool],
 ) -> Graph:
     """The graph of `function` on inputs like these, of which only shapes, dtypes and plain numbers are looked at.
@@ -126,7 +128,7 @@ def trace(
     `concrete` computes a value that depends on integer inputs alone; `is_known` says of which operations the slicing
     rules know something, so that they need not be broken up. Raises NotSliceable.
     """
-    tracer = Tracer(concrete, is_known)
+    tracer = ReferenceTracer(concrete, is_known)
     given = [tracer.input(number, value) for number, value in enumerate(inputs)]
     try:
         with torch.no_grad(), _Reading(tracer), tracer:
@@ -168,7 +170,7 @@ def _unwrapped(tensor: torch.Tensor) -> torch.Tensor:
 class _Reading(TorchFunctionMode):
     """Answers what reads the memory of a tensor without asking an operation for it."""
 
-    def __init__(self, tracer: Tracer) -> None:
+    def __init__(self, tracer: ReferenceTracer) -> None:
         super().__init__()
         self._tracer = tracer
 
@@ -178,10 +180,10 @@ class _Reading(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class Tracer(TorchDispatchMode):
+class ReferenceTracer(TorchDispatchMode):
     """Records every operation while it is on."""
 
-    def __init__(self, concrete: Callable[[Value], torch.Tensor], is_known: Callable[[Any], bool]) -> None:
+    def __init__(self, concrete: Callable[[TraceValue], torch.Tensor], is_known: Callable[[Any], bool]) -> None:
         super().__init__()
         self._concrete, self._is_known = concrete, is_known
 
@@ -193,18 +195,18 @@ class Tracer(TorchDispatchMode):
         if not isinstance(value, torch.Tensor):
             return value
         blank = _blank(value)
-        node = Node(results=_results([blank]), input=number, is_floating=_is_floating(value))
-        return Lazy(Value(node, 0), blank, self, True)
+        node = TraceNode(results=_results([blank]), input=number, is_floating=_is_floating(value))
+        return Lazy(TraceValue(node, 0), blank, self, True)
 
     def read(self, tensor: torch.Tensor) -> torch.Tensor:
         """The values of a tensor that depends on integer inputs alone."""
         tensor = _unwrapped(tensor)
         return self._concrete(tensor.value) if isinstance(tensor, Lazy) else tensor
 
-    def constant(self, value: torch.Tensor) -> Value:
+    def constant(self, value: torch.Tensor) -> TraceValue:
         if isinstance(value, Lazy) or value.is_meta:
             raise NotSliceable("a tensor without data in place of a constant")
-        return Value(Node(results=_results([value]), constant=value), 0)
+        return TraceValue(TraceNode(results=_results([value]), constant=value), 0)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -219,7 +221,7 @@ class Tracer(TorchDispatchMode):
 
     def _recorded(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         kept_args, kept_kwargs = _mapped((args, kwargs), torch.Tensor, self._kept)
-        node = Node(func, tuple(kept_args), kept_kwargs)
+        node = TraceNode(func, tuple(kept_args), kept_kwargs)
         node.is_floating = any(value.node.is_floating for value in node.values)
         if torch.Tag.nondeterministic_seeded in func.tags and node.arguments.get("dropout_p") != 0.0:
             raise NotSliceable(f"it draws random numbers by {func}")
@@ -234,7 +236,7 @@ class Tracer(TorchDispatchMode):
         if is_view:
             _mapped((args, kwargs), Lazy, _share)
         numbers = itertools.count()
-        return _mapped(made, torch.Tensor, lambda blank: Lazy(Value(node, next(numbers)), blank, self, is_view))
+        return _mapped(made, torch.Tensor, lambda blank: Lazy(TraceValue(node, next(numbers)), blank, self, is_view))
 
     def _in_place(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """What PyTorch's own composites do to a tensor that they have just made: it stands for the result then."""
@@ -249,7 +251,7 @@ class Tracer(TorchDispatchMode):
         target.value, target.blank = result.value, result.blank
         return target
 
-    def _computed(self, node: Node) -> Any:
+    def _computed(self, node: TraceNode) -> Any:
         """The result of an operation that depends on values: they must follow from integer inputs."""
         if node.is_floating:
             raise NotSliceable(f"{node.func} depends on floating-point values")
@@ -259,7 +261,7 @@ class Tracer(TorchDispatchMode):
     def _wrapped(self, value: torch.Tensor) -> Lazy:
         return Lazy(self.constant(value), _blank(value), self, True)
 
-    def _kept(self, tensor: torch.Tensor) -> Value:
+    def _kept(self, tensor: torch.Tensor) -> TraceValue:
         return tensor.value if isinstance(tensor, Lazy) else self.constant(tensor)
 
 
@@ -277,7 +279,7 @@ def _results(parts: Sequence[Any]) -> tuple[tuple[tuple[int, ...], torch.dtype],
     return tuple((tuple(part.shape), part.dtype) for part in parts if isinstance(part, torch.Tensor))
 
 
-def _depends_on_values(node: Node) -> bool:
+def _depends_on_values(node: TraceNode) -> bool:
     """Whether values decide what comes out, or how much of it."""
     if node.name in ("index", "_unsafe_index"):  # by a mask
         return any(value.dtype in (torch.bool, torch.uint8) for value in node.values[1:])

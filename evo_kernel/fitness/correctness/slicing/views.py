@@ -13,7 +13,7 @@ from evo_kernel.fitness.correctness.slicing import regions
 from evo_kernel.fitness.correctness.slicing.regions import Index, Region
 from evo_kernel.fitness.correctness.slicing.step import (
     Known,
-    Step,
+    SliceStep,
     aligned,
     listed,
     normal,
@@ -22,23 +22,23 @@ from evo_kernel.fitness.correctness.slicing.step import (
     rule,
     widened,
 )
-from evo_kernel.fitness.correctness.slicing.tracing import NotSliceable, Value
+from evo_kernel.fitness.correctness.slicing.tracing import NotSliceable, TraceValue
 
 _FILLS = {"zeros": 0, "ones": 1, "empty": 0}
 
 
 @rule("view reshape _unsafe_view _reshape_alias view_copy _reshape_copy")
-def _view(value: Value, region: Region, known: Known) -> Step:
+def _view(value: TraceValue, region: Region, known: Known) -> SliceStep:
     (source,) = value.node.values
     if "dtype" in value.node.arguments:  # the same bytes as other numbers
         return _reinterpreted(value, source, region)
     return reshaped(value, source, region)
 
 
-def reshaped(value: Value, source: Value, region: Region) -> Step:
+def reshaped(value: TraceValue, source: TraceValue, region: Region) -> SliceStep:
     """The region of `source` seen in another shape, elements in the same order."""
     if 0 in source.shape:
-        return Step([], lambda: torch.empty(regions.shape_of(region), dtype=value.dtype))
+        return SliceStep([], lambda: torch.empty(regions.shape_of(region), dtype=value.dtype))
     wanted: list[Index] = []
     local: list[Index] = []
     for before, after in regions.dimension_groups(source.shape, value.shape):
@@ -52,7 +52,7 @@ def reshaped(value: Value, source: Value, region: Region) -> Step:
     def compute(piece: torch.Tensor) -> torch.Tensor:
         return regions.take(piece.reshape(lengths), tuple(local)).reshape(shape)
 
-    return Step([(source, tuple(wanted))], compute)
+    return SliceStep([(source, tuple(wanted))], compute)
 
 
 def _grouped(indices: Sequence[Index], before: Sequence[int], after: Sequence[int]) -> list[list[Index]]:
@@ -93,20 +93,20 @@ def _merged(sizes: Sequence[int], wanted: Sequence[Index], shape: Sequence[int])
     return None
 
 
-def _reinterpreted(value: Value, source: Value, region: Region) -> Step:
+def _reinterpreted(value: TraceValue, source: TraceValue, region: Region) -> SliceStep:
     if value.shape != source.shape:
         raise NotSliceable("it views numbers as numbers of another width")
-    return Step([(source, region)], lambda piece: piece.contiguous().view(value.dtype))
+    return SliceStep([(source, region)], lambda piece: piece.contiguous().view(value.dtype))
 
 
 @rule("permute permute_copy")
-def _permute(value: Value, region: Region, known: Known) -> Step:
+def _permute(value: TraceValue, region: Region, known: Known) -> SliceStep:
     (source,) = value.node.values
     return _permuted(source, region, listed(value.node.arguments["dims"], len(region)))
 
 
 @rule("transpose transpose_copy")
-def _transpose(value: Value, region: Region, known: Known) -> Step:
+def _transpose(value: TraceValue, region: Region, known: Known) -> SliceStep:
     (source,), arguments = value.node.values, value.node.arguments
     order = list(range(len(region)))
     if order:
@@ -116,24 +116,24 @@ def _transpose(value: Value, region: Region, known: Known) -> Step:
 
 
 @rule("t t_copy numpy_T")
-def _t(value: Value, region: Region, known: Known) -> Step:
+def _t(value: TraceValue, region: Region, known: Known) -> SliceStep:
     (source,) = value.node.values
     return _permuted(source, region, list(range(len(region)))[::-1])
 
 
-def _permuted(source: Value, region: Region, order: Sequence[int]) -> Step:
+def _permuted(source: TraceValue, region: Region, order: Sequence[int]) -> SliceStep:
     wanted = [region[order.index(dim)] for dim in range(len(order))]
-    return Step([(source, tuple(wanted))], lambda piece: piece.permute(*order) if order else piece)
+    return SliceStep([(source, tuple(wanted))], lambda piece: piece.permute(*order) if order else piece)
 
 
 @rule("expand expand_copy")
-def _expand(value: Value, region: Region, known: Known) -> Step:
+def _expand(value: TraceValue, region: Region, known: Known) -> SliceStep:
     (source,) = value.node.values
-    return Step([(source, aligned(source, region))], lambda piece: piece.expand(regions.shape_of(region)))
+    return SliceStep([(source, aligned(source, region))], lambda piece: piece.expand(regions.shape_of(region)))
 
 
 @rule("repeat")
-def _repeat(value: Value, region: Region, known: Known) -> Step:
+def _repeat(value: TraceValue, region: Region, known: Known) -> SliceStep:
     (source,) = value.node.values
     extra = len(region) - len(source.shape)
     folded = [
@@ -147,11 +147,11 @@ def _repeat(value: Value, region: Region, known: Known) -> Step:
     def compute(piece: torch.Tensor) -> torch.Tensor:
         return regions.take(piece, inside).expand(regions.shape_of(region))
 
-    return Step([(source, tuple(index for index, _ in folded))], compute)
+    return SliceStep([(source, tuple(index for index, _ in folded))], compute)
 
 
 @rule("slice slice_copy")
-def _slice(value: Value, region: Region, known: Known) -> Step:
+def _slice(value: TraceValue, region: Region, known: Known) -> SliceStep:
     (source,), arguments = value.node.values, value.node.arguments
     dim = normal(arguments["dim"], len(region))
     return _moved(source, region, dim, _sliced(arguments, source.shape[dim]))
@@ -161,13 +161,13 @@ def _sliced(arguments: Mapping[str, Any], size: int) -> range:
     return range(size)[slice(arguments["start"], arguments["end"], arguments["step"])]
 
 
-def _moved(source: Value, region: Region, dim: int, index: Index) -> Step:
+def _moved(source: TraceValue, region: Region, dim: int, index: Index) -> SliceStep:
     """Of what lies at `index` along one dimension, the region."""
-    return Step([(source, replaced(region, dim, regions.chosen(index, region[dim])))], lambda piece: piece)
+    return SliceStep([(source, replaced(region, dim, regions.chosen(index, region[dim])))], lambda piece: piece)
 
 
 @rule("split split_copy split_with_sizes split_with_sizes_copy chunk unsafe_split unsafe_chunk unsafe_split_with_sizes")
-def _split(value: Value, region: Region, known: Known) -> Step:
+def _split(value: TraceValue, region: Region, known: Known) -> SliceStep:
     (source,) = value.node.values
     dim = normal(value.node.arguments["dim"], len(region))
     start = sum(shape[dim] for shape, _ in value.node.results[: value.number])
@@ -175,47 +175,47 @@ def _split(value: Value, region: Region, known: Known) -> Step:
 
 
 @rule("select select_copy")
-def _select(value: Value, region: Region, known: Known) -> Step:
+def _select(value: TraceValue, region: Region, known: Known) -> SliceStep:
     arguments = value.node.arguments
     return _selected(value, region, arguments["dim"], arguments["index"])
 
 
 @rule("unbind unbind_copy")
-def _unbind(value: Value, region: Region, known: Known) -> Step:
+def _unbind(value: TraceValue, region: Region, known: Known) -> SliceStep:
     return _selected(value, region, value.node.arguments["dim"], value.number)
 
 
-def _selected(value: Value, region: Region, dim: int, place: int) -> Step:
+def _selected(value: TraceValue, region: Region, dim: int, place: int) -> SliceStep:
     (source,) = value.node.values
     dim = normal(dim, len(source.shape))
     place = range(source.shape[dim])[place]
     wanted = (*region[:dim], range(place, place + 1), *region[dim:])
-    return Step([(source, wanted)], lambda piece: piece.squeeze(dim))
+    return SliceStep([(source, wanted)], lambda piece: piece.squeeze(dim))
 
 
 @rule("unsqueeze unsqueeze_copy")
-def _unsqueeze(value: Value, region: Region, known: Known) -> Step:
+def _unsqueeze(value: TraceValue, region: Region, known: Known) -> SliceStep:
     (source,) = value.node.values
     dim = normal(value.node.arguments["dim"], len(region))
-    return Step([(source, (*region[:dim], *region[dim + 1 :]))], lambda piece: piece.unsqueeze(dim))
+    return SliceStep([(source, (*region[:dim], *region[dim + 1 :]))], lambda piece: piece.unsqueeze(dim))
 
 
 @rule("squeeze squeeze_copy")
-def _squeeze(value: Value, region: Region, known: Known) -> Step:
+def _squeeze(value: TraceValue, region: Region, known: Known) -> SliceStep:
     (source,) = value.node.values
     dims = listed(value.node.arguments.get("dim"), len(source.shape))
     left = iter(region)
     gone = [d in dims and size == 1 for d, size in enumerate(source.shape)]
     wanted = tuple(range(1) if is_gone else next(left) for is_gone in gone)
-    return Step([(source, wanted)], lambda piece: piece.reshape(regions.shape_of(region)))
+    return SliceStep([(source, wanted)], lambda piece: piece.reshape(regions.shape_of(region)))
 
 
 @rule("unfold unfold_copy")
-def _unfold(value: Value, region: Region, known: Known) -> Step:
+def _unfold(value: TraceValue, region: Region, known: Known) -> SliceStep:
     """Windows along one dimension, which becomes the number of the window; places in a window are the last one."""
     (source,), arguments = value.node.values, value.node.arguments
     if not source.shape:
-        return Step([(source, ())], lambda piece: piece.unfold(0, arguments["size"], arguments["step"]))
+        return SliceStep([(source, ())], lambda piece: piece.unfold(0, arguments["size"], arguments["step"]))
     dim = normal(arguments["dimension"], len(source.shape))
     starts = regions.positions(region[dim]) * arguments["step"]
     unique, inverse = (starts[:, None] + regions.positions(region[-1])).unique(return_inverse=True)
@@ -223,30 +223,30 @@ def _unfold(value: Value, region: Region, known: Known) -> Step:
     def compute(piece: torch.Tensor) -> torch.Tensor:
         return piece.index_select(dim, inverse.flatten()).unflatten(dim, inverse.shape).movedim(dim + 1, -1)
 
-    return Step([(source, replaced(region[:-1], dim, regions.index_of(unique)))], compute)
+    return SliceStep([(source, replaced(region[:-1], dim, regions.index_of(unique)))], compute)
 
 
 @rule("cat")
-def _cat(value: Value, region: Region, known: Known) -> Step:
+def _cat(value: TraceValue, region: Region, known: Known) -> SliceStep:
     dim = normal(value.node.arguments["dim"], len(region))
     parts = [part for part in value.node.values if part.shape != (0,) or len(region) == 1]
     return _joined(value, region, dim, parts)
 
 
 @rule("stack")
-def _stack(value: Value, region: Region, known: Known) -> Step:
+def _stack(value: TraceValue, region: Region, known: Known) -> SliceStep:
     dim = normal(value.node.arguments["dim"], len(region))
     wanted = regions.positions(region[dim]).tolist()
     numbers = sorted(set(wanted))
     rest = (*region[:dim], *region[dim + 1 :])
     order = [numbers.index(number) for number in wanted]
-    return Step(
+    return SliceStep(
         [(value.node.values[number], rest) for number in numbers],
         lambda *pieces: torch.stack([pieces[place] for place in order], dim),
     )
 
 
-def _joined(value: Value, region: Region, dim: int, parts: Sequence[Value]) -> Step:
+def _joined(value: TraceValue, region: Region, dim: int, parts: Sequence[TraceValue]) -> SliceStep:
     ends = list(itertools.accumulate(part.shape[dim] for part in parts))
     wanted = regions.positions(region[dim])
     needs, places = [], []
@@ -264,25 +264,25 @@ def _joined(value: Value, region: Region, dim: int, parts: Sequence[Value]) -> S
             put(result, replaced([range(size) for size in shape], dim, place), piece.to(value.dtype))
         return result
 
-    return Step(needs, compute)
+    return SliceStep(needs, compute)
 
 
 @rule("slice_scatter")
-def _slice_scatter(value: Value, region: Region, known: Known) -> Step:
+def _slice_scatter(value: TraceValue, region: Region, known: Known) -> SliceStep:
     target, source = value.node.values
     dim = normal(value.node.arguments["dim"], len(region))
     return _overwritten(target, source, region, dim, _sliced(value.node.arguments, target.shape[dim]))
 
 
 @rule("select_scatter")
-def _select_scatter(value: Value, region: Region, known: Known) -> Step:
+def _select_scatter(value: TraceValue, region: Region, known: Known) -> SliceStep:
     target, source = value.node.values
     dim = normal(value.node.arguments["dim"], len(region))
     place = range(target.shape[dim])[value.node.arguments["index"]]
     return _overwritten(target, source, region, dim, range(place, place + 1))
 
 
-def _overwritten(target: Value, source: Value, region: Region, dim: int, written: range) -> Step:
+def _overwritten(target: TraceValue, source: TraceValue, region: Region, dim: int, written: range) -> SliceStep:
     """`target`, but for what `source` overwrites along one dimension (which it may lack)."""
     wanted = regions.positions(region[dim])
     is_new = torch.isin(wanted, regions.positions(written))
@@ -292,9 +292,9 @@ def _overwritten(target: Value, source: Value, region: Region, dim: int, written
     of_source = (*region[:dim], *region[dim + 1 :]) if lacks else replaced(region, dim, within)
     of_target = replaced(region, dim, regions.chosen(region[dim], old))
     if not len(new):
-        return Step([(target, region)], lambda piece: piece)
+        return SliceStep([(target, region)], lambda piece: piece)
     if not len(old):
-        return Step([(source, of_source)], lambda piece: piece.unsqueeze(dim) if lacks else piece)
+        return SliceStep([(source, of_source)], lambda piece: piece.unsqueeze(dim) if lacks else piece)
     shape = regions.shape_of(region)
 
     def compute(kept: torch.Tensor, written: torch.Tensor) -> torch.Tensor:
@@ -304,11 +304,11 @@ def _overwritten(target: Value, source: Value, region: Region, dim: int, written
         put(result, replaced(whole, dim, new), written.unsqueeze(dim) if lacks else written)
         return result
 
-    return Step([(target, of_target), (source, of_source)], compute)
+    return SliceStep([(target, of_target), (source, of_source)], compute)
 
 
 @rule("constant_pad_nd")
-def _pad(value: Value, region: Region, known: Known) -> Step:
+def _pad(value: TraceValue, region: Region, known: Known) -> SliceStep:
     (source,), arguments = value.node.values, value.node.arguments
     before = [0] * len(region)
     for number, amount in enumerate(arguments["pad"][::2]):
@@ -327,11 +327,11 @@ def _pad(value: Value, region: Region, known: Known) -> Step:
             put(result, tuple(places), piece)
         return result
 
-    return Step([] if is_empty else [(source, tuple(wanted))], compute)
+    return SliceStep([] if is_empty else [(source, tuple(wanted))], compute)
 
 
 @rule("tril triu")
-def _triangle(value: Value, region: Region, known: Known) -> Step:
+def _triangle(value: TraceValue, region: Region, known: Known) -> SliceStep:
     (source,), diagonal = value.node.values, value.node.arguments["diagonal"]
     rows, columns = region[-2:]
     is_lower = value.node.name == "tril"
@@ -341,22 +341,22 @@ def _triangle(value: Value, region: Region, known: Known) -> Step:
         return torch.where(above <= diagonal if is_lower else above >= diagonal, piece, zero)
 
     zero = torch.zeros((), dtype=value.dtype)
-    return Step([(source, region)], compute)
+    return SliceStep([(source, region)], compute)
 
 
 @rule(" ".join(f"{name} {name}_like new_{name}" for name in ("zeros", "ones", "empty", "full")) + " empty_strided")
-def _filled(value: Value, region: Region, known: Known) -> Step:
+def _filled(value: TraceValue, region: Region, known: Known) -> SliceStep:
     name = value.node.name.removeprefix("new_").removesuffix("_like").removesuffix("_strided")
     fill = value.node.arguments["fill_value"] if name == "full" else _FILLS[name]
-    return Step([], lambda: torch.full(regions.shape_of(region), fill, dtype=value.dtype))
+    return SliceStep([], lambda: torch.full(regions.shape_of(region), fill, dtype=value.dtype))
 
 
 @rule("as_strided as_strided_copy as_strided_scatter")
-def _as_strided(value: Value, region: Region, known: Known) -> Step:
+def _as_strided(value: TraceValue, region: Region, known: Known) -> SliceStep:
     raise NotSliceable("it reads memory by strides")
 
 
 @rule("arange")
-def _arange(value: Value, region: Region, known: Known) -> Step:
+def _arange(value: TraceValue, region: Region, known: Known) -> SliceStep:
     whole = widened(value, region, [0])
-    return whole or Step([], lambda: value.node.call([]))
+    return whole or SliceStep([], lambda: value.node.call([]))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from operators.learning.coder.rewards import Ask, Bench, RewardParts, grades
+from operators.learning.coder.rewards import Ask, RewardJudge, RewardParts, grades
 from operators.learning.coder.scratch.grpo import GrpoSettings, answered
 from operators.learning.coder.scratch.training import Trained
 
@@ -39,7 +39,7 @@ class Rate:
 
 
 def evaluate(
-    coder: Trained, asks: Sequence[Ask], bench: Bench, parts: RewardParts, settings: GrpoSettings, samples: int
+    coder: Trained, asks: Sequence[Ask], bench: RewardJudge, parts: RewardParts, settings: GrpoSettings, samples: int
 ) -> Rate:
     """The same requests and seeds give the same answers of the same coder. What could not be judged counts as wrong."""
     repeated = [ask for ask in asks for _ in range(samples)]

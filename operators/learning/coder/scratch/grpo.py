@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from evo_kernel.types import Strategy
-from operators.learning.coder.rewards import Ask, Bench, Grade, RewardParts, grades
-from operators.learning.coder.scratch.network import Network
+from operators.learning.coder.rewards import Ask, Grade, RewardJudge, RewardParts, grades
+from operators.learning.coder.scratch.network import CoderNetwork
 from operators.learning.coder.scratch.prompts import Request, request
 from operators.learning.coder.scratch.sampling import sample
-from operators.learning.coder.scratch.training import State, Tell, Trained, clipped_step, rate_at
+from operators.learning.coder.scratch.training import CoderState, Tell, Trained, clipped_step, rate_at
 from operators.learning.coder.scratch.vocabulary import PAD
 
 
@@ -45,10 +45,10 @@ class GrpoSettings:
 
 
 def train(
-    state: State,
-    reference: Network,
+    state: CoderState,
+    reference: CoderNetwork,
     asks: Sequence[Ask],
-    bench: Bench,
+    bench: RewardJudge,
     parts: RewardParts,
     settings: GrpoSettings,
     tell: Tell,
@@ -136,8 +136,8 @@ def _advantages(found: Sequence[Grade], answers: int) -> Tensor:
 
 
 def _learn(
-    state: State,
-    reference: Network,
+    state: CoderState,
+    reference: CoderNetwork,
     prompts: Sequence[Sequence[int]],
     answers: Sequence[Sequence[int]],
     advantages: Tensor,
@@ -189,7 +189,7 @@ class _Batch:
         start = torch.tensor([asked - len(one) for one in prompts], device=device)
         return _Batch(torch.tensor(rows, device=device), start, torch.tensor(said, device=device))
 
-    def chances(self, network: Network) -> Tensor:
+    def chances(self, network: CoderNetwork) -> Tensor:
         """Log probabilities of the answers' tokens (rows, longest answer)."""
         with torch.autocast(self.tokens.device.type, torch.bfloat16, enabled=self.tokens.device.type == "cuda"):
             return network(self.tokens, self.start, self.said.shape[1]) * self.said

@@ -58,7 +58,7 @@ class Cache:
         self.filled = 0
 
 
-class Network(nn.Module):
+class CoderNetwork(nn.Module):
     """Tokens (batch, length) -> log probability of each but the first, given those before it (batch, length - 1)."""
 
     def __init__(self, shape: Shape) -> None:
@@ -188,5 +188,5 @@ def _turned(found: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
     return torch.cat((one * cosines - two * sines, two * cosines + one * sines), dim=-1)
 
 
-def network_of(size: str, vocabulary: int, **changes: Any) -> Network:
-    return Network(Shape(vocabulary=vocabulary, **{**SIZES[size], **changes}))
+def network_of(size: str, vocabulary: int, **changes: Any) -> CoderNetwork:
+    return CoderNetwork(Shape(vocabulary=vocabulary, **{**SIZES[size], **changes}))

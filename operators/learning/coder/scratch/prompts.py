@@ -34,7 +34,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Lesson:
+class PromptLesson:
     """`prompt` and `answer` as tokens; END closes the answer."""
 
     prompt: tuple[int, ...] = field(repr=False)
@@ -43,10 +43,10 @@ class Lesson:
     def __len__(self) -> int:
         return len(self.prompt) + len(self.answer)
 
-    def shuffled(self, vocabulary: Vocabulary, rng: np.random.Generator) -> Lesson:
+    def shuffled(self, vocabulary: Vocabulary, rng: np.random.Generator) -> PromptLesson:
         """The same lesson with its names in other slots and its lines counted from another number."""
         tokens = vocabulary.shuffled(np.array((*self.prompt, *self.answer)), rng).tolist()
-        return Lesson(tuple(tokens[: len(self.prompt)]), tuple(tokens[len(self.prompt) :]))
+        return PromptLesson(tuple(tokens[: len(self.prompt)]), tuple(tokens[len(self.prompt) :]))
 
 
 def request(vocabulary: Vocabulary, strategy: Strategy, parent: str) -> Request:
@@ -55,13 +55,13 @@ def request(vocabulary: Vocabulary, strategy: Strategy, parent: str) -> Request:
     return Request((BEGIN, *asked, ASK, *source, ANSWER), names)
 
 
-def lesson(vocabulary: Vocabulary, one: Example) -> Lesson:
+def lesson(vocabulary: Vocabulary, one: Example) -> PromptLesson:
     names = Names.of(one.parent, one.child, vocabulary.usual)
     answer = (*vocabulary.encode(written(one.parent, one.child), names), END)
-    return Lesson(request(vocabulary, one.strategy, one.parent).prompt, answer)
+    return PromptLesson(request(vocabulary, one.strategy, one.parent).prompt, answer)
 
 
-def lessons(vocabulary: Vocabulary, examples: Sequence[Example], workers: int = 1) -> list[Lesson]:
+def lessons(vocabulary: Vocabulary, examples: Sequence[Example], workers: int = 1) -> list[PromptLesson]:
     """In order; many are made by so many processes, a millisecond each."""
     if workers <= 1 or len(examples) <= MANY:
         return [lesson(vocabulary, one) for one in examples]

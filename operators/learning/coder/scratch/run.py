@@ -18,14 +18,14 @@ import torch
 
 from evo_kernel.errors import UserError
 from operators.learning.coder.examples import Example, is_of, rewarded
-from operators.learning.coder.rewards import Ask, Bench, RewardParts
+from operators.learning.coder.rewards import Ask, RewardJudge, RewardParts
 from operators.learning.coder.scratch import grpo, sft
 from operators.learning.coder.scratch.evaluating import Rate, evaluate
 from operators.learning.coder.scratch.network import network_of
-from operators.learning.coder.scratch.prompts import Lesson, lessons, vocabulary_of
+from operators.learning.coder.scratch.prompts import PromptLesson, lessons, vocabulary_of
 from operators.learning.coder.scratch.training import (
     Clock,
-    State,
+    CoderState,
     Stored,
     Tell,
     Trained,
@@ -86,7 +86,7 @@ def run(
     examples: Sequence[Example],
     folder: Path,
     settings: RunSettings,
-    bench: Bench | None,
+    bench: RewardJudge | None,
     device: str,
     tell: Tell,
     stop: Callable[[], bool] = lambda: False,
@@ -137,7 +137,7 @@ class _Run:
         taught = lessons(self.state.coder.vocabulary, examples, settings.workers)
         self._taught = {id(one): made for one, made in zip(examples, taught, strict=True)}
 
-    def _new(self) -> State:
+    def _new(self) -> CoderState:
         settings = self.settings
         torch.manual_seed(settings.seed)  # of the weights that a network begins with, nothing else
         if settings.start is None:
@@ -153,9 +153,9 @@ class _Run:
             "examples": len(self.shown), "held_out": len(self.held_out),
         })  # fmt: skip
         optimiser = optimiser_of(network, settings.sft.rate)
-        return State(SFT, 0, Trained(network, vocabulary), optimiser, Clock(settings.sft_s))
+        return CoderState(SFT, 0, Trained(network, vocabulary), optimiser, Clock(settings.sft_s))
 
-    def _again(self, found: Stored) -> State:
+    def _again(self, found: Stored) -> CoderState:
         differs = [name for name, value in self.about.items() if found.about.get(name) != value]
         if differs:
             raise UserError(
@@ -167,7 +167,7 @@ class _Run:
         optimiser.load_state_dict(found.optimiser)
         clock = Clock(self.settings.sft_s if found.stage == SFT else self.settings.grpo_s, found.spent_s)
         self.tell({"stage": found.stage, "step": found.step, "goes_on_after_s": round(found.spent_s, 1)})
-        return State(found.stage, found.step, found.coder, optimiser, clock, dict(found.extra))
+        return CoderState(found.stage, found.step, found.coder, optimiser, clock, dict(found.extra))
 
     def keep(self) -> None:
         self.state.save(self.folder, self.about)
@@ -190,12 +190,12 @@ class _Run:
         """The supervised network stays as the reference; the optimiser begins anew."""
         save_coder(self.folder / "sft.pt", self.state.coder, {**self.about, "stage": SFT, "step": self.state.step})
         optimiser = optimiser_of(self.state.coder.network, self.settings.grpo.rate)
-        self.state = State(
+        self.state = CoderState(
             GRPO, 0, self.state.coder, optimiser, Clock(self.settings.grpo_s), self.state.extra
         )  # fmt: skip
         self.keep()
 
-    def rewarded(self, bench: Bench, stop: Callable[[], bool]) -> bool:
+    def rewarded(self, bench: RewardJudge, stop: Callable[[], bool]) -> bool:
         reference, _ = load_coder(self.folder / "sft.pt", self.device)
         asks = self._asks(rewarded(self.train, self.settings.tasks))
         if not asks:
@@ -206,7 +206,7 @@ class _Run:
             self.keep, stop,
         )  # fmt: skip
 
-    def rate(self, bench: Bench) -> dict[str, Any] | None:
+    def rate(self, bench: RewardJudge) -> dict[str, Any] | None:
         """The share of answers to held-out requests that the judge finds right."""
         asks = self._some(self._asks(self.held_out), self.settings.asked, 3)
         if not asks:
@@ -226,7 +226,7 @@ class _Run:
                 found[(one.task, one.parent, one.strategy.key)] = Ask(one.task, one.parent, one.strategy)
         return list(found.values())
 
-    def _lessons(self, examples: Sequence[Example]) -> list[Lesson]:
+    def _lessons(self, examples: Sequence[Example]) -> list[PromptLesson]:
         """Those that fit into the context; what does not cannot be learnt here."""
         return [taught for one in examples if len(taught := self._taught[id(one)]) <= self.context]
 

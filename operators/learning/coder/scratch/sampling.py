@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from operators.learning.coder.scratch.network import Cache, Network
+from operators.learning.coder.scratch.network import Cache, CoderNetwork
 from operators.learning.coder.scratch.vocabulary import END, PAD
 
 CHECKED = 16  # steps between looks at whether all rows have ended: each look waits for the device
@@ -26,7 +26,7 @@ def padded(rows: Sequence[Sequence[int]], device: torch.device, left: bool) -> t
 
 @torch.no_grad()
 def sample(
-    network: Network,
+    network: CoderNetwork,
     prompts: Sequence[Sequence[int]],
     *,
     temperature: float,

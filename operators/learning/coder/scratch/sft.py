@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from operators.learning.coder.scratch.network import Network
-from operators.learning.coder.scratch.prompts import Lesson
+from operators.learning.coder.scratch.network import CoderNetwork
+from operators.learning.coder.scratch.prompts import PromptLesson
 from operators.learning.coder.scratch.sampling import padded, sample
-from operators.learning.coder.scratch.training import State, Tell, clipped_step, rate_at
+from operators.learning.coder.scratch.training import CoderState, Tell, clipped_step, rate_at
 from operators.learning.coder.scratch.vocabulary import Vocabulary
 
 POOL = 4  # batches that are drawn at once and sorted by length, so that little is padding
@@ -33,9 +33,9 @@ class SftSettings:
 
 
 def train(
-    state: State,
-    lessons: Sequence[Lesson],
-    held_out: Sequence[Lesson],
+    state: CoderState,
+    lessons: Sequence[PromptLesson],
+    held_out: Sequence[PromptLesson],
     settings: SftSettings,
     tell: Tell,
     keep: Callable[[], None],
@@ -65,7 +65,7 @@ def train(
     return True
 
 
-def exact(network: Network, lessons: Sequence[Lesson], most: int = 512) -> float:
+def exact(network: CoderNetwork, lessons: Sequence[PromptLesson], most: int = 512) -> float:
     """Share of lessons whose likeliest answer is the one that was learnt from, token by token."""
     if not lessons:
         return float("nan")
@@ -74,7 +74,7 @@ def exact(network: Network, lessons: Sequence[Lesson], most: int = 512) -> float
     return float(np.mean([tuple(answer) == one.answer for answer, one in zip(said, lessons, strict=True)]))
 
 
-def _watched(state: State, held_out: Sequence[Lesson], settings: SftSettings) -> dict[str, float]:
+def _watched(state: CoderState, held_out: Sequence[PromptLesson], settings: SftSettings) -> dict[str, float]:
     network, some = state.coder.network, held_out[: settings.watched]
     if not some:
         return {}
@@ -84,7 +84,9 @@ def _watched(state: State, held_out: Sequence[Lesson], settings: SftSettings) ->
     return {"held_out_loss": loss, "held_out_exact": exact(network, some)}
 
 
-def _drawn(lessons: Sequence[Lesson], step: int, settings: SftSettings, vocabulary: Vocabulary) -> list[Lesson]:
+def _drawn(
+    lessons: Sequence[PromptLesson], step: int, settings: SftSettings, vocabulary: Vocabulary
+) -> list[PromptLesson]:
     """A batch of lessons of about one length, names and lines dealt anew."""
     rng = np.random.default_rng([settings.seed, step // POOL])
     chosen = rng.integers(len(lessons), size=settings.batch * POOL)
@@ -95,7 +97,7 @@ def _drawn(lessons: Sequence[Lesson], step: int, settings: SftSettings, vocabula
     return [one.shuffled(vocabulary, dealing) for one in batch]
 
 
-def _loss(network: Network, lessons: Sequence[Lesson], prompt_weight: float) -> Tensor:
+def _loss(network: CoderNetwork, lessons: Sequence[PromptLesson], prompt_weight: float) -> Tensor:
     device = next(network.parameters()).device
     tokens, _ = padded([(*one.prompt, *one.answer) for one in lessons], device, left=False)
     places = torch.arange(tokens.shape[1] - 1, device=device)[None]

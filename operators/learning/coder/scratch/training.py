@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from operators.learning.coder.scratch.network import Network, Shape
+from operators.learning.coder.scratch.network import CoderNetwork, Shape
 from operators.learning.coder.scratch.vocabulary import Vocabulary
 from operators.learning.weights import WeightsFormat
 
@@ -28,7 +28,7 @@ Tell = Callable[[Mapping[str, Any]], None]
 class Trained:
     """A network and the vocabulary that it speaks."""
 
-    network: Network = field(repr=False)
+    network: CoderNetwork = field(repr=False)
     vocabulary: Vocabulary = field(repr=False)
 
     @property
@@ -68,7 +68,7 @@ class Clock:
 
 
 @dataclass
-class State:
+class CoderState:
     """Where a stage of a run stands: what a resume goes on with."""
 
     stage: str
@@ -118,7 +118,7 @@ def stored(folder: Path, device: str) -> Stored | None:
         )  # fmt: skip
 
 
-def optimiser_of(network: Network, rate: float) -> torch.optim.AdamW:
+def optimiser_of(network: CoderNetwork, rate: float) -> torch.optim.AdamW:
     """AdamW with decay on matrices alone."""
     matrices = [one for one in network.parameters() if one.ndim > 1]
     vectors = [one for one in network.parameters() if one.ndim <= 1]
@@ -132,7 +132,7 @@ def rate_at(step: int, share: float, rate: float, warm_up: int, least: float = 0
     return rate * min(1.0, (step + 1) / max(1, warm_up)) * falling
 
 
-def clipped_step(network: Network, optimiser: torch.optim.Optimizer, rate: float) -> float:
+def clipped_step(network: CoderNetwork, optimiser: torch.optim.Optimizer, rate: float) -> float:
     """One step of the optimiser; the gradient's norm, which is held to 1. A gradient that is not finite is dropped."""
     norm = float(torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0))
     if math.isfinite(norm):
@@ -148,6 +148,6 @@ def _head(coder: Trained) -> dict[str, Any]:
 
 
 def _coder_of(data: Mapping[str, Any], device: str) -> Trained:
-    network = Network(Shape(**data["shape"]))
+    network = CoderNetwork(Shape(**data["shape"]))
     network.load_state_dict(data["weights"])
     return Trained(network.to(device), Vocabulary.of(data["vocabulary"]))

@@ -6,14 +6,14 @@ import math
 import numpy as np
 import pytest
 
-from evo_kernel.app.train.judging import BenchSettings, JudgeBench
+from evo_kernel.app.train.judging import BenchSettings, PlanRewardJudge
 from evo_kernel.app.train.problems import problem_task
 from evo_kernel.errors import UserError
 from evo_kernel.tasks.loading import load
 from evo_kernel.types import CaseKind, Source, Status
 from operators.learning.coder.answers import answer_text
 from operators.learning.coder.lines import written
-from operators.learning.coder.rewards import PRESETS, Ask, Outcome, RewardParts, grades, parts_of
+from operators.learning.coder.rewards import PRESETS, Ask, RewardOutcome, RewardParts, grades, parts_of
 from operators.micro.coder import RewriteCoder
 
 TASK = "swiglu"
@@ -21,7 +21,7 @@ TASK = "swiglu"
 
 @pytest.fixture(scope="module")
 def bench():
-    with JudgeBench(BenchSettings(device="cpu", deadline_s=60.0, threads=2)) as made:
+    with PlanRewardJudge(BenchSettings(device="cpu", deadline_s=60.0, threads=2)) as made:
         yield made
 
 
@@ -80,7 +80,7 @@ def test_each_completion_gets_what_it_earns(bench, seed, honest):
 def test_a_kernel_that_never_ends_is_cut_off(seed):
     endless = f"```python\n{seed.replace('BLOCK = ', 'while True: pass' + chr(10) + 'BLOCK = ', 1)}```"
     parts = PRESETS["correct"]
-    with JudgeBench(BenchSettings(device="cpu", deadline_s=2.0)) as hasty:
+    with PlanRewardJudge(BenchSettings(device="cpu", deadline_s=2.0)) as hasty:
         (found,) = grades([Ask(TASK, seed)], [endless], hasty, parts)
     assert found.status == "timeout" and found.reward == parts.form, found
 
@@ -108,7 +108,7 @@ class Broken:
 
 
 def test_what_the_machine_could_not_judge_has_no_reward(seed, honest):
-    (found,) = grades([Ask(TASK, seed)], [written(seed, honest[1])], Broken(Outcome(None)), PRESETS["full"])
+    (found,) = grades([Ask(TASK, seed)], [written(seed, honest[1])], Broken(RewardOutcome(None)), PRESETS["full"])
     assert math.isnan(found.reward) and not found.right
 
 
@@ -121,7 +121,7 @@ def test_a_judge_that_dies_is_opened_anew(bench, seed, honest):
 
 
 def test_a_batch_that_takes_too_long_is_not_judged(seed, honest):
-    with JudgeBench(BenchSettings(device="cpu", batch_s=0.0)) as late:
+    with PlanRewardJudge(BenchSettings(device="cpu", batch_s=0.0)) as late:
         (found,) = grades([Ask(TASK, seed)], [written(seed, honest[1])], late, PRESETS["correct"])
     assert math.isnan(found.reward) and found.status == "not judged"
 

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evo_kernel.errors import UserError
-from evo_kernel.types import Brief, Environment, Relative, Source, Strategy
+from evo_kernel.types import Brief, Environment, ScoredCandidate, Source, Strategy
 from operators.learning.coder.examples import Example, placed
 from operators.learning.coder.lines import applied, numbered
-from operators.learning.coder.rewards import Outcome, RewardParts
+from operators.learning.coder.rewards import RewardOutcome, RewardParts
 from operators.learning.coder.scratch import grpo, prompts, sft
 from operators.learning.coder.scratch.coder import ScratchModel, asked
 from operators.learning.coder.scratch.names import Names
@@ -22,7 +22,7 @@ from operators.learning.coder.scratch.network import Cache, network_of
 from operators.learning.coder.scratch.prompts import lesson, lessons, request, vocabulary_of
 from operators.learning.coder.scratch.run import DONE, RunSettings, run
 from operators.learning.coder.scratch.sampling import sample
-from operators.learning.coder.scratch.training import Clock, State, Trained, load_coder, optimiser_of, save_coder
+from operators.learning.coder.scratch.training import Clock, CoderState, Trained, load_coder, optimiser_of, save_coder
 from operators.learning.coder.scratch.vocabulary import END, Vocabulary
 from operators.llm.base import ModelFailed
 from operators.llm.choose import open_model
@@ -168,12 +168,12 @@ class Says:
 
     def judged(self, kernels, timed):
         self.asked += len(kernels)
-        return [Outcome(None)] * len(kernels)
+        return [RewardOutcome(None)] * len(kernels)
 
 
 def test_what_earns_more_becomes_likelier():
     made = coder()
-    state = State("grpo", 0, made, optimiser_of(made.network, 1e-3), Clock())
+    state = CoderState("grpo", 0, made, optimiser_of(made.network, 1e-3), Clock())
     taught = lessons(VOCABULARY, EXAMPLES[:2])
     prompts, answers = [one.prompt[:40] for one in taught], [one.answer[:20] for one in taught]
     batch = grpo._Batch.of(prompts, answers, made.device)
@@ -268,7 +268,7 @@ def test_the_door_reads_what_the_coder_of_a_run_asks(tmp_path):
     model = open_model([f"scratch:{tmp_path / 'coder.pt'}"], None)
     card, first = FIRSTS[0]
     environment = Environment("modeled", "sm_90", "", "2", "3", True, 1, "none")
-    brief = Brief(1, card, Relative(1, first, 0, 0, None), (), (), 0, (0,), environment)
+    brief = Brief(1, card, ScoredCandidate(1, first, 0, 0, None), (), (), 0, (0,), environment)
     for one in EXAMPLES:
         source = Source(one.parent)
         messages = LlmCoder(ScriptedModel()).opening(brief, source, one.strategy).messages
