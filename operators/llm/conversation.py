@@ -96,7 +96,7 @@ class Conversation:
         return None
 
     def _try(self) -> tuple[ModelAnswer, Call]:
-        """One request. Raises Fault, after its row was added; returns the row of a success."""
+        """One request. Raises ModelFault, after its row was added; returns the row of a success."""
         line, facts = self.line, self.line.facts()
         credentials = line.credentials()
         messages, request = self._request(facts)

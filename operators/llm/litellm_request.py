@@ -73,7 +73,7 @@ class Wire(Protocol):
     def facts(self, model: str, local: bool) -> Facts: ...
 
     def send(self, request: Mapping[str, Any], timeout_s: float, stop: threading.Event) -> ModelAnswer:
-        """Raises Fault. Never takes much longer than `timeout_s` seconds, nor goes on when `stop` is set."""
+        """Raises ModelFault. Never takes much longer than `timeout_s` seconds, nor goes on when `stop` is set."""
         ...
 
 

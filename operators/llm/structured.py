@@ -41,7 +41,7 @@ def repair(answer: str, problem: str) -> tuple[Message, Message]:
 
 
 def read(text: str, schema: Mapping[str, Any]) -> str:
-    """The one JSON object in `text`, as compact JSON. Raises Malformed.
+    """The one JSON object in `text`, as compact JSON. Raises MalformedJson.
 
     Prose and fences around it are forgiven; two different objects are not, because choosing would be guessing.
     """

@@ -53,7 +53,7 @@ def block_of(type_: Type) -> Type:
 
 
 def check_use(descriptor: DeviceDescriptor, indices: Sequence[Lanes], programs: torch.Tensor) -> None:
-    """Raises Fault where a GPU ends with an illegal instruction, or is told what is undefined.
+    """Raises MemoryFault where a GPU ends with an illegal instruction, or is told what is undefined.
 
     `indices`: where a block begins (of rows that are gathered: their numbers, and the column).
     """

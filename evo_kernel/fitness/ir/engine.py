@@ -99,7 +99,7 @@ class Machine:
         )
 
     def call(self, function: Function, arguments: Sequence[Lanes], programs: torch.Tensor) -> Sequence[Lanes]:
-        """Run a function for programs with these linear ids. Raises Fault, Unsupported, OutOfTime, IRError."""
+        """Run a function for programs with these linear ids. Raises MemoryFault, Unsupported, OutOfTime, IRError."""
         if self.depth >= MAX_CALLS:
             raise IRError(f"functions call each other more than {MAX_CALLS} deep")
         frame = Frame(programs)

@@ -34,7 +34,7 @@ def _programs_of(frame: Frame, *values: Lanes | None) -> int:
 
 
 def _allowed_access(machine: Machine, pointer: Lanes, mask: Lanes | None, what: str) -> None:
-    """Raises Fault where an active lane's address or mask is undefined, Unsupported within a combiner."""
+    """Raises MemoryFault where an active lane's address or mask is undefined, Unsupported within a combiner."""
     if machine.combining:
         raise Unsupported(f"a combiner that {what}")
     if mask is not None and mask.undefined is not None and bool(mask.undefined.any()):
@@ -46,7 +46,7 @@ def _allowed_access(machine: Machine, pointer: Lanes, mask: Lanes | None, what: 
 
 
 def _kept_promises(frame: Frame, pointer: Lanes, mask: Lanes | None, type_: Type) -> None:
-    """Raises Fault where a vector would store elsewhere than the kernel says."""
+    """Raises MemoryFault where a vector would store elsewhere than the kernel says."""
     torn = promises.torn(pointer, mask, type_.item_bytes, _shape(frame, type_, pointer, mask))
     if torn is not None:
         program = int(torn.nonzero()[0][0]) if torn.shape[0] > 1 else 0
@@ -129,7 +129,7 @@ def load(
 
 
 def _check_active(machine: Machine, frame: Frame, access: MemoryAccess, mask: Lanes, pointer: Lanes, item: int) -> None:
-    """Raises Fault where an active lane lies outside the buffer (the whole access may reach into its padding)."""
+    """Raises MemoryFault where an active lane lies outside the buffer (the whole access may reach into its padding)."""
     total = pointer.sum
     number = machine.memory.buffers.index(access.buffer)
     base = machine.memory.address(number)
@@ -214,7 +214,7 @@ def _units(buffer: DeviceBuffer, name: str, places: torch.Tensor, item: int) -> 
 def _note_reads(
     machine: Machine, buffer: DeviceBuffer, places: torch.Tensor, programs: torch.Tensor, item: int
 ) -> None:
-    """Raises Fault where another program stored what is read; remembers who reads."""
+    """Raises MemoryFault where another program stored what is read; remembers who reads."""
     me = (programs + 1).int().unsqueeze(-1)
     if buffer.writer is not None:
         writer = _units(buffer, "writer", places, item)
@@ -236,7 +236,7 @@ def _note_reads(
 
 
 def _race(machine: Machine, theirs: torch.Tensor, mine: torch.Tensor, where: torch.Tensor, what: str, did: str) -> None:
-    """Raises Fault, unless all programs concerned have met in atomic operations."""
+    """Raises MemoryFault, unless all programs concerned have met in atomic operations."""
     if not machine.memory.strict:
         return
     a, b = theirs[where].long() - 1, mine[where].long() - 1
@@ -260,7 +260,7 @@ def _store(machine: Machine, frame: Frame, operation: Operation, operands: Seque
 def store(
     machine: Machine, frame: Frame, operation: Operation, pointer: Lanes, value: Lanes, mask: Lanes | None
 ) -> None:
-    """Elements to addresses where the mask is on. Raises Fault."""
+    """Elements to addresses where the mask is on. Raises MemoryFault."""
     _allowed_access(machine, pointer, mask, "stores")
     _kept_promises(frame, pointer, mask, value.type)
     known = True if mask is None else mask.boolean()

@@ -323,7 +323,7 @@ class Scattered:
     def by_buffer(
         self, memory: DeviceMemory, item: int
     ) -> list[tuple[DeviceBuffer, torch.Tensor, torch.Tensor | None]]:
-        """(buffer, element offsets in its storage, which of the lanes). Raises Fault."""
+        """(buffer, element offsets in its storage, which of the lanes). Raises MemoryFault."""
         if self.addresses.numel() == 0:
             return []
         numbers = ((self.addresses + (1 << (BASE_BITS - 1))) >> BASE_BITS) - 1

@@ -31,7 +31,7 @@ _lowered: dict[str, str] = {}
 def lower(kernel: JITFunction, backend: Any, options: Any, signature: dict, constants: dict, attributes: dict) -> str:
     """The kernel's IR under its own name. `options` as the back end parsed them.
 
-    Raises Refused with the compiler's message where the kernel has a fault.
+    Raises RecordingRefused with the compiler's message where the kernel has a fault.
     """
     gluon = isinstance(kernel, GluonJITFunction)
     name = kernel.__name__

@@ -92,7 +92,7 @@ class PlanTracer:
         return len(self.buffers) - 1
 
     def note(self, node: dict[str, Any]) -> None:
-        """Add a node to the plan. Raises Refused where a plan is full: nobody waits for a million launches."""
+        """Add a node to the plan. Raises RecordingRefused where a plan is full: nobody waits for a million launches."""
         if len(self.nodes) >= MAX_NODES:
             raise RecordingRefused(
                 f"run makes more than {MAX_NODES} launches, fills and torch calls: a plan holds no more"

@@ -149,7 +149,7 @@ class Checker:
         return _Ran(seed, regime, inputs, arenas)
 
     def _judge(self, plan: CompiledPlan, case: Case, ran: _Ran) -> float:
-        """The error of one round, in units of what is allowed. Raises Refused."""
+        """The error of one round, in units of what is allowed. Raises PlanFailed."""
         self._referee.undisturbed(plan, ran.arenas, [ran.inputs] * len(ran.arenas))
         first, second = ([arena.tensor(view) for view in plan.plan.outputs] for arena in ran.arenas)
         if not self._referee.task.tolerance.atomics and not all_same(first, second):

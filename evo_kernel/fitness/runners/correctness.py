@@ -127,7 +127,7 @@ class Referee:
         return self.inputs.of((case.name, seed, regime), make)
 
     def undisturbed(self, plan: CompiledPlan, arenas: Sequence[Buffers], inputs: Sequence[tuple[Input, ...]]) -> None:
-        """No canary is broken and no input has changed. Raises Refused."""
+        """No canary is broken and no input has changed. Raises PlanFailed."""
         same = [arena.canaries_whole() for arena in arenas]
         places: list[int | None] = [None] * len(same)
         for arena, values in zip(arenas, inputs, strict=True):

@@ -59,7 +59,7 @@ class Watched:
         return TimedWork(replays, self._prepare, self._ran)
 
     def compare(self, among: Sequence[int]) -> None:
-        """What the last launch on one of these sets wrote, drawn now, against the reference. Raises Refused."""
+        """What the last launch on one of these sets wrote, drawn now, against the reference. Raises PlanFailed."""
         if not self._check:
             return
         number = secrets.choice(among)
@@ -72,7 +72,7 @@ class Watched:
         self._launcher.prepare(self._arenas[number])
 
     def _ran(self, numbers: Sequence[int]) -> None:
-        """Raises Refused."""
+        """Raises PlanFailed."""
         with self._referee.phase("look"):
             arenas = [self._arenas[number] for number in numbers]
             self._referee.undisturbed(self._plan, arenas, [self._drawn[number] for number in numbers])

@@ -60,7 +60,7 @@ class Timer:
     def _sampled(self, work: TimedWork, settings: TimingSettings, against_us: float | None = None) -> Sampled:
         """Samples that events and the wall clock agree about.
 
-        Raises Refused for what disagrees again and again while our own copies do not, Disturbed where they do too.
+        Raises PlanFailed for what disagrees again and again while our own copies do not, Disturbed where they do too.
         """
         sampled = sample(self._referee.device, work, settings, against_us)
         for _ in range(_DOUBTS):

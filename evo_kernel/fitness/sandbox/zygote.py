@@ -56,7 +56,7 @@ class JobResult:
     walls: str = "none"  # that stood around the child, told before it saw anything of a candidate
 
     def read(self, form: type[_Form]) -> _Form:
-        """The answer as a `form` that pydantic validates strictly. Raises Malformed."""
+        """The answer as a `form` that pydantic validates strictly. Raises MalformedReply."""
         if (self.data or b"").count(b",") > MOST_VALUES:
             raise MalformedReply(f"it has more than {MOST_VALUES} values")
         try:
