@@ -51,7 +51,7 @@ def test_every_name_of_the_contract_is_documented():
 
 def test_every_tolerance_finding_and_built_in_is_documented():
     findings = {
-        name for module in (probe, stated) for name in strings_after(Path(module.__file__).read_text(), "Finding")
+        name for module in (probe, stated) for name in strings_after(Path(module.__file__).read_text(), "ProbeFinding")
     }
     names = {name for name in findings if re.fullmatch(r"[a-z0-9-]+", name)}
     assert len(names) >= 16
