@@ -415,8 +415,8 @@ def test_operators_that_need_a_model_say_so() -> None:
 
 def test_nothing_imports_litellm_before_a_model_is_asked() -> None:
     code = (
-        "import sys; from evo_kernel.config import load_config; from evo_kernel.cli import compose, operating, search;"
-        "operating.build_operator(load_config(None)); assert not {'litellm', 'operators.llm.litellm_model'} & set(sys.modules)"
+        "import sys; from evo_kernel.config import load_config; from evo_kernel.app import compose, operator_factory;"
+        "from evo_kernel.cli import run; operator_factory.build_operator(load_config(None)); assert not {'litellm', 'operators.llm.litellm_model'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-P", "-c", code], check=True)
 
