@@ -105,7 +105,15 @@ class _Work:
                         "wrong", "two runs on the same inputs differ: the result depends on the order of atomics"
                     )
         changed = changed_input(self._plan, memory, contents)
-        return {"changed": changed, "outputs": [self._output(memory, view) for view in self._plan.outputs]}
+        return {"changed": changed, **self._outputs(memory)}
+
+    def _outputs(self, memory: DeviceMemory) -> dict[str, list[int]]:
+        """Whole outputs, and how many of their elements are undefined: poison may be what an integer is to be."""
+        marks = [undefined_of(memory.buffers[view.buffer], view) for view in self._plan.outputs]
+        return {
+            "outputs": [self._output(memory, view) for view in self._plan.outputs],
+            "unwritten": [0 if mark is None else int(mark.sum()) for mark in marks],
+        }
 
     def _output(self, memory: DeviceMemory, view: View) -> int:
         """Bytes of a whole output, row-major; elements that are undefined are poison."""
@@ -219,8 +227,7 @@ class _Work:
     ) -> tuple[DeviceMemory, dict[str, Any]]:
         did: list[dict[str, float]] = []
         memory = self._executed(modules, contents, reverse=False, did=did)
-        outputs = [self._output(memory, view) for view in self._plan.outputs]
-        return memory, {"whole": True, "executed": did, "outputs": outputs}
+        return memory, {"whole": True, "executed": did, **self._outputs(memory)}
 
     def _part(
         self,

@@ -298,19 +298,24 @@ def _marks(lanes: Lanes, programs: int, shape: Sequence[int]) -> torch.Tensor:
 
 _STORES = {"tt.store", "tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_store", "tt.descriptor_reduce",
            "tt.descriptor_scatter", "tt.call"}  # fmt: skip
+_LOADS = {"tt.load", "tt.descriptor_load", "tt.descriptor_gather"}
 
 
 def _passes_over(machine: Machine, operation: Operation, deciding: Sequence[Lanes]) -> bool:
-    """A survey goes on behind regions without stores that depend on data which it skipped."""
+    """A survey goes on behind regions without stores that depend on data which it skipped.
+
+    Nor with loads, once anything was written: whose programs' results these need would not be known.
+    """
     if not machine.surveys or not any(v.undefined is not None and bool(v.undefined.any()) for v in deciding):
         return False
-    return not any(_stores(region) for region in operation.regions)
+    matter = _STORES | _LOADS if any(buffer.changed for buffer in machine.memory.buffers) else _STORES
+    return not any(_holds(region, matter) for region in operation.regions)
 
 
-def _stores(region: Region) -> bool:
-    """Or may store."""
+def _holds(region: Region, names: set[str]) -> bool:
+    """Whether one of these operations is in it, however deep."""
     operations = (operation for block in region.blocks for operation in block.operations)
-    return any(operation.name in _STORES or any(map(_stores, operation.regions)) for operation in operations)
+    return any(o.name in names or any(_holds(inner, names) for inner in o.regions) for o in operations)
 
 
 @handles("scf.if")

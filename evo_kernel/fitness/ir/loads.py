@@ -563,7 +563,7 @@ def _atomic(
         for buffer, places, _ in lanes.by_buffer(machine.memory, item):
             shadow = buffer.shadow("writer", item)
             shadow[unit_places(places, item, buffer.unit(item))] = MANY
-        machine.synchronised[frame.programs] = machine.learns
+        machine.synchronised[frame.programs] |= machine.learns and _orders(operation)
         return nothing(type_)
     for buffer, places, chosen in lanes.by_buffer(machine.memory, item):
         some = slice(None) if chosen is None else chosen
@@ -572,7 +572,7 @@ def _atomic(
             machine, buffer, places, new, marks[some], lanes.programs[some], type_, update, operation, wanted
         )
         before[some], undefined[some] = old, old_marks
-    machine.synchronised[frame.programs] = machine.learns
+    machine.synchronised[frame.programs] |= machine.learns and _orders(operation)
     if lanes.active is not None:
         spread = torch.zeros(lanes.active.numel(), dtype=type_.dtype)
         spread[lanes.active] = before
@@ -580,6 +580,11 @@ def _atomic(
         spread_marks[lanes.active] = undefined
         before, undefined = spread, spread_marks
     return Lanes(type_, before.reshape(shape), undefined=_flag(undefined.reshape(shape)))
+
+
+def _orders(operation: Operation) -> bool:
+    """Whether it puts stores of different programs in an order: not where it is relaxed, or for its block alone."""
+    return not {"relaxed", "cta"} & set(operation.words)
 
 
 def _update(
@@ -596,6 +601,7 @@ def _update(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Lanes of one buffer: what was there before, and where that was undefined."""
     item = type_.item_bytes
+    buffer.changed = True
     memory = typed(buffer, type_)
     me = (programs + 1).int().unsqueeze(-1)
     if buffer.writer is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -152,12 +153,45 @@ def table_of(node: Constant) -> torch.Tensor:
 
 
 def _replay(node: Aten, memory: DeviceMemory) -> None:
-    """Run a torch operation of a plan whose task allows them, and leave its results where the plan has them."""
-    _, name, overload = node.op.split(".")
-    operation = getattr(getattr(torch.ops.aten, name), overload)
+    """Run a torch operation of a plan whose task allows them, and leave its results where the plan has them.
+
+    Where it is given what nobody wrote it runs twice, the second time on other values there: results that differ are
+    undefined too.
+    """
     tensors = [view_of(memory.buffers[view.buffer], view) for view in node.views]
+    marks = [undefined_of(memory.buffers[view.buffer], view) for view in node.views] if memory.strict else []
+    others = None
+    if any(mark is not None for mark in marks):
+        others = [
+            tensor.clone() if mark is None else tensor.masked_fill(mark, 1)
+            for tensor, mark in zip(tensors, marks, strict=True)
+        ]
     for view in node.views:
         memory.buffers[view.buffer].changed = True  # any operation may write what it is given
+    again = None if others is None else _results(node, others)
+    for number, (made, wanted) in enumerate(zip(_results(node, tensors), node.outputs, strict=True)):
+        if wanted is None or not isinstance(made, torch.Tensor):
+            continue
+        place = view_of(memory.buffers[wanted.buffer], wanted)
+        if place.data_ptr() != made.data_ptr() or place.stride() != made.stride():
+            place.copy_(made)
+        _define(memory, wanted)
+        if again is not None:
+            differs = (_bytes(made) != _bytes(again[number])).any(-1)
+            if bool(differs.any()):
+                marked = differs.reshape(made.shape) if made.shape == place.shape else torch.ones_like(place).bool()
+                _undefine(memory.buffers[wanted.buffer], wanted, marked)
+
+
+def _bytes(values: torch.Tensor) -> torch.Tensor:
+    """Elements as rows of their bytes."""
+    return values.contiguous().reshape(-1).view(torch.uint8).reshape(-1, values.element_size())
+
+
+def _results(node: Aten, tensors: Sequence[torch.Tensor]) -> Sequence[Any]:
+    """What the operation returns for these in place of its views. Raises TorchFault."""
+    _, name, overload = node.op.split(".")
+    operation = getattr(getattr(torch.ops.aten, name), overload)
 
     def plain(value: object) -> object:
         if isinstance(value, dict):
@@ -174,13 +208,7 @@ def _replay(node: Aten, memory: DeviceMemory) -> None:
         result = operation(*plain(node.args), **{key: plain(value) for key, value in node.kwargs.items()})  # pyright: ignore
     except RuntimeError as error:
         raise TorchFault(f"{node.op} fails: {str(error).splitlines()[0]}") from error
-    results = result if isinstance(result, (tuple, list)) else [result]
-    for made, wanted in zip(results, node.outputs, strict=True):
-        if wanted is not None and isinstance(made, torch.Tensor):
-            place = view_of(memory.buffers[wanted.buffer], wanted)
-            if place.data_ptr() != made.data_ptr() or place.stride() != made.stride():
-                place.copy_(made)
-            _define(memory, wanted)
+    return result if isinstance(result, (tuple, list)) else [result]
 
 
 def changed_input(plan: Plan, memory: DeviceMemory, contents: Mapping[int, torch.Tensor]) -> int | None:

@@ -28,7 +28,7 @@ from evo_kernel.fitness.plan.launch_plan import Launch, Plan, View
 
 FEW, SIDE_BY_SIDE, STRETCHES = 64, 8, 3
 """Programs all over a launch, and next to each other in so many places, of which every address is looked at. With 8 all
-over, what a product of 4096^3 was counted to move differed by 28 % (standard deviation) between draws; with 64 by 7 %."""
+over, what a product of 4096^3 was counted to move varied by 28 % (standard deviation) between draws; with 64 by 7 %."""
 COUNT_S = 3.0
 """Seconds for counting all programs of a launch; of what takes longer, a random part is counted."""
 MOST_COUNTED = 1 << 15

@@ -318,6 +318,12 @@ class Plan(_Data):
             raise ValueError(f"buffers sum to more than {MAX_BYTES} bytes")
         for view in (*(v for v in self.inputs if v), *self.outputs, *self._node_views()):
             self._check_view(view)
+        given = [(v.buffer, v.span()) for v in self.inputs if v]
+        for number, buffer in enumerate(self.buffers):
+            if (buffer.kind == "input") != ([at for at, _ in given].count(number) == 1):
+                raise ValueError(f"buffer {number} is of kind {buffer.kind}, and no input of its own lies there")
+        if any(span != (0, self.buffers[at].bytes) and self.buffers[at].bytes for at, span in given):
+            raise ValueError("the buffer of an input is larger than the input")
         for node in self.nodes:
             if isinstance(node, Launch):
                 self._check_launch(node)

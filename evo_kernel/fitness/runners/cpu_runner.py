@@ -88,6 +88,7 @@ class _Round(_Told):
     fault: _Fault | None = None
     changed: _Position | None = None
     outputs: Annotated[list[_Bytes], Field(max_length=64)] = []
+    unwritten: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=64)] = []  # elements, by output
 
 
 class _Rounds(_Told):
@@ -232,6 +233,8 @@ class CpuRunner:
             if part.changed is not None:
                 return [*made, Checked(Status.WRONG, f"the kernel changes its input {part.changed}")]
             try:
+                if lacking := _unwritten_integers(plan.plan, part.unwritten):
+                    return [*made, Checked(Status.WRONG, lacking)]
                 made.append(
                     [blobs.tensor(size, view) for size, view in zip(part.outputs, plan.plan.outputs, strict=True)]
                 )
@@ -257,6 +260,8 @@ class CpuRunner:
             _keep(self._executed, _traffic_key(plan, case), header.executed)
         try:
             if header.whole:
+                if lacking := _unwritten_integers(plan.plan, header.unwritten):
+                    return Checked(Status.WRONG, f"on {case.name}: {lacking}")
                 outputs = [
                     blobs.tensor(size, view) for size, view in zip(header.outputs, plan.plan.outputs, strict=True)
                 ]
@@ -574,6 +579,17 @@ def _verdict(case: Case, result: Any) -> Checked:
 
 def _failed(fault: _Fault, where: str = "") -> Checked:
     return Checked(Status(fault.status), f"{where}{fault.reason}"[:2000])
+
+
+def _unwritten_integers(plan: Plan, unwritten: Sequence[int]) -> str:
+    """Outputs of integers that lack elements; of other outputs poison tells (check.py). Raises ValueError."""
+    for number, (view, lacking) in enumerate(zip(plan.outputs, unwritten, strict=True)):
+        if lacking and not getattr(torch, view.dtype).is_floating_point:
+            return (
+                f"output {number} has {lacking} of {view.elements} elements that were never written, or that come from "
+                "memory nothing wrote"
+            )
+    return ""
 
 
 def _malformed(error: object) -> Checked:
