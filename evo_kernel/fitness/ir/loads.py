@@ -405,6 +405,11 @@ def _store_window(machine: Machine, window: _Window, item: int) -> None:
                 _race(machine, shadow, me.expand(shadow.shape), foreign, "stores to what", did)
     writer.copy_(me.expand(writer.shape))
     if window.is_nothing:
+        if buffer.changed:  # what was there before is there no more
+            if buffer.defined is None:
+                _begin_shadow(buffer, item)
+            assert buffer.defined is not None
+            access.view(buffer.defined, unit, item // unit).fill_(False)
         return
     target.copy_(data.expand(target.shape))
     mark = None if window.undefined is None else _flag(window.undefined)
@@ -451,6 +456,11 @@ def _claim(machine: Machine, buffer: DeviceBuffer, places: torch.Tensor, program
     foreign = (writer[where] != 0) & (writer[where] != me)
     writer[where] = me.expand(where.shape)
     foreign |= writer[where] != me
+    if buffer.changed:
+        if buffer.defined is None:
+            _begin_shadow(buffer, item)
+        assert buffer.defined is not None
+        buffer.defined[where] = False
     if bool(foreign.any()):
         lane = int(foreign.any(-1).nonzero()[0])
         machine.conflicts.append((machine.memory.buffers.index(buffer), int(places[lane]) * item - PADDING))

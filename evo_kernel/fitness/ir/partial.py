@@ -17,7 +17,7 @@ import torch
 from evo_kernel.fitness.ir.counting import Counter, blocks_of, lines_of, mean_of, means_of
 from evo_kernel.fitness.ir.drawing import draw, groups_of
 from evo_kernel.fitness.ir.engine import ExecutionObserver, OutOfTime
-from evo_kernel.fitness.ir.execute import ExecutionFinding, Launched, Traits, chunk_size, launch, traits_of
+from evo_kernel.fitness.ir.execute import ExecutionFinding, Launched, Traits, buffers_of, chunk_size, launch, traits_of
 from evo_kernel.fitness.ir.lanes import Lanes
 from evo_kernel.fitness.ir.launch_traffic import LINE_BYTES, SECTOR_BYTES, WAVE_PROGRAMS, LaunchTraffic
 from evo_kernel.fitness.ir.memory import PADDING, DeviceMemory, scattered, unit_places
@@ -67,7 +67,7 @@ def count(
     windows = starts + torch.arange(min(SIDE_BY_SIDE, total))
     few = torch.unique(torch.randint(total, (FEW,), generator=generator))  # none that a kernel could know
     sample = torch.unique(torch.cat([torch.tensor([0, total - 1]), few, windows.reshape(-1)]))
-    near = Counter(memory, total, footprints=True)
+    near, restore = Counter(memory, total, footprints=True), _kept(module, node, memory, traits)
     found, _ = _walk(module, node, memory, sample, near, traits, deadline, complete)
     if found.finding is not None:
         return CountedLaunch(None, found.finding)
@@ -78,6 +78,7 @@ def count(
     if total > sample.numel():
         affordable = near.kept * ids.numel() <= MOST_LINES * sample.numel()
         whole = Counter(memory, total, footprints=affordable)
+        restore()
         try:
             found, _ = _walk(
                 module, node, memory, ids, whole, traits, min(deadline, time.monotonic() + COUNT_S), complete
@@ -90,6 +91,21 @@ def count(
         except OutOfTime:
             pass  # the sample stands in
     return CountedLaunch(_summary(node, memory, near, sample, few, windows, everyone, counted))
+
+
+def _kept(module: IRModule, node: Launch, memory: DeviceMemory, traits: Traits) -> Callable[[], None]:
+    """Puts back what programs share through atomic operations: a counter that ran out would end the next walk."""
+    shared = buffers_of(module.entry, node.args, traits.loaded) & buffers_of(module.entry, node.args, traits.stored)
+    buffers = [memory.buffers[number] for number in shared] if traits.in_order else []
+    before = [(b, b.storage.clone(), None if b.defined is None else b.defined.clone()) for b in buffers]
+
+    def restore() -> None:
+        for buffer, storage, defined in before:
+            buffer.storage.copy_(storage)
+            if defined is None or (buffer.defined is not None and defined.shape == buffer.defined.shape):
+                buffer.defined = defined
+
+    return restore
 
 
 def _walk(
