@@ -78,13 +78,10 @@ class Yardsticks:
 
     @cached_property
     def _remembered(self) -> Remembered | None:
-        """What earlier runs found out about this very task here; of modeled times, by the same first kernel."""
-        if self._found is None or (self._measured and not self._task.baselines):
+        """What earlier runs measured of this very task's baselines here. Modeled times are of their judge's secret."""
+        if self._found is None or not self._measured or not self._task.baselines:
             return None
-        told = {**self._found, "task": self._task.identity, "name": self._task.name}
-        if not self._measured:
-            told["first"] = first_kernel(self._task, self._first).sha256
-        return Remembered(told)
+        return Remembered({**self._found, "task": self._task.identity, "name": self._task.name})
 
     def _first_kernel_us(self, runner: Runner, case: Case, found: Measurement | None) -> float:
         """Time of the first kernel on a case; `found`, which is held against it, is often itself."""
