@@ -16,7 +16,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $(READY)
 
-demo: $(READY) ## Search softmax and matmul with the embedded default (3 minutes, no GPU, no key) and print what it found
+demo: $(READY) ## Search softmax and matmul with the embedded default (2 minutes, no GPU, no key) and print what it found
 	$(BIN)/python -P benchmarks/demo.py
 
 test: $(READY) ## Run the tests (no GPU needed)
