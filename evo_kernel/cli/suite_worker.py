@@ -8,6 +8,7 @@ standard input the process ends, with all that it started. Argument: cores ("0,1
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -18,14 +19,18 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evo_kernel.app.suite.lanes import INTERRUPT, kill_tree
+from evo_kernel.app.suite.lanes import INTERRUPT, adopt_orphans, kill_descendants, kill_tree
 
 if TYPE_CHECKING:
     from evo_kernel.export.kernelbench import KernelBenchSolution
     from evo_kernel.tasks.kernelbench_harness import Heard
 
+REAPED_WITHIN_S = 5.0
+"""A killed process may take so long to end: the driver frees its GPU memory first."""
+
 
 def main() -> None:
+    adopt_orphans()
     cores = sys.argv[1]
     if cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, [int(core) for core in cores.split(",")])
@@ -42,7 +47,19 @@ def main() -> None:
             if select.select([orders], [], [], 0.05)[0]:
                 _obey(orders.readline(), pid)
         kill_tree(pid)  # what it left; it is not reaped yet, so that its group's number is nobody else's
-        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)  # noqa: T201
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        _kill_orphans()
+        print(code, flush=True)  # noqa: T201
+
+
+def _kill_orphans() -> None:
+    """What an order's process left behind when it ended by itself: ours since then. Waits seconds at most."""
+    until = time.monotonic() + REAPED_WITHIN_S
+    with contextlib.suppress(ChildProcessError):
+        while time.monotonic() < until:
+            kill_descendants(os.getpid())
+            if not os.waitpid(-1, os.WNOHANG)[0]:
+                time.sleep(0.01)
 
 
 def _obey(line: bytes, pid: int) -> None:

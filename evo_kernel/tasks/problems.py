@@ -272,12 +272,15 @@ def put(model: nn.Module, place: str, tensor: torch.Tensor) -> None:
     setattr(owner, name, tensor)
 
 
+_DRAWING = threading.RLock()  # torch's own generators belong to the process, and judges draw in several threads
+
+
 @contextlib.contextmanager
 def own_numbers(device: torch.device | str) -> Iterator[None]:
-    """Whatever is drawn inside from torch's own generators leaves no trace in them."""
+    """Whatever is drawn inside from torch's own generators leaves no trace in them. One thread at a time."""
     kind = torch.device(device)
     devices = [kind.index or 0] if kind.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
+    with _DRAWING, torch.random.fork_rng(devices=devices):
         yield
 
 

@@ -105,14 +105,14 @@ def run_fake(problem: Problem, sizes: Mapping[str, Any]) -> Ran:
         # A constructor that reads values needs real tensors; so do weights that a checkpoint lacks.
         if not (problem.pretrained or isinstance(error, DataDependentOutputException)):
             raise
-    with _quiet(), _disable_current_modes(), torch.random.fork_rng(devices=[]):
+    with _quiet(), _disable_current_modes(), own_numbers("cpu"):
         model = problem.model(sizes)
     return _run(problem, sizes, model)
 
 
 def _run(problem: Problem, sizes: Mapping[str, Any], model: nn.Module | None = None) -> Ran:
     fake = FakeTensorMode(allow_non_fake_inputs=True)
-    with _quiet(), _disable_current_modes(), torch.random.fork_rng(devices=[]), torch.no_grad(), fake:
+    with _quiet(), _disable_current_modes(), own_numbers("cpu"), torch.no_grad(), fake:
         drawn = problem.drawn(sizes)
         model = model or problem.model(sizes)
         with Recurrent(), _Watch() as watch:

@@ -210,11 +210,12 @@ def order(root: Path, ask: bool = True) -> dict:
 
 def test_a_warm_process_outlives_a_harness_that_crashes_or_hangs_and_leaves_nobody(tmp_path: Path) -> None:
     crashes, hangs = checkout(tmp_path / "crashes"), checkout(tmp_path / "hangs")
-    add_harness(crashes, CRASHES)
+    crashed_package = add_harness(crashes, CRASHES)
     package = add_harness(hangs, HANGS)
     process, halt = WarmProcess(Lane()), Halt()
     crashed = process.order(order(crashes), tmp_path / "log", 60.0, Halt())
     assert crashed.code == 7 and not crashed.out and process.alive
+    assert gone(int((crashed_package / "left").read_text()))  # in a session of its own, its parent ended before it
     assert _answer(crashed, "k") == Stock(
         NONE, "its harness ended early: its process ended with code 7 and said nothing", "k", seconds=crashed.after_s
     )
@@ -224,7 +225,7 @@ def test_a_warm_process_outlives_a_harness_that_crashes_or_hangs_and_leaves_nobo
     assert path.name == "level_1_problem_1_sample_0_kernel.py" and "class ModelNew" in path.read_text()
 
     def stop() -> None:
-        sleepers.append(wait_for(package / "hangs"))
+        sleepers.append(wait_for(package / "left"))
         halt.asked.set()
 
     sleepers: list[int] = []
@@ -243,7 +244,7 @@ def test_a_suite_that_is_killed_leaves_nobody_behind(tmp_path: Path) -> None:
         f"root = Path({str(root)!r})\nWarmProcess(Lane()).order(order(root), root / 'log', 600.0, Halt())\n"
     )
     suite = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT)
-    sleeper = wait_for(package / "hangs")
+    sleeper = wait_for(package / "left")
     suite.kill()
     suite.wait()
     assert gone(sleeper)  # a grandchild, in a session of its own

@@ -59,21 +59,18 @@ def validate_kernel_static(text, backend, precision):
     return "try:" not in text, ["Contains 'try:'"], []
 """
 
-CRASHES = EVAL + "\n\ndef set_seed(seed):\n    import os\n    os._exit(7)\n"
-
-HANGS = (
-    EVAL
-    + """
+_LEAVES_A_PROCESS = """
 
 def set_seed(seed):
-    import pathlib, subprocess, time
+    import os, pathlib, subprocess, time
     child = subprocess.Popen(["sleep", "600"], start_new_session=True)
-    path = pathlib.Path(__file__).with_name("hangs")
+    path = pathlib.Path(__file__).with_name("left")
     path.with_suffix(".tmp").write_text(str(child.pid))
     path.with_suffix(".tmp").rename(path)
-    time.sleep(600)
 """
-)
+
+CRASHES = EVAL + _LEAVES_A_PROCESS + "    os._exit(7)\n"
+HANGS = EVAL + _LEAVES_A_PROCESS + "    time.sleep(600)\n"
 
 
 def add_harness(root: Path, text: str = EVAL) -> Path:

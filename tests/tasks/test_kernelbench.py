@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -92,6 +93,16 @@ def test_drawing_leaves_torchs_own_numbers_alone(root):
     torch.manual_seed(7)
     drawn(task, task.cases_of(CaseKind.CHECK)[0])
     assert torch.equal(torch.rand(3), wanted)
+
+
+def test_threads_that_draw_at_once_draw_what_one_would(root):
+    """A judge draws inputs of several cases side by side, and again for the reference: they must be the same."""
+    task = named(root, "level2/1")
+    case = task.cases_of(CaseKind.SEARCH)[0]
+    alone = drawn(task, case)[0]
+    with ThreadPoolExecutor(4) as threads:
+        for made in threads.map(lambda _: drawn(task, case)[0], range(16)):
+            assert torch.equal(made, alone)
 
 
 def test_check_cases_are_small_and_keep_groups_of_more_than_one(root):

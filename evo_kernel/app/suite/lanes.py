@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import select
@@ -21,6 +22,7 @@ from evo_kernel.fitness.gpus import usable_cores
 INTERRUPTED_S = 60.0
 """What is under way when a suite is interrupted may take so long to end; then it is killed, and resumed next time."""
 INTERRUPT, KILL = b"interrupt\n", b"kill\n"
+_PR_SET_CHILD_SUBREAPER = 36  # include/uapi/linux/prctl.h
 
 
 @dataclass(frozen=True)
@@ -149,16 +151,26 @@ def kill_tree(root: int) -> None:
     A judge's process ends by itself when its search does, but not while it waits for a kernel: the next search would
     share the GPU with it.
     """
+    kill_descendants(root)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(root, signal.SIGKILL)
+
+
+def kill_descendants(root: int) -> None:
+    """Kill what a process has started, the youngest generation first."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended meanwhile
             parent = int(stat.read_text(errors="replace").rpartition(")")[2].split()[1])
             children.setdefault(parent, []).append(int(stat.parent.name))
-    found = [root]
-    for pid in found:
-        found += children.get(pid, [])
-    for pid in reversed(found[1:]):
+    pids = [root]
+    for pid in pids:
+        pids += children.get(pid, [])
+    for pid in reversed(pids[1:]):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(root, signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """What a descendant of this process leaves behind becomes this process's child, and not init's."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
