@@ -357,6 +357,12 @@ def spec_of(value: Input) -> TensorSpec | Number:
     return TensorSpec(str(value.dtype).removeprefix("torch."), tuple(value.shape), tuple(value.stride()))
 
 
+def without_data(value: Input | TensorSpec) -> Input:
+    """A tensor of the meta device like this one, or of this spec; a number as it is."""
+    spec = spec_of(value) if isinstance(value, torch.Tensor) else value
+    return spec.empty("meta") if isinstance(spec, TensorSpec) else spec
+
+
 def _contiguous(spec: TensorSpec | Number) -> TensorSpec | Number:
     """Host-known inputs are handed over dense, whatever strides the file gave them."""
     if not isinstance(spec, TensorSpec):

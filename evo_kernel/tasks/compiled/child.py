@@ -15,7 +15,7 @@ import torch
 
 from evo_kernel.errors import EvoKernelError, LoweringError
 from evo_kernel.tasks.helper_process import HelperLost, HelperProcess, answer_requests
-from evo_kernel.tasks.task import Task, TensorSpec, describe
+from evo_kernel.tasks.task import Task, describe, without_data
 from evo_kernel.types import Source
 
 DEADLINE_S = 120.0
@@ -59,8 +59,7 @@ def _made(request: tuple[str, bool]) -> dict[str, str]:
     spec, templates = request
     try:
         task = load(spec)
-        specs = (task.input_specs(case) for case in task.cases)
-        cases = [[s.empty("meta") if isinstance(s, TensorSpec) else s for s in inputs] for inputs in specs]
+        cases = [[without_data(spec) for spec in task.input_specs(case)] for case in task.cases]
         text = compiled_function(
             task.reference_function,
             cases,

@@ -6,10 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
-
 from evo_kernel.errors import LoweringError, TaskError
-from evo_kernel.tasks.task import TensorSpec, describe, spec_of
+from evo_kernel.tasks.task import describe, without_data
 
 Entry = TypeVar("Entry")
 
@@ -43,14 +41,9 @@ def allow_of(reference: Callable[[], Callable[..., Any]], inputs: Callable[[], S
     try:
         if (cases := inputs()) is None:
             return "mixed"
-        lower_function(reference(), [[_without_data(value) for value in case] for case in cases], allow_aten=False)
+        lower_function(reference(), [[without_data(value) for value in case] for case in cases], allow_aten=False)
     except (LoweringError, TaskError):
         return "mixed"
     except Exception:  # noqa: BLE001  the problem's own code may raise anything; checking the task will say it
         return "mixed"
     return "kernels"
-
-
-def _without_data(value: Any) -> Any:
-    spec = spec_of(value) if isinstance(value, torch.Tensor) else value
-    return spec.empty("meta") if isinstance(spec, TensorSpec) else spec
