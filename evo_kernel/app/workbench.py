@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from evo_kernel.budget import Spent
 from evo_kernel.deadline import Deadline
 from evo_kernel.errors import PopulationError
-from evo_kernel.fitness.tuning.knobs import apply_knobs
+from evo_kernel.knobs import apply_knobs
 from evo_kernel.types import Brief, CaseKind, Environment, Evaluation, Knobs, Purpose, ScoredCandidate, Source
 from operators.workbench.bench import Workbench, start_files, task_files
 from operators.workbench.judge_tools import Allowed
@@ -85,7 +85,7 @@ class PlanWorkbenchJudge:
         told = surely_better(replace(again, source=source.sha256), older, self.settings)
         if not told.passed or not self.settings.confirm:
             return _verdict(replace(told, reason=f"Measured again: {told.reason}"), again)
-        rival = apply_knobs(best.source, older.knobs) if best is not None and older is not None else None
+        rival = best.source if best is not None and older is not None else None
         confirmed = self._judged(scored, Purpose.CONFIRM, against=rival)
         hidden = stands(confirmed, self.settings)
         return _verdict(GateResult(hidden.passed, f"{told.reason} {hidden.reason}", told.gain), again, confirmed)
@@ -101,8 +101,6 @@ class PlanWorkbenchJudge:
 
 @dataclass(frozen=True)
 class PopulationLineage:
-    """Sources are shown with the knobs that they were scored with."""
-
     population: LineagePopulation
 
     def versions(self, limit: int, order: Order = "newest", of: int | None = None) -> Sequence[Version]:
@@ -112,7 +110,7 @@ class PopulationLineage:
 
     def version(self, number: int) -> ScoredCandidate:
         self._check(number)
-        return self.population.relative(number).as_scored(apply_knobs)
+        return self.population.relative(number)
 
     def _check(self, number: int) -> None:
         """Raises PopulationError in words for agents, which are told no paths of the host."""
@@ -121,8 +119,7 @@ class PopulationLineage:
             raise PopulationError(f"there is no version C{number}; they are numbered 1 to {last}")
 
     def best(self) -> ScoredCandidate | None:
-        best = self.population.best()
-        return best.as_scored(apply_knobs) if best is not None else None
+        return self.population.best()
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ def test_findings_are_verdicts_of_a_later_session(tmp_path):
 def test_versions_by_best_newest_and_path(population):
     for number, log_us in enumerate((3.0, 5.0, 3.5), start=2):
         brief = population.ask()
-        source = Source(f"child {number}")
+        source = Source(f"# child {number}")
         ticket = population.record(brief, Proposal(source, "avo", STRATEGIES[0], parents=(("parent", 1),)))
         population.tell(ticket, passed(source, random.Random(number), log_us=log_us))
     assert [one.number for one in population.versions(9, "best")] == [2, 4, 1, 3]
