@@ -29,13 +29,12 @@ from evo_kernel.types import (
     Source,
     Status,
 )
+from evo_kernel.types.promotion import FIRST, confirmed
 
 TWINS = 8
 """So often in a row an attempt is begun anew because another is having the same kernel judged."""
 DEEPER = 4
 """So many times as many knob settings as usual are tried of elites when nothing new is left to try."""
-FIRST = 1
-"""The candidate that every population begins with: the task's first kernel."""
 
 
 @dataclass(frozen=True)
@@ -394,9 +393,7 @@ class Engine:
         evaluation = self._steady.evaluate(source, purpose, anew, against, self._deadline, effort)
         if evaluation.passed and (evaluation.charged or purpose is Purpose.CONFIRM):
             self._hours.took(self._ledger.clock() - began, confirming=purpose is Purpose.CONFIRM)
-        refutation = evaluation.refutation_of_first if recorded.candidate == FIRST else evaluation.refutation
-        if evaluation.passed and (reason := refutation):  # right, but promoted by the pairs alone
-            evaluation = replace(evaluation, status=Status.REFUTED, reason=reason, score=None)
+        evaluation = confirmed(evaluation, recorded.candidate)
         if self._aborted.is_set() and not evaluation.passed:  # cut off by us: no verdict, it stays pending
             return Spent.of(None, evaluation)
         if scored is not None and scored.knobs:  # the verdict on a setting of this candidate, not on another source

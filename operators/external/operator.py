@@ -11,7 +11,8 @@ from pathlib import Path
 
 from evo_kernel.errors import InfraError, OperatorFailed
 from evo_kernel.types import Brief, Credit, Evaluation, Probe, Proposal, TaskCard
-from operators.external.attempt import TOOL, AttemptLog, ExternalAttempt
+from evo_kernel.types.seams import TurnStore
+from operators.external.attempt import TOOL, ExternalAttempt
 from operators.external.folder import furnish
 from operators.external.request_server import RequestServer
 from operators.external.running import CommandEnd, environment_for, run
@@ -51,7 +52,7 @@ class ExternalOperator:
         folder: Path,
         open_bench: OpenBench,
         rooms: WorkbenchDeps,
-        diary: AttemptLog,
+        diary: TurnStore,
         name: str = "external",
         elsewhere: Callable[[TaskCard], str] = lambda task: "",
     ) -> None:
