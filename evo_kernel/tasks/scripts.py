@@ -15,6 +15,7 @@ from evo_kernel.syntax import parse_expression, parse_module
 APPLY = "__applied"
 _CUDA = re.compile(r"cuda(:\d+)?")
 _FILLED = {"empty": "zeros", "empty_like": "zeros_like", "new_empty": "new_zeros"}
+_STAND_IN = "__import__('evo_kernel.tasks.compiled.stand_in', fromlist=['PROPERTIES']).PROPERTIES"
 _OF_A_GPU = {
     "torch.cuda.is_available": "True",
     "torch.cuda.device": "__import__('contextlib').nullcontext()",
@@ -22,9 +23,8 @@ _OF_A_GPU = {
     "torch.cuda.current_device": "0",
     "torch.cuda.device_count": "1",
     "torch.cuda.get_device_capability": "(9, 0)",
-    "torch.cuda.get_device_name": "'NVIDIA H200'",
-    "torch.cuda.get_device_properties": "__import__('types').SimpleNamespace("
-    "name='NVIDIA H200', major=9, minor=0, multi_processor_count=132, warp_size=32, total_memory=150754820096)",
+    "torch.cuda.get_device_name": f"{_STAND_IN}.name",
+    "torch.cuda.get_device_properties": _STAND_IN,
     "torch.cuda.set_device": "None",
     "triton.runtime.driver.active.get_current_target": "__import__('triton.backends.compiler', "
     "fromlist=['GPUTarget']).GPUTarget('cuda', 90, 32)",

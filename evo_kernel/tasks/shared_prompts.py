@@ -14,11 +14,12 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask
 
 from evo_kernel.tasks import vendor
 
-Pair = tuple[torch.Tensor, torch.Tensor]
+Pair = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -43,19 +44,19 @@ class Layout:
         valid = torch.arange(longest) < torch.tensor(self.lengths)[:, None]
         return padded.flatten().to(self.device), valid.flatten().nonzero().squeeze(1).to(self.device)
 
-    def padded(self, rows: torch.Tensor) -> torch.Tensor:
+    def padded(self, rows: Tensor) -> Tensor:
         """(sum of lengths, …) -> (N, longest, …); what fills up is some row, which causal attention never sees."""
         if len(set(self.lengths)) > 1:
             rows = rows.index_select(0, self._indices[0])
         return rows.unflatten(0, (len(self.lengths), -1))
 
-    def packed(self, blocks: torch.Tensor) -> torch.Tensor:
+    def packed(self, blocks: Tensor) -> Tensor:
         """(N, longest, …) -> (sum of lengths, …)"""
         flat = blocks.flatten(0, 1)
         return flat.index_select(0, self._indices[1]) if len(set(self.lengths)) > 1 else flat
 
     @cached_property
-    def valid(self) -> torch.Tensor:
+    def valid(self) -> Tensor:
         """(N, longest, 1, 1): which rows of `padded` are rows of a response."""
         rows = torch.arange(max(self.lengths)) < torch.tensor(self.lengths)[:, None]
         return rows[..., None, None].to(self.device)
@@ -66,7 +67,7 @@ class Layout:
         counts = torch.tensor([self.prompt, *self.lengths])
         owner = torch.arange(len(counts)).repeat_interleave(counts).to(self.device)  # 0: the prompt
 
-        def visible(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
+        def visible(b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
             return ((owner[kv] == 0) & (owner[q] > 0)) | ((owner[q] == owner[kv]) & (kv <= q))
 
         total = self.prompt + self.starts[-1]
@@ -76,7 +77,7 @@ class Layout:
 _LAYOUTS: dict[tuple[int, int, int, str], Layout] = {}
 
 
-def layout(k_ctx: torch.Tensor, k_dec: torch.Tensor, cu: torch.Tensor) -> Layout:
+def layout(k_ctx: Tensor, k_dec: Tensor, cu: Tensor) -> Layout:
     """The layout of these inputs. Offsets are read on the first call: while a graph is captured nothing can be read."""
     key = (len(k_ctx), len(k_dec), len(cu), str(cu.device))
     if key not in _LAYOUTS:
@@ -89,22 +90,15 @@ def layout(k_ctx: torch.Tensor, k_dec: torch.Tensor, cu: torch.Tensor) -> Layout
     return _LAYOUTS[key]
 
 
-def _heads_first(x: torch.Tensor) -> torch.Tensor:
+def _heads_first(x: Tensor) -> Tensor:
     return x.transpose(-3, -2)
 
 
-def replicated(
-    q: torch.Tensor,
-    k_ctx: torch.Tensor,
-    v_ctx: torch.Tensor,
-    k_dec: torch.Tensor,
-    v_dec: torch.Tensor,
-    cu: torch.Tensor,
-) -> Pair:
+def replicated(q: Tensor, k_ctx: Tensor, v_ctx: Tensor, k_dec: Tensor, v_dec: Tensor, cu: Tensor) -> Pair:
     """One causal attention over N sequences of prompt and response."""
     where, p = layout(k_ctx, k_dec, cu), len(k_ctx)
 
-    def sequences(prompt: torch.Tensor, responses: torch.Tensor) -> torch.Tensor:
+    def sequences(prompt: Tensor, responses: Tensor) -> Tensor:
         return _heads_first(torch.cat([prompt.expand(len(cu) - 1, *prompt.shape), where.padded(responses)], dim=1))
 
     out, lse = vendor.attention_lse(sequences(q[:p], q[p:]), sequences(k_ctx, k_dec), sequences(v_ctx, v_dec), True)
@@ -113,14 +107,7 @@ def replicated(
     return rows[0], rows[1].mT.contiguous()
 
 
-def three_parts(
-    q: torch.Tensor,
-    k_ctx: torch.Tensor,
-    v_ctx: torch.Tensor,
-    k_dec: torch.Tensor,
-    v_dec: torch.Tensor,
-    cu: torch.Tensor,
-) -> Pair:
+def three_parts(q: Tensor, k_ctx: Tensor, v_ctx: Tensor, k_dec: Tensor, v_dec: Tensor, cu: Tensor) -> Pair:
     """The prompt over itself; all responses over the prompt; each response over itself; the last two merged."""
     where, p = layout(k_ctx, k_dec, cu), len(k_ctx)
     keys, values = (_heads_first(x).unsqueeze(0) for x in (k_ctx, v_ctx))
@@ -136,14 +123,7 @@ def three_parts(
     return torch.cat([_heads_first(of_prompt[0][0]), out]), torch.cat([of_prompt[1][0], lse.mT], dim=1)
 
 
-def flex(
-    q: torch.Tensor,
-    k_ctx: torch.Tensor,
-    v_ctx: torch.Tensor,
-    k_dec: torch.Tensor,
-    v_dec: torch.Tensor,
-    cu: torch.Tensor,
-) -> Pair:
+def flex(q: Tensor, k_ctx: Tensor, v_ctx: Tensor, k_dec: Tensor, v_dec: Tensor, cu: Tensor) -> Pair:
     """FlexAttention over [prompt, responses]."""
     mask = layout(k_ctx, k_dec, cu).mask
     pairs = (torch.cat([k_ctx, k_dec]), torch.cat([v_ctx, v_dec]))
@@ -152,30 +132,27 @@ def flex(
     return _heads_first(out[0]).contiguous(), lse[0]
 
 
-def _output(forward: Callable[..., Pair], cu: torch.Tensor, *inputs: torch.Tensor) -> torch.Tensor:
+def _output(forward: Callable[..., Pair], cu: Tensor, *inputs: Tensor) -> Tensor:
     return forward(*inputs, cu)[0]
 
 
 def replicated_gradients(
-    q: torch.Tensor, k_ctx: torch.Tensor, v_ctx: torch.Tensor, k_dec: torch.Tensor, v_dec: torch.Tensor,
-    upstream: torch.Tensor, cu: torch.Tensor,
-) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    q: Tensor, k_ctx: Tensor, v_ctx: Tensor, k_dec: Tensor, v_dec: Tensor, upstream: Tensor, cu: Tensor
+) -> tuple[Tensor, ...]:
     """Through `replicated`: the copies' gradients are summed. Its rows of the prompt are those of the first copy."""
     return vendor.gradients(partial(_output, replicated, cu), (q, k_ctx, v_ctx, k_dec, v_dec), upstream)
 
 
 def flex_gradients(
-    q: torch.Tensor, k_ctx: torch.Tensor, v_ctx: torch.Tensor, k_dec: torch.Tensor, v_dec: torch.Tensor,
-    upstream: torch.Tensor, cu: torch.Tensor,
-) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    q: Tensor, k_ctx: Tensor, v_ctx: Tensor, k_dec: Tensor, v_dec: Tensor, upstream: Tensor, cu: Tensor
+) -> tuple[Tensor, ...]:
     """Through `flex`."""
     return vendor.gradients(partial(_output, flex, cu), (q, k_ctx, v_ctx, k_dec, v_dec), upstream)
 
 
 def three_parts_gradients(
-    q: torch.Tensor, k_ctx: torch.Tensor, v_ctx: torch.Tensor, k_dec: torch.Tensor, v_dec: torch.Tensor,
-    upstream: torch.Tensor, cu: torch.Tensor,
-) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    q: Tensor, k_ctx: Tensor, v_ctx: Tensor, k_dec: Tensor, v_dec: Tensor, upstream: Tensor, cu: Tensor
+) -> tuple[Tensor, ...]:
     """The three calls of `three_parts` by FlashAttention, each backward with the merged output and log-sum-exp."""
     where, p = layout(k_ctx, k_dec, cu), len(k_ctx)
     keys, values, queries, given = (_heads_first(x).unsqueeze(0) for x in (k_ctx, v_ctx, q, upstream))

@@ -31,7 +31,6 @@ class Cleaned:
     knobs: Mapping[str, int]  # with NUM_WARPS
     fixed: Mapping[str, int]  # block sizes that have one right value
     helpers: Mapping[str, str]  # function name → text
-    kind: str
     grid_kind: str
 
     def grid(self, args: Sequence[str], tail: Sequence[str]) -> str:
@@ -94,7 +93,7 @@ def clean(raw: Raw, tails: Sequence[Sequence[str]], tf32: bool = False) -> Clean
         knobs["NUM_STAGES"] = raw.stages
     helpers = {name: HELPERS[name] for name in HELPERS if name in words.helpers}
     helpers |= {node.name: ast.unparse(words.visit(node)) + "\n" for node in raw.combines}
-    return Cleaned(_base(raw), f"({signature}):\n{body}\n", params, knobs, fixed, helpers, raw.kind, raw.grid)
+    return Cleaned(_base(raw), f"({signature}):\n{body}\n", params, knobs, fixed, helpers, raw.grid)
 
 
 class _Words(ast.NodeTransformer):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -120,9 +120,9 @@ def _workloads(entry: FlashInferEntry) -> str:
 def _text(entry: FlashInferEntry, definition_text: str, lines: str) -> str:
     definition = json.loads(definition_text)
     _refuse(entry, definition)
-    workloads = _parsed(entry, lines)
+    workloads, own = _parsed(entry, definition["inputs"], lines)
     made = Definition(definition, workloads, str(entry.root), str(entry.path))
-    cases = _cases(made, lines)
+    cases = _cases(made, own)
     used = {case["workload"] for kind in cases.values() for case in kind}
     workloads = {name: inputs for name, inputs in workloads.items() if name in used}
     known = made.host_known([case for kind in cases.values() for case in kind])
@@ -154,32 +154,32 @@ def _refuse(entry: FlashInferEntry, definition: Mapping[str, Any]) -> None:
         raise TaskError(f"{entry.path}: its reference is not valid Python: {describe(error)}. Mend it.") from error
 
 
-def _parsed(entry: FlashInferEntry, lines: str) -> dict[str, dict[str, Any]]:
-    """Identifier → its inputs. Raises TaskError."""
-    found = {}
+def _parsed(
+    entry: FlashInferEntry, names: Iterable[str], lines: str
+) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
+    """Of the workloads: identifier → its inputs, and a case each. Raises TaskError."""
+    inputs, cases = {}, []
     for number, line in enumerate(lines.splitlines(), 1):
         if not line.strip():
             continue
         try:
             record = json.loads(line)
             workload = record.get("workload") or record
-            given = {name: dict(workload["inputs"][name]) for name in json.loads(entry.path.read_text())["inputs"]}
-            _ = [one["type"] for one in given.values()], dict(workload["axes"])
-            found[str(workload["uuid"])] = given
+            given = {name: dict(workload["inputs"][name]) for name in names}
+            _ = [one["type"] for one in given.values()]
+            identifier = str(workload["uuid"])
+            cases.append({"name": identifier[:8], "workload": identifier, **workload["axes"]})
+            inputs[identifier] = given
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             what = f"line {number} of its workloads is none ({describe(error)})"
             raise TaskError(f"{entry.path}: {what}. Check the data set out again.") from error
-    if not found:
+    if not inputs:
         raise TaskError(f"{entry.path}: its workloads are empty, so that no sizes are known. Check it out again.")
-    return found
+    return inputs, cases
 
 
-def _cases(made: Definition, lines: str) -> dict[str, list[dict[str, Any]]]:
+def _cases(made: Definition, own: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """Two workloads to search at, two others to confirm, and small cases to check."""
-    own = []
-    for line in filter(str.strip, lines.splitlines()):
-        workload = json.loads(line).get("workload") or json.loads(line)
-        own.append({"name": str(workload["uuid"])[:8], "workload": str(workload["uuid"]), **workload["axes"]})
     unique = list({repr([v for k, v in one.items() if k not in ("name", "workload")]): one for one in own}.values())
     fitting = sorted((one for one in unique if made.elements(one) <= SEARCH_ELEMENTS), key=made.elements)
     if not fitting:

@@ -27,6 +27,7 @@ import torch
 
 from evo_kernel.errors import TaskError
 from evo_kernel.syntax import parse_module
+from evo_kernel.tasks.compiled.stand_in import PROPERTIES
 from evo_kernel.tasks.problems import Problem, assigned
 from evo_kernel.tasks.task import describe
 
@@ -39,8 +40,6 @@ CLIENTS = ("openai", "litellm", "dotenv", "requests", "tqdm")
 """What the package imports to ask language models: nothing of it is needed here, and much is not installed or slow."""
 
 MISMATCH = "Output"  # how its own sentences about a wrong output begin
-_LIKE_A_GPU = types.SimpleNamespace(name="NVIDIA H200", major=9, minor=0, multi_processor_count=132, warp_size=32)
-"""What kernels that ask for the number of multiprocessors hear without a GPU."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ def hear(harness: types.ModuleType, problem: str, solution: str, device: str, ti
         heard = _on_gpu(harness, problem, solution, timed)
     else:
         torch.cuda.synchronize = lambda device=None: None  # there is nothing to wait for
-        torch.cuda.get_device_properties = lambda device=None: _LIKE_A_GPU
+        torch.cuda.get_device_properties = lambda device=None: PROPERTIES  # kernels ask how many multiprocessors it has
         heard = replace(_of(_compared(harness, problem, solution, TRIALS)), sizes="small")
         if heard.verdict == "wrong" and not heard.reason.startswith(MISMATCH):  # the executor lacks things
             heard = replace(heard, verdict="no verdict", reason=f"without a GPU {heard.reason}")

@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from evo_kernel.errors import LoweringError
-from evo_kernel.tasks.lowering import (
+from evo_kernel.tasks.lowering import (  # noqa: F401  imported for what they register
     activations,
     contraction,
     convolution,
@@ -33,23 +33,6 @@ from evo_kernel.tasks.lowering.render import render
 from evo_kernel.tasks.lowering.trace import Traced, trace
 from evo_kernel.tasks.task import Task, without_data
 from evo_kernel.types import Source
-
-# Imported for what they register.
-FAMILIES = (
-    activations,
-    contraction,
-    convolution,
-    indexing,
-    joining,
-    pointwise,
-    pooling,
-    recurrent,
-    reduction,
-    rows,
-    sorting,
-    special,
-    views,
-)
 
 NETWORK = 40
 """Tensors among the inputs from which on a reference is a network, whose many sizes take minutes as symbols."""
