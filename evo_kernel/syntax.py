@@ -1,4 +1,4 @@
-"""The one place where Python text becomes a syntax tree."""
+"""The one place where Python text becomes a syntax tree, and text a literal of Python."""
 
 from __future__ import annotations
 
@@ -27,3 +27,9 @@ def parse_expression(text: str) -> ast.expr:
             return ast.parse(text, mode="eval").body
     except MemoryError:
         raise SyntaxError(_TOO_MUCH) from None
+
+
+def quoted(text: str) -> str:
+    """A Python literal of a module's text that people can read."""
+    plain = "\\" not in text and "'''" not in text and not text.endswith("'")
+    return f"'''{text}'''" if plain else repr(text)

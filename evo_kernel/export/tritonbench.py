@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evo_kernel.errors import UserError
-from evo_kernel.syntax import parse_module
+from evo_kernel.syntax import parse_module, quoted
 
 PREDICTIONS = "predictions.jsonl"
 
@@ -88,8 +88,8 @@ class TritonBenchSolution:
         """The module that is predicted."""
         others = "".join(f"\n\n@_of_the_reference\ndef {name}():\n    ...\n" for name in self.others())
         return (
-            f"{_HEAD}\n\ndef _kernel():\n    return {_quoted(self.kernel)}\n"
-            f"\n\ndef _reference():\n    return {_quoted(self.reference)}\n{others}\n\n{self._defined()}"
+            f"{_HEAD}\n\ndef _kernel():\n    return {quoted(self.kernel)}\n"
+            f"\n\ndef _reference():\n    return {quoted(self.reference)}\n{others}\n\n{self._defined()}"
         )
 
     def _defined(self) -> str:
@@ -139,12 +139,6 @@ def _bound(module: ast.Module) -> set[str]:
                 found.add(node.id)
             waiting += ast.iter_child_nodes(node)
     return found
-
-
-def _quoted(text: str) -> str:
-    """A Python literal of a module's text that people can read."""
-    plain = "\\" not in text and "'''" not in text and not text.endswith("'")
-    return f"'''{text}'''" if plain else repr(text)
 
 
 def write_solution(solution: TritonBenchSolution, folder: Path, cut: str) -> Path:

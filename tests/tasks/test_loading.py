@@ -295,3 +295,12 @@ def test_public_text_hides_confirm_however_it_is_written(text):
     shown = public_text("import torch\n" + text + "def reference(x): return 'confirm'\n")
     assert "4711" not in shown and "return 'confirm'" in shown
     compile(shown, "shown", "exec")
+
+
+@pytest.mark.parametrize("line", [
+    "from evo_kernel.tasks.problems import Problem", "from evo_kernel.tasks.calls import Called",
+    "from evo_kernel.tasks.interpreted import Interpreted", "from evo_kernel.tasks.definitions import Definition",
+    "from evo_kernel.tasks import shared_prompts, vendor",
+])  # fmt: skip
+def test_what_the_texts_of_tasks_import_stays_where_they_look_for_it(line: str) -> None:
+    exec(line, {})  # a text decides its task's identity: files and populations of earlier versions hold these lines

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from evo_kernel.errors import TaskError
-from evo_kernel.syntax import parse_module
+from evo_kernel.syntax import parse_module, quoted
 from evo_kernel.tasks.importers.checkout import allow_of, only, read_text
 from evo_kernel.tasks.importers.shrink_sizes import ODD, WIDE, Size, constants, reduced, run_fake, telling
 from evo_kernel.tasks.problems import NEEDED, Problem
@@ -142,7 +142,7 @@ def _text(entry: KernelBenchEntry, source: str) -> str:
     return (
         f"{description!r}\n\n"
         "from evo_kernel.tasks.problems import Problem\n\n"
-        f"SOURCE = {_quoted(source)}\n\n"
+        f"SOURCE = {quoted(source)}\n\n"
         f"CASES = {cases!r}\n"
         f"ALLOW = {allow!r}\n\n"
         "_sizes = [{name: size for name, size in case.items() if name != 'name'} "
@@ -212,12 +212,6 @@ def _allow(source: str, path: str, own: Any, checks: list[Any], cast: bool) -> s
         return [variant.specs for variant in variants]
 
     return allow_of(problem.reference, inputs)
-
-
-def _quoted(source: str) -> str:
-    """A Python literal of the source that people can read."""
-    plain = "\\" not in source and "'''" not in source and not source.endswith("'")
-    return f"'''{source}'''" if plain else repr(source)
 
 
 def places(spec: str) -> list[str]:

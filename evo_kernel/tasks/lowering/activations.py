@@ -126,6 +126,5 @@ def power(module: LoweredModule, node: AtenNode) -> LoweredValue:
         "tl.where({1} == 0.0, 1.0, tl.where({0} < 0.0, signed, size))",
     )
     if not isinstance(base, LoweredValue):  # a literal base: spell it as a value of the right type
-        lines = tuple(line.replace("{0}", "base") for line in ("base = {1} * 0.0 + {0}", *lines))
-        lines = ("base = {1} * 0.0 + {0}", *lines[1:])
+        lines = ("base = {1} * 0.0 + {0}", *(line.replace("{0}", "base") for line in lines))
     return write(module, node, result_job(node, "pow", (base, exponent), lines))

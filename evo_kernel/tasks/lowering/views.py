@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import sympy
 import torch
 
 from evo_kernel.tasks.lowering.layout import LoweredValue
-from evo_kernel.tasks.lowering.module import LoweredModule
+from evo_kernel.tasks.lowering.module import LoweredModule, contiguous_strides
 from evo_kernel.tasks.lowering.registry import AtenNode, NotLowered, lowers
 
 aten = torch.ops.aten
@@ -180,16 +181,10 @@ def materialise(module: LoweredModule, value: LoweredValue) -> LoweredValue:
     """A constant as a real tensor (a fill in `run`); any other value as it is."""
     if value.fill is None:
         return value
-    number = f'float("{value.fill}")' if isinstance(value.fill, float) and value.fill in (float("inf"), float("-inf"))\
-        else repr(value.fill)  # fmt: skip
+    infinite = isinstance(value.fill, float) and math.isinf(value.fill)
+    number = f'float("{value.fill}")' if infinite else repr(value.fill)
     name = module.fresh(value.name)
     module.line(
         f"{name} = torch.full({module.shape(value.shape)}, {number}, dtype={value.dtype}, device={module.device})"
     )
-    return LoweredValue(name, value.shape, contiguous(value), value.dtype)
-
-
-def contiguous(value: LoweredValue) -> tuple[Any, ...]:
-    from evo_kernel.tasks.lowering.module import contiguous_strides
-
-    return contiguous_strides(value.shape)
+    return LoweredValue(name, value.shape, contiguous_strides(value.shape), value.dtype)
