@@ -152,13 +152,6 @@ def free_name(wanted: str, taken: Sequence[str]) -> str:
     return name
 
 
-def same_values(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Equal, with NaN where the other has it."""
-    if a.shape != b.shape or not torch.equal(a.isnan(), b.isnan()):
-        return False
-    return torch.equal(a.nan_to_num(), b.nan_to_num())
-
-
 def is_differentiable(value: Any) -> bool:
     return isinstance(value, type) and issubclass(value, torch.autograd.Function)
 

@@ -38,7 +38,6 @@ from evo_kernel.tasks.call_template import (
     noted_call,
     parameters_of,
     returned,
-    same_values,
     with_defaults,
 )
 from evo_kernel.tasks.imported import (
@@ -51,6 +50,7 @@ from evo_kernel.tasks.imported import (
     with_parameters,
 )
 from evo_kernel.tasks.scripts import APPLY, Found, Metrics, Nothing, Placed, rewritten, silent
+from evo_kernel.tasks.task import same_values
 
 CUT = "#" * 146
 """The line between reference and test."""

@@ -14,7 +14,7 @@ from itertools import combinations
 import torch
 
 from evo_kernel.errors import TaskError
-from evo_kernel.tasks.task import Case, Input, Task
+from evo_kernel.tasks.task import Case, Input, Task, same_values
 from evo_kernel.types import CaseKind
 
 MAX_CASES = 3
@@ -98,20 +98,12 @@ def _draw(task: Task, case: Case) -> _Drawn:
 
 def _same(left: tuple[Input, ...], right: tuple[Input, ...]) -> bool:
     """Bit-equal, NaN included; numbers equal."""
-    if len(left) != len(right):
-        return False
-    return all(
-        torch.equal(_plain(a).nan_to_num(), _plain(b).nan_to_num())
-        and torch.equal(_plain(a).isnan(), _plain(b).isnan())
-        if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and a.shape == b.shape
+    return len(left) == len(right) and all(
+        same_values(a, b)
+        if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)
         else not isinstance(a, torch.Tensor) and not isinstance(b, torch.Tensor) and a == b
         for a, b in zip(left, right, strict=True)
     )
-
-
-def _plain(x: torch.Tensor) -> torch.Tensor:
-    """Eight-bit floats as float32, which holds them exactly: they have hardly any operations of their own."""
-    return x.float() if x.is_floating_point() and x.element_size() == 1 else x
 
 
 def _rules(task: Task, case: Case) -> list[ProbeFinding]:

@@ -328,6 +328,15 @@ def as_float64(value: Input) -> Input:
     return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
+def same_values(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Equal, with NaN where the other has it."""
+    if a.shape != b.shape:
+        return False
+    # Eight-bit floats as float32, which holds them exactly: they have hardly any operations of their own.
+    a, b = (x.float() if x.is_floating_point() and x.element_size() == 1 else x for x in (a, b))
+    return torch.equal(a.isnan(), b.isnan()) and torch.equal(a.nan_to_num(), b.nan_to_num())
+
+
 def describe(error: BaseException) -> str:
     """An exception in one line: its type and the first line of its message."""
     first = next(iter(str(error).strip().splitlines()), "")

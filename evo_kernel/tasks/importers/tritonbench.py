@@ -19,11 +19,11 @@ from typing import Any
 import torch
 
 from evo_kernel.errors import TaskError
-from evo_kernel.tasks.call_template import CallForm, Form, same_values
+from evo_kernel.tasks.call_template import CallForm, Form
 from evo_kernel.tasks.calls import CUT, Called
 from evo_kernel.tasks.importers.checkout import allow_of, only, read_text
 from evo_kernel.tasks.interpreted import Interpreted
-from evo_kernel.tasks.task import HOST_KNOWN_ELEMENTS, describe, did_you_mean
+from evo_kernel.tasks.task import HOST_KNOWN_ELEMENTS, describe, did_you_mean, same_values
 
 SCHEME = "tritonbench"
 CHANNELS = ("T", "G")
