@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import permutations
-from math import isnan
 from pathlib import Path
 
 import numpy as np
@@ -88,9 +87,7 @@ class Chooser:
 
     def _passed(self) -> Iterator[int]:
         """Candidates that passed and are not exhausted, fastest first."""
-        times, passed_over = self._board.times, self._exhausted | self._board.refuted
-        able = [(us, candidate) for candidate, us in enumerate(times) if not isnan(us) and candidate not in passed_over]
-        yield from (candidate for _, candidate in sorted(able))
+        return (candidate for candidate in self._board.leaders() if candidate not in self._exhausted)
 
     def _pairs(self) -> Iterator[tuple[int, int]]:
         """(elite, another) of all cells and islands that were not side by side yet, fastest first."""

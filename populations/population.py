@@ -357,6 +357,12 @@ class LineagePopulation(OpenPopulation):
             champion = self._board.champion()
             return self._library.relative(champion) if champion else None
 
+    def leader(self) -> ScoredCandidate | None:
+        """The champion; the best while nothing is confirmed."""
+        with self._store.lock:
+            leader = self._board.leader()
+            return self._library.relative(leader) if leader else None
+
     def unsettled(self) -> Recorded | None:
         """The ticket of a candidate that should be measured again: noise leaves open whether it leads its cell."""
         with self._store.lock:

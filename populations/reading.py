@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from evo_kernel.errors import PopulationError
 from evo_kernel.knobs import apply_knobs
 from evo_kernel.types import Environment, Evaluation, PipelineState, ScoredCandidate, Source, TaskCard
-from populations import lineage
+from populations import lineage, statistics
 from populations.connect import connect_reader, fetch_dicts, fetch_one
 from populations.counters import read_tally, read_wall_s
 from populations.external_tickets import HandedOut, fetch_ticket, open_tickets
-from populations.leaderboard import Standings
 from populations.lock import announced, owner
+from populations.replay import Replay
 from populations.row_decoders import (
     decode_card,
     fetch_baseline_faults,
@@ -33,7 +33,7 @@ from populations.row_decoders import (
     fetch_source,
     fetch_strategy,
 )
-from populations.usage import model_uses, operator_uses
+from populations.state import Leaderboard
 from populations.views import Best, CandidateView, ModelUse, OperatorUse, RunStatus, SessionView
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ class PopulationReader:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.connection = connect_reader(self.path)
+        self._replay = Replay(self.connection)
 
     def __enter__(self) -> PopulationReader:
         return self
@@ -116,7 +117,7 @@ class PopulationReader:
             failures=tally.failures,
             candidates=fetch_one(self.connection, "SELECT COUNT(*) FROM candidates"),
             pending=len(self.pending()),
-            verdicts=self._standings().verdicts(),
+            verdicts=self._board().verdicts(),
             evaluations=dict(tally.evaluations),
             gpu_s=tally.gpu_s,
             wall_s=read_wall_s(connection),
@@ -135,11 +136,11 @@ class PopulationReader:
 
     def models(self) -> tuple[ModelUse, ...]:
         """What was asked of language models, those asked most first."""
-        return model_uses(self.connection)
+        return statistics.model_uses(self.connection)
 
     def operators(self) -> tuple[OperatorUse, ...]:
         """What came of each operator's attempts; planted kernels are nobody's."""
-        return operator_uses(self.connection, self.environment_row)
+        return statistics.operator_uses(self.connection, self.environment_row)
 
     def pipeline(self) -> PipelineState | None:
         """What the process that writes the file said last of what it is doing; None while nobody writes it."""
@@ -174,29 +175,34 @@ class PopulationReader:
         )
         return [number for (number,) in self.connection.execute(sql)]
 
-    def best(self, environment: int | None = None) -> Best | None:
-        """The fastest by its latest score that no confirmation refuted; `environment`: a row of environments."""
-        return self._standings(environment).best()
+    def best(self) -> Best | None:
+        """The fastest candidate that no confirmation refuted, as the search has it, in the environment shown."""
+        return self._best(self._board().best())
 
-    def champion(self, environment: int | None = None) -> Best | None:
+    def champion(self) -> Best | None:
         """The fastest confirmed candidate."""
-        return self._standings(environment).champion()
+        return self._best(self._board().champion())
 
-    def confirmation(self, candidate: int, environment: int | None = None) -> Evaluation | None:
+    def leader(self) -> Best | None:
+        """The champion; the best while nothing is confirmed."""
+        return self._best(self._board().leader())
+
+    def confirmation(self, candidate: int) -> Evaluation | None:
         """What settled whether a candidate may be a champion: its refutation, else its latest confirmation."""
-        return self._standings(environment).confirmation(candidate)
+        return statistics.confirmation(self.connection, self.environment_row, candidate)
 
-    def leaders(self, count: int) -> list[int]:
-        """Candidates that passed and were not refuted, in the environment shown; the fastest first. All if negative."""
-        return self._standings().leaders(count)
+    def leaders(self, count: int | None = None) -> list[int]:
+        """Candidates that passed and were not refuted, in the environment shown; the fastest first, at most `count`."""
+        return self._board().leaders()[:count]
 
     def confirmed(self) -> list[int]:
         """Confirmed candidates in the environment shown; the fastest first."""
-        return self._standings().confirmed()
+        board = self._board()
+        return [candidate for candidate in board.leaders() if candidate in board.confirmed]
 
-    def history(self, environment: int | None = None) -> list[dict[str, Any]]:
+    def history(self) -> list[dict[str, Any]]:
         """How the best grew: a row for every score that beat all before it."""
-        return self._standings(environment).history()
+        return statistics.history(self.connection, self.environment_row)
 
     # ---- one candidate --------------------------------------------------------------------------------------------
 
@@ -269,7 +275,7 @@ class PopulationReader:
 
     def strategies(self) -> list[dict[str, Any]]:
         """Each strategy by name: how often it was tried, passed, and made the best of all children's gains."""
-        return self._standings().strategies()
+        return statistics.strategies(self.connection, self.environment_row)
 
     # ---- the lineage ----------------------------------------------------------------------------------------------
 
@@ -298,8 +304,23 @@ class PopulationReader:
             )
         return found
 
-    def _standings(self, environment: int | None = None) -> Standings:
-        return Standings(self.connection, environment or self.environment_row)
+    def _board(self) -> Leaderboard:
+        """Who stands where in the environment shown: the search's own state, replayed up to now."""
+        self.connection.execute("BEGIN")  # one moment for all tables
+        try:
+            for _ in self._replay.advance():
+                pass
+        finally:
+            self.connection.execute("ROLLBACK")
+        environment = self.environment
+        return self._replay.state.board(environment.key if environment else "")
+
+    def _best(self, candidate: int) -> Best | None:
+        if not candidate:
+            return None
+        told = self.confirmation(candidate)
+        claims = (told.claimed, told.survived) if told is not None else (None, None)
+        return Best(candidate, self._board().score(candidate), told is not None, *claims)
 
     def _shown(self, by_case: dict[str, _Values]) -> dict[str, _Values]:
         shown = {case.name for case in self.task.cases} if by_case else set()

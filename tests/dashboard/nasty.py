@@ -49,7 +49,9 @@ def _one(population: LineagePopulation, rng: random.Random, log_us: float, turns
     step = Step(NASTY, NASTY, NASTY)
     proposal = Proposal(Source(SOURCE + f"# {log_us}\n"), f"mtmc{NASTY}", strategy, steps=(step,), calls=calls)
     recorded = population.record(brief, proposal)
-    verdict = passed(proposal.source, rng, population.environment, log_us=log_us)
+    verdict = replace(
+        passed(proposal.source, rng, population.environment, log_us=log_us), knobs=()
+    )  # it does not parse
     population.tell(recorded, verdict, True)
     if not turns:
         return recorded.candidate
