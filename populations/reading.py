@@ -7,7 +7,6 @@ sqlite-utils (`lineage.py` brings networkx when a graph is asked for).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -279,8 +278,8 @@ class PopulationReader:
 
     # ---- the lineage ----------------------------------------------------------------------------------------------
 
-    def nodes(self, only: Iterable[int] | None = None) -> list[dict[str, Any]]:
-        return list(lineage.nodes(self.connection, only))
+    def nodes(self) -> list[dict[str, Any]]:
+        return list(lineage.nodes(self.connection))
 
     def critical_path(self, candidate: int) -> list[lineage.PathStep]:
         return lineage.critical_path(self.connection, candidate, self.environment_row)
@@ -289,11 +288,11 @@ class PopulationReader:
         """(donor, child) of every parent that is not a candidate's main one."""
         return lineage.donors(self.connection)
 
-    def graph(self, only: Iterable[int] | None = None) -> nx.DiGraph:
-        return lineage.graph(self.connection, only)
+    def graph(self) -> nx.DiGraph:
+        return lineage.graph(self.connection)
 
-    def export_graph(self, path: Path, only: Iterable[int] | None = None) -> None:
-        lineage.export(self.connection, path, only)
+    def export_graph(self, path: Path) -> None:
+        lineage.export(self.connection, path)
 
     # ---- within ---------------------------------------------------------------------------------------------------
 
