@@ -35,7 +35,7 @@ def hostile(path: Path, environment: Environment = MODELED, seed: int = 5, attem
         verdict = failed(recorded.proposal.source, environment=environment)
         population.tell(recorded, replace(verdict, reason=NASTY))
         population.event(f"kind{NASTY}", {NASTY: NASTY})
-        population.note(NASTY, f"author{NASTY}")
+        population.diary.add(NASTY, f"author{NASTY}", None, [])
     return number
 
 
