@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import sqlite3
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
@@ -15,7 +16,6 @@ from evo_kernel.types.notes import Version, VersionOrder
 from populations.credit import Earned
 from populations.row_decoders import fetch_decisions, fetch_evaluation, fetch_source, fetch_strategy
 from populations.state import STATUS_OF_CODE, Leaderboard, SearchState
-from populations.store import Store
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -48,10 +48,10 @@ class Recent(OrderedDict[Key, Value]):
 
 
 class Library:
-    """Not thread-safe: the population's lock guards it. `environment` is the key that standings are read in."""
+    """Not thread-safe: an open population's lock guards it. `environment`: the key of the one that verdicts are of."""
 
-    def __init__(self, store: Store, state: SearchState, environment: str) -> None:
-        self._store, self._state, self._environment = store, state, environment
+    def __init__(self, connection: sqlite3.Connection, state: SearchState, environment: str) -> None:
+        self._connection, self._state, self._environment = connection, state, environment
         self._evaluations: Recent[int, Evaluation | None] = Recent(EVALUATIONS)
         self._sources: Recent[tuple[int, Knobs], Source] = Recent(SOURCES)
         self._strategies: Recent[int, Strategy] = Recent(STRATEGIES)
@@ -64,7 +64,7 @@ class Library:
 
     def proposed_source(self, candidate: int) -> Source:
         rowid = self._state.lineage.source[candidate]
-        return self._sources.find((rowid, ()), lambda: fetch_source(self._store.connection, rowid))
+        return self._sources.find((rowid, ()), lambda: fetch_source(self._connection, rowid))
 
     def _scored_source(self, candidate: int, evaluation: Evaluation | None) -> Source:
         knobs = evaluation.knobs if evaluation is not None else ()
@@ -72,7 +72,7 @@ class Library:
         return self._sources.find(key, lambda: apply_knobs(self.proposed_source(candidate), knobs))
 
     def strategy(self, rowid: int) -> Strategy:
-        return self._strategies.find(rowid, lambda: fetch_strategy(self._store.connection, rowid))
+        return self._strategies.find(rowid, lambda: fetch_strategy(self._connection, rowid))
 
     def evaluation(self, candidate: int) -> Evaluation | None:
         """The latest score in this environment, the latest confirmation apart; None where there is none."""
@@ -124,7 +124,7 @@ class Library:
                 gain = board.times[parent] - board.times[child] if code and parent < known else math.nan
                 strategy = self.strategy(lineage.strategy[child])
                 found.append(Tried(strategy, STATUS_OF_CODE.get(code), None if math.isnan(gain) else gain))
-        rows = self._store.connection.execute(
+        rows = self._connection.execute(
             "SELECT strategy FROM failures WHERE parent = ? AND strategy IS NOT NULL ORDER BY attempt DESC LIMIT ?",
             (parent, TRIED - len(found)),
         )
@@ -184,21 +184,20 @@ class Library:
             reward=one.reward,
             log_gain=one.log_gain,
             depth=one.depth,
-            decision=_decision(fetch_decisions(self._store.connection, attempt, self.strategy), claimed),
+            decision=_decision(fetch_decisions(self._connection, attempt, self.strategy), claimed),
         )
 
     def _operator(self, candidate: int) -> str:
-        found = self._store.row("SELECT operator FROM candidates WHERE id = ?", (candidate,))
-        assert found is not None, "the number was taken from the lineage"
-        return found[0]
+        sql = "SELECT operator FROM candidates WHERE id = ?"
+        return self._connection.execute(sql, (candidate,)).fetchone()[0]
 
     def _fetch_evaluation(self, candidate: int) -> Evaluation | None:
-        row = self._store.row(
+        row = self._connection.execute(
             "SELECT e.id FROM evaluations e JOIN environments n ON n.id = e.environment WHERE e.candidate = ?"
             " AND n.key = ? AND e.purpose = 'score' AND e.status != 'infra_error' ORDER BY e.id DESC LIMIT 1",
             (candidate, self._environment),
-        )
-        return fetch_evaluation(self._store.connection, row[0]) if row else None
+        ).fetchone()
+        return fetch_evaluation(self._connection, row[0]) if row else None
 
     def _fetch_cases(self, candidate: int) -> Mapping[str, float]:
         evaluation = self.evaluation(candidate)

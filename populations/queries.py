@@ -41,7 +41,7 @@ class QueryablePopulation(OpenPopulation):
         super().__init__(store, task, task_identity, environment, seed, settings, run)
         self._state.configure(settings)
         self._board = self._state.board(environment.key)
-        self._library = Library(store, self._state, environment.key)
+        self._library = Library(store.connection, self._state, environment.key)
         self._tickets = Tickets(store, self._state, self._library, task, environment)
 
     def pending(self) -> Sequence[Recorded]:

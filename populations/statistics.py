@@ -10,6 +10,7 @@ from typing import Any
 
 from evo_kernel.types import Evaluation
 from populations.connect import fetch_dicts, fetch_one
+from populations.external_tickets import open_tickets
 from populations.row_decoders import fetch_evaluation
 from populations.views import ModelUse, OperatorUse
 
@@ -17,6 +18,33 @@ LATEST_SCORES = """
 SELECT candidate, MAX(id) AS latest, status, score, log_us FROM evaluations
 WHERE environment = ? AND purpose = 'score' AND status != 'infra_error' GROUP BY candidate
 """  # SQLite takes the bare columns from the row that holds the maximum
+
+
+def unended_attempts(connection: sqlite3.Connection, live: bool) -> tuple[int, int, int]:
+    """Attempts with neither candidate nor failure: (under way, abandoned, in the hands of somebody outside).
+
+    `live`: a process writes the file; what its session began is under way.
+    """
+    unended = (
+        " FROM attempts a WHERE NOT EXISTS (SELECT 1 FROM candidates c WHERE c.attempt = a.id)"
+        " AND NOT EXISTS (SELECT 1 FROM failures f WHERE f.attempt = a.id)"
+    )
+    handed_out = {ticket.attempt for ticket in open_tickets(connection)}
+    under_way: set[int] = set()
+    if live:
+        rows = connection.execute(f"SELECT a.id {unended} AND a.run = (SELECT MAX(id) FROM runs)")
+        under_way = {attempt for (attempt,) in rows} - handed_out
+    abandoned = fetch_one(connection, f"SELECT COUNT(*) {unended}") - len(under_way) - len(handed_out)
+    return len(under_way), abandoned, len(handed_out)
+
+
+def pending(connection: sqlite3.Connection) -> int:
+    """Candidates that nothing but infra_error was said about, in any environment."""
+    sql = (
+        "SELECT COUNT(*) FROM candidates c WHERE NOT EXISTS (SELECT 1 FROM evaluations e WHERE e.candidate = c.id"
+        " AND e.purpose = 'score' AND e.status != 'infra_error')"
+    )
+    return fetch_one(connection, sql)
 
 
 def confirmation(connection: sqlite3.Connection, environment: int | None, candidate: int) -> Evaluation | None:
