@@ -4,8 +4,9 @@
 
 An instant operator and an instant judge make the population (benchmarks/population.py); --population takes one that
 is there. Then `evo-kernel serve` runs in a process of its own: seconds from its start to the address it prints, and of
-each page the median and 95th percentile over HTTP. Last, a run that writes at 100 candidates a second in this process:
-the time of ask + record + tell an attempt, in turns with nobody watching and with so many open pages.
+each page the median and 95th percentile over HTTP, and what networkx takes for questions about the lineage, in ms.
+Last, a run that writes at 100 candidates a second in this process: the time of ask + record + tell an attempt, in turns
+with nobody watching and with so many open pages.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ import urllib.request
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import networkx as nx
 
 from benchmarks.population import grow, judge, open_toy
 from evo_kernel.types import Source
@@ -95,6 +98,25 @@ def time_pages(server: Server, path: Path) -> None:
         print(f"{name:<28} {statistics.median(spent):>9.1f} {late:>7.1f} {max(spent):>7.1f}", flush=True)
 
 
+def time_graph(path: Path) -> None:
+    """What is asked of the lineage's graph, by networkx."""
+    with PopulationReader(path) as reader:
+        began = time.perf_counter()
+        graph = reader.graph()
+        last = len(graph)
+        for name, asked in (
+            ("graph from the file", None),
+            ("descendants of the first", lambda: nx.descendants(graph, 1)),
+            ("ancestors of the last", lambda: nx.ancestors(graph, last)),
+            ("path to the last", lambda: nx.shortest_path(graph, 1, last)),
+            ("dominators of all", lambda: nx.immediate_dominators(graph, 1)),
+        ):
+            if asked is not None:
+                began = time.perf_counter()
+                asked()
+            print(f"{name:<28} {(time.perf_counter() - began) * 1e3:>9.2f}", flush=True)
+
+
 def paced(population: LineagePopulation, rng: random.Random) -> list[float]:
     """ROUND_S seconds of attempts at RATE; ask + record + tell of each, in ms."""
     spent, due, ends = [], time.perf_counter(), time.perf_counter() + ROUND_S
@@ -150,6 +172,7 @@ def main() -> None:
         try:
             print(f"{path.stat().st_size / 1e6:.0f} MB; {server.start_s:.2f} s from the command to its address")
             time_pages(server, path)
+            time_graph(path)
             time_watched(path, server, arguments.pages, arguments.seconds)
         finally:
             server.stop()

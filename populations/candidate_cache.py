@@ -1,21 +1,27 @@
-"""Texts and evaluations by candidate, read from the file when asked for, the latest used few kept at hand."""
+"""Candidates as operators and agents see them: texts and evaluations are read from the file when asked for, the latest
+used few kept at hand."""
 
 from __future__ import annotations
 
+import heapq
 import math
+import sqlite3
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from evo_kernel.knobs import apply_knobs
-from evo_kernel.types import Evaluation, Knobs, Purpose, ScoredCandidate, Source, Strategy, Tried
-from populations.row_decoders import fetch_evaluation, fetch_source, fetch_strategy
+from evo_kernel.types import Credit, Decision, Evaluation, Knobs, Purpose, ScoredCandidate, Source, Strategy, Tried
+from evo_kernel.types.notes import Version, VersionOrder
+from populations.credit import Earned
+from populations.row_decoders import fetch_decisions, fetch_evaluation, fetch_source, fetch_strategy
 from populations.state import STATUS_OF_CODE, Leaderboard, SearchState
-from populations.store import Store
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 EVALUATIONS, SOURCES, STRATEGIES, CASES, PATHS = 256, 256, 4096, 1024, 512
+OTHER = "other"
+"""Whom a gain is credited to when the plan does not witness the strategy that was claimed."""
 TRIED = 24  # of a parent's children, the youngest
 
 
@@ -42,10 +48,10 @@ class Recent(OrderedDict[Key, Value]):
 
 
 class Library:
-    """Not thread-safe: the population's lock guards it. `environment` is the key that standings are read in."""
+    """Not thread-safe: an open population's lock guards it. `environment`: the key of the one that verdicts are of."""
 
-    def __init__(self, store: Store, state: SearchState, environment: str) -> None:
-        self._store, self._state, self._environment = store, state, environment
+    def __init__(self, connection: sqlite3.Connection, state: SearchState, environment: str) -> None:
+        self._connection, self._state, self._environment = connection, state, environment
         self._evaluations: Recent[int, Evaluation | None] = Recent(EVALUATIONS)
         self._sources: Recent[tuple[int, Knobs], Source] = Recent(SOURCES)
         self._strategies: Recent[int, Strategy] = Recent(STRATEGIES)
@@ -58,7 +64,7 @@ class Library:
 
     def proposed_source(self, candidate: int) -> Source:
         rowid = self._state.lineage.source[candidate]
-        return self._sources.find((rowid, ()), lambda: fetch_source(self._store.connection, rowid))
+        return self._sources.find((rowid, ()), lambda: fetch_source(self._connection, rowid))
 
     def _scored_source(self, candidate: int, evaluation: Evaluation | None) -> Source:
         knobs = evaluation.knobs if evaluation is not None else ()
@@ -66,7 +72,7 @@ class Library:
         return self._sources.find(key, lambda: apply_knobs(self.proposed_source(candidate), knobs))
 
     def strategy(self, rowid: int) -> Strategy:
-        return self._strategies.find(rowid, lambda: fetch_strategy(self._store.connection, rowid))
+        return self._strategies.find(rowid, lambda: fetch_strategy(self._connection, rowid))
 
     def evaluation(self, candidate: int) -> Evaluation | None:
         """The latest score in this environment, the latest confirmation apart; None where there is none."""
@@ -118,21 +124,89 @@ class Library:
                 gain = board.times[parent] - board.times[child] if code and parent < known else math.nan
                 strategy = self.strategy(lineage.strategy[child])
                 found.append(Tried(strategy, STATUS_OF_CODE.get(code), None if math.isnan(gain) else gain))
-        rows = self._store.connection.execute(
+        rows = self._connection.execute(
             "SELECT strategy FROM failures WHERE parent = ? AND strategy IS NOT NULL ORDER BY attempt DESC LIMIT ?",
             (parent, TRIED - len(found)),
         )
         found.extend(Tried(self.strategy(rowid), None, None) for (rowid,) in rows.fetchall())
         return tuple(found)
 
+    def versions(self, limit: int, order: VersionOrder, of: int | None) -> list[Version]:
+        """At most `limit`, with their standing here; `path`: from the root to `of` (the best), the latest ones."""
+        lineage, board = self._state.lineage, self._board
+        if order == "path":
+            numbers: list[int] = []
+            at = of or board.best()
+            while at and len(numbers) < limit:
+                numbers.append(at)
+                at = lineage.parent[at]
+            numbers.reverse()
+        elif order == "best":
+            timed = (candidate for candidate, time in enumerate(board.times) if not math.isnan(time))
+            numbers = heapq.nsmallest(limit, timed, key=lambda candidate: board.times[candidate])
+        else:
+            last = len(lineage)
+            numbers = list(range(last, max(last - limit, 0), -1))
+        return [self._version(number) for number in numbers]
+
+    def credits(self, earned: Sequence[Earned]) -> list[Credit]:
+        """What the ledger paid (credit.py), with names, in order."""
+        return [self._credit(one) for one in earned]
+
+    def _version(self, candidate: int) -> Version:
+        lineage, board = self._state.lineage, self._board
+        strategy = lineage.strategy[candidate]
+        known = candidate < len(board.times)
+        code = board.status[candidate] if known else 0
+        parent = lineage.parent[candidate] or None
+        gain = board.times[parent] - board.times[candidate] if parent and known else math.nan
+        return Version(
+            candidate,
+            parent,
+            self._operator(candidate),
+            self.strategy(strategy).name if strategy else "",
+            str(STATUS_OF_CODE[code]) if code else "",
+            board.score(candidate),
+            None if math.isnan(gain) else gain,
+        )
+
+    def _credit(self, one: Earned) -> Credit:
+        lineage, candidate = self._state.lineage, one.candidate
+        attempt, rowid = lineage.attempt[candidate], lineage.strategy[candidate]
+        claimed = self.strategy(rowid) if rowid else None
+        witnessed = bool(lineage.witnessed[candidate])
+        return Credit(
+            attempt=attempt,
+            candidate=candidate,
+            operator=self._operator(candidate),
+            strategy=claimed.name if claimed is not None and witnessed else OTHER,
+            witnessed=witnessed,
+            reward=one.reward,
+            log_gain=one.log_gain,
+            depth=one.depth,
+            decision=_decision(fetch_decisions(self._connection, attempt, self.strategy), claimed),
+        )
+
+    def _operator(self, candidate: int) -> str:
+        sql = "SELECT operator FROM candidates WHERE id = ?"
+        return self._connection.execute(sql, (candidate,)).fetchone()[0]
+
     def _fetch_evaluation(self, candidate: int) -> Evaluation | None:
-        row = self._store.row(
+        row = self._connection.execute(
             "SELECT e.id FROM evaluations e JOIN environments n ON n.id = e.environment WHERE e.candidate = ?"
             " AND n.key = ? AND e.purpose = 'score' AND e.status != 'infra_error' ORDER BY e.id DESC LIMIT 1",
             (candidate, self._environment),
-        )
-        return fetch_evaluation(self._store.connection, row[0]) if row else None
+        ).fetchone()
+        return fetch_evaluation(self._connection, row[0]) if row else None
 
     def _fetch_cases(self, candidate: int) -> Mapping[str, float]:
         evaluation = self.evaluation(candidate)
         return {m.case: math.log(m.median_us) for m in evaluation.measurements} if evaluation else {}
+
+
+def _decision(decisions: Sequence[Decision], claimed: Strategy | None) -> Decision | None:
+    """The decision that led to the claimed strategy; the last one when none names it."""
+    for decision in reversed(decisions):
+        if decision.offered[decision.chosen] == claimed:
+            return decision
+    return decisions[-1] if decisions else None

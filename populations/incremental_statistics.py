@@ -18,9 +18,11 @@ from populations import lineage
 from populations.connect import fetch_one
 from populations.counters import has_turns
 from populations.encoding import loads
-from populations.overview import CellView, EarnedView, Overview, Rise
+from populations.replay import Replay
 from populations.row_decoders import fetch_environment
 from populations.spending import SpendingCurve
+from populations.state import STATUS_OF_CODE, TakenVerdict
+from populations.views import CellView, EarnedView, Overview, Rise
 
 LATEST = 12
 NAN = math.nan
@@ -47,7 +49,7 @@ class _Credit:
 class Follower:
     """Reads through one connection; for one thread at a time. `look` takes in what is new, `overview` tells it.
 
-    What is kept a candidate: its attempt, parent, latest time and score, in arrays: some 40 bytes.
+    Who stands where is the search's own state, replayed as the file grows; the rest are running sums.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -57,19 +59,17 @@ class Follower:
     def _begin(self, environment: int | None) -> None:
         """Everything from the first row on: another environment is another story."""
         self.environment = environment
-        self.parent, self.rose = array("q", [0]), array("q")
-        self.log_us, self.score = array("d", [NAN]), array("d", [NAN])
-        self.status: list[str] = [""]
-        self.reading = {"candidates": 0, "evaluations": 0, "failures": 0, "calls": 0, "placements": 0}
-        self.reading |= {"attempts": 0, "turns": 0}
+        self._key = fetch_environment(self._connection, environment).key if environment else ""
+        self._replay = Replay(self._connection)
+        self.board = self._replay.state.board(self._key)
+        self.parent = self._replay.state.lineage.parent  # by candidate; 0: a root
+        self.rose = array("q")
+        self.reading = {"candidates": 0, "evaluations": 0, "failures": 0, "calls": 0, "attempts": 0, "turns": 0}
         self._kind: list[tuple[str, str | None, int, int]] = [("", None, 0, 0)]  # operator, strategy, island, attempt
-        self._verdicts: Counter[str] = Counter()
         self._credits: dict[str, dict[str, _Credit]] = {"operator": {}, "strategy": {}, "model": {}, "island": {}}
         self._rises: list[Rise] = []
         self._low = math.inf
-        self._elites: dict[tuple[int, str], int] = {}
         self._cells: Counter[str] = Counter()
-        self._confirmed: dict[int, bool] = {}
         self._latest: deque[int] = deque(maxlen=LATEST)
         self._models: dict[int, set[str]] = defaultdict(set)
         self._cost: dict[int, float] = defaultdict(float)  # dollars by attempt
@@ -95,7 +95,6 @@ class Follower:
             self._read_candidates()
             self._read_failures()
             self._read_evaluations()
-            self._read_placements()
             for _, parent in self._new("attempts", "SELECT id, parent FROM attempts WHERE id > ? ORDER BY id"):
                 self._attempts += parent is not None
         finally:
@@ -120,18 +119,11 @@ class Follower:
 
     def _read_candidates(self) -> None:
         sql = (
-            "SELECT c.id, c.attempt, c.operator, s.name, c.parent, c.island, c.probes FROM candidates c"
+            "SELECT c.id, c.attempt, c.operator, s.name, c.island, c.probes FROM candidates c"
             " LEFT JOIN strategies s ON s.id = c.strategy WHERE c.id > ? ORDER BY c.id"
         )
-        for number, attempt, operator, strategy, parent, island, probes in self._new("candidates", sql):
-            while len(self.parent) < number + 1:  # ids without a gap, but for what nobody promised
-                self.parent.append(0)
-                self.log_us.append(NAN)
-                self.score.append(NAN)
-                self.status.append("")
-                self._kind.append(("", None, 0, 0))
-            self.parent[number] = parent or 0
-            self._kind[number] = (operator, strategy, island, attempt)
+        for _, attempt, operator, strategy, island, probes in self._new("candidates", sql):
+            self._kind.append((operator, strategy, island, attempt))
             self._spending.spend(attempt, evaluations=probes)
 
     def _read_failures(self) -> None:
@@ -155,21 +147,16 @@ class Follower:
         self.reading["failures"] = count
 
     def _read_evaluations(self) -> None:
-        sql = (
-            "SELECT e.id, candidate, e.environment, purpose, status, score, log_us, cell, charged, gpu_s, run, r.at,"
-            " e.at FROM evaluations e JOIN runs r ON r.id = run WHERE e.id > ? ORDER BY e.id"
-        )
-        for row in self._new("evaluations", sql):
-            _, candidate, environment, purpose, status, score, log_us, cell, charged, gpu_s, run, began, at = row
-            self._gpu_s += gpu_s
-            evaluations = sum(loads(charged).values()) if charged != "{}" else 0
-            self._spending.judged(self._kind[candidate][3], evaluations, run, began, at)
-            if environment != self.environment or status == "infra_error":
-                continue
-            if purpose == "confirm":
-                self._confirmed[candidate] = self._confirmed.get(candidate, True) and status == "passed"
-            elif purpose == "score":
-                self._take_score(candidate, status, score, NAN if log_us is None else log_us, cell)
+        began = dict(self._connection.execute("SELECT id, at FROM runs"))
+        for row in self._replay.advance():
+            self.reading["evaluations"] = row.number
+            verdict = row.verdict
+            self._gpu_s += row.gpu_s
+            evaluations = sum(loads(row.charged).values()) if row.charged != "{}" else 0
+            self._spending.judged(self._kind[verdict.candidate][3], evaluations, row.run, began[row.run], row.at)
+            if row.environment == self._key and verdict.purpose == "score" and verdict.status != "infra_error":
+                self._take_score(verdict)
+        self.board.grow(len(self.parent))
 
     def _read_turns(self) -> None:
         if not has_turns(self._connection):
@@ -179,42 +166,31 @@ class Follower:
             self._spending.spend(attempt, sum(loads(charged).values()))
             self._gpu_s += gpu_s
 
-    def _read_placements(self) -> None:
-        sql = (
-            "SELECT p.seq, p.island, p.cell, p.candidate FROM placements p JOIN evaluations e ON e.id = p.evaluation"
-            f" WHERE p.seq > ? AND e.environment = {int(self.environment or 0)} ORDER BY p.seq"
-        )
-        for _, island, cell, candidate in self._new("placements", sql):
-            self._elites[island, cell] = candidate
-
     # ---- one verdict ------------------------------------------------------------------------------------------------
 
-    def _take_score(self, candidate: int, status: str, score: float | None, log_us: float, cell: str) -> None:
-        first = not self.status[candidate]
-        if not first:
-            self._verdicts[self.status[candidate]] -= 1
-        self._verdicts[status] += 1
-        self.status[candidate], self.log_us[candidate] = status, log_us
-        self.score[candidate] = NAN if score is None else score
+    def _take_score(self, verdict: TakenVerdict) -> None:
+        """Before the board is told of it."""
+        candidate, passed = verdict.candidate, verdict.status == "passed"
+        self.board.grow(len(self.parent))
+        log_us = NAN if verdict.log_us is None else verdict.log_us
         rises = log_us < self._low  # false for NaN
         if rises:
             self._low = log_us
             self.rose.append(candidate)
-            operator, strategy, _, _ = self._kind[candidate]
             spent = self._spending.by_now()
-            self._rises.append(Rise(candidate, score or NAN, log_us, strategy or operator, *spent))
-        if not first:
-            return
+            self._rises.append(Rise(candidate, verdict.score or NAN, log_us, self.action_of(candidate), *spent))
+        if self.board.status[candidate]:
+            return  # measured again
         self._latest.appendleft(candidate)
-        if cell and status == "passed":
-            self._cells[cell] += 1
+        if verdict.cell and passed:
+            self._cells[verdict.cell] += 1
         parent = self.parent[candidate]
         if not parent:
             return  # a planted kernel is nobody's
-        gain = self.log_us[parent] - log_us
+        gain = self.board.times[parent] - log_us
         for credit in self._credits_of(*self._kind[candidate]):
             credit.candidates += 1
-            credit.passed += status == "passed"
+            credit.passed += passed
             credit.rises += rises
             if not math.isnan(gain):
                 credit.compared += 1
@@ -237,7 +213,7 @@ class Follower:
     # ---- telling ----------------------------------------------------------------------------------------------------
 
     def overview(self) -> Overview:
-        best, champion = self.best(), self._champion()
+        best, champion = self.board.best() or None, self.board.champion() or None
         evaluations, hours, dollars = self._spending.in_all()
         told = {kind: tuple(self._earned(kind)) for kind in self._credits}
         return Overview(
@@ -250,10 +226,10 @@ class Follower:
             dollars=dollars,
             tokens=self._tokens,
             gpu_s=self._gpu_s,
-            verdicts={status: count for status, count in sorted(self._verdicts.items()) if count},
+            verdicts=self.board.verdicts(),
             best=best,
             champion=champion,
-            scores={number: self.score_of(number) for number in (best, champion) if number},
+            scores={number: self.board.score(number) for number in (best, champion) if number},
             rises=tuple(self._rises),
             cells=tuple(self._told_cells()),
             latest=tuple(self._latest),
@@ -269,9 +245,10 @@ class Follower:
         operator, strategy, _, _ = self._kind[candidate]
         return strategy or operator
 
-    def score_of(self, candidate: int) -> float | None:
-        score = self.score[candidate]
-        return None if math.isnan(score) else score
+    def status_of(self, candidate: int) -> str:
+        """Of its latest score here; empty while there is none."""
+        code = self.board.status[candidate]
+        return str(STATUS_OF_CODE[code]) if code else ""
 
     def _earned(self, kind: str) -> list[EarnedView]:
         found = [credit.earned(name) for name, credit in self._credits[kind].items()]
@@ -279,29 +256,9 @@ class Follower:
 
     def _told_cells(self) -> Iterator[CellView]:
         elites: dict[str, int] = {}
-        for (_, cell), candidate in self._elites.items():
-            other = elites.get(cell)
-            if other is None or self.log_us[candidate] < self.log_us[other]:
-                elites[cell] = candidate
+        for archive in self.board.islands.archives:
+            for cell, kept in archive.cells.items():
+                rivals = (elites.get(cell), kept.elite.candidate)
+                elites[cell] = min((one for one in rivals if one), key=lambda one: self.board.times[one])
         for cell, candidate in sorted(elites.items()):
-            yield CellView(cell, self._cells[cell], candidate, self.score_of(candidate))
-
-    def best(self) -> int | None:
-        """The fastest by latest scores that no confirmation refuted: mostly the last that rose, asked first."""
-        for candidate in reversed(self.rose):
-            if self.log_us[candidate] <= self._low and self._confirmed.get(candidate, True):
-                return candidate
-        standing = [
-            (self.log_us[number], number)
-            for number, status in enumerate(self.status)
-            if status == "passed" and self._confirmed.get(number, True)
-        ]
-        return min((one for one in standing if not math.isnan(one[0])), default=(0.0, None))[1]
-
-    def _champion(self) -> int | None:
-        found = [
-            (self.log_us[number], number)
-            for number, passed in self._confirmed.items()
-            if passed and self.status[number] == "passed" and not math.isnan(self.log_us[number])
-        ]
-        return min(found, default=(0.0, None))[1]
+            yield CellView(cell, self._cells[cell], candidate, self.board.score(candidate))

@@ -1,4 +1,4 @@
-"""The lineage as a graph: ancestry, the edits that made a champion, and export. Reads only; networkx where it helps.
+"""The lineage as a graph of networkx, the edits that made a champion, and export. Reads only.
 
 Nodes are candidates, edges point from a parent to its child and carry the role (`parent`, `donor`, ...). Reads the file
 through any connection, so it works on a live population as well as on one that nobody has open.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,22 +21,6 @@ from populations.row_decoders import fetch_parents, fetch_strategy
 if TYPE_CHECKING:
     import networkx as nx
 
-ANCESTORS = """
-WITH RECURSIVE up(id) AS (
-    SELECT :candidate
-    UNION
-    SELECT p.candidate FROM up JOIN candidates c ON c.id = up.id JOIN parents p ON p.attempt = c.attempt
-)
-SELECT id FROM up WHERE id != :candidate ORDER BY id
-"""
-DESCENDANTS = """
-WITH RECURSIVE down(id) AS (
-    SELECT :candidate
-    UNION
-    SELECT c.id FROM down JOIN candidates c ON c.parent = down.id
-)
-SELECT id FROM down WHERE id != :candidate ORDER BY id
-"""
 NODES = """
 SELECT c.id, c.operator, c.island, c.generation, c.parent, s.name, s.family, s.region, e.status, e.score, e.log_us,
     e.cell, n.kind, n.device, e.reason
@@ -67,16 +51,6 @@ class PathStep:
     def action(self) -> str:
         """What was done: the key of the strategy; the operator where none is claimed."""
         return self.strategy.key if self.strategy is not None else self.operator
-
-
-def ancestors(connection: sqlite3.Connection, candidate: int) -> list[int]:
-    """All candidates that this one came from, by any role, oldest first."""
-    return [number for (number,) in connection.execute(ANCESTORS, {"candidate": candidate})]
-
-
-def descendants(connection: sqlite3.Connection, candidate: int) -> list[int]:
-    """All candidates that came from this one as their main parent, oldest first."""
-    return [number for (number,) in connection.execute(DESCENDANTS, {"candidate": candidate})]
 
 
 def critical_path(connection: sqlite3.Connection, candidate: int, environment: int | None = None) -> list[PathStep]:
@@ -111,15 +85,9 @@ def latest_environment(connection: sqlite3.Connection) -> int | None:
     return row[0] if row else None
 
 
-def nodes(connection: sqlite3.Connection, only: Iterable[int] | None = None) -> Iterator[dict[str, Any]]:
-    """Every candidate (or only these) with its strategy and its latest score, as plain data."""
-    parameters = {"environment": latest_environment(connection)}
-    if only is None:
-        rows: Iterable[tuple[Any, ...]] = connection.execute(f"{NODES} ORDER BY c.id", parameters)
-    else:
-        one = f"{NODES} WHERE c.id = :candidate"
-        rows = (connection.execute(one, parameters | {"candidate": number}).fetchone() for number in sorted(only))
-    for row in rows:
+def nodes(connection: sqlite3.Connection) -> Iterator[dict[str, Any]]:
+    """Every candidate with its strategy and its latest score, as plain data."""
+    for row in connection.execute(f"{NODES} ORDER BY c.id", {"environment": latest_environment(connection)}):
         yield dict(zip(COLUMNS, row, strict=True))
 
 
@@ -154,34 +122,21 @@ def lines(connection: sqlite3.Connection) -> Iterator[dict[str, Any]]:
         }
 
 
-def graph(connection: sqlite3.Connection, only: Iterable[int] | None = None) -> nx.DiGraph:
-    """The lineage as a networkx graph; attributes as in `nodes`, those that are empty left out."""
+def graph(connection: sqlite3.Connection) -> nx.DiGraph:
+    """The lineage as a networkx graph, which answers what is asked of it: `nx.ancestors`, `nx.descendants`,
+    `nx.shortest_path`, `nx.immediate_dominators`. Attributes as in `nodes`, those that are empty left out."""
     import networkx as nx  # 0.2 s: not for who only reads a status
 
     found = nx.DiGraph()
-    for node in nodes(connection, only):
+    for node in nodes(connection):
         found.add_node(node["candidate"], **{key: value for key, value in node.items() if value not in (None, "")})
     sql = "SELECT p.candidate, c.id, p.role FROM parents p JOIN candidates c ON c.attempt = p.attempt"
     for parent, child, role in connection.execute(sql):
-        if parent in found and child in found:
-            found.add_edge(parent, child, role=role)
+        found.add_edge(parent, child, role=role)
     return found
 
 
-def best_neighbourhood(connection: sqlite3.Connection, candidate: int, siblings: int = 4) -> set[int]:
-    """What is worth drawing: a candidate's critical path, and of every step the fastest other children."""
-    path = [step.candidate for step in critical_path(connection, candidate)]
-    chosen = set(path)
-    sql = (
-        "SELECT c.id FROM candidates c JOIN evaluations e ON e.candidate = c.id WHERE c.parent = ?"
-        " GROUP BY c.id ORDER BY MIN(IFNULL(e.log_us, 1e9)), c.id LIMIT ?"
-    )
-    for step in path:
-        chosen.update(number for (number,) in connection.execute(sql, (step, siblings)))
-    return chosen
-
-
-def export(connection: sqlite3.Connection, path: Path, only: Iterable[int] | None = None) -> None:
+def export(connection: sqlite3.Connection, path: Path) -> None:
     """Write the graph as GraphML, DOT, JSON (node-link) or JSON Lines (with sources), by the file's ending."""
     if path.suffix == ".jsonl":
         with path.open("w", encoding="utf-8") as file:
@@ -189,7 +144,7 @@ def export(connection: sqlite3.Connection, path: Path, only: Iterable[int] | Non
         return
     import networkx as nx
 
-    found = graph(connection, only)
+    found = graph(connection)
     if path.suffix == ".graphml":
         nx.write_graphml(found, path)
     elif path.suffix == ".json":

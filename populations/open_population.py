@@ -77,15 +77,6 @@ class OpenPopulation:
         found = self._store.row(sql, (self.environment.key,))
         return found[0] if found else None
 
-    def note(self, text: str, author: str, attempt: int | None = None) -> None:
-        """What an agent wants later agents to know."""
-        with self._store.write() as connection:
-            self._store.release(attempt)
-            connection.execute(
-                "INSERT INTO notes (attempt, author, text, at) VALUES (?, ?, ?, ?)",
-                (attempt, author, text, time.time()),
-            )
-
     def announce(self, state: PipelineState) -> None:
         """Tell other processes what this one is doing: overwritten by the next word, gone with the process."""
         self._store.announce(asdict(state))

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import permutations
-from math import isnan
 from pathlib import Path
 
 import numpy as np
 
 from evo_kernel.errors import PopulationError
 from populations.candidate_cache import Library
-from populations.inspirations import inspirations
 from populations.selection import Mix
 from populations.state import Leaderboard, Lineage
 
@@ -88,9 +86,7 @@ class Chooser:
 
     def _passed(self) -> Iterator[int]:
         """Candidates that passed and are not exhausted, fastest first."""
-        times, passed_over = self._board.times, self._exhausted | self._board.refuted
-        able = [(us, candidate) for candidate, us in enumerate(times) if not isnan(us) and candidate not in passed_over]
-        yield from (candidate for _, candidate in sorted(able))
+        return (candidate for candidate in self._board.leaders() if candidate not in self._exhausted)
 
     def _pairs(self) -> Iterator[tuple[int, int]]:
         """(elite, another) of all cells and islands that were not side by side yet, fastest first."""
@@ -104,3 +100,37 @@ class Chooser:
 
     def _choice(self, parent: int, island: int, selector: str, rng: np.random.Generator) -> Choice:
         return Choice(parent, island, selector, inspirations(self._lineage, self._board, parent, island, rng))
+
+
+def inspirations(
+    lineage: Lineage, board: Leaderboard, parent: int, island: int, rng: np.random.Generator
+) -> tuple[int, ...]:
+    """At most three candidates other than the parent, each for its reason; fewer where there is none.
+
+    Better: a faster contender of the parent's own cell. Other: the elite of another cell of the island. Failure: the
+    parent's youngest child that failed here, else the latest failure anywhere; its evaluation says why.
+    """
+    archive = board.islands.archives[island]
+    parent_time = board.times[parent] if parent < len(board.times) else float("inf")
+    own = board.cell[parent] if parent < len(board.cell) else -1
+    own_cell = board.cell_names[own] if own >= 0 else ""
+    chosen: list[int] = []
+    cell = archive.cells.get(own_cell)
+    better = [c.candidate for c in cell.contenders if c.mean < parent_time] if cell else []
+    others = [kept.elite.candidate for name, kept in archive.cells.items() if name != own_cell]
+    for pool in (better, others):
+        if pool:
+            chosen.append(pool[int(rng.integers(len(pool)))])
+    failure = _recent_failure(lineage, board, parent)
+    if failure:
+        chosen.append(failure)
+    return tuple(dict.fromkeys(candidate for candidate in chosen if candidate != parent))
+
+
+def _recent_failure(lineage: Lineage, board: Leaderboard, parent: int) -> int:
+    for looked, child in enumerate(lineage.children(parent)):
+        if looked >= 8:  # a parent may have thousands of children, and only what is recent helps
+            break
+        if child < len(board.status) and board.status[child] and board.times[child] != board.times[child]:
+            return child
+    return board.recent_failures[-1] if board.recent_failures else 0

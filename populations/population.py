@@ -6,7 +6,6 @@ process knows is always what a replay of the file would know. All methods are th
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections import Counter, deque
@@ -27,27 +26,19 @@ from evo_kernel.types import (
     Proposal,
     Purpose,
     Recorded,
-    ScoredCandidate,
     Source,
     TaskCard,
 )
-from evo_kernel.types.notes import Version, VersionOrder
 from populations.agent_log import AgentLog, open_attempts
-from populations.candidate_cache import Library
-from populations.counters import NO_PROPOSAL, SearchTotals, Tally, read_tally, read_wall_s
-from populations.crediting import OTHER, name_credits
+from populations.counters import NO_PROPOSAL
 from populations.evaluations import summarise, write_evaluation, write_placements
 from populations.external_tickets import HandedOut, fetch_ticket, hand_out
-from populations.open_population import OpenPopulation
 from populations.parent_selection import Chooser
-from populations.replay import replay
+from populations.queries import QueryablePopulation
 from populations.selection import Mix
-from populations.sessions import environment_before, last_id, measured_as_they_are
+from populations.sessions import last_id
 from populations.settings import PopulationSettings
-from populations.state import SearchState
 from populations.store import Store
-from populations.tickets import Tickets
-from populations.versions import versions
 from populations.writing import (
     hold_attempt,
     unwritten,
@@ -59,8 +50,6 @@ from populations.writing import (
 
 REASONS = 8
 """Of a stretch of attempts that left nothing: so many reasons are kept, the most frequent ones."""
-
-__all__ = ["OTHER", "LineagePopulation", "open_population"]
 
 
 def open_population(
@@ -97,7 +86,7 @@ def open_population(
         raise
 
 
-class LineagePopulation(OpenPopulation):
+class LineagePopulation(QueryablePopulation):
     """An open population and its search state. Implements evo_kernel.types.Population."""
 
     def __init__(
@@ -110,25 +99,14 @@ class LineagePopulation(OpenPopulation):
         settings: PopulationSettings,
         run: dict[str, Any],
     ) -> None:
-        # What earlier sessions left behind is read before this one leaves its mark.
-        self._earlier_wall_s = read_wall_s(store.connection)
-        self._tally: Tally = read_tally(store.connection)
-        self._state: SearchState = replay(store.connection)
-        self._previous_environment = environment_before(store.connection, environment)
         mix = Mix(settings.selectors)
         super().__init__(store, task, task_identity, environment, seed, settings, run)
-        self._state.configure(settings)
-        self._board = self._state.board(environment.key)
-        self._library = Library(store, self._state, environment.key)
-        self._tickets = Tickets(store, self._state, self._library, task, environment)
         self._chooser = Chooser(self.path, self._state.lineage, self._board, self._library, mix)
         self._attempts = last_id(store.connection, "attempts")
         self._confirmations: dict[str, tuple[Evaluation, int | None]] = {}  # of committed sources, by sha256
         self._said: Counter[str] = Counter()  # reasons of attempts that left nothing, since the last that did
         self._resumable = deque(open_attempts(store.connection))
         self.diary = AgentLog(store, self._tally)
-
-    # ---- the loop -------------------------------------------------------------------------------------------------
 
     def plant(self, source: Source, operator: str = "seed") -> Recorded:
         """A root candidate. Planting a source again returns the root that it already is."""
@@ -256,7 +234,7 @@ class LineagePopulation(OpenPopulation):
                 write_placements(connection, number, placements)
         self._tally.judge(evaluation)
         self._library.told(recorded.candidate, evaluation)
-        return name_credits(earned, self._state.lineage, self._store.connection, self._library)
+        return self._library.credits(earned)
 
     def fail(
         self, brief: Brief, operator: str, reason: str, proposal: Proposal | None = None, exhausted: bool = False
@@ -296,13 +274,6 @@ class LineagePopulation(OpenPopulation):
         with self._store.lock:
             return self._chooser.dry()
 
-    def elites(self) -> Sequence[Recorded]:
-        """The fastest candidate of every cell, fastest first."""
-        with self._store.lock:
-            times = self._board.times
-            found = sorted((times[candidate], candidate) for candidate in self._board.islands.elites())
-            return [self._tickets.recorded(candidate) for _, candidate in found]
-
     def spend(self, attempt: int, calls: Sequence[Call]) -> None:
         """Calls of an attempt that is under way, durable at once: what a killed process had spent stays counted.
 
@@ -315,107 +286,6 @@ class LineagePopulation(OpenPopulation):
                 self._store.release(attempt)
                 write_calls(connection, attempt, calls)
             self._tally.call(calls)
-
-    # ---- what is known --------------------------------------------------------------------------------------------
-
-    def pending(self) -> Sequence[Recorded]:
-        """What to judge before anything new, oldest first.
-
-        In an environment that has judged nothing yet: the elites and champions of the one before, because scores do
-        not carry over; then candidates that were never judged at all.
-        """
-        with self._store.lock:
-            previous = self._state.boards.get(self._previous_environment or "")
-            again: set[int] = set()
-            if previous is not None and previous is not self._board:
-                known = self._board.status
-                again = previous.islands.elites() | previous.confirmed - previous.refuted
-                again = {c for c in again if c >= len(known) or not known[c]}
-            never = [c for c in self._state.lineage.never_judged() if c not in again]
-            return [self._tickets.recorded(candidate) for candidate in [*sorted(again), *never]]
-
-    def untuned(self) -> Sequence[Recorded]:
-        """First kernels that were measured once, as they are: a session may have ended before it tuned them."""
-        with self._store.lock:
-            found = measured_as_they_are(self._store.connection, self.environment)
-            return [self._tickets.recorded(candidate) for candidate in found]
-
-    def credits(self) -> Sequence[Credit]:
-        """The latest CREDITS_KEPT credits, in the order of `tell`."""
-        with self._store.lock:
-            return name_credits(self._state.earned, self._state.lineage, self._store.connection, self._library)
-
-    def best(self) -> ScoredCandidate | None:
-        """The fastest candidate in this environment that no confirmation refuted."""
-        with self._store.lock:
-            best = self._board.best()
-            return self._library.relative(best) if best else None
-
-    def champion(self) -> ScoredCandidate | None:
-        """The fastest confirmed candidate in this environment."""
-        with self._store.lock:
-            champion = self._board.champion()
-            return self._library.relative(champion) if champion else None
-
-    def unsettled(self) -> Recorded | None:
-        """The ticket of a candidate that should be measured again: noise leaves open whether it leads its cell."""
-        with self._store.lock:
-            found = self._board.islands.unsettled()
-            return self._tickets.recorded(found.candidate) if found else None
-
-    def relative(self, candidate: int) -> ScoredCandidate:
-        """Any candidate, with its evaluation in this environment."""
-        with self._store.lock:
-            self._check(candidate)
-            return self._library.relative(candidate)
-
-    def recorded(self, candidate: int) -> Recorded:
-        """The ticket of a candidate that is already durable: how a champion is told its confirmation."""
-        with self._store.lock:
-            self._check(candidate)
-            return self._tickets.recorded(candidate)
-
-    def counters(self) -> SearchTotals:
-        """What was done and spent over all sessions."""
-        with self._store.lock:
-            tally, best = self._tally, self._board.best()
-            score = self._board.scores[best] if best else math.nan
-            return SearchTotals(
-                attempts=tally.attempts,
-                candidates=len(self._state.lineage),
-                failures=tally.failures,
-                evaluations=dict(tally.evaluations),
-                passed=self._board.passed,
-                gpu_s=tally.gpu_s,
-                wall_s=self._earlier_wall_s + time.time() - self._began,
-                dollars=tally.dollars,
-                tokens=tally.tokens,
-                calls=tally.calls,
-                best_score=None if math.isnan(score) else score,
-            )
-
-    def latest(self, count: int) -> Sequence[ScoredCandidate]:
-        """The youngest candidates, youngest first."""
-        with self._store.lock:
-            last = len(self._state.lineage)
-            return [self._library.relative(candidate) for candidate in range(last, max(0, last - count), -1)]
-
-    def versions(self, limit: int, order: VersionOrder = "newest", of: int | None = None) -> Sequence[Version]:
-        """Judged candidates with their standing here; `path`: from the root to `of` (the best), oldest first."""
-        with self._store.lock:
-            if of is not None:
-                self._check(of)
-            return versions(self._store, self._state.lineage, self._board, self._library, limit, order, of)
-
-    def digest(self) -> str:
-        """sha256 of the search state: a replay of the file has the same."""
-        with self._store.lock:
-            return self._state.digest()
-
-    def _check(self, candidate: int) -> None:
-        if not 0 < candidate <= len(self._state.lineage):
-            last = len(self._state.lineage)
-            raise PopulationError(f"{self.path} has no candidate {candidate}: they are numbered 1 to {last}.")
 
 
 def _left_nothing(proposal: Proposal | None) -> bool:

@@ -7,20 +7,19 @@ sqlite-utils (`lineage.py` brings networkx when a graph is asked for).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evo_kernel.errors import PopulationError
-from evo_kernel.knobs import apply_knobs
 from evo_kernel.types import Environment, Evaluation, PipelineState, ScoredCandidate, Source, TaskCard
-from populations import lineage
+from populations import lineage, statistics
+from populations.candidate_cache import Library
 from populations.connect import connect_reader, fetch_dicts, fetch_one
 from populations.counters import read_tally, read_wall_s
 from populations.external_tickets import HandedOut, fetch_ticket, open_tickets
-from populations.leaderboard import Standings
 from populations.lock import announced, owner
+from populations.replay import Replay
 from populations.row_decoders import (
     decode_card,
     fetch_baseline_faults,
@@ -31,9 +30,8 @@ from populations.row_decoders import (
     fetch_parents,
     fetch_proposal,
     fetch_source,
-    fetch_strategy,
 )
-from populations.usage import model_uses, operator_uses
+from populations.state import Leaderboard, SearchState
 from populations.views import Best, CandidateView, ModelUse, OperatorUse, RunStatus, SessionView
 
 if TYPE_CHECKING:
@@ -48,6 +46,7 @@ class PopulationReader:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.connection = connect_reader(self.path)
+        self._replay = Replay(self.connection)
 
     def __enter__(self) -> PopulationReader:
         return self
@@ -93,30 +92,21 @@ class PopulationReader:
     def status(self) -> RunStatus:
         connection = self.connection
         tally, writer = read_tally(connection), owner(self.path)
-        unfinished = (
-            "SELECT COUNT(*) FROM attempts a WHERE NOT EXISTS (SELECT 1 FROM candidates c WHERE c.attempt = a.id)"
-            " AND NOT EXISTS (SELECT 1 FROM failures f WHERE f.attempt = a.id)"
-        )
-        open_attempts, unended = 0, fetch_one(self.connection, unfinished)
-        handed_out = {ticket.attempt for ticket in open_tickets(connection)}
-        if writer is not None:
-            under_way = "SELECT a.id" + unfinished.removeprefix("SELECT COUNT(*)")
-            rows = connection.execute(f"{under_way} AND a.run = (SELECT MAX(id) FROM runs)")
-            open_attempts = len({attempt for (attempt,) in rows} - handed_out)
+        open_attempts, abandoned, handed_out = statistics.unended_attempts(connection, live=writer is not None)
         return RunStatus(
             path=str(self.path),
-            task=fetch_one(self.connection, "SELECT name FROM tasks ORDER BY id LIMIT 1"),
+            task=fetch_one(connection, "SELECT name FROM tasks ORDER BY id LIMIT 1"),
             task_identity=self.task_identity,
             environment=self.environment,
-            sessions=fetch_one(self.connection, "SELECT COUNT(*) FROM runs"),
+            sessions=fetch_one(connection, "SELECT COUNT(*) FROM runs"),
             attempts=tally.attempts,
             open_attempts=open_attempts,
-            abandoned=unended - open_attempts - len(handed_out),
-            handed_out=len(handed_out),
+            abandoned=abandoned,
+            handed_out=handed_out,
             failures=tally.failures,
-            candidates=fetch_one(self.connection, "SELECT COUNT(*) FROM candidates"),
-            pending=len(self.pending()),
-            verdicts=self._standings().verdicts(),
+            candidates=fetch_one(connection, "SELECT COUNT(*) FROM candidates"),
+            pending=statistics.pending(connection),
+            verdicts=self._board().verdicts(),
             evaluations=dict(tally.evaluations),
             gpu_s=tally.gpu_s,
             wall_s=read_wall_s(connection),
@@ -125,7 +115,7 @@ class PopulationReader:
             best=self.best(),
             champion=self.champion(),
             writer=writer,
-            pipeline=self.pipeline(),
+            pipeline=pipeline(self.path),
             ceilings=self.ceilings(),
             baselines=self.baselines(),
             baseline_faults=self.baseline_faults(),
@@ -135,15 +125,11 @@ class PopulationReader:
 
     def models(self) -> tuple[ModelUse, ...]:
         """What was asked of language models, those asked most first."""
-        return model_uses(self.connection)
+        return statistics.model_uses(self.connection)
 
     def operators(self) -> tuple[OperatorUse, ...]:
         """What came of each operator's attempts; planted kernels are nobody's."""
-        return operator_uses(self.connection, self.environment_row)
-
-    def pipeline(self) -> PipelineState | None:
-        """What the process that writes the file said last of what it is doing; None while nobody writes it."""
-        return pipeline(self.path)
+        return statistics.operator_uses(self.connection, self.environment_row)
 
     def ceilings(self, environment: Environment | None = None) -> dict[str, float]:
         """What the machine of an environment, else of the one shown, reaches at most; empty where not measured."""
@@ -166,37 +152,34 @@ class PopulationReader:
         """Raises PopulationError when this attempt was not handed out."""
         return fetch_ticket(self.connection, attempt)
 
-    def pending(self) -> list[int]:
-        """Candidates that nothing but infra_error was said about, in any environment."""
-        sql = (
-            "SELECT id FROM candidates c WHERE NOT EXISTS (SELECT 1 FROM evaluations e WHERE e.candidate = c.id"
-            " AND e.purpose = 'score' AND e.status != 'infra_error') ORDER BY id"
-        )
-        return [number for (number,) in self.connection.execute(sql)]
+    def best(self) -> Best | None:
+        """The fastest candidate that no confirmation refuted, as the search has it, in the environment shown."""
+        return self._best(self._board().best())
 
-    def best(self, environment: int | None = None) -> Best | None:
-        """The fastest by its latest score that no confirmation refuted; `environment`: a row of environments."""
-        return self._standings(environment).best()
-
-    def champion(self, environment: int | None = None) -> Best | None:
+    def champion(self) -> Best | None:
         """The fastest confirmed candidate."""
-        return self._standings(environment).champion()
+        return self._best(self._board().champion())
 
-    def confirmation(self, candidate: int, environment: int | None = None) -> Evaluation | None:
+    def leader(self) -> Best | None:
+        """The champion; the best while nothing is confirmed."""
+        return self._best(self._board().leader())
+
+    def confirmation(self, candidate: int) -> Evaluation | None:
         """What settled whether a candidate may be a champion: its refutation, else its latest confirmation."""
-        return self._standings(environment).confirmation(candidate)
+        return statistics.confirmation(self.connection, self.environment_row, candidate)
 
-    def leaders(self, count: int) -> list[int]:
-        """Candidates that passed and were not refuted, in the environment shown; the fastest first. All if negative."""
-        return self._standings().leaders(count)
+    def leaders(self, count: int | None = None) -> list[int]:
+        """Candidates that passed and were not refuted, in the environment shown; the fastest first, at most `count`."""
+        return self._board().leaders()[:count]
 
     def confirmed(self) -> list[int]:
         """Confirmed candidates in the environment shown; the fastest first."""
-        return self._standings().confirmed()
+        board = self._board()
+        return [candidate for candidate in board.leaders() if candidate in board.confirmed]
 
-    def history(self, environment: int | None = None) -> list[dict[str, Any]]:
+    def history(self) -> list[dict[str, Any]]:
         """How the best grew: a row for every score that beat all before it."""
-        return self._standings(environment).history()
+        return statistics.history(self.connection, self.environment_row)
 
     # ---- one candidate --------------------------------------------------------------------------------------------
 
@@ -239,13 +222,8 @@ class PopulationReader:
 
     def relative(self, number: int) -> ScoredCandidate:
         """A candidate as operators see it, with its score in the environment shown."""
-        view, environment = self.candidate(number), self.environment
-        key = environment.key if environment else ""
-        scores = [e for e in view.evaluations if e.purpose == "score" and e.environment.key == key]
-        path = tuple(step.strategy for step in self.critical_path(number) if step.strategy is not None)
-        evaluation = scores[-1] if scores else None
-        source = apply_knobs(view.proposal.source, evaluation.knobs) if evaluation is not None else view.proposal.source
-        return ScoredCandidate(number, source, view.generation, view.island, evaluation, path)
+        self._known(number if 0 < number <= self.last_candidate() else None, number)
+        return self._library().relative(number)
 
     # ---- lists ----------------------------------------------------------------------------------------------------
 
@@ -256,25 +234,14 @@ class PopulationReader:
         )
         return [{**row, "data": json.loads(row["data"])} for row in rows]
 
-    def failures(self, limit: int = 50) -> list[dict[str, Any]]:
-        """Attempts that ended without a candidate, newest first, with the strategy that they had chosen."""
-        rows = fetch_dicts(
-            self.connection,
-            "SELECT attempt, operator, reason, parent, strategy, at FROM failures ORDER BY attempt DESC LIMIT ?",
-            (limit,),
-        )
-        for row in rows:
-            row["strategy"] = fetch_strategy(self.connection, row["strategy"]) if row["strategy"] else None
-        return rows
-
     def strategies(self) -> list[dict[str, Any]]:
         """Each strategy by name: how often it was tried, passed, and made the best of all children's gains."""
-        return self._standings().strategies()
+        return statistics.strategies(self.connection, self.environment_row)
 
     # ---- the lineage ----------------------------------------------------------------------------------------------
 
-    def nodes(self, only: Iterable[int] | None = None) -> list[dict[str, Any]]:
-        return list(lineage.nodes(self.connection, only))
+    def nodes(self) -> list[dict[str, Any]]:
+        return list(lineage.nodes(self.connection))
 
     def critical_path(self, candidate: int) -> list[lineage.PathStep]:
         return lineage.critical_path(self.connection, candidate, self.environment_row)
@@ -283,11 +250,11 @@ class PopulationReader:
         """(donor, child) of every parent that is not a candidate's main one."""
         return lineage.donors(self.connection)
 
-    def graph(self, only: Iterable[int] | None = None) -> nx.DiGraph:
-        return lineage.graph(self.connection, only)
+    def graph(self) -> nx.DiGraph:
+        return lineage.graph(self.connection)
 
-    def export_graph(self, path: Path, only: Iterable[int] | None = None) -> None:
-        lineage.export(self.connection, path, only)
+    def export_graph(self, path: Path) -> None:
+        lineage.export(self.connection, path)
 
     # ---- within ---------------------------------------------------------------------------------------------------
 
@@ -298,8 +265,33 @@ class PopulationReader:
             )
         return found
 
-    def _standings(self, environment: int | None = None) -> Standings:
-        return Standings(self.connection, environment or self.environment_row)
+    def _board(self) -> Leaderboard:
+        """Who stands where in the environment shown: the search's own state, replayed up to now."""
+        return self._state().board(self._key)
+
+    def _library(self) -> Library:
+        return Library(self.connection, self._state(), self._key)
+
+    def _state(self) -> SearchState:
+        self.connection.execute("BEGIN")  # one moment for all tables
+        try:
+            for _ in self._replay.advance():
+                pass
+        finally:
+            self.connection.execute("ROLLBACK")
+        return self._replay.state
+
+    @property
+    def _key(self) -> str:
+        environment = self.environment
+        return environment.key if environment else ""
+
+    def _best(self, candidate: int) -> Best | None:
+        if not candidate:
+            return None
+        told = self.confirmation(candidate)
+        claims = (told.claimed, told.survived) if told is not None else (None, None)
+        return Best(candidate, self._board().score(candidate), told is not None, *claims)
 
     def _shown(self, by_case: dict[str, _Values]) -> dict[str, _Values]:
         shown = {case.name for case in self.task.cases} if by_case else set()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from populations.encoding import loads
 from populations.settings import PopulationSettings
@@ -10,31 +12,64 @@ from populations.state import SearchState, TakenVerdict
 
 CANDIDATES = (
     "SELECT c.attempt, c.source, IFNULL(c.strategy, 0), IFNULL(c.parent, 0), c.island, c.generation"
-    " FROM candidates c ORDER BY c.id"
+    " FROM candidates c WHERE c.id > ? ORDER BY c.id"
 )
 EVALUATIONS = (
-    "SELECT n.key, e.candidate, e.purpose, e.status, e.score, e.log_us, e.log_variance, e.light_share, e.cell,"
-    " e.plan_key, e.cost, e.fresh, e.witnessed FROM evaluations e JOIN environments n ON n.id = e.environment"
-    " WHERE e.id > ? AND e.id <= ? ORDER BY e.id"
+    "SELECT e.id, n.key, e.run, e.charged, e.gpu_s, e.at, e.candidate, e.purpose, e.status, e.score, e.log_us,"
+    " e.log_variance, e.light_share, e.cell, e.plan_key, e.cost, e.fresh, e.witnessed"
+    " FROM evaluations e JOIN environments n ON n.id = e.environment WHERE e.id > ? AND e.id <= ? ORDER BY e.id"
 )
 FOREVER = 2**62
 
 
-def replay(connection: sqlite3.Connection) -> SearchState:
-    """What the last process had in memory when it told the last evaluation.
+class ToldVerdict(NamedTuple):
+    """A row of evaluations, as far as it tells something new."""
 
-    All candidates come before the first verdict: what `tell` decides does not depend on candidates recorded later.
-    Each session's verdicts are told under that session's settings.
-    """
-    state = SearchState()
-    for row in connection.execute(CANDIDATES):
-        state.lineage.add(*row)
-    make = TakenVerdict._make
-    for after, until, settings in sessions(connection):
-        state.configure(settings)
-        for row in connection.execute(EVALUATIONS, (after, until)):
-            state.tell(row[0], make(row[1:]))
-    return state
+    number: int
+    environment: str  # its key
+    run: int
+    charged: str  # JSON
+    gpu_s: float
+    at: float  # Unix time
+    verdict: TakenVerdict
+
+
+class Replay:
+    """The search state of a file, and what was written since. For one thread; `advance` inside a transaction, where
+    somebody may be writing."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.state = SearchState()
+        self._connection = connection
+        self._evaluation = 0  # the last one that was told
+
+    def advance(self) -> Iterator[ToldVerdict]:
+        """Take in new rows; every verdict is yielded before the state is told of it.
+
+        All candidates come before the first verdict: what `tell` decides does not depend on candidates recorded later.
+        Each session's verdicts are told under that session's settings.
+        """
+        state, make = self.state, TakenVerdict._make
+        for row in self._connection.execute(CANDIDATES, (len(state.lineage),)):
+            state.lineage.add(*row)
+        for after, until, settings in sessions(self._connection):
+            if until <= self._evaluation:
+                continue
+            state.configure(settings)
+            rows = self._connection.execute(EVALUATIONS, (max(after, self._evaluation), until))
+            for number, environment, run, charged, gpu_s, at, *verdict in rows:
+                told = ToldVerdict(number, environment, run, charged, gpu_s, at, make(verdict))
+                yield told
+                self._evaluation = told.number
+                state.tell(told.environment, told.verdict)
+
+
+def replay(connection: sqlite3.Connection) -> SearchState:
+    """What the last process had in memory when it told the last evaluation."""
+    replayed = Replay(connection)
+    for _ in replayed.advance():
+        pass
+    return replayed.state
 
 
 def sessions(connection: sqlite3.Connection) -> list[tuple[int, int, PopulationSettings]]:

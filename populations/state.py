@@ -125,7 +125,7 @@ class Leaderboard:
         candidate, status = verdict.candidate, verdict.status
         if status == Status.INFRA_ERROR:
             return [], ()
-        self._grow(len(lineage.parent))
+        self.grow(len(lineage.parent))
         if verdict.purpose == Purpose.CONFIRM:
             return [], self._confirm(candidate, status == Status.PASSED)
         if verdict.purpose != Purpose.SCORE:
@@ -155,23 +155,43 @@ class Leaderboard:
         return (earned if new else []), placements
 
     def best(self) -> int:
-        """The fastest candidate that was not refuted; 0 if none."""
+        """The fastest elite, by all its scores together (archive.py); one that was refuted is none. 0 if none."""
         best = self.islands.best()
         return best.candidate if best else 0
+
+    def leader(self) -> int:
+        """The champion; the best while nothing is confirmed; 0 if none."""
+        return self.champion() or self.best()
 
     def champion(self) -> int:
         """The fastest confirmed candidate; 0 if none."""
         standing = [(self.times[c], c) for c in self.confirmed - self.refuted if self.times[c] == self.times[c]]
         return min(standing, default=(0.0, 0))[1]
 
+    def leaders(self) -> list[int]:
+        """Candidates that passed and were not refuted, the fastest by their latest scores first."""
+        timed = ((us, candidate) for candidate, us in enumerate(self.times) if not math.isnan(us))
+        return [candidate for _, candidate in sorted(timed) if candidate not in self.refuted]
+
+    def verdicts(self) -> dict[str, int]:
+        """Status → how many candidates have it, in alphabetical order."""
+        counts = {str(status): self.status.count(code) for code, status in STATUS_OF_CODE.items()}
+        return {status: count for status, count in sorted(counts.items()) if count}
+
+    def score(self, candidate: int) -> float | None:
+        """Its latest one; None without."""
+        score = self.scores[candidate] if candidate < len(self.scores) else NAN
+        return None if math.isnan(score) else score
+
     def digest_state(self, size: int) -> tuple[object, ...]:
-        self._grow(size)  # columns grow when something is told: candidates recorded since then are still missing
+        self.grow(size)  # columns grow when something is told: candidates recorded since then are still missing
         columns = (self.times.tobytes().hex(), self.scores.tobytes().hex(), self.status.hex(), self.bucket.hex())
         cells = [self.cell_names[index] if index >= 0 else "" for index in self.cell]
         sets = (sorted(self.confirmed), sorted(self.refuted), list(self.recent_failures), self.passed)
         return (columns, cells, sets, self.islands.state(), self.ledger.state())
 
-    def _grow(self, size: int) -> None:
+    def grow(self, size: int) -> None:
+        """Columns for candidates below `size`."""
         missing = size - len(self.times)
         if missing > 0:
             self.times.extend((NAN,) * missing)

@@ -43,7 +43,7 @@ class ExportedCandidate:
 def choose(path: Path, candidate: int | None, unconfirmed: bool) -> list[ExportedCandidate]:
     """The champion (or the named candidate), then confirmed ones that are faster on a case. Raises UserError."""
     with PopulationReader(path) as reader:
-        best = reader.champion() or reader.best()
+        best = reader.leader()
         number = candidate or (best.candidate if best else None)
         if number is None:
             raise UserError(f"{path} has no candidate that passed; `evo-kernel status {path}` says more")

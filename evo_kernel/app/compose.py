@@ -263,4 +263,4 @@ def _merged(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
 
 def best_of(population: LineagePopulation) -> ScoredCandidate | None:
     """The champion if one is confirmed, else the best so far."""
-    return population.champion() or population.best()
+    return population.leader()

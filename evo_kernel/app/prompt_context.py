@@ -63,7 +63,7 @@ def origin_of(config: Config, task: TaskCard) -> tuple[str, Source | None]:
     from populations.reading import PopulationReader
 
     with PopulationReader(config.start_from) as reader:
-        found = reader.champion() or reader.best()
+        found = reader.leader()
         if found is None:
             return "", None
         best = reader.relative(found.candidate)

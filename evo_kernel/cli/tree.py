@@ -44,7 +44,7 @@ def tree(population: Path, everything: bool, files: tuple[Path, ...], as_json: b
             click.echo(json.dumps(said) if as_json else "\n".join(f"wrote {path}" for path in files))
             return
         nodes = list(reader.nodes())
-        leader = reader.champion() or reader.best()
+        leader = reader.leader()
         path = [step.candidate for step in reader.critical_path(leader.candidate)] if leader else []
         best = reader.best()  # not confirmed yet, where it is another one
         ahead = [step.candidate for step in reader.critical_path(best.candidate)] if best else []
@@ -66,7 +66,7 @@ def tree(population: Path, everything: bool, files: tuple[Path, ...], as_json: b
 def _draw(reader: PopulationReader, everything: bool, file: Path) -> None:
     from evo_kernel.observe import pictures
 
-    nodes, leader = reader.nodes(), reader.champion() or reader.best()
+    nodes, leader = reader.nodes(), reader.leader()
     path = [step.candidate for step in reader.critical_path(leader.candidate)] if leader else []
     leading = [row["candidate"] for row in reader.history()] or [node["candidate"] for node in nodes[:1]]
     drawn = pictures.ancestry(nodes, leading, path, reader.donors(), everything)

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from evo_kernel.dashboard.formatting import count, dollars, hours, ratio
 from evo_kernel.dashboard.runs import Run
 from evo_kernel.types import Evaluation
-from populations.overview import Overview
+from populations.views import Overview
 
 
 @dataclass(frozen=True)

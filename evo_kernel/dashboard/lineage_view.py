@@ -56,15 +56,15 @@ def tree(follower: Follower, best: int | None, at: int | None) -> LineageTree:
     children = Counter(follower.parent)
     drawn_children = Counter(follower.parent[number] for number in numbers)
     rose, path = set(follower.rose), set(line(follower, best))
-    levels = [follower.log_us[number] for number in numbers if math.isfinite(follower.log_us[number])]
+    levels = [follower.board.times[number] for number in numbers if math.isfinite(follower.board.times[number])]
     low, high = min(levels, default=0.0), max(levels, default=1.0)
     spread = max(high - low, 0.02)
-    heights = (_height(follower.log_us[number], low, spread) for number in numbers)
+    heights = (_height(follower.board.times[number], low, spread) for number in numbers)
     places = {number: (EDGE + STEP * rank, y) for rank, (number, y) in enumerate(zip(numbers, heights, strict=True))}
     nodes = tuple(
         LineageNode(
-            number, *places[number], follower.action_of(number), follower.status[number], follower.score_of(number),
-            children[number], children[number] - drawn_children[number],
+            number, *places[number], follower.action_of(number), follower.status_of(number),
+            follower.board.score(number), children[number], children[number] - drawn_children[number],
             " ".join(
                 name
                 for name, given in (("rise", number in rose), ("best", number == best), ("at", number == at))
@@ -91,7 +91,7 @@ def _chosen(follower: Follower, best: int | None, at: int | None) -> set[int]:
             _climb(follower, number, chosen)
     if at:
         hanging = (number for number, parent in enumerate(follower.parent) if parent == at)
-        chosen.update(heapq.nsmallest(CHILDREN, hanging, key=lambda number: _order(follower.log_us[number])))
+        chosen.update(heapq.nsmallest(CHILDREN, hanging, key=lambda number: _order(follower.board.times[number])))
     return chosen
 
 

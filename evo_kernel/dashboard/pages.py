@@ -35,7 +35,7 @@ def overview(run: Run, request: Request) -> dict[str, Any]:
     told = run.overview()
     with run.following() as follower:
         latest = [
-            Judged(number, follower.action_of(number), follower.status[number], follower.score_of(number))
+            Judged(number, follower.action_of(number), follower.status_of(number), follower.board.score(number))
             for number in told.latest
         ]
     return {
@@ -96,10 +96,10 @@ def lineage(run: Run, request: Request) -> dict[str, Any]:
         at = int(asked) if asked.isascii() and asked.isdigit() and len(asked) < 12 else None
         if asked and (at is None or not 0 < at < len(follower.parent)):
             raise HTTPException(404, f"There is no candidate {clip(asked, 20)}.")
-        best = follower.best()
+        best = follower.board.best() or None
         drawn = tree(follower, best, at)
         path = [
-            Judged(number, follower.action_of(number), follower.status[number], follower.score_of(number))
+            Judged(number, follower.action_of(number), follower.status_of(number), follower.board.score(number))
             for number in line(follower, best)
         ]
         candidates = len(follower.parent) - 1

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from evo_kernel.dashboard.runs import Run
-from populations.overview import Overview
+from populations.views import Overview
 
 AXES = ("evaluations", "hours", "dollars")
 

@@ -15,8 +15,8 @@ from evo_kernel.observe.formatting import age_text, busy_text, stages_text
 from populations.connect import connect_reader
 from populations.incremental_statistics import Follower
 from populations.lock import owner
-from populations.overview import Overview
 from populations.reading import PopulationReader, pipeline
+from populations.views import Overview
 
 LOOK_S = 1.0
 """The file is looked at no more often than this, however many pages are open."""

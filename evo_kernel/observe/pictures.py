@@ -8,12 +8,14 @@ from __future__ import annotations
 import io
 import math
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import matplotlib
+import networkx as nx
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -107,24 +109,18 @@ def ancestry(
     nodes: Sequence[Node], leading: Iterable[int], path: Iterable[int], donors: Sequence[tuple[int, int]], whole: bool
 ) -> Ancestry:
     """Candidates on the ways to `leading` ones (all, if `whole`). Raises UserError where that is too much to draw."""
-    parents = {node["candidate"]: node["parent"] for node in nodes}
-    shown: set[int] = set(parents) if whole else set()
-    for candidate in (*leading, *path):
-        at: int | None = candidate
-        while at and at not in shown:
-            shown.add(at)
-            at = parents.get(at)
+    tree = nx.DiGraph()  # of main parents
+    tree.add_nodes_from(node["candidate"] for node in nodes)
+    tree.add_edges_from((node["parent"], node["candidate"]) for node in nodes if node["parent"])
+    ends = {candidate for candidate in (*leading, *path) if candidate in tree}
+    shown = set(tree) if whole else ends.union(*(nx.ancestors(tree, candidate) for candidate in ends))
     if len(shown) > DRAWN:
         raise UserError(
             f"{len(shown)} candidates are too many to draw: leave out --all, or write a graph: --to lineage.graphml"
         )
-    folded: dict[int, int] = {}
-    for candidate in parents:
-        at = candidate
-        while at and at not in shown:
-            at = parents.get(at)
-        if at and at != candidate:
-            folded[at] = folded.get(at, 0) + 1
+    folded: Counter[int] = Counter()
+    for branch in nx.weakly_connected_components(tree.subgraph(set(tree) - shown)):
+        folded.update({above: len(branch) for above in tree.predecessors(min(branch))})  # the oldest hangs on it
     kept = [node for node in nodes if node["candidate"] in shown]
     pairs = [(donor, child) for donor, child in donors if donor in shown and child in shown]
     return Ancestry(kept, folded, frozenset(path), pairs)

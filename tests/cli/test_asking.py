@@ -13,6 +13,7 @@ import pytest
 from evo_kernel.app import external_session
 from evo_kernel.cli.main import _terminated
 from evo_kernel.errors import PopulationError, PopulationLocked, UserError
+from populations.connect import fetch_one
 from populations.lock import OwnerLock
 from populations.reading import PopulationReader
 from tests.support.commands import evo, told
@@ -97,7 +98,7 @@ def test_giving_up_is_kept() -> None:
     attempt = told(evo("ask", FILE))["attempt"]
     assert "given up" in evo("tell", FILE, "--attempt", attempt, "--fail", "no idea").output
     with PopulationReader(FILE) as reader:
-        assert reader.failures(1)[0]["reason"] == "no idea"
+        assert fetch_one(reader.connection, "SELECT reason FROM failures ORDER BY attempt DESC") == "no idea"
     with pytest.raises(PopulationError, match=r"given up \(no idea\). Ask for another"):
         evo("tell", FILE, "-", "--attempt", attempt, stdin="def run(x, y): return x\n")
     with pytest.raises(PopulationError, match="given up"):

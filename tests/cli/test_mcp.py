@@ -24,6 +24,7 @@ from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
 from evo_kernel.cli.main import cli
+from populations.connect import fetch_one
 from populations.lock import owner
 from populations.reading import PopulationReader
 from tests.cli.test_asking import TASK
@@ -153,7 +154,7 @@ def test_every_tool_over_http_and_the_next_attempt(spent: Path, served: tuple[su
     child.send_signal(signal.SIGTERM)
     assert child.wait(timeout=20) == 130 and waits_for_nobody(spent)
     with PopulationReader(spent) as reader:
-        assert reader.failures(1)[0]["reason"] == "try another parent"
+        assert fetch_one(reader.connection, "SELECT reason FROM failures ORDER BY attempt DESC") == "try another parent"
         assert reader.status().pending == 0
 
 

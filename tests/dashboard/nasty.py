@@ -35,7 +35,7 @@ def hostile(path: Path, environment: Environment = MODELED, seed: int = 5, attem
         verdict = failed(recorded.proposal.source, environment=environment)
         population.tell(recorded, replace(verdict, reason=NASTY))
         population.event(f"kind{NASTY}", {NASTY: NASTY})
-        population.note(NASTY, f"author{NASTY}")
+        population.diary.add(NASTY, f"author{NASTY}", None, [])
     return number
 
 
@@ -49,7 +49,9 @@ def _one(population: LineagePopulation, rng: random.Random, log_us: float, turns
     step = Step(NASTY, NASTY, NASTY)
     proposal = Proposal(Source(SOURCE + f"# {log_us}\n"), f"mtmc{NASTY}", strategy, steps=(step,), calls=calls)
     recorded = population.record(brief, proposal)
-    verdict = passed(proposal.source, rng, population.environment, log_us=log_us)
+    verdict = replace(
+        passed(proposal.source, rng, population.environment, log_us=log_us), knobs=()
+    )  # it does not parse
     population.tell(recorded, verdict, True)
     if not turns:
         return recorded.candidate

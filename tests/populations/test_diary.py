@@ -95,7 +95,6 @@ def test_memories_are_kept_once_an_attempt_and_kind(population):
 
 def test_only_founded_notes_come_back(population):
     diary, cited = population.diary, [Evidence("C1", 9, "passed", 1.0)]
-    population.note("always use 32 warps", "somebody")
     first = diary.add("split-k helps at small m", "avo", None, cited)
     diary.add("nothing cited", "avo", None, [])
     second = diary.add("persistent kernels help", "avo", None, cited)

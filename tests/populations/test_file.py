@@ -157,7 +157,7 @@ def test_a_reader_sees_what_the_writer_knows(tmp_path):
         open_brief = population.ask()
         population.record(brief, propose(brief, rng))
         population.event("champion", {"candidate": 3})
-        population.note("wgmma needs 128 rows", "avo", open_brief.attempt)
+        population.diary.add("wgmma needs 128 rows", "avo", open_brief.attempt, [])
         population.store_ceilings({"copy_bytes/s": 4.26e12})
         with PopulationReader(path) as reader:
             counters, status = population.counters(), reader.status()

@@ -11,7 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from evo_kernel.types import Purpose, Source, Status
+from populations.connect import connect_reader
 from populations.population import open_population
+from populations.reading import PopulationReader
+from populations.replay import Replay
 from populations.settings import PopulationSettings
 from tests.populations.samples import CARD, MEASURED, MODELED, TASK, failed, passed, propose
 
@@ -85,9 +88,21 @@ def test_replay_equals_live(sessions, seed):
                 path, task=CARD, task_identity=TASK, environment=environment, seed=seed, settings=chosen
             )
 
+        followed = None
         for acts, environment, islands, every in sessions:
             with open_it(environment, islands, every) as population:
-                earned.extend(play(population, acts, rng))
+                followed = followed or Replay(connect_reader(path))
+                for part in (acts[::2], acts[1::2]):  # whoever follows the file meanwhile has the same state
+                    earned.extend(play(population, part, rng))
+                    list(followed.advance())
+                    assert followed.state.digest() == population.digest()
+                with PopulationReader(path) as reader:
+                    if reader.environment == environment:
+                        for shown, live in (
+                            (reader.best(), population.best()),
+                            (reader.champion(), population.champion()),
+                        ):
+                            assert (shown and shown.candidate) == (live and live.candidate)
                 digest, counters = population.digest(), population.counters()
                 best = population.best()
                 assert list(population.credits()) == earned

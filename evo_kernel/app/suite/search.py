@@ -186,7 +186,7 @@ def row_of(row: SuiteRow, population: Path) -> SuiteRow:
 
 def _own_us(reader: PopulationReader) -> float | None:
     """Of the fastest kernel that passed and calls no torch operation."""
-    for number in reader.leaders(-1):
+    for number in reader.leaders():
         found = reader.relative(number).evaluation
         if found is not None and not any(torch_calls(case) for case in found.measurements):
             return geomean([case.median_us for case in found.measurements])
@@ -218,7 +218,7 @@ def best_source(population: Path) -> Source | None:
     if not population.exists():
         return None
     with PopulationReader(population) as reader:
-        best = reader.champion() or reader.best()
+        best = reader.leader()
         return reader.relative(best.candidate).source if best is not None else None
 
 
