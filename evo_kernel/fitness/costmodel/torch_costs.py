@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from evo_kernel.fitness.ir.launch_traffic import SECTOR_BYTES
 from evo_kernel.fitness.plan.launch_plan import Aten, Constant, Copy, Fill, View
 
 _AS = {"_addmm_activation": "addmm", "_int_mm": "mm", "addbmm": "baddbmm"}
@@ -66,17 +67,28 @@ class TorchCost:
     moved_bytes: float  # read and written
     flops: float = 0.0  # of matrix products
     kind: str = ""  # of their operands, as tl.dot's
+    sector_bytes: float = 0.0  # of the 32-byte sectors that a copy's accesses touch
 
 
 def torch_cost(node: Fill | Copy | Constant | Aten) -> TorchCost:
-    """Bytes of all views, and the operations of products, convolutions and attention by torch's own formulas."""
+    """Bytes of all views, sectors of copies, and by torch's formulas the operations of products and attention."""
     if isinstance(node, Aten):
         views = (*node.views, *(v for v in node.outputs if v))
     else:
         views = (node.source, node.target) if isinstance(node, Copy) else (node.view,)
     moved = float(sum(view.elements * view.item_bytes for view in views))
+    if isinstance(node, Copy):
+        return TorchCost(moved, sector_bytes=_sector_bytes(node))
     flops = _flops(node) if isinstance(node, Aten) else 0.0
     return TorchCost(moved, flops, _KINDS.get(node.views[0].dtype, "fp32") if isinstance(node, Aten) and flops else "")
+
+
+def _sector_bytes(copy: Copy) -> float:
+    """Threads lie side by side along the axis along which the target's elements do, as torch copies."""
+    long = [axis for axis, size in enumerate(copy.target.shape) if size > 1]
+    axis = min(long, key=lambda axis: copy.target.strides[axis], default=None)
+    steps = [1 if axis is None else max(1, view.strides[axis]) for view in (copy.source, copy.target)]
+    return float(sum(copy.target.elements * min(SECTOR_BYTES, step * copy.target.item_bytes) for step in steps))
 
 
 def unpriced(node: Aten) -> bool:
