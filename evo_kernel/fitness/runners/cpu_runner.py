@@ -250,7 +250,10 @@ class CpuRunner:
     def _look(self, plan: CompiledPlan, case: Case, seed: int, regime: str) -> Checked:
         """A plan of real size, whole or in part."""
         inputs = self._large_draw(case, seed, regime)
-        request = {"command": "look", "seed": secrets.randbits(48), "whole_s": WHOLE_S, "part_s": PART_S}
+        request = {
+            "command": "look", "seed": secrets.randbits(48), "whole_s": WHOLE_S, "part_s": PART_S,
+            "repeat": not self._task.tolerance.atomics,
+        }  # fmt: skip
         told = self._ask(plan, request, _files(plan.plan, inputs), _Look, self._deadline_s)
         if isinstance(told, Checked):
             return told
