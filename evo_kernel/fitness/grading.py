@@ -189,6 +189,19 @@ class Grader:
                 return False
         return True
 
+    def right_when_wide(self, work: EvaluationContext, recording: Recording) -> Checked:
+        """Checks at the sizes that scores are of, of values that are not nominal. Raises CutShort."""
+        for case in self.cases(CaseKind.SEARCH):
+            work.deadline.check()
+            plan = recording.plans[(case.name, ())]
+            if isinstance(plan, RecordFault):
+                return Checked(plan.status, plan.reason)
+            rounds = [(fresh_seed(), regimes.WIDE)]
+            found = self._second.on(work.runner.check(plan, case, rounds), plan, case, rounds, work.runner)
+            if not found.passed:
+                return found
+        return PASSED
+
     def stays_modeled(
         self, work: EvaluationContext, plans: Sequence[tuple[Case, CompiledPlan]], found: Sequence[Measurement]
     ) -> bool:

@@ -211,6 +211,8 @@ class PlanJudge:
             measured = self._graded(work, recording, (CaseKind.CONFIRM,))
             if isinstance(measured, Checked):
                 return self._ended(work, measured)
+            if not (wide := self._grader.right_when_wide(work, recording)).passed:
+                return self._ended(work, wide)
             compared = self._confirming.compare(work, recording, opponents, claimed)
         if isinstance(compared, Checked):
             return self._ended(work, compared)

@@ -1,7 +1,10 @@
 import dataclasses
+import re
 
 import pytest
+import torch
 
+from evo_kernel.fitness.costmodel import torch_costs
 from evo_kernel.fitness.costmodel.facts import PlanFacts
 from evo_kernel.fitness.costmodel.model import modeled_time, time_of
 from evo_kernel.fitness.costmodel.targets import H200
@@ -105,6 +108,30 @@ def test_a_product_by_torch_takes_the_time_of_its_operations(dtype, most):
     node = Aten(op="aten.mm.default", views=(a, b), args=[{"view": 0}, {"view": 1}], kwargs={}, outputs=(c,))
     us = time_of(PlanFacts((), (torch_cost(node),)), H200).total_us
     assert 2 * 4096**3 / most * 1e6 < us < 2 * 2 * 4096**3 / most * 1e6
+
+
+PRODUCTS = re.compile(
+    r"(^|_)([a-z]*mm|matmul|linear|lu|qr|det|rnn|lstm|gru|kron|cov|corrcoef|svd|einsum|bilinear)(_|$)|^_trilinear"
+    "|conv[0-9_]|convolution|cdist|pdist|euclidean|attention|linalg_(?!vector_norm|cross)|cholesky|solve|inverse|ormqr"
+    "|geqrf|matrix"
+)
+
+
+def test_every_product_of_torch_has_a_price_or_none_at_all():
+    """What neither a formula nor bytes price is refused without a GPU, so an operation of a later torch is, too."""
+    names = {name.split("::")[1].split(".")[0] for name in torch._C._dispatch_get_all_op_names() if "aten::" in name}
+    free = {
+        name
+        for name in names
+        if PRODUCTS.search(name) and hasattr(torch.ops.aten, name)
+        and not torch_costs.unpriced(node := Aten.model_construct(op=f"aten.{name}.default"))
+        and torch_costs._formula(node.op.split(".")[1]) is None
+    }  # fmt: skip
+    assert free <= {"_thnn_fused_gru_cell", "_thnn_fused_lstm_cell"}  # pointwise: their products come before
+    for name in ("mul", "gelu_", "_foreach_add_", "sum", "native_layer_norm", "sort", "_softmax", "convolution"):
+        assert not torch_costs.unpriced(Aten.model_construct(op=f"aten.{name}.default")), name
+    for name in ("_cdist_forward", "_cudnn_rnn", "_trilinear", "linalg_inv_ex", "_scaled_grouped_mm", "matmul"):
+        assert torch_costs.unpriced(Aten.model_construct(op=f"aten.{name}.default")), name
 
 
 def test_every_launch_and_every_fill_costs(softmax):

@@ -46,6 +46,8 @@ _TRANSFORMS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
 REGIMES: tuple[str, ...] = tuple(_TRANSFORMS)
 SEARCH: tuple[str, ...] = ("nominal", "large")
 """Rounds of a check during search: what most wrong kernels fail, in few executions."""
+WIDE = "large"
+"""What a confirmation looks at once, beside nominal values, at the sizes that are timed."""
 CONFIRM: tuple[str, ...] = ("nominal",) * 5 + tuple(name for name in REGIMES if name != "nominal")
 """Rounds of a confirmation: five seeds of nominal values, and every other regime once."""
 

@@ -95,9 +95,10 @@ def time_of(facts: PlanFacts, target: Target, constants: Constants = CONSTANTS) 
 
 
 def _torch_us(cost: TorchCost, target: Target, c: Constants) -> float:
-    """A torch operation: a launch, and what it moves or computes, whichever takes longer."""
+    """A torch operation: a launch, and what it moves, touches or computes, whichever takes longest."""
     rate = _rates(target).get(cost.kind, 0.0) * c.wgmma_share or target.fp32_flops * c.fp32_share
-    return c.launch_us + max(cost.moved_bytes / target.copy_bytes_per_s, cost.flops / rate) * 1e6
+    moves, computes = cost.moved_bytes / target.copy_bytes_per_s * 1e6, cost.flops / rate * 1e6
+    return c.launch_us + max(moves, computes, cost.sector_bytes / _l2_rate(target, c))
 
 
 def _launch(launch: LaunchFacts, target: Target, c: Constants) -> ModeledLaunch:

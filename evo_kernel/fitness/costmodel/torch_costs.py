@@ -2,11 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from evo_kernel.fitness.ir.launch_traffic import SECTOR_BYTES
 from evo_kernel.fitness.plan.launch_plan import Aten, Constant, Copy, Fill, View
 
+_AS = {"_addmm_activation": "addmm", "_int_mm": "mm", "addbmm": "baddbmm"}
+"""Products for which torch has no formula, and one that multiplies the same tensors."""
+_NAMES = """
+    _adaptive_avg_pool2d _adaptive_avg_pool2d_backward _adaptive_avg_pool3d _adaptive_avg_pool3d_backward _aminmax
+    _batch_norm_no_update _batch_norm_with_update _chunk_cat _conj_copy _copy_from _embedding_bag
+    _embedding_bag_forward_only _fft_c2c _fft_c2r _fft_r2c _foreach_norm _fused_adagrad _fused_adam _fused_adamw
+    _fused_dropout _fused_rms_norm _fused_rms_norm_backward _fused_sgd _log_softmax _log_softmax_backward_data
+    _masked_scale _native_batch_norm_legit _native_batch_norm_legit_functional _native_batch_norm_legit_no_training
+    _prelu_kernel _prelu_kernel_backward _reshape_copy _safe_softmax _softmax _softmax_backward_data
+    _thnn_fused_gru_cell _thnn_fused_lstm_cell _to_copy _unique _unique2 _unsafe_index _unsafe_index_put
+    _unsafe_masked_index _unsafe_masked_index_put_accumulate _unsafe_view _upsample_nearest_exact1d
+    _upsample_nearest_exact2d _upsample_nearest_exact3d _weight_norm_interface _weight_norm_interface_backward
+    adaptive_avg_pool1d adaptive_max_pool2d adaptive_max_pool2d_backward adaptive_max_pool3d
+    adaptive_max_pool3d_backward addmv addr affine_grid_generator alias_copy all allclose amax amin aminmax any arange
+    argmax argmin avg_pool1d avg_pool2d avg_pool2d_backward avg_pool3d avg_pool3d_backward batch_norm_backward
+    bernoulli binary_cross_entropy binary_cross_entropy_backward binary_cross_entropy_with_logits bincount block_diag
+    bucketize cat channel_shuffle clone col2im complex constant_pad_nd copy count_nonzero cudnn_batch_norm
+    cudnn_batch_norm_backward cummax cummin cumprod cumsum detach_copy diag_embed diagonal_backward diagonal_copy
+    diagonal_scatter dist dot embedding embedding_dense_backward expand_copy exponential eye fill flip floor_divide
+    frexp full full_like gather geometric glu glu_backward grid_sampler_2d grid_sampler_2d_backward grid_sampler_3d
+    grid_sampler_3d_backward hardsigmoid_backward hardswish hardswish_backward histc huber_loss huber_loss_backward
+    im2col index index_add index_copy index_fill index_put index_reduce index_select isin kthvalue leaky_relu_backward
+    lift_fresh_copy linalg_cross linalg_vector_norm linspace log_sigmoid_backward log_sigmoid_forward log_softmax
+    logcumsumexp logspace logsumexp masked_fill masked_scatter masked_select max max_pool2d_with_indices
+    max_pool2d_with_indices_backward max_pool3d_with_indices max_pool3d_with_indices_backward max_unpool2d
+    max_unpool3d mean median min mish_backward mode mse_loss mse_loss_backward multi_margin_loss
+    multilabel_margin_loss_forward multinomial mv nanmedian nansum narrow_copy native_batch_norm
+    native_batch_norm_backward native_dropout native_dropout_backward native_group_norm native_group_norm_backward
+    native_layer_norm native_layer_norm_backward new_full new_ones new_zeros nll_loss2d_backward nll_loss2d_forward
+    nll_loss_backward nll_loss_forward nonzero nonzero_static norm normal ones ones_like permute_copy pixel_shuffle
+    pixel_unshuffle poisson polar prod put rand rand_like randint randint_like randn randn_like random randperm
+    reflection_pad1d reflection_pad1d_backward reflection_pad2d reflection_pad2d_backward reflection_pad3d
+    reflection_pad3d_backward renorm repeat repeat_interleave replication_pad1d replication_pad1d_backward
+    replication_pad2d replication_pad2d_backward replication_pad3d replication_pad3d_backward roll rot90
+    rrelu_with_noise rrelu_with_noise_backward scalar_tensor scatter scatter_add scatter_reduce searchsorted
+    segment_reduce select_backward select_copy select_scatter slice_backward slice_copy slice_scatter smooth_l1_loss
+    smooth_l1_loss_backward soft_margin_loss soft_margin_loss_backward softmax softplus_backward softshrink_backward
+    sort split_copy split_with_sizes_copy squeeze_copy stack std std_mean sum t_copy take topk trace transpose_copy
+    tril tril_indices triu triu_indices unbind_copy unfold_backward unfold_copy uniform unique_consecutive unique_dim
+    unsafe_split unsafe_split_with_sizes unsqueeze_copy upsample_bicubic2d upsample_bicubic2d_backward
+    upsample_bilinear2d upsample_bilinear2d_backward upsample_linear1d upsample_linear1d_backward upsample_nearest1d
+    upsample_nearest1d_backward upsample_nearest2d upsample_nearest2d_backward upsample_nearest3d
+    upsample_nearest3d_backward upsample_trilinear3d upsample_trilinear3d_backward var var_mean vdot
+    view_as_complex_copy view_as_real_copy view_copy where zero zeros zeros_like
+"""
+_BY_BYTES = frozenset(_NAMES.split())
+"""Operations that take the time of their bytes, or nearly: they reduce, move, sort, draw or look up."""
 _KINDS = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "int8": "int8",
           "float8_e4m3fn": "fp8e4nv", "float8_e5m2": "fp8e5"}  # fmt: skip
 
@@ -18,23 +67,53 @@ class TorchCost:
     moved_bytes: float  # read and written
     flops: float = 0.0  # of matrix products
     kind: str = ""  # of their operands, as tl.dot's
+    sector_bytes: float = 0.0  # of the 32-byte sectors that a copy's accesses touch
 
 
 def torch_cost(node: Fill | Copy | Constant | Aten) -> TorchCost:
-    """Bytes of all views, and the operations of products, convolutions and attention by torch's own formulas."""
+    """Bytes of all views, sectors of copies, and by torch's formulas the operations of products and attention."""
     if isinstance(node, Aten):
         views = (*node.views, *(v for v in node.outputs if v))
     else:
         views = (node.source, node.target) if isinstance(node, Copy) else (node.view,)
     moved = float(sum(view.elements * view.item_bytes for view in views))
+    if isinstance(node, Copy):
+        return TorchCost(moved, sector_bytes=_sector_bytes(node))
     flops = _flops(node) if isinstance(node, Aten) else 0.0
     return TorchCost(moved, flops, _KINDS.get(node.views[0].dtype, "fp32") if isinstance(node, Aten) and flops else "")
+
+
+def _sector_bytes(copy: Copy) -> float:
+    """Threads lie side by side along the axis along which the target's elements do, as torch copies."""
+    long = [axis for axis, size in enumerate(copy.target.shape) if size > 1]
+    axis = min(long, key=lambda axis: copy.target.strides[axis], default=None)
+    steps = [1 if axis is None else max(1, view.strides[axis]) for view in (copy.source, copy.target)]
+    return float(sum(copy.target.elements * min(SECTOR_BYTES, step * copy.target.item_bytes) for step in steps))
+
+
+def unpriced(node: Aten) -> bool:
+    """Whether nothing tells what an operation computes: it has no formula, and its bytes do not say."""
+    import torch
+
+    name = node.op.split(".")[1]
+    base = name.rstrip("_").removeprefix("_foreach_")
+    if base in _BY_BYTES or _formula(name) is not None:
+        return False
+    packets = [getattr(torch.ops.aten, known) for known in (name, base) if hasattr(torch.ops.aten, known)]
+    return not any(torch.Tag.pointwise in getattr(one, kind).tags for one in packets for kind in one.overloads())
+
+
+def _formula(name: str) -> Callable[..., int] | None:
+    import torch
+    from torch.utils.flop_counter import flop_registry
+
+    known = name.rstrip("_")
+    return flop_registry.get(getattr(torch.ops.aten, _AS.get(known, known), None))
 
 
 def _flops(node: Aten) -> float:
     """0 for an operation without a formula, and for arguments that do not fit it: what runs the operation tells."""
     import torch
-    from torch.utils.flop_counter import flop_registry
 
     def empty(view: View) -> torch.Tensor:
         return torch.empty(view.shape, device="meta")
@@ -44,7 +123,7 @@ def _flops(node: Aten) -> float:
             return empty(node.views[told["view"]]) if "view" in told else None
         return [value(one) for one in told] if isinstance(told, list) else told
 
-    formula = flop_registry.get(getattr(torch.ops.aten, node.op.split(".")[1].rstrip("_"), None))
+    formula = _formula(node.op.split(".")[1])
     outputs = [empty(view) for view in node.outputs if view]
     if formula is None or not outputs:
         return 0.0

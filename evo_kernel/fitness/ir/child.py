@@ -5,7 +5,7 @@ text of each kernel) and files `bufferB.bin` (of rounds: `roundR.bufferB.bin`) w
 
     execute   {"rounds": N, "deadline_s", "repeat"}: whole, over fresh memory each; outputs of each round
     count     {"seed", "deadline_s"}: traffic of each launch
-    look      {"seed", "deadline_s", "whole_s", "part_s"}: outputs, or elements of them that a few programs write
+    look      {"seed", "deadline_s", "whole_s", "part_s", "repeat"}: outputs, or elements that a few programs write
 
 Answers are a header of JSON with its length before it (8 bytes, little-endian), then the bytes of tensors that it
 names, one behind the other.
@@ -68,7 +68,9 @@ def handle(request: dict[str, Any], folder: str) -> bytes:
         return work.execute(int(request["rounds"]), bool(request["repeat"]))
     if request["command"] == "count":
         return work.count(int(request["seed"]), bool(request["complete"]))
-    return work.look(int(request["seed"]), float(request["whole_s"]), float(request["part_s"]))
+    return work.look(
+        int(request["seed"]), float(request["whole_s"]), float(request["part_s"]), bool(request["repeat"])
+    )
 
 
 class _Work:
@@ -97,13 +99,9 @@ class _Work:
         contents, self._used = self._contents(prefix), None
         modules = self._modules()
         memory = self._executed(modules, contents, reverse=False)
-        if repeat and any(traits_of(module).in_order or _has_atomics(module) for module in modules):
+        if repeat and any(map(_has_atomics, modules)):
             again = self._executed(modules, contents, reverse=True)
-            for view in self._plan.outputs:
-                if not torch.equal(_raw(memory, view), _raw(again, view)):
-                    raise _Refused(
-                        "wrong", "two runs on the same inputs differ: the result depends on the order of atomics"
-                    )
+            _same([(_raw(memory, view), _raw(again, view)) for view in self._plan.outputs])
         changed = changed_input(self._plan, memory, contents)
         return {"changed": changed, **self._outputs(memory)}
 
@@ -193,15 +191,19 @@ class _Work:
         self._ended(memory, modules, run)
         return made
 
-    def look(self, seed: int, whole_s: float, part_s: float) -> bytes:
-        """The plan whole where that takes no longer than `whole_s`, else a part of it that takes `part_s`."""
+    def look(self, seed: int, whole_s: float, part_s: float, repeat: bool) -> bytes:
+        """The plan whole where that takes no longer than `whole_s`, else a part of it that takes `part_s`.
+
+        `repeat`: where there are atomic operations, a second time in another order, which must not tell.
+        """
         try:
             contents, modules = self._contents(""), self._modules()
+            repeat = repeat and any(map(_has_atomics, modules))
             part = self._surveyed(modules, contents, seed)
             if part is None or part.seconds() <= whole_s:
-                memory, header = self._whole(modules, contents)
+                memory, header = self._whole(modules, contents, repeat)
             else:
-                memory, header = self._part(part, modules, contents, part_s)
+                memory, header = self._part(part, modules, contents, part_s, repeat)
             changed = changed_input(self._plan, memory, contents)
             return self._answer({**header, "changed": changed})
         except _Refused as fault:
@@ -223,10 +225,13 @@ class _Work:
         return part
 
     def _whole(
-        self, modules: Sequence[IRModule], contents: dict[int, torch.Tensor]
+        self, modules: Sequence[IRModule], contents: dict[int, torch.Tensor], repeat: bool
     ) -> tuple[DeviceMemory, dict[str, Any]]:
         did: list[dict[str, float]] = []
         memory = self._executed(modules, contents, reverse=False, did=did)
+        if repeat:
+            again = self._executed(modules, contents, reverse=True)
+            _same([(_raw(memory, view), _raw(again, view)) for view in self._plan.outputs])
         return memory, {"whole": True, "executed": did, **self._outputs(memory)}
 
     def _part(
@@ -235,19 +240,26 @@ class _Work:
         modules: Sequence[IRModule],
         contents: dict[int, torch.Tensor],
         limit_s: float,
+        repeat: bool,
     ) -> tuple[DeviceMemory, dict[str, Any]]:
         part.choose(limit_s)
         memory = self._memory(contents)
         self._ended(memory, modules, part.run(memory))
+        executed, chosen = part.executed(), list(zip(self._plan.outputs, part.compared, strict=True))
+        if repeat:
+            did = [_raw(memory, view)[elements] for view, elements in chosen]
+            memory = self._memory(contents)
+            self._ended(memory, modules, part.run(memory, reverse=True))
+            _same([(one, _raw(memory, view)[n]) for one, (view, n) in zip(did, chosen, strict=True)])
         outputs = []
         unwritten = list(part.unwritten)
-        for number, (view, elements) in enumerate(zip(self._plan.outputs, part.compared, strict=True)):
+        for number, (view, elements) in enumerate(chosen):
             marks = undefined_of(memory.buffers[view.buffer], view)
             if marks is not None:
                 unwritten[number] = max(unwritten[number], int(marks.reshape(-1)[elements].sum()))
             told = part.told(number)
             outputs.append([self._blob(told), self._blob(_raw(memory, view)[told])])
-        return memory, {"whole": False, "executed": part.executed(), "parts": outputs, "unwritten": unwritten}
+        return memory, {"whole": False, "executed": executed, "parts": outputs, "unwritten": unwritten}
 
     # --- shared ---------------------------------------------------------------------------------------------------
 
@@ -315,6 +327,12 @@ def _raw(memory: DeviceMemory, view: View) -> torch.Tensor:
     """Elements of an output in row-major order, each as a row of its bytes."""
     data = view_of(memory.buffers[view.buffer], view).contiguous().reshape(-1)
     return data.view(torch.uint8).reshape(-1, view.item_bytes) if data.numel() else data.to(torch.uint8).reshape(0, 1)
+
+
+def _same(outputs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Raises _Refused where two runs differ."""
+    if not all(torch.equal(once, again) for once, again in outputs):
+        raise _Refused("wrong", "two runs on the same inputs differ: the result depends on the order of atomics")
 
 
 def _has_atomics(module: IRModule) -> bool:

@@ -221,8 +221,8 @@ def _chunks(ids: torch.Tensor, traits: Traits, seed: int, reverse: bool, skips_f
     chunks = list(torch.split(ids, size))
     if traits.in_order or traits.waits:
         return chunks[::-1] if reverse else chunks
-    order = torch.randperm(len(chunks), generator=torch.Generator().manual_seed(seed))
-    return [chunks[n] for n in order.tolist()]
+    order = torch.randperm(len(chunks), generator=torch.Generator().manual_seed(seed)).tolist()
+    return [chunks[n] for n in (order[::-1] if reverse else order)]
 
 
 def _turns(ids: torch.Tensor, traits: Traits, seed: int, reverse: bool) -> Iterable[torch.Tensor]:

@@ -450,8 +450,9 @@ class PartialExecution:
 
     # --- those, with data -----------------------------------------------------------------------------------------
 
-    def run(self, memory: DeviceMemory) -> Callable[[int, IRModule, Launch], Launched]:
+    def run(self, memory: DeviceMemory, reverse: bool = False) -> Callable[[int, IRModule, Launch], Launched]:
         """The chosen programs of each launch, for `run_nodes`."""
+        self._ran = []
 
         def launched(number: int, module: IRModule, node: Launch) -> Launched:
             programs = self.chosen[number]
@@ -460,7 +461,7 @@ class PartialExecution:
                 return Launched(math.prod(node.grid), 0)
             return launch(
                 module, node.grid, node.args, memory, programs=programs, deadline=self._deadline, seed=number,
-                observer=self._ran[-1],
+                observer=self._ran[-1], reverse=reverse,
             )  # fmt: skip
 
         return launched

@@ -36,8 +36,9 @@ from evo_kernel.fitness.costmodel.features import plan_features, torch_details
 from evo_kernel.fitness.costmodel.index_inputs import index_inputs
 from evo_kernel.fitness.costmodel.model import modeled_time
 from evo_kernel.fitness.costmodel.targets import target_for
+from evo_kernel.fitness.costmodel.torch_costs import unpriced
 from evo_kernel.fitness.ir.launch_traffic import Amount, LaunchTraffic, at_least
-from evo_kernel.fitness.plan.launch_plan import CompiledPlan, Plan, View
+from evo_kernel.fitness.plan.launch_plan import Aten, CompiledPlan, Plan, View
 from evo_kernel.fitness.profiling.counters import CounterReading, CountPart
 from evo_kernel.fitness.runners.base import Checked, Draw, Exam, Examined, Paired, Round, TimePart
 from evo_kernel.fitness.sandbox.guards import SandboxLimits
@@ -194,6 +195,10 @@ class CpuRunner:
         with self.stages.at(EXECUTING):
             if misfit := plan.plan.misfit([_spec(spec) for spec in self._task.input_specs(case)]):
                 return Checked(Status.REJECTED, f"the plan is not for case {case.name}: {misfit}")
+            if strange := next((n.op for n in plan.plan.nodes if isinstance(n, Aten) and unpriced(n)), ""):
+                return Checked(
+                    Status.REJECTED, f"it cannot be timed without a GPU: nothing tells what {strange} computes"
+                )
             if case.kind is not CaseKind.CHECK:
                 looks = (self._look(plan, case, seed, regime) for seed, regime in rounds)
                 return next((found for found in looks if not found.passed), Checked(Status.PASSED))
@@ -245,7 +250,10 @@ class CpuRunner:
     def _look(self, plan: CompiledPlan, case: Case, seed: int, regime: str) -> Checked:
         """A plan of real size, whole or in part."""
         inputs = self._large_draw(case, seed, regime)
-        request = {"command": "look", "seed": secrets.randbits(48), "whole_s": WHOLE_S, "part_s": PART_S}
+        request = {
+            "command": "look", "seed": secrets.randbits(48), "whole_s": WHOLE_S, "part_s": PART_S,
+            "repeat": not self._task.tolerance.atomics,
+        }  # fmt: skip
         told = self._ask(plan, request, _files(plan.plan, inputs), _Look, self._deadline_s)
         if isinstance(told, Checked):
             return told
