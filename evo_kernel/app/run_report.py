@@ -9,6 +9,7 @@ from typing import Any
 from evo_kernel.app.confirmed_gain import confirmed_lines, survival_line
 from evo_kernel.app.sources import source_diff
 from evo_kernel.observe.document import Table
+from evo_kernel.observe.formatting import counts_text
 from evo_kernel.observe.report import Report, ReportedEdit
 from evo_kernel.types import Evaluation
 from populations.reading import PopulationReader
@@ -108,12 +109,10 @@ def _edits(reader: PopulationReader, number: int) -> list[ReportedEdit]:
 
 
 def _spent(status: RunStatus) -> list[tuple[str, str]]:
-    charged = ", ".join(f"{count} {name}" for name, count in sorted(status.evaluations.items()))
-    verdicts = ", ".join(f"{count} {name}" for name, count in sorted(status.verdicts.items()))
     return [
         ("attempts", f"{status.attempts}, {status.failures} of them without a candidate"),
-        ("candidates", f"{status.candidates}: {verdicts or 'none judged'}"),
-        ("evaluations", charged or "none"),
+        ("candidates", f"{status.candidates}: {counts_text(status.verdicts) or 'none judged'}"),
+        ("evaluations", counts_text(status.evaluations) or "none"),
         ("time", f"{status.wall_s / 3600:.2f} hours over {status.sessions} session(s), {status.gpu_s:.1f} s of GPU"),
         ("models", f"${status.dollars:.2f}, {status.tokens} tokens"),
     ]

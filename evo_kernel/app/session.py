@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.text import Text
 
 from evo_kernel.app import compose, notifications, operator_factory, summary
-from evo_kernel.app.console import open_console
+from evo_kernel.app.console import open_console, say
 from evo_kernel.app.recordings import Traffic
 from evo_kernel.app.run_config import ModelOptions, without_commands
 from evo_kernel.config import Config, with_overrides
@@ -70,14 +69,12 @@ def _search(
     console = open_console(stderr=as_json)
     notes = [*task.notes, *(finding.sentence for finding in probe(task))] if create else []  # once: same task later
     with compose.prepared(config, task, path, create) as parts:
-        for note in notes:
-            console.print(Text(f"note: {note}", style="yellow"), soft_wrap=True)
+        say(console, *(f"note: {note}" for note in notes), style="yellow")
         environment = parts.judge.environment
         gpus = len(parts.judge.stages.gpus)
         side_by_side = f", {gpus} GPUs side by side" if gpus > 1 else ""
         head = f"task {task.name} · {path} · scores are {environment.label}{side_by_side}"
-        console.print(Text(head), soft_wrap=True)
-        console.print(Text(summary.scale_line(environment)), soft_wrap=True)
+        say(console, head, summary.scale_line(environment))
         ledger = compose.ledger_of(config, parts.population, traffic, began)
         best, state = parts.population.best(), parts.judge.stages.state
         with (
