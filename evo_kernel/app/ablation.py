@@ -19,16 +19,17 @@ ENTANGLED = "later edits build on it"
 NOTHING = "nothing of it is left"
 
 
-def ablated(report: Report, population: Path, task: str, device: str) -> Report:
+def ablated(report: Report, population: Path, device: str) -> Report:
     """The report with every edit's `without`. Raises UserError where nothing can be measured again."""
     if len(report.edits) < 2:
         raise UserError("there is nothing to take out: the first kernel is the fastest")
-    if not task:
-        raise UserError(f"{population} does not say what its task is: ablate in a file that `run` made")
     with PopulationReader(population) as reader:
+        task = str(reader.sessions()[-1].config.get("task") or "")
         views = [reader.candidate(edit.candidate) for edit in report.edits]
         own = reader.relative(report.edits[-1].candidate)
     texts = [view.proposal.source.text for view in views]
+    if not task:
+        raise UserError(f"{population} does not say what its task is: ablate in a file that `run` made")
     loaded = load(task)
     if report.evaluation is not None and loaded.identity != report.evaluation.task:
         raise UserError(f"the task file of {population} has changed: what it measures now cannot be held against then")

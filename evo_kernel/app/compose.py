@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
@@ -18,7 +15,7 @@ import click
 from evo_kernel import plugins
 from evo_kernel.app.operator_factory import money_ends, operating, with_models
 from evo_kernel.app.recordings import Traffic
-from evo_kernel.app.signals import handling
+from evo_kernel.app.signals import ending_twice
 from evo_kernel.app.telemetry import Thinking, announced, keep_ceilings, kept_baselines
 from evo_kernel.budget import Budget, Ledger, Spent
 from evo_kernel.config import Config, config_from, stored_config
@@ -216,23 +213,17 @@ def watched(engine: Engine, judge: Judge, stop: threading.Event | None = None) -
 
     `stop` is set by the first: calls of models end, which may take a quarter of an hour each.
     """
-    seen: list[int] = []
 
-    def handle(number: int, frame: FrameType | None) -> None:
-        del frame
-        name = signal.Signals(number).name
-        seen.append(number)
-        if len(seen) == 1:
-            engine.stop(f"stopped by {name}")
-            if stop is not None:
-                stop.set()
-            # Not by a stream: the handler may have interrupted somebody who writes to it.
-            os.write(2, f"\n{name}: finishing what is under way; once more stops it now\n".encode())
-        else:
-            engine.abort(f"stopped by {name}")
-            judge.close()
+    def finish(name: str) -> None:
+        engine.stop(f"stopped by {name}")
+        if stop is not None:
+            stop.set()
 
-    with handling(handle):
+    def abort(name: str) -> None:
+        engine.abort(f"stopped by {name}")
+        judge.close()
+
+    with ending_twice(finish, abort):
         yield
 
 

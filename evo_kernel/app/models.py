@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from evo_kernel.app.recordings import Traffic
-from evo_kernel.budget import Ledger
 from evo_kernel.config import Config, ModelConfig
 from evo_kernel.errors import ConfigError
 from operators.llm.base import Model
@@ -34,19 +33,6 @@ class Opened:
     model: Model
     endpoints: tuple[Endpoint, ...] = ()
     ensemble: Ensemble | None = None
-
-
-class LedgerPurse:
-    """The run's ledger as the door to models asks it."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-
-    def reserve(self, dollars: float | None, tokens: int, wait_s: float = 0.0) -> bool:
-        return self._ledger.set_aside(dollars, tokens, wait_s)
-
-    def settle(self, dollars: float | None, tokens: int, spent_dollars: float | None, spent_tokens: int) -> None:
-        self._ledger.book(dollars, tokens, spent_dollars, spent_tokens)
 
 
 @contextlib.contextmanager

@@ -228,9 +228,9 @@ def operating(
         from evo_kernel.app.model_breaker import Gate
         from operators.avo.operator import AvoOperator
 
-        purse, stop, knowledge = models.LedgerPurse(ledger), stop or threading.Event(), knowledge_of(config)
+        stop, knowledge = stop or threading.Event(), knowledge_of(config)
         prompts = prompts_of(config, task, knowledge, memory, Profiles(judge))
-        opened = stack.enter_context(models.opened(config, traffic or Traffic(), purse, stop))
+        opened = stack.enter_context(models.opened(config, traffic or Traffic(), ledger, stop))
         folder = stack.enter_context(Scratch("agents"))
         gate, desk = Gate(opened.endpoints, ledger, tell), CallAccounting(population, opened.ensemble)
         patient = all(name in WITH_MODEL for name in weights_of(config, True))

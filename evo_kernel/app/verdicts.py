@@ -5,6 +5,8 @@ Imports nothing slow: rich comes when something is shown.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from evo_kernel.app.confirmed_gain import comparison_lines, comparisons_data
@@ -14,6 +16,8 @@ from evo_kernel.types import CheckResult, Evaluation
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from populations.lineage import PathStep
 
 
 def evaluation_data(evaluation: Evaluation) -> dict[str, Any]:
@@ -45,23 +49,26 @@ def evaluation_data(evaluation: Evaluation) -> dict[str, Any]:
 
 def show_evaluation(evaluation: Evaluation) -> None:
     """A verdict for people: status, checks, score and times."""
-    from rich.text import Text
-
-    from evo_kernel.app.console import open_console
+    from evo_kernel.app.console import open_console, say
 
     console = open_console()
     label = evaluation.environment.label
     reason = f": {evaluation.reason}" if evaluation.reason else ""
-    console.print(Text(f"{evaluation.status}, judged where scores are {label}{reason}"), soft_wrap=True)
+    say(console, f"{evaluation.status}, judged where scores are {label}{reason}")
     for check in evaluation.checks:
         mark = "ok" if check.passed else "NO"
         error = f": error at {check.error:.3g} of its bound" if _was_compared(check) else ""
-        console.print(Text(f"  {mark} {check.case}{error}"), soft_wrap=True)
+        say(console, f"  {mark} {check.case}{error}")
     if evaluation.score is not None:
-        console.print(f"score {evaluation.score:.3f}, {label}", style="bold", highlight=False)
+        say(console, f"score {evaluation.score:.3f}, {label}", style="bold")
         console.print(case_table(evaluation, label))
-    for line in (*comparison_lines(evaluation), *mixed_lines(evaluation)):
-        console.print(Text(line), soft_wrap=True)
+    say(console, *comparison_lines(evaluation), *mixed_lines(evaluation))
+
+
+def path_lines(path: Sequence[PathStep]) -> list[str]:
+    """The edits that made a candidate, each with what it gained."""
+    gains = [f"{math.exp(step.log_gain):6.2f}x" if step.log_gain is not None else "      -" for step in path]
+    return [f"  {gain}  {step.candidate:>5}  {step.action}" for gain, step in zip(gains, path, strict=True)]
 
 
 def case_table(evaluation: Evaluation, label: str) -> Table:

@@ -8,13 +8,13 @@ from dataclasses import asdict
 
 import click
 
-from evo_kernel.cli.options import JSON
+from evo_kernel.cli.options import DEVICES, JSON
 
 
 @click.command()
 @click.option(
     "--device",
-    type=click.Choice(["auto", "cpu", "cuda"]),
+    type=DEVICES,
     default="auto",
     show_default=True,
     help="What a search would use: cuda asks for a GPU, cpu leaves those that are there alone.",

@@ -8,24 +8,24 @@ from pathlib import Path
 import click
 
 import evo_kernel
-from evo_kernel.cli.options import JSON, POPULATION
+from evo_kernel.cli.options import DEVICE, JSON, PATH, POPULATION
 
 
 @click.command()
 @POPULATION
-@click.option("--to", "folder", type=click.Path(path_type=Path), required=True, help="A new or empty folder.")
+@click.option("--to", "folder", type=PATH, required=True, help="A new or empty folder.")
 @click.option("--name", help="Of the package; TASK_kernel if left out.")
 @click.option("--candidate", type=int, help="This candidate alone, instead of the champion and those of single cases.")
 @click.option(
     "--also",
-    type=click.Path(path_type=Path),
+    type=PATH,
     multiple=True,
     metavar="POPULATION",
     help="Take in another population's champions, of the same operator in another dtype or on another GPU; repeatable.",
 )
 @click.option(
     "--backward",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="POPULATION",
     help="Champions that compute the gradients; without it autograd differentiates the reference.",
 )
@@ -37,7 +37,7 @@ from evo_kernel.cli.options import JSON, POPULATION
     help="An installable package, or a repository for Hugging Face's `kernels`.",
 )
 @click.option("--unconfirmed", is_flag=True, help="Export also what was not confirmed, and say so in the folder.")
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@DEVICE
 @JSON
 def export(
     population: Path,

@@ -9,16 +9,15 @@ from pathlib import Path
 
 import click
 
+from evo_kernel.cli.options import PATH
 from evo_kernel.config import load_config
 from operators.knowledge.base import KnowledgeBase
 
 
 @click.command()
 @click.argument("query", nargs=-1)
-@click.option("--folder", "folders", multiple=True, type=click.Path(path_type=Path), help="Search these notes too.")
-@click.option(
-    "--config", "config_path", type=click.Path(path_type=Path), help="TOML file whose knowledge.folders count."
-)
+@click.option("--folder", "folders", multiple=True, type=PATH, help="Search these notes too.")
+@click.option("--config", "config_path", type=PATH, help="TOML file whose knowledge.folders count.")
 @click.option("--k", default=4, show_default=True, type=click.IntRange(1, 100), help="How many passages, at most.")
 @click.option("--tokens", default=4000, show_default=True, type=click.IntRange(50), help="How long, all together.")
 @click.option("--api/--no-api", default=True, help="Whether the installed Triton is described too.", show_default=True)

@@ -10,27 +10,28 @@ import click
 
 
 class LazyGroup(click.Group):
-    """`modules`: name -> (module, attribute) of the command; `summaries`: name -> its line in the help."""
+    """`commands_in`: a package, and of each command the module in it and its line in the help.
 
-    def __init__(
-        self, *given: Any, modules: Mapping[str, tuple[str, str]], summaries: Mapping[str, str], **named: Any
-    ) -> None:
+    A command is called there as it is here, with underscores.
+    """
+
+    def __init__(self, *given: Any, commands_in: tuple[str, Mapping[str, tuple[str, str]]], **named: Any) -> None:
         super().__init__(*given, **named)
-        self._modules, self._summaries = modules, summaries
+        self._package, self._listed = commands_in
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
-        return list(self._modules)
+        return list(self._listed)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         del ctx
-        if cmd_name not in self._modules:
+        if cmd_name not in self._listed:
             return None
-        module, name = self._modules[cmd_name]
-        return getattr(importlib.import_module(module), name)
+        module = importlib.import_module(f"{self._package}.{self._listed[cmd_name][0]}")
+        return getattr(module, cmd_name.replace("-", "_"))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands from their summaries, so that help imports none of them."""
         del ctx
         with formatter.section("Commands"):
-            formatter.write_dl(list(self._summaries.items()))
+            formatter.write_dl([(name, summary) for name, (_, summary) in self._listed.items()])

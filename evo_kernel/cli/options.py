@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
 from operators.learning.shipped import TREE
 
-POPULATION = click.argument("population", type=click.Path(path_type=Path))
+PATH = click.Path(path_type=Path)
+FILE = click.Path(path_type=Path, dir_okay=False)
+DEVICES = click.Choice(["auto", "cpu", "cuda"])
+POPULATION = click.argument("population", type=PATH)
+KERNEL_FILE = click.argument("file", type=PATH)
+TASK = click.option("--task", "task_name", required=True, help="A built-in task, or the path of a task file.")
+DEVICE = click.option(
+    "--device",
+    type=DEVICES,
+    default="auto",
+    show_default=True,
+    help="cuda measures, cpu models, auto takes what is there.",
+)
+DEADLINE = click.option(
+    "--deadline", "deadline_s", default=60.0, show_default=True, help="Seconds for one recording, check or timing."
+)
+UNCONFINED = click.option("--unconfined", is_flag=True, help="Go on where candidate code cannot be confined at all.")
+SET = click.option(
+    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override one configuration key; repeatable."
+)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 FIRST = click.option(
     "--first",
@@ -21,8 +42,38 @@ FIRST = click.option(
 TREE_FILE = click.option(
     "--tree",
     "tree_file",
-    type=click.Path(path_type=Path),
+    type=PATH,
     default=TREE,
     show_default="the one that comes with evo-kernel",
     help="What `train collect` made.",
 )
+_MODELS = (
+    click.option(
+        "--model", "models", multiple=True, metavar="PROVIDER/NAME",
+        help="A language model, as litellm spells it; repeatable. `scripted` needs no network.",
+    ),
+    click.option("--base-url", metavar="URL", help="Ask the models at this server; it speaks chat completions."),
+    click.option("--api-key-env", metavar="NAME", help="The environment variable that holds the server's key."),
+    click.option("--record", type=FILE, metavar="FILE", help="Append all that is said to models, and their answers."),
+    click.option("--replay", type=FILE, metavar="FILE", help="Answer from such a recording; nothing is asked."),
+)  # fmt: skip
+
+
+def with_models(command: Callable[..., None]) -> Callable[..., None]:
+    """The options of language models; the command gets them as `models: ModelOptions`."""
+
+    @functools.wraps(command)
+    def bundled(
+        *,
+        models: tuple[str, ...],
+        base_url: str | None,
+        api_key_env: str | None,
+        record: Path | None,
+        replay: Path | None,
+        **others: object,
+    ) -> None:
+        from evo_kernel.app.run_config import ModelOptions  # pydantic: slow, and few commands need it
+
+        command(models=ModelOptions(models, base_url, api_key_env, record, replay), **others)
+
+    return functools.reduce(lambda made, option: option(made), reversed(_MODELS), bundled)

@@ -8,16 +8,16 @@ from pathlib import Path
 import click
 
 from evo_kernel.app.sources import read_source
-from evo_kernel.cli.options import JSON
+from evo_kernel.cli.options import DEADLINE, DEVICE, JSON, KERNEL_FILE, TASK, UNCONFINED
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--task", "task_name", required=True, help="A built-in task, or the path of a task file.")
+@KERNEL_FILE
+@TASK
 @click.option("--case", "case_name", help="One case; all search cases if left out.")
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
-@click.option("--deadline", "deadline_s", default=60.0, show_default=True, help="Seconds for one recording or timing.")
-@click.option("--unconfined", is_flag=True, help="Go on where candidate code cannot be confined at all.")
+@DEVICE
+@DEADLINE
+@UNCONFINED
 @click.option(
     "--counters/--no-counters",
     default=None,

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from evo_kernel.app.loopback import listen
+from evo_kernel.cli.options import PATH
 from evo_kernel.errors import UserError
 
 TOKEN = "EVO_KERNEL_SERVE_TOKEN"
@@ -18,7 +19,7 @@ NEEDED = ("starlette", "uvicorn", "pygments")
 
 
 @click.command()
-@click.argument("populations", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="POPULATION...")
+@click.argument("populations", type=PATH, nargs=-1, required=True, metavar="POPULATION...")
 @click.option(
     "--port", default=8799, show_default=True, type=click.IntRange(0, 65535), help="On 127.0.0.1; 0 takes a free one."
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,9 +14,10 @@ from evo_kernel.app.confirmed_gain import confirmed_data, confirmed_lines
 from evo_kernel.app.reference_times import held_lines
 from evo_kernel.app.sources import source_diff
 from evo_kernel.app.torch_operations import mixed_lines
-from evo_kernel.app.verdicts import case_table, evaluation_data
+from evo_kernel.app.verdicts import case_table, evaluation_data, path_lines
 from evo_kernel.cli.options import JSON, POPULATION
 from evo_kernel.errors import UserError
+from evo_kernel.observe.formatting import counts_text
 from evo_kernel.types import Evaluation
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _number(reader: PopulationReader, text: str) -> int:
     found = reader.champion() if text != "best" else None
     found = found or (reader.best() if text != "champion" else None)
     if found is None:
-        counts = ", ".join(f"{count} {name}" for name, count in sorted(reader.status().verdicts.items()))
+        counts = counts_text(reader.status().verdicts)
         wanted = "been confirmed" if text == "champion" else "passed"
         click.echo(f"no candidate has {wanted} yet ({counts or 'none judged'})", err=True)
         sys.exit(1)
@@ -99,39 +99,26 @@ def _view_data(
 def _show(
     view: CandidateView, path: Sequence[PathStep], confirmation: Evaluation | None, diff: str, held: Sequence[str]
 ) -> None:
-    from rich.text import Text
-
-    from evo_kernel.app.console import open_console
+    from evo_kernel.app.console import open_console, say
 
     console = open_console()
-
-    def say(line: str, style: str = "") -> None:
-        console.print(Text(line, style=style), soft_wrap=True)
-
     strategy = view.proposal.strategy.key if view.proposal.strategy else view.proposal.operator
     parent = f"parent {view.parent}" if view.parent else "a first kernel"
-    say(f"candidate {view.candidate}, {parent}, {strategy}", "bold")
+    say(console, f"candidate {view.candidate}, {parent}, {strategy}", style="bold")
     evaluation = view.evaluation
     if evaluation is None:
-        say("not judged yet")
+        say(console, "not judged yet")
     else:
         score = f", score {evaluation.score:.3f}" if evaluation.score is not None else ""
         reason = f": {evaluation.reason}" if evaluation.reason else ""
-        say(f"{evaluation.status}{score}, {evaluation.environment.label}{reason}")
+        say(console, f"{evaluation.status}{score}, {evaluation.environment.label}{reason}")
         if evaluation.measurements:
             console.print(case_table(evaluation, evaluation.environment.label))
-            for line in held:
-                say(line)
-        for line in mixed_lines(evaluation):
-            say(line)
+            say(console, *held)
+        say(console, *mixed_lines(evaluation))
         if evaluation.knobs:
-            say("knobs: " + ", ".join(f"{k}={v}" for k, v in evaluation.knobs))
-    for line in confirmed_lines(confirmation):
-        say(line)
-    say("path:")
-    for step in path:
-        gain = f"{math.exp(step.log_gain):6.2f}x" if step.log_gain is not None else "      -"
-        say(f"  {gain}  {step.candidate:>5}  {step.action}")
+            say(console, "knobs: " + ", ".join(f"{k}={v}" for k, v in evaluation.knobs))
+    say(console, *confirmed_lines(confirmation), "path:", *path_lines(path))
     for text, language in ((diff, "diff"), (view.proposal.source.text, "python")):
         _show_text(console, text, language)
 

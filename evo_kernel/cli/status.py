@@ -12,7 +12,7 @@ import click
 from evo_kernel.app.reference_times import baselines_text, ceilings_line
 from evo_kernel.app.usage import model_lines, operator_lines
 from evo_kernel.cli.options import JSON, POPULATION
-from evo_kernel.observe.formatting import age_text, busy_text, fault_lines, stages_text
+from evo_kernel.observe.formatting import age_text, busy_text, counts_text, fault_lines, stages_text
 
 if TYPE_CHECKING:
     from populations.views import Best, RunStatus
@@ -38,8 +38,6 @@ def status(population: Path, as_json: bool) -> None:
 def _counts(found: RunStatus, label: str) -> list[tuple[str, str]]:
     """What was done and spent."""
     writer = f"written by process {found.writer[0]} on {found.writer[1]}" if found.writer else "not running"
-    verdicts = ", ".join(f"{count} {name}" for name, count in sorted(found.verdicts.items()))
-    charged = ", ".join(f"{count} {name}" for name, count in sorted(found.evaluations.items()))
     return [
         ("population", f"{found.path} ({found.task}), {writer}"),
         ("best", _standing(found.best, label)),
@@ -47,8 +45,8 @@ def _counts(found: RunStatus, label: str) -> list[tuple[str, str]]:
         *_survived(found.champion),
         ("attempts", f"{found.attempts}; {found.open_attempts} open, {found.failures} without a proposal, "
                      f"{found.abandoned} abandoned" + f", {found.handed_out} handed out" * bool(found.handed_out)),
-        ("candidates", f"{found.candidates}; {verdicts or 'none judged'}; {found.pending} pending"),
-        ("evaluations", charged or "none"),
+        ("candidates", f"{found.candidates}; {counts_text(found.verdicts) or 'none judged'}; {found.pending} pending"),
+        ("evaluations", counts_text(found.evaluations) or "none"),
         ("cost", f"{found.wall_s / 60:.1f} min over {found.sessions} session(s), {found.gpu_s:.1f} s of GPU, "
                  f"${found.dollars:.2f}, {found.tokens} tokens"),
         *operator_lines(found.operators),

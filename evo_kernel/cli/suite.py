@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
 
-from evo_kernel.app.signals import handling
+from evo_kernel.cli.options import DEVICE, JSON, PATH, SET
 from evo_kernel.errors import UserError
 
 if TYPE_CHECKING:
-    from evo_kernel.app.suite.lanes import Halt
-    from evo_kernel.observe.document import Block
     from evo_kernel.observe.suites import SuiteRow
 
 
 @click.command()
 @click.argument("suite")
-@click.option("--to", "folder", type=click.Path(path_type=Path), required=True, help="Populations, results and report.")
+@click.option("--to", "folder", type=PATH, required=True, help="Populations, results and report.")
 @click.option("--minutes", default=3.0, show_default=True, help="Of search for each task, over all sessions.")
 @click.option("--evaluations", type=int, help="Evaluations for each task, at most, over all sessions.")
 @click.option("--only", multiple=True, metavar="GLOB", help="Tasks whose name fits, such as 'level1/2*'; repeatable.")
@@ -33,10 +27,8 @@ if TYPE_CHECKING:
 @click.option(
     "--config", "config_file", metavar="FILE", help="A run configuration; configs/quickstart.toml if left out."
 )
-@click.option(
-    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override one configuration key; repeatable."
-)
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="Where kernels are judged.")
+@SET
+@DEVICE
 @click.option(
     "--gpus",
     metavar="N|all",
@@ -50,7 +42,7 @@ if TYPE_CHECKING:
     help="Ask the benchmark's own harness, of the checkout, about each kernel found (KernelBench, TritonBench).",
 )
 @click.option("--retry", is_flag=True, help="Try again what failed before it searched, or had no stock verdict.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
+@JSON
 def suite(
     suite: str,
     folder: Path,
@@ -83,59 +75,27 @@ def suite(
     from evo_kernel.app.suite.lanes import lanes_of
     from evo_kernel.app.suite.results import alone_in
     from evo_kernel.app.suite.runs import SuiteRun
+    from evo_kernel.app.suite.search import SearchOptions
     from evo_kernel.app.suite.tasks import tasks_of
-    from evo_kernel.observe import suites
 
     if minutes <= 0 or (evaluations is not None and evaluations < 1):
         raise UserError("a suite needs --minutes above 0, and --evaluations of 1 or more")
     if limit is not None and limit < 1:
         raise UserError("--limit needs 1 or more")
-    named = ["--config", config_file] if config_file else []
-    extra = ["--device", device, *named, *(word for override in overrides for word in ("--set", override))]
+    options = SearchOptions(config_file, overrides, device)
     chosen, lanes = tasks_of(suite, only, limit, but), lanes_of(gpus, device)
     with alone_in(folder):
-        run = SuiteRun(folder, chosen, minutes, evaluations, extra, retry, lanes, device, stock)
-        with _halting(run.halt):
+        run = SuiteRun(folder, chosen, minutes, evaluations, options, retry, lanes, stock)
+        with run.halt.on_signals():
             for row in run.rows():
                 click.echo(_line(row), err=as_json)
-        interrupted, asked, title = run.halt.asked.is_set(), run.found(), f"Suite {suite}"
-        rows = [*asked, *run.others()]
-        data = {"suite": suite, "minutes": minutes, "interrupted": interrupted}
-        data |= suites.as_data(rows)
-        written = _write(folder, title, suites.report(title, rows), data)
+        data, written = run.report(suite)
     told = f"\n{written}\nwrote {folder / 'report.md'}, report.html and report.json"
     click.echo(json.dumps(data) if as_json else told)
-    if interrupted:
+    if data["interrupted"]:
         sys.exit(130)
-    if not all(row.correct for row in asked):
+    if not all(row.correct for row in run.found()):
         sys.exit(1)
-
-
-def _write(folder: Path, title: str, blocks: Sequence[Block], data: Mapping[str, object]) -> str:
-    """The report in its three forms; its text."""
-    from evo_kernel.observe import document
-
-    written = document.markdown(blocks)
-    (folder / "report.md").write_text(written, encoding="utf-8")
-    (folder / "report.html").write_text(document.html(title, blocks), encoding="utf-8")
-    (folder / "report.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    return written
-
-
-@contextlib.contextmanager
-def _halting(halt: Halt) -> Iterator[None]:
-    """^C and SIGTERM: the first ends what is under way and keeps it, a second kills it."""
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        if halt.asked.is_set():
-            halt.now.set()
-        halt.asked.set()
-        # Not by a stream: the handler may have interrupted somebody who writes to it.
-        os.write(2, b"\nfinishing what is under way; once more stops it now\n")
-
-    with handling(handle):
-        yield
 
 
 def _line(row: SuiteRow) -> str:

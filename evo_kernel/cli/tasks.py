@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from evo_kernel.cli.import_tasks import export_solution, import_tasks
-from evo_kernel.cli.options import FIRST, JSON
-from evo_kernel.errors import UserError
+from evo_kernel.cli.import_tasks import export_solution, import_tasks, write_new
+from evo_kernel.cli.options import DEVICE, FIRST, JSON, PATH
 
 if TYPE_CHECKING:
     from evo_kernel.tasks.first import Wanted
@@ -87,7 +86,7 @@ def show_task(task: str, show_seed: bool, wanted: Wanted, as_json: bool) -> None
 
 @tasks.command("check")
 @click.argument("task")
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@DEVICE
 @FIRST
 @JSON
 def check_task(task: str, device: str, wanted: Wanted, as_json: bool) -> None:
@@ -95,48 +94,32 @@ def check_task(task: str, device: str, wanted: Wanted, as_json: bool) -> None:
 
     Exit code 1 when something is wrong.
     """
+    from evo_kernel.app.task_check import checked
     from evo_kernel.app.torch_operations import mixed_lines
     from evo_kernel.app.verdicts import evaluation_data
-    from evo_kernel.fitness.judge import JudgeSettings, open_judge
-    from evo_kernel.tasks.claims_check import examine
-    from evo_kernel.tasks.first import first_kernel
     from evo_kernel.tasks.loading import load
-    from evo_kernel.tasks.probe import probe
-    from evo_kernel.types import Purpose
 
-    loaded = load(task)
-    findings = probe(loaded)
-    if not any(finding.fatal for finding in findings):
-        findings += examine(loaded)
-    if not as_json:
-        for finding in findings:
-            click.echo(f"{'NO' if finding.fatal else 'note'}  {finding.sentence}")
-    with open_judge(loaded, device=device, settings=JudgeSettings(tune_plans=0, first=wanted)) as judge:
-        evaluation = judge.evaluate(first_kernel(loaded, wanted), Purpose.SCORE)
-    sound = evaluation.passed and not any(finding.fatal for finding in findings)
+    found = checked(load(task), device, wanted)
+    evaluation, label = found.evaluation, found.evaluation.environment.label
     if as_json:
-        said = [{"fatal": finding.fatal, "sentence": finding.sentence} for finding in findings]
-        data = {"task": loaded.name, "sound": sound, "findings": said, "notes": list(loaded.notes)}
+        said = [{"fatal": finding.fatal, "sentence": finding.sentence} for finding in found.findings]
+        data = {"task": found.task.name, "sound": found.sound, "findings": said, "notes": list(found.task.notes)}
         click.echo(json.dumps(data | {"first_kernel": evaluation_data(evaluation)}))
     else:
-        label = evaluation.environment.label
+        lines = [f"{'NO' if finding.fatal else 'note'}  {finding.sentence}" for finding in found.findings]
         reason = f": {evaluation.reason}" if evaluation.reason else ""
-        click.echo(f"first kernel {evaluation.status}, {label}{reason}")
-        for m in evaluation.measurements:
-            click.echo(f"  {m.case}: {m.median_us:.1f} µs, {label}")
-        for line in mixed_lines(evaluation):
-            click.echo(line)
-    if not sound:
+        lines.append(f"first kernel {evaluation.status}, {label}{reason}")
+        lines += [f"  {m.case}: {m.median_us:.1f} µs, {label}" for m in evaluation.measurements]
+        click.echo("\n".join([*lines, *mixed_lines(evaluation)]))
+    if not found.sound:
         sys.exit(1)
 
 
 @tasks.command("new")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PATH)
 def new_task(file: Path) -> None:
     """Write a task file to start from."""
-    if file.exists():
-        raise UserError(f"{file} exists already; name another file")
-    file.write_text(TEMPLATE, encoding="utf-8")
+    write_new(file, TEMPLATE)
     click.echo(f"wrote {file}; look at it with `evo-kernel tasks show {file}`, search with `evo-kernel run {file}`")
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evo_kernel.cli.options import JSON, POPULATION
+from evo_kernel.cli.options import JSON, PATH, POPULATION
 
 if TYPE_CHECKING:
     from populations.reading import PopulationReader
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.option(
     "--to",
     "files",
-    type=click.Path(path_type=Path),
+    type=PATH,
     multiple=True,
     help="Draw it to a .svg or .png file, or write the graph of all candidates: .jsonl (with sources), .dot, .json or "
     ".graphml; repeatable.",

@@ -11,18 +11,18 @@ import click
 
 from evo_kernel.app.sources import read_source
 from evo_kernel.app.verdicts import evaluation_data, show_evaluation
-from evo_kernel.cli.options import JSON
+from evo_kernel.cli.options import DEADLINE, DEVICE, JSON, KERNEL_FILE, PATH, TASK, UNCONFINED
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--task", "task_name", required=True, help="A built-in task, or the path of a task file.")
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@KERNEL_FILE
+@TASK
+@DEVICE
 @click.option("--confirm", is_flag=True, help="Judge on the hidden cases, every regime, fresh seeds.")
 @click.option("--tune", default=0, show_default=True, help="Knob settings to try beyond the file's own.")
-@click.option("--deadline", "deadline_s", default=60.0, show_default=True, help="Seconds for one recording or check.")
-@click.option("--save-plan", type=click.Path(path_type=Path), help="Folder for the recorded plans, one a search case.")
-@click.option("--unconfined", is_flag=True, help="Go on where candidate code cannot be confined at all.")
+@DEADLINE
+@click.option("--save-plan", type=PATH, help="Folder for the recorded plans, one a search case.")
+@UNCONFINED
 @JSON
 def verify(
     file: Path,
@@ -69,10 +69,10 @@ def verify(
 
 
 @click.command()
-@click.argument("plan", type=click.Path(path_type=Path))
+@click.argument("plan", type=PATH)
 @click.option("--task", "task_name", help="Also check the outputs against this task.")
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
-@click.option("--deadline", "deadline_s", default=60.0, show_default=True, help="Seconds for one check or timing.")
+@DEVICE
+@DEADLINE
 @JSON
 def replay(plan: Path, task_name: str | None, device: str, deadline_s: float, as_json: bool) -> None:
     """Time a plan file, as `verify --save-plan` and `export` write it, without running its author's Python.

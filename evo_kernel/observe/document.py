@@ -69,6 +69,11 @@ def html(title: str, blocks: Sequence[Block]) -> str:
     return environment.get_template("document.html").render(title=title, blocks=named)
 
 
+def save(path: Path, title: str, blocks: Sequence[Block]) -> None:
+    """Write it as its file's name says: .html or .md."""
+    path.write_text(html(title, blocks) if path.suffix == ".html" else markdown(blocks), encoding="utf-8")
+
+
 def markdown(blocks: Sequence[Block]) -> str:
     """The same without pictures."""
     return "\n\n".join(_markdown(block) for block in blocks) + "\n"

@@ -61,5 +61,10 @@ def reason_text(reason: str, longest: int = 200) -> str:
     return line if len(line) <= longest else line[: longest - 1] + "…"
 
 
+def counts_text(counts: Mapping[str, int]) -> str:
+    """How many there are of each, by name; empty without any."""
+    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
+
+
 def _mean(shares: Sequence[float]) -> float:
     return sum(shares) / len(shares)

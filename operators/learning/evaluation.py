@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -87,6 +88,19 @@ class Regret:
         """This regret as a share of another's mean: 0.5 is half of it."""
         whole = other.interval.mean
         return Interval.of([one / whole for one in self.seeds])
+
+    def as_data(self, uniform: Regret, bandit: Regret) -> dict[str, Any]:
+        """For scripts. Comparisons are paired by seed: below zero is less regret."""
+        return {
+            "policy": self.policy,
+            "regret": vars(self.interval),
+            "share_of_uniform": vars(self.share_of(uniform)),
+            "less_than_uniform": vars(self.less(uniform)),
+            "less_than_bandit": vars(self.less(bandit)),
+            "reached": vars(self.reached),
+            "best": self.best,
+            "by_problem": {name: vars(interval) for name, interval in self.by_problem.items()},
+        }
 
 
 def regret(

@@ -132,7 +132,7 @@ class Conversation:
             )
             raise
         finally:
-            line.purse.settle(worst, tokens, *spent)
+            line.purse.book(worst, tokens, *spent)
 
     def _send(self, request: Mapping[str, Any]) -> ModelAnswer:
         timeout_s = max(0.1, min(self.patience.try_s, self.ends - time.monotonic()))
@@ -168,7 +168,7 @@ class Conversation:
     def _reserve(self, worst: float | None, tokens: int) -> None:
         if self.line.stop.is_set():
             self._give_up("stopped", "the run was stopped")
-        if not self.line.purse.reserve(worst, tokens, max(0.0, self.ends - time.monotonic())):
+        if not self.line.purse.set_aside(worst, tokens, max(0.0, self.ends - time.monotonic())):
             cost = "a price that is not known (set dollars per token)" if worst is None else f"at most ${worst:.4f}"
             self._give_up("budget", f"this call of {self.line.name}, {tokens} tokens, {cost}, is beyond the budget")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,16 +26,16 @@ class Price:
 
 
 class Purse(Protocol):
-    """Who says whether a call may be made. Thread-safe. Each successful `reserve` is followed by one `settle`."""
+    """Who says whether a call may be made. Thread-safe. Each successful `set_aside` is followed by one `book`."""
 
-    def reserve(self, dollars: float | None, tokens: int, wait_s: float = 0.0) -> bool:
+    def set_aside(self, dollars: float | None, tokens: int, wait_s: float = 0.0) -> bool:
         """Set aside a call's worst case; False when it does not fit. `dollars` None: the price is not known.
 
         May wait up to `wait_s` while only other reservations stand in the way: they may turn out cheaper.
         """
         ...
 
-    def settle(self, dollars: float | None, tokens: int, spent_dollars: float | None, spent_tokens: int) -> None:
+    def book(self, dollars: float | None, tokens: int, spent_dollars: float | None, spent_tokens: int) -> None:
         """Replace a reservation (the first two as reserved) by what the call really cost."""
         ...
 
@@ -44,54 +43,11 @@ class Purse(Protocol):
 class NoLimit:
     """A purse without a bottom."""
 
-    def reserve(self, dollars: float | None, tokens: int, wait_s: float = 0.0) -> bool:
+    def set_aside(self, dollars: float | None, tokens: int, wait_s: float = 0.0) -> bool:
         return True
 
-    def settle(self, dollars: float | None, tokens: int, spent_dollars: float | None, spent_tokens: int) -> None:
+    def book(self, dollars: float | None, tokens: int, spent_dollars: float | None, spent_tokens: int) -> None:
         pass
-
-
-class Allowance:
-    """A purse with limits of its own; None means no limit.
-
-    What is spent and set aside together never passes a limit, as long as no call costs more than its worst case. A
-    model whose price is not known is refused where there is a limit in dollars.
-    """
-
-    def __init__(self, dollars: float | None = None, tokens: int | None = None) -> None:
-        self._dollars, self._tokens = dollars, tokens
-        self.spent_dollars, self.spent_tokens = 0.0, 0
-        self._set_aside_dollars, self._set_aside_tokens = 0.0, 0
-        self._open = 0
-        self._changed = threading.Condition()
-
-    def reserve(self, dollars: float | None, tokens: int, wait_s: float = 0.0) -> bool:
-        until = time.monotonic() + wait_s
-        with self._changed:
-            while not self._fits(dollars, tokens, self._set_aside_dollars, self._set_aside_tokens):
-                hopeless = not self._open or not self._fits(dollars, tokens, 0.0, 0)
-                if hopeless or not self._changed.wait(until - time.monotonic()):
-                    return False
-            self._set_aside_dollars += dollars or 0.0
-            self._set_aside_tokens += tokens
-            self._open += 1
-            return True
-
-    def settle(self, dollars: float | None, tokens: int, spent_dollars: float | None, spent_tokens: int) -> None:
-        with self._changed:
-            self._open -= 1
-            self._set_aside_dollars = self._set_aside_dollars - (dollars or 0.0) if self._open else 0.0
-            self._set_aside_tokens -= tokens
-            self.spent_dollars += spent_dollars or 0.0
-            self.spent_tokens += spent_tokens
-            self._changed.notify_all()
-
-    def _fits(self, dollars: float | None, tokens: int, aside_dollars: float, aside_tokens: int) -> bool:
-        if self._dollars is not None and (
-            dollars is None or self.spent_dollars + aside_dollars + dollars > self._dollars
-        ):
-            return False
-        return self._tokens is None or self.spent_tokens + aside_tokens + tokens <= self._tokens
 
 
 class TokenBound:

@@ -206,19 +206,9 @@ class KernelModule:
         """Only where its suite keeps another statement."""
         return self._map.replace_range(statement, statement, "")
 
-    def set_keyword(self, call: ast.Call, name: str, text: str) -> Edit:
-        """Add or replace a keyword argument of a call. Several new ones on one call: use `add_arguments`."""
-        given = next((k.value for k in call.keywords if k.arg == name), None)
-        return self.replace(given, text) if given is not None else self.add_arguments(call, f"{name}={text}")
-
     def add_arguments(self, call: ast.Call, text: str) -> Edit:
         """Append `a=1, b=2` to a call's arguments."""
         return self._map.append_in_call(call, text)
-
-    def drop_keyword(self, call: ast.Call, name: str) -> Edit:
-        """The call without one keyword argument, in canonical spelling."""
-        kept = [k for k in call.keywords if k.arg != name]
-        return self.replace(call, spell(ast.Call(call.func, call.args, kept)))
 
     def add_parameters(self, kernel: SourceKernel, text: str) -> Edit:
         """Append `name, NAME: tl.constexpr` to a kernel's parameters."""

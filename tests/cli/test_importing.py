@@ -51,7 +51,7 @@ def test_a_file_that_cannot_be_written_is_a_mistake(evo, tmp_path: Path) -> None
     assert code == 2 and "cannot be written" in stderr
     (tmp_path / "bytes.py").write_bytes(b"\xff")
     code, _, stderr = evo("tasks", "export", f"kernelbench:{root}/level1/1", tmp_path / "bytes.py", "--to", tmp_path)
-    assert code == 2 and "is no text" in stderr
+    assert code == 2 and "is not UTF-8 text" in stderr
     spec = f"kernelbench:{root}/level1/1"
     code, _, stderr = evo("tasks", "export", spec, tmp_path / "bytes.py", "--to", tmp_path, "--own-check")
     assert code == 2 and "--own-check is for tritonbench" in stderr

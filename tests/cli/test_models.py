@@ -16,7 +16,7 @@ import pytest
 
 from evo_kernel.app import models, operator_factory
 from evo_kernel.app.recordings import Traffic
-from evo_kernel.cli import run as search_commands
+from evo_kernel.app.run_config import ModelOptions
 from evo_kernel.config import Config, config_from, with_overrides
 from evo_kernel.errors import ConfigError, UserError
 from evo_kernel.types import Purpose
@@ -416,13 +416,13 @@ def test_operators_that_need_a_model_say_so() -> None:
 def test_nothing_imports_litellm_before_a_model_is_asked() -> None:
     code = (
         "import sys; from evo_kernel.config import load_config; from evo_kernel.app import compose, operator_factory;"
-        "from evo_kernel.cli import run; operator_factory.build_operator(load_config(None)); assert not {'litellm', 'operators.llm.litellm_model'} & set(sys.modules)"
+        "from evo_kernel.app import session; operator_factory.build_operator(load_config(None)); assert not {'litellm', 'operators.llm.litellm_model'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-P", "-c", code], check=True)
 
 
 def test_keys_of_a_model_that_the_command_line_names() -> None:
-    named = search_commands._asking(Config(), ("x/one", "x/two"), None, None)
+    named = ModelOptions(("x/one", "x/two")).put_into(Config())
     assert [one.name for one in named.models.values()] == ["x/one", "x/two"]
     changed = with_overrides(named, ["models.main.try_s=5", "budget.dollars=2"])
     assert changed.models["main"].try_s == 5 and changed.models["main"].name == "x/one"

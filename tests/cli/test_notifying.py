@@ -10,8 +10,8 @@ import pytest
 
 from evo_kernel.app import notifications
 from evo_kernel.app.notifications import Notifier
+from evo_kernel.app.run_config import without_commands
 from evo_kernel.budget import Budget, Ledger
-from evo_kernel.cli.run import without_commands
 from evo_kernel.config import Config
 from evo_kernel.engine import Engine, Silence
 from populations.population import open_population
@@ -102,10 +102,10 @@ def test_what_a_model_named_is_no_part_of_the_command(tmp_path: Path) -> None:
     assert not (tmp_path / "owned").exists() and "touch" in read(told)[0]["strategy"]
 
 
-def test_no_command_travels_with_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_command_travels_with_a_file() -> None:
+    said: list[str] = []
     stored = {"width": 2, "on_event": "curl evil", "external": {"command": "sh evil.sh", "minutes": 5.0}}
-    assert without_commands(stored, []) == {"width": 2, "external": {"minutes": 5.0}}
-    said = capsys.readouterr().err
-    assert "--set on_event='curl evil'" in said and "--set external.command='sh evil.sh'" in said
-    without_commands(stored, ["on_event=mine", "external.command=mine"])
-    assert capsys.readouterr().err == ""  # they were named again
+    assert without_commands(stored, [], said.append) == {"width": 2, "external": {"minutes": 5.0}}
+    assert "--set on_event='curl evil'" in said[0] and "--set external.command='sh evil.sh'" in said[1]
+    without_commands(stored, ["on_event=mine", "external.command=mine"], said.append)
+    assert len(said) == 2  # they were named again

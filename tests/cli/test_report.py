@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 import pytest
 
 from evo_kernel.app.ablation import ENTANGLED, taken_apart
+from evo_kernel.app.run_report import gathered
 from evo_kernel.budget import Budget, Ledger
-from evo_kernel.cli.report import _gathered
 from evo_kernel.engine import Engine
 from evo_kernel.observe.document import markdown
 from evo_kernel.observe.report import ReportedEdit, blocks, still_worth
@@ -51,7 +51,7 @@ def test_a_report_is_html_or_markdown(searched: Path) -> None:
 
 def test_edits_are_taken_out_one_by_one(searched: Path) -> None:
     with PopulationReader(searched) as reader:
-        report = _gathered(reader, None)
+        report = gathered(reader, None)
     first = "time_us = 100\n\nx\n\ny\n"
     faster = first.replace("100", "50")
     renamed = faster.replace("x", "X")

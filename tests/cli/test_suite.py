@@ -20,7 +20,7 @@ from evo_kernel.app.suite import runs, search
 from evo_kernel.app.suite.lanes import Halt, Lane, OrderEnd, WarmProcess, lanes_of
 from evo_kernel.app.suite.results import alone_in
 from evo_kernel.app.suite.runs import SuiteRun
-from evo_kernel.app.suite.search import SuiteWorker, _answer
+from evo_kernel.app.suite.search import SearchOptions, SuiteWorker, _answer
 from evo_kernel.app.suite.tasks import SuiteTask, tasks_of
 from evo_kernel.cli.suite import suite
 from evo_kernel.errors import UserError
@@ -66,7 +66,7 @@ class Scripted:
     asked: ClassVar[list[tuple]] = []
     ends: ClassVar[dict[str, tuple[str, bool]]] = {"b": ("failed", False)}  # label -> status, whether it was cut short
 
-    def __init__(self, lane: Lane, folder: Path, extra, halt: Halt, device: str) -> None: ...
+    def __init__(self, lane: Lane, folder: Path, options: SearchOptions, halt: Halt) -> None: ...
     def close(self) -> None: ...
 
     def search(self, one: SuiteTask, minutes: float, evaluations: int | None) -> SuiteRow:
@@ -179,7 +179,7 @@ def test_how_a_search_ended_says_whether_there_is_more_to_do(
     monkeypatch.setattr(
         search, "row_of", lambda row, path: replace(row, status="passed" if passed else "failed", reason="")
     )
-    worker = SuiteWorker(Lane(), tmp_path, (), Halt(), "cpu")
+    worker = SuiteWorker(Lane(), tmp_path, SearchOptions(device="cpu"), Halt())
     row = worker._row(one, population, ended)
     assert row is not None and (row.cut, row.status) == (cut, status) and reason in row.reason
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from evo_kernel.cli.import_tasks import solution_text
+from evo_kernel.app.solutions import solution_text
 from evo_kernel.export.tritonbench import TritonBenchSolution, write_solution
 from evo_kernel.tasks.calls import CUT
 from evo_kernel.tasks.importers.stdout_metric import Printed, printed

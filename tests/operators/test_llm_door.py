@@ -9,8 +9,9 @@ from dataclasses import replace
 
 import pytest
 
+from evo_kernel.budget import Budget, Ledger
 from operators.llm.base import Message, ModelFailed, Tool, ToolCall
-from operators.llm.cost_reservation import Allowance, Price
+from operators.llm.cost_reservation import Price
 from operators.llm.endpoint import Endpoint
 from operators.llm.litellm_model import LiteLLMModel, Patience
 from operators.llm.litellm_request import LiteLLMWire
@@ -292,7 +293,7 @@ def test_a_provider_that_takes_schemas_gets_one_and_may_turn_it_down():
 
 
 def test_a_budget_holds_with_32_attempts_in_flight():
-    purse = Allowance(dollars=0.05)
+    purse = Ledger(Budget(dollars=0.05))
     price = Price(read=0.0, write=1e-5)  # at most 0.01 a call
     script = lambda _, n: Answer("x", tokens=(10, 300 + n % 700, 0), delay_s=0.01)  # noqa: E731
     billed, lock = [], threading.Lock()
@@ -308,12 +309,12 @@ def test_a_budget_holds_with_32_attempts_in_flight():
 
     with served(script, price=price, purse=purse) as (server, model), ThreadPoolExecutor(32) as pool:
         assert set(pool.map(attempt, [model] * 32)) == {"budget"}
-    assert sum(billed) == pytest.approx(purse.spent_dollars)
+    assert sum(billed) == pytest.approx(purse.spent().dollars)
     assert 0.04 <= sum(billed) <= 0.05 and len(server.requests) == len(billed)
 
 
 def test_a_budget_in_dollars_needs_a_price():
-    with served([Answer("x")], purse=Allowance(dollars=1.0)) as (server, model):
+    with served([Answer("x")], purse=Ledger(Budget(dollars=1.0))) as (server, model):
         assert "price" in failed(model).reason and not server.requests
 
 

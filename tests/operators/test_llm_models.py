@@ -7,10 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from evo_kernel.budget import Budget, Ledger
 from evo_kernel.errors import UserError
 from evo_kernel.types import Call
 from operators.llm.base import Message, Model, ModelFailed, Reply, Tool
-from operators.llm.cost_reservation import Allowance, TokenBound
+from operators.llm.cost_reservation import TokenBound
 from operators.llm.endpoint import Endpoint
 from operators.llm.ensemble import Ensemble
 from operators.llm.payload import messages_payload
@@ -267,13 +268,13 @@ def test_a_prompt_s_bound_is_its_bytes_until_more_is_known():
     assert 3_000 <= bound.tokens(10_000, 2) < 5_000
 
 
-def test_an_allowance_waits_for_what_others_set_aside():
-    purse = Allowance(dollars=1.0, tokens=100)
-    assert purse.reserve(0.8, 10) and not purse.reserve(0.8, 10)
-    threading.Timer(0.1, purse.settle, (0.8, 10, 0.1, 5)).start()
-    assert purse.reserve(0.8, 10, wait_s=5.0)
-    assert not purse.reserve(1.2, 1, wait_s=60.0)  # hopeless: not waited for
-    assert not purse.reserve(0.0, 96) and not purse.reserve(None, 1)
+def test_a_ledger_waits_for_what_others_set_aside():
+    purse = Ledger(Budget(dollars=1.0, tokens=100))
+    assert purse.set_aside(0.8, 10) and not purse.set_aside(0.8, 10)
+    threading.Timer(0.1, purse.book, (0.8, 10, 0.1, 5)).start()
+    assert purse.set_aside(0.8, 10, wait_s=5.0)
+    assert not purse.set_aside(1.2, 1, wait_s=60.0)  # hopeless: not waited for
+    assert not purse.set_aside(0.0, 96) and not purse.set_aside(None, 1)
 
 
 def test_an_endpoint_lets_one_probe_through():

@@ -12,10 +12,12 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from evo_kernel.app.signals import ending_twice
 from evo_kernel.errors import UserError
 from evo_kernel.fitness.gpus import usable_cores
 
@@ -70,6 +72,12 @@ class Halt:
         self.asked = threading.Event()  # start nothing new, and end what is under way as its ^C does
         self.now = threading.Event()  # kill
 
+    @contextlib.contextmanager
+    def on_signals(self) -> Iterator[None]:
+        """SIGINT or SIGTERM: the first ends what is under way and keeps it, a second kills it."""
+        with ending_twice(lambda name: self.asked.set(), lambda name: self.now.set()):
+            yield
+
 
 @dataclass(frozen=True)
 class OrderEnd:
@@ -83,12 +91,12 @@ class OrderEnd:
 
 
 class WarmProcess:
-    """A process that loads what searches need once (cli/suite_worker.py), and forks for each order.
+    """A process that loads what searches need once (worker.py), and forks for each order.
 
     It ends with this process."""
 
     def __init__(self, lane: Lane) -> None:
-        command = [sys.executable, "-P", "-m", "evo_kernel.cli.suite_worker", ",".join(map(str, lane.cores))]
+        command = [sys.executable, "-P", "-m", "evo_kernel.app.suite.worker", ",".join(map(str, lane.cores))]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env=lane.environment()
         )

@@ -6,6 +6,7 @@ with what was cut short, and a larger budget resumes the populations.
 
 from __future__ import annotations
 
+import json
 import queue
 import threading
 from collections.abc import Iterator, Sequence
@@ -15,8 +16,9 @@ from typing import Any
 
 from evo_kernel.app.suite.lanes import Halt, Lane
 from evo_kernel.app.suite.results import Results
-from evo_kernel.app.suite.search import SuiteWorker, has_harness
+from evo_kernel.app.suite.search import SearchOptions, SuiteWorker, has_harness
 from evo_kernel.app.suite.tasks import SuiteTask
+from evo_kernel.observe import document, suites
 from evo_kernel.observe.protocols import NONE
 from evo_kernel.observe.suites import SuiteRow
 
@@ -29,10 +31,9 @@ class SuiteRun:
     chosen: Sequence[SuiteTask]
     minutes: float  # of search for each task, over all sessions
     evaluations: int | None = None  # the same
-    extra: Sequence[str] = ()
+    options: SearchOptions = field(default_factory=SearchOptions)
     retry: bool = False
     lanes: Sequence[Lane] = (Lane(),)
-    device: str = "auto"
     stock: bool = True  # ask the benchmarks' own harnesses too
     halt: Halt = field(default_factory=Halt)
 
@@ -76,6 +77,17 @@ class SuiteRun:
         labels = {one.label for one in self.chosen}
         return [row for row in self._results.every_row() if row.label not in labels]
 
+    def report(self, suite: str) -> tuple[dict[str, Any], str]:
+        """Write report.md, .html and .json into the folder; the data of the last, and the text of the first."""
+        rows, title = [*self.found(), *self.others()], f"Suite {suite}"
+        data = {"suite": suite, "minutes": self.minutes, "interrupted": self.halt.asked.is_set()}
+        data |= suites.as_data(rows)
+        blocks = suites.report(title, rows)
+        for name in ("report.md", "report.html"):
+            document.save(self.folder / name, title, blocks)
+        (self.folder / "report.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        return data, document.markdown(blocks)
+
     def _waiting(self, one: SuiteTask) -> SuiteRow:
         begun = (self.folder / one.population).exists()
         why = "under way when the command ended, nothing was judged yet" if begun else "not reached yet"
@@ -101,7 +113,7 @@ class SuiteRun:
 
     def _work(self, lane: Lane, waiting: queue.SimpleQueue[SuiteTask], results: queue.Queue[Any]) -> None:
         """The life of a worker."""
-        worker = SuiteWorker(lane, self.folder, self.extra, self.halt, self.device)
+        worker = SuiteWorker(lane, self.folder, self.options, self.halt)
         try:
             while not self.halt.asked.is_set():
                 one = waiting.get_nowait()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,11 +27,20 @@ HARNESSES = ("kernelbench", "tritonbench")
 SOLUTIONS, LOGS = "solutions", "logs"
 
 
+@dataclass(frozen=True)
+class SearchOptions:
+    """How every task is searched, beside its budget."""
+
+    config_file: str | None = None  # of new populations; those that are there keep theirs
+    overrides: tuple[str, ...] = ()  # KEY=VALUE
+    device: str = "auto"
+
+
 class SuiteWorker:
     """The searches of one lane, in forks of a warm process. For one thread."""
 
-    def __init__(self, lane: Lane, folder: Path, extra: Sequence[str], halt: Halt, device: str) -> None:
-        self._lane, self._folder, self._extra, self._halt, self._device = lane, folder, tuple(extra), halt, device
+    def __init__(self, lane: Lane, folder: Path, options: SearchOptions, halt: Halt) -> None:
+        self._lane, self._folder, self._options, self._halt = lane, folder, options, halt
         self._process: WarmProcess | None = None
 
     def close(self) -> None:
@@ -49,8 +57,8 @@ class SuiteWorker:
     @property
     def device(self) -> str:
         """Where kernels are judged: cpu or cuda."""
-        if self._device != "auto":
-            return self._device
+        if self._options.device != "auto":
+            return self._options.device
         import torch
 
         return "cuda" if torch.version.cuda is not None and torch.cuda.device_count() else "cpu"
@@ -58,14 +66,12 @@ class SuiteWorker:
     def search(self, one: SuiteTask, minutes: float, evaluations: int | None) -> SuiteRow | None:
         """A task's row, from its population; None where the search was cut off before there was anything to tell."""
         population = self._folder / one.population
-        budget = ["--set", f"budget.hours={minutes / 60:.6f}"]
+        budget = [f"budget.hours={minutes / 60:.6f}"]
         if evaluations is not None:
-            budget += ["--set", f"budget.evaluations={evaluations}"]
-        if population.exists():  # `resume` keeps its configuration; what was said then holds
-            words = ["resume", str(population), *_without_config(self._extra), *budget, "--json"]
-        else:
-            words = ["run", one.spec, "--population", str(population), *self._extra, *budget, "--json"]
-        return self._row(one, population, self._order(one, {"search": words}, 60 * minutes + GRACE_S))
+            budget.append(f"budget.evaluations={evaluations}")
+        order = asdict(self._options) | {"task": one.spec, "population": str(population)}
+        order["overrides"] = [*self._options.overrides, *budget]
+        return self._row(one, population, self._order(one, {"search": order}, 60 * minutes + GRACE_S))
 
     def _row(self, one: SuiteTask, population: Path, ended: OrderEnd) -> SuiteRow | None:
         row = SuiteRow(one.spec, one.label, one.group, "failed")
@@ -130,14 +136,6 @@ def _answer(ended: OrderEnd, kernel: str) -> Stock:
         late = f"its harness took longer than {ended.after_s:.0f} s and was ended"
         why = late if ended.late else f"its harness ended early: {_why(ended.code, ended.err)}"
         return Stock(NONE, why, kernel, seconds=ended.after_s)
-
-
-def _without_config(extra: Sequence[str]) -> list[str]:
-    kept = list(extra)
-    if "--config" in kept:
-        at = kept.index("--config")
-        del kept[at : at + 2]
-    return kept
 
 
 def _told(ended: OrderEnd) -> dict[str, object] | None:

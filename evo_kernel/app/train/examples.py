@@ -5,16 +5,24 @@ from __future__ import annotations
 import math
 import multiprocessing
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from functools import cache
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from evo_kernel.app.train.judging import BenchSettings, PlanRewardJudge
+from evo_kernel.app.train.problems import problem_task
 from evo_kernel.errors import EvoKernelError, UserError
+from evo_kernel.tasks.first import first_kernel
+from evo_kernel.tasks.loading import builtin_names, load
 from evo_kernel.types import Brief, Environment, Evaluation, ScoredCandidate, Source, Strategy, TaskCard
-from operators.learning.coder.examples import Example, Wanted, of_tree, reasoning_in
+from operators.learning.coder.examples import Example, Wanted, kept, of_tree, reasoning_in, write
 from operators.learning.coder.rewards import RewardJudge
 from operators.learning.families import INVENTED
 from operators.learning.tree import Tree
@@ -22,7 +30,61 @@ from operators.macro.catalogue import UNGUIDED, witnessed
 from populations.reading import PopulationReader
 
 SQLITE = b"SQLite format 3\0"
+MANY = 2000  # examples from which on processes are worth their start
 FUSED = 0.7  # share of made-up tasks whose first kernel is one with its operations joined
+
+
+def export_examples(
+    out: Path,
+    sources: Sequence[Path],
+    wanted: Wanted,
+    *,
+    walks: int,
+    tasks: Sequence[str],
+    invented: int,
+    judging: bool,
+    held_out: Sequence[str],
+    split: str,
+    prompt: str,
+    seed: int,
+    workers: int,
+    device: str,
+) -> dict[str, Any]:
+    """Write the examples that are wanted of these sources and of so many walks; how many of each kind they are.
+
+    `prompt`: short, or run (as the coder of a run is asked). `split`: train, held-out or all. Raises UserError.
+    """
+    made = chain.from_iterable(examples_in(path, wanted, prompt == "run") for path in sources)
+    if walks:
+        every = tasks or builtin_names()
+        walk = walked(every, walks, seed, max(1, workers), wanted.characters, wanted.strategies, invented)
+        if judging:
+            with PlanRewardJudge(BenchSettings(device=device, threads=max(2, workers))) as bench:
+                walk = judged(walk, bench)
+        made = chain(made, walk)
+    chosen = [one for one in kept(made, wanted, held_out) if split in ("all", one.split)]
+    if not chosen:
+        raise UserError(
+            "no example was left. Filters: passed, with its strategy seen in the plan (--any-witness), gain "
+            f"{'any' if wanted.gain is None else wanted.gain} (--min-gain), judged (--unjudged), split {split}."
+        )
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write(out, chosen, _about, workers if len(chosen) > MANY else 1)
+    return {
+        "examples": len(chosen),
+        "splits": dict(Counter(one.split for one in chosen)),
+        "families": dict(Counter(one.family for one in chosen)),
+        "strategies": dict(Counter(one.strategy.name for one in chosen)),
+        "with_reasoning": sum(bool(one.reasoning) for one in chosen),
+        "out": str(out),
+    }
+
+
+@cache
+def _about(task: str) -> str:
+    """The task in a sentence, where it is one that can be loaded here."""
+    name = task.partition("@")[0]
+    return load(name).description if name in builtin_names() else ""
 
 
 def examples_in(path: Path, wanted: Wanted, as_in_a_run: bool) -> Iterator[Example]:
@@ -107,8 +169,6 @@ def walked(
 
     `invented`: references that are made up besides; about half of the walks are on theirs.
     """
-    from evo_kernel.app.train.problems import problem_task
-
     for name in tasks:
         problem_task(name)  # raises UserError here, not in a child
     shares, made = _shared(count, workers), _shared(invented, workers)
@@ -130,8 +190,6 @@ def _shared(count: int, workers: int) -> list[int]:
 def _walk(
     tasks: Sequence[str], count: int, seed: list[int], most: int, strategies: frozenset[str], invented: int
 ) -> list[Example]:
-    from evo_kernel.app.train.problems import problem_task
-    from evo_kernel.tasks.first import first_kernel
     from operators.learning.coder.walks import walks
 
     loaded = [problem_task(name) for name in tasks]
@@ -144,8 +202,6 @@ def _walk(
 
 def _invented(count: int, worker: int, rng: np.random.Generator) -> Iterator[tuple[TaskCard, Source]]:
     """Made-up tasks with their first kernels; fewer where some cannot be lowered."""
-    from evo_kernel.tasks.first import first_kernel
-    from evo_kernel.tasks.loading import load
     from operators.learning.coder.invented import fused, invented
 
     with tempfile.TemporaryDirectory() as folder:

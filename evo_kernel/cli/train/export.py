@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import click
 
-from evo_kernel.cli.options import JSON
+from evo_kernel.cli.options import DEVICE, JSON, PATH
 from evo_kernel.errors import UserError
-
-MANY = 2000  # examples from which on processes are worth their start
 
 
 @click.command("export-sft")
-@click.argument("sources", nargs=-1, type=click.Path(path_type=Path))
-@click.option(
-    "--out", required=True, type=click.Path(path_type=Path), help="The file of examples to write (JSON lines)."
-)
+@click.argument("sources", nargs=-1, type=PATH)
+@click.option("--out", required=True, type=PATH, help="The file of examples to write (JSON lines).")
 @click.option("--walks", default=0, show_default=True, help="Examples that the offline rewriter makes besides.")
 @click.option("--task", "tasks", multiple=True, help="Walk on this task; again for more. Default: every built-in one.")
 @click.option("--invented", default=0, show_default=True,
@@ -38,27 +31,19 @@ MANY = 2000  # examples from which on processes are worth their start
 @click.option("--most", default=0, show_default=True, help="Characters of a kernel at most; 0: any number.")
 @click.option("--seed", default=0, show_default=True, help="Of the walks.")
 @click.option("--workers", default=1, show_default=True, help="Processes that walk, and kernels judged at once.")
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@DEVICE
 @JSON
 def export_sft(
     sources: tuple[Path, ...],
     out: Path,
     walks: int,
-    tasks: tuple[str, ...],
-    invented: int,
-    judging: bool,
     unjudged: bool,
     any_witness: bool,
     min_gain: float | None,
     strategies: tuple[str, ...],
-    held_out: tuple[str, ...],
-    split: str,
-    prompt: str,
     most: int,
-    seed: int,
-    workers: int,
-    device: str,
     as_json: bool,
+    **making: Any,
 ) -> None:
     """Write examples of edits for the supervised training of a coder.
 
@@ -71,65 +56,20 @@ def export_sft(
     evo-kernel train export-sft --walks 4000 --unjudged --held-out softmax --out walks.jsonl
     evo-kernel train export-sft --walks 60000 --invented 600 --unjudged --workers 16 --out walks.jsonl
     """
-    from operators.learning.coder.examples import Wanted, kept, write
+    from evo_kernel.app.train.examples import export_examples
+    from operators.learning.coder.examples import Wanted
 
     if not sources and not walks:
         raise UserError(
             "nothing to export: name populations or trees, or let the rewriter make examples with --walks N"
         )
-    if invented and (judging or not walks or not unjudged):
+    if making["invented"] and (making["judging"] or not walks or not unjudged):
         raise UserError("--invented makes references for walks that nobody can judge: say --walks N --unjudged")
     wanted = Wanted(not any_witness, min_gain, unjudged, frozenset(strategies), most)
-    made = _all(sources, wanted, prompt, walks, tasks, invented, seed, workers, judging, device)
-    found = list(kept(made, wanted, held_out))
-    chosen = [one for one in found if split in ("all", one.split)]
-    if not chosen:
-        raise UserError(
-            "no example was left. Filters: passed, with its strategy seen in the plan (--any-witness), gain "
-            f"{'any' if min_gain is None else min_gain} (--min-gain), judged (--unjudged), split {split}."
-        )
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write(out, chosen, _about, workers if len(chosen) > MANY else 1)
-    counts: dict[str, Any] = {
-        "examples": len(chosen),
-        "splits": dict(Counter(one.split for one in chosen)),
-        "families": dict(Counter(one.family for one in chosen)),
-        "strategies": dict(Counter(one.strategy.name for one in chosen)),
-        "with_reasoning": sum(bool(one.reasoning) for one in chosen),
-        "out": str(out),
-    }
+    counts = export_examples(out, sources, wanted, walks=walks, **making)
     if as_json:
         click.echo(json.dumps(counts))
         return
-    click.echo(f"{len(chosen)} examples in {out}, {counts['with_reasoning']} with reasoning")
+    click.echo(f"{counts['examples']} examples in {out}, {counts['with_reasoning']} with reasoning")
     for what in ("splits", "families", "strategies"):
         click.echo(f"  {what}: " + ", ".join(f"{name} {count}" for name, count in sorted(counts[what].items())))
-
-
-def _all(
-    sources: Sequence[Path], wanted: Any, prompt: str, walks: int, tasks: Sequence[str], invented: int, seed: int,
-    workers: int, judging: bool, device: str,
-) -> Iterator[Any]:  # fmt: skip
-    from evo_kernel.app.train.examples import examples_in, judged, walked
-    from evo_kernel.app.train.judging import BenchSettings, PlanRewardJudge
-    from evo_kernel.tasks.loading import builtin_names
-
-    for path in sources:
-        yield from examples_in(path, wanted, prompt == "run")
-    if walks:
-        made = walked(
-            tasks or builtin_names(), walks, seed, max(1, workers), wanted.characters, wanted.strategies, invented
-        )
-        if judging:
-            with PlanRewardJudge(BenchSettings(device=device, threads=max(2, workers))) as bench:
-                made = judged(made, bench)
-        yield from made
-
-
-@cache
-def _about(task: str) -> str:
-    """The task in a sentence, where it is one that can be loaded here."""
-    from evo_kernel.tasks.loading import builtin_names, load
-
-    name = task.partition("@")[0]
-    return load(name).description if name in builtin_names() else ""

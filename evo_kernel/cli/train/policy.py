@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import json
-import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from evo_kernel.app.train.device import chosen_device
-from evo_kernel.cli.options import JSON, TREE_FILE
-from evo_kernel.errors import UserError
-
-if TYPE_CHECKING:
-    from operators.learning.network import Scorer
-    from operators.learning.training import Progress
-    from operators.learning.tree import Tree
+from evo_kernel.cli.options import DEVICES, JSON, PATH, TREE_FILE
 
 ABLATED = ("history", "plan")
 
 
 @click.command()
 @TREE_FILE
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="The checkpoint.")
+@click.option("--out", required=True, type=PATH, help="The checkpoint.")
 @click.option(
     "--method",
     type=click.Choice(["imitation", "awr", "ppo"]),
@@ -36,7 +29,7 @@ ABLATED = ("history", "plan")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of first weights and of what is drawn.")
 @click.option(
     "--device",
-    type=click.Choice(["auto", "cpu", "cuda"]),
+    type=DEVICES,
     default="auto",
     show_default=True,
     help="Where it is trained; auto takes a GPU if there is one.",
@@ -68,69 +61,23 @@ def policy(
     decides which checkpoint is kept. Ctrl-C ends the training; the best so far is in the file. Use it with
     `--set operators.policy=trained --set operators.checkpoint=FILE`.
     """
-    from operators.learning.checkpoint import save
-    from operators.learning.training import METHODS, training
-    from operators.learning.tree import Tree
+    from evo_kernel.app.train.device import chosen_device
+    from operators.learning.policy_features import Seen
+    from operators.learning.policy_run import PolicyRun, train_policy
 
-    if out.exists() and not resume:
-        raise UserError(f"{out} is there already: --resume goes on with it, or name another file.")
-    tree = Tree.load(tree_file)
-    learner, about = _learner(out, model, bool(model) if source is None else source, without, seed, resume)
-    learner.to(chosen_device(device))
-    known = float(about.get("shortfall", math.inf))
-    past = float(about.get("seconds", 0.0))
-    last: dict[str, Any] = {}
-    try:
-        for progress in training(learner, tree, METHODS[method], seconds, seed, known=known):
-            last = _told(progress, past)
-            if not as_json:
-                click.echo(_line(last))
-            if progress.best:
-                about = {**last, "method": method, "seed": seed, **_origin(tree_file, tree)}
-                save(out, learner, about)
-    except KeyboardInterrupt:
+    def tell(told: Mapping[str, Any]) -> None:
+        if not as_json:
+            click.echo(_line(told))
+
+    seen = Seen(bool(model) if source is None else source, **{name: name not in without for name in ABLATED})
+    settings = PolicyRun(method, model, seconds, seed, seen)
+    about, whole = train_policy(tree_file, out, settings, chosen_device(device), resume, tell)
+    if not whole:
         click.echo("interrupted; the best so far is kept", err=True)
-    if not about:
-        raise UserError("nothing was learnt in this time: give it more --seconds.")
     told = {"checkpoint": str(out), "bytes": out.stat().st_size, **about}
     click.echo(json.dumps(told) if as_json else f"{out}: {told['bytes'] / 2**20:.1f} MB, {_line(about)}")
 
 
-def _learner(
-    out: Path, model: str | None, source: bool, without: tuple[str, ...], seed: int, resume: bool
-) -> tuple[Scorer, dict[str, Any]]:
-    import torch
-
-    from operators.learning import checkpoint
-    from operators.learning.language import LanguagePolicy, LanguageSettings
-    from operators.learning.network import NetworkSettings, PolicyNetwork
-    from operators.learning.policy_features import Seen
-
-    if resume and out.exists():
-        return checkpoint.load(out)
-    torch.manual_seed(seed)
-    seen = Seen(source=source, **{name: name not in without for name in ABLATED})
-    if model is not None:
-        return LanguagePolicy(LanguageSettings(model, seen=seen)), {}
-    return PolicyNetwork(NetworkSettings(seen=seen)), {}
-
-
-def _origin(path: Path, tree: Tree) -> dict[str, Any]:
-    kinds = sorted({one.label for one in tree.environments.values()})
-    return {"tree": path.name, "plans": tree.plans, "environments": ", ".join(kinds)}
-
-
-def _told(progress: Progress, past: float) -> dict[str, Any]:
-    report = progress.report
-    return {
-        "seconds": round(past + progress.seconds, 1),
-        "step": report.step,
-        "decisions": report.decisions,
-        "shortfall": round(progress.shortfall, 5),
-        **{name: round(value, 5) for name, value in report.numbers.items()},
-    }
-
-
-def _line(told: dict[str, Any]) -> str:
+def _line(told: Mapping[str, Any]) -> str:
     numbers = [f"{name} {value:.4f}" for name, value in told.items() if name in ("loss", "critic", "reward", "kl")]
     return f"{told['seconds']:.0f} s, step {told['step']}, shortfall {told['shortfall']:.4f}, {', '.join(numbers)}"

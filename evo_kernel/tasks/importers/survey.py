@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 
 from evo_kernel.errors import LoweringError, TaskError
-from evo_kernel.tasks.helper_process import answer_requests
+from evo_kernel.tasks.helper_process import HelperLost, HelperProcess, answer_requests
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.probe import probe
 from evo_kernel.tasks.task import Task
@@ -21,6 +21,9 @@ STOCK_TOLERANCE = 1e-4
 STOCK_ELEMENTS = 60_000_000
 """Elements of inputs up to which a problem is probed at its own sizes with a small batch."""
 
+FIRST = ("seed", "kernels", "mixed", "torch", "none")
+WARM_S = 300.0
+"""A child that has loaded everything by then is well; PyTorch's tables take seconds, on a busy machine a minute."""
 MAPPED = 8 << 30
 """Bytes of address space that libraries map without using them."""
 
@@ -49,6 +52,57 @@ class Survey:
     @property
     def degenerate(self) -> bool:
         return bool(self.stock) or any(name in ("zeros", "constant", "reference-varies") for name in self.findings)
+
+    @property
+    def line(self) -> str:
+        """In words."""
+        told = ["loads" if self.loads else "DOES NOT LOAD", "checks" if self.checks else "DOES NOT CHECK"]
+        if self.degenerate:
+            stock = [f"{what} passes the benchmark's test ({self.stock_at})" for what in self.stock]
+            told.append("DEGENERATE: " + ", ".join([*stock, *self.findings]))
+        made = " by torch.compile" if self.origin == "compiled" else ""
+        told.append(f"first kernel {self.first}{made}" + (f" ({', '.join(self.left)} stay)" if self.left else ""))
+        return "; ".join([*told, self.reason] if self.reason else told)
+
+    def as_data(self) -> dict[str, Any]:
+        """For scripts."""
+        return asdict(self) | {"degenerate": self.degenerate}
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+    """Counts by group of what `as_data` says, each with its `group`."""
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(row["group"], []).append(row)
+    return {
+        group: {
+            "problems": len(inside),
+            "load": sum(row["loads"] for row in inside),
+            "check": sum(row["checks"] for row in inside),
+            "degenerate": sum(row["degenerate"] for row in inside),
+            **{f"first_{kind}": sum(row["first"] == kind for row in inside) for kind in FIRST},
+        }
+        for group, inside in groups.items()
+    }
+
+
+def surveyed(specs: Sequence[str], deadline_s: float, memory_gb: float) -> Iterator[Survey]:
+    """All in one child, replaced when a problem is late or takes it down: a fresh one needs seconds to warm.
+
+    `deadline_s`: processor time of one problem.
+    """
+    child = HelperProcess(f"from evo_kernel.tasks.importers.survey import main; main({memory_gb!r})")
+    try:
+        for spec in specs:
+            try:
+                child.ask(None, WARM_S)
+                yield child.ask(spec, deadline_s)
+            except HelperLost as lost:
+                late = f"took longer than {deadline_s:g} s: give it --deadline"
+                gone = f"its process ended with code {lost.code}: out of {memory_gb:g} GB? Give it --memory"
+                yield Survey(spec, reason=late if lost.code is None else gone)
+    finally:
+        child.end()
 
 
 def main(memory_gb: float) -> None:

@@ -222,10 +222,6 @@ def written_parameters(kernel: SourceKernel) -> set[str]:
     return {p.name for p in kernel.parameters} & set(kernel.definitions)
 
 
-def is_top_level(kernel: SourceKernel, statement: ast.stmt) -> bool:
-    return any(statement is other for other in kernel.body)
-
-
 def plain_statements(body: Sequence[ast.stmt]) -> bool:
     """Assignments, loops, conditions and calls only: what can be moved and wrapped."""
     allowed = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.While, ast.If, ast.Expr, ast.Pass)

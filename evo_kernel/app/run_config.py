@@ -1,0 +1,84 @@
+"""The configuration of a run: a file, `--set`, and what other options name. Imports nothing slow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evo_kernel.app.recordings import Traffic
+from evo_kernel.config import Config, config_from, load_config, with_overrides
+from evo_kernel.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Language models as the command line names them, and where what is said to them goes to or comes from."""
+
+    names: tuple[str, ...] = ()  # PROVIDER/NAME
+    base_url: str | None = None
+    api_key_env: str | None = None
+    record: Path | None = None
+    replay: Path | None = None
+
+    def put_into(self, config: Config) -> Config:
+        """The configuration with these models in place of its own. Raises ConfigError."""
+        if not self.names:
+            if self.base_url or self.api_key_env:
+                raise ConfigError(
+                    "--base-url and --api-key-env say where a --model is: name one, or use [models.main]."
+                )
+            return config
+        where = {"base_url": self.base_url, "api_key_env": self.api_key_env}
+        configured = {one.name: one.model_dump() for one in config.models.values()}
+        keys = ["main", *self.names[1:]]  # so that one model is [models.main], as in a configuration
+        named = {
+            key: {**configured.get(name, {"name": name}), **{key: value for key, value in where.items() if value}}
+            for key, name in zip(keys, self.names, strict=True)
+        }
+        return config_from({**config.model_dump(mode="json"), "models": named}, "--model")
+
+    def traffic(self) -> Traffic:
+        """Raises ConfigError."""
+        if self.record is not None and self.record == self.replay:
+            raise ConfigError(
+                f"{self.record} cannot be recorded to while it is replayed: name another file to --record."
+            )
+        if self.replay is not None and not self.replay.is_file():
+            raise ConfigError(f"there is no recording {self.replay}; make one with --record.")
+        return Traffic(self.record, self.replay)
+
+
+def run_config(
+    config_file: Path | None,
+    overrides: Sequence[str],
+    named: Mapping[str, Any],
+    models: ModelOptions = ModelOptions(),
+) -> Config:
+    """Of a new run. `named`: keys that options set; None leaves what the file says. Raises ConfigError.
+
+    Without a file it is a shipped one: agents.toml where a model is asked, else quickstart.toml.
+    """
+    shipped = Path("configs/agents.toml" if models.names or models.replay else "configs/quickstart.toml")
+    late = [one for one in overrides if models.names and one.startswith("models.")]  # on top of --model
+    config = load_config(config_file or shipped, [one for one in overrides if one not in late])
+    config = with_overrides(models.put_into(config), late)
+    return config.model_copy(update={key: value for key, value in named.items() if value is not None})
+
+
+def without_commands(
+    stored: Mapping[str, Any], overrides: Sequence[str], tell: Callable[[str], None]
+) -> dict[str, Any]:
+    """A stored configuration without the shell commands in it: files are handed on, and nobody expects one there."""
+    left = dict(stored)
+    if "external" in left:
+        left["external"] = dict(left["external"])
+    for section, key, name in (
+        (left, "on_event", "on_event"),
+        (left.get("external", {}), "command", "external.command"),
+    ):
+        command = section.pop(key, None)
+        if command and not any(override.startswith(f"{name}=") for override in overrides):
+            tell(f"{name} is not taken from the file; to run it again: --set {name}={command!r}")
+    return left

@@ -1,0 +1,108 @@
+"""A session of a search: a new run, or a resumed one, from its configuration to its summary and exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from evo_kernel.app import compose, notifications, operator_factory, summary
+from evo_kernel.app.console import open_console, say
+from evo_kernel.app.recordings import Traffic
+from evo_kernel.app.run_config import ModelOptions, without_commands
+from evo_kernel.config import Config, with_overrides
+from evo_kernel.errors import ConfigError
+from evo_kernel.observe.live import LiveProgress
+from evo_kernel.tasks.probe import probe
+from evo_kernel.tasks.task import Task
+from populations.reading import PopulationReader
+
+
+def run(config: Config, traffic: Traffic, *, dry: bool, as_json: bool, began: float) -> int:
+    """A new population, searched; its exit code. `dry`: say what would be done, and do no more. Raises UserError.
+
+    `began`: when the command did, on the monotonic clock: what was asked for is its time, imports included.
+    """
+    task = compose.task_of(config)
+    path = compose.population_path(config, task)
+    config = compose.lasting(config).model_copy(update={"task": compose.lasting_name(task), "population": path})
+    if dry:
+        from evo_kernel.app.dry_run import dry_run
+
+        dry_run(config, task, path, traffic)
+        return 0
+    if path.exists():
+        raise ConfigError(
+            f"{path} exists already: go on with `evo-kernel resume {path}`, or name another --population."
+        )
+    return _search(config, task, path, create=True, as_json=as_json, traffic=traffic, began=began)
+
+
+def resume(
+    path: Path,
+    overrides: Sequence[str],
+    named: dict[str, Any],
+    models: ModelOptions,
+    *,
+    as_json: bool,
+    began: float,
+) -> int:
+    """A population searched on; the exit code. `named`: keys that options set, where they are not None."""
+    with PopulationReader(path) as reader:
+        stored = dict(reader.sessions()[-1].config)
+    config = compose.resumed_config(path, without_commands(stored, overrides, _complain))
+    config = compose.config_with(config, {key: value for key, value in named.items() if value is not None})
+    config = with_overrides(models.put_into(config), overrides)
+    task = compose.task_of(config)
+    return _search(config, task, path, create=False, as_json=as_json, traffic=models.traffic(), began=began)
+
+
+def _search(
+    config: Config, task: Task, path: Path, *, create: bool, as_json: bool, traffic: Traffic, began: float
+) -> int:
+    operator_factory.check(config, traffic)  # a mistake is told of before there is a population that would keep it
+    console = open_console(stderr=as_json)
+    notes = [*task.notes, *(finding.sentence for finding in probe(task))] if create else []  # once: same task later
+    with compose.prepared(config, task, path, create) as parts:
+        say(console, *(f"note: {note}" for note in notes), style="yellow")
+        environment = parts.judge.environment
+        gpus = len(parts.judge.stages.gpus)
+        side_by_side = f", {gpus} GPUs side by side" if gpus > 1 else ""
+        head = f"task {task.name} · {path} · scores are {environment.label}{side_by_side}"
+        say(console, head, summary.scale_line(environment))
+        ledger = compose.ledger_of(config, parts.population, traffic, began)
+        best, state = parts.population.best(), parts.judge.stages.state
+        with (
+            LiveProgress(console, environment, ledger.left, best, state) as progress,
+            notifications.told(config, task.name, path, progress) as (observer, tell_end),
+        ):
+            ended = compose.search(config, parts, observer, ledger, traffic)
+            tell_end(ended)
+        cut_off = max(progress.in_flight, len(parts.population.pending()))
+        if as_json:
+            click.echo(json.dumps(summary.as_data(parts, ended, path) | {"cut_off": cut_off}))
+        else:
+            summary.show(console, parts, ended, path, summary.raised(config, ended), cut_off)
+    code = summary.exit_code(ended)
+    if progress.in_flight:
+        leave_at_once(code)
+    return code
+
+
+def leave_at_once(code: int) -> None:
+    """End the process under threads that were cut off: torch aborts it when the interpreter unwinds beside them.
+
+    Population and judge are closed by now.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _complain(line: str) -> None:
+    click.echo(line, err=True)

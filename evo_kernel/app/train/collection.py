@@ -1,0 +1,78 @@
+"""`train collect`: problems in turn to the processes that judge, and a tree of what they judged."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from evo_kernel.app.train.collector import Want
+from evo_kernel.app.train.problems import problem_names
+from evo_kernel.app.train.workers import Order, print_problems, send
+from evo_kernel.errors import UserError
+from evo_kernel.tasks.loading import builtin_names
+from operators.learning.decontamination import overlaps
+from operators.learning.pack_tree import assemble
+from operators.learning.tree import Tree
+
+ENDING_S = 20.0
+"""Of the time: closing and packing."""
+
+
+def collect(
+    out: Path,
+    tasks: Sequence[str],
+    want: Want,
+    command: str,
+    *,
+    narrowed: bool = True,
+    seconds: float = 540.0,
+    processes: int = 1,
+    slice_s: float = 40.0,
+    against: Sequence[Path] = (),
+) -> None:
+    """Collect, and pack the tree into `out`; prints what came of it. No seconds: pack only what is there.
+
+    `tasks`: empty for the built-in ones. `narrowed`: each search case is a problem of its own, too. `against`: folders
+    that the tree must hold no code of. Raises UserError.
+    """
+    began = time.monotonic()
+    folder = out.with_name(out.name + ".rows")
+    folder.mkdir(parents=True, exist_ok=True)
+    if seconds > 0:
+        groups = [[name] if "@" in name else problem_names(name, narrowed) for name in tasks or builtin_names()]
+        end = began + max(seconds - ENDING_S, 1.0)
+        send(Order(tuple(_in_turn(groups)), folder, processes, slice_s, end), want)
+    tree = assemble(folder, command)
+    if not tree.states:
+        raise UserError(
+            f"nothing was judged: {folder} has no rows of kernels that pass. What was printed above says why."
+        )
+    _refuse_contaminated(tree, against)
+    size = tree.save(out)
+    print_problems(tree, folder)
+    click.echo(
+        f"{tree.settings:,} knob settings of {tree.candidates:,} kernels judged, {tree.plans:,} distinct plans of one "
+        f"case each; {time.monotonic() - began:.0f} s\n{out}: {size / 1e6:.2f} MB"
+    )
+
+
+def _refuse_contaminated(tree: Tree, against: Sequence[Path]) -> None:
+    """Raises UserError, naming problems and files."""
+    for folder in against:
+        found = overlaps(tree, folder)
+        if found:
+            named = "; ".join(f"{one.problem} and {one.file} ({one.line[:60]})" for one in found[:5])
+            raise UserError(
+                f"{len(found)} problems share code with {folder}: {named}. Leave these tasks out: remove their rows "
+                "and collect with --tasks."
+            )
+        click.echo(f"no code of {folder} is in the tree")
+
+
+def _in_turn(groups: Sequence[Sequence[str]]) -> list[str]:
+    """The first of each group, then the second of each, and so on."""
+    longest = max(map(len, groups), default=0)
+    return [group[at] for at in range(longest) for group in groups if at < len(group)]
