@@ -209,7 +209,7 @@ class Config(_Section):
         default="auto",
         description="the first kernel: auto takes the task's SEED, else what lowering writes, else torch.compile's "
         "kernels; compiled takes torch.compile's in any case; both starts from auto's and, beside it, from "
-        "torch.compile's where there are any (docs/lowering.md)",
+        "torch.compile's where there are any (docs/internals/lowering.md)",
     )
     start_from: Path | None = Field(
         default=None, description="another population whose best kernels are planted beside the first kernel"
