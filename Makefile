@@ -29,7 +29,7 @@ docs: $(READY) ## Build the documentation into site/ (open site/index.html)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	$(BIN)/python -m mkdocs build --strict
 
-bench: $(READY) ## Print the tables behind the figures in docs/benchmarks.md
+bench: $(READY) ## Print the tables behind the figures in docs/results/benchmarks.md
 	$(BIN)/python -m benchmarks.all
 
 # New programs, then what an H200 computed for stored ones. EXAMPLES: how many; more modes: python -m benchmarks.fuzz --help

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -45,14 +46,13 @@ _TASKS = """# Built-in tasks
 
 def commands() -> str:
     """Every command with its options."""
-    return _COMMANDS + "".join(_section(path, command) for path, command in _walk(cli, ()))
+    return _COMMANDS + _linked("".join(_section(path, command) for path, command in _walk(cli, ())))
 
 
 def configuration() -> str:
     """Every key with its default."""
-    return _CONFIGURATION + "".join(
-        f"| `{name}` | {_default(default)} | {_cell(description)} |\n" for name, description, default in keys()
-    )
+    rows = (f"| `{name}` | {_default(default)} | {_cell(description)} |\n" for name, description, default in keys())
+    return _CONFIGURATION + _linked("".join(rows))
 
 
 def strategies() -> str:
@@ -116,6 +116,11 @@ def _default(value: Any) -> str:
         return "a section"
     plain = list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, dict) else value
     return f"`{json.dumps(plain)}`" if repr(plain) != "PydanticUndefined" else "needed"
+
+
+def _linked(text: str) -> str:
+    """`--help` names pages by their paths in the repository."""
+    return re.sub(r"docs/([\w/-]+\.md)", r"[\1](../\1)", text)
 
 
 def _cell(text: str) -> str:

@@ -218,7 +218,7 @@ def test_where_first_kernels_come_from_is_told_once_a_run():
     assert hint in shared.system(CARD, H200, "coder").content and shared.system(CARD, H200, "coder").stable
 
 
-DOCS = Path(__file__).resolve().parents[2] / "docs/agents.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs/guides/agents.md"
 
 
 def test_the_documented_construction_works():

@@ -24,4 +24,4 @@ SUMMARIES = {
 
 @click.command(cls=LazyGroup, modules=COMMANDS, summaries=SUMMARIES)
 def train() -> None:
-    """Learning to optimise: stored transitions, policies and coders trained on them (docs/learning.md)."""
+    """Learning to optimise: stored transitions, policies and coders trained on them (docs/guides/learning.md)."""
