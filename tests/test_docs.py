@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -75,3 +76,13 @@ def test_pages_that_code_and_readme_name_exist() -> None:
 def test_the_navigation_has_every_page_once() -> None:
     named = re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     assert sorted(named) == sorted(pages())
+
+
+@pytest.mark.parametrize("page", sorted(pages()))
+def test_lists_and_tables_begin_after_an_empty_line(page: str) -> None:
+    """Else Markdown takes them for the end of a paragraph."""
+    lines = re.sub(r"^```.*?^```", "", pages()[page], flags=re.MULTILINE | re.DOTALL).splitlines()
+    starts = re.compile(r"\* |\d+\. |\|")
+    inside = re.compile(r"\* |\d+\. |\|| |#|$")
+    for before, line in pairwise(lines):
+        assert not starts.match(line) or inside.match(before), f"docs/{page}: an empty line is missing before {line!r}"
