@@ -108,3 +108,13 @@ def test_documented_commands_and_settings_exist() -> None:
         settings = [after for word, after in pairwise(words) if word == "--set"]
         assert {setting.split("=")[0].strip() for setting in settings} <= known, where
     assert len(seen) >= 20
+
+
+@pytest.mark.parametrize("page", sorted(pages()))
+def test_lists_and_tables_begin_after_an_empty_line(page: str) -> None:
+    """Else Markdown takes them for the end of a paragraph."""
+    lines = re.sub(r"^```.*?^```", "", pages()[page], flags=re.MULTILINE | re.DOTALL).splitlines()
+    starts = re.compile(r"\* |\d+\. |\|")
+    inside = re.compile(r"\* |\d+\. |\|| |#|$")
+    for before, line in pairwise(lines):
+        assert not starts.match(line) or inside.match(before), f"docs/{page}: an empty line is missing before {line!r}"
