@@ -27,7 +27,7 @@ lint: $(READY) ## ruff, pyright and the import contracts
 
 docs: $(READY) ## Build the documentation into site/ (open site/index.html)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]'
-	$(BIN)/python -m mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 bench: $(READY) ## Print the tables behind the figures in docs/results/benchmarks.md
 	$(BIN)/python -m benchmarks.all

@@ -1,20 +1,26 @@
-"""Links of the documentation: every page and anchor that docs, README, help texts and comments name exists."""
+"""The documentation: pages and anchors that are linked exist, and so do the commands, options and settings it shows."""
 
 from __future__ import annotations
 
 import re
+import shlex
+from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 
+import click
 import pytest
 
+from evo_kernel.cli.main import cli
 from evo_kernel.cli.reference_docs import PAGES
+from evo_kernel.config import keys
 
 ROOT = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 NAMED = re.compile(r"docs/([\w./-]+\.(?:md|svg|png))(#[\w-]+)?")
 CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
@@ -76,6 +82,32 @@ def test_pages_that_code_and_readme_name_exist() -> None:
 def test_the_navigation_has_every_page_once() -> None:
     named = re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     assert sorted(named) == sorted(pages())
+
+
+def commands() -> Iterator[tuple[str, list[str]]]:
+    """Command lines of evo-kernel in fenced blocks, with where they stand."""
+    for name, text in {**pages(), "README.md": (ROOT / "README.md").read_text()}.items():
+        for block in FENCE.findall(text.replace("\\\n", " ")) if name not in PAGES else ():
+            for line in block.splitlines():
+                if said := re.match(r"(?:\$ )?(?:\S+=\S+ )*(?:\.venv/bin/)?evo-kernel (.+)", line):
+                    yield f"{name}: {line}", shlex.split(re.split(r"\s#|\s>", said[1])[0])
+
+
+def test_documented_commands_and_settings_exist() -> None:
+    seen = set()
+    known = {re.sub(r"models\.NAME", "models.main", name) for name, _, _ in keys()}
+    for where, words in commands():
+        command: click.Command | None = cli
+        for word in words:
+            if isinstance(command, click.Group):
+                command = command.get_command(click.Context(command), word)
+        assert command is not None, where
+        seen.add(command.name)
+        options = {name for option in command.params for name in (*option.opts, *option.secondary_opts)} | {"--help"}
+        assert {word.split("=")[0] for word in words if word.startswith("--")} <= options, where
+        settings = [after for word, after in pairwise(words) if word == "--set"]
+        assert {setting.split("=")[0].strip() for setting in settings} <= known, where
+    assert len(seen) >= 20
 
 
 @pytest.mark.parametrize("page", sorted(pages()))
