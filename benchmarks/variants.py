@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from evo_kernel.errors import OperatorFailed
-from evo_kernel.fitness.tuning.knobs import apply_knobs, find_knobs
+from evo_kernel.fitness.tuning.knobs import find_knobs
 from evo_kernel.fitness.tuning.proposals import too_large
+from evo_kernel.knobs import apply_knobs
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import Source

@@ -30,7 +30,6 @@ from evo_kernel.types import (
 from operators.crossover import brought, faster_somewhere
 from operators.llm.base import Model
 from operators.macro import catalogue
-from operators.micro.llm_coder import known
 from operators.micro.session import CoderSession, Opening, SessionLimits
 from operators.micro.steps import KEPT
 from operators.prompts.evidence import evidence, strategy_line
@@ -61,7 +60,7 @@ class LlmCrossover:
             source,
             probe,
             self._limits,
-            known(brief, self._prompts),
+            brief.known_sources,
             self._prompts.switches.category,
         )
         try:
@@ -95,7 +94,7 @@ class LlmCrossover:
         evidence_of_b = evidence(other.evaluation, budgets.evidence if prompts.switches.evidence else 0)
         others = tuple(relative for relative in brief.inspirations if relative.candidate != other.candidate)
         alone = dataclasses.replace(brief, inspirations=others)  # B is shown whole below
-        text = _cut(prompts.as_scored(other), budgets.source)
+        text = _cut(other, budgets.source)
         parts = [
             Part(f"Source of B (candidate {other.candidate})", f"```python\n{text}\n```"),
             Part("Evidence of B", evidence_of_b),

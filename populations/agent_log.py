@@ -11,10 +11,11 @@ import sqlite3
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
 from typing import Any
 
 from evo_kernel.types import Call
+from evo_kernel.types.notes import Evidence, Note
 from populations.counters import Tally
 from populations.encoding import dumps, loads
 from populations.store import Store
@@ -24,20 +25,8 @@ SEARCHED = 2000  # the latest notes that a query looks at
 _WORD = re.compile(r"[a-z0-9_.]{2,}")
 
 
-@dataclass(frozen=True)
-class StoredNote:
-    """A note that rests on something. `evidence`: as it was given, plain JSON."""
-
-    number: int
-    attempt: int | None
-    author: str
-    text: str
-    evidence: tuple[Mapping[str, Any], ...]
-    refuted: str  # why it no longer stands; empty while it does
-
-
 class AgentLog:
-    """One population's. `tally` is what the live process counts by."""
+    """One population's: a TurnStore, and the workbench's Notebook. `tally` is what the live process counts by."""
 
     keeps_calls = True
 
@@ -103,24 +92,24 @@ class AgentLog:
 
     # ---- notes ----------------------------------------------------------------------------------------------------
 
-    def add_note(
+    def add(
         self,
         text: str,
         author: str,
         attempt: int | None,
-        evidence: Sequence[Mapping[str, Any]],
+        evidence: Sequence[Evidence],
         refutes: int | None = None,
     ) -> int:
         with self._store.write() as connection:
             self._store.release(attempt)
             cursor = connection.execute(
                 "INSERT INTO notes (attempt, author, text, at, evidence, refutes) VALUES (?, ?, ?, ?, ?, ?)",
-                (attempt, author, text, time.time(), dumps(list(evidence)), refutes),
+                (attempt, author, text, time.time(), dumps([asdict(one) for one in evidence]), refutes),
             )
             assert cursor.lastrowid is not None
             return cursor.lastrowid
 
-    def notes(self, limit: int, query: str = "") -> list[StoredNote]:
+    def notes(self, limit: int, query: str = "") -> list[Note]:
         """The latest founded ones, newest first; with a query those that hold any of its words, most of them first.
 
         What refutes an older note is shown with that one.
@@ -132,18 +121,18 @@ class AgentLog:
         ranked = [(len(wanted & set(_WORD.findall(note.text.lower()))), note) for note in found]
         return [note for count, note in sorted(ranked, key=lambda pair: -pair[0]) if count][:limit]
 
-    def note(self, number: int) -> StoredNote | None:
+    def note(self, number: int) -> Note | None:
         found = self._notes("n.id = ? AND n.evidence IS NOT NULL AND n.refutes IS NULL", (number,), 1)
         return found[0] if found else None
 
-    def _notes(self, where: str, parameters: Sequence[Any], limit: int) -> list[StoredNote]:
+    def _notes(self, where: str, parameters: Sequence[Any], limit: int) -> list[Note]:
         sql = (
             "SELECT n.id, n.attempt, n.author, n.text, n.evidence,"
             " (SELECT r.text FROM notes r WHERE r.refutes = n.id ORDER BY r.id LIMIT 1)"
             f" FROM notes n WHERE {where} ORDER BY n.id DESC LIMIT ?"
         )
         return [
-            StoredNote(number, attempt, author, text, tuple(cited), refuted or "")
+            Note(number, text, author, attempt, tuple(Evidence(**one) for one in cited), refuted or "")
             for number, attempt, author, text, evidence, refuted in self._store.rows(sql, (*parameters, limit))
             if (cited := loads(evidence))
         ]

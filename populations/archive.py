@@ -18,14 +18,8 @@ import math
 from collections.abc import Iterator, Set
 from copy import copy
 
-from evo_kernel.types import Measurement
+from evo_kernel.types.evaluations import SURE_DEVIATIONS
 
-DRIFT = 0.003
-"""Standard deviation of log time between evaluations on one GPU (A/A stays within 0.5 % at the 99th percentile)."""
-SURE_DEVIATIONS = 1.645
-"""95 % of a normal distribution lie below its mean plus so many standard deviations."""
-Z95 = 1.96
-"""95 % of a normal distribution lie within so many standard deviations of its mean."""
 FORGET = 0.97
 PRIOR_GAIN = 0.05
 PRIOR_SPREAD = 0.25
@@ -37,11 +31,6 @@ def combine(mean: float, variance: float, new_mean: float, new_variance: float) 
         return new_mean, new_variance
     both = 1.0 / (1.0 / variance + 1.0 / new_variance)
     return both * (mean / variance + new_mean / new_variance), both
-
-
-def log_deviation(one: Measurement) -> float:
-    """Standard deviation of a case's log time, from its 95 % interval; 0 where that is of no width, or none."""
-    return (math.log(one.high_us) - math.log(one.low_us)) / (2.0 * Z95) if one.high_us >= one.low_us > 0 else 0.0
 
 
 def surely_faster(one: Contender, other: Contender) -> bool:

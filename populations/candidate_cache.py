@@ -7,7 +7,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from evo_kernel.types import Evaluation, Purpose, ScoredCandidate, Source, Strategy, Tried
+from evo_kernel.knobs import apply_knobs
+from evo_kernel.types import Evaluation, Knobs, Purpose, ScoredCandidate, Source, Strategy, Tried
 from populations.row_decoders import fetch_evaluation, fetch_source, fetch_strategy
 from populations.state import STATUS_OF_CODE, Leaderboard, SearchState
 from populations.store import Store
@@ -46,7 +47,7 @@ class Library:
     def __init__(self, store: Store, state: SearchState, environment: str) -> None:
         self._store, self._state, self._environment = store, state, environment
         self._evaluations: Recent[int, Evaluation | None] = Recent(EVALUATIONS)
-        self._sources: Recent[int, Source] = Recent(SOURCES)
+        self._sources: Recent[tuple[int, Knobs], Source] = Recent(SOURCES)
         self._strategies: Recent[int, Strategy] = Recent(STRATEGIES)
         self._cases: Recent[int, Mapping[str, float]] = Recent(CASES)
         self._paths: Recent[int, tuple[Strategy, ...]] = Recent(PATHS)
@@ -55,9 +56,14 @@ class Library:
     def _board(self) -> Leaderboard:
         return self._state.board(self._environment)
 
-    def source(self, candidate: int) -> Source:
+    def proposed_source(self, candidate: int) -> Source:
         rowid = self._state.lineage.source[candidate]
-        return self._sources.find(rowid, lambda: fetch_source(self._store.connection, rowid))
+        return self._sources.find((rowid, ()), lambda: fetch_source(self._store.connection, rowid))
+
+    def _scored_source(self, candidate: int, evaluation: Evaluation | None) -> Source:
+        knobs = evaluation.knobs if evaluation is not None else ()
+        key = (self._state.lineage.source[candidate], knobs)
+        return self._sources.find(key, lambda: apply_knobs(self.proposed_source(candidate), knobs))
 
     def strategy(self, rowid: int) -> Strategy:
         return self._strategies.find(rowid, lambda: fetch_strategy(self._store.connection, rowid))
@@ -89,13 +95,13 @@ class Library:
         return path
 
     def relative(self, candidate: int) -> ScoredCandidate:
-        lineage = self._state.lineage
+        lineage, evaluation = self._state.lineage, self.evaluation(candidate)
         return ScoredCandidate(
             candidate=candidate,
-            source=self.source(candidate),
+            source=self._scored_source(candidate, evaluation),
             generation=lineage.generation[candidate],
             island=lineage.island[candidate],
-            evaluation=self.evaluation(candidate),
+            evaluation=evaluation,
             strategies=self.path(candidate),
         )
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from evo_kernel.types import Evaluation, Measurement, PairedComparison, PlanVerdict
-from populations.archive import DRIFT, log_deviation
+from evo_kernel.types.evaluations import DRIFT
 from populations.encoding import digest, dumps, encode_check, encode_features, encode_knobs, plan_key
 from populations.islands import Placement
 from populations.state import TakenVerdict
@@ -60,7 +60,7 @@ def log_variance(evaluation: Evaluation) -> float:
     found = evaluation.measurements
     if evaluation.environment.kind != "measured" or not found:
         return 0.0
-    return math.fsum(log_deviation(m) ** 2 for m in found) / len(found) ** 2 + DRIFT * DRIFT
+    return math.fsum(m.log_deviation**2 for m in found) / len(found) ** 2 + DRIFT * DRIFT
 
 
 def write_evaluation(

@@ -11,6 +11,7 @@ import os
 import time
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,13 @@ from evo_kernel.types import (
     Environment,
     Evaluation,
     Proposal,
+    Purpose,
     Recorded,
     ScoredCandidate,
     Source,
     TaskCard,
 )
+from evo_kernel.types.notes import Version, VersionOrder
 from populations.agent_log import AgentLog, open_attempts
 from populations.candidate_cache import Library
 from populations.counters import NO_PROPOSAL, SearchTotals, Tally, read_tally, read_wall_s
@@ -44,7 +47,7 @@ from populations.settings import PopulationSettings
 from populations.state import SearchState
 from populations.store import Store
 from populations.tickets import Tickets
-from populations.versions import Order, VersionRow, versions
+from populations.versions import versions
 from populations.writing import (
     hold_attempt,
     unwritten,
@@ -120,6 +123,7 @@ class LineagePopulation(OpenPopulation):
         self._tickets = Tickets(store, self._state, self._library, task, environment)
         self._chooser = Chooser(self.path, self._state.lineage, self._board, self._library, mix)
         self._attempts = last_id(store.connection, "attempts")
+        self._confirmations: dict[str, tuple[Evaluation, int | None]] = {}  # of committed sources, by sha256
         self._said: Counter[str] = Counter()  # reasons of attempts that left nothing, since the last that did
         self._resumable = deque(open_attempts(store.connection))
         self.diary = AgentLog(store, self._tally)
@@ -205,27 +209,54 @@ class LineagePopulation(OpenPopulation):
             raise ValueError(f"candidate {recorded.candidate} has another source than evaluation {evaluation.source}")
         if evaluation.task != self.task_identity:
             raise ValueError(f"this population holds task {self.task_identity}, the evaluation is of {evaluation.task}")
-        verdict = summarise(evaluation, recorded.candidate, proposal.probes, witnessed)
-        environment = evaluation.environment
         with self._store.lock:
-            with self._store.write() as connection:
-                number = write_evaluation(
-                    self._store,
-                    evaluation,
-                    verdict,
-                    run=self._run,
-                    environment=self._store.intern_environment(environment),
-                    source=self._state.lineage.source[recorded.candidate],
-                    at=time.time(),
-                )
-                # The state changes inside the transaction because placements are its outcome: whatever could raise
-                # (values, constraints, a full disk) has been written by now, and a failing COMMIT ends the process.
-                earned, placements = self._state.tell(environment.key, verdict)
-                if placements:
-                    write_placements(connection, number, placements)
-            self._tally.judge(evaluation)
-            self._library.told(recorded.candidate, evaluation)
-            return name_credits(earned, self._state.lineage, self._store.connection, self._library)
+            credits = self._tell(recorded, evaluation, witnessed)
+            if (confirmation := self._kept_confirmation(evaluation)) is not None:
+                self._tell(recorded, confirmation, witnessed=False)
+            return credits
+
+    def keep_confirmation(self, confirmation: Evaluation, rival: int | None) -> None:
+        """A confirmation, passed, of a source that is about to be committed: told with the candidate's own verdict, so
+        that nobody confirms it again. `rival`: the candidate that it was timed beside. What it has cost and found out
+        about plans is booked already.
+        """
+        with self._store.lock:
+            booked = replace(confirmation, verdicts=(), charged={}, gpu_s=0.0)
+            self._confirmations[confirmation.source] = (booked, rival)
+
+    def _kept_confirmation(self, evaluation: Evaluation) -> Evaluation | None:
+        """One of the same source, knobs and environment; None where the champion by now is not who it was timed beside.
+        The population's lock is held."""
+        if evaluation.purpose is not Purpose.SCORE:
+            return None
+        kept, rival = self._confirmations.pop(evaluation.source, (None, None))
+        if kept is None or not evaluation.passed or self._board.champion() not in (0, rival):
+            return None
+        same = (kept.knobs, kept.environment.key) == (evaluation.knobs, evaluation.environment.key)
+        return kept if same else None
+
+    def _tell(self, recorded: Recorded, evaluation: Evaluation, witnessed: bool) -> Sequence[Credit]:
+        """One verdict, in a transaction of its own. The population's lock is held."""
+        verdict = summarise(evaluation, recorded.candidate, recorded.proposal.probes, witnessed)
+        environment = evaluation.environment
+        with self._store.write() as connection:
+            number = write_evaluation(
+                self._store,
+                evaluation,
+                verdict,
+                run=self._run,
+                environment=self._store.intern_environment(environment),
+                source=self._state.lineage.source[recorded.candidate],
+                at=time.time(),
+            )
+            # The state changes inside the transaction because placements are its outcome: whatever could raise
+            # (values, constraints, a full disk) has been written by now, and a failing COMMIT ends the process.
+            earned, placements = self._state.tell(environment.key, verdict)
+            if placements:
+                write_placements(connection, number, placements)
+        self._tally.judge(evaluation)
+        self._library.told(recorded.candidate, evaluation)
+        return name_credits(earned, self._state.lineage, self._store.connection, self._library)
 
     def fail(
         self, brief: Brief, operator: str, reason: str, proposal: Proposal | None = None, exhausted: bool = False
@@ -369,7 +400,7 @@ class LineagePopulation(OpenPopulation):
             last = len(self._state.lineage)
             return [self._library.relative(candidate) for candidate in range(last, max(0, last - count), -1)]
 
-    def versions(self, limit: int, order: Order = "newest", of: int | None = None) -> Sequence[VersionRow]:
+    def versions(self, limit: int, order: VersionOrder = "newest", of: int | None = None) -> Sequence[Version]:
         """Judged candidates with their standing here; `path`: from the root to `of` (the best), oldest first."""
         with self._store.lock:
             if of is not None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evo_kernel.errors import PopulationError
+from evo_kernel.knobs import apply_knobs
 from evo_kernel.types import Environment, Evaluation, PipelineState, ScoredCandidate, Source, TaskCard
 from populations import lineage
 from populations.connect import connect_reader, fetch_dicts, fetch_one
@@ -218,8 +219,8 @@ class PopulationReader:
             at=at,
         )
 
-    def source(self, number: int) -> Source:
-        """A candidate's, without the rest of it."""
+    def proposed_source(self, number: int) -> Source:
+        """A candidate's, without the rest of it, and without the knobs that it was scored with."""
         sql = "SELECT source FROM candidates WHERE id = ?"
         return fetch_source(self.connection, self._known(fetch_one(self.connection, sql, (number,)), number))
 
@@ -243,7 +244,8 @@ class PopulationReader:
         scores = [e for e in view.evaluations if e.purpose == "score" and e.environment.key == key]
         path = tuple(step.strategy for step in self.critical_path(number) if step.strategy is not None)
         evaluation = scores[-1] if scores else None
-        return ScoredCandidate(number, view.proposal.source, view.generation, view.island, evaluation, path)
+        source = apply_knobs(view.proposal.source, evaluation.knobs) if evaluation is not None else view.proposal.source
+        return ScoredCandidate(number, source, view.generation, view.island, evaluation, path)
 
     # ---- lists ----------------------------------------------------------------------------------------------------
 

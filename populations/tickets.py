@@ -37,7 +37,7 @@ class Tickets:
 
     def root(self, attempt: int, candidate: int, seed: int) -> Brief:
         """A planted seed's ticket: it stands as its own parent, one generation before the first."""
-        itself = ScoredCandidate(candidate, self.library.source(candidate), -1, 0, None)
+        itself = ScoredCandidate(candidate, self.library.proposed_source(candidate), -1, 0, None)
         return Brief(attempt, self.task, itself, (), (), 0, (seed, attempt, 1), self.environment)
 
     def recorded(self, candidate: int) -> Recorded:

@@ -4,32 +4,22 @@ from __future__ import annotations
 
 import heapq
 import math
-from dataclasses import dataclass
-from typing import Literal
 
+from evo_kernel.types.notes import Version, VersionOrder
 from populations.candidate_cache import Library
 from populations.state import STATUS_OF_CODE, Leaderboard, Lineage
 from populations.store import Store
 
-Order = Literal["newest", "best", "path"]
-
-
-@dataclass(frozen=True)
-class VersionRow:
-    """A candidate and its standing in one environment."""
-
-    number: int
-    parent: int | None
-    operator: str
-    strategy: str  # "" where none is claimed
-    status: str  # "" until it is judged here
-    score: float | None
-    log_gain: float | None  # log(parent ÷ this); None where one of the two has no time
-
 
 def versions(
-    store: Store, lineage: Lineage, board: Leaderboard, library: Library, limit: int, order: Order, of: int | None
-) -> list[VersionRow]:
+    store: Store,
+    lineage: Lineage,
+    board: Leaderboard,
+    library: Library,
+    limit: int,
+    order: VersionOrder,
+    of: int | None,
+) -> list[Version]:
     """At most `limit`; of a longer path the latest ones. The population's lock is held."""
     if order == "path":
         numbers: list[int] = []
@@ -47,7 +37,7 @@ def versions(
     return [_row(store, lineage, board, library, number) for number in numbers]
 
 
-def _row(store: Store, lineage: Lineage, board: Leaderboard, library: Library, number: int) -> VersionRow:
+def _row(store: Store, lineage: Lineage, board: Leaderboard, library: Library, number: int) -> Version:
     found = store.row("SELECT operator FROM candidates WHERE id = ?", (number,))
     assert found is not None, "the number was taken from the lineage"
     strategy = library.strategy(lineage.strategy[number]).name if lineage.strategy[number] else ""
@@ -56,7 +46,7 @@ def _row(store: Store, lineage: Lineage, board: Leaderboard, library: Library, n
     parent = lineage.parent[number] or None
     gain = board.times[parent] - board.times[number] if parent and known else math.nan
     score = board.scores[number] if known else math.nan
-    return VersionRow(
+    return Version(
         number,
         parent,
         found[0],

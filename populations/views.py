@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from evo_kernel.types import Environment, Evaluation, PipelineState, Proposal
+from evo_kernel.knobs import apply_knobs
+from evo_kernel.types import Environment, Evaluation, PipelineState, Proposal, Source
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,12 @@ class CandidateView:
     def evaluation(self) -> Evaluation | None:
         """The latest score."""
         return next((one for one in reversed(self.evaluations) if one.purpose == "score"), None)
+
+    @property
+    def source(self) -> Source:
+        """As it was scored last, the knobs written in; as it was proposed it is in `proposal`."""
+        knobs = self.evaluation.knobs if self.evaluation is not None else ()
+        return apply_knobs(self.proposal.source, knobs)
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,9 @@ from evo_kernel.fitness.record.recorder import Recorder, RecordFault
 from evo_kernel.fitness.runners.base import Checked, Runner
 from evo_kernel.fitness.runners.choose import open_runner
 from evo_kernel.fitness.runners.cpu_runner import CpuRunner
-from evo_kernel.fitness.tuning.knobs import apply_knobs, find_knobs
+from evo_kernel.fitness.tuning.knobs import find_knobs
 from evo_kernel.fitness.tuning.proposals import too_large
+from evo_kernel.knobs import apply_knobs
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Case, Task
 from evo_kernel.types import CaseKind, Knobs, Source

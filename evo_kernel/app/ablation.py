@@ -8,7 +8,7 @@ from pathlib import Path
 
 from evo_kernel.errors import UserError
 from evo_kernel.fitness.judge import JudgeSettings, open_judge
-from evo_kernel.fitness.tuning.knobs import apply_knobs
+from evo_kernel.knobs import apply_knobs
 from evo_kernel.observe.merging import without_edit
 from evo_kernel.observe.report import Ablated, Report
 from evo_kernel.tasks.loading import load

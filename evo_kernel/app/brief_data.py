@@ -6,20 +6,12 @@ Imports nothing slow.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from evo_kernel.app.verdicts import evaluation_data
-from evo_kernel.fitness.tuning.knobs import apply_knobs
 from evo_kernel.types import Brief, Evaluation, ScoredCandidate, Strategy, TaskCard, Tried
 from operators.macro.catalogue import CATALOGUE, OTHER
-
-
-def as_shown(brief: Brief) -> Brief:
-    """The brief with all sources as they were scored: a child that fell back to untuned knobs would look slower than
-    its parent whatever its structure is worth."""
-    relatives = tuple(one.as_scored(apply_knobs) for one in brief.inspirations)
-    return replace(brief, parent=brief.parent.as_scored(apply_knobs), inspirations=relatives)
 
 
 def brief_data(brief: Brief, offered: Sequence[Strategy]) -> dict[str, Any]:

@@ -25,7 +25,6 @@ from evo_kernel.config import Config, config_from, stored_config
 from evo_kernel.engine import Engine, EngineSettings, Observer, RunSummary
 from evo_kernel.errors import ConfigError, PopulationError
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
-from evo_kernel.fitness.tuning.knobs import apply_knobs
 from evo_kernel.tasks.first import First, beside_first, first_of
 from evo_kernel.tasks.loading import BUILTIN, builtin_names, load
 from evo_kernel.tasks.task import Task
@@ -166,7 +165,7 @@ def _leaders(path: Path) -> list[Source]:
         views = [reader.candidate(number) for number in reader.leaders(START_FROM)]
     if not views:
         raise PopulationError(f"{path} has no candidate that passed: there is nothing to start from")
-    return [apply_knobs(v.proposal.source, v.evaluation.knobs if v.evaluation else ()) for v in views]
+    return [view.source for view in views]
 
 
 def _verdicts(population: LineagePopulation, environment: Environment) -> Iterator[PlanVerdict]:
@@ -195,7 +194,7 @@ def search(
     stop, population = threading.Event(), parts.population
     with operating(config, population, parts.judge, ledger, observer.trouble, traffic, stop) as operator:
         thinking = Thinking(operator, parts.judge.stages)
-        engine = Engine(population, thinking, parts.judge, ledger, settings, observer, apply_knobs, stop.set)
+        engine = Engine(population, thinking, parts.judge, ledger, settings, observer, stop.set)
         parts.judge.yardsticks.on_baselines = kept_baselines(population, observer.trouble)
         with announced(population, parts.judge.stages), watched(engine, parts.judge, stop):
             return engine.run()

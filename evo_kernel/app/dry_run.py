@@ -21,7 +21,7 @@ from evo_kernel.fitness.sandbox.scratch import Scratch
 from evo_kernel.tasks.first import first_kernel
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import Brief, Evaluation, Operator, Purpose, ScoredCandidate
-from populations.gate import GateSettings
+from evo_kernel.types.promotion import GateSettings
 
 CALL_S = 30.0  # what a call is taken to last
 ANSWER_TOKENS = {"policy": 300, "coder": 2000}  # what an answer is taken to hold; a choice is short, code is not
@@ -94,8 +94,8 @@ def first_prompts(config: Config, brief: Brief, evaluation: Evaluation) -> dict[
 
 
 def _outfit(config: Config, brief: Brief, peek: _Peek, folder: Path) -> operator_factory.ModelOperatorDeps:
+    from operators.avo.forgetful import Forgetful
     from operators.avo.operator import AvoOperator
-    from operators.avo.protocols import Forgetful
     from operators.workbench.protocols import WorkbenchDeps
 
     knowledge = prompt_context.knowledge_of(config)

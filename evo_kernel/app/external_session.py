@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evo_kernel.app.brief_data import as_shown
 from evo_kernel.errors import InfraError, PopulationError, PopulationLocked
 from evo_kernel.types import Brief, Evaluation, Proposal, Purpose, Recorded, Source, Status, Strategy
 from operators.macro import catalogue
@@ -141,7 +140,7 @@ def tickets_brief(population: LineagePopulation, attempt: int) -> Brief:
     """The ticket of an attempt that may still be told. Raises PopulationError when it may not."""
     brief, handed = population.ticket(attempt)
     handed.check(time.time())
-    return as_shown(brief)
+    return brief
 
 
 def has_verdict(evaluation: Evaluation | None) -> bool:

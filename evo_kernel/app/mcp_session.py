@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from evo_kernel.app.brief_data import as_shown
 from evo_kernel.app.compose import Prepared
 from evo_kernel.app.external_session import TellResult, judge_and_tell
 from evo_kernel.app.workbench import open_workbench, rooms_of
@@ -88,7 +87,6 @@ class Shift:
         with PopulationReader(population.path) as reader:
             mine = [one.attempt for one in reader.tickets() if one.holder == self._holder]
         brief = population.ticket(mine[0])[0] if mine else population.ask(self._holder)
-        brief = as_shown(brief)
         folder = self._folder / f"attempt-{brief.attempt}"
         bench = open_workbench(folder, self._rooms, brief, OPERATOR, self._allowed, adopt=folder.is_dir())
         attempt = ExternalAttempt(brief, bench, population.diary, OPERATOR)

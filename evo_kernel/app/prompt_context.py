@@ -33,7 +33,6 @@ def prompts_of(
     profile: Profile | None = None,
 ) -> Prompts:
     """What all prompts of a run share. Raises UserError for files that are not there."""
-    from evo_kernel.fitness.tuning.knobs import apply_knobs
     from operators.prompts.parts import Switches
     from operators.prompts.writer import Prompts
 
@@ -49,8 +48,7 @@ def prompts_of(
     memory = memory if memory is not None else memory_of(config)
     hint, example = origin_of(config, task)
     return Prompts(
-        switches=switches, knowledge=knowledge, memory=memory, profile=profile, hint=hint, example=example,
-        apply_knobs=apply_knobs,
+        switches=switches, knowledge=knowledge, memory=memory, profile=profile, hint=hint, example=example
     )  # fmt: skip
 
 
@@ -61,7 +59,6 @@ def origin_of(config: Config, task: TaskCard) -> tuple[str, Source | None]:
     """
     if config.start_from is None or not config.start_from.is_file():
         return "", None
-    from evo_kernel.fitness.tuning.knobs import apply_knobs
     from operators.prompts.transfer import transfer_hint
     from populations.reading import PopulationReader
 
@@ -72,7 +69,7 @@ def origin_of(config: Config, task: TaskCard) -> tuple[str, Source | None]:
         best = reader.relative(found.candidate)
         if not (hint := transfer_hint(reader.task, best, task)):
             return "", None
-    return hint, apply_knobs(best.source, best.evaluation.knobs) if best.evaluation is not None else best.source
+    return hint, best.source
 
 
 def memory_of(config: Config) -> StrategyMemory:

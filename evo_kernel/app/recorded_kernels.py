@@ -17,7 +17,6 @@ from evo_kernel.fitness.record.cases import record_case
 from evo_kernel.fitness.record.recorder import RecordCase, Recorder, RecordFault, refuse_unconfined
 from evo_kernel.fitness.record.unread_values import without_unread
 from evo_kernel.fitness.runners.choose import arch_of
-from evo_kernel.fitness.tuning.knobs import apply_knobs
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import CaseKind, Environment, Source
@@ -83,7 +82,7 @@ def recorded_launches(task: Task, source: Source, device: str) -> dict[str, Any]
 
 def _recorded(one: ExportedCandidate, task: Task, judge: PlanJudge, unconfirmed: bool) -> RecordedCandidate:
     environment = judge.environment
-    source = apply_knobs(one.view.proposal.source, one.evaluation.knobs)
+    source = one.view.source
     plans: dict[str, CompiledPlan] = {}
     for case, plan in judge.plans(source, (), list(CaseKind)).items():
         if not isinstance(plan, CompiledPlan):

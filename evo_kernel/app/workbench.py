@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from evo_kernel.budget import Spent
 from evo_kernel.deadline import Deadline
 from evo_kernel.errors import PopulationError
-from evo_kernel.fitness.tuning.knobs import apply_knobs
+from evo_kernel.knobs import apply_knobs
 from evo_kernel.types import Brief, CaseKind, Environment, Evaluation, Knobs, Purpose, ScoredCandidate, Source
+from evo_kernel.types.notes import Version, VersionOrder
+from evo_kernel.types.promotion import GateSettings, GateVerdict, stands, surely_better
 from operators.workbench.bench import Workbench, start_files, task_files
 from operators.workbench.judge_tools import Allowed
-from operators.workbench.protocols import Evidence, GateVerdict, KnowledgeSource, Note, Order, Version, WorkbenchDeps
+from operators.workbench.protocols import KnowledgeSource, WorkbenchDeps
 from operators.workbench.workspace import Workspace
-from populations.agent_log import StoredNote
-from populations.gate import GateResult, GateSettings, stands, surely_better
 from populations.population import LineagePopulation
 
 
@@ -71,7 +72,7 @@ class PlanWorkbenchJudge:
 
     def against_best(self, source: Source, evaluation: Evaluation) -> GateVerdict:
         best = self.population.best()
-        return _verdict(surely_better(evaluation, best.evaluation if best else None, self.settings))
+        return surely_better(evaluation, best.evaluation if best else None, self.settings)
 
     def gate(self, source: Source, evaluation: Evaluation) -> GateVerdict:
         """By the evaluation it has, by one made anew, and by a confirmation on hidden cases, beside the best."""
@@ -79,16 +80,20 @@ class PlanWorkbenchJudge:
         older = best.evaluation if best else None
         said = surely_better(evaluation, older, self.settings)
         if not said.passed:
-            return _verdict(said)
+            return said
         scored = apply_knobs(source, evaluation.knobs)
         again = self._judged(scored, Purpose.SCORE, anew=True)
         told = surely_better(replace(again, source=source.sha256), older, self.settings)
         if not told.passed or not self.settings.confirm:
-            return _verdict(replace(told, reason=f"Measured again: {told.reason}"), again)
-        rival = apply_knobs(best.source, older.knobs) if best is not None and older is not None else None
+            return _with_cost(replace(told, reason=f"Measured again: {told.reason}"), again)
+        rival = best.source if best is not None and older is not None else None
         confirmed = self._judged(scored, Purpose.CONFIRM, against=rival)
         hidden = stands(confirmed, self.settings)
-        return _verdict(GateResult(hidden.passed, f"{told.reason} {hidden.reason}", told.gain), again, confirmed)
+        if hidden.passed:
+            self.population.keep_confirmation(
+                replace(confirmed, source=source.sha256, knobs=evaluation.knobs), best.candidate if best else None
+            )
+        return _with_cost(GateVerdict(hidden.passed, f"{told.reason} {hidden.reason}", told.gain), again, confirmed)
 
     def _judged(
         self, source: Source, purpose: Purpose, anew: bool = False, against: Source | None = None
@@ -101,18 +106,16 @@ class PlanWorkbenchJudge:
 
 @dataclass(frozen=True)
 class PopulationLineage:
-    """Sources are shown with the knobs that they were scored with."""
-
     population: LineagePopulation
 
-    def versions(self, limit: int, order: Order = "newest", of: int | None = None) -> Sequence[Version]:
+    def versions(self, limit: int, order: VersionOrder = "newest", of: int | None = None) -> Sequence[Version]:
         if of is not None:
             self._check(of)
-        return [Version(**vars(row)) for row in self.population.versions(limit, order, of)]
+        return self.population.versions(limit, order, of)
 
     def version(self, number: int) -> ScoredCandidate:
         self._check(number)
-        return self.population.relative(number).as_scored(apply_knobs)
+        return self.population.relative(number)
 
     def _check(self, number: int) -> None:
         """Raises PopulationError in words for agents, which are told no paths of the host."""
@@ -121,27 +124,7 @@ class PopulationLineage:
             raise PopulationError(f"there is no version C{number}; they are numbered 1 to {last}")
 
     def best(self) -> ScoredCandidate | None:
-        best = self.population.best()
-        return best.as_scored(apply_knobs) if best is not None else None
-
-
-@dataclass(frozen=True)
-class PopulationNotebook:
-    """Notes in the population's file."""
-
-    population: LineagePopulation
-
-    def add(
-        self, text: str, author: str, attempt: int | None, evidence: Sequence[Evidence], refutes: int | None = None
-    ) -> int:
-        return self.population.diary.add_note(text, author, attempt, [asdict(one) for one in evidence], refutes)
-
-    def notes(self, limit: int, query: str = "") -> Sequence[Note]:
-        return [_note(one) for one in self.population.diary.notes(limit, query)]
-
-    def note(self, number: int) -> Note | None:
-        found = self.population.diary.note(number)
-        return _note(found) if found is not None else None
+        return self.population.best()
 
 
 def rooms_of(
@@ -156,7 +139,7 @@ def rooms_of(
         PlanWorkbenchJudge(judge, population, charge, gate or GateSettings()),
         PopulationLineage(population),
         knowledge,
-        PopulationNotebook(population),
+        population.diary,
     )
 
 
@@ -168,14 +151,8 @@ def open_workbench(
     return Workbench(workspace, rooms, brief, author, allowed)
 
 
-def _verdict(said: GateResult, *spent: Evaluation) -> GateVerdict:
-    cost: dict[str, int] = {}
+def _with_cost(verdict: GateVerdict, *spent: Evaluation) -> GateVerdict:
+    cost: Counter[str] = Counter()
     for evaluation in spent:
-        for purpose, count in evaluation.charged.items():
-            cost[str(purpose)] = cost.get(str(purpose), 0) + count
-    return GateVerdict(said.passed, said.reason, said.gain, cost, sum(one.gpu_s for one in spent))
-
-
-def _note(found: StoredNote) -> Note:
-    evidence = tuple(Evidence(**one) for one in found.evidence)
-    return Note(found.number, found.text, found.author, found.attempt, evidence, found.refuted)
+        cost.update({str(purpose): count for purpose, count in evaluation.charged.items()})
+    return replace(verdict, charged=dict(cost), gpu_s=sum(one.gpu_s for one in spent))

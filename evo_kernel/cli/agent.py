@@ -99,14 +99,13 @@ def _search(config: Any, parts: Any, progress: Any, ledger: Any, attempts: int) 
     from evo_kernel.app.external_agent import external_operator
     from evo_kernel.app.telemetry import Thinking
     from evo_kernel.engine import Engine, EngineSettings
-    from evo_kernel.fitness.tuning.knobs import apply_knobs
     from operators.knowledge.base import KnowledgeBase
 
     knowledge = KnowledgeBase(config.knowledge.folders)
     operator = external_operator(config, parts.population, parts.judge, knowledge, ledger.charge)
     engine = Engine(
         parts.population, Thinking(operator, parts.judge.stages), parts.judge, ledger,
-        EngineSettings(width=config.width, attempts=attempts, interrupt_s=math.inf), progress, apply_knobs,
+        EngineSettings(width=config.width, attempts=attempts, interrupt_s=math.inf), progress,
     )  # fmt: skip
     with compose.watched(engine, parts.judge):
         return engine.run()

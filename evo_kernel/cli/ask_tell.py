@@ -54,7 +54,7 @@ def ask(
     evo-kernel tell softmax.db --attempt "$(jq .attempt brief.json)" mine.py
     """
     from evo_kernel.app import external_session
-    from evo_kernel.app.brief_data import as_shown, brief_data
+    from evo_kernel.app.brief_data import brief_data
     from populations.reading import PopulationReader
 
     if list_open:
@@ -64,7 +64,7 @@ def ask(
     expires_at = time.time() + expires_h * 3600 if expires_h is not None else None
     with external_session.open_as_last(population, wait_s) as opened:
         if attempt is None:
-            brief = as_shown(opened.ask(holder, expires_at))
+            brief = opened.ask(holder, expires_at)
         else:
             brief = external_session.tickets_brief(opened, attempt)
             expires_at = opened.ticket(attempt)[1].expires_at

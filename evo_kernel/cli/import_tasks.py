@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import resource
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -17,12 +15,10 @@ from evo_kernel.errors import UserError
 from evo_kernel.types import Source
 
 if TYPE_CHECKING:
-    from evo_kernel.tasks.surveying import Survey
+    from evo_kernel.tasks.importers.survey import Survey
 
 WARM_S = 300.0
 """A child that has loaded everything by then is well; PyTorch's tables take seconds, on a busy machine a minute."""
-MAPPED = 8 << 30
-"""Bytes of address space that libraries map without using them."""
 FIRST = ("seed", "kernels", "mixed", "torch", "none")
 
 
@@ -100,7 +96,7 @@ def export_solution(
         path = export_tritonbench(rest, text, folder, notes)
     else:
         from evo_kernel.export import flashinfer
-        from evo_kernel.tasks.flashinfer import problem_of
+        from evo_kernel.tasks.importers.flashinfer import problem_of
 
         entry, _ = problem_of(rest)
         path = flashinfer.write_solution(flashinfer.solution(entry.name, text, author, hardware), folder)
@@ -123,8 +119,8 @@ def solution_text(spec: str, source: Source, device: str) -> str:
 def _own_check(rest: str, written: Path) -> str:
     import torch
 
-    from evo_kernel.tasks.printing import printed
-    from evo_kernel.tasks.tritonbench import problem_of
+    from evo_kernel.tasks.importers.stdout_metric import printed
+    from evo_kernel.tasks.importers.tritonbench import problem_of
 
     (found,) = printed(problem_of(rest)[0].path, [written], "cuda" if torch.cuda.is_available() else "cpu")
     return found.sentence
@@ -132,7 +128,7 @@ def _own_check(rest: str, written: Path) -> str:
 
 def _export_kernelbench(spec: str, text: str, folder: Path, sample: int, notes: list[str]) -> Path:
     from evo_kernel.export.kernelbench import KernelBenchSolution, refused, write_solution
-    from evo_kernel.tasks.kernelbench import places, problem_of, skeleton
+    from evo_kernel.tasks.importers.kernelbench import places, problem_of, skeleton
 
     entry, source = problem_of(spec.partition(":")[2])
     solution = KernelBenchSolution(entry.level, entry.number, text, skeleton(source), places(spec))
@@ -146,7 +142,7 @@ def export_tritonbench(rest: str, text: str, folder: Path, notes: list[str]) -> 
     """Write a module with `run` as a solution. Returns where; adds to `notes` what its user should know."""
     from evo_kernel.export.tritonbench import TritonBenchSolution, write_solution
     from evo_kernel.tasks.calls import CUT
-    from evo_kernel.tasks.tritonbench_solved import solved
+    from evo_kernel.tasks.importers.tritonbench_solution import solved
 
     parts = solved(rest)
     if parts.left:
@@ -209,64 +205,18 @@ def _line(row: dict[str, Any]) -> str:
 
 def _surveyed(found: Sequence[Any], deadline_s: float, memory_gb: float) -> Iterator[tuple[Any, Survey]]:
     """All in one child, replaced when a problem is late or takes it down: a fresh one needs seconds to warm."""
-    from evo_kernel.tasks.surveying import Survey
+    from evo_kernel.tasks.helper_process import HelperLost, HelperProcess
+    from evo_kernel.tasks.importers.survey import Survey
 
-    child = _Child(memory_gb)
+    child = HelperProcess(f"from evo_kernel.tasks.importers.survey import main; main({memory_gb!r})")
     try:
         for entry in found:
-            answer = child.ask(entry.spec, deadline_s)
-            if isinstance(answer, str):
-                child.end()
-                child = _Child(memory_gb)
-                answer = Survey(entry.spec, reason=answer)
-            yield entry, answer
+            try:
+                child.ask(None, WARM_S)
+                yield entry, child.ask(entry.spec, deadline_s)
+            except HelperLost as lost:
+                late = f"took longer than {deadline_s:g} s: give it --deadline"
+                gone = f"its process ended with code {lost.code}: out of {memory_gb:g} GB? Give it --memory"
+                yield entry, Survey(entry.spec, reason=late if lost.code is None else gone)
     finally:
         child.end()
-
-
-class _Child:
-    """A process that surveys one problem after the other."""
-
-    def __init__(self, memory_gb: float) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._memory_gb = memory_gb
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, int(memory_gb * 1e9)), daemon=True)
-        self._process.start()
-        theirs.close()
-        if self._pipe.poll(WARM_S):
-            self._pipe.recv()
-
-    def ask(self, spec: str, deadline_s: float) -> Survey | str:
-        """The problem's survey, or why there is none."""
-        from evo_kernel.tasks.interpreted import answered
-
-        try:
-            self._pipe.send(spec)
-            if not answered(self._process.pid or 0, deadline_s, lambda: self._pipe.poll(0.5)):
-                return f"took longer than {deadline_s:g} s: give it --deadline"
-            return self._pipe.recv()
-        except (EOFError, OSError):  # it is gone
-            self._process.join(1)
-            return (
-                f"its process ended with code {self._process.exitcode}: out of {self._memory_gb:g} GB? Give it --memory"
-            )
-
-    def end(self) -> None:
-        self._process.kill()
-        self._process.join()
-        self._pipe.close()
-
-
-def _serve(pipe: Any, memory: int) -> None:
-    import torch
-
-    from evo_kernel.tasks.surveying import survey, warm_up
-
-    limit = memory + MAPPED
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    torch.set_num_threads(1)
-    warm_up()
-    pipe.send("ready")
-    while True:
-        pipe.send(survey(pipe.recv()))

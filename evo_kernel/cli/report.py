@@ -111,7 +111,7 @@ def _gathered(reader: PopulationReader, candidate: int | None) -> Report:
         models=_models(status),
         environment=_environment(reader, evaluation),
         commands=_commands(reader, number),
-        source=_as_scored(source, evaluation),
+        source=_with_knobs(source, evaluation),
         whole_diff=source_diff(first, source, edits[0].candidate, edits[-1].candidate) if len(edits) > 1 else "",
     )
 
@@ -125,8 +125,8 @@ def _best_so_far(dots: Sequence[tuple[float, float]]) -> list[tuple[float, float
     return best
 
 
-def _as_scored(source: str, evaluation: Evaluation | None) -> str:
-    """The source as its file has it, under a line that names the knobs: writing them in needs the judge's modules."""
+def _with_knobs(source: str, evaluation: Evaluation | None) -> str:
+    """The source as it was proposed, under a line that names the knobs."""
     if evaluation is None or not evaluation.knobs:
         return source
     knobs = ", ".join(f"{name}={value}" for name, value in evaluation.knobs)

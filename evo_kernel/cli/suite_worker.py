@@ -23,7 +23,7 @@ from evo_kernel.app.suite.lanes import INTERRUPT, adopt_orphans, kill_descendant
 
 if TYPE_CHECKING:
     from evo_kernel.export.kernelbench import KernelBenchSolution
-    from evo_kernel.tasks.kernelbench_harness import Heard
+    from evo_kernel.tasks.importers.kernelbench_harness import Heard
 
 REAPED_WITHIN_S = 5.0
 """A killed process may take so long to end: the driver frees its GPU memory first."""
@@ -96,7 +96,7 @@ def _ask(spec: str, kernel: str, folder: str, device: str, ask: bool, expected_u
     """
     from evo_kernel.cli.import_tasks import solution_text
     from evo_kernel.errors import EvoKernelError
-    from evo_kernel.tasks.kernelbench_harness import Heard
+    from evo_kernel.tasks.importers.kernelbench_harness import Heard
     from evo_kernel.types import Source
 
     answer = os.dup(1)
@@ -123,7 +123,7 @@ class _Kernelbench:
     """KernelBench's file of a kernel, and its harness."""
 
     def __init__(self, spec: str) -> None:
-        from evo_kernel.tasks.kernelbench import problem_of
+        from evo_kernel.tasks.importers.kernelbench import problem_of
 
         self._spec = spec
         self._entry, self._source = problem_of(spec.partition(":")[2])
@@ -135,8 +135,8 @@ class _Kernelbench:
         path.write_text(solution.text(), encoding="utf-8")
 
     def ask(self, kernel: str, folder: str, device: str, expected_us: float | None) -> Heard:
-        from evo_kernel.tasks.kernelbench import skeleton
-        from evo_kernel.tasks.kernelbench_harness import at_sizes, harness_of, hear, home_of, timed_within
+        from evo_kernel.tasks.importers.kernelbench import skeleton
+        from evo_kernel.tasks.importers.kernelbench_harness import at_sizes, harness_of, hear, home_of, timed_within
 
         del folder
         harness, solution = harness_of(home_of(self._entry.path)), self._solution(kernel)
@@ -149,7 +149,7 @@ class _Kernelbench:
 
     def _solution(self, kernel: str) -> KernelBenchSolution:
         from evo_kernel.export.kernelbench import KernelBenchSolution
-        from evo_kernel.tasks.kernelbench import places, skeleton
+        from evo_kernel.tasks.importers.kernelbench import places, skeleton
 
         return KernelBenchSolution(
             self._entry.level, self._entry.number, kernel, skeleton(self._source), places(self._spec)
@@ -166,7 +166,7 @@ class _Tritonbench:
     """TritonBench's two steps: the script runs (call), and prints what the reference's prints (execution)."""
 
     def __init__(self, spec: str) -> None:
-        from evo_kernel.tasks.tritonbench import problem_of
+        from evo_kernel.tasks.importers.tritonbench import problem_of
 
         self._rest = spec.partition(":")[2]
         self._path = problem_of(self._rest)[0].path
@@ -181,8 +181,8 @@ class _Tritonbench:
         export_tritonbench(self._rest, kernel, Path(folder), self._notes)
 
     def ask(self, kernel: str, folder: str, device: str, expected_us: float | None) -> Heard:
-        from evo_kernel.tasks.kernelbench_harness import Heard
-        from evo_kernel.tasks.printing import printed
+        from evo_kernel.tasks.importers.kernelbench_harness import Heard
+        from evo_kernel.tasks.importers.stdout_metric import printed
 
         del kernel, expected_us
         path, notes = self._path, self._notes

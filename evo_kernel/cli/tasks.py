@@ -98,10 +98,10 @@ def check_task(task: str, device: str, wanted: Wanted, as_json: bool) -> None:
     from evo_kernel.app.torch_operations import mixed_lines
     from evo_kernel.app.verdicts import evaluation_data
     from evo_kernel.fitness.judge import JudgeSettings, open_judge
+    from evo_kernel.tasks.claims_check import examine
     from evo_kernel.tasks.first import first_kernel
     from evo_kernel.tasks.loading import load
     from evo_kernel.tasks.probe import probe
-    from evo_kernel.tasks.stated import examine
     from evo_kernel.types import Purpose
 
     loaded = load(task)

@@ -58,7 +58,7 @@ def candidate(run: Run, request: Request) -> dict[str, Any]:
         ancestors += [(other, role) for role, other in parents if other not in dict(ancestors)]
         ancestors = ancestors[:ANCESTORS]
         against = _against(request, ancestors)
-        before = reader.source(against).text if against else ""
+        before = reader.proposed_source(against).text if against else ""
     evaluation = view.evaluation
     modeled = evaluation is not None and evaluation.environment.kind == "modeled"
     measurements = evaluation.measurements if evaluation else ()

@@ -20,7 +20,6 @@ from evo_kernel.errors import CutShort, InfraError, OperatorFailed
 from evo_kernel.types import (
     Brief,
     Judge,
-    Knobs,
     Operator,
     Population,
     Proposal,
@@ -30,13 +29,12 @@ from evo_kernel.types import (
     Source,
     Status,
 )
+from evo_kernel.types.promotion import FIRST, confirmed
 
 TWINS = 8
 """So often in a row an attempt is begun anew because another is having the same kernel judged."""
 DEEPER = 4
 """So many times as many knob settings as usual are tried of elites when nothing new is left to try."""
-FIRST = 1
-"""The candidate that every population begins with: the task's first kernel."""
 
 
 @dataclass(frozen=True)
@@ -67,17 +65,11 @@ class Engine:
         ledger: Ledger,
         settings: EngineSettings | None = None,
         observer: Observer | None = None,
-        apply_knobs: Callable[[Source, Knobs], Source] | None = None,
         time_is_up: Callable[[], None] | None = None,
     ) -> None:
-        """`apply_knobs` writes a setting of the knobs into a source; `time_is_up` ends what operators wait for.
-
-        What is confirmed is what would be exported, and operators start from a parent as it was scored: a child that
-        fell back to untuned knobs would look slower than its parent whatever its structure is worth.
-        """
+        """`time_is_up` ends what operators wait for."""
         self._population, self._operator, self._judge, self._ledger = population, operator, judge, ledger
         self._settings, self._observer = settings or EngineSettings(), observer or Silence()
-        self._apply_knobs = apply_knobs or (lambda source, knobs: source)
         self._time_is_up = time_is_up or (lambda: None)
         self._hours = TimeBudget(ledger.left_s, population.confirmation_s(), ledger.clock)
         self._deadline, self._confirming_s = Deadline(clock=ledger.clock), 0.0
@@ -264,7 +256,7 @@ class Engine:
     def _made_and_judged(self, twins: int = 0) -> Spent | None:
         """What it cost; None where its parent was found to have nothing left to try. `twins`: how often in a row it was
         begun to no avail."""
-        brief = self._tuned(self._population.ask())
+        brief = self._population.ask()
         with self._lock:
             self._attempts += 1
             self._observer.attempt_started(brief)
@@ -351,8 +343,8 @@ class Engine:
         for one in elites if self._judge.environment.kind == "measured" else ():
             if one.candidate not in self._settled:
                 self._settled.add(one.candidate)
-                knobs = self._population.relative(one.candidate).knobs
-                return lambda: self._judge_and_tell(one, Purpose.SCORE, knobs, anew=True)
+                scored = self._population.relative(one.candidate)
+                return lambda: self._judge_and_tell(one, Purpose.SCORE, scored, anew=True)
         return None
 
     def _nothing_left(self) -> str:
@@ -375,47 +367,44 @@ class Engine:
             self._measuring.add(recorded.candidate)
         relative = self._population.relative(recorded.candidate)
         try:
-            return self._judge_and_tell(recorded, Purpose.SCORE, relative.knobs, anew=True)
+            return self._judge_and_tell(recorded, Purpose.SCORE, relative, anew=True)
         finally:
             with self._lock:
                 self._measuring.discard(recorded.candidate)
-
-    def _tuned(self, brief: Brief) -> Brief:
-        """The brief with the knobs that its parent was scored with written into the parent's source."""
-        return replace(brief, parent=brief.parent.as_scored(self._apply_knobs))
 
     def _judge_and_tell(
         self,
         recorded: Recorded,
         purpose: Purpose,
-        knobs: Knobs = (),
+        scored: ScoredCandidate | None = None,
         anew: bool = False,
         against: Source | None = None,
         new: bool | None = None,
         effort: int = 1,
     ) -> Spent:
-        """`new`: whether the candidate's score is its first in this run; what is measured anew is not, if left out."""
+        """`scored`: the candidate with the knobs that it is to keep; None where the judge may tune it.
+
+        `new`: whether the candidate's score is its first in this run; what is measured anew is not, if left out.
+        """
         new = (purpose is Purpose.SCORE and not anew) if new is None else new
-        source = recorded.proposal.source
-        tuned = self._apply_knobs(source, knobs) if knobs else source
+        proposed = recorded.proposal.source
+        source = scored.source if scored is not None else proposed
         began = self._ledger.clock()
-        evaluation = self._steady.evaluate(tuned, purpose, anew, against, self._deadline, effort)
+        evaluation = self._steady.evaluate(source, purpose, anew, against, self._deadline, effort)
         if evaluation.passed and (evaluation.charged or purpose is Purpose.CONFIRM):
             self._hours.took(self._ledger.clock() - began, confirming=purpose is Purpose.CONFIRM)
-        refutation = evaluation.refutation_of_first if recorded.candidate == FIRST else evaluation.refutation
-        if evaluation.passed and (reason := refutation):  # right, but promoted by the pairs alone
-            evaluation = replace(evaluation, status=Status.REFUTED, reason=reason, score=None)
+        evaluation = confirmed(evaluation, recorded.candidate)
         if self._aborted.is_set() and not evaluation.passed:  # cut off by us: no verdict, it stays pending
             return Spent.of(None, evaluation)
-        if knobs:  # the verdict on a setting of this candidate, not on a source of its own
-            evaluation = replace(evaluation, source=source.sha256, knobs=knobs)
+        if scored is not None and scored.knobs:  # the verdict on a setting of this candidate, not on another source
+            evaluation = replace(evaluation, source=proposed.sha256, knobs=scored.knobs)
         parent = recorded.brief.parent.evaluation
         witnessed = evaluation.passed and self._operator.witnessed(recorded.proposal, parent, evaluation)
         with self._lock:
             for credit in self._population.tell(recorded, evaluation, witnessed):
                 self._operator.learn(credit)
-            scored = new or (purpose is Purpose.SCORE and not anew)
-            is_best = scored and (evaluation.score or 0.0) > self._best_score
+            counts = new or (purpose is Purpose.SCORE and not anew)
+            is_best = counts and (evaluation.score or 0.0) > self._best_score
             if is_best:
                 self._best_score = evaluation.score or 0.0
             if new:
@@ -454,8 +443,8 @@ class Engine:
             with self._lock:
                 self._observer.confirming(best.candidate, self._hours.expected_s)
             recorded = self._population.recorded(best.candidate)
-            against = champion.as_scored(self._apply_knobs).source if champion is not None else None
-            self._ledger.charge(self._judge_and_tell(recorded, Purpose.CONFIRM, best.knobs, against=against))
+            against = champion.source if champion is not None else None
+            self._ledger.charge(self._judge_and_tell(recorded, Purpose.CONFIRM, best, against=against))
         return True
 
     # ---- when to stop ----------------------------------------------------------------------------------------------

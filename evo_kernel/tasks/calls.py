@@ -28,7 +28,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from evo_kernel.errors import TaskError
 from evo_kernel.syntax import parse_module
-from evo_kernel.tasks.forms import (
+from evo_kernel.tasks.call_template import (
     CallForm,
     Form,
     Returned,
@@ -41,13 +41,19 @@ from evo_kernel.tasks.forms import (
     same_values,
     with_defaults,
 )
-from evo_kernel.tasks.importers import refuse_too_large, with_parameters
-from evo_kernel.tasks.problems import importable_names, own_numbers
+from evo_kernel.tasks.imported import (
+    drawing_seed,
+    importable_names,
+    is_fake,
+    own_numbers,
+    refuse_too_large,
+    scaled,
+    with_parameters,
+)
 from evo_kernel.tasks.scripts import APPLY, Found, Metrics, Nothing, Placed, rewritten, silent
 
 CUT = "#" * 146
 """The line between reference and test."""
-SHRUNK = (0.9, 1.0)
 
 
 class Called:
@@ -115,10 +121,8 @@ class Called:
 
     def inputs(self, case: Mapping[str, Any], generator: torch.Generator, device: torch.device) -> tuple[Any, ...]:
         """The tensors of the case's call, fresh but for integers that the script writes out."""
-        fake = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
-        seed = 1 if fake else int(torch.randint(1 << 62, (), generator=generator, device=device))
-        place = str(device)
-        if not fake:
+        seed, place = drawing_seed(generator, device, without_data=1), str(device)
+        if not is_fake():
             self._refuse_too_large(case, device)
         with self._lock, own_numbers(device), torch.no_grad():
             torch.manual_seed(seed)
@@ -293,7 +297,7 @@ def _fresh(written: torch.Tensor) -> torch.Tensor:
     """A tensor that its script writes out, with other values of the same kind: numbers scaled, integers shuffled."""
     if not written.is_floating_point():
         return written.flatten()[torch.randperm(written.numel(), device=written.device)].reshape(written.shape)
-    return written * torch.empty_like(written).uniform_(*SHRUNK)
+    return scaled(written)
 
 
 def _stopped(run: _Run, script: Callable[[], Any]) -> CallForm:

@@ -9,6 +9,7 @@ decide what is launched and are known to the host (docs/guides/tasks.md).
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,9 @@ from typing import Any
 import torch
 
 from evo_kernel.errors import TaskError
-from evo_kernel.tasks.importers import refuse_too_large, with_parameters
+from evo_kernel.tasks.imported import is_fake, refuse_too_large, scaled, with_parameters
 from evo_kernel.tasks.task import HOST_KNOWN_ELEMENTS
 
-KEPT = (0.9, 1.0)
 INTEGERS = {torch.int8: 128, torch.int16: 1024, torch.int32: 1024, torch.int64: 1024}
 """Random integers lie between minus this and this, as in its harness."""
 EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e5m2)
@@ -54,10 +54,11 @@ class Definition:
     def elements(self, case: Mapping[str, Any]) -> int:
         """Of all inputs and outputs together."""
         tensors = [*self.definition["inputs"].values(), *self.definition["outputs"].values()]
-        return sum(_product(shape) for tensor in tensors if (shape := self.shape(tensor, case)) is not None)
+        shapes = [shape for tensor in tensors if (shape := self.shape(tensor, case)) is not None]
+        return sum(math.prod(shape) for shape in shapes)
 
     def inputs(self, case: Mapping[str, Any], generator: torch.Generator, device: torch.device) -> tuple[Any, ...]:
-        if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is None:
+        if not is_fake():
             self._refuse_too_large(case, device)
         given = self.workloads[case["workload"]]
         return tuple(
@@ -88,11 +89,7 @@ class Definition:
                 f"the definition says {dtype} {shape}. Check the data set out again."
             )
         values = values.to(device)
-        if not dtype.is_floating_point:
-            return values
-        low, high = KEPT
-        factors = torch.empty(shape, dtype=torch.float32, device=device).uniform_(low, high, generator=generator)
-        return (values.float() * factors).to(dtype)
+        return scaled(values, generator) if dtype.is_floating_point else values
 
     def reference(self) -> Callable[..., Any]:
         """The definition's `run`, with its outputs in the definition's order."""
@@ -121,7 +118,7 @@ class Definition:
             if tensor["shape"] is None or dtype_of(tensor["dtype"], self.path).is_floating_point:
                 continue
             read = all(self.workloads[case["workload"]][name]["type"] == "safetensors" for case in cases)
-            if read and all(_product(self.shape(tensor, case) or ()) <= HOST_KNOWN_ELEMENTS for case in cases):
+            if read and all(math.prod(self.shape(tensor, case) or ()) <= HOST_KNOWN_ELEMENTS for case in cases):
                 found.append(position)
         return found
 
@@ -129,7 +126,7 @@ class Definition:
         needed = 0
         for tensor in self.definition["inputs"].values():
             if (shape := self.shape(tensor, case)) is not None:
-                needed += _product(shape) * dtype_of(tensor["dtype"], self.path).itemsize
+                needed += math.prod(shape) * dtype_of(tensor["dtype"], self.path).itemsize
         refuse_too_large(self.path, needed, torch.device(device), "check it at small sizes only")
 
 
@@ -170,10 +167,3 @@ def stored(path: Path, key: str) -> torch.Tensor:
         raise TaskError(f"{path} cannot be read ({error.strerror}). Fetch the data set's files too.") from error
     except (ValueError, KeyError, TypeError, RuntimeError) as error:
         raise TaskError(f"{path} holds no tensor {key!r} that can be read. Check the data set out again.") from error
-
-
-def _product(shape: Sequence[int]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count

@@ -12,12 +12,13 @@ import importlib
 import sys
 import types
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from evo_kernel.errors import TaskError
 from evo_kernel.tasks.public import public_text
-from evo_kernel.tasks.task import TOLERANCES, Case, Function, Task, TensorSpec, Tolerance, describe, line_in
+from evo_kernel.tasks.task import TOLERANCES, Case, Function, Task, Tolerance, describe, did_you_mean, line_in
 from evo_kernel.types import CaseKind, Source
 
 BUILTIN = Path(__file__).parent / "builtin"
@@ -26,9 +27,9 @@ SMALL_ELEMENTS = 2_000_000
 are executed whole in every regime, on a CPU."""
 
 IMPORTERS = {
-    "kernelbench": "evo_kernel.tasks.kernelbench",
-    "tritonbench": "evo_kernel.tasks.tritonbench",
-    "flashinfer": "evo_kernel.tasks.flashinfer",
+    "kernelbench": "evo_kernel.tasks.importers.kernelbench",
+    "tritonbench": "evo_kernel.tasks.importers.tritonbench",
+    "flashinfer": "evo_kernel.tasks.importers.flashinfer",
 }
 """Scheme of a TASK → the module that reads that benchmark's checkout: `read(rest)`, `entries(rest)`."""
 
@@ -72,8 +73,7 @@ def _find(spec: str) -> Path:
         raise TaskError(f"{path} is a folder without task.py. Give a folder that holds task.py, or a Python file.")
     if path.is_file():
         return path.resolve()
-    near = difflib.get_close_matches(spec, builtin_names(), n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    hint = did_you_mean(spec, builtin_names())
     what = f"There is no file {spec}" if path.suffix == ".py" or "/" in spec else f"There is no task {spec!r}"
     raise TaskError(f"{what}.{hint} Built in are {', '.join(builtin_names())}; or give the path of a task file.")
 
@@ -162,8 +162,7 @@ class _Reader:
         kinds = [kind.value for kind in CaseKind]
         for kind in raw:
             if kind not in kinds:
-                near = difflib.get_close_matches(str(kind), kinds, n=1)
-                hint = f" Did you mean {near[0]!r}?" if near else ""
+                hint = did_you_mean(str(kind), kinds)
                 raise self._fail(f"CASES has a kind {kind!r}; kinds are check, search and confirm.{hint}")
         if not raw.get("search"):
             raise self._fail(f"CASES has no search cases: they steer the search. Write for example: {_EXAMPLE_CASES}")
@@ -212,8 +211,7 @@ class _Reader:
         """The task with its small search cases as check cases too. Raises TaskError when they are large."""
         small = []
         for case in task.cases_of(CaseKind.SEARCH):
-            specs = task.input_specs(case)
-            if sum(spec.elements for spec in specs if isinstance(spec, TensorSpec)) <= SMALL_ELEMENTS:
+            if task.elements(case) <= SMALL_ELEMENTS:
                 small.append(Case(f"check-{case.name}", CaseKind.CHECK, case.sizes))
         if not small:
             sizes = {
@@ -225,7 +223,7 @@ class _Reader:
                 f'{SMALL_ELEMENTS:,} input elements). Add small ones with odd sizes: CASES["check"] = [{sizes!r}]'
             )
         note = "No check cases: the small search cases are checked instead; odd sizes would find more mistakes."
-        return Task(**(vars_of(task) | {"cases": (*small, *task.cases), "notes": (*task.notes, note)}))
+        return replace(task, cases=(*small, *task.cases), notes=(*task.notes, note))
 
     def _baselines(self) -> dict[str, Function]:
         raw = getattr(self.module, "BASELINES", {})
@@ -255,8 +253,7 @@ class _Reader:
             raise self._fail(f"TOLERANCE is a {type(raw).__name__}. Make it a name or a dict of {', '.join(fields)}.")
         for key, value in raw.items():
             if key not in fields:
-                near = difflib.get_close_matches(str(key), list(fields), n=1)
-                hint = f" Did you mean {near[0]!r}?" if near else ""
+                hint = did_you_mean(str(key), fields)
                 raise self._fail(f"TOLERANCE has an unknown key {key!r}; keys are {', '.join(fields)}.{hint}")
             if key == "precision" and value not in ("ieee", "tf32"):
                 raise self._fail(f"TOLERANCE['precision'] is {value!r}. Choose 'ieee' or 'tf32'.")
@@ -283,9 +280,3 @@ class _Reader:
             return Source(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise self._fail(f"SEED {str(raw)!r} cannot be read ({describe(error)}). Mend the path.") from error
-
-
-def vars_of(task: Task) -> dict[str, Any]:
-    """The fields of a task as constructor arguments."""
-    kept = Task.__dataclass_fields__.keys() - {"_specs", "_host"}
-    return {name: value for name, value in vars(task).items() if name in kept}

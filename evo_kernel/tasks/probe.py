@@ -14,7 +14,7 @@ from itertools import combinations
 import torch
 
 from evo_kernel.errors import TaskError
-from evo_kernel.tasks.task import Case, Input, Task, TensorSpec
+from evo_kernel.tasks.task import Case, Input, Task
 from evo_kernel.types import CaseKind
 
 MAX_CASES = 3
@@ -51,7 +51,7 @@ def probe(task: Task) -> list[ProbeFinding]:
     Raises TaskError when the file's functions fail. Runs on the CPU, in about the time of a dozen reference calls on
     small cases.
     """
-    cases = sorted(task.cases_of(CaseKind.CHECK), key=lambda case: _elements(task, case))[:MAX_CASES]
+    cases = sorted(task.cases_of(CaseKind.CHECK), key=task.elements)[:MAX_CASES]
     broken = _rules(task, cases[-1])
     if any(finding.fatal for finding in broken):
         return broken
@@ -80,10 +80,6 @@ def _close(task: Task, got: torch.Tensor, honest: torch.Tensor, truth: torch.Ten
     return bool(
         error.norm() <= tolerance.relative_multiple * frobenius and error.max() <= tolerance.max_multiple * largest
     )
-
-
-def _elements(task: Task, case: Case) -> int:
-    return sum(spec.elements for spec in task.input_specs(case) if isinstance(spec, TensorSpec))
 
 
 def _generator(seed: int) -> torch.Generator:

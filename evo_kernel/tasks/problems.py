@@ -11,13 +11,9 @@ Module constants of the problem's file can be given other values (`sizes`), whic
 from __future__ import annotations
 
 import ast
-import contextlib
 import inspect
-import itertools
-import sys
 import threading
-import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,9 +24,16 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from evo_kernel.errors import TaskError
 from evo_kernel.syntax import parse_module
-from evo_kernel.tasks.forms import free_name
-from evo_kernel.tasks.importers import refuse_too_large, with_parameters
-from evo_kernel.tasks.task import TensorSpec
+from evo_kernel.tasks.call_template import free_name
+from evo_kernel.tasks.imported import (
+    drawing_seed,
+    importable_names,
+    is_fake,
+    own_numbers,
+    refuse_too_large,
+    with_parameters,
+)
+from evo_kernel.tasks.task import spec_of
 
 SEED = 42
 """KernelBench's: set before `get_init_inputs`, and again before the constructor."""
@@ -39,7 +42,6 @@ SMALLEST = 8
 """Numbers below this are strides, windows and groups more often than sizes."""
 
 NEEDED = ("Model", "get_inputs", "get_init_inputs")
-_MODULES = itertools.count()
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
 
@@ -83,9 +85,8 @@ class Problem:
 
     def inputs(self, case: Mapping[str, Any], generator: torch.Generator, device: torch.device) -> tuple[Any, ...]:
         """What `run` gets: the drawn values, then the module's tensors as its constructor makes them from its seed."""
-        fake = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
-        seed = SEED if fake else int(torch.randint(1 << 62, (), generator=generator, device=device))
-        if not fake:
+        seed = drawing_seed(generator, device, without_data=SEED)
+        if not is_fake():
             self._refuse_too_large(case, device)
         with own_numbers(device), torch.no_grad(), torch.device(device):
             torch.manual_seed(seed)
@@ -165,12 +166,13 @@ class _Variant:
         self.model = problem.model(case)
         self.lifted = lifted_tensors(self.model)
         self.count = len(drawn)
-        tensors = [*(v for v in drawn if isinstance(v, torch.Tensor)), *(lifted.tensor for lifted in self.lifted)]
+        held = [lifted.tensor for lifted in self.lifted]
+        tensors = [*(value for value in drawn if isinstance(value, torch.Tensor)), *held]
         self.shapes = tuple(tuple(tensor.shape) for tensor in tensors)
-        self.held = tuple(tuple(lifted.tensor.shape) for lifted in self.lifted)
-        self.bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-        self.bytes_held = sum(lifted.tensor.numel() * lifted.tensor.element_size() for lifted in self.lifted)
-        self.specs = tuple(map(_spec, (*drawn, *(lifted.tensor for lifted in self.lifted))))
+        self.held = self.shapes[len(tensors) - len(held) :]
+        self.bytes = sum(tensor.nbytes for tensor in tensors)
+        self.bytes_held = sum(tensor.nbytes for tensor in held)
+        self.specs = tuple(map(spec_of, (*drawn, *held)))
         self.names = _names(self.model, self.count, self.lifted)
         self.fixed = False  # whether other cases have another module, so that a trace must not pass for both
 
@@ -194,16 +196,8 @@ class _Variant:
             for place in lifted.places:
                 put(self.model, place, value)
         result = run(*values[: self.count])
-        flat = tuple(_flat(result))
-        return flat[0] if len(flat) == 1 else flat
-
-
-def importable_names(path: str) -> dict[str, Any]:
-    """The names of a new module for a file's code: importable, for Dynamo imports the module of what it reads."""
-    module = types.ModuleType(f"_evo_kernel_problem_{next(_MODULES)}")
-    module.__file__ = path
-    sys.modules[module.__name__] = module
-    return vars(module)
+        parts = tuple(flat(result))
+        return parts[0] if len(parts) == 1 else parts
 
 
 def _with_named_sizes(statements: list[ast.stmt]) -> list[ast.stmt]:
@@ -272,35 +266,14 @@ def put(model: nn.Module, place: str, tensor: torch.Tensor) -> None:
     setattr(owner, name, tensor)
 
 
-_DRAWING = threading.RLock()  # torch's own generators belong to the process, and judges draw in several threads
-
-
-@contextlib.contextmanager
-def own_numbers(device: torch.device | str) -> Iterator[None]:
-    """Whatever is drawn inside from torch's own generators leaves no trace in them. One thread at a time."""
-    kind = torch.device(device)
-    devices = [kind.index or 0] if kind.type == "cuda" else []
-    with _DRAWING, torch.random.fork_rng(devices=devices):
-        yield
-
-
-def _spec(value: Any) -> Any:
-    if not isinstance(value, torch.Tensor):
-        return value
-    return TensorSpec(str(value.dtype).removeprefix("torch."), tuple(value.shape), tuple(value.stride()))
-
-
 def _hint(size: Any) -> int:
     """A size, or what a size symbol stands for in the case that is being traced."""
     return int(size.node.hint) if isinstance(size, torch.SymInt) else int(size)
 
 
-def _flat(result: Any) -> Iterator[Any]:
-    if isinstance(result, (tuple, list)):
-        for part in result:
-            yield from _flat(part)
-    else:
-        yield result
+def flat(result: Any) -> list[Any]:
+    """What a nest of lists and tuples holds, in order."""
+    return [leaf for part in result for leaf in flat(part)] if isinstance(result, (tuple, list)) else [result]
 
 
 def _names(model: nn.Module, count: int, lifted: Sequence[Lifted]) -> list[str]:

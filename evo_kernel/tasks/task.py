@@ -7,10 +7,12 @@ call the file's functions and answer a user's mistake with a `TaskError` that sa
 from __future__ import annotations
 
 import contextlib
+import difflib
 import hashlib
 import inspect
+import math
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -86,10 +88,7 @@ class TensorSpec(NamedTuple):
 
     @property
     def elements(self) -> int:
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count
+        return math.prod(self.shape)
 
     def empty(self, device: str | torch.device) -> torch.Tensor:
         """An uninitialised tensor of this kind (fake under a FakeTensorMode)."""
@@ -257,11 +256,15 @@ class Task:
         file reads values while it draws.
         """
         if case not in self._specs:
-            specs = [_spec(value) for value in self._without_values(case)]
+            specs = [spec_of(value) for value in self._without_values(case)]
             for position in self.host_known.intersection(range(len(specs))):
                 specs[position] = _contiguous(specs[position])
             self._specs[case] = tuple(specs)
         return self._specs[case]
+
+    def elements(self, case: Case) -> int:
+        """Of all inputs together."""
+        return sum(spec.elements for spec in self.input_specs(case) if isinstance(spec, TensorSpec))
 
     def _without_values(self, case: Case) -> tuple[Input, ...]:
         """Inputs whose values are of no use."""
@@ -331,6 +334,12 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
+def did_you_mean(wanted: str, names: Iterable[str]) -> str:
+    """A hint that begins with a space; empty where nothing is near."""
+    near = difflib.get_close_matches(wanted, list(names), n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
 def line_in(path: Path, error: BaseException) -> str:
     """`:LINE` of the innermost frame of `error` that lies in the file, or an empty string."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
@@ -341,10 +350,17 @@ def _spell(sizes: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in sizes.items())
 
 
-def _spec(value: Input) -> TensorSpec | Number:
+def spec_of(value: Input) -> TensorSpec | Number:
+    """A tensor's dtype, shape and strides; a number as it is."""
     if not isinstance(value, torch.Tensor):
         return value
     return TensorSpec(str(value.dtype).removeprefix("torch."), tuple(value.shape), tuple(value.stride()))
+
+
+def without_data(value: Input | TensorSpec) -> Input:
+    """A tensor of the meta device like this one, or of this spec; a number as it is."""
+    spec = spec_of(value) if isinstance(value, torch.Tensor) else value
+    return spec.empty("meta") if isinstance(spec, TensorSpec) else spec
 
 
 def _contiguous(spec: TensorSpec | Number) -> TensorSpec | Number:

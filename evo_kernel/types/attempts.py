@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from evo_kernel.types.evaluations import Environment, Evaluation, Status
 from evo_kernel.types.kernels import Knobs, Source
@@ -66,7 +65,11 @@ class Call:
 
 @dataclass(frozen=True)
 class ScoredCandidate:
-    """A candidate as an operator sees it."""
+    """A candidate as an operator sees it.
+
+    A child that fell back to untuned knobs would look slower than its parent whatever its structure is worth: so
+    `source` has the knobs written in that it was scored with. As it was proposed it is in `Recorded.proposal`.
+    """
 
     candidate: int
     source: Source
@@ -79,10 +82,6 @@ class ScoredCandidate:
     def knobs(self) -> Knobs:
         """The setting that it was scored with; empty where it was not judged, or its own was best."""
         return self.evaluation.knobs if self.evaluation is not None else ()
-
-    def as_scored(self, apply_knobs: Callable[[Source, Knobs], Source]) -> ScoredCandidate:
-        """The same with that setting written into its source by `apply_knobs`."""
-        return replace(self, source=apply_knobs(self.source, self.knobs)) if self.knobs else self
 
 
 @dataclass(frozen=True)
@@ -110,6 +109,13 @@ class Brief:
     @property
     def generation(self) -> int:
         return self.parent.generation + 1
+
+    @property
+    def known_sources(self) -> dict[str, int]:
+        """sha256 → candidate of every source in the brief, as it was scored and as it was proposed."""
+        shown = (*self.inspirations, self.parent)
+        proposed = {one.evaluation.source: one.candidate for one in shown if one.evaluation is not None}
+        return proposed | {one.source.sha256: one.candidate for one in shown}
 
 
 @dataclass(frozen=True)

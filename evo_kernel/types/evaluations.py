@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 
-from evo_kernel.types.comparisons import CLAIM_WORTH, NOTICEABLE, SAME, Gain, PairedComparison, Rival, geometric_mean
+from evo_kernel.types.comparisons import CLAIM_WORTH, Gain, PairedComparison, Rival, geometric_mean
 from evo_kernel.types.kernels import Knobs, PlanFeatures, content_hash
 from evo_kernel.types.tasks import CaseKind
 
@@ -62,6 +62,14 @@ class Environment:
         return f"{self.kind} ({self.device})"
 
 
+DRIFT = 0.003
+"""Standard deviation of log time between evaluations on one GPU (A/A stays within 0.5 % at the 99th percentile)."""
+SURE_DEVIATIONS = 1.645
+"""95 % of a normal distribution lie below its mean plus so many standard deviations."""
+Z95 = 1.96
+"""95 % of a normal distribution lie within so many standard deviations of its mean."""
+
+
 @dataclass(frozen=True)
 class Measurement:
     """The time of one plan on one case, and what it is held against."""
@@ -90,6 +98,12 @@ class Measurement:
         for name, value in (rest | dict(self.details)).items():
             if value is not None and not math.isfinite(value):
                 raise ValueError(f"{self.case}: {name} is {value}, which is no finite number")
+
+    @property
+    def log_deviation(self) -> float:
+        """Standard deviation of the log time, from the interval (95 %); 0 where that is of no width, or none."""
+        known = self.high_us >= self.low_us > 0
+        return (math.log(self.high_us) - math.log(self.low_us)) / (2.0 * Z95) if known else 0.0
 
     @property
     def speedup(self) -> float:
@@ -167,7 +181,7 @@ class Evaluation:
 
     def gain_over(self, rival: Rival, kind: CaseKind) -> Gain | None:
         """By the pairs, over all cases of a kind; None where there were none."""
-        found = self._compared(rival, kind)
+        found = self.compared(rival, kind)
         if not found:
             return None
         return Gain(*(geometric_mean(getattr(one, name) for one in found) for name in ("ratio", "low", "high")))
@@ -175,7 +189,7 @@ class Evaluation:
     @property
     def claimed(self) -> float | None:
         """The gain over the first kernel on the search cases, as the search measured it; None where it did not."""
-        found = [one.claimed for one in self._compared(Rival.FIRST, CaseKind.SEARCH)]
+        found = [one.claimed for one in self.compared(Rival.FIRST, CaseKind.SEARCH)]
         claims = [claim for claim in found if claim is not None]
         return geometric_mean(claims) if claims and len(claims) == len(found) else None
 
@@ -188,30 +202,6 @@ class Evaluation:
             return None
         return math.log(found.ratio) / math.log(claimed)
 
-    @property
-    def refutation(self) -> str:
-        """Why it is no champion, by the pairs, in a sentence; empty where it stands."""
-        first = self.gain_over(Rival.FIRST, CaseKind.SEARCH)
-        itself = all(one.verdict == SAME for one in self._compared(Rival.FIRST, CaseKind.SEARCH))
-        if first is not None and first.low <= 1.0 and not itself:
-            return f"fresh pairs do not show it faster than the first kernel on the search cases: {first}"
-        return self._slower_than_champion
-
-    @property
-    def refutation_of_first(self) -> str:
-        """The same of the first kernel itself, which claims no gain over itself: its knobs may be no better than
-        those that it is written with, but not noticeably worse."""
-        first = self.gain_over(Rival.FIRST, CaseKind.SEARCH)
-        if first is not None and first.high < 1.0 / NOTICEABLE:
-            return f"fresh pairs show it slower with these knobs than as it is written: {first}"
-        return self._slower_than_champion
-
-    @property
-    def _slower_than_champion(self) -> str:
-        older = self.gain_over(Rival.CHAMPION, CaseKind.CONFIRM)
-        if older is not None and older.high < 1.0:
-            return f"fresh pairs show it slower than the champion on the confirm cases: {older}"
-        return ""
-
-    def _compared(self, rival: Rival, kind: CaseKind) -> list[PairedComparison]:
+    def compared(self, rival: Rival, kind: CaseKind) -> list[PairedComparison]:
+        """What was timed side by side with a rival, on the cases of a kind."""
         return [one for one in self.comparisons if one.against is rival and one.kind is kind]

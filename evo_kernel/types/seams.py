@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from evo_kernel.deadline import Deadline
-from evo_kernel.types.attempts import Brief, Credit, Proposal, Recorded, ScoredCandidate
+from evo_kernel.types.attempts import Brief, Call, Credit, Proposal, Recorded, ScoredCandidate
 from evo_kernel.types.evaluations import Environment, Evaluation, Purpose
 from evo_kernel.types.kernels import Source
 
@@ -60,7 +60,7 @@ class Judge(Protocol):
 
         `anew`: measure again, closely, what may be known already; the knobs are taken as they are.
         `against`: the champion that a confirmation is to be timed beside, its knobs written in. The evaluation tells
-        what was found; whether its kernel stands is for who promotes it: `Evaluation.refutation`.
+        what was found; whether its kernel stands is for who promotes it: types/promotion.py.
         `effort`: knob settings to try, in multiples of what is usual.
         `deadline`: tuning ends with what it has by then; raises CutShort where there is no verdict in time.
         """
@@ -139,4 +139,44 @@ class Population(Protocol):
 
     def unsettled(self) -> Recorded | None:
         """The ticket of a candidate that should be measured again: noise leaves open whether it leads its cell."""
+        ...
+
+
+class TurnStore(Protocol):
+    """Where turns and memories of agents are kept: with them an attempt survives a kill.
+
+    Durable before `append` and `remember` return. Thread-safe. Data is plain JSON.
+
+    `keeps_calls`: whether calls of appended turns are booked by it, so that they need not come home with a proposal's
+    messages in memory.
+    """
+
+    keeps_calls: bool
+
+    def append(
+        self,
+        attempt: int,
+        kind: str,
+        data: Mapping[str, Any],
+        calls: Sequence[Call] = (),
+        charged: Mapping[str, int] | None = None,
+        gpu_s: float = 0.0,
+    ) -> None:
+        """The next turn of an attempt, with what was spent since the one before."""
+        ...
+
+    def turns(self, attempt: int) -> Iterable[tuple[str, Mapping[str, Any]]]:
+        """(kind, data) in their order."""
+        ...
+
+    def spent(self, attempt: int) -> tuple[float, int]:
+        """(dollars, tokens) of all calls of an attempt."""
+        ...
+
+    def remember(self, attempt: int, kind: str, data: Mapping[str, Any]) -> None:
+        """One memory of a kind an attempt: a second one is passed over."""
+        ...
+
+    def memories(self, limit: int) -> Sequence[tuple[int, str, Mapping[str, Any], float]]:
+        """(attempt, kind, data, Unix time) of the latest, oldest first."""
         ...

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from evo_kernel.types import Call, Step
+from evo_kernel.types.seams import TurnStore
 from operators.avo.conversation import MOST_CALLS, AgentConversation, fitted, message_from
 from operators.avo.memory import AgentEvaluation, AgentMemory
 from operators.avo.prompting import NUDGE
-from operators.avo.protocols import TurnStore
 from operators.avo.settings import AvoSettings
 from operators.llm.base import Message, Model, ModelFailed, Reply, ToolCall
 from operators.llm.transcript import message_data

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from evo_kernel.errors import OperatorFailed
 from evo_kernel.types import Brief, Call, Credit, Evaluation, Probe, Proposal, Source, Strategy, TaskCard
+from evo_kernel.types.seams import TurnStore
 from operators.avo.attempt import OPENING, AttemptEnd, AvoAttempt, Paused, give_up
 from operators.avo.memory import AgentMemory, Record
 from operators.avo.prompting import opening
-from operators.avo.protocols import TurnStore
 from operators.avo.settings import AvoSettings
 from operators.avo.supervisor import Supervisor
 from operators.llm.base import Model

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from evo_kernel.types import Brief, Call, Proposal, Source, Step, Strategy
+from evo_kernel.types import Brief, Proposal, Source, Step, Strategy
+from evo_kernel.types.seams import TurnStore
 from operators.workbench.bench import ToolOutcome, Workbench
 from operators.workbench.tool import Submission
 
@@ -16,26 +17,10 @@ TOOL = "external tool"
 LONGEST = 2000  # characters of a call's arguments that are kept
 
 
-class AttemptLog(Protocol):
-    """Where turns are kept. See populations.agent_log."""
-
-    def append(
-        self,
-        attempt: int,
-        kind: str,
-        data: Mapping[str, Any],
-        calls: Sequence[Call] = (),
-        charged: Mapping[str, int] | None = None,
-        gpu_s: float = 0.0,
-    ) -> None: ...
-
-    def turns(self, attempt: int) -> Iterator[tuple[str, dict[str, Any]]]: ...
-
-
 class ExternalAttempt:
     """Thread-safe: calls may come in any thread; see Workbench for those that wait for each other."""
 
-    def __init__(self, brief: Brief, bench: Workbench, diary: AttemptLog, operator: str) -> None:
+    def __init__(self, brief: Brief, bench: Workbench, diary: TurnStore, operator: str) -> None:
         """Stands where an earlier process left the attempt, if there was one."""
         self.brief, self.bench = brief, bench
         self._diary, self._operator = diary, operator

@@ -6,12 +6,13 @@ import contextlib
 import math
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from evo_kernel.errors import InfraError, OperatorFailed
 from evo_kernel.types import Brief, Credit, Evaluation, Probe, Proposal, TaskCard
-from operators.external.attempt import TOOL, AttemptLog, ExternalAttempt
+from evo_kernel.types.seams import TurnStore
+from operators.external.attempt import TOOL, ExternalAttempt
 from operators.external.folder import furnish
 from operators.external.request_server import RequestServer
 from operators.external.running import CommandEnd, environment_for, run
@@ -51,7 +52,7 @@ class ExternalOperator:
         folder: Path,
         open_bench: OpenBench,
         rooms: WorkbenchDeps,
-        diary: AttemptLog,
+        diary: TurnStore,
         name: str = "external",
         elsewhere: Callable[[TaskCard], str] = lambda task: "",
     ) -> None:
@@ -94,7 +95,7 @@ class ExternalOperator:
     def _run(self, attempt: ExternalAttempt, workspace: Path) -> CommandEnd:
         settings, brief = self._settings, attempt.brief
         place = furnish(
-            workspace, self._as_scored(brief), tuple(attempt.bench.tools), settings.allowed, settings.minutes,
+            workspace, brief, tuple(attempt.bench.tools), settings.allowed, settings.minutes,
             self._rooms.lineage, self._rooms.knowledge, self._elsewhere(brief.task), self._rooms.bench.regress,
         )  # fmt: skip
         log = self._folder / f"attempt-{brief.attempt}.log"
@@ -103,13 +104,6 @@ class ExternalOperator:
                 settings.command, workspace, log, environment_for(workspace, settings.environment),
                 settings.minutes * 60, attempt.over_for(settings.settle_s), settings.log_bytes,
             )  # fmt: skip
-
-    def _as_scored(self, brief: Brief) -> Brief:
-        """With relatives as the lineage shows them: with the knobs that they were scored with."""
-        lineage = self._rooms.lineage
-        if lineage is None:
-            return brief
-        return replace(brief, inspirations=tuple(lineage.version(one.candidate) for one in brief.inspirations))
 
     def _why(self, ended: CommandEnd, attempt: ExternalAttempt) -> str:
         """In a sentence, with what it last said."""

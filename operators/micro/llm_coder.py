@@ -60,7 +60,7 @@ class LlmCoder:
             job.source,
             job.probe,
             self._limits,
-            known(job.brief, self._prompts),
+            job.brief.known_sources,
             self._prompts.switches.category,
         )
         return session.work()
@@ -118,12 +118,6 @@ def strategy_text(strategy: Strategy, described: str) -> str:
     spec = catalogue.CATALOGUE.get(strategy.name)
     lines += [f"Sign in the compiled plan: {spec.sign}."] if spec else []
     return "\n".join(lines)
-
-
-def known(brief: Brief, prompts: Prompts) -> dict[str, int]:
-    """sha256 → candidate of every source in the brief, as it was made and as prompts show it."""
-    relatives = (*brief.inspirations, brief.parent)
-    return {one.source.sha256: one.candidate for each in relatives for one in (prompts.as_scored(each), each)}
 
 
 def _place(strategy: Strategy) -> tuple[str, tuple[str, ...]]:

@@ -39,7 +39,7 @@ class StepWalk:
         self._calls: list[Call] = []
         self._probes = 0
         self._failed: set[str] = set()  # keys that failed on the source as it stands
-        self._known = {relative.source.sha256: relative.candidate for relative in (*brief.inspirations, brief.parent)}
+        self._known = brief.known_sources
         self._started = time.monotonic()
 
     def offers(self) -> tuple[Strategy, ...]:

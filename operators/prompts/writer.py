@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Protocol
 
-from evo_kernel.types import Brief, CaseCard, CaseKind, Environment, Knobs, ScoredCandidate, Source, TaskCard
+from evo_kernel.types import Brief, CaseCard, CaseKind, Environment, ScoredCandidate, Source, TaskCard
 from operators.llm.base import Message
 from operators.macro.memory import StrategyMemory
 from operators.prompts.evidence import bottleneck, evidence, strategy_line, tried_line, undescribed
@@ -52,8 +52,7 @@ class Prompts:
     """What all prompts of a run share. Thread-safe when `knowledge` and `profile` are.
 
     `hint`: where the first kernels come from, if from another task; `example`: the fastest of them there, which may
-    well be wrong here, so that the population itself shows it to nobody. `apply_knobs`: writes a setting of the knobs
-    into a source; relatives are shown as they were scored, as the parent is. `inspirations`: relatives shown at most;
+    well be wrong here, so that the population itself shows it to nobody. `inspirations`: relatives shown at most;
     `passages`: of the knowledge base, at most.
     """
 
@@ -67,13 +66,12 @@ class Prompts:
         memory: StrategyMemory | None = None,
         hint: str = "",
         example: Source | None = None,
-        apply_knobs: Callable[[Source, Knobs], Source] | None = None,
         inspirations: int = 3,
         passages: int = 4,
     ) -> None:
         self.budgets, self.switches = budgets or Budgets(), switches or Switches()
         self.memory = memory if memory is not None else StrategyMemory()
-        self._hint, self._example, self._apply_knobs = hint, example, apply_knobs
+        self._hint, self._example = hint, example
         self._knowledge, self._profile = knowledge, profile
         self._inspirations, self._passages = inspirations, passages
 
@@ -95,7 +93,7 @@ class Prompts:
         `source`: as it stands, which is the parent's before the first step. `keep`: functions that must be whole.
         """
         budgets, switches, parent = self.budgets, self.switches, brief.parent
-        relatives = [(why, self.as_scored(one)) for why, one in chosen(brief.inspirations, parent, self._inspirations)]
+        relatives = chosen(brief.inspirations, parent, self._inspirations)
         tried = [tried_line(entry) for entry in brief.tried]  # youngest first
         known: tuple[Part, ...] = ()
         if switches.evidence:  # a profile is not made for nothing
@@ -110,10 +108,6 @@ class Prompts:
             Part("Passages from the knowledge base", self._found(query)),
             source_part(source, budgets.source, keep, parent.source == source),
         ]
-
-    def as_scored(self, relative: ScoredCandidate) -> ScoredCandidate:
-        """The candidate with the knobs that it was scored with written into its source."""
-        return relative if self._apply_knobs is None else relative.as_scored(self._apply_knobs)
 
     def remembered(self, task: TaskCard) -> list[Part]:
         """What has paid: in this population, and elsewhere on tasks like this one."""

@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 from evo_kernel.types import Evaluation, ScoredCandidate, content_hash
+from evo_kernel.types.notes import Evidence, Version
 from operators.micro.faults import ADVICE, fault_of
 from operators.prompts.evidence import evidence
-from operators.workbench.protocols import Evidence, Version
 
 TABLE_TOKENS = 1200
 REASON = 2400  # characters of a compiler's message

@@ -11,10 +11,12 @@ from typing import Any
 
 from evo_kernel.errors import InfraError, UserError
 from evo_kernel.types import Brief, CaseKind, Evaluation, Knobs, Purpose, Source, Status
+from evo_kernel.types.notes import Evidence
+from evo_kernel.types.promotion import GateVerdict
 from operators.macro.catalogue import FAMILIES, OTHER, STOP
 from operators.workbench.file_tools import PATH
 from operators.workbench.formatting import facts_of, told
-from operators.workbench.protocols import Evidence, GateVerdict, WorkbenchJudge, WorkbenchLineage
+from operators.workbench.protocols import WorkbenchJudge, WorkbenchLineage
 from operators.workbench.tool import Submission, ToolFailed, ToolResult, WorkTool, schema
 from operators.workbench.workspace import Workspace
 

@@ -8,10 +8,11 @@ from typing import Any
 
 from evo_kernel.errors import UserError
 from evo_kernel.types import ScoredCandidate
+from evo_kernel.types.notes import VersionOrder
 from operators.prompts.evidence import strategy_line
 from operators.workbench.file_tools import PATH
 from operators.workbench.formatting import told, version_line
-from operators.workbench.protocols import KnowledgeSource, Order, WorkbenchLineage
+from operators.workbench.protocols import KnowledgeSource, WorkbenchLineage
 from operators.workbench.tool import ToolFailed, ToolResult, WorkTool, schema
 from operators.workbench.workspace import Workspace
 
@@ -21,7 +22,7 @@ NUMBER = {"type": "integer", "minimum": 1, "description": "the number of a versi
 
 def lineage_tools(workspace: Workspace, lineage: WorkbenchLineage) -> Iterator[WorkTool]:
     def listed(arguments: Mapping[str, Any]) -> ToolResult:
-        order: Order = arguments.get("order", "best")
+        order: VersionOrder = arguments.get("order", "best")
         with _asking():
             found = lineage.versions(arguments.get("limit", VERSIONS), order, arguments.get("of"))
         return ToolResult("\n".join(version_line(one) for one in found) or "no version is judged yet")

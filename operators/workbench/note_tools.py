@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from evo_kernel.errors import UserError
+from evo_kernel.types.notes import Evidence, Note
 from operators.workbench.formatting import evidence_of
 from operators.workbench.judge_tools import Used
-from operators.workbench.protocols import Evidence, Note, Notebook, WorkbenchLineage
+from operators.workbench.protocols import Notebook, WorkbenchLineage
 from operators.workbench.tool import ToolFailed, ToolResult, WorkTool, schema
 
 MAX_NOTE = 1200  # characters

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
-from evo_kernel.types import Evaluation, Gain, Knobs, ScoredCandidate, Source
-
-
-@dataclass(frozen=True)
-class GateVerdict:
-    """What the commit gate says. `reason`: a sentence an agent can act on, never of hidden cases."""
-
-    passed: bool
-    reason: str
-    gain: Gain | None = None  # over the version to beat; None where there is none, or nothing was timed
-    charged: Mapping[str, int] = field(default_factory=dict)  # evaluations by purpose that deciding has cost
-    gpu_s: float = 0.0
+from evo_kernel.types import Evaluation, Knobs, ScoredCandidate, Source
+from evo_kernel.types.notes import Evidence, Note, Version, VersionOrder
+from evo_kernel.types.promotion import GateVerdict
 
 
 class WorkbenchJudge(Protocol):
@@ -50,26 +41,10 @@ class WorkbenchJudge(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Version:
-    """A committed version in a list."""
-
-    number: int  # candidate
-    parent: int | None
-    operator: str
-    strategy: str  # "" where none is claimed
-    status: str  # "" until it is judged
-    score: float | None
-    log_gain: float | None  # log(parent ÷ this); None where one of the two has no time
-
-
-Order = Literal["newest", "best", "path"]
-
-
 class WorkbenchLineage(Protocol):
     """Every committed version. Thread-safe. Raises UserError for a version that does not exist."""
 
-    def versions(self, limit: int, order: Order = "newest", of: int | None = None) -> Sequence[Version]:
+    def versions(self, limit: int, order: VersionOrder = "newest", of: int | None = None) -> Sequence[Version]:
         """`path`: from the first kernel to version `of` (the best one where it is None), oldest first."""
         ...
 
@@ -95,28 +70,6 @@ class KnowledgeSource(Protocol):
     """What can be looked up. Thread-safe."""
 
     def search(self, query: str, k: int = 4, budget_tokens: int = 2000) -> Sequence[KnowledgePassage]: ...
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """What a note rests on: an evaluation of this attempt (`E12.3`) or of a version (`C17`), as it was found."""
-
-    evaluation: str
-    samples: int  # the fewest of any case; 0 where times are modeled, or nothing was timed
-    status: str
-    score: float | None = None
-
-
-@dataclass(frozen=True)
-class Note:
-    """What an agent wants later ones to know. `refuted`: why it no longer stands; empty while it does."""
-
-    number: int
-    text: str
-    author: str
-    attempt: int | None
-    evidence: tuple[Evidence, ...]
-    refuted: str = ""
 
 
 class Notebook(Protocol):

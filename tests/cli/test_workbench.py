@@ -14,7 +14,7 @@ from evo_kernel.budget import Spent
 from evo_kernel.config import Config, JudgeConfig
 from evo_kernel.errors import OperatorFailed
 from evo_kernel.tasks.loading import load
-from evo_kernel.types import Purpose
+from evo_kernel.types import Proposal, Purpose, Source
 from operators.knowledge.base import KnowledgeBase
 from operators.micro.coder import RewriteCoder
 
@@ -59,6 +59,9 @@ def test_a_kernel_is_judged_and_committed_through_the_workbench(tmp_path):
         assert not any(name in text for name in hidden for text in [*shown, found])
         assert sum(one.evaluations for one in spent) >= 2 and work.submission is not None
         assert isinstance(spent[0], Spent)
+        recorded = population.record(brief, Proposal(Source(work.submission.text), "avo"))
+        population.tell(recorded, judge.evaluate(recorded.proposal.source, Purpose.SCORE))
+        assert population.champion().candidate == recorded.candidate, "the gate's confirmation counts"
         before = judge.evaluate(seed.proposal.source, Purpose.SCORE)
         assert not sum(before.charged.values())
 

@@ -20,7 +20,6 @@ from evo_kernel.types import (
     Call,
     CaseKind,
     Evaluation,
-    Knobs,
     PairedComparison,
     Probe,
     Proposal,
@@ -184,15 +183,17 @@ def test_what_is_confirmed_is_the_tuned_kernel(population) -> None:
         evaluation = scored(source, purpose)
         return replace(evaluation, knobs=(("BLOCK", 64),)) if purpose is Purpose.SCORE else evaluation
 
-    def apply_knobs(source: Source, knobs: Knobs) -> Source:
-        return Source(f"{source.text.rstrip()} knobs {dict(knobs)}\n")
+    class Blocked(ScriptedOperator):
+        def propose(self, brief: Brief, probe: Probe) -> Proposal:
+            proposal = super().propose(brief, probe)
+            return replace(proposal, source=Source(proposal.source.text + "BLOCK = 32\n"))
 
     judge = ScriptedJudge(answer)
-    ledger = Ledger(Budget(evaluations=5))
-    ended = Engine(population, ScriptedOperator(), judge, ledger, QUICK, Notebook(), apply_knobs).run()
+    ended = search(population, Blocked(), judge, Budget(evaluations=5))
     assert ended.best is not None
-    tuned = apply_knobs(ended.best.source, (("BLOCK", 64),))
-    assert judge.asked[-1] == (tuned.sha256, Purpose.CONFIRM)
+    proposed = population.recorded(ended.best.candidate).proposal.source
+    assert "BLOCK = 32" in proposed.text and "BLOCK = 64" in ended.best.source.text
+    assert judge.asked[-1] == (ended.best.source.sha256, Purpose.CONFIRM)
     assert population.champion().candidate == ended.best.candidate
 
 

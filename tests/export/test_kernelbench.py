@@ -6,7 +6,7 @@ import torch
 
 from evo_kernel.errors import UserError
 from evo_kernel.export.kernelbench import KernelBenchSolution, refused, write_solution
-from evo_kernel.tasks.kernelbench import places, skeleton
+from evo_kernel.tasks.importers.kernelbench import places, skeleton
 from tests.support.benchmark import LINEAR, checkout
 
 KERNEL = '''"""A kernel."""

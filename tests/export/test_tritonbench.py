@@ -12,9 +12,9 @@ import torch
 from evo_kernel.cli.import_tasks import solution_text
 from evo_kernel.export.tritonbench import TritonBenchSolution, write_solution
 from evo_kernel.tasks.calls import CUT
+from evo_kernel.tasks.importers.stdout_metric import Printed, printed
+from evo_kernel.tasks.importers.tritonbench_solution import Solved, solved
 from evo_kernel.tasks.loading import load
-from evo_kernel.tasks.printing import Printed, printed
-from evo_kernel.tasks.tritonbench_solved import Solved, solved
 from evo_kernel.types import Source
 from tests.support.more_benchmarks import DOUBLED, tritonbench
 

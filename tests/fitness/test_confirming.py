@@ -17,6 +17,7 @@ from evo_kernel.fitness.runners.cuda_runner import CudaRunner
 from evo_kernel.fitness.runners.pool import RunnerPool
 from evo_kernel.tasks.loading import load
 from evo_kernel.types import SAME, CaseKind, PairedComparison, Purpose, Rival, Source, Status
+from evo_kernel.types.promotion import refutation
 from tests.support.scripted import FIRST, scored
 
 CASES = "{'check': [{'m': 3, 'n': 7}], 'search': [{'m': 64, 'n': 128}], 'confirm': [{'m': 32, 'n': 100}]}"
@@ -89,24 +90,24 @@ def test_a_champion_is_compared_by_a_process_that_served_nobody(task, judged):
     assert first.low < first.ratio < first.high and first.verdict == "faster"
     assert older.case == "m32-n100" and older.ratio == pytest.approx(1.6, rel=0.03)
     assert found.claimed == pytest.approx(2.0, rel=0.03) and found.survived == pytest.approx(1.0, abs=0.05)
-    assert found.refutation == "" and all(one.claimed is None for one in met.values() if one is not first)
+    assert refutation(found) == "" and all(one.claimed is None for one in met.values() if one is not first)
     assert {plan for case, _, plan in found.plans} >= {m.plan for m in found.measurements}
 
 
 def test_what_is_slower_than_its_rivals_is_refuted(task, judged):
     judge, _ = judged
     slow = judge.evaluate(variant(task, 60, 64), Purpose.CONFIRM)
-    assert slow.passed and "faster than the first kernel" in slow.refutation
+    assert slow.passed and "faster than the first kernel" in refutation(slow)
     assert slow.claimed is None and slow.survived is None  # no search has measured it
     second = judge.evaluate(variant(task, 40, 128), Purpose.CONFIRM, against=variant(task, 25, 512))
-    assert second.passed and "slower than the champion" in second.refutation
+    assert second.passed and "slower than the champion" in refutation(second)
 
 
 def test_the_first_kernel_may_be_its_own_champion(task, judged):
     judge, runner = judged
     runner.served.clear()
     found = judge.evaluate(task.seed, Purpose.CONFIRM)
-    assert found.passed and found.refutation == "" and found.survived is None
+    assert found.passed and refutation(found) == "" and found.survived is None
     assert {one.verdict for one in found.comparisons} == {SAME} and "pair" not in dict(runner.served)
 
 
@@ -115,7 +116,7 @@ def test_what_cannot_be_paired_is_timed_one_after_the_other(task, judged):
     runner.unpaired = True
     found = judge.evaluate(variant(task, 25, 512), Purpose.CONFIRM)
     runner.unpaired = False
-    assert found.passed and found.refutation == ""
+    assert found.passed and refutation(found) == ""
     assert all(one.pairs == 0 and 1.8 < one.low < one.ratio < one.high < 2.2 for one in found.comparisons)
     assert all(one.verdict == "faster" for one in found.comparisons)
 
@@ -164,10 +165,10 @@ def test_an_interval_that_holds_one_is_no_gain():
     close = PairedComparison("a", CaseKind.SEARCH, Rival.FIRST, "p", 1.01, low, high, 100, "equal", 1.2)
     clear = replace(close, case="b", ratio=1.1, low=1.09, high=1.11)
     evaluation = replace(scored(FIRST, Purpose.CONFIRM), comparisons=(close,))
-    assert "1.010x (0.990 to 1.030)" in evaluation.refutation
-    assert replace(evaluation, comparisons=(close, clear)).refutation == ""
+    assert "1.010x (0.990 to 1.030)" in refutation(evaluation)
+    assert refutation(replace(evaluation, comparisons=(close, clear))) == ""
     older = replace(close, kind=CaseKind.CONFIRM, against=Rival.CHAMPION)
-    assert replace(evaluation, comparisons=(clear, older)).refutation == ""  # not shown to be slower
+    assert refutation(replace(evaluation, comparisons=(clear, older))) == ""  # not shown to be slower
 
 
 def test_others_go_on_beside_a_confirmation(task):

@@ -14,6 +14,7 @@ from evo_kernel.fitness.costmodel.index_inputs import index_inputs
 from evo_kernel.fitness.ir.counting import Counter
 from evo_kernel.fitness.ir.drawing import MOST, draw
 from evo_kernel.fitness.ir.memory import DeviceMemory
+from evo_kernel.fitness.ir.parse import Function, IRModule, Region
 from evo_kernel.fitness.plan.launch_plan import Binary, Buffer, CompiledPlan, Launch, Plan, Pointer, View
 from evo_kernel.fitness.runners import cpu_runner
 from evo_kernel.fitness.runners.base import Checked
@@ -205,7 +206,9 @@ def test_what_data_decides_is_executed_whole_only_where_it_stores(was, becomes, 
 
 def test_programs_are_drawn_in_corners_where_they_differ_and_at_random():
     grid, generator = (50, 40, 2), torch.Generator()
-    counter = Counter(DeviceMemory(), 4000, footprints=False)
+    entry = Function("none", (), (), Region(()), public=True)
+    nothing = IRModule(entry, {"none": entry})
+    counter = Counter(nothing, DeviceMemory(), 4000, footprints=False)
     counter.reached[7][::41] += 1
     counter.by_program["load_bytes"][33] = 4.0
     for seed in range(20):
@@ -217,7 +220,11 @@ def test_programs_are_drawn_in_corners_where_they_differ_and_at_random():
             assert {0, 3999, 33} <= set(drawn.tolist()) and bool((drawn % 41 == 0).any())
             assert torch.equal(drawn, drawn.unique())
         assert len(few) == 100 and len(many) == MOST
-    assert draw((3, 1, 1), Counter(DeviceMemory(), 3, False), torch.ones(3), 1e-9, generator).tolist() == [0, 1, 2]
+    assert draw((3, 1, 1), Counter(nothing, DeviceMemory(), 3, False), torch.ones(3), 1e-9, generator).tolist() == [
+        0,
+        1,
+        2,
+    ]
 
 
 WRONG_TEXT = SOFTMAX_TEXT.replace("row * x_stride", "0 * x_stride")

@@ -24,7 +24,7 @@ from evo_kernel.fitness.runners.cuda_runner import CudaRunner
 from evo_kernel.fitness.runners.pool import RunnerPool
 from evo_kernel.fitness.timing.ceilings import Ceilings
 from evo_kernel.fitness.timing.pairing import PairVerdict
-from evo_kernel.fitness.tuning.knobs import apply_knobs
+from evo_kernel.knobs import apply_knobs
 from evo_kernel.tasks.loading import load
 from evo_kernel.types import CaseKind, Measurement, Status
 

@@ -23,9 +23,10 @@ from evo_kernel.types import (
     TaskCard,
     Tried,
 )
+from evo_kernel.types.notes import Evidence
 from operators.avo import memory as agents
+from operators.avo.forgetful import Forgetful
 from operators.avo.prompting import opening
-from operators.avo.protocols import Forgetful
 from operators.avo.settings import AvoSettings
 from operators.llm.base import Message
 from operators.llm_crossover import LlmCrossover
@@ -39,7 +40,7 @@ from operators.prompts.parts import Switches
 from operators.prompts.transfer import transfer_hint
 from operators.prompts.writer import Prompts
 from operators.workbench.bench import Workbench, start_files, task_files
-from operators.workbench.protocols import Evidence, WorkbenchDeps
+from operators.workbench.protocols import WorkbenchDeps
 from operators.workbench.workspace import Workspace
 from tests.operators.support_model import FakeModel, Judged, block
 from tests.operators.support_search import credit, kernel, plan, seed_of

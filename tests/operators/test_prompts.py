@@ -13,7 +13,7 @@ from operators.macro.catalogue import proposed
 from operators.macro.features import MacroState
 from operators.macro.llm_policy import LlmPolicy
 from operators.macro.memory import StrategyMemory
-from operators.micro.llm_coder import LlmCoder, known
+from operators.micro.llm_coder import LlmCoder
 from operators.micro.session import SessionLimits
 from operators.prompts.evidence import evidence
 from operators.prompts.parts import Budgets, Switches, first_lines, rows, tokens, without_middle
@@ -239,16 +239,3 @@ def test_the_documented_budgets_are_those_of_the_code():
     }
     assert f"| {SessionLimits().fault_tokens} |" in DOCS.read_text()
     assert all(f"| `{switch.name}` |" in DOCS.read_text() for switch in dataclasses.fields(Switches))
-
-
-def test_relatives_are_shown_with_the_knobs_that_they_were_scored_with():
-    brief = sample()
-
-    def tuned(source: Source, knobs) -> Source:
-        return Source(source.text.replace("BLOCK = 4096", f"BLOCK = {dict(knobs)}"))
-
-    shared = Prompts(apply_knobs=tuned)
-    text = "\n".join(part.text for part in shared.situation(brief, brief.parent.source))
-    assert "+BLOCK = {'BLOCK': 1024}" in text and "BLOCK = 4096" not in text
-    shown = shared.as_scored(brief.inspirations[0]).source.sha256
-    assert {shown, brief.inspirations[0].source.sha256} <= known(brief, shared).keys()

@@ -9,7 +9,8 @@ import pytest
 from sqlite_utils import Database
 
 from evo_kernel.types import Call, CaseKind, PairedComparison, Proposal, Purpose, Rival, Source
-from populations.gate import GateSettings, stands, surely_better
+from evo_kernel.types.notes import Evidence
+from evo_kernel.types.promotion import GateSettings, stands, surely_better
 from populations.population import open_population
 from populations.reading import PopulationReader
 from tests.populations.samples import CARD, MEASURED, MODELED, STRATEGIES, TASK, failed, passed
@@ -93,16 +94,17 @@ def test_memories_are_kept_once_an_attempt_and_kind(population):
 
 
 def test_only_founded_notes_come_back(population):
-    diary, cited = population.diary, [{"evaluation": "C1", "samples": 9, "status": "passed", "score": 1.0}]
+    diary, cited = population.diary, [Evidence("C1", 9, "passed", 1.0)]
     population.note("always use 32 warps", "somebody")
-    first = diary.add_note("split-k helps at small m", "avo", None, cited)
-    diary.add_note("nothing cited", "avo", None, [])
-    second = diary.add_note("persistent kernels help", "avo", None, cited)
+    first = diary.add("split-k helps at small m", "avo", None, cited)
+    diary.add("nothing cited", "avo", None, [])
+    second = diary.add("persistent kernels help", "avo", None, cited)
     assert [note.number for note in diary.notes(9)] == [second, first]
     assert [note.number for note in diary.notes(9, "does SPLIT-K pay?")] == [first]
-    diary.add_note("not at large k", "avo", None, cited, first)
+    diary.add("not at large k", "avo", None, cited, first)
     assert diary.note(first).refuted == "not at large k" and len(diary.notes(9)) == 2
     assert diary.note(99) is None
+    assert list(diary.note(first).evidence) == cited
 
 
 def test_findings_are_verdicts_of_a_later_session(tmp_path):
@@ -117,7 +119,7 @@ def test_findings_are_verdicts_of_a_later_session(tmp_path):
 def test_versions_by_best_newest_and_path(population):
     for number, log_us in enumerate((3.0, 5.0, 3.5), start=2):
         brief = population.ask()
-        source = Source(f"child {number}")
+        source = Source(f"# child {number}")
         ticket = population.record(brief, Proposal(source, "avo", STRATEGIES[0], parents=(("parent", 1),)))
         population.tell(ticket, passed(source, random.Random(number), log_us=log_us))
     assert [one.number for one in population.versions(9, "best")] == [2, 4, 1, 3]
@@ -172,3 +174,40 @@ def test_a_refuted_confirmation_says_by_whom():
     no_faster = PairedComparison("large", CaseKind.SEARCH, Rival.FIRST, "p", 1.0, 0.9, 1.1, 40, "unsure")
     said = stands(replace(confirmed, comparisons=(no_faster,)), GateSettings())
     assert not said.passed and "not surely faster than the first kernel" in said.reason
+
+
+# ---- the gate's confirmation -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("knobs, champion, counts", [(1024, None, True), (512, None, False), (1024, 1, True)])
+def test_the_confirmation_of_a_commit_counts_for_its_candidate(tmp_path, knobs, champion, counts):
+    rng, source = random.Random(5), Source("# new")
+    with open_it(tmp_path / "p.db") as population:
+        seed = population.plant(Source("# seed"))
+        population.tell(seed, passed(Source("# seed"), rng, log_us=4.0))
+        if champion:
+            population.tell(seed, replace(passed(Source("# seed"), rng, log_us=4.0), purpose=Purpose.CONFIRM))
+        confirmed = replace(passed(source, rng, log_us=3.0), purpose=Purpose.CONFIRM, knobs=(("BLOCK", knobs),))
+        population.keep_confirmation(confirmed, rival=1)
+        before = population.counters().charged
+        ticket = population.record(population.ask(), Proposal(source, "avo"))
+        score = passed(source, rng, log_us=3.0)
+        population.tell(ticket, score)
+        assert population.counters().charged == before + sum(score.charged.values())  # the gate's cost is booked
+        assert (population.champion() is not None and population.champion().candidate == ticket.candidate) is counts
+        digest = population.digest()
+    with open_it(tmp_path / "p.db") as population:
+        assert population.digest() == digest
+
+
+def test_a_confirmation_beside_another_than_the_champion_does_not_count(tmp_path):
+    rng, source = random.Random(5), Source("# new")
+    with open_it(tmp_path / "p.db") as population:
+        first, other = (population.plant(Source(f"# {n}")) for n in "ab")
+        for ticket in (first, other):
+            population.tell(ticket, passed(ticket.proposal.source, rng, log_us=4.0))
+        population.tell(other, replace(passed(other.proposal.source, rng), purpose=Purpose.CONFIRM))
+        population.keep_confirmation(replace(passed(source, rng, log_us=3.0), purpose=Purpose.CONFIRM), rival=1)
+        ticket = population.record(population.ask(), Proposal(source, "avo"))
+        population.tell(ticket, passed(source, rng, log_us=3.0))
+        assert population.champion().candidate == other.candidate

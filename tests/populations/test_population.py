@@ -11,6 +11,7 @@ import pytest
 from evo_kernel.errors import PopulationError
 from evo_kernel.types import Population, Proposal, Purpose, Source, Status
 from populations.population import open_population
+from populations.reading import PopulationReader
 from populations.settings import PopulationSettings
 from tests.populations.samples import (
     CARD,
@@ -82,6 +83,30 @@ def test_a_proposal_comes_home(opened):
         assert best.evaluation == told
         assert best.strategies == (proposal.strategy,)
         assert best.generation == 1
+
+
+def test_sources_are_handed_out_as_they_were_scored(opened):
+    """The samples' verdicts are of BLOCK = 1024."""
+    rng = random.Random(3)
+
+    def with_block(value):
+        return Source(f"BLOCK = {value}\ndef run(x): ...")
+
+    with opened() as population:
+        seed = population.plant(with_block(64))
+        assert population.relative(seed.candidate).source == with_block(64)
+        population.tell(seed, passed(with_block(64), rng, log_us=4.0))
+        brief = population.ask()
+        for scored in (brief.parent, population.best(), population.relative(seed.candidate)):
+            assert scored.source == with_block(1024)
+        assert {with_block(64).sha256, with_block(1024).sha256} == brief.known_sources.keys()
+        assert population.recorded(seed.candidate).proposal.source == with_block(64)
+        with PopulationReader(population.path) as reader:
+            view = reader.candidate(seed.candidate)
+            assert reader.relative(seed.candidate).source == view.source == with_block(1024)
+            assert reader.proposed_source(seed.candidate) == view.proposal.source == with_block(64)
+        population.tell(seed, replace(passed(with_block(64), rng, log_us=3.0), knobs=(("BLOCK", 256),)))
+        assert population.best().source == with_block(256)
 
 
 def test_an_exhausted_parent_is_not_asked_for_again_in_its_session(opened):

@@ -4,7 +4,7 @@ import ast
 import re
 from pathlib import Path
 
-from evo_kernel.tasks import loading, probe, stated, task
+from evo_kernel.tasks import claims_check, loading, probe, task
 from evo_kernel.types import CaseKind
 
 ROOT = Path(__file__).parents[2]
@@ -51,7 +51,9 @@ def test_every_name_of_the_contract_is_documented():
 
 def test_every_tolerance_and_finding_is_documented():
     findings = {
-        name for module in (probe, stated) for name in strings_after(Path(module.__file__).read_text(), "ProbeFinding")
+        name
+        for module in (probe, claims_check)
+        for name in strings_after(Path(module.__file__).read_text(), "ProbeFinding")
     }
     names = {name for name in findings if re.fullmatch(r"[a-z0-9-]+", name)}
     assert len(names) >= 16

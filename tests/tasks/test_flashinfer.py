@@ -10,7 +10,7 @@ import torch
 
 from evo_kernel.errors import TaskError
 from evo_kernel.export.flashinfer import solution, write_solution
-from evo_kernel.tasks.flashinfer import entries
+from evo_kernel.tasks.importers.flashinfer import entries
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.probe import probe
 from evo_kernel.types import CaseKind

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from evo_kernel.errors import TaskError
-from evo_kernel.tasks.kernelbench import entries
+from evo_kernel.tasks.importers.kernelbench import entries
+from evo_kernel.tasks.importers.shrink_sizes import ODD, constants, reduced, telling
+from evo_kernel.tasks.importers.survey import survey
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.lowering import lower
 from evo_kernel.tasks.probe import probe
 from evo_kernel.tasks.problems import Problem
-from evo_kernel.tasks.reducing import ODD, constants, reduced, telling
-from evo_kernel.tasks.surveying import survey
 from evo_kernel.types import CaseKind
 from tests.support.benchmark import LINEAR, SOFTMAX, checkout, download, model_hub
 
@@ -195,7 +195,7 @@ def test_surveys_tell_the_degenerate_apart(root):
 
 def test_inputs_that_do_not_fit_are_refused_in_one_sentence(root, monkeypatch):
     task = named(root, "level1/8")
-    monkeypatch.setattr("evo_kernel.tasks.importers.free_bytes", lambda device: 1_000_000)
+    monkeypatch.setattr("evo_kernel.tasks.imported.free_bytes", lambda device: 1_000_000)
     with pytest.raises(TaskError, match=r"need 2\.5 GB and cpu has 0\.0 GB free\. Run it on"):
         drawn(task, task.cases_of(CaseKind.SEARCH)[0])
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from evo_kernel.errors import TaskError
-from evo_kernel.tasks.kernelbench_harness import (
+from evo_kernel.tasks.importers.kernelbench_harness import (
     TIMED,
     TRIALS,
     Heard,

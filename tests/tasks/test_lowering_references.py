@@ -499,38 +499,6 @@ def series(x):
     )  # fmt: skip
 
 
-def systems(g, s):
-    """Positive definite matrices, and three right sides."""
-    x = normal(g, *s)
-    return x @ x.mT + torch.eye(s[-1]), normal(g, *s[:-1], 3), normal(g, *s[:-1])
-
-
-@entry(systems, (5, 5), (18, 18))
-def small_systems(a, b, one):
-    factor = torch.cholesky(a)
-    lower, upper = torch.linalg.solve(factor, b), torch.linalg.solve(factor.T, b)
-    solved = torch.cholesky_solve(b, factor), torch.cholesky_solve(b, torch.cholesky(a, upper=True), upper=True)
-    return torch.linalg.det(a / a.shape[0]), factor, lower, upper, torch.linalg.solve(a - 2.0, one), *solved
-
-
-@entry(systems, (2, 3, 4, 4), (3, 1, 7, 7))
-def batches_of_systems(a, b, one):
-    factor = torch.linalg.cholesky(a)
-    shared, vectors = torch.linalg.solve(a[0, 0], b), torch.linalg.solve(a, one)  # one matrix for all; a vector each
-    matrix = torch.linalg.solve(a, b[0, 0])  # one matrix of right sides for all
-    return torch.linalg.det(a - 1.0), torch.linalg.solve(a, b), torch.cholesky_solve(b, factor), shared, vectors, matrix
-
-
-def double_matrices(g, s):
-    """Near to one, so that the doubles that they are held against are right to the last places."""
-    return (torch.eye(s[-1], dtype=torch.float64) + 0.05 * normal(g, *s, dtype=torch.float64),)
-
-
-@entry(double_matrices, (2, 4, 4), (3, 9, 9))
-def double_systems(a):
-    return torch.linalg.det(a), torch.linalg.solve(a, a.mT)
-
-
 def _network(gates, layers, twice, biased=True):
     """Weights of a recurrent network that reads 5 numbers and holds 9."""
 

@@ -11,9 +11,9 @@ import torch
 
 from evo_kernel.errors import TaskError
 from evo_kernel.tasks.first import first_kernel
+from evo_kernel.tasks.importers.tritonbench import entries
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.probe import probe
-from evo_kernel.tasks.tritonbench import entries
 from evo_kernel.types import CaseKind
 from tests.support.more_benchmarks import tritonbench
 
@@ -116,6 +116,6 @@ def test_mistakes_say_what_where_and_what_to_do(root, rest, says):
 
 
 def test_inputs_that_do_not_fit_are_refused_in_one_sentence(scaled, monkeypatch):
-    monkeypatch.setattr("evo_kernel.tasks.importers.free_bytes", lambda device: 1_000_000)
+    monkeypatch.setattr("evo_kernel.tasks.imported.free_bytes", lambda device: 1_000_000)
     with pytest.raises(TaskError, match=r"need 0\.0 GB and cpu has 0\.0 GB free\. Run it on"):
         drawn(scaled, scaled.cases_of(CaseKind.SEARCH)[0])

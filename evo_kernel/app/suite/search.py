@@ -213,14 +213,13 @@ def _with_best(row: SuiteRow, judged: Evaluation, status: str) -> SuiteRow:
 
 def best_source(population: Path) -> Source | None:
     """The champion's source, or the best one's, as it was scored; None where nothing passed."""
-    from evo_kernel.fitness.tuning.knobs import apply_knobs
     from populations.reading import PopulationReader
 
     if not population.exists():
         return None
     with PopulationReader(population) as reader:
         best = reader.champion() or reader.best()
-        return reader.relative(best.candidate).as_scored(apply_knobs).source if best is not None else None
+        return reader.relative(best.candidate).source if best is not None else None
 
 
 def kind_of(text: str) -> str:

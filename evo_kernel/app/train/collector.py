@@ -17,7 +17,7 @@ from evo_kernel.app.train.problems import problem_of_a_tree
 from evo_kernel.errors import EvoKernelError, InfraError, OperatorFailed, UserError
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
 from evo_kernel.fitness.timing.baselines import COMPILED
-from evo_kernel.fitness.tuning.knobs import apply_knobs
+from evo_kernel.knobs import apply_knobs
 from evo_kernel.tasks.first import first_kernel
 from evo_kernel.types import CaseKind, Evaluation, Measurement, Purpose, Source, Status, Strategy
 from operators.learning import pack_tree

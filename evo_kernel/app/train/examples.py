@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 
 from evo_kernel.errors import EvoKernelError, UserError
-from evo_kernel.fitness.tuning.knobs import apply_knobs
 from evo_kernel.types import Brief, Environment, Evaluation, ScoredCandidate, Source, Strategy, TaskCard
 from operators.learning.coder.examples import Example, Wanted, of_tree, reasoning_in
 from operators.learning.coder.rewards import RewardJudge
@@ -47,7 +46,7 @@ def _of_population(path: Path, wanted: Wanted, as_in_a_run: bool) -> Iterator[Ex
             strategy, found = view.proposal.strategy, view.evaluation
             if view.parent is None or strategy is None or strategy.name == UNGUIDED.name or found is None:
                 continue
-            parent = reader.relative(view.parent).as_scored(apply_knobs)
+            parent = reader.relative(view.parent)
             before = _latest(reader, view.parent, found.environment)
             one = Example(
                 task=card.name,

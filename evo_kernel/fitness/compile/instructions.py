@@ -7,6 +7,7 @@ listings show them.
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import re
 import subprocess
 import tempfile
@@ -73,13 +74,15 @@ def instruction_counts(cubin: bytes) -> Mapping[str, int]:
 
 
 def loops(cubin: bytes) -> tuple[dict[str, int], ...]:
-    """Loops of the code, each with its own instructions by class: what lies in an inner loop is the inner one's.
+    """Loops of the code and functions that it calls, each with its own instructions by class: not those of inner ones.
 
-    `all` and `load_bytes` as above. `inner`: loops that lie in it. `ahead`: rounds that copies are issued before their
-    use, 0 where a round waits for a load of its own. Raises ValueError, and InfraError without a disassembler.
+    `all` and `load_bytes` as above. `called`: 1 of a function. `inner`: loops that lie in it. `ahead`: rounds that
+    copies are issued before their use, 0 where a round waits for a load of its own. Raises ValueError, and InfraError
+    without a disassembler.
     """
     code = instructions(cubin)
-    spans = _spans(code)
+    called = _called(code)
+    spans = _spans(code, called)
     own: dict[tuple[int, int] | None, list[Instruction]] = {span: [] for span in (*spans, None)}
     for one in code:  # spans are sorted by size: the first that holds an instruction is the innermost
         own[next(((start, end) for start, end in spans if start <= one.address <= end), None)].append(one)
@@ -91,17 +94,24 @@ def loops(cubin: bytes) -> tuple[dict[str, int], ...]:
         counts = Counter(one.family for one in inside)
         counts["all"] = len(inside)
         counts["load_bytes"] = sum(one.bytes_loaded for one in inside)
+        counts["called"] = int(start in called)
         counts["inner"] = sum(start <= other[0] and other[1] <= end for other in spans) - 1
         counts["ahead"] = _ahead(inside, [one for one in own[around] if before < one.address < start])
         made.append(dict(counts))
     return tuple(made)
 
 
-def _spans(code: Sequence[Instruction]) -> list[tuple[int, int]]:
-    """First and last address of each loop, the smaller first.
+def _called(code: Sequence[Instruction]) -> list[int]:
+    """First addresses of the functions that the code calls."""
+    return sorted({one.target for one in code if one.opcode == "CALL" and 0 < one.target <= code[-1].address})
 
-    Loops lie in each other or apart. A branch back into the middle of a loop from behind it closes none: code that is
-    seldom needed, such as another try at a barrier, lies behind the loop and returns to it.
+
+def _spans(code: Sequence[Instruction], called: Sequence[int]) -> list[tuple[int, int]]:
+    """First and last address of each loop and each called function, the smaller first.
+
+    A function reaches to the next one. Loops lie in each other or apart. A branch back into the middle of a loop from
+    behind it closes none: code that is seldom needed, such as another try at a barrier, lies behind the loop and
+    returns to it.
     """
     ends: dict[int, int] = {}
     for one in code:
@@ -111,7 +121,8 @@ def _spans(code: Sequence[Instruction]) -> list[tuple[int, int]]:
         (start, end) for start, end in ends.items()
         if not any(other < start <= its_end < end for other, its_end in ends.items())
     ]  # fmt: skip
-    return sorted(apart, key=lambda span: span[1] - span[0])
+    functions = [(start, end - 16) for start, end in itertools.pairwise([*called, 16 * len(code)])]
+    return sorted({*apart, *functions}, key=lambda span: span[1] - span[0])
 
 
 def _ahead(inside: Sequence[Instruction], before: Sequence[Instruction]) -> int:

@@ -1,8 +1,8 @@
 """What the time model reads of a plan, and how often its loops are walked through.
 
-Code says what a round of a loop takes, and the executor how many iterations all loops of a program make together;
-neither says which loop makes them. Where code that never runs could make a kernel look faster, iterations are given to
-the loops where they cost most.
+Machine code says what a round of a loop takes, and the executor how many iterations each loop of the IR makes; neither
+says which loop of the code a loop of the IR became. Where code that never runs could make a kernel look faster,
+iterations are given to the loop where they cost most.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from evo_kernel.fitness.costmodel.torch_costs import TorchCost, torch_cost
-from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic
+from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic, LoopTraffic
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan, Launch
 
 LONGEST_UNROLLED = 320
@@ -96,16 +96,18 @@ class Rounds:
     def instructions(self, family: str = "all") -> float:
         """Warp instructions executed by one program: code outside loops once, and what its iterations take.
 
-        By what loads bring, all loops are walked through equally often; but if the innermost loops make the
-        iterations, the dearest of them may have made them all.
+        By what loads bring, all loops are walked through equally often; but each loop of the IR may be the dearest of
+        the code, and so may each function, which the compiler may have put in the place of its calls.
         """
         launch, counts = self._launch, self._launch.instructions
         every, inside = counts.get(family, 0), counts.get(f"in_loop.{family}", 0)
         equally = every - inside + inside * self._walked
-        innermost = [loop for loop in launch.loops if not loop["inner"]]
-        dearest = max((loop.get(family, 0) / self._times_unrolled(loop) for loop in innermost), default=0.0)
-        unevenly = every - sum(loop.get(family, 0) for loop in innermost) + launch.traffic.iterations * dearest
-        return launch.threads / 32 * max(equally, unevenly)
+        by_loop = every - sum(loop.get(family, 0) for loop in launch.loops)
+        for name, seen in self._loops:
+            may_be = (loop for loop in launch.loops if name.startswith("call") or not loop.get("called", 0))
+            rounds = (seen.iterations / self._times_unrolled(loop, seen) * loop.get(family, 0) for loop in may_be)
+            by_loop += max(rounds, default=0.0)
+        return launch.threads / 32 * max(equally, by_loop)
 
     def waits(self) -> tuple[float, float]:
         """(latencies that a round of loads takes, share of rounds that nothing runs ahead of)."""
@@ -128,17 +130,22 @@ class Rounds:
             return max(1.0, (seen.load_bytes / self._launch.threads - self._outside_bytes) / inside)
         return max(1.0, seen.iterations / max(1, counts.get("loops", 0)))
 
-    def _times_unrolled(self, loop: Mapping[str, int]) -> float:
-        """Iterations that one round of a loop's code stands for: what it loads and computes, by what one asks for."""
+    @property
+    def _loops(self) -> Sequence[tuple[str, LoopTraffic]]:
+        """Of the IR, with their names; where they were not told apart, all of them as one."""
         seen = self._launch.traffic
+        computed = seen.elements.get("fp", 0.0) + seen.elements.get("mufu", 0.0) + seen.flops.get("fp32", 0.0)
+        return tuple(seen.loops.items()) or (("", LoopTraffic(seen.iterations, seen.load_bytes, computed)),)
+
+    def _times_unrolled(self, loop: Mapping[str, int], seen: LoopTraffic) -> float:
+        """Iterations that one round of a loop's code stands for: what it loads and computes, by what one asks for."""
         if loop["all"] > LONGEST_UNROLLED:
             return 1.0
         lanes = self._launch.threads * seen.iterations
-        computed = seen.elements.get("fp", 0.0) + seen.elements.get("mufu", 0.0) + seen.flops.get("fp32", 0.0)
         computes = sum(loop.get(family, 0) for family in _ARITHMETIC)
         found = [
             has * lanes / asked
-            for has, asked in ((loop["load_bytes"], seen.load_bytes), (computes, computed / FUSED))
+            for has, asked in ((loop["load_bytes"], seen.load_bytes), (computes, seen.computed / FUSED))
             if has and asked
         ]
         return max(1.0, min(found, default=1.0))

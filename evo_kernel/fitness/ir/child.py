@@ -132,7 +132,7 @@ class _Work:
         done: list[dict[str, float]] = []
 
         def run(number: int, module: IRModule, node: Launch) -> Launched:
-            counter = None if did is None else Counter(memory, math.prod(node.grid), footprints=False)
+            counter = None if did is None else Counter(module, memory, math.prod(node.grid), footprints=False)
             found = launch(
                 module, node.grid, node.args, memory, seed=self._seed + number, deadline=self._deadline,
                 reverse=reverse, observer=counter, shuffled=shuffled,

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 import torch
 
 from evo_kernel.fitness.ir.lanes import Lanes
-from evo_kernel.fitness.ir.launch_traffic import LINE_BYTES, SECTOR_BYTES
+from evo_kernel.fitness.ir.launch_traffic import LINE_BYTES, SECTOR_BYTES, LoopTraffic
+from evo_kernel.fitness.ir.loops import loops_of
 from evo_kernel.fitness.ir.memory import BASE_BITS, PADDING, DeviceMemory
 from evo_kernel.fitness.ir.parse import IRModule, Operation
 from evo_kernel.fitness.ir.types import Type
@@ -32,18 +33,22 @@ _KINDS = {"f32": "fp32", "f16": "fp16", "bf16": "bf16", "f64": "fp64", "f8E4M3FN
 class Counter:
     """Observes one launch of `programs` programs. With `footprints`, lines and sectors are kept too.
 
-    `blocks`: operations, by ordinal, of which is kept how often each program reaches them.
+    With `blocks`, it is kept how often each program reaches each block. `by_program` holds what a loop does besides,
+    inner ones left out, under "loop.", its name, and the names of `LoopTraffic`.
     """
 
     def __init__(
-        self, memory: DeviceMemory, programs: int, footprints: bool, blocks: frozenset[int] = frozenset()
+        self, module: IRModule, memory: DeviceMemory, programs: int, footprints: bool, blocks: bool = False
     ) -> None:
-        self._memory, self._footprints, self._blocks = memory, footprints, blocks
+        self._memory, self._footprints = memory, footprints
+        self._blocks = blocks_of(module) if blocks else frozenset()
+        self._loops = loops_of(module)
         self.reached: defaultdict[int, torch.Tensor] = defaultdict(lambda: torch.zeros(programs, dtype=torch.int64))
         self.by_program: defaultdict[str, torch.Tensor] = defaultdict(
             lambda: torch.zeros(programs, dtype=torch.float64)
         )
         self.elements: defaultdict[str, float] = defaultdict(float)  # of all programs together
+        self.computed: defaultdict[str, float] = defaultdict(float)  # by loop, of all programs together
         self.intervals: defaultdict[tuple[str, int], list[tuple[torch.Tensor, ...]]] = defaultdict(list)
         self.kept = 0
         self._loads_here = 0
@@ -53,9 +58,13 @@ class Counter:
     def operation(self, operation: Operation, programs: torch.Tensor, result: Type | None) -> None:
         if operation.ordinal in self._blocks:
             self.reached[operation.ordinal][programs] += 1
+        if operation.name == "tt.call":
+            self._begin(operation, programs)
         if operation.name in ("tt.dot", "tt.dot_scaled"):
             kind, flops = _product(operation)
             self.by_program[f"flops.{kind}"][programs] += flops
+            if kind == "fp32":
+                self._compute(operation, flops * programs.numel())
             return
         if result is None or operation.name in _FREE:
             return
@@ -64,20 +73,24 @@ class Counter:
             self.elements["reduce"] += (
                 float(operation.types[0].elements * programs.numel()) if operation.types else count
             )
-        elif operation.name in ("arith.divf", "tt.precise_divf"):
-            self.elements["mufu"] += count
-            self.elements["fp"] += 7 * count  # what a division takes besides its reciprocal
-        elif operation.name in _MUFU:
-            self.elements["mufu"] += count
-        elif operation.name in ("math.erf", "tt.extern_elementwise"):
-            self.elements["fp"] += 20 * count
-            self.elements["mufu"] += count
-        else:
-            self.elements["fp" if result.is_float else "int"] += count
+            return
+        fp, mufu = _arithmetic(operation.name, result)
+        self.elements["int"] += count if fp + mufu == 0 else 0.0
+        self.elements["fp"] += fp * count
+        self.elements["mufu"] += mufu * count
+        self._compute(operation, (fp + mufu) * count)
+
+    def _compute(self, operation: Operation, results: float) -> None:
+        if (loop := self._loops.around.get(operation.ordinal)) is not None:
+            self.computed[loop] += results
 
     def iteration(self, operation: Operation, programs: torch.Tensor) -> None:
         self.by_program["iterations"][programs] += 1
+        self._begin(operation, programs)
         self.end_round(programs)
+
+    def _begin(self, operation: Operation, programs: torch.Tensor) -> None:
+        self.by_program[f"loop.{self._loops.begins[operation.ordinal]}.iterations"][programs] += 1
 
     def end_round(self, programs: torch.Tensor) -> None:
         """Loads since the last round ended wait for each other as one."""
@@ -93,6 +106,8 @@ class Counter:
         self._loads_here += kind == "load"
         lanes = _active(mask, programs.numel(), shape)
         self.by_program[f"{kind}_bytes"][programs] += lanes * item
+        if kind == "load" and (loop := self._loops.around.get(operation.ordinal)) is not None:
+            self.by_program[f"loop.{loop}.load_bytes"][programs] += lanes * item
         if "atomic" in operation.name or operation.name == "tt.descriptor_reduce":
             self.by_program["atomic"][programs] += lanes
         if self._footprints and self.kept < MOST_INTERVALS:
@@ -158,6 +173,15 @@ def _product(operation: Operation) -> tuple[str, float]:
     if operation.name == "tt.dot_scaled" and operation.attributes.get("lhs") == "e2m1":
         depth *= 2
     return kind, 2.0 * math.prod(shape) * depth
+
+
+def _arithmetic(name: str, result: Type) -> tuple[int, int]:
+    """What an element of a result takes of the units for floating-point numbers: (plain, transcendental) operations."""
+    if name in ("arith.divf", "tt.precise_divf"):
+        return 7, 1  # a division, besides its reciprocal
+    if name in ("math.erf", "tt.extern_elementwise"):
+        return 20, 1
+    return (0, 1) if name in _MUFU else (int(result.is_float), 0)
 
 
 def _active(mask: Lanes | None, programs: int, shape: tuple[int, ...]) -> torch.Tensor | float:
@@ -229,3 +253,15 @@ def mean_of(counter: Counter, name: str, programs: Sequence[int] | torch.Tensor)
 def means_of(counter: Counter) -> dict[str, float]:
     """What programs did, over all of a launch."""
     return {name: float(amounts.mean()) for name, amounts in counter.by_program.items()}
+
+
+def loops_in(counter: Counter, programs: torch.Tensor) -> dict[str, LoopTraffic]:
+    """What `programs`, all that were counted, do in each loop, in the mean."""
+    return {
+        loop: LoopTraffic(
+            iterations=mean_of(counter, f"loop.{loop}.iterations", programs),
+            load_bytes=mean_of(counter, f"loop.{loop}.load_bytes", programs),
+            computed=counter.computed[loop] / programs.numel(),
+        )
+        for loop in sorted({name.split(".")[1] for name in counter.by_program if name.startswith("loop.")})
+    }

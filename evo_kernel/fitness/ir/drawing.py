@@ -68,7 +68,8 @@ def groups_of(surveyed: Counter, total: int) -> list[tuple[torch.Tensor, int]]:
 
     The rarest come first.
     """
-    counted = (*surveyed.by_program.values(), *surveyed.reached.values())
+    counts = (amounts for name, amounts in surveyed.by_program.items() if not name.startswith("loop."))  # as blocks
+    counted = (*counts, *surveyed.reached.values())
     features = [torch.unique(counts, return_inverse=True)[1] for counts in counted]
     found: list[tuple[int, torch.Tensor, int]] = []
     for labels in features:

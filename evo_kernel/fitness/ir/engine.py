@@ -173,6 +173,7 @@ class Machine:
     def _blocks(self, frame: Frame, body: Region, results: int) -> Sequence[Lanes]:
         """Blocks that branch to each other: programs that go the same way run together, until they return."""
         blocks = {block.label: block for block in body.blocks}
+        places = {block.label: place for place, block in enumerate(body.blocks)}
         returned: list[tuple[torch.Tensor, Sequence[Lanes]]] = []
         everyone = torch.arange(frame.programs.numel())
         pending: list[tuple[Frame, IRBlock, torch.Tensor, int]] = [(frame, body.blocks[0], everyone, 0)]
@@ -205,6 +206,8 @@ class Machine:
                     current.programs if whole else current.programs[chosen], current, None if whole else chosen
                 )
                 inner.bind(target.arguments, [inner.lookup(n) for n in successor.operands])
+                if self.observer is not None and places[target.label] <= places[block.label]:
+                    self.observer.iteration(last, inner.programs)
                 pending.append((inner, target, rows if whole else rows[chosen], steps + 1))
         return merged(returned, frame.programs.numel()) if results else []
 

@@ -19,6 +19,17 @@ Number = Annotated[int, Field(ge=0, lt=1 << 63, strict=True)]
 
 
 @dataclass(frozen=True)
+class LoopTraffic:
+    """What one program does in a loop of the IR, or in a function that is called: not in the loops inside."""
+
+    __pydantic_config__ = ConfigDict(allow_inf_nan=False, extra="forbid")
+
+    iterations: Amount  # or calls
+    load_bytes: Amount
+    computed: Amount  # results of floating-point arithmetic
+
+
+@dataclass(frozen=True)
 class LaunchTraffic:
     """One launch. Counts are means over the counted programs, for one program, unless their name says otherwise."""
 
@@ -41,6 +52,7 @@ class LaunchTraffic:
     elements: Mapping[str, Amount] = field(
         default_factory=dict
     )  # elementwise operations by class: fp, mufu, int, reduce
+    loops: Mapping[str, LoopTraffic] = field(default_factory=dict)  # by name; empty in calibration data of before
 
 
 EXECUTED_SLACK = 1.05
@@ -75,7 +87,21 @@ def at_least(counted: LaunchTraffic, executed: Mapping[str, float]) -> LaunchTra
         flops=dict(counted.flops)
         | {kind: _raised(known, _share(amount, known)) for kind, amount in flops.items()
            for known in (counted.flops.get(kind, 0.0),)},
+        loops=_loops_at_least(counted.loops, executed),
     )  # fmt: skip
+
+
+def _loops_at_least(counted: Mapping[str, LoopTraffic], executed: Mapping[str, float]) -> dict[str, LoopTraffic]:
+    names = counted.keys() | {name.split(".")[1] for name in executed if name.startswith("loop.")}
+    made = {}
+    for name in sorted(names):
+        known = counted.get(name, LoopTraffic(0.0, 0.0, 0.0))
+        rounds = _share(executed.get(f"loop.{name}.iterations", 0.0), known.iterations)
+        loads = _share(executed.get(f"loop.{name}.load_bytes", 0.0), known.load_bytes)
+        made[name] = LoopTraffic(
+            _raised(known.iterations, rounds), _raised(known.load_bytes, loads), known.computed * rounds[0]
+        )
+    return made
 
 
 def _share(executed: float, counted: float) -> tuple[float, float]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from evo_kernel.fitness.ir.counting import Counter, blocks_of, lines_of, mean_of, means_of
+from evo_kernel.fitness.ir.counting import Counter, lines_of, loops_in, mean_of, means_of
 from evo_kernel.fitness.ir.drawing import draw, groups_of
 from evo_kernel.fitness.ir.engine import ExecutionObserver, OutOfTime
 from evo_kernel.fitness.ir.execute import ExecutionFinding, Launched, Traits, buffers_of, chunk_size, launch, traits_of
@@ -67,7 +67,7 @@ def count(
     windows = starts + torch.arange(min(SIDE_BY_SIDE, total))
     few = torch.unique(torch.randint(total, (FEW,), generator=generator))  # none that a kernel could know
     sample = torch.unique(torch.cat([torch.tensor([0, total - 1]), few, windows.reshape(-1)]))
-    near, restore = Counter(memory, total, footprints=True), _kept(module, node, memory, traits)
+    near, restore = Counter(module, memory, total, footprints=True), _kept(module, node, memory, traits)
     found, _ = _walk(module, node, memory, sample, near, traits, deadline, complete)
     if found.finding is not None:
         return CountedLaunch(None, found.finding)
@@ -77,7 +77,7 @@ def count(
     everyone, counted = near, sample
     if total > sample.numel():
         affordable = near.kept * ids.numel() <= MOST_LINES * sample.numel()
-        whole = Counter(memory, total, footprints=affordable)
+        whole = Counter(module, memory, total, footprints=affordable)
         restore()
         try:
             found, _ = _walk(
@@ -123,7 +123,7 @@ def _walk(
             return found, skips
         if not complete:
             return found, True
-        counter.__init__(memory, math.prod(node.grid), counter._footprints)
+        counter.__init__(module, memory, math.prod(node.grid), counter._footprints)
     raise AssertionError("unreachable")
 
 
@@ -155,6 +155,7 @@ def _summary(
         imbalance=float(work.max() / work.mean()) if float(work.mean()) > 0 else 1.0,
         flops={n[6:]: mean_of(everyone, n, counted) for n in sorted(everyone.by_program) if n.startswith("flops.")},
         elements={kind: everyone.elements[kind] / counted.numel() for kind in ("fp", "mufu", "int", "reduce")},
+        loops=loops_in(everyone, counted),
     )
 
 
@@ -283,7 +284,7 @@ class PartialExecution:
 
     def survey(self, number: int, module: IRModule, node: Launch) -> Launched:
         """Every launch, for `run_nodes`. Raises DependsOnData."""
-        counter = Counter(self._memory, math.prod(node.grid), footprints=False, blocks=blocks_of(module))
+        counter = Counter(module, self._memory, math.prod(node.grid), footprints=False, blocks=True)
         self._surveyed.append(counter)
         found = self._skipping(number, counter, None)
         if found.finding is not None and found.finding.kind == "undefined":
@@ -454,7 +455,7 @@ class PartialExecution:
 
         def launched(number: int, module: IRModule, node: Launch) -> Launched:
             programs = self.chosen[number]
-            self._ran.append(Counter(memory, math.prod(node.grid), footprints=False))
+            self._ran.append(Counter(module, memory, math.prod(node.grid), footprints=False))
             if not programs.numel():
                 return Launched(math.prod(node.grid), 0)
             return launch(

@@ -1,7 +1,8 @@
 """The process in which references that are Triton kernels run on a CPU: the executor of Triton IR, unconfined.
 
-Started by evo_kernel/tasks/interpreted.py and printing.py. What is trusted here is the user's checkout, so accesses are
-not checked: kernels that read past an end, as many published ones do, find the zeros around each tensor.
+Started by evo_kernel/tasks/interpreted.py and importers/stdout_metric.py. What is trusted here is the user's checkout,
+so accesses are not checked: kernels that read past an end, as many published ones do, find the zeros around each
+tensor.
 """
 
 from __future__ import annotations
@@ -17,14 +18,22 @@ from pathlib import Path
 import torch
 
 from evo_kernel.fitness.ir.jit import install
-from evo_kernel.tasks.interpreted import serve
+from evo_kernel.tasks.helper_process import answer_requests
+from evo_kernel.tasks.interpreted import answer_of
 
 DEFAULT_SEED = 67280421310721
 """PyTorch's, for generators on GPUs that nobody seeds: scripts without seeds draw the same there every time."""
 
 
+def serve() -> None:
+    """Answer `Interpreted`'s requests until nobody asks any more."""
+    install()
+    torch.set_num_threads(1)
+    answer_requests(answer_of())
+
+
 def main(files: Sequence[str]) -> None:
-    """Run scripts that were rewritten for a CPU, each in a fork; without any, serve until nobody asks any more."""
+    """Run scripts that were rewritten for a CPU, each in a fork."""
     install()
     torch.set_num_threads(1)
     for file in files:
@@ -32,8 +41,6 @@ def main(files: Sequence[str]) -> None:
         if child == 0:
             _script(Path(file))
         os.waitpid(child, 0)
-    if not files:
-        serve()
 
 
 def _script(file: Path) -> None:

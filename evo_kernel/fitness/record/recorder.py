@@ -17,7 +17,7 @@ from evo_kernel.fitness.record.answers import MOST_CONFIGS, RecorderAnswer, Told
 from evo_kernel.fitness.sandbox.guards import SandboxLimits
 from evo_kernel.fitness.sandbox.zygote import MalformedReply, Zygote
 from evo_kernel.fitness.stages import RECORDING, Stages
-from evo_kernel.fitness.tuning.knobs import apply_knobs
+from evo_kernel.knobs import apply_knobs
 from evo_kernel.syntax import parse_module
 from evo_kernel.types import Knobs, Source, Status
 

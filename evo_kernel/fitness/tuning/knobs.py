@@ -1,4 +1,4 @@
-"""Knobs of a source: which numbers the tuner may set, and a source with a setting written in.
+"""Knobs of a source: which numbers the tuner may set, and what it may try.
 
 A knob is a module-level integer constant that a launch takes (`BLOCK_M = 64`), or the choice among a kernel's
 autotune configurations (`kernel.config`). Everything else is structure, and belongs to strategies.
@@ -11,8 +11,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from evo_kernel.knobs import constants
 from evo_kernel.syntax import parse_module
-from evo_kernel.types import Knobs, Source
+from evo_kernel.types import Source
 
 _POWERS = (1, 2, 4, 8, 16)
 _BY_ENDING = {
@@ -39,7 +40,7 @@ def find_knobs(source: Source, configs: dict[str, int] | None = None) -> tuple[K
     used = _launched_names(tree)
     found = [
         Knob(name, value, _choices(name, value))
-        for name, value, _ in _constants(tree)
+        for name, value, _ in constants(tree)
         if name in used and len(_choices(name, value)) > 1
     ]
     found += [Knob(f"{k}.config", 0, tuple(range(n))) for k, n in sorted((configs or {}).items()) if n > 1]
@@ -86,32 +87,6 @@ def knob_groups(source: Source, knobs: Sequence[Knob]) -> tuple[KnobGroup, ...]:
     return tuple(sorted(found, key=lambda group: order[group.knobs[0].name]))
 
 
-def apply_knobs(source: Source, knobs: Knobs) -> Source:
-    """The source with every named constant set, and autotune lists cut to the chosen configuration."""
-    if not knobs:
-        return source
-    wanted = dict(knobs)
-    tree = parse_module(source.text)
-    edits = [(node, str(wanted[name])) for name, _, node in _constants(tree) if name in wanted]
-    edits += [
-        (node, f"({ast.get_source_segment(source.text, node)})[{wanted[key]}:{wanted[key] + 1}]")
-        for key, node in _autotune_lists(tree)
-        if key in wanted
-    ]
-    return Source(_replace(source.text, edits), source.language)
-
-
-def _constants(tree: ast.Module) -> list[tuple[str, int, ast.expr]]:
-    """Module-level `NAME = <int>` with an upper-case name."""
-    found = []
-    for node in tree.body:
-        match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=int() as value) as place):
-                if name.isupper() and not isinstance(value, bool):
-                    found.append((name, value, place))
-    return found
-
-
 def _launched_names(tree: ast.Module) -> set[str]:
     """Names read outside jitted functions: a constant that only a kernel reads is not set at launch."""
     names: set[str] = set()
@@ -143,31 +118,3 @@ def is_tile(name: str) -> bool:
 
 def _ends(name: str, ending: str) -> bool:
     return re.search(rf"(^|_)({ending})(_?\d+)?$", name) is not None
-
-
-def _autotune_lists(tree: ast.Module) -> list[tuple[str, ast.expr]]:
-    found = []
-    for node in tree.body:
-        if not isinstance(node, ast.FunctionDef):
-            continue
-        for decorator in node.decorator_list:
-            if isinstance(decorator, ast.Call) and ast.unparse(decorator.func).endswith("autotune"):
-                values = [k.value for k in decorator.keywords if k.arg == "configs"] or decorator.args[:1]
-                found += [(f"{node.name}.config", value) for value in values]
-    return found
-
-
-def _replace(text: str, edits: list[tuple[ast.expr, str]]) -> str:
-    """Put new text in place of syntax nodes. Columns in `ast` are UTF-8 bytes."""
-    lines = text.encode().splitlines(keepends=True)
-    starts = [0]
-    for line in lines:
-        starts.append(starts[-1] + len(line))
-    data = b"".join(lines)
-    spans = [
-        (starts[n.lineno - 1] + n.col_offset, starts[(n.end_lineno or n.lineno) - 1] + (n.end_col_offset or 0), new)
-        for n, new in edits
-    ]
-    for start, end, new in sorted(spans, reverse=True):
-        data = data[:start] + new.encode() + data[end:]
-    return data.decode()

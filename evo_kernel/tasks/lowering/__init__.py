@@ -9,6 +9,6 @@ registry.py          which function lowers which operation; a new lowering is on
                      special views
 """
 
-from evo_kernel.tasks.lowering.lower import lower, lower_function, unsupported
+from evo_kernel.tasks.lowering.lower import lower, lower_function
 
-__all__ = ["lower", "lower_function", "unsupported"]
+__all__ = ["lower", "lower_function"]

@@ -15,7 +15,6 @@ from evo_kernel.tasks.lowering import (
     convolution,
     indexing,
     joining,
-    linear_algebra,
     pointwise,
     pooling,
     recurrent,
@@ -32,7 +31,7 @@ from evo_kernel.tasks.lowering.pointwise import PointwiseJob, write
 from evo_kernel.tasks.lowering.registry import AtenNode, NotLowered, lowering_of
 from evo_kernel.tasks.lowering.render import render
 from evo_kernel.tasks.lowering.trace import Traced, trace
-from evo_kernel.tasks.task import Task, TensorSpec
+from evo_kernel.tasks.task import Task, without_data
 from evo_kernel.types import Source
 
 # Imported for what they register.
@@ -42,7 +41,6 @@ FAMILIES = (
     convolution,
     indexing,
     joining,
-    linear_algebra,
     pointwise,
     pooling,
     recurrent,
@@ -63,7 +61,7 @@ def lower(task: Task) -> Source:
     One naive Triton kernel per operation; the same module serves all cases (sizes are read from the inputs). Raises
     LoweringError, naming every operation that has no lowering, unless the task allows aten calls (`ALLOW = "mixed"`).
     """
-    cases = [[_empty(spec) for spec in task.input_specs(case)] for case in task.cases]
+    cases = [[without_data(spec) for spec in task.input_specs(case)] for case in task.cases]
     text = lower_function(
         task.reference_function,
         cases,
@@ -90,12 +88,6 @@ def lower_function(
         modules.append((module, served))
     label = name or getattr(reference, "__name__", "reference")
     return render(f"First kernels of {label}, one an operation, written from its reference.", modules)
-
-
-def unsupported(traced: Traced) -> list[str]:
-    """Operations of a graph that no lowering is registered for, each once."""
-    missing = [str(node.target) for node in _calls(traced.graph) if lowering_of(node.target) is None]
-    return list(dict.fromkeys(missing))
 
 
 def _branches(
@@ -134,19 +126,6 @@ def fixed_sizes(first: Sequence[Any], cases: Sequence[Sequence[Any]]) -> frozens
 def ones(case: Sequence[Any]) -> int:
     """How many sizes of one (or none) a case has: those hide what a dimension means."""
     return sum(size <= 1 for value in case if isinstance(value, torch.Tensor) for size in value.shape)
-
-
-def _empty(spec: Any) -> Any:
-    return spec.empty("meta") if isinstance(spec, TensorSpec) else spec
-
-
-def _calls(graph: fx.GraphModule) -> list[fx.Node]:
-    """Nodes that make tensors; arithmetic on sizes is printed where it is used."""
-    return [
-        node
-        for node in graph.graph.nodes
-        if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and _is_tensor(node)
-    ]
 
 
 def _is_tensor(node: fx.Node) -> bool:

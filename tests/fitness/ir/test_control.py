@@ -7,7 +7,11 @@ import torch
 import triton
 import triton.language as tl
 
+from evo_kernel.fitness.ir.counting import Counter
+from evo_kernel.fitness.ir.execute import launch
+from evo_kernel.fitness.ir.memory import DeviceMemory
 from evo_kernel.fitness.ir.parse import parse
+from evo_kernel.fitness.plan.launch_plan import Pointer
 from tests.fitness.ir.support import fault, fine, lowered
 
 PROGRAMS = 9
@@ -243,3 +247,37 @@ def test_a_loop_of_blocks_carries_values():
     y = ints()
     fine(BLOCKS, PROGRAMS, y)
     assert y.tolist() == [me * (me + 1) // 2 for me in range(PROGRAMS)]
+
+
+CALLS = """module {
+  tt.func public @k(%y: !tt.ptr<i32>) {
+    %c0 = arith.constant 0 : i32
+    %c1 = arith.constant 1 : i32
+    %c3 = arith.constant 3 : i32
+    %p = tt.get_program_id x : i32
+    scf.for %i = %c0 to %c3 step %c1 : i32 {
+      tt.call @f(%p) : (i32) -> ()
+    }
+    tt.return
+  }
+  tt.func private @f(%n: i32) {
+    %c0 = arith.constant 0 : i32
+    %c1 = arith.constant 1 : i32
+    scf.for %i = %c0 to %n step %c1 : i32 {
+      %u = arith.addi %i, %i : i32
+    }
+    tt.return
+  }
+}"""
+
+
+@pytest.mark.parametrize(
+    ("text", "each"), [(BLOCKS, [lambda me: me]), (CALLS, [lambda me: 3, lambda me: 3, lambda me: 3 * me])]
+)
+def test_iterations_and_calls_are_counted_by_loop(text, each):
+    memory, module = DeviceMemory(), parse(text)
+    memory.add(4 * PROGRAMS, defined=True)
+    counter = Counter(module, memory, PROGRAMS, footprints=False)
+    launch(module, (PROGRAMS, 1, 1), [Pointer(buffer=0)], memory, observer=counter)
+    told = [counts.tolist() for name, counts in counter.by_program.items() if name.startswith("loop.")]
+    assert sorted(told) == sorted([count(me) for me in range(PROGRAMS)] for count in each)

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 
 from evo_kernel.errors import InfraError, PopulationError, UserError
 from evo_kernel.types import Brief, Evaluation, Gain, Knobs, Purpose, ScoredCandidate, Source, Status, Strategy
+from evo_kernel.types.notes import Evidence, Note, Version
+from evo_kernel.types.promotion import GateVerdict
 from operators.knowledge.passages import Passage
-from operators.workbench.protocols import Evidence, GateVerdict, Note, Version
 from tests.support.scripted import CARD, ENVIRONMENT, TASK, scored
 
 KERNEL = "def run(x):\n    return x\n\ntime_us = {}\n"

@@ -10,7 +10,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from evo_kernel.tasks.probe import Outputs, ProbeFinding
-from evo_kernel.tasks.task import Case, Input, Task, TensorSpec, describe
+from evo_kernel.tasks.task import Input, Task, describe
 from evo_kernel.types import CaseKind
 
 DIFFERS = 0.05
@@ -23,7 +23,7 @@ them, and a reference may compute what a kernel need not."""
 
 def examine(task: Task) -> list[ProbeFinding]:
     """What is wrong with what the file states; empty when nothing is. Raises TaskError when its functions fail."""
-    case = max(task.cases_of(CaseKind.CHECK), key=lambda case: _elements(task, case))
+    case = max(task.cases_of(CaseKind.CHECK), key=task.elements)
     inputs = task.inputs(case, torch.Generator("cpu").manual_seed(1), "cpu")
     with FlopCounterMode(display=False) as counter:
         outputs = task.outputs(*inputs)
@@ -33,10 +33,6 @@ def examine(task: Task) -> list[ProbeFinding]:
         *_flops(task.flops(case), counter.get_total_flops(), where),
         *_bytes(task.bytes(case), inputs, outputs, where),
     ]
-
-
-def _elements(task: Task, case: Case) -> int:
-    return sum(spec.elements for spec in task.input_specs(case) if isinstance(spec, TensorSpec))
 
 
 def _baselines(task: Task, inputs: tuple[Input, ...], outputs: Outputs, where: str) -> list[ProbeFinding]:

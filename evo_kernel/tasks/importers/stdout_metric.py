@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evo_kernel.errors import TaskError
-from evo_kernel.tasks.interpreted import CHILD, PATIENCE
+from evo_kernel.tasks.helper_process import NO_GPU, PATIENCE
+from evo_kernel.tasks.interpreted import CHILD
 from evo_kernel.tasks.scripts import rewritten
 
 DEADLINE_S = 120.0
@@ -104,9 +105,8 @@ def _on_cpu(files: Sequence[Path], deadline_s: float) -> list[_Ran]:
         resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
         resource.setrlimit(resource.RLIMIT_FSIZE, (PRINTED_BYTES, PRINTED_BYTES))
 
-    environment = dict(os.environ) | {"TRITON_INTERPRET": "0", "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-P", "-m", CHILD, *map(str, files)]
-    subprocess.run(command, env=environment, preexec_fn=limited, check=True)
+    subprocess.run(command, env=os.environ | NO_GPU, preexec_fn=limited, check=True)
     found = []
     for file in files:
         ended = file.with_name("code")

@@ -21,10 +21,10 @@ from typing import Any
 
 from evo_kernel.errors import TaskError
 from evo_kernel.syntax import parse_module
-from evo_kernel.tasks.importers import allow_of, only, read_text
+from evo_kernel.tasks.importers.checkout import allow_of, only, read_text
+from evo_kernel.tasks.importers.shrink_sizes import ODD, WIDE, Size, constants, reduced, run_fake, telling
 from evo_kernel.tasks.problems import NEEDED, Problem
-from evo_kernel.tasks.reducing import ODD, WIDE, Size, constants, reduced, run_fake, telling
-from evo_kernel.tasks.task import TensorSpec, describe, line_in
+from evo_kernel.tasks.task import describe, line_in
 
 SCHEME = "kernelbench"
 MIXED = "@mixed"
@@ -205,11 +205,11 @@ def _check_cases(problem: Problem, own: Mapping[str, Size]) -> list[dict[str, Si
 def _allow(source: str, path: str, own: Any, checks: list[Any], cast: bool) -> str:
     problem = Problem(source, path, [own, *checks], cast=cast)
 
-    def inputs() -> list[list[Any]] | None:
+    def inputs() -> list[tuple[Any, ...]] | None:
         variants = [problem.variant(case) for case in checks]
         if len(variants[0].lifted) > TRACED_TENSORS:
             return None
-        return [[spec.empty("meta") if isinstance(spec, TensorSpec) else spec for spec in v.specs] for v in variants]
+        return [variant.specs for variant in variants]
 
     return allow_of(problem.reference, inputs)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,8 +20,9 @@ from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from evo_kernel.tasks.imported import own_numbers
 from evo_kernel.tasks.lowering.networks import Recurrent
-from evo_kernel.tasks.problems import SMALLEST, Problem, assigned, own_numbers
+from evo_kernel.tasks.problems import SMALLEST, Problem, assigned, flat
 
 ODD = (3, 7, 11, 13, 17, 19, 23, 29, 31, 37)
 WIDE = (2, 67, 33, 35, 37, 39, 41, 43, 45, 47)
@@ -117,12 +119,12 @@ def _run(problem: Problem, sizes: Mapping[str, Any], model: nn.Module | None = N
         model = model or problem.model(sizes)
         with Recurrent(), _Watch() as watch:
             result = model(*drawn)
-    outputs = [part for part in _flat(result) if isinstance(part, torch.Tensor)]
+    outputs = [part for part in flat(result) if isinstance(part, torch.Tensor)]
     if not outputs or any(part.numel() == 0 for part in outputs):
         raise ValueError("an output has no elements")
     tensors = [value for value in (*drawn, *outputs) if isinstance(value, torch.Tensor)]
     elements = sum(tensor.numel() for tensor in [*tensors, *model.parameters(), *model.buffers()])
-    work = sum(_count(shape) for shape in watch.shapes)
+    work = sum(math.prod(shape) for shape in watch.shapes)
     ones = tuple(tuple(size == 1 for size in shape) for shape in watch.shapes)
     return Ran(elements, work, len(watch.shapes), ones)
 
@@ -192,7 +194,7 @@ def _says_nothing(problem: Problem, sizes: Mapping[str, Size]) -> bool | None:
             model = problem.model(sizes)
             for seed in (1, 2):
                 torch.manual_seed(seed)
-                outputs.append([part for part in _flat(model(*problem.drawn(sizes))) if isinstance(part, torch.Tensor)])
+                outputs.append([part for part in flat(model(*problem.drawn(sizes))) if isinstance(part, torch.Tensor)])
     except Exception:  # noqa: BLE001  it needs a GPU, say; checking the task will tell
         return None
     return all(float((one != other).double().mean()) < 1e-3 for one, other in zip(*outputs, strict=True))
@@ -252,14 +254,3 @@ def _at_most(own: Size, value: int) -> Size:
 
 def _first(value: Size) -> int:
     return value if isinstance(value, int) else max(value)
-
-
-def _count(shape: Sequence[int]) -> int:
-    total = 1
-    for size in shape:
-        total *= size
-    return total
-
-
-def _flat(result: Any) -> list[Any]:
-    return [x for part in result for x in _flat(part)] if isinstance(result, (tuple, list)) else [result]

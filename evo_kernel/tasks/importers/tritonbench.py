@@ -19,11 +19,11 @@ from typing import Any
 import torch
 
 from evo_kernel.errors import TaskError
+from evo_kernel.tasks.call_template import CallForm, Form, same_values
 from evo_kernel.tasks.calls import CUT, Called
-from evo_kernel.tasks.forms import CallForm, Form, same_values
-from evo_kernel.tasks.importers import allow_of, did_you_mean, only, read_text
+from evo_kernel.tasks.importers.checkout import allow_of, only, read_text
 from evo_kernel.tasks.interpreted import Interpreted
-from evo_kernel.tasks.task import HOST_KNOWN_ELEMENTS, describe
+from evo_kernel.tasks.task import HOST_KNOWN_ELEMENTS, describe, did_you_mean
 
 SCHEME = "tritonbench"
 CHANNELS = ("T", "G")
@@ -285,11 +285,7 @@ def _looked(called: Called, check: Sequence[Mapping[str, Any]]) -> tuple[tuple[i
 def _allow(called: Called, check: Sequence[Mapping[str, Any]]) -> str:
     generator = torch.Generator("cpu").manual_seed(1)
 
-    def inputs() -> list[list[torch.Tensor]]:
-        drawn = [called.inputs(case, generator, torch.device("cpu")) for case in check]
-        return [[tensor.to("meta") for tensor in case] for case in drawn]
-
-    return allow_of(called.reference, inputs)
+    return allow_of(called.reference, lambda: [called.inputs(case, generator, torch.device("cpu")) for case in check])
 
 
 def _kind(entry: TritonBenchEntry) -> type[Called]:

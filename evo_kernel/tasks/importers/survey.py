@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 
 from evo_kernel.errors import LoweringError, TaskError
+from evo_kernel.tasks.helper_process import answer_requests
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.probe import probe
 from evo_kernel.tasks.task import Task
@@ -18,6 +20,9 @@ STOCK_TOLERANCE = 1e-4
 """KernelBench's atol and rtol for float32."""
 STOCK_ELEMENTS = 60_000_000
 """Elements of inputs up to which a problem is probed at its own sizes with a small batch."""
+
+MAPPED = 8 << 30
+"""Bytes of address space that libraries map without using them."""
 
 _BROKEN = ("inputs-vary", "reference-varies", "reference-mutates", "empty-output", "complex-output", "not-finite")
 
@@ -46,11 +51,15 @@ class Survey:
         return bool(self.stock) or any(name in ("zeros", "constant", "reference-varies") for name in self.findings)
 
 
-def warm_up() -> None:
-    """Load what tracing loads when it is first used, so that no problem pays for it."""
+def main(memory_gb: float) -> None:
+    """A child that surveys one problem after the other; a request of None asks whether it is ready."""
     from evo_kernel.tasks.lowering import lower_function
 
-    lower_function(lambda x: torch.softmax(x @ x, -1), [[torch.empty(4, 4)]])
+    limit = int(memory_gb * 1e9) + MAPPED
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    torch.set_num_threads(1)
+    lower_function(lambda x: torch.softmax(x @ x, -1), [[torch.empty(4, 4)]])  # loads what tracing needs
+    answer_requests(lambda spec: None if spec is None else survey(spec))
 
 
 def survey(spec: str) -> Survey:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 
 from evo_kernel.errors import TaskError
+from evo_kernel.tasks.call_template import Returned, told_in_a_form
 from evo_kernel.tasks.calls import CUT
-from evo_kernel.tasks.forms import Returned, told_in_a_form
+from evo_kernel.tasks.importers.tritonbench import TritonBenchEntry, choose, problem_of, timings_of
 from evo_kernel.tasks.task import describe
-from evo_kernel.tasks.tritonbench import TritonBenchEntry, choose, problem_of, timings_of
 
 
 @dataclass(frozen=True)
