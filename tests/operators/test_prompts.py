@@ -3,10 +3,12 @@
 import dataclasses
 import json
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
 
+import operators
 from evo_kernel.types import Operator, Source, Status, Tried
 from operators.llm_crossover import LlmCrossover
 from operators.macro.catalogue import proposed
@@ -222,7 +224,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs/guides/agents.md"
 
 
 def test_the_documented_construction_works():
-    code = DOCS.read_text().split("```python\n")[1].split("```")[0]
+    code = textwrap.dedent(re.search(r"^    from .*", operators.__doc__, re.MULTILINE | re.DOTALL)[0])
     built = {"model": FakeModel("")}
     exec(code, built)
     assert isinstance(built["operator"], Operator) and isinstance(built["crossover"], Operator)
