@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench fuzz bench-agents test-gpu clean
+.PHONY: help demo test lint docs bench fuzz bench-agents test-gpu clean
 
 help: ## What can be made here
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -25,7 +25,11 @@ test: $(READY) ## Run the tests (no GPU needed)
 lint: $(READY) ## ruff, pyright and the import contracts
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright && $(BIN)/lint-imports
 
-bench: $(READY) ## Print the tables behind the figures in docs/benchmarks.md
+docs: $(READY) ## Build the documentation into site/ (open site/index.html)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+bench: $(READY) ## Print the tables behind the figures in docs/results/benchmarks.md
 	$(BIN)/python -m benchmarks.all
 
 # New programs, then what an H200 computed for stored ones. EXAMPLES: how many; more modes: python -m benchmarks.fuzz --help
@@ -42,4 +46,4 @@ test-gpu: ## Run tests/gpu/ with the current python, on a machine with an NVIDIA
 	$(PYTHON) -m pytest tests/gpu
 
 clean: ## Remove the virtual environment and caches
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv site .pytest_cache .ruff_cache .hypothesis

@@ -63,11 +63,11 @@ class OperatorsConfig(_Section):
         default=3.0, description="weight of macro thinking and micro coding by a model, given one"
     )
     llm_crossover: _Weight = Field(default=0.45, description="weight of merging two kernels by a model, given one")
-    avo: _Weight = Field(default=0.0, description="weight of an agent that is the whole operator (docs/avo.md)")
+    avo: _Weight = Field(default=0.0, description="weight of AVO, an agent as operator (docs/guides/agents.md)")
     use: tuple[str, ...] = Field(
         default=(),
         description="these operators alone, each at the same weight, instead of the mix: mtmc, crossover, llm-mtmc, "
-        "llm-crossover, avo, external (docs/external.md), or installed ones",
+        "llm-crossover, avo, external (docs/guides/agents.md), or installed ones",
     )
     installed: Mapping[str, _Weight] = Field(
         default={}, description="weights of operators that other packages offer (evo_kernel.operators), by name"
@@ -184,7 +184,7 @@ class KnowledgeConfig(_Section):
 
 
 class ExternalConfig(_Section):
-    """Command-line coding agents as an operator (docs/external.md)."""
+    """Command-line coding agents as an operator (docs/guides/agents.md)."""
 
     command: str | None = Field(default=None, description="what /bin/sh runs in an attempt's workspace")
     name: str = Field(default="external", description="whose kernels they are, in the lineage")
@@ -209,7 +209,7 @@ class Config(_Section):
         default="auto",
         description="the first kernel: auto takes the task's SEED, else what lowering writes, else torch.compile's "
         "kernels; compiled takes torch.compile's in any case; both starts from auto's and, beside it, from "
-        "torch.compile's where there are any (docs/lowering.md)",
+        "torch.compile's where there are any (docs/internals/lowering.md)",
     )
     start_from: Path | None = Field(
         default=None, description="another population whose best kernels are planted beside the first kernel"
@@ -225,7 +225,7 @@ class Config(_Section):
     on_event: str | None = Field(
         default=None,
         description="what /bin/sh runs on a new best, a new champion, a stall and the end; the event is JSON on its "
-        "standard input (docs/watching.md)",
+        "standard input (docs/guides/watch.md)",
     )
     on_event_s: _Seconds = Field(default=30.0, description="seconds that this command may take")
     stall_minutes: Annotated[float, Field(gt=0)] = Field(

@@ -16,7 +16,7 @@
 
 `k[grid, block](*args)`, or `k[grid, block, shared_bytes](*args)` with dynamic shared memory. Tensors are passed as
 pointers to their first element, numbers by the type that the entry function declares. The text is compiled by NVRTC;
-docs/plans.md says which options and headers there are.
+docs/reference/plans.md says which options and headers there are.
 """
 
 from __future__ import annotations

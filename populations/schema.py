@@ -1,12 +1,8 @@
-"""docs/schema.md: what is in a population file, written from the schema that migrations make.
-
-python -m populations.schema > docs/schema.md
-"""
+"""Reference page of the population file, written from the schema that migrations make."""
 
 from __future__ import annotations
 
 import sqlite3
-import sys
 from collections.abc import Iterator
 
 from sqlite_utils import Database
@@ -15,7 +11,7 @@ from populations.migrations import migrate
 
 INTRODUCTION = """# What is in a population file
 A population is one SQLite file: open it with `sqlite3`, a notebook, or Datasette (`datasette my_op.db`), also while a
-run writes it (read-only). Written by `python -m populations.schema`; a test compares.
+run writes it (read-only).
 
 Rows are inserted, never changed. Ids only grow, so their order is the order of what happened. Times of kernels are in
 microseconds (`_us`; `log_us`: the natural logarithm of the geometric mean over search cases), all others in seconds
@@ -108,7 +104,3 @@ def current() -> str:
     database = Database(memory=True)
     migrate(database)
     return schema(database)
-
-
-if __name__ == "__main__":
-    sys.stdout.write(current())

@@ -3,7 +3,7 @@
     make bench-agents BASE_URL=http://localhost:8000/v1 MODEL=NAME N=300
     python -m benchmarks.agents --no-model                                    # regrets that need no model
 
-Resumable: called again with the same --out it asks only what it does not know. docs/agents-bench.md says what is asked.
+Resumable: called again with the same --out it asks only what it does not know. docs/results/agents.md describes it.
 """
 
 from __future__ import annotations

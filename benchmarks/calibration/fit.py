@@ -19,7 +19,7 @@ from benchmarks.calibration.samples import Sample
 from evo_kernel.fitness.costmodel.model import CONSTANTS, Constants
 
 BOUNDS: dict[str, tuple[float, float]] = {
-    "launch_us": (1.2, 1.3),  # measured apart: 1.24 (docs/benchmarks.md, ceilings)
+    "launch_us": (1.2, 1.3),  # measured apart: 1.24 (docs/results/benchmarks.md, ceilings)
     "memory_latency_us": (0.3, 2.0),
     "l2_latency_us": (0.1, 1.0),
     "block_us": (0.02, 2.0),

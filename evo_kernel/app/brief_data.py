@@ -1,5 +1,7 @@
-"""A brief and a verdict as plain data: what `ask` and `tell` print, and what external agents read. docs/external.md
-describes every key. Imports nothing slow."""
+"""A brief and a verdict as plain data: what `ask` and `tell` print (docs/guides/agents.md).
+
+Imports nothing slow.
+"""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def settings_of(config: Config) -> ExternalSettings:
     if not external.command:
         raise ConfigError(
             "no command is named for external agents: `evo-kernel agent POPULATION --command 'my-agent README.md'`, or "
-            "`command = ...` in [external] of the configuration (docs/external.md)."
+            "`command = ...` in [external] of the configuration (docs/guides/agents.md)."
         )
     try:
         return ExternalSettings(

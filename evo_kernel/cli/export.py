@@ -55,8 +55,8 @@ def export(
 
     The package needs torch alone. A call goes to a kernel's recorded launches where those were judged (dtype, sizes,
     strides, GPU), else to the reference; no host code of a candidate is in it. Everything is recorded again, and must
-    have the judged hashes. What no confirmation stands behind is refused, unless you say --unconfirmed. docs/export.md
-    says more.
+    have the judged hashes. What no confirmation stands behind is refused, unless you say --unconfirmed.
+    More: docs/guides/export.md.
     """
     from evo_kernel.app.champions import choose
     from evo_kernel.export.package import checked_name

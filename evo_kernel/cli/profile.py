@@ -37,8 +37,8 @@ def profile(
     """What the kernels of FILE do with the GPU, launch by launch: what bounds them, rates, occupancy, counters.
 
     FILE is a Python module with `run(*inputs)`; `show POP --source` prints one. Each launch is timed alone, through its
-    plan; the outputs are not checked (`verify` does that). Without a GPU the times are modeled. docs/profiling.md says
-    what each line means.
+    plan; the outputs are not checked (`verify` does that). Without a GPU the times are modeled.
+    docs/internals/profiling.md explains each line.
 
     \b
     evo-kernel profile mine.py --task softmax

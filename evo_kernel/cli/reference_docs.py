@@ -1,15 +1,15 @@
-"""docs/commands.md and docs/configuration.md, written from what commands and keys say of themselves.
+"""Reference pages of the documentation, written by the code that they describe.
 
-python -m evo_kernel.cli.reference_docs docs
+`make docs` adds PAGES to the site; none of them is stored.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
-import sys
-from collections.abc import Iterator
-from pathlib import Path
+import re
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -17,31 +17,53 @@ from pydantic import BaseModel
 
 from evo_kernel.cli.main import cli
 from evo_kernel.config import keys
+from evo_kernel.tasks.loading import builtin_names, load
+from operators.macro import catalogue
+from populations import schema
 
 _COMMANDS = """# Commands
-Written by `python -m evo_kernel.cli.reference_docs docs` from what `--help` says; a test compares. Exit codes: 0 done;
-1 a kernel did not pass, or nothing was found; 2 a mistake that you can mend; 3 the machine failed; 130 interrupted.
+This is what `--help` says of each command. Exit codes: 0 done; 1 a kernel did not pass, or nothing was found; 2 a
+mistake that you can correct; 3 the machine failed; 130 interrupted.
 """
-_CONFIGURATION = """# Configuration
-Written by `python -m evo_kernel.cli.reference_docs docs`; a test compares. A run takes a TOML file
-(`--config FILE`; shipped ones go by name: quickstart.toml, h200.toml, agents.toml, overnight.toml) and then what
-`--set key=value` says. Keys that are left out have their defaults; an unknown key is an error that names the nearest
-one. A population keeps what it was run with.
+_CONFIGURATION = """# Configuration keys
+How to set them: [Configure a run](../guides/configuration.md).
 
 | key | default | what it is for |
 | --- | --- | --- |
 """
+_STRATEGIES = """# Strategies
+What they are and how to add one: [Strategies and policies](../guides/strategies.md). "Offline": the rewriter can carry
+it out without a language model.
+
+"""
+_TASKS = """# Built-in tasks
+`evo-kernel tasks show NAME` prints the cases, rules and first kernel of one. Files: `evo_kernel/tasks/builtin/`.
+
+| name | computes |
+| --- | --- |
+"""
 
 
 def commands() -> str:
-    """The text of docs/commands.md."""
-    return _COMMANDS + "".join(_section(path, command) for path, command in _walk(cli, ()))
+    """Every command with its options."""
+    return _COMMANDS + _linked("".join(_section(path, command) for path, command in _walk(cli, ())))
 
 
 def configuration() -> str:
-    """The text of docs/configuration.md."""
-    return _CONFIGURATION + "".join(
-        f"| `{name}` | {_default(default)} | {_cell(description)} |\n" for name, description, default in keys()
+    """Every key with its default."""
+    rows = (f"| `{name}` | {_default(default)} | {_cell(description)} |\n" for name, description, default in keys())
+    return _CONFIGURATION + _linked("".join(rows))
+
+
+def strategies() -> str:
+    """The catalogue of strategies."""
+    return f"{_STRATEGIES}{catalogue.table()}\n"
+
+
+def tasks() -> str:
+    """The built-in tasks with the first line of what each says it computes."""
+    return _TASKS + "".join(
+        f"| `{name}` | {_cell((load(name).description.splitlines() or [''])[0])} |\n" for name in builtin_names()
     )
 
 
@@ -96,16 +118,22 @@ def _default(value: Any) -> str:
     return f"`{json.dumps(plain)}`" if repr(plain) != "PydanticUndefined" else "needed"
 
 
+def _linked(text: str) -> str:
+    """`--help` names pages by their paths in the repository."""
+    return re.sub(r"docs/([\w/-]+\.md)", r"[\1](../\1)", text)
+
+
 def _cell(text: str) -> str:
     return text.replace("\n", " ").replace("|", "\\|")
 
 
-def main() -> None:
-    """Write both files into the folder that is named."""
-    folder = Path(sys.argv[1])
-    (folder / "commands.md").write_text(commands(), encoding="utf-8")
-    (folder / "configuration.md").write_text(configuration(), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+PAGES: Mapping[str, Callable[[], str]] = MappingProxyType(
+    {
+        "reference/commands.md": commands,
+        "reference/configuration.md": configuration,
+        "reference/schema.md": schema.current,
+        "reference/strategies.md": strategies,
+        "reference/tasks.md": tasks,
+    }
+)
+"""Path below docs/ → what writes the page."""

@@ -61,9 +61,9 @@ def suite(
 ) -> None:
     """Search for a kernel for every task of SUITE, each within its own budget.
 
-    SUITE: `builtin`, a benchmark's checkout or a part of it (docs/importers.md), or a text file with a TASK a line.
-    The same command again goes on where it stopped; with a larger budget it searches on. A task that fails is named
-    in the report and ends nothing.
+    SUITE: `builtin`, a benchmark's checkout or a part of it (docs/guides/benchmarks.md), or a text file with a TASK
+    a line. The same command again goes on where it stopped; with a larger budget it searches on. A task that fails is
+    named in the report and ends nothing.
 
     \b
     evo-kernel suite builtin --to runs/builtin

@@ -37,7 +37,7 @@ def reference(x):
 
 @click.group()
 def tasks() -> None:
-    """Tasks say what a kernel must compute: a Python file with CASES, inputs and reference (docs/tasks.md)."""
+    """Tasks say what a kernel must compute: a Python file with CASES, inputs and reference (docs/guides/tasks.md)."""
 
 
 @tasks.command("list")

@@ -215,7 +215,7 @@ def side_by_side(rows: Sequence[Row]) -> list[Block]:
     said = f"They disagree about {differ} of the {both} kernels that all of them looked at."
     return [
         Heading("Protocols side by side"),
-        Paragraph("Stock is the benchmark's own harness, run on the kernels that were found; docs/suite.md says how."),
+        Paragraph("Stock: the benchmark's own harness, run on the kernels found (docs/guides/benchmarks.md)."),
         Table(head, lines),
         Paragraph(said),
         *(

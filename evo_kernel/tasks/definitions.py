@@ -3,7 +3,7 @@
 A case names a workload and gives every axis a size. An input is drawn as its harness draws it (`random`), is a number
 (`scalar`), or is read from the workload's file (`safetensors`). What is read would be the same in every draw: floating
 point is scaled by factors from [0.9, 1), so that a remembered output fails; small integers (page tables, offsets)
-decide what is launched and are known to the host (docs/tasks.md).
+decide what is launched and are known to the host (docs/guides/tasks.md).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """From what a user typed to a `Task`: a built-in name, a Python file, or a folder that holds `task.py`.
 
-The contract of a task file is docs/tasks.md. Every mistake in one ends as a `TaskError`: the file and line, what was
-wrong, and what to do.
+The contract of a task file is docs/guides/tasks.md. Every mistake in one ends as a `TaskError`: the file and line, what
+was wrong, and what to do.
 """
 
 from __future__ import annotations

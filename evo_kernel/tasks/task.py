@@ -1,7 +1,7 @@
 """A task: what a kernel must compute, on which shapes, how exactly, and against what it is timed.
 
-`Task` is what `evo_kernel.tasks.loading.load` makes of a task file (docs/tasks.md). It is frozen; its methods call the
-file's functions and answer a user's mistake with a `TaskError` that says what to mend.
+`Task` is what `evo_kernel.tasks.loading.load` makes of a task file (docs/guides/tasks.md). It is frozen; its methods
+call the file's functions and answer a user's mistake with a `TaskError` that says what to mend.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class TensorSpec(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """What a kernel must compute. See docs/tasks.md for what each part of the file means."""
+    """What a kernel must compute. See docs/guides/tasks.md for what each part of the file means."""
 
     name: str
     path: Path

@@ -11,5 +11,5 @@ Import from the modules; only what trains or scores a network needs torch.
     replay           walking over a tree
     evaluation       regret of a policy on a tree, with intervals
 
-docs/learning.md tells the whole of it.
+docs/guides/learning.md tells the whole of it.
 """

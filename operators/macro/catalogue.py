@@ -5,17 +5,13 @@ a text that claims a fusion and still launches two kernels gets no credit for it
 witness must survive other tile sizes: it looks at launches, scratch bytes, shapes of grids, paths, and at *ratios* of
 instruction counts (a larger tile repeats loads and stores alike). Where nothing specific can be seen, the witness is
 "the code changed", and its sign says so.
-
-`python -m operators.macro.catalogue docs/strategies.md` writes the table in the documentation.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 
 from evo_kernel.types import Evaluation, PlanFeatures, Strategy
@@ -226,20 +222,3 @@ def table() -> str:
         known = "yes" if spec.rewritten else "no"
         rows.append(f"| `{spec.name}` | {spec.family} | {spec.summary} | {spec.sign} | {known} |")
     return "\n".join(rows)
-
-
-BEGIN, END = "<!-- catalogue: begin -->", "<!-- catalogue: end -->"
-
-
-def documented(text: str) -> str:
-    """`text` with the part between the two catalogue marks made current. Raises ValueError without the marks."""
-    head, found, rest = text.partition(BEGIN)
-    _old, closed, tail = rest.partition(END)
-    if not found or not closed:
-        raise ValueError(f"the document has no {BEGIN} ... {END}; add both marks where the table should stand")
-    return f"{head}{BEGIN}\n{table()}\n{END}{tail}"
-
-
-if __name__ == "__main__":
-    page = Path(sys.argv[1])
-    page.write_text(documented(page.read_text()))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SPREAD = 0.2
 """Standard deviation of what a model expects, in log gain: chosen on families of the training tasks that a model was
-not trained on (docs/learning.md)."""
+not trained on (docs/guides/learning.md)."""
 
 
 class TrainedPolicy:

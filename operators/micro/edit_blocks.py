@@ -4,7 +4,7 @@
     edited = apply(answer, source)   the text with every block that fits; what does not is in `edited.misfits`
 
 Nothing is guessed: a block's lines must stand in the text once, as they are (trailing blanks aside). A misfit is
-answered with the nearest lines, so that the next answer can be exact. The format is in docs/agents.md.
+answered with the nearest lines, so that the next answer can be exact. The format is in docs/guides/agents.md.
 """
 
 from __future__ import annotations

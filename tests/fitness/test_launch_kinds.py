@@ -27,7 +27,7 @@ def has_nvrtc() -> bool:
     return True
 
 
-DOCS = (Path(__file__).parents[2] / "docs" / "plans.md").read_text()
+DOCS = (Path(__file__).parents[2] / "docs" / "reference" / "plans.md").read_text()
 needs_nvrtc = pytest.mark.skipif(not has_nvrtc(), reason=nvrtc.MISSING)
 
 

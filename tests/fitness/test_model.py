@@ -39,7 +39,7 @@ def test_three_passes_are_slower_than_one(softmax):
 
 def test_a_good_matmul_and_a_naive_one(matmul):
     good = modeled_time(*matmul, H200).total_us
-    assert 200 < good < 400  # about 210 on an H200: modeled too slow on the best tiles (docs/model.md)
+    assert 200 < good < 400  # about 210 on an H200: modeled too slow on the best tiles (docs/internals/time-model.md)
     assert us(matmul_plan(4096, 4096, 4096, (32, 32, 32))) > 3 * good
 
 

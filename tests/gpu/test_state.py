@@ -1,4 +1,4 @@
-"""Nothing outlives a launch, on a real GPU: see docs/state-on-the-gpu.md. Every test prints what it saw (`pytest -s`).
+"""Nothing outlives a launch, on a real GPU: docs/internals/gpu-state.md. Every test prints what it saw (`pytest -s`).
 
 Kernels here are right only where they find nothing of an earlier launch: each looks at one place for what it writes
 there before it ends, and gives a wrong answer if it found that; of shared and local memory the answer is 100,000 and

@@ -3,10 +3,12 @@
 import dataclasses
 import json
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
 
+import operators
 from evo_kernel.types import Operator, Source, Status, Tried
 from operators.llm_crossover import LlmCrossover
 from operators.macro.catalogue import proposed
@@ -218,11 +220,11 @@ def test_where_first_kernels_come_from_is_told_once_a_run():
     assert hint in shared.system(CARD, H200, "coder").content and shared.system(CARD, H200, "coder").stable
 
 
-DOCS = Path(__file__).resolve().parents[2] / "docs/agents.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs/guides/agents.md"
 
 
 def test_the_documented_construction_works():
-    code = DOCS.read_text().split("```python\n")[1].split("```")[0]
+    code = textwrap.dedent(re.search(r"^    from .*", operators.__doc__, re.MULTILINE | re.DOTALL)[0])
     built = {"model": FakeModel("")}
     exec(code, built)
     assert isinstance(built["operator"], Operator) and isinstance(built["crossover"], Operator)

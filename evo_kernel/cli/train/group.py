@@ -17,4 +17,4 @@ COMMANDS = {
 
 @click.command(cls=LazyGroup, commands_in=("evo_kernel.cli.train", COMMANDS))
 def train() -> None:
-    """Learning to optimise: stored transitions, policies and coders trained on them (docs/learning.md)."""
+    """Learning to optimise: stored transitions, policies and coders trained on them (docs/guides/learning.md)."""

@@ -169,7 +169,7 @@ def text_fault(kernel: Kernel) -> str:
         return f"kernel {kernel.name}: {fault}"
     for name, value in kernel.options:
         if not _allowed(name, value):
-            return f"kernel {kernel.name}: the option {name} = {str(value)[:80]} is not allowed; see docs/plans.md"
+            return f"kernel {kernel.name}: option {name} = {str(value)[:80]} is not allowed: docs/reference/plans.md"
     return ""
 
 
@@ -195,9 +195,7 @@ def cuda_text_fault(kernel: Kernel) -> str:
         return f"kernel {kernel.name}: a CUDA C++ kernel has the options num_warps, shared_bytes and flags"
     for flag in str(options.get("flags", "")).split():
         if not _FLAGS.fullmatch(flag):
-            return (
-                f"kernel {kernel.name}: the compiler option {flag} is not allowed; see docs/plans.md for those that are"
-            )
+            return f"kernel {kernel.name}: compiler option {flag} is not allowed; docs/reference/plans.md lists them"
     if re.search(r"\$|__unnamed_", kernel.code):
         return f"kernel {kernel.name}: names with $ and __unnamed_ belong to the compiler: choose others"
     for name in _INCLUDE.findall(kernel.code.replace("\\\n", "")):

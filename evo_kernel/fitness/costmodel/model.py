@@ -37,8 +37,8 @@ class Constants:
     """What the target table does not say.
 
     Printed by `python -m benchmarks.calibrate fit benchmarks/calibration/h200.jsonl.xz`, from 11,512 plans measured on
-    an H200; see docs/model.md for how well they rank, and which of them sit at their bounds. The data do not tell what
-    is marked an estimate: the fit left it where it was.
+    an H200; see docs/internals/time-model.md for how well they rank, and which of them sit at their bounds. The data do
+    not tell what is marked an estimate: the fit left it where it was.
     """
 
     launch_us: float = 1.3  # one kernel in a graph; measured apart, 1.24

@@ -4,7 +4,7 @@
 
 `inputs` are what a case takes and nothing else will do; a buffer is the number of the input that it is, or [bytes,
 alignment]; a launch names a code and holds its parameters: hex digits, [buffer, offset] for an address, or a tensor map
-with its address. export/shipped/_launch.py runs it; docs/export.md says more.
+with its address. export/shipped/_launch.py runs it; docs/guides/export.md says more.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 What it stands on is a `Device`: a GPU in the worker (cuda_device.py), a simulated one in tests. A batch of samples is
 queued without waiting (prepare, mark, replay, mark, ...), so that the GPU never waits for the host between two marks,
 and the whole batch is held against the wall clock. What a launch could find of earlier ones is overwritten before each,
-outside its time: docs/state-on-the-gpu.md lists it all.
+outside its time: docs/internals/gpu-state.md lists it all.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ class LoweredModule:
         """What `tl.dot` is told of its operands, with the comma before it.
 
         Where TF32 is not allowed, three products of parts in TF32: faster than multiply-adds, and nearer to float64 at
-        any length of the sums (docs/results-h200.md).
+        any length of the sums (docs/results/h200.md).
         """
         if operands != torch.float32:
             return ""

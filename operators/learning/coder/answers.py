@@ -1,4 +1,4 @@
-"""From a completion to a kernel: a whole file, search/replace blocks (docs/agents.md), or numbered lines (`lines.py`).
+"""From a completion to a kernel: a whole file, search/replace blocks (docs/guides/agents.md) or numbered lines.
 
 Reading is strict and never raises: a completion that holds no edit is worth a reward like any other, a low one.
 """

@@ -13,7 +13,7 @@ from tests.support.agent_kills import kill_often
 from tests.support.agent_run import Log, LoggedJudge, LoggedModel, search
 from tests.support.scripted import CARD, ENVIRONMENT, TASK, ScriptedOperator
 
-KILLS = 5  # fifty: docs/avo.md
+KILLS = 5  # fifty: docs/guides/agents.md
 
 
 def test_conversations_survive_kills(tmp_path):
