@@ -8,7 +8,6 @@ trace, as the tracer's own assumptions are.
 from __future__ import annotations
 
 import contextlib
-import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,9 @@ from torch.utils import _pytree as pytree
 from evo_kernel.errors import LoweringError
 from evo_kernel.tasks.compiled.reading import CONSTANTS
 from evo_kernel.tasks.compiled.stand_in import stand_in
+from evo_kernel.tasks.lowering.failures import quiet
 from evo_kernel.tasks.lowering.trace import Traced, renewed, trace
+from evo_kernel.tasks.task import describe
 
 CUDA = torch.device("cuda", 0)
 TILE = (128, 64, 32)
@@ -85,7 +86,7 @@ def generate(
     import torch._inductor.lowering  # noqa: F401  some decompositions (pooling) take it for loaded
     from torch._inductor.decomposition import select_decomp_table
 
-    with _quiet():
+    with warnings.catch_warnings(action="ignore"), quiet():
         traced = trace(reference, inputs, fixed, select_decomp_table())
         _refuse_random(traced.graph)
         _refuse_constants(traced.graph)
@@ -95,7 +96,7 @@ def generate(
         except LoweringError:
             raise
         except Exception as error:  # whatever Inductor raises about a graph means: it has no kernels for it
-            reason = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:300]}"
+            reason = describe(error)[:300]
             raise LoweringError(f"torch.compile's back end writes no kernels for the reference ({reason}).") from error
     return Generated(renewed(traced), text)
 
@@ -227,18 +228,3 @@ def _distance(choice: Any) -> tuple[float, ...]:
         return (1e9,)
     far = sum(abs(got / wanted - 1) for got, wanted in zip((m, n, k), TILE, strict=True))
     return (m == n, far, abs(int(told.get("num_warps", 4)) - 4), abs(int(told.get("num_stages", 3)) - 3))
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Inductor's remarks are about its own compiling."""
-    loggers = [logging.getLogger("torch._inductor"), logging.getLogger("torch.fx.experimental.symbolic_shapes")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)

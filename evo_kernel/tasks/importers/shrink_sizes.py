@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +20,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from evo_kernel.tasks.imported import own_numbers
+from evo_kernel.tasks.lowering.failures import quiet
 from evo_kernel.tasks.lowering.networks import Recurrent
 from evo_kernel.tasks.problems import SMALLEST, Problem, assigned, flat
 
@@ -87,18 +87,6 @@ def constants(problem: Problem) -> dict[str, Size]:
     return found
 
 
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Proposals may fail: nobody wants to read how."""
-    logger = logging.getLogger("torch._subclasses.fake_tensor")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
 def run_fake(problem: Problem, sizes: Mapping[str, Any]) -> Ran:
     """Run the problem at these sizes on fake tensors. Raises what the problem raises."""
     try:
@@ -107,14 +95,14 @@ def run_fake(problem: Problem, sizes: Mapping[str, Any]) -> Ran:
         # A constructor that reads values needs real tensors; so do weights that a checkpoint lacks.
         if not (problem.pretrained or isinstance(error, DataDependentOutputException)):
             raise
-    with _quiet(), _disable_current_modes(), own_numbers("cpu"):
+    with quiet(), _disable_current_modes(), own_numbers("cpu"):
         model = problem.model(sizes)
     return _run(problem, sizes, model)
 
 
 def _run(problem: Problem, sizes: Mapping[str, Any], model: nn.Module | None = None) -> Ran:
     fake = FakeTensorMode(allow_non_fake_inputs=True)
-    with _quiet(), _disable_current_modes(), own_numbers("cpu"), torch.no_grad(), fake:
+    with quiet(), _disable_current_modes(), own_numbers("cpu"), torch.no_grad(), fake:
         drawn = problem.drawn(sizes)
         model = model or problem.model(sizes)
         with Recurrent(), _Watch() as watch:

@@ -12,10 +12,11 @@ import torch
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
-    FakeTensor,
     FakeTensorMode,
 )
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from evo_kernel.tasks.task import describe
 
 VALUES = (
     "The reference cannot be traced: what it does depends on tensor values (.item(), float(tensor), if tensor:, "
@@ -23,6 +24,7 @@ VALUES = (
     'instead of if), or give the task a first kernel: SEED = "kernel.py".'
 )
 """What is said of a reference that reads tensors' values."""
+REMARKING = ("torch.fx.experimental.symbolic_shapes", "torch._subclasses.fake_tensor", "torch._inductor")
 
 
 def reads_values(error: Exception) -> bool:
@@ -33,8 +35,7 @@ def reads_values(error: Exception) -> bool:
 
 def brief(error: Exception) -> str:
     """An exception as its class and its first line, without the tracer's own class names."""
-    line = (str(error).strip().splitlines() or [""])[0].rstrip(".").replace("FakeTensor", "Tensor")
-    return f"{type(error).__name__}: {line}" if line else type(error).__name__
+    return describe(error).rstrip(".").replace("FakeTensor", "Tensor")
 
 
 def own_failure(reference: Callable[..., Any], inputs: Sequence[Any]) -> str | None:
@@ -65,8 +66,8 @@ def _of_fakes(error: Exception) -> bool:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """The tracer's remarks on what fails: that is raised, and said in a sentence."""
-    loggers = [logging.getLogger(name) for name in ("torch.fx.experimental.symbolic_shapes", FakeTensor.__module__)]
+    """Without the tracer's and Inductor's remarks on what fails: that is raised, and said in a sentence."""
+    loggers = [logging.getLogger(name) for name in REMARKING]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.CRITICAL)

@@ -19,7 +19,7 @@ from evo_kernel.tasks.lowering.registry import AtenNode, NotLowered, lowers
 aten = torch.ops.aten
 HALF = (torch.float16, torch.bfloat16)
 
-LOG2_10, LN_2 = math.log(10, 2), math.log(2)
+LOG2_10 = math.log(10, 2)
 
 
 def compute_type(dtype: torch.dtype) -> torch.dtype:
@@ -299,9 +299,9 @@ INT_REMAINDER = (
 """Remainder with the sign of the divisor, whichever way `//` rounds."""
 
 
-@lowers(aten.div, aten.true_divide)
+@lowers(aten.div, aten.true_divide, aten.floor_divide)
 def div(module: LoweredModule, node: AtenNode) -> LoweredValue:
-    mode = node.raw(2, "rounding_mode")
+    mode = "floor" if node.operation == "aten.floor_divide" else node.raw(2, "rounding_mode")
     floating = node.result.dtype.is_floating_point
     if mode is None:
         lines: tuple[str, ...] = ("{0} / {1}",)
@@ -312,13 +312,6 @@ def div(module: LoweredModule, node: AtenNode) -> LoweredValue:
     else:
         raise NotLowered("integer division that rounds towards zero")
     return write(module, node, result_job(node, f"{mode}_div" if mode else "div", operands_of(node, 2), lines))
-
-
-@lowers(aten.floor_divide)
-def floor_divide(module: LoweredModule, node: AtenNode) -> LoweredValue:
-    floating = node.result.dtype.is_floating_point
-    lines = ("tl.floor({0} / {1})",) if floating else (*INT_REMAINDER, "({0} - rest) // {1}")
-    return write(module, node, result_job(node, "floor_div", operands_of(node, 2), lines))
 
 
 @lowers(aten.remainder)
