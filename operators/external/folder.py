@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 
@@ -96,6 +97,22 @@ def furnish(
         for note in files("operators.knowledge").joinpath("notes").iterdir():
             (notes / note.name).write_text(note.read_text(encoding="utf-8"), encoding="utf-8")
     return own / DESK
+
+
+def environment_for(folder: Path, pass_env: Mapping[str, str]) -> dict[str, str]:
+    """A clean one: what is needed to find programs, a home and a scratch folder of its own, what was asked for."""
+    home, scratch = folder / ".home", folder / ".tmp"
+    for place in (home, scratch):
+        place.mkdir(mode=0o700, exist_ok=True)
+    return {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "HOME": str(home),
+        "TMPDIR": str(scratch),
+        "LANG": "C.UTF-8",
+        "TERM": "dumb",
+        "EVO_KERNEL_WORKSPACE": str(folder),
+        **pass_env,
+    }
 
 
 def _write_lineage(folder: Path, lineage: WorkbenchLineage) -> None:
