@@ -41,8 +41,10 @@ class RetryingJudge:
         deadline: Deadline | None = None,
         effort: int = 1,
     ) -> Evaluation:
-        """The verdict on a durable candidate. `scored`: with the knobs that it is to keep; None where the judge may tune
-        it. Raises CutShort."""
+        """The verdict on a durable candidate. Raises CutShort.
+
+        `scored`: the candidate with the knobs that it is to keep; None where the judge may tune it.
+        """
         proposed = recorded.proposal.source
         source = scored.source if scored is not None else proposed
         evaluation = confirmed(self.evaluate(source, purpose, anew, against, deadline, effort), recorded.candidate)

@@ -98,7 +98,7 @@ class ExternalOperator:
         """How it ended, should nothing be committed, in a sentence."""
         settings, brief = self._settings, attempt.brief
         place = furnish(
-            workspace, brief, tuple(attempt.bench.tools), settings.allowed, settings.minutes,
+            workspace, brief, attempt.bench.tools, settings.allowed, settings.minutes,
             self._rooms.lineage, self._rooms.knowledge, self._elsewhere(brief.task), self._rooms.bench.regress,
         )  # fmt: skip
         log = self._folder / f"attempt-{brief.attempt}.log"
