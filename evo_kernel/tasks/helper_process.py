@@ -14,8 +14,6 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import psutil
-
 from evo_kernel.processes import end_with_owner
 
 NO_GPU = {"TRITON_INTERPRET": "0", "CUDA_VISIBLE_DEVICES": ""}
@@ -112,6 +110,8 @@ def answered(pid: int, deadline_s: float, ready: Callable[[], bool]) -> bool:
 
 def processor_s(pid: int) -> float:
     """Seconds of processor time that a process has used; of one that is gone, seconds by the clock."""
+    import psutil  # here: children behind walls import this module too, and ask nothing of the kind
+
     try:
         times = psutil.Process(pid).cpu_times()
     except psutil.NoSuchProcess:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 from evo_kernel.app.workbench import PopulationLineage, open_workbench, rooms_of
@@ -82,17 +83,12 @@ def setting(tmp_path: Path) -> Iterator[Setting]:
         yield Setting(population, tmp_path / "p.db.agents")
 
 
-def processes(marker: str) -> list[int]:
-    found = []
-    for name in filter(str.isdecimal, os.listdir("/proc")):
-        try:
-            words = Path(f"/proc/{name}/cmdline").read_bytes()
-            state = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            continue
-        if marker.encode() in words and state != "Z" and int(name) != os.getpid():
-            found.append(int(name))
-    return found
+def processes(marker: str) -> list[psutil.Process]:
+    return [
+        one
+        for one in psutil.process_iter(["cmdline", "status"])
+        if marker in " ".join(one.info["cmdline"] or ()) and one.info["status"] != "zombie" and one.pid != os.getpid()
+    ]
 
 
 def gone(marker: str, within_s: float = 10.0) -> bool:
