@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from evo_kernel.app.call_accounting import KeptModel
 from operators.llm.base import Message
@@ -131,14 +132,13 @@ class Watch:
 
 def rss_mb() -> float:
     """Resident memory of this process now."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+    return psutil.Process().memory_info().rss / 2**20
 
 
 def cpu_s(process: int) -> float:
     """Seconds of CPU that a process has had."""
-    fields = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    times = psutil.Process(process).cpu_times()
+    return times.user + times.system
 
 
 if __name__ == "__main__":

@@ -184,10 +184,15 @@ def ledger_of(
 
 
 def search(
-    config: Config, parts: Prepared, observer: Observer, ledger: Ledger, traffic: Traffic | None = None
+    config: Config,
+    parts: Prepared,
+    observer: Observer,
+    ledger: Ledger,
+    traffic: Traffic | None = None,
+    settings: EngineSettings | None = None,
 ) -> RunSummary:
     """Run the loop with signals: the first finishes what is in flight, a second stops now."""
-    settings = EngineSettings(width=config.width, barren=BARREN[with_models(config, traffic)])
+    settings = settings or EngineSettings(width=config.width, barren=BARREN[with_models(config, traffic)])
     stop, population = threading.Event(), parts.population
     with operating(config, population, parts.judge, ledger, observer.trouble, traffic, stop) as operator:
         thinking = Thinking(operator, parts.judge.stages)

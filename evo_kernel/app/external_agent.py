@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from evo_kernel.app.prompt_context import elsewhere_of
 from evo_kernel.app.workbench import ProfilingJudge, open_workbench, rooms_of
 from evo_kernel.budget import Spent
 from evo_kernel.config import Config
@@ -24,7 +23,7 @@ def external_operator(
     judge: ProfilingJudge,
     knowledge: KnowledgeSource | None,
     charge: Callable[[Spent], None],
-    elsewhere: Callable[[TaskCard], str] | None = None,
+    elsewhere: Callable[[TaskCard], str],
 ) -> ExternalOperator:
     """As `[external]` of the configuration has it. `charge`: `Ledger.charge`. Raises UserError."""
     settings = settings_of(config)
@@ -37,7 +36,7 @@ def external_operator(
         rooms,
         population.diary,
         config.external.name,
-        elsewhere or elsewhere_of(config, population),
+        elsewhere,
     )
 
 

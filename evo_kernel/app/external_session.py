@@ -1,20 +1,26 @@
-"""Attempts from outside the loop: a population opened for somebody who asks and tells in their own time.
+"""A session with somebody outside the loop: attempts are asked for, and what is told is recorded and judged as a run
+would do it.
 
-What `ask`, `tell` and `mcp` share. One process at a time writes a population, so whoever comes while another writes
-waits, for as long as they said.
+`ask`, `tell` and `give_up` are whole commands; the MCP server stands on one ExternalSession for as long as it serves.
+One process at a time writes a population, so whoever comes while another writes waits, for as long as they said.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evo_kernel.errors import InfraError, PopulationError, PopulationLocked
-from evo_kernel.types import Brief, Evaluation, Proposal, Purpose, Recorded, Source, Status, Strategy
+from evo_kernel.app.brief_data import evidence_data, named_strategy
+from evo_kernel.engine import EngineSettings
+from evo_kernel.engine.retrying_judge import RetryingJudge
+from evo_kernel.errors import PopulationError, PopulationLocked
+from evo_kernel.types import Brief, Evaluation, Proposal, Recorded, Source, Status, Strategy
 from operators.macro import catalogue
 from operators.micro.coder import RewriteCoder
 from populations.population import LineagePopulation, open_population
@@ -46,24 +52,152 @@ class TellResult:
             return None
         return parent.log_us - self.evaluation.log_us
 
+    @property
+    def gain_text(self) -> str:
+        """In words; empty where one of the two was not timed."""
+        if self.log_gain is None:
+            return ""
+        return f"{math.exp(self.log_gain):.3f}x as fast as its parent" + (", the best so far" if self.is_best else "")
 
-def waiting(wait_s: float, open_it: Callable[[], LineagePopulation]) -> LineagePopulation:
-    """What `open_it` returns, once nobody else writes. Raises PopulationLocked after `wait_s`."""
-    until = time.monotonic() + wait_s
-    while True:
-        try:
-            return open_it()
-        except PopulationLocked:
-            if time.monotonic() >= until:
-                raise
-            time.sleep(LOOK_AGAIN_S)
+    def as_data(self) -> dict[str, Any]:
+        """One JSON object."""
+        parent = self.recorded.brief.parent
+        return {
+            "attempt": self.recorded.brief.attempt,
+            "candidate": self.recorded.candidate,
+            "parent": parent.candidate,
+            "status": str(self.evaluation.status),
+            "reason": self.evaluation.reason,
+            "score": self.evaluation.score,
+            "parent_score": parent.evaluation.score if parent.evaluation is not None else None,
+            "log_gain": self.log_gain,
+            "witnessed": self.witnessed,
+            "is_best": self.is_best,
+            "evaluation": evidence_data(self.evaluation),
+        }
 
 
-def open_as_last(path: Path, wait_s: float) -> LineagePopulation:
+class ExternalSession:
+    """A population with its judge, open for somebody outside. `say` hears of failures of the machine."""
+
+    def __init__(
+        self, parts: Prepared, say: Callable[[str], None], wait_s: float = EngineSettings.infra_wait_s
+    ) -> None:
+        """`wait_s`: before the judge is asked again."""
+        self.parts, self.population = parts, parts.population
+        settings, never = EngineSettings(infra_wait_s=wait_s), threading.Event()
+        self._judge = RetryingJudge(parts.judge, self.population.task_identity, settings, never, say)
+
+    def tell(self, attempt: int, source: Source, operator: str, strategy: str | None) -> TellResult:
+        """Record a kernel, judge it, store its verdict; each once, however often this is called. Raises
+        PopulationError where nothing can be told for the attempt, or another source was."""
+        brief, ticket = self.population.ticket(attempt)
+        if ticket.candidate is None:
+            ticket.check(time.time())
+            named = named_strategy(strategy, offered(brief)) if strategy else None
+            return self.submit(brief, Proposal(source, operator, named))
+        recorded = self.population.recorded(ticket.candidate)
+        if recorded.proposal.source.sha256 != source.sha256:
+            raise _told_already(self.population.path, attempt, ticket.candidate)
+        known = self.population.relative(ticket.candidate).evaluation
+        if known is None or known.status is Status.INFRA_ERROR:
+            return self.judge(recorded)
+        best = self.population.best()
+        return TellResult(
+            recorded, known, _witnessed(recorded, known), best is not None and best.candidate == recorded.candidate
+        )
+
+    def submit(self, brief: Brief, proposal: Proposal) -> TellResult:
+        """A proposal made durable, then judged."""
+        return self.judge(self.population.record(brief, proposal))
+
+    def judge(self, recorded: Recorded) -> TellResult:
+        """The verdict on a durable candidate, stored. It stays pending where the machine fails beyond retries."""
+        evaluation = self._judge.judge(recorded)
+        before = self.population.best()
+        witnessed = _witnessed(recorded, evaluation)
+        self.population.tell(recorded, evaluation, witnessed)
+        after = self.population.best()
+        is_best = after is not None and after.candidate == recorded.candidate != (before.candidate if before else 0)
+        return TellResult(recorded, evaluation, witnessed, is_best)
+
+
+@contextlib.contextmanager
+def judged(path: Path, config: Config, wait_s: float, say: Callable[[str], None]) -> Iterator[ExternalSession]:
+    """A session with the judge that a run would have. Raises UserError, InfraError."""
+    from evo_kernel.app import compose
+    from evo_kernel.app.telemetry import announced, kept_baselines
+    from populations.lock import owner
+
+    def free() -> None:
+        if (writer := owner(path)) is not None:
+            raise PopulationLocked(str(path), *writer)
+
+    _waiting(wait_s, free)  # before a judge is started: its processes are not for waiting
+    with compose.prepared(config, compose.task_of(config), path, create=False) as parts:
+        parts.judge.yardsticks.on_baselines = kept_baselines(parts.population, say)
+        with announced(parts.population, parts.judge.stages):
+            yield ExternalSession(parts, say)
+
+
+def last_config(path: Path, device: str | None) -> Config:
+    """What the population was last run with, perhaps on another device. Raises PopulationError."""
+    from evo_kernel.app import compose
+
+    with PopulationReader(path) as reader:
+        stored = dict(reader.sessions()[-1].config)
+    config = compose.resumed_config(path, stored)
+    return compose.config_with(config, {"device": device}) if device is not None else config
+
+
+# ---- commands -------------------------------------------------------------------------------------------------------
+
+
+def ask(path: Path, holder: str, expires_at: float | None, wait_s: float) -> Brief:
+    """A new ticket. No judge is started."""
+    with _unjudged(path, wait_s) as population:
+        return population.ask(holder, expires_at)
+
+
+def brief_of(path: Path, attempt: int, wait_s: float) -> tuple[Brief, float | None]:
+    """A ticket again, and when it ends. Raises PopulationError where nothing can be told for it any more."""
+    with _unjudged(path, wait_s) as population:
+        brief, ticket = population.ticket(attempt)
+        ticket.check(time.time())
+        return brief, ticket.expires_at
+
+
+def tell(
+    path: Path, attempt: int, source: Source, operator: str, strategy: str | None, device: str | None, wait_s: float,
+    say: Callable[[str], None],
+) -> TellResult:  # fmt: skip
+    """What came of a kernel that was written for a ticket."""
+    with PopulationReader(path) as reader:  # a mistake starts no judge
+        reader.ticket(attempt).check(time.time())
+    with judged(path, last_config(path, device), wait_s, say) as session:
+        return session.tell(attempt, source, operator, strategy)
+
+
+def give_up(path: Path, attempt: int, operator: str, reason: str, wait_s: float) -> None:
+    """End a ticket with nothing."""
+    with _unjudged(path, wait_s) as population:
+        brief, ticket = population.ticket(attempt)
+        ticket.check(time.time())
+        if ticket.candidate is not None:
+            raise _told_already(path, attempt, ticket.candidate)
+        population.fail(brief, operator, reason)
+
+
+def offered(brief: Brief) -> tuple[Strategy, ...]:
+    """Strategies that the offline rewriter finds room for in the parent: hints, not orders."""
+    return RewriteCoder().offer(brief.parent.source, brief.task)
+
+
+def _unjudged(path: Path, wait_s: float) -> LineagePopulation:
     """The population under its last session's settings and environment: no judge. Raises PopulationError."""
     with PopulationReader(path) as reader:
         session, card, identity = reader.sessions()[-1], reader.task, reader.task_identity
-    return waiting(
+    return _waiting(
         wait_s,
         lambda: open_population(
             path,
@@ -78,94 +212,26 @@ def open_as_last(path: Path, wait_s: float) -> LineagePopulation:
     )
 
 
-def last_config(path: Path, changes: dict[str, Any]) -> Config:
-    """What the population was last run with, some keys changed. Raises PopulationError."""
-    from evo_kernel.app import compose
-
-    with PopulationReader(path) as reader:
-        stored = dict(reader.sessions()[-1].config)
-    config = compose.resumed_config(path, stored)
-    given = {key: value for key, value in changes.items() if value is not None}
-    return compose.config_with(config, given) if given else config
-
-
-@contextlib.contextmanager
-def judged(path: Path, config: Config, wait_s: float, tell: Callable[[str], None]) -> Iterator[Prepared]:
-    """The population with its judge, as a run has them. Raises UserError, InfraError."""
-    from evo_kernel.app import compose
-    from evo_kernel.app.telemetry import announced, kept_baselines
-    from populations.lock import owner
-
+def _waiting(wait_s: float, attempt: Callable[[], Any]) -> Any:
+    """What `attempt` returns, once nobody else writes. Raises PopulationLocked after `wait_s`."""
     until = time.monotonic() + wait_s
-    while (writer := owner(path)) is not None:  # before a judge is started: its processes are not for waiting
-        if time.monotonic() >= until:
-            raise PopulationLocked(str(path), *writer)
-        time.sleep(LOOK_AGAIN_S)
-    with compose.prepared(config, compose.task_of(config), path, create=False) as parts:
-        parts.judge.yardsticks.on_baselines = kept_baselines(parts.population, tell)
-        with announced(parts.population, parts.judge.stages):
-            yield parts
+    while True:
+        try:
+            return attempt()
+        except PopulationLocked:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(LOOK_AGAIN_S)
 
 
-def judge_and_tell(parts: Prepared, recorded: Recorded) -> TellResult:
-    """The verdict on a durable candidate, stored. An InfraError is told as such: the candidate stays pending."""
-    source, population = recorded.proposal.source, parts.population
-    try:
-        evaluation = parts.judge.evaluate(source, Purpose.SCORE)
-    except InfraError as error:
-        reason = str(error) or "the machine failed and gave no reason"
-        evaluation = Evaluation(
-            source.sha256, population.task_identity, Purpose.SCORE, parts.judge.environment, Status.INFRA_ERROR, reason
-        )
-    before = population.best()
-    witnessed = is_witnessed(recorded, evaluation)
-    population.tell(recorded, evaluation, witnessed)
-    after = population.best()
-    is_best = after is not None and after.candidate == recorded.candidate != (before.candidate if before else 0)
-    return TellResult(recorded, evaluation, witnessed, is_best)
-
-
-def is_witnessed(recorded: Recorded, evaluation: Evaluation) -> bool:
+def _witnessed(recorded: Recorded, evaluation: Evaluation) -> bool:
     """Whether the compiled kernel shows the sign of the strategy that was claimed."""
     parent = recorded.brief.parent.evaluation
     return evaluation.passed and catalogue.witnessed(recorded.proposal.strategy, parent, evaluation)
 
 
-def offered(brief: Brief) -> tuple[Strategy, ...]:
-    """Strategies that the offline rewriter finds room for in the parent: hints, not orders."""
-    return RewriteCoder().offer(brief.parent.source, brief.task)
-
-
-def tickets_brief(population: LineagePopulation, attempt: int) -> Brief:
-    """The ticket of an attempt that may still be told. Raises PopulationError when it may not."""
-    brief, handed = population.ticket(attempt)
-    handed.check(time.time())
-    return brief
-
-
-def has_verdict(evaluation: Evaluation | None) -> bool:
-    """Whether there is nothing left to judge."""
-    return evaluation is not None and evaluation.status is not Status.INFRA_ERROR
-
-
-def told_before(population: LineagePopulation, candidate: int) -> TellResult:
-    """The verdict that is stored of a candidate."""
-    recorded, evaluation, best = (
-        population.recorded(candidate),
-        population.relative(candidate).evaluation,
-        population.best(),
+def _told_already(path: Path, attempt: int, candidate: int) -> PopulationError:
+    return PopulationError(
+        f"attempt {attempt} was told already, another source: candidate {candidate}. Look at it with "
+        f"`evo-kernel show {path} {candidate}`, or ask for another attempt."
     )
-    if evaluation is None:
-        raise PopulationError(
-            f"candidate {candidate} was judged in another environment: `evo-kernel show {population.path} {candidate}`"
-        )
-    is_best = best is not None and best.candidate == candidate
-    return TellResult(recorded, evaluation, is_witnessed(recorded, evaluation), is_best)
-
-
-def proposed(source: Source, operator: str, strategy: str | None, brief: Brief) -> Proposal:
-    """What somebody outside hands in."""
-    from evo_kernel.app.brief_data import named_strategy
-
-    named = named_strategy(strategy, offered(brief)) if strategy else None
-    return Proposal(source, operator, named)

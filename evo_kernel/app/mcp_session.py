@@ -7,15 +7,13 @@ were.
 
 from __future__ import annotations
 
-import math
 import shutil
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from evo_kernel.app.compose import Prepared
-from evo_kernel.app.external_session import TellResult, judge_and_tell
+from evo_kernel.app.external_session import ExternalSession
 from evo_kernel.app.workbench import open_workbench, rooms_of
 from evo_kernel.types import TaskCard
 from operators.external.attempt import ExternalAttempt
@@ -26,28 +24,29 @@ from operators.workbench.protocols import KnowledgeSource
 from populations.reading import PopulationReader
 
 OPERATOR = "external"
+HOLDER = "mcp"
 
 
-class Shift:
+class McpSession:
     """Thread-safe. `folder`: below it each attempt has its files."""
 
     def __init__(
         self,
-        parts: Prepared,
+        session: ExternalSession,
         folder: Path,
-        holder: str,
         allowed: Allowed,
         knowledge: KnowledgeSource | None,
-        elsewhere: Callable[[TaskCard], str] = lambda task: "",
+        elsewhere: Callable[[TaskCard], str],
     ) -> None:
         """`elsewhere`: what other populations have to say (`Prompts.elsewhere`)."""
-        self._parts, self._folder, self._holder, self._allowed = parts, folder, holder, allowed
-        self._knowledge, self._elsewhere = knowledge, elsewhere
-        self._rooms = rooms_of(parts.population, parts.judge, knowledge, lambda spent: None)  # booked turn by turn
+        self._session, self._population, self._folder = session, session.population, folder
+        self._allowed, self._knowledge, self._elsewhere = allowed, knowledge, elsewhere
+        # What is spent is booked turn by turn.
+        self._rooms = rooms_of(self._population, session.parts.judge, knowledge, lambda spent: None)
         self._lock = threading.Lock()
-        for recorded in parts.population.pending():  # what an earlier process left unjudged: parents need evidence
-            judge_and_tell(parts, recorded)
-        self.attempt = self._begin()
+        for recorded in self._population.pending():  # what an earlier process left unjudged: parents need evidence
+            session.judge(recorded)
+        self._begin()
 
     @property
     def number(self) -> int:
@@ -55,8 +54,7 @@ class Shift:
 
     def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolOutcome:
         """What a tool answers; where it ends the attempt, what came of that and of the next one stands in the text."""
-        attempt = self.attempt
-        outcome = attempt.call(tool, arguments)  # not under our lock: what only reads waits for no judge
+        outcome = self.attempt.call(tool, arguments)  # not under our lock: what only reads waits for no judge
         if outcome.submission is None:
             return outcome
         with self._lock:  # an attempt commits once
@@ -76,44 +74,32 @@ class Shift:
             self.attempt.close()
             if self.attempt.submission is not None:
                 return f"Attempt {over} has just committed a version: there is nothing to give up. Read `brief` again."
-            self._parts.population.fail(self.attempt.brief, OPERATOR, reason)
-            self._next()
-            return f"Attempt {over} is given up. {self._begun()}"
+            self._population.fail(self.attempt.brief, OPERATOR, reason)
+            return f"Attempt {over} is given up. {self._next()}"
 
     # ---- within ---------------------------------------------------------------------------------------------------
 
-    def _begin(self) -> ExternalAttempt:
-        population = self._parts.population
-        with PopulationReader(population.path) as reader:
-            mine = [one.attempt for one in reader.tickets() if one.holder == self._holder]
-        brief = population.ticket(mine[0])[0] if mine else population.ask(self._holder)
+    def _begin(self) -> None:
+        with PopulationReader(self._population.path) as reader:
+            mine = [one.attempt for one in reader.tickets() if one.holder == HOLDER]
+        brief = self._population.ticket(mine[0])[0] if mine else self._population.ask(HOLDER)
         folder = self._folder / f"attempt-{brief.attempt}"
         bench = open_workbench(folder, self._rooms, brief, OPERATOR, self._allowed, adopt=folder.is_dir())
-        attempt = ExternalAttempt(brief, bench, population.diary, OPERATOR)
-        self.attempt = attempt
-        if attempt.submission is not None:  # the process ended between the gate and the candidate
+        self.attempt = ExternalAttempt(brief, bench, self._population.diary, OPERATOR)
+        if self.attempt.submission is not None:  # the process ended between the gate and the candidate
             self._committed()
-        return self.attempt
 
     def _committed(self) -> str:
-        recorded = self._parts.population.record(self.attempt.brief, self.attempt.proposal())
-        told = judge_and_tell(self._parts, recorded)
-        self._next()
-        return f"{_told_text(told)} {self._begun()}"
+        told = self._session.submit(self.attempt.brief, self.attempt.proposal())
+        gain = f", {told.gain_text}" if told.gain_text else ""
+        return f"It is version C{told.recorded.candidate}{gain}. {self._next()}"
 
-    def _next(self) -> None:
+    def _next(self) -> str:
+        """Begin the next attempt; what to do about it."""
         shutil.rmtree(self._folder / f"attempt-{self.number}", ignore_errors=True)
-        self.attempt = self._begin()
-
-    def _begun(self) -> str:
+        self._begin()
         parent = self.attempt.brief.parent.candidate
         return (
             f"Attempt {self.number} has begun: kernel.py holds version C{parent} now, and every limit starts anew. "
             "Read `brief` again."
         )
-
-
-def _told_text(told: TellResult) -> str:
-    gain = f", {math.exp(told.log_gain):.3f}x as fast as its parent" if told.log_gain is not None else ""
-    best = "; it is the best so far" if told.is_best else ""
-    return f"It is version C{told.recorded.candidate}{gain}{best}."

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from operators.prompts.writer import Prompts
     from populations.population import LineagePopulation
 
-EXTERNAL = "external"  # a command-line coding agent, see cli/external.py
+EXTERNAL = "external"  # a command-line coding agent, see app/external_agent.py
 WITH_MODEL = ("llm-mtmc", "llm-crossover", "avo")
 OWN = ("mtmc", "crossover", *WITH_MODEL, EXTERNAL)
 

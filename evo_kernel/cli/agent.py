@@ -54,34 +54,38 @@ def agent(
     Exit codes: 0 an agent committed a kernel; 1 none did; 2, 3 and 130 as of `run`. The first Ctrl-C or SIGTERM lets
     the attempts under way go on to their end (--minutes at most), the second ends the agents at once.
     """
-    from evo_kernel.app import compose, external_session, summary
+    from evo_kernel.app import compose, external_session, operator_factory, summary
     from evo_kernel.app.console import open_console
-    from evo_kernel.app.external_agent import settings_of
     from evo_kernel.budget import Budget, Ledger
+    from evo_kernel.engine import EngineSettings
     from evo_kernel.observe.live import LiveProgress
 
     changes = {"command": command, **{key: value for key, value in external.items() if value is not None}}
-    stored = external_session.last_config(population, {"device": device})
-    config = compose.config_with(stored, {"external": changes, "width": width})
-    settings_of(config)  # what is wrong with it is said before a judge is started
+    stored = external_session.last_config(population, device)  # what a later `resume` goes on with
+    config = compose.config_with(stored, {"external": changes, "operators": {"use": ["external"]}})
+    config = config.model_copy(update={"models": {}})  # none is needed, nor its key
+    operator_factory.check(config)  # what is wrong with it is said before a judge is started
     console = open_console(stderr=as_json)
-    with external_session.judged(population, stored, wait_s, lambda line: click.echo(line, err=True)) as parts:
+    with external_session.judged(population, stored, wait_s, lambda line: click.echo(line, err=True)) as session:
+        parts = session.parts
         console.print(f"{parts.task.name} · {population} · {parts.judge.environment.label}", highlight=False)
         ledger = Ledger(Budget())  # the run's limits are for runs; what is spent here counts towards them later
         with LiveProgress(
             console, parts.judge.environment, ledger.left, parts.population.best(), parts.judge.stages.state
         ) as progress:
-            ended = _search(config, parts, progress, ledger, attempts)
+            settings = EngineSettings(width=width, attempts=attempts, interrupt_s=math.inf)
+            ended = compose.search(config, parts, progress, ledger, settings=settings)
         if as_json:
             told = {"made": ended.attempts, "failures": dict(ended.failures)}
             click.echo(json.dumps(summary.as_data(parts, ended, population) | told))
         else:
             summary.show(console, parts, ended, population, "", 0)
+    code = _exit_code(ended)
     if progress.in_flight:  # threads were cut off: torch aborts the process when it unwinds beside them
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(_exit_code(ended))  # the agents' keepers end their agents when we are gone
-    sys.exit(_exit_code(ended))
+        os._exit(code)  # the agents' supervisors end their agents when we are gone
+    sys.exit(code)
 
 
 def _exit_code(ended: Any) -> int:
@@ -91,21 +95,3 @@ def _exit_code(ended: Any) -> int:
 
     code = summary.exit_code(ended)
     return 1 if code == 0 and not ended.statuses.get(Status.PASSED) else code
-
-
-def _search(config: Any, parts: Any, progress: Any, ledger: Any, attempts: int) -> Any:
-    """The engine's loop with the agent as its only operator; its limits are this command's, not the run's."""
-    from evo_kernel.app import compose
-    from evo_kernel.app.external_agent import external_operator
-    from evo_kernel.app.telemetry import Thinking
-    from evo_kernel.engine import Engine, EngineSettings
-    from operators.knowledge.base import KnowledgeBase
-
-    knowledge = KnowledgeBase(config.knowledge.folders)
-    operator = external_operator(config, parts.population, parts.judge, knowledge, ledger.charge)
-    engine = Engine(
-        parts.population, Thinking(operator, parts.judge.stages), parts.judge, ledger,
-        EngineSettings(width=config.width, attempts=attempts, interrupt_s=math.inf), progress,
-    )  # fmt: skip
-    with compose.watched(engine, parts.judge):
-        return engine.run()

@@ -6,11 +6,10 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import click
 
-from evo_kernel.errors import PopulationError, UserError
+from evo_kernel.errors import UserError
 
 _FILE = click.argument("population", type=click.Path(path_type=Path))
 _WAIT = click.option(
@@ -21,8 +20,6 @@ _WAIT = click.option(
     type=click.FloatRange(0),
     help="Seconds to wait while another process writes the population.",
 )
-LONGEST = 4 * 2**20
-"""Bytes of a source that is told: a module that is longer was written by no mind."""
 
 
 @click.command()
@@ -62,12 +59,10 @@ def ask(
             click.echo(json.dumps([one.as_data(time.time()) for one in reader.tickets()]))
         return
     expires_at = time.time() + expires_h * 3600 if expires_h is not None else None
-    with external_session.open_as_last(population, wait_s) as opened:
-        if attempt is None:
-            brief = opened.ask(holder, expires_at)
-        else:
-            brief = external_session.tickets_brief(opened, attempt)
-            expires_at = opened.ticket(attempt)[1].expires_at
+    if attempt is None:
+        brief = external_session.ask(population, holder, expires_at, wait_s)
+    else:
+        brief, expires_at = external_session.brief_of(population, attempt, wait_s)
     told_by = f"evo-kernel tell {population} --attempt {brief.attempt} FILE"
     click.echo(
         json.dumps(brief_data(brief, external_session.offered(brief)) | {"expires_at": expires_at, "tell": told_by}),
@@ -109,133 +104,34 @@ def tell(
     Exit codes: 0 it passed; 1 it did not; 2 a mistake that you can mend; 3 the machine failed (tell it again); 130
     interrupted, by Ctrl-C or SIGTERM (tell it again).
     """
+    from evo_kernel.app import external_session
+    from evo_kernel.app.sources import read_source
+    from evo_kernel.app.verdicts import show_evaluation
+
     if (file is None) == (reason is None):
         raise UserError("give either a FILE (`-` for standard input) to tell, or --fail REASON to give the attempt up")
-    if reason is not None:
-        _give_up(population, attempt, operator, reason, wait_s, as_json)
+    if file is None:
+        assert reason is not None
+        external_session.give_up(population, attempt, operator, reason, wait_s)
+        given_up = {"attempt": attempt, "given_up": reason}
+        click.echo(json.dumps(given_up) if as_json else f"attempt {attempt} is given up: {reason}")
         return
-    assert file is not None
-    source = _read(file)
+    source = read_source(Path(file))
     try:
-        told = _tell(population, attempt, source, strategy, operator, device, wait_s)
+        told = external_session.tell(
+            population, attempt, source, operator, strategy, device, wait_s, lambda line: click.echo(line, err=True)
+        )
     except KeyboardInterrupt:
         click.echo(f"interrupted: attempt {attempt} is kept, with what was told; tell {file} again", err=True)
         sys.exit(130)
     if as_json:
-        click.echo(json.dumps(told_data(told)))
+        click.echo(json.dumps(told.as_data()))
     else:
-        _show(told, population)
-    if not told.evaluation.passed:
-        sys.exit(3 if told.evaluation.status == "infra_error" else 1)
-
-
-def told_data(told: Any) -> dict[str, Any]:
-    """A verdict on an attempt as one object."""
-    from evo_kernel.app.brief_data import evidence_data
-
-    parent = told.recorded.brief.parent
-    return {
-        "attempt": told.recorded.brief.attempt,
-        "candidate": told.recorded.candidate,
-        "parent": parent.candidate,
-        "status": str(told.evaluation.status),
-        "reason": told.evaluation.reason,
-        "score": told.evaluation.score,
-        "parent_score": parent.evaluation.score if parent.evaluation is not None else None,
-        "log_gain": told.log_gain,
-        "witnessed": told.witnessed,
-        "is_best": told.is_best,
-        "evaluation": evidence_data(told.evaluation),
-    }
-
-
-def _give_up(population: Path, attempt: int, operator: str, reason: str, wait_s: float, as_json: bool) -> None:
-    from evo_kernel.app import external_session
-
-    with external_session.open_as_last(population, wait_s) as opened:
-        brief = external_session.tickets_brief(opened, attempt)
-        if (candidate := opened.ticket(attempt)[1].candidate) is not None:
-            raise _told_already(population, attempt, candidate)
-        opened.fail(brief, operator, reason)
-    if as_json:
-        click.echo(json.dumps({"attempt": attempt, "given_up": reason}))
-    else:
-        click.echo(f"attempt {attempt} is given up: {reason}")
-
-
-def _told_already(path: Path, attempt: int, candidate: int) -> PopulationError:
-    return PopulationError(
-        f"attempt {attempt} was told already, another source: candidate {candidate}. Look at it with "
-        f"`evo-kernel show {path} {candidate}`, or ask for another attempt."
-    )
-
-
-def _tell(
-    path: Path, attempt: int, source: Any, strategy: str | None, operator: str, device: str | None, wait_s: float
-) -> Any:
-    """Record, judge, tell; each once, however often this is called."""
-    from evo_kernel.app import external_session
-    from populations.reading import PopulationReader
-
-    with PopulationReader(path) as reader:  # what needs no judge starts none
-        handed = reader.ticket(attempt)
-        handed.check(time.time())
-        view = reader.candidate(handed.candidate) if handed.candidate is not None else None
-    if view is not None and view.proposal.source.sha256 != source.sha256:
-        raise _told_already(path, attempt, view.candidate)
-    if view is not None and external_session.has_verdict(view.evaluation):
-        with external_session.open_as_last(path, wait_s) as population:
-            return external_session.told_before(population, view.candidate)
-    config = external_session.last_config(path, {"device": device})
-    with external_session.judged(path, config, wait_s, lambda line: click.echo(line, err=True)) as parts:
-        population = parts.population
-        candidate = population.ticket(attempt)[1].candidate  # asked again: others may have come before us
-        if candidate is not None:
-            recorded = population.recorded(candidate)
-            if recorded.proposal.source.sha256 != source.sha256:
-                raise _told_already(path, attempt, candidate)
-        else:
-            brief = external_session.tickets_brief(population, attempt)
-            recorded = population.record(brief, external_session.proposed(source, operator, strategy, brief))
-        return external_session.judge_and_tell(parts, recorded)
-
-
-def _read(file: str) -> Any:
-    """The kernel that is told. Raises UserError with a plain sentence."""
-    from evo_kernel.app.sources import read_source
-    from evo_kernel.types import Source
-
-    if file != "-":
-        path = Path(file)
-        if path.is_file() and path.stat().st_size > LONGEST:
-            raise UserError(f"{file} is longer than {LONGEST // 2**20} MiB: tell one Python module with `run(*inputs)`")
-        return read_source(path)
-    data = sys.stdin.buffer.read(LONGEST + 1)
-    if len(data) > LONGEST:
-        raise UserError(f"standard input is longer than {LONGEST // 2**20} MiB: tell one Python module")
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError("standard input is not UTF-8 text, so it is no Python module") from error
-    if not text.strip():
-        raise UserError("standard input is empty: pipe one Python module with `run(*inputs)` in, or name a FILE")
-    return Source(text)
-
-
-def _show(told: Any, path: Path) -> None:
-    from evo_kernel.app.verdicts import show_evaluation
-
-    show_evaluation(told.evaluation)
-    number, parent = told.recorded.candidate, told.recorded.brief.parent
-    click.echo(f"candidate {number}, child of candidate {parent.candidate}" + _gain(told))
+        show_evaluation(told.evaluation)
+        gain = f": {told.gain_text}" if told.gain_text else ""
+        parent = told.recorded.brief.parent.candidate
+        click.echo(f"candidate {told.recorded.candidate}, child of candidate {parent}{gain}")
     if told.evaluation.status == "infra_error":
-        click.echo(f"it is kept and pending: tell it again, or `evo-kernel resume {path}`", err=True)
-
-
-def _gain(told: Any) -> str:
-    import math
-
-    if told.log_gain is None:
-        return ""
-    best = ", the best so far" if told.is_best else ""
-    return f": {math.exp(told.log_gain):.3f}x as fast as its parent{best}"
+        click.echo(f"it is kept and pending: tell it again, or `evo-kernel resume {population}`", err=True)
+        sys.exit(3)
+    sys.exit(0 if told.evaluation.passed else 1)

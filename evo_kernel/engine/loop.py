@@ -29,7 +29,7 @@ from evo_kernel.types import (
     Source,
     Status,
 )
-from evo_kernel.types.promotion import FIRST, confirmed
+from evo_kernel.types.promotion import FIRST
 
 TWINS = 8
 """So often in a row an attempt is begun anew because another is having the same kernel judged."""
@@ -387,17 +387,13 @@ class Engine:
         `new`: whether the candidate's score is its first in this run; what is measured anew is not, if left out.
         """
         new = (purpose is Purpose.SCORE and not anew) if new is None else new
-        proposed = recorded.proposal.source
-        source = scored.source if scored is not None else proposed
         began = self._ledger.clock()
-        evaluation = self._steady.evaluate(source, purpose, anew, against, self._deadline, effort)
-        if evaluation.passed and (evaluation.charged or purpose is Purpose.CONFIRM):
+        evaluation = self._steady.judge(recorded, purpose, scored, anew, against, self._deadline, effort)
+        timed = evaluation.status in (Status.PASSED, Status.REFUTED)
+        if timed and (evaluation.charged or purpose is Purpose.CONFIRM):
             self._hours.took(self._ledger.clock() - began, confirming=purpose is Purpose.CONFIRM)
-        evaluation = confirmed(evaluation, recorded.candidate)
         if self._aborted.is_set() and not evaluation.passed:  # cut off by us: no verdict, it stays pending
             return Spent.of(None, evaluation)
-        if scored is not None and scored.knobs:  # the verdict on a setting of this candidate, not on another source
-            evaluation = replace(evaluation, source=proposed.sha256, knobs=scored.knobs)
         parent = recorded.brief.parent.evaluation
         witnessed = evaluation.passed and self._operator.witnessed(recorded.proposal, parent, evaluation)
         with self._lock:

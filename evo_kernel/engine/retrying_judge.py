@@ -1,15 +1,17 @@
-"""The judge as the loop asks it: again where the machine failed, and with an account of what operators probe."""
+"""The judge as the loop and sessions from outside ask it: again where the machine failed; what operators probe."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 from evo_kernel.budget import Spent
 from evo_kernel.deadline import Deadline
 from evo_kernel.engine.settings import EngineSettings
 from evo_kernel.errors import InfraError
-from evo_kernel.types import Evaluation, Judge, Purpose, Source, Status
+from evo_kernel.types import Evaluation, Judge, Purpose, Recorded, ScoredCandidate, Source, Status
+from evo_kernel.types.promotion import confirmed
 
 
 class RetryingJudge:
@@ -28,6 +30,27 @@ class RetryingJudge:
     ) -> None:
         self._judge, self._task, self._settings = judge, task_identity, settings
         self._aborted, self._trouble = aborted, trouble
+
+    def judge(
+        self,
+        recorded: Recorded,
+        purpose: Purpose = Purpose.SCORE,
+        scored: ScoredCandidate | None = None,
+        anew: bool = False,
+        against: Source | None = None,
+        deadline: Deadline | None = None,
+        effort: int = 1,
+    ) -> Evaluation:
+        """The verdict on a durable candidate. Raises CutShort.
+
+        `scored`: the candidate with the knobs that it is to keep; None where the judge may tune it.
+        """
+        proposed = recorded.proposal.source
+        source = scored.source if scored is not None else proposed
+        evaluation = confirmed(self.evaluate(source, purpose, anew, against, deadline, effort), recorded.candidate)
+        if scored is not None and scored.knobs:  # the verdict on a setting of this candidate, not on another source
+            evaluation = replace(evaluation, source=proposed.sha256, knobs=scored.knobs)
+        return evaluation
 
     def evaluate(
         self,

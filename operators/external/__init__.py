@@ -4,5 +4,4 @@ ExternalOperator   operator.py: prepares a folder, runs a command in it with lim
 Attempt            attempt.py: a workbench whose every call is durable; the MCP server stands on it too
 folder.py          what lies in the folder: the brief, the task, the lineage, commands
 request_server.py client.py  the way to the workbench: one bounded message each way over a socket in the folder
-process_supervisor.py          a small process that ends with everything that an agent has started
 """

@@ -3,10 +3,12 @@ and commands."""
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
 import sys
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 
@@ -15,8 +17,10 @@ from operators.external.brief import brief_text, limits_text
 from operators.workbench.formatting import version_line
 from operators.workbench.judge_tools import Allowed
 from operators.workbench.protocols import KnowledgeSource, WorkbenchLineage
+from operators.workbench.tool import WorkTool
 
-COMMANDS = ("probe", "evaluate", "profile", "submit", "lineage", "show", "knowledge", "notes", "note", "tool")
+WITH_SHELL = ("list_files", "read_file", "search_files", "write_file", "edit_file")
+"""Tools that are no commands: whoever runs commands has better ones."""
 VERSIONS = 12  # of the lineage as files
 OWN = ".evo"
 DESK = "desk"
@@ -43,15 +47,10 @@ when not (the text says why), 2 for wrong options, 3 when the attempt is over. `
 
 | command | what it does |
 | --- | --- |
-| `./probe [FILE]` | compile, and check on small inputs |
-| `./evaluate [FILE] --idea TEXT` | check on every case, tune, time; what the gate would say |
-| `./profile [FILE] [--case NAME]` | what each launch does with the GPU, with the knobs as they stand in FILE |
-| `./submit [FILE] --strategy NAME --idea TEXT` | hand it in |
-| `./lineage [--order best\\|newest\\|path]` | earlier versions, their scores and gains |
-| `./show N [--to FILE]` | version N: verdict and source; `versions/` holds the best ones as files |
-| `./knowledge WORDS` | search notes on kernels and the API of the installed Triton; `docs/` holds the notes |
-| `./notes [WORDS]`, `./note TEXT --evidence E1.2:0` | findings of earlier attempts; leave one for later ones |
-| `./tool NAME '{{JSON}}'` | any tool of the workbench: {tools} |
+{commands}
+
+`versions/` holds the best versions as files, `docs/` the notes on kernels. `./note "TEXT" --evidence E4.1:0` leaves a
+finding for later attempts.
 
 A note cites what it rests on: the name of an evaluation or version (`E4.1`, `C2`) and, behind a colon, the number that
 its answer calls "samples a case" (0 where times are modeled).
@@ -68,7 +67,7 @@ inputs: sources that do anything but compute are refused.
 def furnish(
     folder: Path,
     brief: Brief,
-    tools: tuple[str, ...],
+    tools: Mapping[str, WorkTool],
     allowed: Allowed,
     minutes: float,
     lineage: WorkbenchLineage | None,
@@ -80,11 +79,14 @@ def furnish(
     own = folder / OWN
     own.mkdir(mode=0o700, exist_ok=True)
     shutil.copyfile(Path(__file__).with_name("client.py"), own / "client.py")
-    for name in COMMANDS:
+    commands = {name: tool for name, tool in tools.items() if name not in WITH_SHELL}
+    told = {name: {"description": one.description, "parameters": one.parameters} for name, one in commands.items()}
+    (own / "tools.json").write_text(json.dumps(told), encoding="utf-8")
+    for name in commands:
         _executable(folder / name, f'exec {shlex.quote(sys.executable)} -I "$here/{OWN}/client.py" {name} "$@"')
     text = README.format(
-        minutes=minutes, regress=regress, limits=limits_text(allowed), tools=", ".join(tools),
-        start=_scored(brief.parent),
+        minutes=minutes, regress=regress, limits=limits_text(allowed), start=_scored(brief.parent),
+        commands="\n".join(f"| `./{name}` | {tool.description} |" for name, tool in commands.items()),
         beat=_scored(lineage.best() if lineage is not None else None, "the best one known"),
     )  # fmt: skip
     (folder / "README.md").write_text(text + brief_text(brief, knowledge, elsewhere), encoding="utf-8")
@@ -96,6 +98,22 @@ def furnish(
         for note in files("operators.knowledge").joinpath("notes").iterdir():
             (notes / note.name).write_text(note.read_text(encoding="utf-8"), encoding="utf-8")
     return own / DESK
+
+
+def environment_for(folder: Path, pass_env: Mapping[str, str]) -> dict[str, str]:
+    """A clean one: what is needed to find programs, a home and a scratch folder of its own, what was asked for."""
+    home, scratch = folder / ".home", folder / ".tmp"
+    for place in (home, scratch):
+        place.mkdir(mode=0o700, exist_ok=True)
+    return {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "HOME": str(home),
+        "TMPDIR": str(scratch),
+        "LANG": "C.UTF-8",
+        "TERM": "dumb",
+        "EVO_KERNEL_WORKSPACE": str(folder),
+        **pass_env,
+    }
 
 
 def _write_lineage(folder: Path, lineage: WorkbenchLineage) -> None:

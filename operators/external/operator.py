@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from evo_kernel import processes
 from evo_kernel.errors import InfraError, OperatorFailed
+from evo_kernel.processes import BoundedOutput, Ended
 from evo_kernel.types import Brief, Credit, Evaluation, Probe, Proposal, TaskCard
 from evo_kernel.types.seams import TurnStore
 from operators.external.attempt import TOOL, ExternalAttempt
-from operators.external.folder import furnish
+from operators.external.folder import environment_for, furnish
 from operators.external.request_server import RequestServer
-from operators.external.running import CommandEnd, environment_for, run
 from operators.macro import catalogue
 from operators.workbench.bench import Workbench, WorkbenchDeps
 from operators.workbench.judge_tools import Allowed
 
 OpenBench = Callable[[Path, Brief, str, Allowed], Workbench]
 """(folder, brief, author, allowed) → a workbench in that folder."""
+TERM_S = 3.0
+"""Between SIGTERM and SIGKILL, at a deadline."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ class ExternalOperator:
             workspace.parent.mkdir(parents=True, exist_ok=True)
             bench = self._open_bench(workspace, brief, self.name, self._settings.allowed)
             attempt = ExternalAttempt(brief, bench, self._diary, self.name)
-            ended = self._run(attempt, workspace) if attempt.submission is None else None
+            why = self._run(attempt, workspace) if attempt.submission is None else ""
             attempt.close()  # a call under way when it was ended is carried to its end, and counts
         except OSError as error:
             raise InfraError(f"the workspace {workspace} cannot be used: {error}") from error  # fails this attempt
@@ -78,8 +81,7 @@ class ExternalOperator:
                 shutil.rmtree(workspace, ignore_errors=True)
         if attempt.submission is not None:
             return attempt.proposal()
-        assert ended is not None
-        raise OperatorFailed(self._why(ended, attempt), operator=self.name, steps=attempt.steps)
+        raise OperatorFailed(why, operator=self.name, steps=attempt.steps)
 
     def holds(self, brief: Brief) -> bool:
         """Whether this attempt was begun here: its evaluations were made in this operator's name."""
@@ -92,29 +94,37 @@ class ExternalOperator:
         """An agent from outside learns from the lineage that it is shown."""
         del credit
 
-    def _run(self, attempt: ExternalAttempt, workspace: Path) -> CommandEnd:
+    def _run(self, attempt: ExternalAttempt, workspace: Path) -> str:
+        """How it ended, should nothing be committed, in a sentence."""
         settings, brief = self._settings, attempt.brief
         place = furnish(
-            workspace, brief, tuple(attempt.bench.tools), settings.allowed, settings.minutes,
+            workspace, brief, attempt.bench.tools, settings.allowed, settings.minutes,
             self._rooms.lineage, self._rooms.knowledge, self._elsewhere(brief.task), self._rooms.bench.regress,
         )  # fmt: skip
         log = self._folder / f"attempt-{brief.attempt}.log"
-        with RequestServer(place, attempt.call):
-            return run(
-                settings.command, workspace, log, environment_for(workspace, settings.environment),
-                settings.minutes * 60, attempt.over_for(settings.settle_s), settings.log_bytes,
+        with open(log, "wb", buffering=0) as file, RequestServer(place, attempt.call):
+            output = BoundedOutput(file, settings.log_bytes)
+            ended = processes.run(
+                ["/bin/sh", "-c", settings.command], settings.minutes * 60, output.take,
+                environment_for(workspace, settings.environment), workspace, attempt.over_for(settings.settle_s),
+                TERM_S,
             )  # fmt: skip
+            output.finish()
+        return self._why(ended, _last_line(log), len(attempt.steps))
 
-    def _why(self, ended: CommandEnd, attempt: ExternalAttempt) -> str:
-        """In a sentence, with what it last said."""
+    def _why(self, ended: Ended, said: str, tries: int) -> str:
         how = {
             "exited": f"the agent ended (exit code {ended.code})",
             "deadline": f"the agent was ended after {self._settings.minutes:g} minutes",
             "stopped": "the agent was stopped",
             "lost": "the agent was lost",
         }[ended.how]
-        tries = len(attempt.steps)
-        said = ""
-        with contextlib.suppress(IndexError):
-            said = f"; it last said: {ended.log_tail.splitlines()[-1].strip()[:200]}"
-        return f"{how} with nothing committed, {tries} evaluation{'s' * (tries != 1)} made{said}"
+        last = f"; it last said: {said}" if said else ""
+        return f"{how} with nothing committed, {tries} evaluation{'s' * (tries != 1)} made{last}"
+
+
+def _last_line(log: Path) -> str:
+    with open(log, "rb") as file:
+        file.seek(max(os.path.getsize(log) - 600, 0))
+        lines = file.read(600).decode("utf-8", "replace").split("\n")
+    return next((line.strip()[:200] for line in reversed(lines) if line.strip()), "")

@@ -231,17 +231,17 @@ def test_a_server_in_the_middle_of_a_call_ends_cleanly(
 
 
 def test_a_token_is_made_and_kept_from_others(tmp_path: Path) -> None:
-    from evo_kernel.cli.mcp import _token
+    from evo_kernel.app.mcp_server import token_for
 
     path = tmp_path / "p.db.mcp-token"
-    token, where = _token(path)
+    token, where = token_for(path)
     assert path.read_text().strip() == token and len(token) > 30 and str(path) in where
     assert path.stat().st_mode & 0o077 == 0
-    assert _token(path)[0] != token
+    assert token_for(path)[0] != token
 
 
 def test_a_token_goes_with_its_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from evo_kernel.cli.mcp import _Ending, _token
+    from evo_kernel.app.mcp_server import Ending, token_for
 
     class Left(Exception):
         pass
@@ -254,11 +254,11 @@ def test_a_token_goes_with_its_server(tmp_path: Path, monkeypatch: pytest.Monkey
     path = tmp_path / "p.db.mcp-token"
     path.write_text("of a server that was killed")
     monkeypatch.setenv("EVO_KERNEL_MCP_TOKEN", TOKEN)
-    assert _token(path)[0] == TOKEN and not path.exists()
+    assert token_for(path)[0] == TOKEN and not path.exists()
     monkeypatch.delenv("EVO_KERNEL_MCP_TOKEN")
-    ending = _Ending()
-    ending.removes(path)
-    assert _token(path) and path.exists()
+    ending = Ending()
+    ending.token = path
+    assert token_for(path) and path.exists()
     with pytest.raises(Left):
         ending.now(130)
     assert not path.exists()

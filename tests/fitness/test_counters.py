@@ -133,7 +133,8 @@ def test_strange_metrics_are_left_out(counted):
 def test_a_late_ncu_is_killed_with_its_children(counted, kind):
     began = time.monotonic()
     found = counted(kind, deadline_s=1.5)
-    assert "not done after 1.5 s" in found.why and time.monotonic() - began < 10
+    why = "not done after 1.5 s" if kind == "hangs" else "ended with code 0"  # its child keeps nobody waiting
+    assert why in found.why and time.monotonic() - began < 10
     pid = int(found.said.split()[1])
     for _ in range(50):
         if not Path(f"/proc/{pid}").exists() or " Z " in Path(f"/proc/{pid}/stat").read_text():

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import select
-import signal
 import subprocess
 import sys
 import threading
@@ -20,11 +18,11 @@ from typing import Any
 from evo_kernel.app.signals import ending_twice
 from evo_kernel.errors import UserError
 from evo_kernel.fitness.gpus import usable_cores
+from evo_kernel.processes import kill_tree
 
 INTERRUPTED_S = 60.0
 """What is under way when a suite is interrupted may take so long to end; then it is killed, and resumed next time."""
 INTERRUPT, KILL = b"interrupt\n", b"kill\n"
-_PR_SET_CHILD_SUBREAPER = 36  # include/uapi/linux/prctl.h
 
 
 @dataclass(frozen=True)
@@ -151,34 +149,3 @@ class WarmProcess:
 
 def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-
-
-def kill_tree(root: int) -> None:
-    """Kill what a process has started, in whatever session, then its group and itself.
-
-    A judge's process ends by itself when its search does, but not while it waits for a kernel: the next search would
-    share the GPU with it.
-    """
-    kill_descendants(root)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(root, signal.SIGKILL)
-
-
-def kill_descendants(root: int) -> None:
-    """Kill what a process has started, the youngest generation first."""
-    children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended meanwhile
-            parent = int(stat.read_text(errors="replace").rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(stat.parent.name))
-    pids = [root]
-    for pid in pids:
-        pids += children.get(pid, [])
-    for pid in reversed(pids[1:]):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
-
-
-def adopt_orphans() -> None:
-    """What a descendant of this process leaves behind becomes this process's child, and not init's."""
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -8,7 +8,6 @@ empty).
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import select
@@ -20,7 +19,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from evo_kernel.app.suite.lanes import INTERRUPT, adopt_orphans, kill_descendants, kill_tree
+from evo_kernel.app.suite.lanes import INTERRUPT
+from evo_kernel.processes import adopt_orphans, end_descendants, kill_tree
 
 REAPED_WITHIN_S = 5.0
 """A killed process may take so long to end: the driver frees its GPU memory first."""
@@ -44,18 +44,8 @@ def main() -> None:
                 _obey(orders.readline(), pid)
         kill_tree(pid)  # what it left; it is not reaped yet, so that its group's number is nobody else's
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        _kill_orphans()
+        end_descendants(REAPED_WITHIN_S)  # what it left when it ended by itself: ours since then
         print(code, flush=True)  # noqa: T201
-
-
-def _kill_orphans() -> None:
-    """What an order's process left behind when it ended by itself: ours since then. Waits seconds at most."""
-    until = time.monotonic() + REAPED_WITHIN_S
-    with contextlib.suppress(ChildProcessError):
-        while time.monotonic() < until:
-            kill_descendants(os.getpid())
-            if not os.waitpid(-1, os.WNOHANG)[0]:
-                time.sleep(0.01)
 
 
 def _obey(line: bytes, pid: int) -> None:

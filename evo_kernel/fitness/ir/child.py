@@ -68,9 +68,7 @@ def handle(request: dict[str, Any], folder: str) -> bytes:
         return work.execute(int(request["rounds"]), bool(request["repeat"]))
     if request["command"] == "count":
         return work.count(int(request["seed"]), bool(request["complete"]))
-    return work.look(
-        int(request["seed"]), float(request["whole_s"]), float(request["part_s"]), bool(request["repeat"])
-    )
+    return work.look(int(request["seed"]), float(request["whole_s"]), float(request["part_s"]), bool(request["repeat"]))
 
 
 class _Work:

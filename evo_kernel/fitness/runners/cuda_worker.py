@@ -34,7 +34,7 @@ from evo_kernel.fitness.runners.request_handler import Examiner
 from evo_kernel.fitness.timing.baselines import COMPILED, baseline_function, baseline_names, searching
 from evo_kernel.fitness.timing.estimates import CLAIM, TIMING, TimingSettings
 from evo_kernel.fitness.timing.pairing import PairSettings
-from evo_kernel.owner import end_with_owner
+from evo_kernel.processes import end_with_owner
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Task, describe
 from evo_kernel.types import Status

@@ -7,19 +7,17 @@ the judge's clock does it (`--cache-control all`). What comes back is text of nc
 
 from __future__ import annotations
 
-import contextlib
 import glob
+import io
 import json
 import os
-import select
 import shutil
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from evo_kernel import processes
 from evo_kernel.fitness.plan.launch_plan import save_plan_file
 from evo_kernel.fitness.profiling.counters import (
     METRICS,
@@ -31,6 +29,7 @@ from evo_kernel.fitness.profiling.counters import (
     unknown_metrics,
 )
 from evo_kernel.fitness.sandbox.scratch import Scratch
+from evo_kernel.processes import BoundedOutput
 from evo_kernel.tasks.task import Task
 
 MOST_LAUNCHES = 16  # of a plan, from its first: each is run again for every pass of the counters
@@ -38,7 +37,6 @@ ROUNDS = 3  # of which a counter's median is taken: clocks are free to move
 _ATTEMPTS = 4  # each leaves out the metrics that the last one did not know
 _OUTPUT_BYTES = 8 << 20
 _KEPT_CHARACTERS = 6000
-_GRACE_S = 5.0
 _PLACES = ("/usr/local/cuda/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu", "/usr/local/cuda-*/bin/ncu")
 _SENTENCES = {
     "ERR_NVGPUCTRPERM": (
@@ -154,40 +152,15 @@ def _known_metrics(ncu: str, env: Mapping[str, str], deadline_s: float) -> set[s
 
 
 def run_bounded(command: Sequence[str], env: Mapping[str, str], deadline_s: float) -> tuple[str, int | None]:
-    """What a command printed on either stream, at most so much, and its exit status; None when it was late.
+    """What a command printed on either stream, at most so much, and its exit status; None when it was late."""
+    said = io.BytesIO()
+    output = BoundedOutput(said, _OUTPUT_BYTES)
 
-    It gets a process group of its own, which is killed and reaped in every case.
-    """
-    if deadline_s <= 0:
-        return "", None
-    try:
-        process = subprocess.Popen(
-            list(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            env={**env, "LC_ALL": "C.UTF-8"}, start_new_session=True,
-        )  # fmt: skip
-    except OSError as error:
-        return f"==ERROR== {command[0]} does not start: {error.strerror}", 127
-    assert process.stdout is not None
-    data, end, late = bytearray(), time.monotonic() + deadline_s, False
-    try:
-        while True:
-            left = end - time.monotonic()
-            if left <= 0 or not select.select([process.stdout], [], [], left)[0]:
-                late = True
-                break
-            chunk = os.read(process.stdout.fileno(), 1 << 16)
-            if not chunk:
-                break
-            data += chunk
-            if len(data) > _OUTPUT_BYTES:
-                data += b"\n==ERROR== more output than is read\n"
-                break
-        if not late:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(min(_GRACE_S, max(0.0, end - time.monotonic())))
-    finally:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
-    return data.decode(errors="replace"), None if late else process.returncode
+    def full() -> bool:
+        return output.seen > _OUTPUT_BYTES
+
+    ended = processes.run(command, deadline_s, output.take, {**env, "LC_ALL": "C.UTF-8"}, enough=full)
+    output.finish()
+    if ended.how == "stopped":
+        said.write(b"\n==ERROR== more output than is read\n")
+    return said.getvalue().decode(errors="replace"), None if ended.how == "deadline" else ended.code

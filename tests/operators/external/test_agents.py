@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 from evo_kernel.app.workbench import PopulationLineage, open_workbench, rooms_of
@@ -20,7 +21,7 @@ from evo_kernel.engine import Engine, EngineSettings
 from evo_kernel.errors import OperatorFailed, PopulationError
 from evo_kernel.types import Proposal, Purpose, Source
 from operators.external.attempt import ExternalAttempt
-from operators.external.folder import COMMANDS, furnish
+from operators.external.folder import WITH_SHELL, furnish
 from operators.external.operator import ExternalOperator, ExternalSettings
 from operators.knowledge.base import KnowledgeBase
 from operators.workbench.judge_tools import Allowed
@@ -82,17 +83,12 @@ def setting(tmp_path: Path) -> Iterator[Setting]:
         yield Setting(population, tmp_path / "p.db.agents")
 
 
-def processes(marker: str) -> list[int]:
-    found = []
-    for name in filter(str.isdecimal, os.listdir("/proc")):
-        try:
-            words = Path(f"/proc/{name}/cmdline").read_bytes()
-            state = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            continue
-        if marker.encode() in words and state != "Z" and int(name) != os.getpid():
-            found.append(int(name))
-    return found
+def processes(marker: str) -> list[psutil.Process]:
+    return [
+        one
+        for one in psutil.process_iter(["cmdline", "status"])
+        if marker in " ".join(one.info["cmdline"] or ()) and one.info["status"] != "zombie" and one.pid != os.getpid()
+    ]
 
 
 def gone(marker: str, within_s: float = 10.0) -> bool:
@@ -141,7 +137,7 @@ def test_a_refused_submission_is_told_why_and_the_agent_goes_on(setting: Setting
     assert reason.startswith("the agent ended (exit code 2) with nothing committed, 1 evaluation made")
     log = setting.log()
     assert "Not committed. Its gain over the version to beat is not sure" in log and "\n1\n" in log
-    assert "the following arguments are required: --idea" in log and "example: ./submit" in log
+    assert "../kernel.py is not in the workspace" in log and "usage: ./submit" in log
 
 
 def test_evaluations_are_limited(setting: Setting) -> None:
@@ -162,18 +158,19 @@ def test_the_readme_is_enough(setting: Setting, tmp_path: Path) -> None:
     rooms = rooms_of(setting.population, Judge(), KnowledgeBase(api=False), lambda spent: None)
     brief = setting.population.ask()
     bench = open_workbench(tmp_path / "w", rooms, brief, "external", Allowed(evaluations=7))
-    furnish(tmp_path / "w", brief, tuple(bench.tools), Allowed(evaluations=7), 12.5, rooms.lineage, rooms.knowledge)
+    furnish(tmp_path / "w", brief, bench.tools, Allowed(evaluations=7), 12.5, rooms.lineage, rooms.knowledge)
     text = (tmp_path / "w" / "README.md").read_text()
     assert "You have 12.5 minutes, and at most 7 evaluations" in text
     assert "version C1, score 1.000" in text and "surely faster than the version to beat, version C1" in text
-    for name in (*COMMANDS, *bench.tools):
-        assert name in text
-    for name in COMMANDS:
-        assert f"./{name} " in text
+    for name in bench.tools.keys() - set(WITH_SHELL):
+        assert f"`./{name}` | {bench.tools[name].description}" in text
         helped = subprocess.run(
             [tmp_path / "w" / name, "--help"], check=False, capture_output=True, text=True, timeout=20
         )
-        assert helped.returncode == 0 and f"example: ./{name}" in helped.stdout
+        assert helped.returncode == 0 and all(
+            key.replace("_", "-") in helped.stdout or key in helped.stdout
+            for key in bench.tools[name].parameters["properties"]
+        )
     assert (tmp_path / "w" / "versions" / "C1.py").read_text() == FIRST.text
     for word in ("kernel.py", "task/task.md", "task/reference.py", "versions", "docs"):
         assert word in text and (tmp_path / "w" / word).exists()
@@ -192,11 +189,13 @@ def test_what_our_side_breaks_is_said_and_the_agent_goes_on(
         return real(self, tool, arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(ExternalAttempt, "call", call)
-    setting.failure('mkdir folder; ./probe folder; echo "then $?"; ./notes; echo "then $?"; ./show x; ./lineage')
+    setting.failure(
+        'mkdir folder; ./probe folder; echo "then $?"; ./notes; echo "then $?"; ./show_version x; ./lineage'
+    )
     log = setting.log()
     assert "folder is no file" in log and log.count("then 1\n") == 2
     assert "notes broke down" in log and "the disk is full" in capfd.readouterr().err
-    assert "'x' is no version: write 3 or C3" in log and "C1 [seed]" in log
+    assert "'x' is no number: write 3, or C3" in log and "C1 [seed]" in log
 
 
 # ---- what is not --------------------------------------------------------------------------------------------------
@@ -296,7 +295,7 @@ def test_noise_at_the_desk_holds_up_nobody(setting: Setting) -> None:
 
 def test_a_workspace_cannot_lead_out(setting: Setting, tmp_path: Path) -> None:
     (tmp_path / "secret.py").write_text("# very-secret\ndef run(x): return x\n")
-    command = f'ln -s {tmp_path}/secret.py link.py; ./submit link.py --strategy aaa --idea bbb; ./tool read_file \'{{"path": "link.py"}}\''
+    command = f"ln -s {tmp_path}/secret.py link.py; ./submit link.py --strategy aaa --idea bbb; ./probe link.py"
     setting.failure(command)
     assert "very-secret" not in setting.log() and "links and folders are not followed" in setting.log()
 
@@ -340,21 +339,44 @@ def test_a_command_is_needed() -> None:
     assert "very-secret" not in repr(ExternalSettings("sh", environment={"KEY": "very-secret"}))
 
 
-@pytest.mark.parametrize(("cited", "samples"), [("E4.1:3", 3), ("E4.1", 0), ("E4.1:x", None), (":3", None)])
-def test_evidence_is_read_or_said_how(
-    cited: str, samples: int | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+NOTE = {"type": "object", "properties": {"evaluation": {}, "samples": {}}}
+TOOLS = {
+    "note": {"text": {"type": "string"}, "evidence": {"type": "array", "items": NOTE}},
+    "notes": {"query": {"type": "string"}, "limit": {"type": "integer"}},
+    "submit": {
+        "idea": {"type": "string"},
+        "path": {"type": "string"},
+        "merged_from": {"type": "array", "items": {"type": "integer"}},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "arguments"),
+    [
+        (["note", "rows gain", "--evidence", "E4.1:3", "C2"],
+         {"text": "rows gain", "evidence": [{"evaluation": "E4.1", "samples": 3}, {"evaluation": "C2", "samples": 0}]}),
+        (["note", "rows gain", "--evidence", "E4.1:x"], "is no evidence: write E4.1:0"),
+        (["note", "rows gain", "--evidence", ":3"], "is no evidence: write E4.1:0"),
+        (["notes"], {}),
+        (["notes", "split", "k", "--limit", "3"], {"query": "split k", "limit": 3}),
+        (["submit", "--idea", "100 %", "--merged-from", "3", "C4"], {"idea": "100 %", "merged_from": [3, 4]}),
+        (["submit"], "the following arguments are required: --idea"),
+    ],
+)  # fmt: skip
+def test_words_become_arguments_or_are_said_how(
+    words: list[str], arguments: dict | str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from operators.external import client
 
-    words = ["note", "rows gain", "--evidence", cited]
-    monkeypatch.setattr("sys.argv", ["client.py", *words])
-    if samples is None:
+    required = {"submit": ["idea"], "note": ["text", "evidence"]}.get(words[0], [])
+    tool = {"description": "What it does.", "parameters": {"properties": TOOLS[words[0]], "required": required}}
+    if isinstance(arguments, str):
         with pytest.raises(SystemExit):
-            client.parsed("note", words[1:])
-        assert "is no evidence: write E4.1:0" in capsys.readouterr().err
+            client.parsed(words[0], tool, words[1:])
+        assert arguments in capsys.readouterr().err
     else:
-        _, given = client.request_of("note", client.parsed("note", words[1:]))
-        assert given == {"text": "rows gain", "evidence": [{"evaluation": "E4.1", "samples": samples}]}
+        assert client.parsed(words[0], tool, words[1:]) == arguments
 
 
 def test_agents_are_told_no_paths_of_the_host(setting: Setting) -> None:
