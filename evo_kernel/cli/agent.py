@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
+from evo_kernel.cli import options
+
 
 @click.command()
-@click.argument("population", type=click.Path(path_type=Path))
+@options.POPULATION
 @click.option("--command", required=True, help="What /bin/sh runs in the workspace of each attempt.")
 @click.option("--attempts", default=1, show_default=True, type=click.IntRange(1), help="Attempts, in all.")
 @click.option("--minutes", default=30.0, show_default=True, type=click.FloatRange(0, min_open=True),
               help="Of one attempt: then the agent and all that it started are ended.")  # fmt: skip
-@click.option("--evaluations", default=40, show_default=True, type=click.IntRange(1), help="Of one attempt, at most.")
-@click.option("--submits", default=12, show_default=True, type=click.IntRange(1), help="Of one attempt, at most.")
+@options.EVALUATIONS
+@options.SUBMITS
 @click.option("--width", default=1, show_default=True, type=click.IntRange(1), help="Agents side by side.")
 @click.option("--pass-env", multiple=True, metavar="NAME", help="Give the agent this variable too; repeatable.")
 @click.option("--as", "name", default="external", show_default=True, help="Whose kernels they are, in the lineage.")
-@click.option("--folder", type=click.Path(path_type=Path), help="Workspaces and logs; POPULATION.agents if left out.")
+@click.option("--folder", type=options.PATH, help="Workspaces and logs; POPULATION.agents if left out.")
 @click.option("--keep", is_flag=True, help="Keep the workspaces.")
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), help="Judge elsewhere than the run did.")
-@click.option("--wait", "wait_s", default=10.0, show_default=True, type=click.FloatRange(0),
-              help="Seconds to wait while another process writes the population.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
+@options.JUDGE_DEVICE
+@options.WAIT
+@options.JSON
 def agent(
     population: Path,
     command: str,
@@ -56,6 +56,7 @@ def agent(
     """
     from evo_kernel.app import compose, external_session, operator_factory, summary
     from evo_kernel.app.console import open_console
+    from evo_kernel.app.session import leave_at_once
     from evo_kernel.budget import Budget, Ledger
     from evo_kernel.engine import EngineSettings
     from evo_kernel.observe.live import LiveProgress
@@ -81,10 +82,8 @@ def agent(
         else:
             summary.show(console, parts, ended, population, "", 0)
     code = _exit_code(ended)
-    if progress.in_flight:  # threads were cut off: torch aborts the process when it unwinds beside them
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)  # the agents' supervisors end their agents when we are gone
+    if progress.in_flight:
+        leave_at_once(code)  # the agents' supervisors end their agents when we are gone
     sys.exit(code)
 
 

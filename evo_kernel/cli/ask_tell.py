@@ -9,21 +9,12 @@ from pathlib import Path
 
 import click
 
+from evo_kernel.cli import options
 from evo_kernel.errors import UserError
-
-_FILE = click.argument("population", type=click.Path(path_type=Path))
-_WAIT = click.option(
-    "--wait",
-    "wait_s",
-    default=60.0,
-    show_default=True,
-    type=click.FloatRange(0),
-    help="Seconds to wait while another process writes the population.",
-)
 
 
 @click.command()
-@_FILE
+@options.POPULATION
 @click.option("--as", "holder", default="external", show_default=True, help="Who asks: kept with the ticket.")
 @click.option(
     "--expires",
@@ -34,7 +25,7 @@ _WAIT = click.option(
 )
 @click.option("--open", "list_open", is_flag=True, help="Hand out nothing: list the tickets that may still be told.")
 @click.option("--attempt", type=int, help="Hand out nothing: print the brief of this ticket again.")
-@_WAIT
+@options.WAIT
 def ask(
     population: Path, holder: str, expires_h: float | None, list_open: bool, attempt: int | None, wait_s: float
 ) -> None:
@@ -70,15 +61,15 @@ def ask(
 
 
 @click.command()
-@_FILE
+@options.POPULATION
 @click.argument("file", required=False)
 @click.option("--attempt", required=True, type=int, help="The ticket that `ask` printed.")
 @click.option("--fail", "reason", metavar="REASON", help="Give the attempt up instead of telling a FILE.")
 @click.option("--strategy", metavar="NAME", help="What was done: a key that the brief offers, or a word of yours.")
 @click.option("--as", "operator", default="external", show_default=True, help="Whose kernel it is, in the lineage.")
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), help="Judge elsewhere than the run did.")
-@_WAIT
-@click.option("--json", "as_json", is_flag=True, help="Print the verdict as one JSON object.")
+@options.JUDGE_DEVICE
+@options.WAIT
+@options.JSON
 def tell(
     population: Path,
     file: str | None,

@@ -8,11 +8,12 @@ from pathlib import Path
 import click
 
 from evo_kernel.app.loopback import listen
+from evo_kernel.cli import options
 from evo_kernel.errors import UserError
 
 
 @click.command()
-@click.argument("population", type=click.Path(path_type=Path))
+@options.POPULATION
 @click.option(
     "--http",
     "port",
@@ -20,16 +21,11 @@ from evo_kernel.errors import UserError
     metavar="PORT",
     help="Serve streamable HTTP at http://127.0.0.1:PORT/mcp instead of stdio; 0 takes a free port.",
 )
-@click.option(
-    "--folder", type=click.Path(path_type=Path), help="Where attempts have their files; POPULATION.mcp if left out."
-)
-@click.option("--evaluations", default=40, show_default=True, type=click.IntRange(1), help="Of one attempt, at most.")
-@click.option("--submits", default=12, show_default=True, type=click.IntRange(1), help="Of one attempt, at most.")
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), help="Judge elsewhere than the run did.")
-@click.option(
-    "--wait", "wait_s", default=10.0, show_default=True, type=click.FloatRange(0),
-    help="Seconds to wait while another process writes the population.",
-)  # fmt: skip
+@click.option("--folder", type=options.PATH, help="Where attempts have their files; POPULATION.mcp if left out.")
+@options.EVALUATIONS
+@options.SUBMITS
+@options.JUDGE_DEVICE
+@options.WAIT
 def mcp(
     population: Path,
     port: int | None,

@@ -23,6 +23,21 @@ DEVICE = click.option(
     show_default=True,
     help="cuda measures, cpu models, auto takes what is there.",
 )
+JUDGE_DEVICE = click.option("--device", type=DEVICES, help="Judge elsewhere than the run did.")
+WAIT = click.option(
+    "--wait",
+    "wait_s",
+    default=60.0,
+    show_default=True,
+    type=click.FloatRange(0),
+    help="Seconds to wait while another process writes the population.",
+)
+EVALUATIONS = click.option(
+    "--evaluations", default=40, show_default=True, type=click.IntRange(1), help="Of one attempt, at most."
+)
+SUBMITS = click.option(
+    "--submits", default=12, show_default=True, type=click.IntRange(1), help="Of one attempt, at most."
+)
 DEADLINE = click.option(
     "--deadline", "deadline_s", default=60.0, show_default=True, help="Seconds for one recording, check or timing."
 )
