@@ -2,11 +2,15 @@ import base64
 
 import numpy as np
 import pytest
+import torch
 
-from evo_kernel.fitness.ir.launch_traffic import total_flops
-from evo_kernel.fitness.ir.partial import expand
+from evo_kernel.fitness.ir.counting import Counter
+from evo_kernel.fitness.ir.execute import launch
+from evo_kernel.fitness.ir.launch_traffic import at_least, total_flops
+from evo_kernel.fitness.ir.nodes import memory_of, modules_of
+from evo_kernel.fitness.ir.partial import expand, touched
 from evo_kernel.fitness.plan.launch_plan import Constant, View
-from tests.fitness.handmade import SOFTMAX, counted_traffic, matmul_plan, softmax_plan
+from tests.fitness.handmade import SOFTMAX, compiled_plan, counted_traffic, matmul_plan, softmax_plan
 
 
 def test_one_pass_softmax_moves_every_byte_once():
@@ -66,3 +70,25 @@ def test_groups_are_found_from_what_a_sample_shares(groups, sampled, count):
 def test_nothing_shared_means_everything_is_different():
     assert expand(16.0, 16, 264) == 264
     assert expand(1.0, 16, 264) == pytest.approx(1.0)
+
+
+def test_lines_that_an_execution_touched_are_more_than_what_was_counted():
+    (seen,) = counted_traffic(softmax_plan(1024, 1024))
+    same = {"touched.load_sectors": 1.0, "touched.load_lines": 1.2 * seen.few_load_bytes}
+    assert at_least(seen, same) == seen
+    more = at_least(seen, {"touched.load_sectors": 8.0, "touched.load_lines": 4.0 * seen.few_load_bytes})
+    assert more.load_bytes == seen.load_bytes and more.load_sector_bytes == 8 * seen.load_sector_bytes
+    assert more.grid_load_bytes == 4 * seen.grid_load_bytes and more.wave_load_bytes == 4 * seen.wave_load_bytes
+
+
+def test_lines_are_kept_of_the_programs_that_are_looked_at():
+    plan = compiled_plan(matmul_plan(512, 512, 64, (128, 128, 64)))
+    (module,), memory, node = (
+        modules_of(plan.plan, [one.ir for one in plan.binaries]), memory_of(plan.plan, {}), plan.plan.launches[0],
+    )  # fmt: skip
+    few, told = torch.tensor([0, 5, 9]), []
+    for kept, ran in ((few, None), (True, few)):
+        counter = Counter(module, memory, 16, footprints=kept)
+        launch(module, node.grid, node.args, memory, programs=ran, observer=counter)
+        told.append(touched(counter, few))
+    assert told[0] == told[1] and told[0]["touched.store_lines"] == 3 * 128 * 128 * 2

@@ -128,13 +128,15 @@ class _Work:
         done: list[dict[str, float]] = []
 
         def run(number: int, module: IRModule, node: Launch) -> Launched:
-            counter = None if did is None else Counter(module, memory, math.prod(node.grid), footprints=False)
+            total = math.prod(node.grid)
+            few = partial.looked_at(torch.arange(total), self._seed)
+            counter = None if did is None else Counter(module, memory, total, footprints=few)
             found = launch(
                 module, node.grid, node.args, memory, seed=self._seed + number, deadline=self._deadline,
                 reverse=reverse, observer=counter, shuffled=shuffled,
             )  # fmt: skip
             if counter is not None:
-                done.append(means_of(counter))
+                done.append(means_of(counter) | partial.touched(counter, few))
             return found
 
         try:

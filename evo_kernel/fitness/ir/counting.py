@@ -31,16 +31,24 @@ _KINDS = {"f32": "fp32", "f16": "fp16", "bf16": "bf16", "f64": "fp64", "f8E4M3FN
 
 
 class Counter:
-    """Observes one launch of `programs` programs. With `footprints`, lines and sectors are kept too.
+    """Observes one launch of `programs` programs. With `footprints`, lines and sectors are kept too, of all or of some.
 
     With `blocks`, it is kept how often each program reaches each block. `by_program` holds what a loop does besides,
     inner ones left out, under "loop.", its name, and the names of `LoopTraffic`.
     """
 
     def __init__(
-        self, module: IRModule, memory: DeviceMemory, programs: int, footprints: bool, blocks: bool = False
+        self,
+        module: IRModule,
+        memory: DeviceMemory,
+        programs: int,
+        footprints: bool | torch.Tensor,
+        blocks: bool = False,
     ) -> None:
-        self._memory, self._footprints = memory, footprints
+        self._memory, self._footprints, self._sample = memory, footprints is not False, None
+        if isinstance(footprints, torch.Tensor):
+            self._sample = torch.zeros(programs, dtype=torch.bool)
+            self._sample[footprints] = True
         self._blocks = blocks_of(module) if blocks else frozenset()
         self._loops = loops_of(module)
         self.reached: defaultdict[int, torch.Tensor] = defaultdict(lambda: torch.zeros(programs, dtype=torch.int64))
@@ -118,6 +126,11 @@ class Counter:
     def _keep(
         self, kind: str, pointer: Lanes, mask: Lanes | None, programs: torch.Tensor, item: int, shape: tuple[int, ...]
     ) -> None:
+        if self._sample is not None:
+            rows = self._sample[programs].nonzero().squeeze(1)
+            if not rows.numel():
+                return
+            pointer, mask, programs = pointer.rows(rows), mask and mask.rows(rows), programs[rows]
         starts, lengths, owners = _intervals(self._memory, pointer, mask, programs, item, shape)
         if not starts.numel():
             return

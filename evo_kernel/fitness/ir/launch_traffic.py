@@ -53,17 +53,20 @@ class LaunchTraffic:
         default_factory=dict
     )  # elementwise operations by class: fp, mufu, int, reduce
     loops: Mapping[str, LoopTraffic] = field(default_factory=dict)  # by name; empty in calibration data of before
+    few_load_bytes: Amount = 0.0  # of different lines, by a few random programs together
+    few_store_bytes: Amount = 0.0
 
 
-EXECUTED_SLACK = 1.05
-"""What is executed may exceed what is counted by this factor: programs differ a little where a sample is counted."""
+EXECUTED_SLACK, LINES_SLACK = 1.05, 1.25
+"""What is executed may exceed what is counted by this factor: programs differ a little where a sample is counted. Which
+of them share their lines differs more."""
 
 
 def at_least(counted: LaunchTraffic, executed: Mapping[str, float]) -> LaunchTraffic:
     """Traffic of a launch, raised to what its programs did when they were executed on drawn inputs.
 
     Counting has inputs, seeds and programs that a kernel may know, and no floating-point data; executing has none of
-    these. `executed`: means over all programs of what `Counter` counts by program.
+    these. `executed`: means over all programs of what `Counter` counts by program, and what `partial.touched` tells.
     """
     loads, stores, loops, atomics = (
         _share(executed.get(name, 0.0), known)
@@ -72,7 +75,7 @@ def at_least(counted: LaunchTraffic, executed: Mapping[str, float]) -> LaunchTra
     )  # fmt: skip
     wave = min(counted.programs, WAVE_PROGRAMS)
     flops = {name[6:]: amount for name, amount in executed.items() if name.startswith("flops.")}
-    return replace(
+    raised = replace(
         counted,
         load_bytes=_raised(counted.load_bytes, loads),
         load_sector_bytes=_raised(counted.load_sector_bytes, loads),
@@ -89,6 +92,20 @@ def at_least(counted: LaunchTraffic, executed: Mapping[str, float]) -> LaunchTra
            for known in (counted.flops.get(kind, 0.0),)},
         loops=_loops_at_least(counted.loops, executed),
     )  # fmt: skip
+    return _as_touched(raised, executed)
+
+
+def _as_touched(counted: LaunchTraffic, executed: Mapping[str, float]) -> LaunchTraffic:
+    """With the sectors and lines of executed programs, where these are more than of as many that were counted."""
+    amounts: dict[str, float] = {}
+    for kind in ("load", "store"):
+        sectors, lines = f"{kind}_sector_bytes", f"grid_{kind}_bytes"
+        told = executed.get(f"touched.{kind}_sectors", 0.0) * getattr(counted, f"{kind}_bytes")
+        amounts[sectors] = _raised(getattr(counted, sectors), _share(told, getattr(counted, sectors)))
+        few, told = getattr(counted, f"few_{kind}_bytes"), executed.get(f"touched.{kind}_lines", 0.0)
+        amounts[lines] = getattr(counted, lines) * (told / few if told > LINES_SLACK * few > 0 else 1.0)
+    more = amounts["grid_load_bytes"] / counted.grid_load_bytes if counted.grid_load_bytes else 1.0
+    return replace(counted, **amounts, wave_load_bytes=counted.wave_load_bytes * more)
 
 
 def _loops_at_least(counted: Mapping[str, LoopTraffic], executed: Mapping[str, float]) -> dict[str, LoopTraffic]:

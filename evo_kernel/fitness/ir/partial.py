@@ -74,7 +74,7 @@ def count(
     ids = torch.arange(total)
     if total > MOST_COUNTED:
         ids = torch.randperm(total, generator=generator)[:MOST_COUNTED].sort().values
-    everyone, counted = near, sample
+    everyone, counted, random = near, sample, few
     if total > sample.numel():
         affordable = near.kept * ids.numel() <= MOST_LINES * sample.numel()
         whole = Counter(module, memory, total, footprints=affordable)
@@ -90,7 +90,7 @@ def count(
                 few = ids
         except OutOfTime:
             pass  # the sample stands in
-    return CountedLaunch(_summary(node, memory, near, sample, few, windows, everyone, counted))
+    return CountedLaunch(_summary(node, memory, near, sample, random, few, windows, everyone, counted))
 
 
 def _kept(module: IRModule, node: Launch, memory: DeviceMemory, traits: Traits) -> Callable[[], None]:
@@ -128,8 +128,8 @@ def _walk(
 
 
 def _summary(
-    node: Launch, memory: DeviceMemory, near: Counter, sample: torch.Tensor, few: torch.Tensor, windows: torch.Tensor,
-    everyone: Counter, counted: torch.Tensor,
+    node: Launch, memory: DeviceMemory, near: Counter, sample: torch.Tensor, random: torch.Tensor, few: torch.Tensor,
+    windows: torch.Tensor, everyone: Counter, counted: torch.Tensor,
 ) -> LaunchTraffic:  # fmt: skip
     total = math.prod(node.grid)
     lines = everyone if everyone.footprints("load") or everyone.footprints("store") else near
@@ -156,6 +156,8 @@ def _summary(
         flops={n[6:]: mean_of(everyone, n, counted) for n in sorted(everyone.by_program) if n.startswith("flops.")},
         elements={kind: everyone.elements[kind] / counted.numel() for kind in ("fp", "mufu", "int", "reduce")},
         loops=loops_in(everyone, counted),
+        few_load_bytes=_different(near, "load", random),
+        few_store_bytes=_different(near, "store", random),
     )
 
 
@@ -168,6 +170,27 @@ def _sector_share(counter: Counter, programs: torch.Tensor, kind: str) -> float:
     """Bytes of the sectors that accesses touch ÷ bytes that they ask for."""
     asked = mean_of(counter, f"{kind}_bytes", programs)
     return mean_of(counter, f"{kind}_sectors", programs) * SECTOR_BYTES / asked if asked else 0.0
+
+
+def touched(counter: Counter, programs: torch.Tensor) -> dict[str, float]:
+    """Sectors' share of bytes, and bytes of different lines, of the programs of which they were kept."""
+    shares = {f"touched.{kind}_sectors": _sector_share(counter, programs, kind) for kind in ("load", "store")}
+    return shares | {f"touched.{kind}_lines": _different(counter, kind, programs) for kind in ("load", "store")}
+
+
+def _different(counter: Counter, kind: str, programs: torch.Tensor) -> float:
+    """Bytes of different lines that programs touch."""
+    found = 0.0
+    for owners, first, last in counter.footprints(kind).values():
+        chosen = torch.isin(owners, programs)
+        found += lines_of(first[chosen], last[chosen]) if bool(chosen.any()) else 0.0
+    return LINE_BYTES * found
+
+
+def looked_at(programs: torch.Tensor, seed: int) -> torch.Tensor:
+    """Of programs that are executed, those of which lines are kept."""
+    drawn = torch.randperm(programs.numel(), generator=torch.Generator().manual_seed(seed))[:FEW]
+    return programs[drawn].sort().values
 
 
 def _together(counter: Counter, kind: str, programs: torch.Tensor, count: int, memory: DeviceMemory) -> float:
@@ -277,6 +300,7 @@ class PartialExecution:
         self._spans: list[tuple[int, ...]] = []  # by output
         self._surveyed: list[Counter] = []
         self._ran: list[Counter] = []
+        self._looked_at: list[torch.Tensor] = []  # programs of each launch whose lines are kept
         self.compared: list[torch.Tensor] = []  # by output, numbers of elements that the chosen programs must write
         self.unwritten = [0] * len(plan.outputs)  # elements that no launch writes
 
@@ -452,11 +476,13 @@ class PartialExecution:
 
     def run(self, memory: DeviceMemory, reverse: bool = False) -> Callable[[int, IRModule, Launch], Launched]:
         """The chosen programs of each launch, for `run_nodes`."""
-        self._ran = []
+        self._ran, self._looked_at = [], []
 
         def launched(number: int, module: IRModule, node: Launch) -> Launched:
             programs = self.chosen[number]
-            self._ran.append(Counter(module, memory, math.prod(node.grid), footprints=False))
+            few = looked_at(programs, self._generator.initial_seed())
+            self._ran.append(Counter(module, memory, math.prod(node.grid), footprints=few))
+            self._looked_at.append(few)
             if not programs.numel():
                 return Launched(math.prod(node.grid), 0)
             return launch(
@@ -469,11 +495,11 @@ class PartialExecution:
     def executed(self) -> list[dict[str, float]]:
         """What programs did in the mean: as surveyed, times what those that ran did beyond their survey."""
         made = []
-        for surveyed, ran, programs in zip(self._surveyed, self._ran, self.chosen, strict=True):
+        for surveyed, ran, programs, few in zip(self._surveyed, self._ran, self.chosen, self._looked_at, strict=True):
             means = means_of(surveyed)
             for name, amounts in ran.by_program.items():
                 did, told = (float(counts[programs].sum()) for counts in (amounts, surveyed.by_program[name]))
                 mean = did / programs.numel() if told == 0 else means.get(name, 0.0) * did / told
                 means[name] = max(mean, means.get(name, 0.0))
-            made.append(means)
+            made.append(means | touched(ran, few))
         return made
