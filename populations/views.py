@@ -125,6 +125,11 @@ class RunStatus:
     models: tuple[ModelUse, ...] = ()  # language models, those that were asked most first
     operators: tuple[OperatorUse, ...] = ()  # by name
 
+    @property
+    def leader(self) -> Best | None:
+        """The champion; the best while nothing is confirmed."""
+        return self.champion or self.best
+
     def as_data(self) -> dict[str, Any]:
         data = asdict(self)
         data["environment"] = None
