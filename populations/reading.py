@@ -200,6 +200,7 @@ class PopulationReader:
             evaluations=tuple(fetch_evaluation(connection, evaluation) for (evaluation,) in ids),
             children=tuple(child for (child,) in children),
             at=at,
+            shown=self._key,
         )
 
     def proposed_source(self, number: int) -> Source:

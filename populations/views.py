@@ -38,15 +38,19 @@ class CandidateView:
     evaluations: tuple[Evaluation, ...]  # of all purposes and environments, oldest first
     children: tuple[int, ...]
     at: float  # Unix time when it was recorded
+    shown: str  # key of the environment that numbers are shown in
 
     @property
     def evaluation(self) -> Evaluation | None:
-        """The latest score."""
-        return next((one for one in reversed(self.evaluations) if one.purpose == "score"), None)
+        """The latest score in the environment shown, as standings go by; the latest anywhere where there is none."""
+        scores = [one for one in reversed(self.evaluations) if one.purpose == "score"]
+        return max(
+            scores, key=lambda one: (one.environment.key == self.shown, one.status != "infra_error"), default=None
+        )
 
     @property
     def source(self) -> Source:
-        """As it was scored last, the knobs written in; as it was proposed it is in `proposal`."""
+        """As it was scored (`evaluation`), the knobs written in; as it was proposed it is in `proposal`."""
         knobs = self.evaluation.knobs if self.evaluation is not None else ()
         return apply_knobs(self.proposal.source, knobs)
 
@@ -124,6 +128,11 @@ class RunStatus:
     baseline_faults: Mapping[str, Mapping[str, str]]  # why a baseline has no time, by case and name
     models: tuple[ModelUse, ...] = ()  # language models, those that were asked most first
     operators: tuple[OperatorUse, ...] = ()  # by name
+
+    @property
+    def leader(self) -> Best | None:
+        """The champion; the best while nothing is confirmed."""
+        return self.champion or self.best
 
     def as_data(self) -> dict[str, Any]:
         data = asdict(self)

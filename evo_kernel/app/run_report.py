@@ -32,7 +32,7 @@ def report_data(made: Report) -> dict[str, Any]:
 def gathered(reader: PopulationReader, candidate: int | None) -> Report:
     """What the document of a population tells. `candidate`: instead of the champion, else the best."""
     status = reader.status()
-    best = status.champion or status.best
+    best = status.leader
     number = candidate or (best.candidate if best else None)
     view = reader.candidate(number) if number else None
     history, began = reader.history(), reader.sessions()[0].began

@@ -64,11 +64,10 @@ def show(population: Path, candidate: str, only_source: bool, only_diff: bool, a
 def _number(reader: PopulationReader, text: str) -> int:
     if text.isdigit():
         return int(text)
-    standing = {"leader": reader.leader, "best": reader.best, "champion": reader.champion}
-    if text not in standing:
+    named = {"leader": reader.leader, "best": reader.best, "champion": reader.champion}
+    if text not in named:
         raise UserError(f"{text!r} is not a candidate: use a number, `best` or `champion`")
-    found = standing[text]()
-    if found is None:
+    if (found := named[text]()) is None:
         counts = counts_text(reader.status().verdicts)
         wanted = "been confirmed" if text == "champion" else "passed"
         click.echo(f"no candidate has {wanted} yet ({counts or 'none judged'})", err=True)

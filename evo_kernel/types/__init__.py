@@ -9,7 +9,9 @@ seconds (`_s`) for everything else; sizes are bytes. Import from here, whichever
     comparisons   a candidate and a rival side by side: what a confirmation goes by
     attempts      from a brief to a proposal and its credit, and who decided what on the way
     progress      what a run is doing now
-    seams         what rooms are to each other: Operator, Judge, Population
+    promotion     what a kernel must show to be committed by an agent, and to become champion
+    notes         what agents are shown of a population, and what they leave in it
+    seams         what rooms are to each other: Operator, Judge, Population, TurnStore
 """
 
 from evo_kernel.types.attempts import (

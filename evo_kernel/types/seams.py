@@ -111,7 +111,9 @@ class Population(Protocol):
         """The fastest confirmed candidate in this environment."""
         ...
 
-    def relative(self, candidate: int) -> ScoredCandidate: ...
+    def relative(self, candidate: int) -> ScoredCandidate:
+        """Any candidate, as it was scored in this environment."""
+        ...
 
     def recorded(self, candidate: int) -> Recorded:
         """The ticket of a candidate that is already durable: how a champion is told its confirmation."""

@@ -109,6 +109,22 @@ def test_sources_are_handed_out_as_they_were_scored(opened):
         assert population.best().source == with_block(256)
 
 
+def test_a_candidate_is_shown_by_the_score_that_it_stands_by(opened):
+    """Judged here, elsewhere, and then in vain: the standings go by the first."""
+    rng = random.Random(4)
+    with opened(MEASURED) as population:
+        seed = population.plant(Source("# seed"))
+        score = passed(Source("# seed"), rng, MEASURED, log_us=4.0)
+        population.tell(seed, score)
+    with opened() as population:
+        population.tell(seed, passed(Source("# seed"), rng, log_us=5.0))
+    with opened(MEASURED) as population:
+        population.tell(seed, failed(Source("# seed"), Status.INFRA_ERROR, MEASURED))
+        with PopulationReader(population.path) as reader:
+            assert reader.environment == MEASURED
+            assert reader.candidate(seed.candidate).evaluation == reader.relative(seed.candidate).evaluation == score
+
+
 def test_an_exhausted_parent_is_not_asked_for_again_in_its_session(opened):
     rng = random.Random(1)
 
