@@ -11,6 +11,37 @@ from evo_kernel.fitness.plan.launch_plan import Aten, Constant, Copy, Fill, View
 
 _AS = {"_addmm_activation": "addmm", "_int_mm": "mm", "addbmm": "baddbmm"}
 """Products for which torch has no formula, and one that multiplies the same tensors."""
+_LINEAR_ALGEBRA = frozenset(
+    [
+        "_cdist_forward",
+        "_linalg_det",
+        "_linalg_eigh",
+        "_linalg_eigvals",
+        "_linalg_slogdet",
+        "_linalg_solve_ex",
+        "_linalg_svd",
+        "cholesky",
+        "cholesky_inverse",
+        "cholesky_solve",
+        "geqrf",
+        "linalg_cholesky_ex",
+        "linalg_eig",
+        "linalg_householder_product",
+        "linalg_inv_ex",
+        "linalg_ldl_factor_ex",
+        "linalg_ldl_solve",
+        "linalg_lstsq",
+        "linalg_lu",
+        "linalg_lu_factor_ex",
+        "linalg_lu_solve",
+        "linalg_matrix_exp",
+        "linalg_qr",
+        "linalg_solve_triangular",
+        "ormqr",
+        "triangular_solve",
+    ]
+)
+"""Priced as one product of their operands: factorisations take a fraction of that, or several."""
 _NAMES = """
     _adaptive_avg_pool2d _adaptive_avg_pool2d_backward _adaptive_avg_pool3d _adaptive_avg_pool3d_backward _aminmax
     _batch_norm_no_update _batch_norm_with_update _chunk_cat _conj_copy _copy_from _embedding_bag
@@ -108,7 +139,16 @@ def _formula(name: str) -> Callable[..., int] | None:
     from torch.utils.flop_counter import flop_registry
 
     known = name.rstrip("_")
+    if known in _LINEAR_ALGEBRA:
+        return _one_product
     return flop_registry.get(getattr(torch.ops.aten, _AS.get(known, known), None))
+
+
+def _one_product(first: Any, *others: Any, out_val: Any, **_: Any) -> int:
+    """Twice the elements of the largest tensor, by the columns of the first one."""
+    outputs = out_val if isinstance(out_val, list) else [out_val]
+    largest = max(one.numel() for one in (first, *others, *outputs) if hasattr(one, "numel"))
+    return 2 * largest * first.shape[-1]
 
 
 def _flops(node: Aten) -> float:
