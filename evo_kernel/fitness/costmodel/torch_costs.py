@@ -11,36 +11,13 @@ from evo_kernel.fitness.plan.launch_plan import Aten, Constant, Copy, Fill, View
 
 _AS = {"_addmm_activation": "addmm", "_int_mm": "mm", "addbmm": "baddbmm"}
 """Products for which torch has no formula, and one that multiplies the same tensors."""
-_LINEAR_ALGEBRA = frozenset(
-    [
-        "_cdist_forward",
-        "_linalg_det",
-        "_linalg_eigh",
-        "_linalg_eigvals",
-        "_linalg_slogdet",
-        "_linalg_solve_ex",
-        "_linalg_svd",
-        "cholesky",
-        "cholesky_inverse",
-        "cholesky_solve",
-        "geqrf",
-        "linalg_cholesky_ex",
-        "linalg_eig",
-        "linalg_householder_product",
-        "linalg_inv_ex",
-        "linalg_ldl_factor_ex",
-        "linalg_ldl_solve",
-        "linalg_lstsq",
-        "linalg_lu",
-        "linalg_lu_factor_ex",
-        "linalg_lu_solve",
-        "linalg_matrix_exp",
-        "linalg_qr",
-        "linalg_solve_triangular",
-        "ormqr",
-        "triangular_solve",
-    ]
-)
+_LINEAR_ALGEBRA_NAMES = """
+    _cdist_forward _linalg_det _linalg_eigh _linalg_eigvals _linalg_slogdet _linalg_solve_ex _linalg_svd cholesky
+    cholesky_inverse cholesky_solve geqrf linalg_cholesky_ex linalg_eig linalg_householder_product linalg_inv_ex
+    linalg_ldl_factor_ex linalg_ldl_solve linalg_lstsq linalg_lu linalg_lu_factor_ex linalg_lu_solve linalg_matrix_exp
+    linalg_qr linalg_solve_triangular ormqr triangular_solve
+"""
+_LINEAR_ALGEBRA = frozenset(_LINEAR_ALGEBRA_NAMES.split())
 """Priced as one product of their operands: factorisations take a fraction of that, or several."""
 _NAMES = """
     _adaptive_avg_pool2d _adaptive_avg_pool2d_backward _adaptive_avg_pool3d _adaptive_avg_pool3d_backward _aminmax
