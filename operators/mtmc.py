@@ -3,8 +3,8 @@
 By default one step a proposal, and no probe: the judge looks anyway, and a lineage of single steps tells a policy most.
 A coder that works with a language model probes its own edits, and a policy that asks one spends calls; both end in the
 proposal. With `max_steps` above 1 the number of steps is drawn (each further one with probability 1/2), the policy may
-choose `stop` from the second on, and the proposal claims its *first* strategy; the rest is in its decisions and steps
-(see `micro.steps.kept_strategies`). Credit then goes to the first, for all of them: it made the others possible.
+choose `stop` from the second on, and the proposal claims its *first* strategy; the rest is in its decisions and steps.
+Credit then goes to the first, for all of them: it made the others possible.
 """
 
 from __future__ import annotations

@@ -28,12 +28,6 @@ from operators.workbench.tool import Submission, ToolResult, WorkTool, schema
 OPENING, ANSWER, RESULT, SUMMARY, TROUBLE = "opening", "answer", "result", "summary", "trouble"
 TRIED = 48  # evaluations of this attempt that are remembered, the latest
 LONGER = 2  # times that a prompt which is too long for the model is made shorter
-SUM_UP = (
-    "Your conversation has grown long. Sum up what you need to go on: what you tried and the numbers it gave (name the "
-    "evaluations), what you found out, what is in your files, what you were about to do. Call no tool; at most 600 "
-    "words."
-)
-
 CUT_OFF = "Your answer was cut off at its limit. Write shorter ones: one file or a few edits at a time."
 
 
@@ -179,21 +173,12 @@ class AvoAttempt:
         self._brought(call, outcome)
 
     def _compact(self) -> None:
-        count = self._talk.due()
-        if not count:
-            return
-        summary, calls = self._talk.by_rule(count), ()
-        if self._settings.context.by_model:
-            self._check_stop()
-            request = (*self._talk.messages(), Message("user", SUM_UP))
-            try:
-                reply = self._model.complete(request, tools=self._tools, max_tokens=self._settings.limits.max_tokens)
-                calls = reply.calls
-                said = reply.message.content.strip()
-                summary = f"{said}\n{self._evidence()}" if said and reply.finish == "stop" else summary
-            except ModelFailed as failure:  # the rule's summary does
-                calls = failure.calls
-        self._keep(SUMMARY, {"count": count, "text": summary}, calls)
+        if count := self._talk.due():
+            self._sum_up(count)
+
+    def _sum_up(self, count: int) -> None:
+        summary = self._talk.by_rule(count)
+        self._keep(SUMMARY, {"count": count, "text": summary})
         self._talk.sum_up(count, summary)
 
     def _ask(self) -> Reply:
@@ -225,12 +210,9 @@ class AvoAttempt:
     def _shorter(self) -> bool:
         """Sum up half of the turns that are left; False where there is nothing to sum up."""
         count = self._talk.count // 2
-        if not count:
-            return False
-        summary = self._talk.by_rule(count)
-        self._keep(SUMMARY, {"count": count, "text": summary})
-        self._talk.sum_up(count, summary)
-        return True
+        if count:
+            self._sum_up(count)
+        return count > 0
 
     # ---- what a turn changes, new or replayed ---------------------------------------------------------------------
 
@@ -336,10 +318,6 @@ class AvoAttempt:
             if plan and one.plan == plan and name != facts["evaluation"]:
                 return f"by its launch plans this is the same kernel as {name} ({one.idea})"
         return self._memory.warning(facts["idea"], plan) if self._memory is not None else ""
-
-    def _evidence(self) -> str:
-        """What no summary may lose: the evaluations with their numbers."""
-        return "\n".join(f"- {name}: {_told(one)}" for name, one in self._now.tried.items())
 
     def _ended(self, why: str) -> AttemptEnd:
         tried = tuple(self._now.tried.values())

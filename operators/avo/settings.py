@@ -28,15 +28,11 @@ class AttemptLimits:
 
 @dataclass(frozen=True)
 class ContextLimits:
-    """`bytes`: hard bound of a prompt's text. `keep_turns`: the latest turns, which stay when older ones are summed up.
-
-    `by_model`: whether the summary is asked of the model (one more call); else it is made by rule.
-    """
+    """`bytes`: hard bound of a prompt's text. `keep_turns`: the latest turns, which are never summed up."""
 
     bytes: int = 240_000
     keep_turns: int = 8
     summary_bytes: int = 16_000
-    by_model: bool = False
 
     def __post_init__(self) -> None:
         if self.bytes < 40_000 or self.keep_turns < 1 or not 1000 <= self.summary_bytes <= self.bytes // 4:

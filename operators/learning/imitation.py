@@ -1,16 +1,12 @@
-"""Learning from stored transitions alone: imitation of the tree's best actions, and advantage-weighted regression.
+"""Imitation of a tree's best actions: learning from stored transitions alone.
 
-Both take one gradient step a `next()` and never end by themselves: the caller stops when its time is up.
-
-    imitate    scores that say Q / temperature, with Q of the tree itself, known by dynamic programming: a regression on
-               them, and the cross-entropy of their softmax, which tells the best apart
-    weighted   regression on what was stored, weighted by exp(advantage / temperature); a learnt critic tells the
-               advantage (Peng et al. 2019, one-step returns), so nothing beyond single transitions is used
+Scores are to say Q / temperature, with Q of the tree itself, known by dynamic programming: a regression on them, and
+the cross-entropy of their softmax, which tells the best apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,10 +16,9 @@ from torch.nn.functional import smooth_l1_loss
 from torch.nn.utils.rnn import pad_sequence
 
 from operators.learning.network import Scorer
-from operators.learning.policy_features import UNIT, Sight
+from operators.learning.policy_features import UNIT
 from operators.learning.tree import Tree, TreeState
-from operators.learning.values import Decisions, Values, decision, learnable
-from operators.macro.catalogue import STOP
+from operators.learning.values import Decisions, Values, learnable
 
 FLOOR = -1e4  # stands for minus infinity in products with zero
 LEAST_LR = 1e-5
@@ -32,7 +27,7 @@ Left = Callable[[], float]
 
 @dataclass(frozen=True)
 class OfflineSettings:
-    """`temperature`: of Q or the advantage, in log gain. `regression`, `ranking`: what the two losses of imitation
+    """`temperature`: of Q, in log gain. `regression`, `ranking`: what the two losses of imitation
     count for; errors of a regression count by their square up to `near`, in log gain."""
 
     lr: float = 1e-3
@@ -44,7 +39,6 @@ class OfflineSettings:
     discount: float = 0.9
     failure: float = 0.05  # what a step that fails costs, in log gain
     weight_decay: float = 0.05
-    limit: float = 20.0  # of an exponential weight
 
 
 @dataclass(frozen=True)
@@ -59,7 +53,8 @@ class TrainingReport:
 def imitate(
     model: Scorer, tree: Tree, settings: OfflineSettings, rng: np.random.Generator, left: Left = lambda: 1.0
 ) -> Iterator[TrainingReport]:
-    """`left`: the share of the time that is left, by which the learning rate falls.
+    """One gradient step a `next()`, without end. `left`: the share of the time that is left, by which the learning rate
+    falls.
 
     Raises ValueError where no state of the tree has a known action.
     """
@@ -84,29 +79,6 @@ def imitate(
         yield TrainingReport(step, step * settings.batch, {"loss": loss.item(), "critic": critic.item()})
 
 
-def weighted(
-    model: Scorer, tree: Tree, settings: OfflineSettings, rng: np.random.Generator, left: Left = lambda: 1.0
-) -> Iterator[TrainingReport]:
-    """`left` and errors as of `imitate`."""
-    states, decisions, optimiser = _Evenly(tree), Decisions(tree, rng), _optimiser(model, settings)
-    step = 0
-    while True:
-        batch = states.drawn(settings.batch, rng)
-        sights = [decisions.at(state) for state in batch]
-        picks = [int(rng.integers(0, len(sight.offered))) for sight in sights]
-        rewards, after = _outcomes(tree, settings, batch, sights, picks)
-        scores, found = model(sights)
-        with torch.no_grad():
-            returns = rewards.to(found) + settings.discount * _values(model, after).to(found)
-            weights = ((returns - found) / settings.temperature).exp().clamp(max=settings.limit)
-        logs = scores.log_softmax(-1).gather(1, torch.tensor(picks, device=scores.device)[:, None])[:, 0]
-        loss = -(weights * logs).sum() / weights.sum().clamp(min=1.0)
-        critic = smooth_l1_loss(found, returns)
-        _descend(optimiser, loss + critic, model, settings.lr * left())
-        step += 1
-        yield TrainingReport(step, step * settings.batch, {"loss": loss.item(), "critic": critic.item()})
-
-
 class _Evenly:
     """States with known actions, of which every task gives as many: some tasks have a hundred times as many states as
     others, for their kernels compile faster."""
@@ -121,30 +93,6 @@ class _Evenly:
     def drawn(self, count: int, rng: np.random.Generator) -> list[TreeState]:
         chosen = [self._tasks[at] for at in rng.integers(0, len(self._tasks), count)]
         return [states[int(rng.integers(0, len(states)))] for states in chosen]
-
-
-def _outcomes(
-    tree: Tree, settings: OfflineSettings, states: Sequence[TreeState], sights: Sequence[Sight], picks: Sequence[int]
-) -> tuple[Tensor, list[Sight | None]]:
-    """Rewards [B], and what is seen afterwards; None where the episode ends, or nothing more is known."""
-    rewards: list[float] = []
-    after: list[Sight | None] = []
-    for state, sight, at in zip(states, sights, picks, strict=True):
-        strategy = sight.offered[at]
-        edge = None if strategy == STOP else tree.edges(state.id)[strategy.key]
-        child = edge.child if edge else None
-        rewards.append(0.0 if edge is None else edge.log_gain if child else -settings.failure)
-        after.append(decision(tree, tree.states[child]) if child and tree.edges(child) else None)
-    return torch.tensor(rewards), after
-
-
-def _values(model: Scorer, sights: Sequence[Sight | None]) -> Tensor:
-    """Of every sight, [B]; 0 where there is none."""
-    there = [at for at, sight in enumerate(sights) if sight is not None]
-    values = torch.zeros(len(sights))
-    if there:
-        values[there] = model([sight for sight in sights if sight is not None])[1].cpu()
-    return values
 
 
 def _optimiser(model: Scorer, settings: OfflineSettings) -> torch.optim.Optimizer:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from operators.learning.imitation import Left, OfflineSettings, TrainingReport, imitate, weighted
+from operators.learning.imitation import Left, OfflineSettings, TrainingReport, imitate
 from operators.learning.network import Scorer
 from operators.learning.ppo import PpoSettings, ppo
 from operators.learning.tree import Tree
@@ -23,11 +23,9 @@ from operators.learning.values import parted, shortfall
 Method = Callable[[Scorer, Tree, np.random.Generator, Left], Iterator[TrainingReport]]
 
 
-def _offline(learn: Callable[..., Iterator[TrainingReport]]) -> Method:
-    """A method that learns from stored transitions alone, with the model's own rate and batch."""
-    return lambda model, tree, rng, left: learn(
-        model, tree, OfflineSettings(lr=model.offline_lr, batch=model.batch), rng, left
-    )
+def _imitation(model: Scorer, tree: Tree, rng: np.random.Generator, left: Left) -> Iterator[TrainingReport]:
+    """With the model's own rate and batch."""
+    return imitate(model, tree, OfflineSettings(lr=model.offline_lr, batch=model.batch), rng, left)
 
 
 def _ppo(model: Scorer, tree: Tree, rng: np.random.Generator, left: Left) -> Iterator[TrainingReport]:
@@ -35,7 +33,7 @@ def _ppo(model: Scorer, tree: Tree, rng: np.random.Generator, left: Left) -> Ite
     return ppo(model, tree, PpoSettings(walks=model.batch, batch=2 * model.batch), rng)
 
 
-METHODS: Mapping[str, Method] = {"imitation": _offline(imitate), "awr": _offline(weighted), "ppo": _ppo}
+METHODS: Mapping[str, Method] = {"imitation": _imitation, "ppo": _ppo}
 
 
 @dataclass(frozen=True)

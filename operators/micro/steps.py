@@ -1,8 +1,8 @@
 """Micro coding in steps: each is kept, or rolled back to the last good source.
 
 A walk writes down one Decision for each thing that it tries, and one Step of that name with its outcome, in the same
-order, so that what happened can be read from a proposal alone: see `kept_strategies`. The edits of which a coder made
-that step stand before it.
+order, so that what happened can be read from a proposal alone. The edits of which a coder made that step stand before
+it.
 """
 
 from __future__ import annotations
@@ -140,16 +140,3 @@ def _idle(parent: ScoredCandidate) -> set[str]:
     except SourceError:
         return set()
     return launched - ran if ran and ran <= launched else set()
-
-
-def kept_strategies(proposal: Proposal) -> tuple[Strategy, ...]:
-    """Every strategy that is in the proposal's source, oldest first."""
-    chosen = [decision.offered[decision.chosen] for decision in proposal.decisions]
-    kept, at = [], 0
-    for step in proposal.steps:
-        if at < len(chosen) and step.action == chosen[at].key:
-            kept += [chosen[at]] if step.outcome == KEPT and chosen[at].name != "stop" else []
-            at += 1
-    if at < len(chosen) or not chosen:  # not written by a walk
-        return (proposal.strategy,) if proposal.strategy else ()
-    return tuple(kept)

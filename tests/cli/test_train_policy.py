@@ -33,9 +33,9 @@ def test_training_tells_goes_on_and_keeps_the_best(folder: Path) -> None:
     assert again["shortfall"] <= told["shortfall"] and again["method"] in ("imitation", "ppo")
     blind = result(
         evo("train", "policy", "--tree", tree, "--out", str(folder / "blind.pt"), "--without", "history",
-            "--method", "awr", "--seconds", "0.1", "--json")
+            "--method", "ppo", "--seconds", "0.1", "--json")
     )  # fmt: skip
-    assert blind["method"] == "awr"
+    assert blind["method"] == "ppo"
 
 
 def test_a_small_policy_sees_the_source_where_it_is_asked_to(folder: Path) -> None:

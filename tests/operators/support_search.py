@@ -16,6 +16,7 @@ from evo_kernel.types import (
     KernelFeatures,
     Measurement,
     PlanFeatures,
+    Proposal,
     Purpose,
     ScoredCandidate,
     Source,
@@ -90,3 +91,16 @@ def credit(decision: Decision, reward: float, witnessed: bool = True, depth: int
 
 def no_probe(source: Source) -> Evaluation:
     raise AssertionError("nobody was to probe")
+
+
+def kept_strategies(proposal: Proposal) -> tuple[Strategy, ...]:
+    """Every strategy that is in the proposal's source, oldest first."""
+    chosen = [decision.offered[decision.chosen] for decision in proposal.decisions]
+    kept, at = [], 0
+    for step in proposal.steps:
+        if at < len(chosen) and step.action == chosen[at].key:
+            kept += [chosen[at]] if step.outcome == "kept" and chosen[at].name != "stop" else []
+            at += 1
+    if at < len(chosen) or not chosen:  # not written by a walk
+        return (proposal.strategy,) if proposal.strategy else ()
+    return tuple(kept)

@@ -10,8 +10,17 @@ from evo_kernel.errors import OperatorFailed
 from evo_kernel.types import Operator, Source, Strategy
 from operators.crossover import CrossoverOperator, best_match, brought, lacking
 from operators.micro.coder import RewriteCoder
-from operators.micro.steps import kept_strategies
-from tests.operators.support_search import TASK, brief, evaluation, kernel, no_probe, plan, relative, seed_of
+from tests.operators.support_search import (
+    TASK,
+    brief,
+    evaluation,
+    kept_strategies,
+    kernel,
+    no_probe,
+    plan,
+    relative,
+    seed_of,
+)
 
 CODER = RewriteCoder()
 OPERATOR = CrossoverOperator(CODER)

@@ -19,13 +19,12 @@ from operators.micro.guides import guides
 from operators.micro.llm_coder import CombinedCoder, LlmCoder
 from operators.micro.masks import MASKS, applicable
 from operators.micro.session import SessionLimits
-from operators.micro.steps import kept_strategies
 from operators.mtmc import MtmcOperator
 from operators.prompts.parts import Budgets, Switches
 from operators.prompts.writer import Prompts
 from tests.operators.answers.source import BOTH, CALL, FUSED, SCALE, SOURCE
 from tests.operators.support_model import FakeModel, Judged, block, choice, reply
-from tests.operators.support_search import TASK, brief, broken, no_probe, relative, seed_of
+from tests.operators.support_search import TASK, brief, broken, kept_strategies, no_probe, relative, seed_of
 
 PARENT = relative(1, Source(SOURCE))
 FUSE = Strategy("fuse-consumer", "fusion", "kernel scale_kernel -> shift_kernel")

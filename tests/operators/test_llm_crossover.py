@@ -7,10 +7,9 @@ import pytest
 from evo_kernel.errors import OperatorFailed
 from evo_kernel.types import Operator, Source, Status, Strategy
 from operators.llm_crossover import LlmCrossover
-from operators.micro.steps import kept_strategies
 from tests.operators.answers.source import BOTH, CALL, FUSED, SCALE, SOURCE
 from tests.operators.support_model import FakeModel, Judged, block
-from tests.operators.support_search import brief, evaluation, kernel, no_probe, plan, relative
+from tests.operators.support_search import brief, evaluation, kept_strategies, kernel, no_probe, plan, relative
 
 HOIST, FUSE = (
     Strategy("hoist", "reordering"),

@@ -15,7 +15,7 @@ from operators.macro.policies import UniformPolicy
 from operators.micro.coder import Coder, RewriteCoder
 from operators.micro.llm_coder import LlmCoder
 from operators.micro.rewrites import REWRITES, RewriteFailed
-from operators.micro.steps import StepWalk, kept_strategies
+from operators.micro.steps import StepWalk
 from operators.mtmc import TRIES, MtmcOperator
 from tests.operators.support_model import FakeModel
 from tests.operators.support_search import (
@@ -24,6 +24,7 @@ from tests.operators.support_search import (
     broken,
     credit,
     evaluation,
+    kept_strategies,
     kernel,
     no_probe,
     plan,

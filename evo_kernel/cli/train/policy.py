@@ -19,10 +19,10 @@ ABLATED = ("history", "plan")
 @click.option("--out", required=True, type=PATH, help="The checkpoint.")
 @click.option(
     "--method",
-    type=click.Choice(["imitation", "awr", "ppo"]),
+    type=click.Choice(["imitation", "ppo"]),
     default="imitation",
     show_default=True,
-    help="Imitate the tree's best actions; advantage-weighted regression; or PPO on its replay.",
+    help="Imitate the tree's best actions, or PPO on its replay.",
 )
 @click.option("--model", help="A causal language model (Hugging Face name or folder), not the small transformer.")
 @click.option("--seconds", type=click.FloatRange(min=0), default=1800, show_default=True, help="Of learning.")

@@ -11,8 +11,9 @@ import ast
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.edits import Edit
 from operators.micro.hosts import live_kernels
-from operators.micro.module import Access, KernelModule, SourceKernel, names_read
+from operators.micro.module import Access, KernelModule, SourceKernel
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region, parameter
+from operators.micro.rewrites.grids import followed
 
 
 class CacheHints:
@@ -65,14 +66,5 @@ def _last_use(kernel: SourceKernel, access: Access) -> bool:
 
 def _closure(kernel: SourceKernel, node: ast.AST) -> set[str]:
     """Attribute names (`arange`, `program_id`) that an address is computed with, through every definition."""
-    found: set[str] = set()
-    seen: set[str] = set()
-    todo: list[ast.AST] = [node]
-    while todo:
-        part = todo.pop()
-        found |= {p.attr for p in ast.walk(part) if isinstance(p, ast.Attribute)}
-        for name in names_read(part) - seen:
-            seen.add(name)
-            for place in kernel.definitions.get(name, ()):
-                todo.append(place.iter if isinstance(place, ast.For) else place)
-    return found
+    parts = (p for part in followed(kernel, node) for p in ast.walk(part))
+    return {part.attr for part in parts if isinstance(part, ast.Attribute)}

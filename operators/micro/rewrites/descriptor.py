@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass
+from textwrap import indent
 
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.edits import Edit
@@ -83,7 +84,7 @@ class TensorDescriptor:
         old = statement_text(module, launch.statement)
         new = re.sub(rf"^{kernel.name}\b", name, old)
         guard = "\n    and ".join(_guards(module, kernel, launch, tiles))
-        choice = f"if (\n    {guard}\n):\n{_indent(new)}\nelse:\n{_indent(old)}"
+        choice = f"if (\n    {guard}\n):\n{indent(new, '    ')}\nelse:\n{indent(old, '    ')}"
         return module.edited(
             module.replace(launch.statement, choice), module.add_kernel(_with_descriptors(module, kernel, tiles, name))
         )
@@ -245,7 +246,3 @@ def _without_dead(module: KernelModule, name: str) -> str:
         if len(dead) < len(suite):
             edits += [module.delete(s) for s in dead if isinstance(s.targets[0], ast.Name)]
     return module.edited(edits)
-
-
-def _indent(text: str) -> str:
-    return "\n".join(f"    {line}" if line else line for line in text.split("\n"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from operators.micro.edits import Edit
 from operators.micro.module import (
@@ -50,29 +50,30 @@ def has_plain_axes(kernel: SourceKernel) -> bool:
     return all(axis >= 0 for _, axis in calls) and not returns
 
 
-def origins(kernel: SourceKernel, node: ast.AST, stop: frozenset[str] = frozenset()) -> frozenset[str]:
-    """What a value is computed from: parameters, loop targets and `program_id(axis)`, through every definition.
-
-    Names in `stop` are answered as they are and not followed.
-    """
-    found: set[str] = set()
+def followed(kernel: SourceKernel, node: ast.AST, stop: frozenset[str] = frozenset()) -> Iterator[ast.AST]:
+    """The node and whatever it is computed from, through every definition; names in `stop` are not followed."""
+    seen: set[str] = set(stop)
     todo: list[ast.AST] = [node]
-    seen: set[str] = set()
     while todo:
         part = todo.pop()
-        found |= {f"program_id({spell(c.args[0])})" for c in ast.walk(part) if _is_program_id(c) and c.args}  # type: ignore[union-attr]
+        yield part
         for name in names_read(part) - seen:
             seen.add(name)
+            places = kernel.definitions.get(name, ())
+            todo += [place.iter if isinstance(place, ast.For) else place for place in places]
+
+
+def origins(kernel: SourceKernel, node: ast.AST, stop: frozenset[str] = frozenset()) -> frozenset[str]:
+    """What a value is computed from: parameters, loop targets, `program_id(axis)`, and names in `stop` as they are."""
+    found: set[str] = set()
+    for part in followed(kernel, node, stop):
+        calls = [c for c in ast.walk(part) if isinstance(c, ast.Call) and called(c) == "tl.program_id" and c.args]
+        found |= {f"program_id({spell(call.args[0])})" for call in calls}
+        for name in names_read(part):
             places = () if name in stop else kernel.definitions.get(name, ())
             if not places or any(isinstance(place, ast.For) for place in places):
                 found.add(name)
-            for place in places:
-                todo.append(place.iter if isinstance(place, ast.For) else place.value)  # type: ignore[attr-defined]
     return frozenset(found)
-
-
-def _is_program_id(node: ast.AST) -> bool:
-    return called(node) == "tl.program_id"
 
 
 def served_kernels(module: KernelModule) -> list[SourceKernel]:
@@ -137,12 +138,12 @@ def device_of(module: KernelModule, launch: SourceLaunch) -> str | None:
 def _is_tensor(module: KernelModule, name: str) -> bool:
     """Whether a name of `run` only ever holds inputs, allocations and views of itself: what a library call returns
     may be a tuple (`torch.linalg.svd`)."""
-    writes = [s for s in statements(module.run.body) if name in _assigned(s)]
+    writes = [s for s in statements(module.run.body) if name in own_targets(s)]
     known = name in {a.arg for a in module.run.args.args} or bool(writes)
     return known and all(_makes_tensor(s, name) for s in writes)
 
 
-def _assigned(statement: ast.stmt) -> set[str]:
+def own_targets(statement: ast.stmt) -> set[str]:
     """Names that the statement itself assigns, not the statements inside it."""
     return names_written(*[part for part in ast.iter_child_nodes(statement) if not isinstance(part, ast.stmt)])
 

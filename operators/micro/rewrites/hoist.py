@@ -13,6 +13,7 @@ from operators.micro.edits import Edit
 from operators.micro.hosts import live_kernels
 from operators.micro.module import KernelModule, SourceKernel, called, fresh_name, names_read, names_written, spell
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
+from operators.micro.rewrites.maxima import root_of
 
 Block = tuple[ast.For, list[ast.stmt]]
 
@@ -57,18 +58,12 @@ def _edits(module: KernelModule, kernel: SourceKernel, loop: ast.For) -> list[Ed
     for division in divisions:
         divisor = spell(division.right)
         if divisor not in reciprocals:
-            name = reciprocals[divisor] = fresh_name(f"{_stem(division.right)}_reciprocal", taken)
+            name = reciprocals[divisor] = fresh_name(f"{root_of(division.right)}_reciprocal", taken)
             taken.add(name)
             before.append(f"{name} = 1.0 / {divisor}")
         swapped = ast.BinOp(division.left, ast.Mult(), ast.Name(reciprocals[divisor], ast.Load()))
         edits.append(module.replace(division, spell(swapped)))
     return [module.insert_before(loop, "\n".join(before)), *edits]
-
-
-def _stem(node: ast.expr) -> str:
-    while isinstance(node, ast.Subscript):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else "divisor"
 
 
 def _divisions(body: Sequence[ast.stmt], changing: set[str]) -> list[ast.BinOp]:
@@ -77,7 +72,7 @@ def _divisions(body: Sequence[ast.stmt], changing: set[str]) -> list[ast.BinOp]:
     for statement in body:
         for part in ast.walk(statement):
             if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Div) and id(part) not in inside:
-                steady = _stem(part.right) != "divisor" and not names_read(part.right) & changing
+                steady = root_of(part.right) is not None and not names_read(part.right) & changing
                 if steady and names_read(part.left) & changing and not isinstance(part.left, ast.Constant):
                     found.append(part)
                     inside |= {id(p) for p in ast.walk(part)}

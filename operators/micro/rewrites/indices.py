@@ -19,6 +19,7 @@ from operators.micro.module import (
     substitute,
 )
 from operators.micro.rewrites.blocks import suite_of
+from operators.micro.rewrites.grids import own_targets
 
 ROW = ("tl.program_id(0)", "tl.program_id(axis=0)")
 DEEPEST = 20  # names opened one after another; more is no index that a person wrote
@@ -145,7 +146,7 @@ class _Allocated(ast.NodeTransformer):
 
     def __init__(self, module: KernelModule) -> None:
         self.buffers = module.buffers
-        written = [n for s in statements(module.run.body) for n in _own_targets(s)]
+        written = [n for s in statements(module.run.body) for n in own_targets(s)]
         self.once = {n for n in written if written.count(n) == 1} | {a.arg for a in module.run.args.args}
         self.once -= {a.arg for a in module.run.args.args} & set(written)
         self.known = self.once | {"torch", "triton"} | (module.names - set(written))
@@ -165,12 +166,6 @@ class _Allocated(ast.NodeTransformer):
                 product = size if product is None else ast.BinOp(product, ast.Mult(), size)
             return product or ast.Constant(1)
         return ast.Call(ast.Attribute(call, "stride", ast.Load()), node.args, node.keywords)
-
-
-def _own_targets(statement: ast.stmt) -> set[str]:
-    """Names that the statement itself assigns, not the statements inside it."""
-    parts = [p for p in ast.iter_child_nodes(statement) if isinstance(p, ast.expr)]
-    return names_written(*parts)
 
 
 def _sizes(call: ast.Call) -> list[ast.expr] | None:

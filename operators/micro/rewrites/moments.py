@@ -64,8 +64,7 @@ def _parts(pair: Neighbours, mean: str, total: Sum, squares: Sum, difference: st
     else:
         swaps, after = ((spell(mean_text), mean),), (f"{squares[0]} = {spread}",)
     body = (*first, *parse_module(head).body, *second, *parse_module(tail).body)
-    dead = (total[0], squares[0]) if squares[1] else (total[0],)
-    return before, body, after, swaps, dead
+    return before, body, after, swaps
 
 
 def _reads(body: tuple[ast.stmt, ...], name: str) -> int:

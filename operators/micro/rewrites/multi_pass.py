@@ -23,7 +23,7 @@ from operators.micro.module import (
     substitute,
 )
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
-from operators.micro.rewrites.rows import is_straight, loads_apart, only_shapes
+from operators.micro.rewrites.rows import calls_apart, is_straight, loads_apart, only_shapes
 
 STARTS = {"tl.sum": "0.0", "tl.max": "-float('inf')", "tl.min": "float('inf')"}
 DEFAULT_BLOCK = 1024
@@ -82,7 +82,7 @@ class _Stages:
     def __init__(self, kernel: SourceKernel, size: str, block: str) -> None:
         self.kernel, self.size, self.block = kernel, size, block
         self.start = kernel.fresh("start")
-        self.body = reductions_apart(kernel, loads_apart(kernel, kernel.body))
+        self.body = calls_apart(kernel, loads_apart(kernel, kernel.body), STARTS, "reduced")
 
     def text(self) -> str | None:
         """The new body; None when a statement fits in no pass."""
@@ -147,33 +147,6 @@ class _Moved(ast.NodeTransformer):
         if spell(node) == self.wanted:
             return parse_expression(f"{self.start} + {self.wanted}")
         return node
-
-
-class _Reductions(ast.NodeTransformer):
-    def __init__(self, taken: set[str]) -> None:
-        self.taken, self.before = taken, list[ast.stmt]()
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        self.generic_visit(node)
-        if called(node) not in STARTS:
-            return node
-        name = fresh_name("reduced", self.taken)
-        self.taken.add(name)
-        self.before.append(ast.Assign([ast.Name(name, ast.Store())], node, lineno=0))
-        return ast.Name(name, ast.Load())
-
-
-def reductions_apart(kernel: SourceKernel, body: list[ast.stmt]) -> list[ast.stmt]:
-    """Straight code in which a reduction is always the whole right side."""
-    lift, done = _Reductions(set(kernel.names)), []
-    for statement in body:
-        if isinstance(statement, ast.Assign) and called(statement.value) in STARTS:
-            done.append(statement)
-            continue
-        changed = lift.visit(copy_of(statement))
-        done += [*lift.before, changed]
-        lift.before = []
-    return done
 
 
 def _single_names(body: list[ast.stmt], kernel: SourceKernel) -> list[ast.stmt] | None:

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -69,7 +69,6 @@ class Merged:
     body: tuple[ast.stmt, ...]
     after: tuple[str, ...]
     replaced: tuple[tuple[str, str], ...] = ()  # expressions in what follows, by canonical spelling → text
-    dead: tuple[str, ...] = ()  # accumulators that nothing needs any more
 
 
 class OnlineRow:
@@ -179,8 +178,7 @@ def _rewritten(module: KernelModule, pair: Neighbours, merged: Merged) -> str:
     for statement in pair.after:
         if (changed := _swapped(statement, swaps)) != spell(statement):
             edits.append(module.replace(statement, changed))
-    result = module.edited(edits)
-    return _without(result, pair.kernel.name, merged.dead)
+    return module.edited(edits)
 
 
 class _Swap(ast.NodeTransformer):
@@ -202,14 +200,3 @@ def _swapped(statement: ast.stmt, swaps: dict[str, str]) -> str:
 def _is_copy(line: str) -> bool:
     left, _, right = line.partition(" = ")
     return left == right
-
-
-def _without(text: str, kernel: str, dead: Sequence[str]) -> str:
-    """The text without assignments of names that the kernel no longer reads."""
-    for name in dead:
-        module = KernelModule.parse(text)
-        node = module.kernels[kernel]
-        places = node.definitions.get(name, ())
-        if len(places) == 1 and name not in names_read(*node.body):
-            text = module.edited(module.delete(places[0]))
-    return text

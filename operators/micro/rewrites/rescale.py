@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from evo_kernel.syntax import parse_expression, parse_module
-from operators.micro.module import argument, called, copy_of, fresh_name, names_read, names_written, spell
+from operators.micro.module import argument, called, fresh_name, names_read, names_written, spell
+from operators.micro.rewrites.flat import copy_of_ids
 from operators.micro.rewrites.maxima import EXPONENTIALS, Maximum, rank_of, root_of, running_maximum
 
 if TYPE_CHECKING:
     from operators.micro.rewrites.online import Neighbours
 
-Parts = tuple[tuple[str, ...], tuple[ast.stmt, ...], tuple[str, ...], tuple[tuple[str, str], ...], tuple[str, ...]]
+Parts = tuple[tuple[str, ...], tuple[ast.stmt, ...], tuple[str, ...], tuple[tuple[str, str], ...]]
 
 
 class _NotLinear(Exception):
@@ -106,8 +107,6 @@ class _Sums:
 
     def _call(self, node: ast.Call) -> int:
         name = called(node)
-        if isinstance(node.func, ast.Attribute) and node.func.attr == "to" and name.split(".")[0] != "tl":
-            return self.degree(node.func.value)
         if isinstance(node.func, ast.Attribute) and node.func.attr == "to":
             return self.degree(node.func.value)
         if name in ("tl.sum", "tl.trans", "tl.broadcast_to", "tl.reshape"):
@@ -151,12 +150,12 @@ class _Merger:
             raise _NotLinear
         first = self._first(function.pop())
         before = (f"{maximum.name} = -float('inf')",) if maximum.vector else ()
-        swaps, dead = (), ()
+        swaps = ()
         if maximum.vector:
             taken = next(s for s in pair.late if maximum.name in names_written(s))
             assert isinstance(taken, ast.Assign)
-            swaps, dead = ((spell(taken.value), maximum.name),), (maximum.vector,)
-        return before, (*first, *second), tuple(self.after), swaps, dead
+            swaps = ((spell(taken.value), maximum.name),)
+        return before, (*first, *second), tuple(self.after), swaps
 
     def _first(self, function: str) -> list[ast.stmt]:
         """The first pass, with the maximum's rise told as a factor."""
@@ -224,10 +223,7 @@ class _Merger:
                     return ast.Call(node.func, [ast.BinOp(node.args[0].left, ast.Sub(), right)], node.keywords)
                 return self.generic_visit(node)
 
-        copied = copy_of(statement)
-        for old, new in zip(ast.walk(statement), ast.walk(copied), strict=True):
-            new.origin = id(old)  # type: ignore[attr-defined]
-        changed = Relative().visit(copied)
+        changed = Relative().visit(copy_of_ids(statement))
         assert isinstance(changed, ast.stmt)
         return changed
 

@@ -23,6 +23,7 @@ from operators.micro.module import (
 )
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region, parameter
 from operators.micro.rewrites.flat import ROW
+from operators.micro.rewrites.grids import followed
 from operators.micro.rewrites.rows import is_straight
 
 ROWS = (*ROW, *(f"{index}.to(tl.int64)" for index in ROW))
@@ -211,11 +212,4 @@ class _Widen(ast.NodeTransformer):
         return ast.Call(node.func, node.args[:position], kept)
 
     def _of_row(self, node: ast.expr) -> bool:
-        seen: set[str] = set()
-        todo: list[ast.AST] = [node]
-        while todo:
-            for name in names_read(todo.pop()) - seen:
-                seen.add(name)
-                places = self.kernel.definitions.get(name, ())
-                todo += [s.iter if isinstance(s, ast.For) else s for s in places]
-        return self.row in seen
+        return any(self.row in names_read(part) for part in followed(self.kernel, node))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from operators.micro.module import (
@@ -12,6 +12,7 @@ from operators.micro.module import (
     argument,
     called,
     copy_of,
+    fresh_name,
     names_read,
     names_written,
     spell,
@@ -88,29 +89,40 @@ def at_zero(loop: Loop) -> list[ast.stmt]:
     return [_DropZero().visit(substitute(s, {loop.target: ast.Constant(0)})) for s in loop.node.body]
 
 
-class _Loads(ast.NodeTransformer):
-    """Takes loads out of larger expressions, each into a name of its own."""
+class _Lift(ast.NodeTransformer):
+    """Takes calls of some functions out of larger expressions, each into a name of its own."""
 
-    def __init__(self, kernel: SourceKernel) -> None:
-        self.kernel, self.taken, self.before = kernel, set(kernel.names), []
+    def __init__(self, functions: Collection[str], wish: str, taken: set[str]) -> None:
+        self.functions, self.wish, self.taken = functions, wish, taken
+        self.before: list[ast.stmt] = []
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
-        if called(node) != "tl.load":
+        if called(node) not in self.functions:
             return node
-        number = 1
-        while (name := f"loaded_{number}") in self.taken:
-            number += 1
+        name = fresh_name(self.wish, self.taken)
         self.taken.add(name)
-        self.before.append(ast.Assign([ast.Name(name, ast.Store())], node, lineno=0))
+        self.before.append(_assignment(name, node))
         return ast.Name(name, ast.Load())
 
 
 def loads_apart(kernel: SourceKernel, body: Sequence[ast.stmt]) -> list[ast.stmt]:
     """Straight code in which a load is the whole right side, or `load.to(dtype)` is."""
-    lift, done = _Loads(kernel), []
+    lift = _Lift(("tl.load",), "loaded_1", set(kernel.names))
+    return _apart(lift, body, lambda value: _load_in(value) is not None)
+
+
+def calls_apart(
+    kernel: SourceKernel, body: Sequence[ast.stmt], functions: Collection[str], wish: str
+) -> list[ast.stmt]:
+    """Straight code in which a call of one of the functions is always the whole right side."""
+    return _apart(_Lift(functions, wish, set(kernel.names)), body, lambda value: called(value) in functions)
+
+
+def _apart(lift: _Lift, body: Sequence[ast.stmt], is_apart: Callable[[ast.expr], bool]) -> list[ast.stmt]:
+    done: list[ast.stmt] = []
     for statement in body:
-        if isinstance(statement, ast.Assign) and _load_in(statement.value) is not None:
+        if isinstance(statement, ast.Assign) and is_apart(statement.value):
             done.append(statement)
             continue
         lift.before = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
+from textwrap import indent
 
 from evo_kernel.syntax import parse_module
 from evo_kernel.types import Strategy, TaskCard
@@ -201,7 +202,7 @@ class _Split:
         origin = "" if int_value(loop.start) == 0 else f"{spell(loop.start)} + "
         bounds = [f"{origin}{first} * {step}", f"tl.minimum({spell(loop.stop)}, {origin}({first} + {chunk}) * {step})"]
         header = _with_bounds(loop, bounds, spell(loop.step))
-        body = [*self._written(found.before), *shares, header, _indent(body_text(module, loop.node.body))]
+        body = [*self._written(found.before), *shares, header, indent(body_text(module, loop.node.body), "    ")]
         body += [self._tile_index(), *self._lanes(), *[self._store(a) for a in found.accumulators]]
         text = "\n".join(body)
         used = self._used(text)
@@ -215,7 +216,7 @@ class _Split:
         step = self.kernel.fresh("share")
         loads = "\n".join(f"{a.name} += {self._load(a, step)}" for a in found.accumulators)
         body = [*self._written(kept), self._tile_index(), *self._lanes()]
-        body += [f"for {step} in range(0, {self.knob}):", _indent(loads)]
+        body += [f"for {step} in range(0, {self.knob}):", indent(loads, "    ")]
         body.append(body_text(self.module, found.after))
         text = "\n".join(body)
         extra = [*self.partials.values(), *declared(self.kernel, self._used(text)), f"{self.knob}: tl.constexpr"]
@@ -292,10 +293,6 @@ def _with_bounds(loop: Loop, bounds: Sequence[str], step: str) -> str:
     assert isinstance(iterator, ast.Call)
     changed = ast.Call(iterator.func, [expression(b) for b in bounds] + [expression(step)], iterator.keywords)
     return f"for {loop.target} in {spell(changed)}:"
-
-
-def _indent(text: str) -> str:
-    return "\n".join(f"    {line}" if line else line for line in text.split("\n"))
 
 
 def _block(sizes: Sequence[str]) -> str:

@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch")
 from operators.learning import checkpoint  # noqa: E402
 from operators.learning.ablations import without_hierarchy, without_masks  # noqa: E402
 from operators.learning.evaluation import regret, walked  # noqa: E402
-from operators.learning.imitation import OfflineSettings, imitate, weighted  # noqa: E402
+from operators.learning.imitation import OfflineSettings, imitate  # noqa: E402
 from operators.learning.network import NetworkSettings, PolicyNetwork  # noqa: E402
 from operators.learning.policy_features import EARNED, ActionOutcome, Earnings, Seen, Sight  # noqa: E402
 from operators.learning.ppo import Moment, PpoSettings, Walks, ppo  # noqa: E402
@@ -117,15 +117,6 @@ def test_imitation_carries_the_law_to_problems_that_it_never_saw(tree, imitator)
     assert all(first in wanted for first, wanted in laws(tree, imitator))
     untrained = PolicyNetwork(TINY).eval()
     assert shortfall(imitator, tree.within("held-out")) < 0.3 * shortfall(untrained, tree.within("held-out"))
-
-
-def test_regression_on_stored_transitions_finds_the_law_too(tree):
-    torch.manual_seed(0)
-    model = PolicyNetwork(TINY)
-    settings = OfflineSettings(lr=3e-3, batch=16, temperature=0.1)
-    for _ in itertools.islice(weighted(model, tree.within("train"), settings, np.random.default_rng(0)), 150):
-        pass
-    assert all(first in wanted for first, wanted in laws(tree, model.eval()))
 
 
 def test_ppo_earns_more_than_it_did(tree):
