@@ -45,6 +45,7 @@ class Counter:
         footprints: bool | torch.Tensor,
         blocks: bool = False,
     ) -> None:
+        self.footprints_of = footprints
         self._memory, self._footprints, self._sample = memory, footprints is not False, None
         if isinstance(footprints, torch.Tensor):
             self._sample = torch.zeros(programs, dtype=torch.bool)

@@ -219,8 +219,8 @@ def chunk_size(traits: Traits) -> int:
 def _chunks(ids: torch.Tensor, traits: Traits, seed: int, reverse: bool, skips_floats: bool) -> Iterable[torch.Tensor]:
     size = MAX_CHUNK if skips_floats and not traits.waits else chunk_size(traits)
     chunks = list(torch.split(ids, size))
-    if traits.in_order or traits.waits:
-        return chunks[::-1] if reverse else chunks
+    if traits.in_order or traits.waits:  # whoever waits, waits for a smaller id
+        return chunks[::-1] if reverse and not traits.waits else chunks
     order = torch.randperm(len(chunks), generator=torch.Generator().manual_seed(seed)).tolist()
     return [chunks[n] for n in (order[::-1] if reverse else order)]
 

@@ -67,6 +67,8 @@ def count(
     windows = starts + torch.arange(min(SIDE_BY_SIDE, total))
     few = torch.unique(torch.randint(total, (FEW,), generator=generator))  # none that a kernel could know
     sample = torch.unique(torch.cat([torch.tensor([0, total - 1]), few, windows.reshape(-1)]))
+    if traits.waits:  # some would wait for ever for those that are left out
+        return _count_all(module, node, memory, traits, deadline, complete, sample, few, windows)
     near, restore = Counter(module, memory, total, footprints=True), _kept(module, node, memory, traits)
     found, _ = _walk(module, node, memory, sample, near, traits, deadline, complete)
     if found.finding is not None:
@@ -91,6 +93,19 @@ def count(
         except OutOfTime:
             pass  # the sample stands in
     return CountedLaunch(_summary(node, memory, near, sample, random, few, windows, everyone, counted))
+
+
+def _count_all(
+    module: IRModule, node: Launch, memory: DeviceMemory, traits: Traits, deadline: float, complete: bool,
+    sample: torch.Tensor, few: torch.Tensor, windows: torch.Tensor,
+) -> CountedLaunch:  # fmt: skip
+    """All programs in the order of their ids, lines of a sample."""
+    everyone = torch.arange(math.prod(node.grid))
+    counter = Counter(module, memory, everyone.numel(), footprints=sample)
+    found, _ = _walk(module, node, memory, everyone, counter, traits, deadline, complete)
+    if found.finding is not None:
+        return CountedLaunch(None, found.finding)
+    return CountedLaunch(_summary(node, memory, counter, sample, few, few, windows, counter, everyone))
 
 
 def _kept(module: IRModule, node: Launch, memory: DeviceMemory, traits: Traits) -> Callable[[], None]:
@@ -123,7 +138,7 @@ def _walk(
             return found, skips
         if not complete:
             return found, True
-        counter.__init__(module, memory, math.prod(node.grid), counter._footprints)
+        counter.__init__(module, memory, math.prod(node.grid), counter.footprints_of)
     raise AssertionError("unreachable")
 
 

@@ -4,6 +4,7 @@ row: 42
 ends: wrong
 task: softmax_large
 purpose: confirm
+where: slow
 """
 
 import torch
