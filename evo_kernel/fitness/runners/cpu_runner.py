@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +21,6 @@ from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import torch
-import triton
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from evo_kernel.errors import InfraError, TaskError
@@ -40,11 +38,21 @@ from evo_kernel.fitness.costmodel.torch_costs import unpriced
 from evo_kernel.fitness.ir.launch_traffic import Amount, LaunchTraffic, at_least
 from evo_kernel.fitness.plan.launch_plan import Aten, CompiledPlan, Plan, View
 from evo_kernel.fitness.profiling.counters import CounterReading, CountPart
-from evo_kernel.fitness.runners.base import Checked, Draw, Exam, Examined, Paired, Round, TimePart
+from evo_kernel.fitness.runners.base import (
+    Checked,
+    CheckPart,
+    Draw,
+    Exam,
+    Examined,
+    ExamRunner,
+    Paired,
+    Round,
+    TimePart,
+    environment_here,
+)
 from evo_kernel.fitness.sandbox.guards import SandboxLimits
 from evo_kernel.fitness.sandbox.zygote import JobResult, Zygote
 from evo_kernel.fitness.stages import EXECUTING, Stages
-from evo_kernel.fitness.timing.estimates import JUDGE_VERSION
 from evo_kernel.fitness.timing.pairing import Comparison, PairSettings, PairVerdict
 from evo_kernel.tasks.task import Case, Input, Task, TensorSpec
 from evo_kernel.types import CaseKind, Environment, Measurement, Status, content_hash
@@ -111,7 +119,7 @@ class _Look(_Told):
     unwritten: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=64)] = []
 
 
-class CpuRunner:
+class CpuRunner(ExamRunner):
     """Implements Runner without a GPU. Thread-safe: each request is a child of its own."""
 
     busy_s = 0.0
@@ -140,16 +148,7 @@ class CpuRunner:
         self._zygote.close()
 
     def environment(self, confinement: str) -> Environment:
-        return Environment(
-            kind="modeled",
-            device=f"sm_{self.arch}",
-            driver="none",
-            torch=torch.__version__,
-            triton=triton.__version__,
-            fp_fusion=os.environ.get("TRITON_DEFAULT_FP_FUSION", "1") == "1",
-            judge=JUDGE_VERSION,
-            confinement=confinement,
-        )
+        return environment_here("modeled", f"sm_{self.arch}", "none", confinement)
 
     def baselines(self, case: Case) -> Mapping[str, float]:
         """None: no vendor kernel can be timed here, so the judge takes the task's first kernel."""
@@ -164,14 +163,10 @@ class CpuRunner:
 
     def exam(self, exam: Exam) -> Examined:
         """Cases side by side, each by children of its own; all checks first."""
-        checks = _side_by_side(lambda part: self.check(part.plan, part.case, part.rounds), exam.checks)
+        checks = _side_by_side(self._checked, exam.checks)
         if checks and not checks[-1].passed:
             return Examined(checks)
-
-        def measured(part: TimePart) -> Measurement | Checked:
-            return self.measure(part.plan, part.case, part.seed, part.checked, part.against_us)
-
-        return Examined(checks, _side_by_side(measured, exam.timings))
+        return Examined(checks, _side_by_side(self._timed, exam.timings))
 
     def get_ready(self, draws: Sequence[Draw]) -> None:
         for case, seed, regime in draws:
@@ -190,8 +185,9 @@ class CpuRunner:
 
     # --- correctness ------------------------------------------------------------------------------------------------
 
-    def check(self, plan: CompiledPlan, case: Case, rounds: Sequence[Round]) -> Checked:
+    def _checked(self, part: CheckPart) -> Checked:
         """Every round on fresh inputs and memory."""
+        plan, case, rounds = part.plan, part.case, part.rounds
         with self.stages.at(EXECUTING):
             if misfit := plan.plan.misfit([_spec(spec) for spec in self._task.input_specs(case)]):
                 return Checked(Status.REJECTED, f"the plan is not for case {case.name}: {misfit}")
@@ -391,12 +387,10 @@ class CpuRunner:
         verdict = PairVerdict.EQUAL if ratio == 1.0 else PairVerdict.FASTER if ratio > 1.0 else PairVerdict.SLOWER
         return Paired(Comparison(verdict, 0, ratio, ratio, ratio), *times)
 
-    def measure(
-        self, plan: CompiledPlan, case: Case, seed: int, checked: bool = True, against_us: float | None = None
-    ) -> Measurement | Checked:
-        """Modeled time, the same for the same plan; with `checked`, after a look at it."""
-        del against_us
-        if checked and not (seen := self.check(plan, case, [(seed, "nominal")])).passed:
+    def _timed(self, part: TimePart) -> Measurement | Checked:
+        """Modeled time, the same for the same plan; where it is to be checked, after a look at it."""
+        plan, case = part.plan, part.case
+        if part.checked and not (seen := self._checked(CheckPart(plan, case, ((part.seed, "nominal"),)))).passed:
             return seen
         with self.stages.at(EXECUTING):
             traffic = self.traffic(plan, case)

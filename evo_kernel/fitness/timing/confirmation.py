@@ -15,7 +15,7 @@ from evo_kernel.fitness.evaluation_context import EvaluationContext, Findings
 from evo_kernel.fitness.grading import Grader
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.record.recorder import RecordFault, Recording
-from evo_kernel.fitness.runners.base import Checked, Exam, Runner, TimePart
+from evo_kernel.fitness.runners.base import Checked, Runner
 from evo_kernel.fitness.timing.pairing import Comparison, PairVerdict, one_after_the_other
 from evo_kernel.tasks.first import Wanted, first_kernel
 from evo_kernel.tasks.task import Case, Task
@@ -120,9 +120,7 @@ def _side_by_side(
         return paired.comparison
     times: list[tuple[float, float, float]] = []
     for plan in (candidate, rival):  # alone, to learn whose fault it is; nobody's if two need more memory than there is
-        part = TimePart(plan, case, fresh_seed())
-        timed = runner.exam(Exam(timings=(part,), precision="claim")).timings[0]
-        assert timed is not None, "a part alone is lost to no other"
+        timed = runner.measure(plan, case, fresh_seed(), precision="claim")
         if isinstance(timed, Checked):
             return timed if plan is candidate else None
         times.append((timed.median_us, timed.low_us, timed.high_us))
