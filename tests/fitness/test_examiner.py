@@ -98,7 +98,7 @@ def test_a_group_of_checks_is_answered_part_by_part(examiner, names, statuses):
 def test_a_damaged_input_is_drawn_again_within_a_group(examiner):
     plans = [plan("honest", 3, 7), plan("honest", 4, 33)]
     examiner.exam(plans.__getitem__, [CHECK, SECOND], [])
-    for values in examiner.referee.inputs._kept.values():
+    for values, _ in examiner.referee.inputs._kept:
         values[0].mul_(2.0)
     answer = examiner.exam(plans.__getitem__, [CHECK, SECOND], [])
     assert [c["status"] for c in answer["checks"]] == ["passed", "passed"]
@@ -199,7 +199,7 @@ def test_an_arena_is_poisoned_but_for_its_inputs_and_holds_the_scratch_of_its_la
 
 def test_an_innocent_plan_survives_one_that_wrote_into_what_is_kept(examiner):
     exam(examiner, "honest_80")
-    for values in examiner.referee.inputs._kept.values():
+    for values, _ in examiner.referee.inputs._kept:
         values[0].mul_(2.0)
     assert not examiner.referee.inputs.intact()
     answer = exam(examiner, "honest_80")

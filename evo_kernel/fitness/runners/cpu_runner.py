@@ -54,6 +54,7 @@ from evo_kernel.fitness.sandbox.guards import SandboxLimits
 from evo_kernel.fitness.sandbox.zygote import JobResult, Zygote
 from evo_kernel.fitness.stages import EXECUTING, Stages
 from evo_kernel.fitness.timing.pairing import Comparison, PairSettings, PairVerdict
+from evo_kernel.recent import Recent
 from evo_kernel.tasks.task import Case, Input, Task, TensorSpec
 from evo_kernel.types import CaseKind, Environment, Measurement, Status, content_hash
 
@@ -134,11 +135,11 @@ class CpuRunner(ExamRunner):
         self._references = References(_REFERENCE_BYTES)
         self._lock, self._drawing = threading.Lock(), threading.Lock()
         self._indices: dict[str, Mapping[int, torch.Tensor]] = {}
-        self._counted: dict[str, Sequence[LaunchTraffic]] = {}
+        self._counted: Recent[str, Sequence[LaunchTraffic]] = Recent(_COUNTED_PLANS)
         self._secret = secrets.token_hex(16)  # decides on which inputs traffic is counted, and which programs' lines
-        self._executed: dict[str, Sequence[Mapping[str, float]]] = {}
-        self._draws: dict[tuple[str, int, str], tuple[Input, ...]] = {}
-        self._sliced: dict[tuple[str, int, str], SlicedReference] = {}
+        self._executed: Recent[str, Sequence[Mapping[str, float]]] = Recent(_COUNTED_PLANS)
+        self._draws: Recent[tuple[str, int, str], tuple[Input, ...]] = Recent(_KEPT_DRAWS)
+        self._sliced: Recent[tuple[str, int, str], SlicedReference] = Recent(_KEPT_DRAWS)
 
     def start(self) -> None:
         self._zygote.start()
@@ -261,7 +262,7 @@ class CpuRunner(ExamRunner):
         if len(header.executed) != len(plan.plan.launches):
             return _malformed(f"{len(header.executed)} launches where the plan has {len(plan.plan.launches)}")
         with self._lock:
-            _keep(self._executed, _traffic_key(plan, case), header.executed)
+            self._executed.put(_traffic_key(plan, case), header.executed)
         try:
             if header.whole:
                 if lacking := _unwritten_integers(plan.plan, header.unwritten):
@@ -356,13 +357,8 @@ class CpuRunner(ExamRunner):
         return _verdict(case, check.compare(case.name, kept, expected, self._task.tolerance))
 
     def _sliced_reference(self, case: Case, seed: int, regime: str, inputs: Sequence[Input]) -> SlicedReference:
-        key = (case.name, seed, regime)
         with self._drawing:
-            if key not in self._sliced:
-                self._sliced[key] = SlicedReference(self._task, inputs)
-                while len(self._sliced) > _KEPT_DRAWS:
-                    self._sliced.pop(next(iter(self._sliced)))
-            return self._sliced[key]
+            return self._sliced.find((case.name, seed, regime), lambda: SlicedReference(self._task, inputs))
 
     # --- time -------------------------------------------------------------------------------------------------------
 
@@ -396,7 +392,9 @@ class CpuRunner(ExamRunner):
             traffic = self.traffic(plan, case)
         if isinstance(traffic, Checked):
             return traffic
-        if (did := self._executed.get(_traffic_key(plan, case))) is not None:
+        with self._lock:
+            did = self._executed.get(_traffic_key(plan, case))
+        if did is not None:
             traffic = [at_least(counted, amounts) for counted, amounts in zip(traffic, did, strict=True)]
         target = target_for(self.arch)
         modeled = modeled_time(plan, traffic, target)
@@ -419,7 +417,9 @@ class CpuRunner(ExamRunner):
     def traffic(self, plan: CompiledPlan, case: Case) -> Sequence[LaunchTraffic] | Checked:
         """Counted traffic; a plan that differs from one seen before only in warps or stages is not counted again."""
         key = _traffic_key(plan, case)
-        if (known := self._counted.get(key)) is not None:
+        with self._lock:
+            known = self._counted.get(key)
+        if known is not None:
             return known
         inputs = self._index_inputs(case)
         drawn_by = self._drawn(key)
@@ -430,8 +430,7 @@ class CpuRunner(ExamRunner):
         if isinstance(told, Checked):
             return told
         with self._lock:
-            _keep(self._counted, key, told)
-        return told
+            return self._counted.put(key, told)
 
     def _count(
         self, plan: CompiledPlan, inputs: Mapping[int, Input], seed: int, complete: bool
@@ -493,7 +492,7 @@ class CpuRunner(ExamRunner):
             return self._task.outputs(*map(change, inputs))
 
         make = partial(expect_by, run, inputs, self._task.tolerance.precision)
-        return self._references.of(case.name, seed, regime, "cpu", make)
+        return self._references.of(case.name, seed, regime, make)
 
     def _index_inputs(self, case: Case) -> Mapping[int, torch.Tensor]:
         """Values of integer inputs, drawn once a case: they decide where programs read, and no kernel knows them."""
@@ -503,18 +502,12 @@ class CpuRunner(ExamRunner):
             return self._indices[case.name]
 
     def _draw(self, case: Case, seed: int, regime: str) -> tuple[Input, ...]:
-        generator = torch.Generator("cpu").manual_seed(seed)
-        return regimes.apply(regime, self._task.inputs(case, generator, "cpu"))
+        return regimes.drawn(self._task, case, seed, regime, "cpu")
 
     def _large_draw(self, case: Case, seed: int, regime: str) -> tuple[Input, ...]:
         """Inputs of a large case: made one at a time, the last few kept."""
-        key = (case.name, seed, regime)
         with self._drawing:
-            if key not in self._draws:
-                self._draws[key] = self._draw(case, seed, regime)
-                while len(self._draws) > _KEPT_DRAWS:
-                    self._draws.pop(next(iter(self._draws)))
-            return self._draws[key]
+            return self._draws.find((case.name, seed, regime), lambda: self._draw(case, seed, regime))
 
 
 def _side_by_side(work: Callable[[_Asked], _Answer], parts: Sequence[_Asked]) -> tuple[_Answer, ...]:
@@ -596,13 +589,6 @@ def _unwritten_integers(plan: Plan, unwritten: Sequence[int]) -> str:
 
 def _malformed(error: object) -> Checked:
     return Checked(Status.REJECTED, f"the executor's answer is malformed: {error}"[:2000])
-
-
-def _keep(kept: dict[str, Any], key: str, value: object) -> None:
-    """The last `_COUNTED_PLANS` stay."""
-    kept[key] = value
-    if len(kept) > _COUNTED_PLANS:
-        del kept[next(iter(kept))]
 
 
 def _traffic_key(plan: CompiledPlan, case: Case) -> str:
