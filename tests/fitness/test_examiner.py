@@ -19,7 +19,6 @@ from evo_kernel.fitness.runners.cuda_memory import Arena
 from evo_kernel.fitness.runners.request_handler import Examiner
 from evo_kernel.fitness.timing.ceilings import Ceilings
 from evo_kernel.fitness.timing.estimates import CLAIM, TIMING, summarise
-from evo_kernel.fitness.timing.pairing import PAIRING
 from evo_kernel.types import CheckResult, Status
 from tests.fitness.fake_gpu import SETTINGS, FakeDevice, memory, plan, task_in, timed
 
@@ -121,7 +120,7 @@ def test_every_timed_launch_finds_nothing_of_earlier_ones(task, settings):
         exam(examiner, "honest_80", checks=(), timings=({**TIME, "check": False},))["timings"][0]["status"] == "passed"
     )
     plans = [plan("honest_80", 64, 128), plan("honest_90", 64, 128)]
-    examiner.pair(plans.__getitem__, {"case": "m64-n128", "seed": 3, "check": False}, PAIRING)
+    examiner.pair(plans.__getitem__, {"case": "m64-n128", "seed": 3, "check": False})
     assert device.launches > 60 and device.unprepared == 0 and device.unpins > 10
     before, timed_before = device.clears, device.launches
     examiner.timer.time_function(task.case("m64-n128"), timed(task.reference_function, device, 70.0), settings)
@@ -302,14 +301,14 @@ def test_a_plan_for_other_inputs_is_refused(examiner):
 )
 def test_pairs(examiner, challenger, verdict):
     plans = [plan("honest_100", 64, 128), plan(challenger, 64, 128)]
-    answer = examiner.pair(plans.__getitem__, {"case": "m64-n128", "seed": 3, "check": True}, PAIRING)
+    answer = examiner.pair(plans.__getitem__, {"case": "m64-n128", "seed": 3, "check": True})
     assert answer["status"] == "passed" and answer["comparison"]["verdict"] == verdict
     assert answer["median_us"][0] == pytest.approx(100, rel=0.01)
 
 
 def test_pairs_check_both(examiner):
     plans = [plan("honest_100", 64, 128), plan("wrong_50", 64, 128)]
-    answer = examiner.pair(plans.__getitem__, {"case": "m64-n128", "seed": 3, "check": True}, PAIRING)
+    answer = examiner.pair(plans.__getitem__, {"case": "m64-n128", "seed": 3, "check": True})
     assert answer["status"] == Status.WRONG
 
 

@@ -16,7 +16,7 @@ from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.profiling.counters import CounterReading, CountPart
 from evo_kernel.fitness.stages import Stages
 from evo_kernel.fitness.timing.estimates import JUDGE_VERSION
-from evo_kernel.fitness.timing.pairing import Comparison, PairSettings
+from evo_kernel.fitness.timing.pairing import Comparison
 from evo_kernel.tasks.task import Case
 from evo_kernel.types import Environment, Measurement, Status
 
@@ -134,15 +134,7 @@ class Runner(Protocol):
         """
         ...
 
-    def pair(
-        self,
-        incumbent: CompiledPlan,
-        challenger: CompiledPlan,
-        case: Case,
-        seed: int,
-        settings: PairSettings | None = None,
-        checked: bool = True,
-    ) -> Paired | Checked:
+    def pair(self, incumbent: CompiledPlan, challenger: CompiledPlan, case: Case, seed: int) -> Paired | Checked:
         """Whether the challenger is faster, by samples taken side by side; the same plan twice is an A/A test."""
         ...
 

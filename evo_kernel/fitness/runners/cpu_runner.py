@@ -53,7 +53,7 @@ from evo_kernel.fitness.runners.base import (
 from evo_kernel.fitness.sandbox.guards import SandboxLimits
 from evo_kernel.fitness.sandbox.zygote import JobResult, Zygote
 from evo_kernel.fitness.stages import EXECUTING, Stages
-from evo_kernel.fitness.timing.pairing import Comparison, PairSettings, PairVerdict
+from evo_kernel.fitness.timing.pairing import Comparison, PairVerdict
 from evo_kernel.recent import Recent
 from evo_kernel.tasks.task import Case, Input, Task, TensorSpec
 from evo_kernel.types import CaseKind, Environment, Measurement, Status, content_hash
@@ -362,17 +362,8 @@ class CpuRunner(ExamRunner):
 
     # --- time -------------------------------------------------------------------------------------------------------
 
-    def pair(
-        self,
-        incumbent: CompiledPlan,
-        challenger: CompiledPlan,
-        case: Case,
-        seed: int,
-        settings: PairSettings | None = None,
-        checked: bool = True,
-    ) -> Paired | Checked:
+    def pair(self, incumbent: CompiledPlan, challenger: CompiledPlan, case: Case, seed: int) -> Paired | Checked:
         """Modeled times are exact: one is enough of each. Nothing is looked at: `check` and `measure` do that."""
-        del checked
         times = []
         for plan in (incumbent, challenger):
             found = self.measure(plan, case, seed, checked=False)

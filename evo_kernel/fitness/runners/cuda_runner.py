@@ -13,7 +13,6 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from evo_kernel.errors import InfraError
@@ -37,7 +36,7 @@ from evo_kernel.fitness.runners.process import Lost, WorkerProcess, loaded_ahead
 from evo_kernel.fitness.stages import Stages
 from evo_kernel.fitness.timing.baselines import baseline_names, deadline_of
 from evo_kernel.fitness.timing.estimates import summarise
-from evo_kernel.fitness.timing.pairing import PAIRING, Comparison, PairSettings, PairVerdict
+from evo_kernel.fitness.timing.pairing import Comparison, PairVerdict
 from evo_kernel.tasks.task import Case, Task
 from evo_kernel.types import Environment, Measurement, Status
 
@@ -123,17 +122,11 @@ class CudaRunner(ExamRunner):
         )
 
     def pair(
-        self,
-        incumbent: CompiledPlan,
-        challenger: CompiledPlan,
-        case: Case,
-        seed: int,
-        settings: PairSettings | None = None,
-        checked: bool = True,
+        self, incumbent: CompiledPlan, challenger: CompiledPlan, case: Case, seed: int, checked: bool = True
     ) -> Paired | Checked:
         checked = checked and bool(self._task.baselines)
         fields = {"command": "pair", "case": case.name, "seed": seed, "check": checked}
-        answer = self.request(fields | {"settings": asdict(settings or PAIRING)}, [incumbent, challenger])
+        answer = self.request(fields, [incumbent, challenger])
         if answer["status"] != Status.PASSED:
             return _checked(answer)
         found = dict(answer["comparison"])

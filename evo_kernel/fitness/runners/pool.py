@@ -13,7 +13,6 @@ from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.profiling.counters import CounterReading, CountPart
 from evo_kernel.fitness.runners.base import Checked, Draw, Exam, Examined, ExamRunner, Paired, Runner
 from evo_kernel.fitness.stages import WAITING, Stages
-from evo_kernel.fitness.timing.pairing import PairSettings
 from evo_kernel.tasks.task import Case
 from evo_kernel.types import Environment
 
@@ -72,16 +71,8 @@ class RunnerPool(ExamRunner):
     def exam(self, exam: Exam) -> Examined:
         return self._on_a_free_one(lambda runner: runner.exam(exam))
 
-    def pair(
-        self,
-        incumbent: CompiledPlan,
-        challenger: CompiledPlan,
-        case: Case,
-        seed: int,
-        settings: PairSettings | None = None,
-        checked: bool = True,
-    ) -> Paired | Checked:
-        return self._on_a_free_one(lambda r: r.pair(incumbent, challenger, case, seed, settings, checked))
+    def pair(self, incumbent: CompiledPlan, challenger: CompiledPlan, case: Case, seed: int) -> Paired | Checked:
+        return self._on_a_free_one(lambda runner: runner.pair(incumbent, challenger, case, seed))
 
     @contextlib.contextmanager
     def fresh(self) -> Iterator[Runner]:
