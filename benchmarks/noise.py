@@ -26,7 +26,7 @@ from evo_kernel.fitness.compile.compiler import Compiler
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.record.cases import record_case
 from evo_kernel.fitness.record.recorder import Recorder, RecordFault
-from evo_kernel.fitness.runners.base import Checked, Exam, TimePart
+from evo_kernel.fitness.runners.base import Checked
 from evo_kernel.fitness.runners.cuda_runner import CudaRunner
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Case, Task
@@ -118,7 +118,7 @@ def ratios(runner: CudaRunner, plan: CompiledPlan, case: Case, pairs: int, preci
 
 
 def measured(runner: CudaRunner, plan: CompiledPlan, case: Case, precision: str) -> Measurement:
-    found = runner.exam(Exam(timings=(TimePart(plan, case, 17, checked=False),), precision=precision)).timings[0]
+    found = runner.measure(plan, case, 17, checked=False, precision=precision)
     if isinstance(found, Checked):
         raise RuntimeError(f"{found.status}: {found.reason}")
     return found

@@ -97,7 +97,7 @@ def _child(name: str, began: float) -> None:
 
         setattr(Grader, method, traced)
 
-    for method, phase in (("record", "recorded"), ("ask_ahead", "examined")):
+    for method, phase in (("record", "recorded"), ("ask", "examined")):
         told(method, phase)
     task = load(name)
     end("imports")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -35,17 +35,28 @@ class _Record:
         return float(rng.normal(self.s / weight, math.sqrt(variance / weight)))
 
 
+def no_refusal(operator: str) -> str:
+    """Any operator may be asked at any time."""
+    del operator
+    return ""
+
+
 class MixOperator:
     """Draws one of `operators` for each attempt; when that one fails at no cost, draws among the others.
 
     `weights`: by operator name, relative, 1 where not given. `adaptive`: a share of 1 − FLOOR of the draws goes
-    instead to the operator with the largest sampled reward (Thompson sampling on discounted credit). Thread-safe.
+    instead to the operator with the largest sampled reward (Thompson sampling on discounted credit). `refusal`: why an
+    operator, by its name, is not to be asked now; empty where it may be. Thread-safe.
     """
 
     name = "mix"
 
     def __init__(
-        self, operators: Sequence[Operator], weights: Mapping[str, float] | None = None, adaptive: bool = False
+        self,
+        operators: Sequence[Operator],
+        weights: Mapping[str, float] | None = None,
+        adaptive: bool = False,
+        refusal: Callable[[str], str] = no_refusal,
     ) -> None:
         self._operators = {operator.name: operator for operator in operators}
         given = dict(weights or {})
@@ -57,7 +68,7 @@ class MixOperator:
         self._weights = {name: float(given.get(name, 1.0)) for name in self._operators}
         if min(self._weights.values()) < 0 or not sum(self._weights.values()) > 0:
             raise ValueError(f"weights must not be negative, and one must be above zero: {self._weights}")
-        self._adaptive = adaptive
+        self._adaptive, self._refusal = adaptive, refusal
         self._lock = threading.Lock()
         self._records = {name: _Record() for name in self._operators}
 
@@ -67,11 +78,13 @@ class MixOperator:
         left = [name for name, weight in self._weights.items() if weight > 0]
         for operator in self._operators.values():  # an attempt that one of them has begun in an earlier session
             if isinstance(operator, Resumes) and operator.holds(brief):
+                self._admit(operator.name, paused=True)  # it waits for a session that can go on with it
                 return operator.propose(brief, probe)
         reasons, exhausted = [], True
         while True:
             name = self._draw(left, rng)
             try:
+                self._admit(name)
                 return self._operators[name].propose(brief, probe)
             except OperatorFailed as failure:
                 failure.operator = failure.operator or name
@@ -99,6 +112,11 @@ class MixOperator:
         if math.isfinite(credit.reward):
             with self._lock:
                 self._records[credit.operator].observe(credit.reward, new=credit.depth == 0)
+
+    def _admit(self, name: str, paused: bool = False) -> None:
+        """Raises OperatorFailed, at no cost, where an operator is not to be asked now."""
+        if reason := self._refusal(name):
+            raise OperatorFailed(reason, operator=name, paused=paused)
 
     def _draw(self, names: Sequence[str], rng: np.random.Generator) -> str:
         weights = np.array([self._weights[name] for name in names])

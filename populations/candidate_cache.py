@@ -6,45 +6,20 @@ from __future__ import annotations
 import heapq
 import math
 import sqlite3
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
 
 from evo_kernel.knobs import apply_knobs
+from evo_kernel.recent import Recent
 from evo_kernel.types import Credit, Decision, Evaluation, Knobs, Purpose, ScoredCandidate, Source, Strategy, Tried
 from evo_kernel.types.notes import Version, VersionOrder
 from populations.credit import Earned
 from populations.row_decoders import fetch_decisions, fetch_evaluation, fetch_source, fetch_strategy
 from populations.state import STATUS_OF_CODE, Leaderboard, SearchState
 
-Key = TypeVar("Key")
-Value = TypeVar("Value")
 EVALUATIONS, SOURCES, STRATEGIES, CASES, PATHS = 256, 256, 4096, 1024, 512
 OTHER = "other"
 """Whom a gain is credited to when the plan does not witness the strategy that was claimed."""
 TRIED = 24  # of a parent's children, the youngest
-
-
-class Recent(OrderedDict[Key, Value]):
-    """The latest used entries of a function, at most `size`."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self._size = size
-
-    def find(self, key: Key, make: Callable[[], Value]) -> Value:
-        if key in self:
-            self.move_to_end(key)
-            return self[key]
-        value = make()
-        self.put(key, value)
-        return value
-
-    def put(self, key: Key, value: Value) -> None:
-        self[key] = value
-        self.move_to_end(key)
-        if len(self) > self._size:
-            self.popitem(last=False)
 
 
 class Library:
@@ -82,7 +57,7 @@ class Library:
         """A new verdict: what was kept of the candidate is out of date."""
         if evaluation.purpose is Purpose.SCORE and evaluation.environment.key == self._environment:
             self._evaluations.put(candidate, evaluation)
-            self._cases.pop(candidate, None)
+            self._cases.drop(candidate)
 
     def case_times(self, candidate: int) -> Mapping[str, float]:
         """Log time (µs) by search case, of the latest score in this environment."""

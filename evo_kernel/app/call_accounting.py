@@ -10,9 +10,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from evo_kernel.app.model_breaker import Gate
-from evo_kernel.app.operator_wrapper import Around
-from evo_kernel.errors import OperatorFailed
-from evo_kernel.types import Brief, Call, Credit, Operator, Probe, Proposal
+from evo_kernel.types import Call
 from operators.llm.base import Message, Model, ModelFailed, Reply, Tool
 from operators.llm.ensemble import Ensemble
 from operators.llm.redaction import redactor
@@ -81,9 +79,9 @@ class CallAccounting:
 class KeptModel:
     """A model whose calls are kept, whose failures the gate hears of, and that is told no secret. Thread-safe."""
 
-    def __init__(self, model: Model, desk: CallAccounting, gate: Gate) -> None:
+    def __init__(self, model: Model, accounting: CallAccounting, gate: Gate) -> None:
         self.name = model.name
-        self._model, self._desk, self._gate = model, desk, gate
+        self._model, self._accounting, self._gate = model, accounting, gate
 
     def complete(
         self,
@@ -98,10 +96,10 @@ class KeptModel:
         try:
             reply = self._model.complete(messages, tools=tools, schema=schema, max_tokens=max_tokens)
         except ModelFailed as failure:
-            self._desk.keep(failure.calls)
+            self._accounting.keep(failure.calls)
             self._gate.heard(failure)
             raise
-        self._desk.keep(reply.calls)
+        self._accounting.keep(reply.calls)
         self._gate.heard(None)
         return replace(reply, message=_cleaned(reply.message, clean))
 
@@ -115,25 +113,3 @@ def _cleaned(message: Message, clean: Callable[[str], str]) -> Message:
         return message  # as nearly all are, and a conversation has hundreds
     calls = tuple(replace(call, arguments=said) for call, said in zip(message.tool_calls, arguments, strict=True))
     return replace(message, content=content, tool_calls=calls)
-
-
-class AtDesk(Around):
-    """An operator whose attempts are known to the desk."""
-
-    def __init__(self, operator: Operator, desk: CallAccounting) -> None:
-        super().__init__(operator)
-        self._desk = desk
-
-    def propose(self, brief: Brief, probe: Probe) -> Proposal:
-        with self._desk.at(brief.attempt):
-            try:
-                return super().propose(brief, probe)
-            except OperatorFailed as failure:
-                if not failure.paused:
-                    self._desk.earned(brief.attempt, 0.0)
-                raise
-
-    def learn(self, credit: Credit) -> None:
-        if credit.depth == 0:
-            self._desk.earned(credit.attempt, credit.log_gain)
-        super().learn(credit)

@@ -16,7 +16,7 @@ from evo_kernel import plugins
 from evo_kernel.app.operator_factory import money_ends, operating, with_models
 from evo_kernel.app.recordings import Traffic
 from evo_kernel.app.signals import ending_twice
-from evo_kernel.app.telemetry import Thinking, announced, keep_ceilings, kept_baselines
+from evo_kernel.app.telemetry import announced, keep_ceilings, kept_baselines
 from evo_kernel.budget import Budget, Ledger, Spent
 from evo_kernel.config import Config, config_from, stored_config
 from evo_kernel.engine import Engine, EngineSettings, Observer, RunSummary
@@ -194,11 +194,11 @@ def search(
     """Run the loop with signals: the first finishes what is in flight, a second stops now."""
     settings = settings or EngineSettings(width=config.width, barren=BARREN[with_models(config, traffic)])
     stop, population = threading.Event(), parts.population
-    with operating(config, population, parts.judge, ledger, observer.trouble, traffic, stop) as operator:
-        thinking = Thinking(operator, parts.judge.stages)
-        engine = Engine(population, thinking, parts.judge, ledger, settings, observer, stop.set)
+    stages = parts.judge.stages
+    with operating(config, population, parts.judge, ledger, observer.trouble, stages, traffic, stop) as operator:
+        engine = Engine(population, operator, parts.judge, ledger, settings, observer, stop.set)
         parts.judge.yardsticks.on_baselines = kept_baselines(population, observer.trouble)
-        with announced(population, parts.judge.stages), watched(engine, parts.judge, stop):
+        with announced(population, stages), watched(engine, parts.judge, stop):
             return engine.run()
 
 

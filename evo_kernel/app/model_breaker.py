@@ -1,4 +1,4 @@
-"""Whether a language model is worth asking now, and operators that are no use without one."""
+"""Circuit breaker for language models: whether one is worth asking now."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from evo_kernel.app.operator_wrapper import Around
 from evo_kernel.budget import Ledger
-from evo_kernel.errors import OperatorFailed
-from evo_kernel.types import Brief, Operator, Probe, Proposal, Resumes
 from operators.llm.base import ModelFailed
 from operators.llm.endpoint import Endpoint
 
@@ -78,26 +75,3 @@ class Gate:
         """Until models may be asked, or the run is over."""
         while (rest := self.rest_s()) > 0 and not self._ledger.ending(min(rest, 5.0)):
             pass
-
-
-class NeedsModel(Around):
-    """An operator that is no use without a model: fails at no cost where none can be asked, so that others are drawn.
-
-    `patient`: where there are no others, it waits instead for an endpoint that is down.
-    """
-
-    def __init__(self, operator: Operator, gate: Doorman, patient: bool) -> None:
-        super().__init__(operator)
-        self._gate, self._patient = gate, patient
-
-    def propose(self, brief: Brief, probe: Probe) -> Proposal:
-        if self._patient:
-            self._gate.wait()
-        if reason := self._gate.shut():
-            # A conversation that was begun waits for a session that can go on with it.
-            raise OperatorFailed(reason, operator=self.name, paused=self.holds(brief))
-        return super().propose(brief, probe)
-
-    def holds(self, brief: Brief) -> bool:
-        """See evo_kernel.types.Resumes."""
-        return isinstance(self._operator, Resumes) and self._operator.holds(brief)

@@ -16,7 +16,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from evo_kernel.app.observer_wrapper import Hearing
 from evo_kernel.config import Config
 from evo_kernel.engine import Observer, RunSummary
 from evo_kernel.types import Evaluation, Purpose, Recorded
@@ -113,15 +112,17 @@ class Notifier:
             self._trouble(f"the on_event command {what}")
 
 
-class Notifying(Hearing):
-    """An observer that also tells a notifier of a better candidate, and of a new champion."""
+class NotifyingObserver:
+    """Passes everything on to an observer, and tells a notifier of a better candidate and a new champion."""
 
     def __init__(self, observer: Observer, notifier: Notifier) -> None:
-        super().__init__(observer)
         self._notifier = notifier
+        self.attempt_started, self.proposed = observer.attempt_started, observer.proposed
+        self.operator_failed, self.confirming = observer.operator_failed, observer.confirming
+        self.trouble, self._judged = observer.trouble, observer.judged
 
     def judged(self, recorded: Recorded, evaluation: Evaluation, is_best: bool) -> None:
-        super().judged(recorded, evaluation, is_best)
+        self._judged(recorded, evaluation, is_best)
         champion = evaluation.purpose is Purpose.CONFIRM and evaluation.passed
         if not (is_best or champion):
             return
@@ -146,7 +147,7 @@ def told(
         return
     about = {"task": task, "population": str(population.absolute())}
     with Notifier(config.on_event, config.on_event_s, config.stall_minutes * 60, about, observer.trouble) as notifier:
-        yield Notifying(observer, notifier), lambda summary: notifier.tell("end", **_end(summary))
+        yield NotifyingObserver(observer, notifier), lambda summary: notifier.tell("end", **_end(summary))
 
 
 def _end(summary: RunSummary) -> dict[str, Any]:

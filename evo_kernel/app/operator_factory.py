@@ -9,21 +9,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from evo_kernel import plugins
-from evo_kernel.app.operator_wrapper import Around
 from evo_kernel.app.policy_factory import policy_of
 from evo_kernel.app.profiles import Profiles
-from evo_kernel.app.prompt_context import Remembers, knowledge_of, lessons_kept, memory_of, prompts_of
+from evo_kernel.app.prompt_context import knowledge_of, lessons_kept, memory_of, prompts_of
 from evo_kernel.app.recordings import Traffic
+from evo_kernel.app.run_operator import AttemptContext, RunOperator
 from evo_kernel.budget import Ledger
 from evo_kernel.config import Config
-from evo_kernel.errors import ConfigError, OperatorFailed
+from evo_kernel.errors import ConfigError
 from evo_kernel.fitness.sandbox.scratch import Scratch
-from evo_kernel.types import Brief, Operator, Probe, Proposal
+from evo_kernel.fitness.stages import Stages
+from evo_kernel.types import Operator
 from operators.crossover import CrossoverOperator
 from operators.macro.bandit import BanditPolicy
 from operators.macro.policies import Policy
 from operators.micro.coder import RewriteCoder
-from operators.mix import MixOperator
+from operators.mix import MixOperator, no_refusal
 from operators.mtmc import MtmcOperator
 
 if TYPE_CHECKING:
@@ -87,6 +88,17 @@ class ModelOperatorDeps:
     patient: bool
     agent: Callable[[Model], Operator]  # makes the agent that is a whole operator
 
+    def refusal(self, name: str) -> str:
+        """Why an operator is not to be asked now, that is no use without a model; empty where it may be.
+
+        Where there are no others, it waits instead for an endpoint that is down.
+        """
+        if name not in WITH_MODEL:
+            return ""
+        if self.patient:
+            self.gate.wait()
+        return self.gate.shut()
+
 
 def build_operator(
     config: Config, outfit: ModelOperatorDeps | None = None, outside: Callable[[], Operator] | None = None
@@ -108,7 +120,8 @@ def build_operator(
             made.append(outside())
         else:
             made.append(plugins.factory(plugins.OPERATORS, name, OWN)())
-    return MixOperator(made, {one.name: weight for one, weight in zip(made, weights.values(), strict=True)})
+    named = {one.name: weight for one, weight in zip(made, weights.values(), strict=True)}
+    return MixOperator(made, named, refusal=outfit.refusal if outfit is not None else no_refusal)
 
 
 def check(config: Config, traffic: Traffic | None = None) -> None:
@@ -146,16 +159,13 @@ def _check_external(config: Config, weights: Mapping[str, float]) -> None:
 
 
 def _with_model(name: str, config: Config, outfit: ModelOperatorDeps, rewriter: RewriteCoder) -> Operator:
-    from evo_kernel.app.model_breaker import NeedsModel
     from operators.llm_crossover import LlmCrossover
 
     if name == "llm-mtmc":
-        found: Operator = _llm_mtmc(config, outfit, rewriter)
-    elif name == "llm-crossover":
-        found = LlmCrossover(outfit.model, outfit.prompts, outfit.limits)
-    else:
-        found = outfit.agent(outfit.model)
-    return NeedsModel(found, outfit.gate, outfit.patient)
+        return _llm_mtmc(config, outfit, rewriter)
+    if name == "llm-crossover":
+        return LlmCrossover(outfit.model, outfit.prompts, outfit.limits)
+    return outfit.agent(outfit.model)
 
 
 def _llm_mtmc(config: Config, outfit: ModelOperatorDeps, rewriter: RewriteCoder) -> MtmcOperator:
@@ -206,6 +216,7 @@ def operating(
     judge: ProfilingJudge,
     ledger: Ledger,
     tell: Callable[[str], None],
+    stages: Stages,
     traffic: Traffic | None = None,
     stop: threading.Event | None = None,
 ) -> Iterator[Operator]:
@@ -221,10 +232,10 @@ def operating(
     with contextlib.ExitStack() as stack:
         stack.enter_context(lessons_kept(config, memory, task, tell))
         if not with_models(config, traffic):
-            yield Remembers(build_operator(config, outside=outside), memory)
+            yield RunOperator(build_operator(config, outside=outside), AttemptContext(stages, memory))
             return
         from evo_kernel.app import models, workbench
-        from evo_kernel.app.call_accounting import AtDesk, CallAccounting, KeptModel
+        from evo_kernel.app.call_accounting import CallAccounting, KeptModel
         from evo_kernel.app.model_breaker import Gate
         from operators.avo.operator import AvoOperator
 
@@ -232,9 +243,9 @@ def operating(
         prompts = prompts_of(config, task, knowledge, memory, Profiles(judge))
         opened = stack.enter_context(models.opened(config, traffic or Traffic(), ledger, stop))
         folder = stack.enter_context(Scratch("agents"))
-        gate, desk = Gate(opened.endpoints, ledger, tell), CallAccounting(population, opened.ensemble)
+        gate, accounting = Gate(opened.endpoints, ledger, tell), CallAccounting(population, opened.ensemble)
         patient = all(name in WITH_MODEL for name in weights_of(config, True))
-        model = KeptModel(opened.model, desk, gate)
+        model = KeptModel(opened.model, accounting, gate)
         rooms = workbench.rooms_of(population, judge, knowledge, ledger.charge)
 
         def agent(model: Model) -> Operator:
@@ -244,23 +255,5 @@ def operating(
             )  # fmt: skip
 
         outfit = ModelOperatorDeps(model, prompts, limits_of(config), gate, patient, agent)
-        mix = CutOff(build_operator(config, outfit, outside), stop)
-        yield Remembers(AtDesk(mix, desk), memory)
-
-
-class CutOff(Around):
-    """An operator whose calls of models end with the run: what comes of that is no failure of an attempt.
-
-    It stays open, as after a kill: an agent goes on with it in the next session, of any other it is abandoned.
-    """
-
-    def __init__(self, operator: Operator, stop: threading.Event) -> None:
-        super().__init__(operator)
-        self._stop = stop
-
-    def propose(self, brief: Brief, probe: Probe) -> Proposal:
-        try:
-            return super().propose(brief, probe)
-        except OperatorFailed as failure:
-            failure.paused = failure.paused or self._stop.is_set()
-            raise
+        context = AttemptContext(stages, memory, accounting, stop)
+        yield RunOperator(build_operator(config, outfit, outside), context)

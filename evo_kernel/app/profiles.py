@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from evo_kernel.errors import InfraError, UserError
+from evo_kernel.recent import Recent
 from evo_kernel.types import CaseKind, Measurement, ScoredCandidate
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Profiles:
         self._judge, self._clock = judge, clock
         self._measured = judge.environment.kind == "measured"
         self._lock, self._busy = threading.Lock(), threading.Lock()
-        self._tables: OrderedDict[str, str] = OrderedDict()
+        self._tables: Recent[str, str] = Recent(KEPT)
         self._began, self._spent_s = clock(), 0.0
 
     def __call__(self, relative: ScoredCandidate) -> str:
@@ -61,15 +61,10 @@ class Profiles:
         finally:
             self._spent_s += self._clock() - began
         with self._lock:
-            self._tables[slowest.plan] = text
-            while len(self._tables) > KEPT:
-                self._tables.popitem(last=False)
-        return text
+            return self._tables.put(slowest.plan, text)
 
     def _known(self, plan: str) -> str | None:
         with self._lock:
-            if plan in self._tables:
-                self._tables.move_to_end(plan)
             return self._tables.get(plan)
 
 

@@ -6,10 +6,9 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from evo_kernel.app.operator_wrapper import Around
 from evo_kernel.config import Config
 from evo_kernel.errors import ConfigError
-from evo_kernel.types import Credit, Operator, Source, TaskCard
+from evo_kernel.types import Source, TaskCard
 from operators.macro.memory import StrategyMemory, read_lessons, write_lessons
 
 if TYPE_CHECKING:
@@ -104,15 +103,3 @@ def lessons_kept(config: Config, memory: StrategyMemory, task: TaskCard, tell: C
         write_lessons(path, memory.lessons(task))
     except OSError as error:  # what was found is in the population: no reason to end with an error
         tell(f"the lessons could not be written to {path}: {error.strerror}")
-
-
-class Remembers(Around):
-    """An operator of which a memory hears every credit, whoever in the mix made the proposal."""
-
-    def __init__(self, operator: Operator, memory: StrategyMemory) -> None:
-        super().__init__(operator)
-        self._memory = memory
-
-    def learn(self, credit: Credit) -> None:
-        self._memory.learn(credit)
-        super().learn(credit)

@@ -6,26 +6,12 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
 
-from evo_kernel.app.operator_wrapper import Around
 from evo_kernel.fitness.judge import PlanJudge
-from evo_kernel.fitness.stages import THINKING, Stages
+from evo_kernel.fitness.stages import Stages
 from evo_kernel.observe.formatting import fault_lines
-from evo_kernel.types import Brief, Operator, Probe, Proposal
 from populations.population import LineagePopulation
 
 ANNOUNCE_S = 5.0
-
-
-class Thinking(Around):
-    """An operator whose work is marked on the gauge: what it probes counts at the stage where the probe is."""
-
-    def __init__(self, operator: Operator, stages: Stages) -> None:
-        super().__init__(operator)
-        self._stages = stages
-
-    def propose(self, brief: Brief, probe: Probe) -> Proposal:
-        with self._stages.at(THINKING):
-            return super().propose(brief, probe)
 
 
 @contextlib.contextmanager

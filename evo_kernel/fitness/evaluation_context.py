@@ -1,10 +1,11 @@
-"""One evaluation in the making, and what becomes of it."""
+"""What one evaluation was asked for, and what it found out."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from evo_kernel.deadline import Deadline
 from evo_kernel.fitness.runners.base import Checked, Runner
@@ -14,60 +15,82 @@ from evo_kernel.types import (
     Evaluation,
     Knobs,
     Measurement,
+    PairedComparison,
     PlanVerdict,
     Purpose,
     Source,
     Status,
 )
 
+PASSED = Checked(Status.PASSED)
 
-@dataclass
+
+@dataclass(frozen=True)
 class EvaluationContext:
-    """What was asked, and what is known of it so far."""
+    """What was asked, and who serves it."""
 
     source: Source
     purpose: Purpose
-    runner: Runner  # that serves it
+    runner: Runner
     anew: bool = False  # times are taken again, checks are not
     tune_plans: int = 0  # knob settings to try beyond the source's own
     thorough: bool = False  # all of them are tried, however far behind the best the source is
     deadline: Deadline = field(default_factory=Deadline)
-    verdicts: list[PlanVerdict] = field(default_factory=list)
-    checks: list[CheckResult] = field(default_factory=list)
-    plans: list[tuple[str, Knobs, str]] = field(default_factory=list)
-    charged: dict[str, int] = field(default_factory=dict)
-    ahead: dict[tuple[str, str, str], Checked | Measurement] = field(default_factory=dict)
-    """Answers that came with the first request, by (check or time, case, plan hash)."""
 
-    def result(
-        self,
-        task: str,
-        environment: Environment,
-        ended: Checked,
-        knobs: Knobs = (),
-        measured: Sequence[Measurement] = (),
-    ) -> Evaluation:
-        """The evaluation of a task (its identity), as it ended."""
-        speedups = [m.speedup for m in measured]
-        score = math.exp(math.fsum(map(math.log, speedups)) / len(speedups)) if speedups else None
-        return Evaluation(
-            source=self.source.sha256,
-            task=task,
-            purpose=self.purpose,
-            environment=environment,
-            status=ended.status,
-            reason=ended.reason,
-            score=score,
-            knobs=knobs,
-            checks=tuple(self.checks),
-            measurements=tuple(measured),
-            plans=tuple(dict.fromkeys(self.plans)),
-            verdicts=tuple(self.verdicts),
-            charged=dict(self.charged),
+
+@dataclass(frozen=True)
+class Findings:
+    """What was found out about a source, or about a part of what it is asked: how that ended, and what it took."""
+
+    ended: Checked = PASSED
+    knobs: Knobs = ()  # that it is scored with
+    checks: tuple[CheckResult, ...] = ()
+    measurements: tuple[Measurement, ...] = ()
+    comparisons: tuple[PairedComparison, ...] = ()
+    plans: tuple[tuple[str, Knobs, str], ...] = ()
+    verdicts: tuple[PlanVerdict, ...] = ()
+    charged: Mapping[str, int] = field(default_factory=dict)
+
+    def then(self, later: Findings) -> Findings:
+        """These, and what was found out after them: that is how it ended."""
+        return Findings(
+            later.ended,
+            self.knobs,
+            self.checks + later.checks,
+            self.measurements + later.measurements,
+            self.comparisons + later.comparisons,
+            self.plans + later.plans,
+            self.verdicts + later.verdicts,
+            Counter(self.charged) + Counter(later.charged),
         )
 
+    def beside(self, others: Sequence[Findings]) -> Findings:
+        """These, and what it took to find out about others, which are not what is scored."""
+        together = self
+        for other in others:
+            together = together.then(other)
+        return replace(together, ended=self.ended, measurements=self.measurements)
 
-PASSED = Checked(Status.PASSED)
+    def evaluation(self, context: EvaluationContext, task: str, environment: Environment) -> Evaluation:
+        """The evaluation of a task (its identity). What failed has no times."""
+        passed = self.ended.passed
+        speedups = [m.speedup for m in self.measurements] if passed else []
+        return Evaluation(
+            source=context.source.sha256,
+            task=task,
+            purpose=context.purpose,
+            environment=environment,
+            status=self.ended.status,
+            reason=self.ended.reason,
+            score=math.exp(math.fsum(map(math.log, speedups)) / len(speedups)) if speedups else None,
+            knobs=self.knobs,
+            checks=self.checks,
+            measurements=self.measurements if passed else (),
+            plans=tuple(dict.fromkeys(self.plans)),
+            verdicts=self.verdicts,
+            comparisons=self.comparisons if passed else (),
+            charged=dict(self.charged),
+        )
 
 
 def mean_log(measured: Sequence[Measurement]) -> float:

@@ -8,15 +8,16 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from evo_kernel.errors import EvoKernelError
 from evo_kernel.fitness.compile.second_assembler import SecondOpinion
 from evo_kernel.fitness.correctness import regimes
 from evo_kernel.fitness.correctness.references import SeedPool, fresh_seed
-from evo_kernel.fitness.evaluation_context import PASSED, EvaluationContext
+from evo_kernel.fitness.evaluation_context import PASSED, EvaluationContext, Findings
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.record.cases import record_case
-from evo_kernel.fitness.record.recorder import Recorder, RecordFault, Recording
+from evo_kernel.fitness.record.recorder import Recorder, Recording
 from evo_kernel.fitness.runners.base import Checked, CheckPart, Exam, Round, Runner, TimePart
 from evo_kernel.fitness.timing.reference_times import Yardsticks
 from evo_kernel.tasks.task import Case, Task
@@ -26,8 +27,34 @@ _AHEAD = 2
 """Timed cases whose references are made before a kernel is there: inputs of no more than a few are kept."""
 
 
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """One case of a pass over a setting, and what can be said of it before anything is executed."""
+
+    case: Case
+    knobs: Knobs
+    plan: CompiledPlan
+    timed: bool
+    settled: Checked | Measurement | None  # found out by an earlier evaluation, or a rule that it breaks
+    known: bool  # by an earlier evaluation
+    checked: bool = True  # see `Runner.measure`
+    against_us: float | None = None
+
+    @property
+    def fails(self) -> bool:
+        return isinstance(self.settled, Checked) and not self.settled.passed
+
+    def verdict(self, found: Checked | Measurement) -> PlanVerdict:
+        """As it is kept."""
+        name, plan = self.case.name, self.plan.hash
+        if not isinstance(found, Checked):
+            return PlanVerdict(name, plan, Status.PASSED, measurement=found)
+        check = None if self.timed else CheckResult(name, found.passed, found.error, found.reason)
+        return PlanVerdict(name, plan, found.status, found.reason, check)
+
+
 class Grader:
-    """Checks and times recorded plans of one task. Thread-safe: what belongs to one evaluation is in its Work."""
+    """Checks and times recorded plans of one task. Thread-safe: what belongs to one evaluation is in its Findings."""
 
     def __init__(self, task: Task, recorder: Recorder, yardsticks: Yardsticks, second: SecondOpinion) -> None:
         self._task, self._recorder, self._yardsticks = task, recorder, yardsticks
@@ -37,20 +64,16 @@ class Grader:
         self._seeds = SeedPool()
 
     def know(self, verdicts: Iterable[PlanVerdict]) -> None:
-        """Take in what an earlier run found out about plans in this environment."""
+        """Take in what was found out about plans in this environment."""
         for verdict in verdicts:
-            self._known[(verdict.case, verdict.plan)] = verdict
+            with self._lock:
+                self._known[(verdict.case, verdict.plan)] = verdict
             if verdict.measurement is not None:
                 self._yardsticks.know(verdict.measurement)
 
     def find(self, case: str, plan: str) -> PlanVerdict | None:
         with self._lock:
             return self._known.get((case, plan))
-
-    def keep(self, work: EvaluationContext, verdict: PlanVerdict) -> None:
-        work.verdicts.append(verdict)
-        with self._lock:
-            self._known[(verdict.case, verdict.plan)] = verdict
 
     def get_ready(self, runner: Runner) -> None:
         """Have a runner make what the first score will be held against. What fails will fail there again."""
@@ -74,144 +97,137 @@ class Grader:
         """Plans of a source on one case; what compiles longer than `patience_s` is given up."""
         return self._recorder.record(source, (record_case(self._task, case),), settings, patience_s)
 
-    def ask_ahead(self, work: EvaluationContext, recording: Recording, timed: Sequence[CaseKind]) -> None:
-        """Ask the runner for all that is not known of the source's own setting in one request."""
-        checks: list[CheckPart] = []
-        timings: list[TimePart] = []
-        for case in (case for kind in (CaseKind.CHECK, *timed) for case in self.cases(kind)):
-            plan = recording.plans[(case.name, ())]
-            if isinstance(plan, RecordFault) or rule_fault(self._task, plan):
-                break  # ends the evaluation there
-            known = None if work.purpose is Purpose.CONFIRM else self.find(case.name, plan.hash)
-            if known is not None and known.status is not Status.PASSED:
+    def grade(
+        self, context: EvaluationContext, recording: Recording, knobs: Knobs = (), timed: Sequence[CaseKind] = ()
+    ) -> Findings:
+        """One setting's checks, then its times on these kinds of case, in one pass: the first failure ends it.
+
+        All that is not known is asked of the runner in one request. Raises CutShort.
+        """
+        context.deadline.check()  # what ran out of time by now may be a fault of the deadline, not of the kernel
+        if recording.fault is not None:
+            return Findings(Checked(recording.fault.status, recording.fault.reason))
+        steps = self._steps(context, recording, knobs, timed)
+        answers = self.ask(context, [step for step in steps if step.settled is None])
+        found = Findings()
+        for step in steps:
+            context.deadline.check()
+            found = found.then(self._settle(context, step, answers.get(step)))
+            if not found.ended.passed:
                 break
-            if case.kind is CaseKind.CHECK and known is None:
-                checks.append(CheckPart(plan, case, tuple(self._rounds(case, work.purpose))))
-            elif case.kind is not CaseKind.CHECK and (work.anew or known is None or known.measurement is None):
-                timings.append(TimePart(plan, case, self._timed_seed(case, work.purpose)))
-        if not checks and not timings:
-            return
-        precision = "claim" if work.anew or work.purpose is Purpose.CONFIRM else "search"
-        found = work.runner.exam(Exam(tuple(checks), tuple(timings), precision))
-        for check, answer in zip(checks, found.checks, strict=False):
-            if answer is not None:  # else it is asked again, alone
-                work.ahead[("check", check.case.name, check.plan.hash)] = answer
-        for timing, time_answer in zip(timings, found.timings, strict=False):
-            if time_answer is not None:
-                work.ahead[("time", timing.case.name, timing.plan.hash)] = time_answer
-
-    def check_setting(self, work: EvaluationContext, recording: Recording, knobs: Knobs) -> Checked:
-        """Check every check case of one knob setting; the first failure ends it. Raises CutShort."""
-        fresh = work.purpose is Purpose.CONFIRM
-        charged, checked = False, PASSED
-        for case in self.cases(CaseKind.CHECK):
-            work.deadline.check()
-            plan = recording.plans[(case.name, knobs)]
-            if isinstance(plan, RecordFault):
-                return Checked(plan.status, plan.reason)
-            work.plans.append((case.name, knobs, plan.hash))
-            known = self.find(case.name, plan.hash)
-            if known is not None and not fresh:
-                checked = Checked(known.status, known.reason, known.check.error if known.check else 0.0)
-            else:
-                charged = True
-                checked = self._checked(work, plan, case)
-                if not checked.of_text:
-                    verdict = PlanVerdict(case.name, plan.hash, checked.status, checked.reason, _result(case, checked))
-                    self.keep(work, verdict)
-            work.checks.append(_result(case, checked))
-            if not checked.passed:
-                break
-        if charged:
-            purpose = Purpose.TUNE if knobs else work.purpose
-            work.charged[purpose] = work.charged.get(purpose, 0) + 1
-        return checked
-
-    def _checked(self, work: EvaluationContext, plan: CompiledPlan, case: Case) -> Checked:
-        fault = rule_fault(self._task, plan)
-        if fault:
-            return Checked(Status.REJECTED, fault)
-        answer = work.ahead.pop(("check", case.name, plan.hash), None)
-        rounds = self._rounds(case, work.purpose)
-        found = answer if isinstance(answer, Checked) else work.runner.check(plan, case, rounds)
-        return self._second.on(found, plan, case, rounds, work.runner)
-
-    def measure(
-        self, work: EvaluationContext, recording: Recording, kinds: Sequence[CaseKind]
-    ) -> list[Measurement] | Checked:
-        """Times of the source's own setting on every case; the first failure ends it. Raises CutShort."""
-        measured: list[Measurement] = []
-        for case in (case for kind in kinds for case in self.cases(kind)):
-            work.deadline.check()
-            plan = recording.plans[(case.name, ())]
-            if isinstance(plan, RecordFault):
-                return Checked(plan.status, plan.reason)
-            work.plans.append((case.name, (), plan.hash))
-            found = self.measured(work, plan, case, checked=True)
-            if isinstance(found, Checked):
-                return found
-            measured.append(found)
-        return measured
-
-    def measured(
-        self, work: EvaluationContext, plan: CompiledPlan, case: Case, checked: bool, against_us: float | None = None
-    ) -> Measurement | Checked:
-        known = self.find(case.name, plan.hash)
-        if known is not None and work.purpose is not Purpose.CONFIRM:
-            if known.measurement is not None and not work.anew:
-                return known.measurement
-            if known.status is not Status.PASSED:
-                return Checked(known.status, known.reason)
-        fault = rule_fault(self._task, plan)
-        found = work.ahead.pop(("time", case.name, plan.hash), None)
-        if fault:
-            found = Checked(Status.REJECTED, fault)
-        elif found is None:
-            found = work.runner.measure(plan, case, self._timed_seed(case, work.purpose), checked, against_us)
-        if isinstance(found, Checked):
-            rounds = [(self._timed_seed(case, work.purpose), "nominal")]
-            found = self._second.on(found, plan, case, rounds, work.runner)
-            if not found.of_text:
-                self.keep(work, PlanVerdict(case.name, plan.hash, found.status, found.reason))
-            return found
-        found = self._yardsticks.hold(work.runner, case, found)
-        if isinstance(found, Checked):
-            return found
-        if checked:  # else not remembered as right: a source may come whose own plan this is
-            self.keep(work, PlanVerdict(case.name, plan.hash, Status.PASSED, "", None, found))
+        if not all(check.known for check in steps[: len(found.checks)]):
+            found = replace(found, charged={Purpose.TUNE if knobs else context.purpose: 1})
         return found
 
-    def right_when_timed(self, work: EvaluationContext, plans: Sequence[tuple[Case, CompiledPlan]]) -> bool:
+    def time(
+        self, context: EvaluationContext, plan: CompiledPlan, case: Case, knobs: Knobs, against_us: float
+    ) -> Findings:
+        """The time of one setting that has not been checked."""
+        step = self._step(context, plan, case, knobs, timed=True)
+        return self._settle(context, replace(step, checked=False, against_us=against_us), None)
+
+    def _steps(
+        self, context: EvaluationContext, recording: Recording, knobs: Knobs, timed: Sequence[CaseKind]
+    ) -> list[_Step]:
+        """In order, up to the first that fails before anything is executed."""
+        steps: list[_Step] = []
+        for kind in (CaseKind.CHECK, *timed):
+            for case in self.cases(kind):
+                plan = recording.plans[(case.name, knobs)]
+                assert isinstance(plan, CompiledPlan), "a recording without a fault has every plan"
+                steps.append(self._step(context, plan, case, knobs, timed=kind is not CaseKind.CHECK))
+                if steps[-1].fails:
+                    return steps
+        return steps
+
+    def _step(self, context: EvaluationContext, plan: CompiledPlan, case: Case, knobs: Knobs, timed: bool) -> _Step:
+        verdict = None if context.purpose is Purpose.CONFIRM else self.find(case.name, plan.hash)
+        settled: Checked | Measurement | None = None
+        if verdict is not None and verdict.status is Status.PASSED and timed:
+            settled = None if context.anew else verdict.measurement
+        elif verdict is not None:
+            settled = Checked(verdict.status, verdict.reason, verdict.check.error if verdict.check else 0.0)
+        known = settled is not None
+        if not known and (fault := rule_fault(self._task, plan)):
+            settled = Checked(Status.REJECTED, fault)
+        return _Step(case, knobs, plan, timed, settled, known)
+
+    def ask(self, context: EvaluationContext, steps: Sequence[_Step]) -> dict[_Step, Checked | Measurement | None]:
+        """What the runner answers in one request; None where it has to be asked again, alone."""
+        if not steps:
+            return {}
+        checks, timings = [one for one in steps if not one.timed], [one for one in steps if one.timed]
+        found = context.runner.exam(
+            Exam(
+                tuple(CheckPart(one.plan, one.case, tuple(self._draws(context, one))) for one in checks),
+                tuple(TimePart(one.plan, one.case, self._draws(context, one)[0][0]) for one in timings),
+                "claim" if context.anew or context.purpose is Purpose.CONFIRM else "search",
+            )
+        )
+        return {**dict(zip(checks, found.checks, strict=False)), **dict(zip(timings, found.timings, strict=False))}
+
+    def _settle(self, context: EvaluationContext, step: _Step, answer: Checked | Measurement | None) -> Findings:
+        """What is known now of one step, which is kept where it is new."""
+        found = step.settled or answer or self._alone(context, step)
+        new = not step.known and step.checked  # what is timed without a check may be wrong: its plan may come again
+        if not step.known and isinstance(found, Checked):
+            found = self._second.on(found, step.plan, step.case, self._draws(context, step), context.runner)
+            new = not found.of_text
+        elif not step.known and not isinstance(found, Checked):
+            found = self._yardsticks.hold(context.runner, step.case, found)
+            new = new and not isinstance(found, Checked)
+        verdict = step.verdict(found)
+        if new:
+            self.know([verdict])
+        return Findings(
+            ended=found if isinstance(found, Checked) else PASSED,
+            checks=(verdict.check,) if verdict.check is not None else (),
+            measurements=(verdict.measurement,) if verdict.measurement is not None else (),
+            plans=((step.case.name, step.knobs, step.plan.hash),),
+            verdicts=(verdict,) if new else (),
+        )
+
+    def _alone(self, context: EvaluationContext, step: _Step) -> Checked | Measurement:
+        draws = self._draws(context, step)
+        if not step.timed:
+            return context.runner.check(step.plan, step.case, draws)
+        return context.runner.measure(step.plan, step.case, draws[0][0], step.checked, step.against_us)
+
+    def right_when_timed(self, context: EvaluationContext, plans: Sequence[tuple[Case, CompiledPlan]]) -> bool:
         """Whether plans of a tuned setting are right at full size too."""
         for case, plan in plans:
             rounds: list[Round] = [(self._seeds.seed(case.name, "timed"), "nominal")]
-            if not work.runner.check(plan, case, rounds).passed:
+            if not context.runner.check(plan, case, rounds).passed:
                 return False
         return True
 
-    def right_when_wide(self, work: EvaluationContext, recording: Recording) -> Checked:
+    def right_when_wide(self, context: EvaluationContext, recording: Recording) -> Findings:
         """Checks at the sizes that scores are of, of values that are not nominal. Raises CutShort."""
         for case in self.cases(CaseKind.SEARCH):
-            work.deadline.check()
+            context.deadline.check()
             plan = recording.plans[(case.name, ())]
-            if isinstance(plan, RecordFault):
-                return Checked(plan.status, plan.reason)
+            assert isinstance(plan, CompiledPlan), "a recording without a fault has every plan"
             rounds = [(fresh_seed(), regimes.WIDE)]
-            found = self._second.on(work.runner.check(plan, case, rounds), plan, case, rounds, work.runner)
+            found = self._second.on(context.runner.check(plan, case, rounds), plan, case, rounds, context.runner)
             if not found.passed:
-                return found
-        return PASSED
+                return Findings(found)
+        return Findings()
 
     def stays_modeled(
-        self, work: EvaluationContext, plans: Sequence[tuple[Case, CompiledPlan]], found: Sequence[Measurement]
+        self, context: EvaluationContext, plans: Sequence[tuple[Case, CompiledPlan]], found: Sequence[Measurement]
     ) -> bool:
         """Whether modeled times still hold once the plans have been executed: what was counted may have been less."""
         for (case, plan), before in zip(plans, found, strict=True):
             if before.n == 0:  # modeled, not measured
-                after = work.runner.measure(plan, case, 0, checked=False)
+                after = context.runner.measure(plan, case, 0, checked=False)
                 if isinstance(after, Checked) or after.median_us > before.median_us:
                     return False
         return True
+
+    def _draws(self, context: EvaluationContext, step: _Step) -> list[Round]:
+        if step.timed:
+            return [(self._timed_seed(step.case, context.purpose), "nominal")]
+        return self._rounds(step.case, context.purpose)
 
     def _rounds(self, case: Case, purpose: Purpose) -> list[Round]:
         if purpose is Purpose.CONFIRM:
@@ -220,10 +236,6 @@ class Grader:
 
     def _timed_seed(self, case: Case, purpose: Purpose) -> int:
         return fresh_seed() if purpose is Purpose.CONFIRM else self._seeds.seed(case.name, "timed")
-
-
-def _result(case: Case, checked: Checked) -> CheckResult:
-    return CheckResult(case.name, checked.passed, checked.error, checked.reason)
 
 
 def rule_fault(task: Task, plan: CompiledPlan) -> str:

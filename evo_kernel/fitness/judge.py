@@ -23,14 +23,14 @@ from evo_kernel.fitness.compile.compiler import Compiler
 from evo_kernel.fitness.compile.second_assembler import SecondOpinion
 from evo_kernel.fitness.correctness.references import fresh_seed
 from evo_kernel.fitness.costmodel.targets import target_for
-from evo_kernel.fitness.evaluation_context import PASSED, EvaluationContext
+from evo_kernel.fitness.evaluation_context import EvaluationContext, Findings
 from evo_kernel.fitness.grading import Grader
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.profiling.counters import CountPart
 from evo_kernel.fitness.profiling.profiler import Profiler
 from evo_kernel.fitness.profiling.table import CaseProfile
 from evo_kernel.fitness.record.cases import record_case
-from evo_kernel.fitness.record.recorder import Recorder, RecordFault, Recording, refuse_unconfined
+from evo_kernel.fitness.record.recorder import Recorder, RecordFault, refuse_unconfined
 from evo_kernel.fitness.runners.base import Checked, Runner
 from evo_kernel.fitness.runners.choose import open_runner
 from evo_kernel.fitness.timing.ceilings import Ceilings, KnownCeilings
@@ -45,7 +45,6 @@ from evo_kernel.types import (
     Environment,
     Evaluation,
     Knobs,
-    Measurement,
     PlanVerdict,
     Purpose,
     Source,
@@ -142,21 +141,23 @@ class PlanJudge:
     ) -> Evaluation:
         """The verdict on one source; see types.Judge. Raises InfraError when the machine failed, CutShort."""
         began, busy = time.monotonic(), self._runner.busy_s
-        work = EvaluationContext(
+        context = EvaluationContext(
             source, purpose, self._runner, anew, self._settings.tune_plans * effort, thorough=effort > 1,
             deadline=deadline or Deadline(),
         )  # fmt: skip
         try:
-            evaluation = self._confirm(work, against) if purpose is Purpose.CONFIRM else self._evaluate(work)
+            found = self._confirm(context, against) if purpose is Purpose.CONFIRM else self._evaluate(context)
+            evaluation = self._told(context, found)
         except PlanError as error:
-            evaluation = self._ended(work, Checked(Status.REJECTED, str(error)))
+            evaluation = self._told(context, Findings(Checked(Status.REJECTED, str(error))))
         except EvoKernelError:
             raise
         except (MemoryError, OSError) as error:
             raise InfraError(f"this machine failed while it judged: {error!r}") from error
         # Whatever else a candidate brings about is its own verdict: it must never end a run.
         except Exception as error:  # noqa: BLE001
-            evaluation = self._ended(work, Checked(Status.RUNTIME_ERROR, f"the judge stumbles over it: {_told(error)}"))
+            reason = f"the judge stumbles over it: {_in_a_line(error)}"
+            evaluation = self._told(context, Findings(Checked(Status.RUNTIME_ERROR, reason)))
         return replace(evaluation, wall_s=time.monotonic() - began, gpu_s=self._runner.busy_s - busy)
 
     def plans(
@@ -190,52 +191,34 @@ class PlanJudge:
 
     # --- one evaluation ---------------------------------------------------------------------------------------------
 
-    def _evaluate(self, work: EvaluationContext) -> Evaluation:
-        timed = () if work.purpose is Purpose.PROBE else (CaseKind.SEARCH,)
-        recording = self._grader.record(work.source, (CaseKind.CHECK, *timed))
-        measured = self._graded(work, recording, timed)
-        if isinstance(measured, Checked):
-            return self._ended(work, measured)
-        knobs: Knobs = ()
-        if work.purpose is Purpose.SCORE and not work.anew:
-            knobs, measured = self._tuning.tune(work, recording, measured)
-        return self._ended(work, PASSED, knobs, measured)
+    def _evaluate(self, context: EvaluationContext) -> Findings:
+        timed = () if context.purpose is Purpose.PROBE else (CaseKind.SEARCH,)
+        recording = self._grader.record(context.source, (CaseKind.CHECK, *timed))
+        found = self._grader.grade(context, recording, timed=timed)
+        if found.ended.passed and context.purpose is Purpose.SCORE and not context.anew:
+            found = self._tuning.tune(context, recording, found)
+        return found
 
-    def _confirm(self, work: EvaluationContext, champion: Source | None) -> Evaluation:
+    def _confirm(self, context: EvaluationContext, champion: Source | None) -> Findings:
         """On hidden cases and by fresh seeds, then side by side with others: all of it by a fresh runner."""
-        recording = self._grader.record(work.source, (CaseKind.CHECK, CaseKind.CONFIRM, CaseKind.SEARCH))
+        recording = self._grader.record(context.source, (CaseKind.CHECK, CaseKind.CONFIRM, CaseKind.SEARCH))
         opponents = self._confirming.opponents(champion)
         claimed = self._confirming.claims(recording, opponents)  # before anything is measured again
         self.yardsticks.prepare(self._runner, self._grader.cases(CaseKind.CONFIRM))
-        with self._runner.fresh() as work.runner:
-            measured = self._graded(work, recording, (CaseKind.CONFIRM,))
-            if isinstance(measured, Checked):
-                return self._ended(work, measured)
-            if not (wide := self._grader.right_when_wide(work, recording)).passed:
-                return self._ended(work, wide)
-            compared = self._confirming.compare(work, recording, opponents, claimed)
-        if isinstance(compared, Checked):
-            return self._ended(work, compared)
-        return replace(self._ended(work, PASSED, (), measured), comparisons=tuple(compared))
+        with self._runner.fresh() as runner:
+            context = replace(context, runner=runner)
+            found = self._grader.grade(context, recording, timed=(CaseKind.CONFIRM,))
+            if found.ended.passed:
+                found = found.then(self._grader.right_when_wide(context, recording))
+            if not found.ended.passed:
+                return found
+            return found.then(self._confirming.compare(context, recording, opponents, claimed))
 
-    def _graded(
-        self, work: EvaluationContext, recording: Recording, timed: Sequence[CaseKind]
-    ) -> list[Measurement] | Checked:
-        """Times on these kinds of case of what was recorded and checks out; or how it failed."""
-        work.deadline.check()  # what ran out of time by now may be a fault of the deadline, not of the kernel
-        if recording.fault is not None:
-            return Checked(recording.fault.status, recording.fault.reason)
-        self._grader.ask_ahead(work, recording, timed)
-        checked = self._grader.check_setting(work, recording, ())
-        return self._grader.measure(work, recording, timed) if checked.passed else checked
-
-    def _ended(
-        self, work: EvaluationContext, ended: Checked, knobs: Knobs = (), measured: Sequence[Measurement] = ()
-    ) -> Evaluation:
-        return work.result(self._task.identity, self.environment, ended, knobs, measured)
+    def _told(self, context: EvaluationContext, found: Findings) -> Evaluation:
+        return found.evaluation(context, self._task.identity, self.environment)
 
 
-def _told(error: Exception) -> str:
+def _in_a_line(error: Exception) -> str:
     """An exception in a line, with the place in our code: what a report of the bug needs."""
     frames = traceback.extract_tb(error.__traceback__)
     return f"{type(error).__name__}: {str(error)[:400]} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"

@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from evo_kernel.app.compose import watched
-from evo_kernel.app.operator_factory import CutOff
+from evo_kernel.app.run_operator import AttemptContext, RunOperator
 from evo_kernel.budget import Budget, Ledger
 from evo_kernel.engine import Engine, EngineSettings
 from evo_kernel.errors import InfraError, OperatorFailed
+from evo_kernel.fitness.stages import Stages
 from evo_kernel.types import Call, Evaluation, Purpose, Source
 from populations.population import open_population
 from populations.reading import PopulationReader
@@ -164,7 +165,7 @@ def test_what_a_signal_cut_off_stays_open() -> None:
 
     stop, operator = threading.Event(), ScriptedOperator()
     operator.propose = propose
-    cut: Any = CutOff(operator, stop)
+    cut: Any = RunOperator(operator, AttemptContext(Stages(), stop=stop))
     with pytest.raises(OperatorFailed) as caught:
         cut.propose(None, None)
     assert not caught.value.paused

@@ -46,8 +46,8 @@ class Runner(CudaRunner):
         self.served.append((fields["command"], self.info["pid"]))
         return answer
 
-    def pair(self, incumbent, challenger, case, seed, settings=None, checked=True):
-        found = super().pair(incumbent, challenger, case, seed, settings, checked)
+    def pair(self, incumbent, challenger, case, seed, checked=True):
+        found = super().pair(incumbent, challenger, case, seed, checked)
         return Checked(Status.RUNTIME_ERROR, "out of GPU memory") if self.unpaired else found
 
 

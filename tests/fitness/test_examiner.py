@@ -19,7 +19,6 @@ from evo_kernel.fitness.runners.cuda_memory import Arena
 from evo_kernel.fitness.runners.request_handler import Examiner
 from evo_kernel.fitness.timing.ceilings import Ceilings
 from evo_kernel.fitness.timing.estimates import CLAIM, TIMING, summarise
-from evo_kernel.fitness.timing.pairing import PAIRING
 from evo_kernel.types import CheckResult, Status
 from tests.fitness.fake_gpu import SETTINGS, FakeDevice, memory, plan, task_in, timed
 
@@ -98,7 +97,7 @@ def test_a_group_of_checks_is_answered_part_by_part(examiner, names, statuses):
 def test_a_damaged_input_is_drawn_again_within_a_group(examiner):
     plans = [plan("honest", 3, 7), plan("honest", 4, 33)]
     examiner.exam(plans.__getitem__, [CHECK, SECOND], [])
-    for values in examiner.referee.inputs._kept.values():
+    for values, _ in examiner.referee.inputs._kept:
         values[0].mul_(2.0)
     answer = examiner.exam(plans.__getitem__, [CHECK, SECOND], [])
     assert [c["status"] for c in answer["checks"]] == ["passed", "passed"]
@@ -121,7 +120,7 @@ def test_every_timed_launch_finds_nothing_of_earlier_ones(task, settings):
         exam(examiner, "honest_80", checks=(), timings=({**TIME, "check": False},))["timings"][0]["status"] == "passed"
     )
     plans = [plan("honest_80", 64, 128), plan("honest_90", 64, 128)]
-    examiner.pair(plans.__getitem__, {"case": "m64-n128", "seed": 3, "check": False}, PAIRING)
+    examiner.pair(plans.__getitem__, {"case": "m64-n128", "seed": 3, "check": False})
     assert device.launches > 60 and device.unprepared == 0 and device.unpins > 10
     before, timed_before = device.clears, device.launches
     examiner.timer.time_function(task.case("m64-n128"), timed(task.reference_function, device, 70.0), settings)
@@ -199,7 +198,7 @@ def test_an_arena_is_poisoned_but_for_its_inputs_and_holds_the_scratch_of_its_la
 
 def test_an_innocent_plan_survives_one_that_wrote_into_what_is_kept(examiner):
     exam(examiner, "honest_80")
-    for values in examiner.referee.inputs._kept.values():
+    for values, _ in examiner.referee.inputs._kept:
         values[0].mul_(2.0)
     assert not examiner.referee.inputs.intact()
     answer = exam(examiner, "honest_80")
@@ -302,14 +301,14 @@ def test_a_plan_for_other_inputs_is_refused(examiner):
 )
 def test_pairs(examiner, challenger, verdict):
     plans = [plan("honest_100", 64, 128), plan(challenger, 64, 128)]
-    answer = examiner.pair(plans.__getitem__, {"case": "m64-n128", "seed": 3, "check": True}, PAIRING)
+    answer = examiner.pair(plans.__getitem__, {"case": "m64-n128", "seed": 3, "check": True})
     assert answer["status"] == "passed" and answer["comparison"]["verdict"] == verdict
     assert answer["median_us"][0] == pytest.approx(100, rel=0.01)
 
 
 def test_pairs_check_both(examiner):
     plans = [plan("honest_100", 64, 128), plan("wrong_50", 64, 128)]
-    answer = examiner.pair(plans.__getitem__, {"case": "m64-n128", "seed": 3, "check": True}, PAIRING)
+    answer = examiner.pair(plans.__getitem__, {"case": "m64-n128", "seed": 3, "check": True})
     assert answer["status"] == Status.WRONG
 
 

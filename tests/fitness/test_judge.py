@@ -64,14 +64,14 @@ def test_broken_kernels_get_their_status_and_a_sentence(task, judge, old, new, s
     "raised", [ValueError("bad"), RecursionError(), OverflowError("large"), UnicodeDecodeError("utf-8", b"x", 0, 1, "")]
 )
 def test_what_a_candidate_brings_about_is_its_own_verdict(task, judge, monkeypatch, raised):
-    monkeypatch.setattr(judge._grader, "check_setting", _raising(raised))
+    monkeypatch.setattr(judge._grader, "grade", _raising(raised))
     evaluation = judge.evaluate(task.seed, Purpose.SCORE)
     assert evaluation.status is Status.RUNTIME_ERROR and evaluation.score is None
     assert type(raised).__name__ in evaluation.reason and "test_judge.py, line" in evaluation.reason
 
 
 def test_what_the_machine_brings_about_is_not(task, judge, monkeypatch):
-    monkeypatch.setattr(judge._grader, "check_setting", _raising(OSError(28, "No space left on device")))
+    monkeypatch.setattr(judge._grader, "grade", _raising(OSError(28, "No space left on device")))
     with pytest.raises(InfraError, match="No space left"):
         judge.evaluate(task.seed, Purpose.SCORE)
 

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import pytest
 
+from evo_kernel.fitness.evaluation_context import EvaluationContext, Findings
 from evo_kernel.fitness.grading import Grader
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge
 from evo_kernel.fitness.runners.base import Checked, Examined
@@ -196,7 +197,7 @@ class ScriptedRunner:
     baseline_faults: ClassVar[dict[str, str]] = {}
 
     def __init__(self, task):
-        self.task, self.timed, self.stages = task, [], Stages()
+        self.task, self.timed, self.exams, self.stages = task, [], [], Stages()
 
     def start(self): ...
 
@@ -212,12 +213,13 @@ class ScriptedRunner:
         return {}
 
     def exam(self, exam):
+        self.exams.append(exam)
         timings = []
         for part in exam.timings:
             timings.append(self.measure(part.plan, part.case, part.seed, part.checked, part.against_us))
             if isinstance(timings[-1], Checked):
                 break
-        return Examined((), tuple(timings))
+        return Examined(tuple(self.check(part.plan, part.case, part.rounds) for part in exam.checks), tuple(timings))
 
     def measure(self, plan, case, seed, checked=True, against_us=None):
         warps = plan.plan.kernels[0].num_warps
@@ -247,6 +249,29 @@ def test_the_best_setting_wins(raced):
     assert evaluation.knobs == (("NUM_WARPS", 2),)
     assert evaluation.score == pytest.approx(80.0 / 50.0)
     assert evaluation.charged == {"score": 1, "tune": 1}
+
+
+def test_a_setting_is_asked_about_once(raced):
+    """The source's own: checks and times. The one that won the race: checks. All in one request each."""
+    _, runner, evaluation = raced
+    checks = [case.name for case in runner.task.cases if case.kind == "check"]
+    assert [[part.case.name for part in exam.checks] for exam in runner.exams] == [checks, checks]
+    assert [bool(exam.timings) for exam in runner.exams] == [True, False]
+    assert [check.case for check in evaluation.checks] == 2 * checks
+    assert len(evaluation.verdicts) == 2 * len(checks) + 2 * 2  # and two cases timed, each
+
+
+def test_what_failed_has_no_times_and_what_stood_beside_it_costs():
+    times = (Measurement("c", "p", 50.0, 0.0, 0, 50.0, 50.0, {"eager": 100.0}),)
+    own = Findings(measurements=times, plans=(("c", (), "p"),), charged={"score": 1})
+    raced = Findings(Checked(Status.WRONG, "off"), plans=(("c", (("W", 2),), "q"),), charged={"tune": 1})
+    context = EvaluationContext(Source("def run(): ..."), Purpose.SCORE, ScriptedRunner(None))
+    environment = context.runner.environment("")
+    beside, after = (f.evaluation(context, "task", environment) for f in (own.beside([raced, raced]), own.then(raced)))
+    assert beside.passed and beside.score == 2.0 and beside.measurements == times
+    assert after.status is Status.WRONG and after.score is None and not after.measurements
+    assert beside.charged == {"score": 1, "tune": 2} and after.charged == {"score": 1, "tune": 1}
+    assert beside.plans == after.plans == own.plans + raced.plans
 
 
 def test_what_falls_behind_is_not_timed_on_the_other_cases(raced):

@@ -50,6 +50,25 @@ def test_operators_are_drawn_by_weight_and_repeatably():
     assert shares(mix) == found
 
 
+def test_an_operator_that_is_refused_is_not_asked_and_what_it_began_waits():
+    class Begun(Scripted):
+        def holds(self, brief):
+            return brief.attempt == 7
+
+    said = {"b": "models do not answer"}
+    mix = MixOperator([Scripted("a"), Begun("b")], refusal=lambda name: said.get(name, ""))
+    assert shares(mix, 7) == {"a": 1.0}
+    with pytest.raises(OperatorFailed, match="models do not answer") as caught:
+        mix.propose(brief(PARENT, 7), no_probe)
+    assert caught.value.paused and caught.value.operator == "b"
+    said["a"] = "nor this"
+    with pytest.raises(OperatorFailed, match="a: nor this") as caught:
+        mix.propose(brief(PARENT, 8), no_probe)
+    assert not caught.value.paused and not caught.value.exhausted
+    said.clear()
+    assert mix.propose(brief(PARENT, 7), no_probe).operator == "b"
+
+
 def test_the_operator_does_not_see_the_numbers_that_chose_it():
     a, b = Scripted("a"), Scripted("b")
     mix, seen = MixOperator([a, b]), {"a": [], "b": []}

@@ -21,6 +21,7 @@ from evo_kernel.config import Config, config_from
 from evo_kernel.deadline import Deadline
 from evo_kernel.engine import Engine, EngineSettings, RunSummary
 from evo_kernel.errors import UserError
+from evo_kernel.fitness.stages import Stages
 from evo_kernel.types import CaseKind, Evaluation, Knobs, Purpose, Source, Status
 from populations.population import LineagePopulation, open_population
 from tests.support.chat_server import Answer, ChatServer
@@ -138,7 +139,7 @@ def search(
     with opened(file, config) as population:
         population.plant(FIRST)
         ledger = compose.ledger_of(config, population, traffic)
-        with operating(config, population, judge, ledger, heard.trouble, traffic, stop) as operator:
+        with operating(config, population, judge, ledger, heard.trouble, Stages(), traffic, stop) as operator:
             settings = EngineSettings(width=config.width, attempts=attempts, remeasured=0.0, barren=20)
             ended = Engine(population, operator, judge, ledger, settings, heard).run()
     return Ended(ended, heard.lines, judge)

@@ -11,7 +11,6 @@ import math
 import re
 import struct
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
@@ -29,6 +28,7 @@ from evo_kernel.fitness.plan.launch_plan import MAX_SHARED, Binary, Kernel
 from evo_kernel.fitness.sandbox.guards import SandboxLimits
 from evo_kernel.fitness.sandbox.zygote import MalformedReply, Zygote
 from evo_kernel.fitness.stages import COMPILING, Stages
+from evo_kernel.recent import Recent
 
 CACHE_ENTRIES = 4096
 
@@ -49,7 +49,7 @@ class Compiler:
         self._pool = ThreadPoolExecutor(self._cores, thread_name_prefix="compile")
         self._lock = threading.Lock()
         self._waiting = 0  # kernels that are being compiled, or will be
-        self._cache: OrderedDict[str, Binary | str] = OrderedDict()
+        self._cache: Recent[str, Binary | str] = Recent(CACHE_ENTRIES)
 
     def start(self) -> None:
         self._zygote.start()
@@ -72,9 +72,9 @@ class Compiler:
             with self._stages.at(COMPILING):
                 made = dict(zip(missing, self._compile(list(missing.values()), patience_s), strict=True))
         with self._lock:
-            self._cache |= {key: one for key, one in made.items() if not isinstance(one, _GivenUp)}
-            while len(self._cache) > CACHE_ENTRIES:
-                self._cache.popitem(last=False)
+            for key, one in made.items():
+                if not isinstance(one, _GivenUp):
+                    self._cache.put(key, one)
         return [known.get(k.key) or made[k.key] for k in kernels]
 
     def _compile(self, kernels: list[Kernel], patience_s: float) -> list[Binary | str]:

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 import torch
 
-from evo_kernel.fitness.correctness.expected import Expected, expect
-from evo_kernel.tasks.task import Input, Task, Tolerance
+from evo_kernel.fitness.correctness.expected import Expected
+from evo_kernel.tasks.task import Tolerance
 from evo_kernel.types import CheckResult
 
 POISON_BYTE = 0xFF
@@ -23,11 +23,6 @@ POISON_BYTE = 0xFF
 
 _AT_ONCE = 1 << 18
 """Elements that are compared at a time on a CPU."""
-
-
-def judge_outputs(task: Task, case: str, inputs: Sequence[Input], outputs: Sequence[torch.Tensor]) -> CheckResult:
-    """Compare a kernel's outputs with the task's reference on the same inputs. Raises TaskError only."""
-    return compare(case, outputs, expect(task, inputs), task.tolerance)
 
 
 def compare(

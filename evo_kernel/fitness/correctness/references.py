@@ -9,11 +9,10 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import replace
 
 from evo_kernel.fitness.correctness.expected import Expected
+from evo_kernel.recent import Recent
 
 RENEW_S = 3600.0
 
@@ -44,40 +43,22 @@ class References:
     """Expected outputs by (case, seed, regime), the most recent within `limit_bytes` of host memory. Thread-safe."""
 
     def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
         self._lock = threading.Lock()
-        self._kept: OrderedDict[tuple[str, int, str], tuple[Expected, ...]] = OrderedDict()
+        self._kept: Recent[tuple[str, int, str], tuple[Expected, ...]] = Recent(limit_bytes, _size)
         self._making: dict[tuple[str, int, str], threading.Lock] = {}
-        self._bytes = 0
 
-    def of(
-        self, case: str, seed: int, regime: str, device: str, make: Callable[[], tuple[Expected, ...]]
-    ) -> tuple[Expected, ...]:
-        """What is expected, on `device`; made and kept on the first call. Who asks meanwhile waits for it."""
+    def of(self, case: str, seed: int, regime: str, make: Callable[[], tuple[Expected, ...]]) -> tuple[Expected, ...]:
+        """What is expected; made and kept on the first call. Who asks meanwhile waits for it."""
         key = (case, seed, regime)
         with self._lock:
             making = self._making.setdefault(key, threading.Lock())
         with making:
             with self._lock:
                 known = self._kept.get(key)
-            if known is None:
-                known = tuple(_moved(part, "cpu") for part in make())
+            made = make() if known is None else known
             with self._lock:
-                self._keep(key, known)
                 self._making.pop(key, None)
-        return tuple(_moved(part, device) for part in known)
-
-    def _keep(self, key: tuple[str, int, str], made: tuple[Expected, ...]) -> None:
-        if key in self._kept:
-            return
-        self._kept[key] = made
-        self._bytes += _size(made)
-        while self._bytes > self._limit_bytes and len(self._kept) > 1:
-            self._bytes -= _size(self._kept.popitem(last=False)[1])
-
-
-def _moved(part: Expected, device: str) -> Expected:
-    return replace(part, truth=part.truth.to(device), honest=part.honest.to(device), compared=part.compared.to(device))
+                return self._kept.put(key, made)
 
 
 def _size(parts: tuple[Expected, ...]) -> int:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
 import torch
 
-from evo_kernel.tasks.task import Input
+from evo_kernel.tasks.task import Case, Input, Task
 
 LARGE, SMALL = 64.0, 1e-3
 TIE_STEP = 0.5
@@ -52,15 +51,15 @@ CONFIRM: tuple[str, ...] = ("nominal",) * 5 + tuple(name for name in REGIMES if 
 """Rounds of a confirmation: five seeds of nominal values, and every other regime once."""
 
 
+def drawn(task: Task, case: Case, seed: int, regime: str, device: str) -> tuple[Input, ...]:
+    """The inputs of a case in a regime, on a device."""
+    return apply(regime, task.inputs(case, torch.Generator(device).manual_seed(seed), device))
+
+
 def apply(regime: str, inputs: Sequence[Input]) -> tuple[Input, ...]:
     """The inputs in a regime: same shapes, dtypes and strides. Raises KeyError for an unknown regime."""
     transform = _TRANSFORMS[regime]
     return tuple(_transformed(transform, x) if _is_floating(x) else x for x in inputs)
-
-
-def rounds(wanted: Sequence[str], generator: np.random.Generator) -> list[tuple[int, str]]:
-    """(seed, regime) for every wanted round, seeds from a generator that nobody else knows."""
-    return [(int(generator.integers(1 << 62)), regime) for regime in wanted]
 
 
 def _is_floating(value: Input) -> bool:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
 
 from evo_kernel.fitness.correctness.expected import Expected
+from evo_kernel.recent import Recent
 
 SMALL_BYTES = 1 << 20
 Key = tuple[str, int, str]
@@ -27,17 +27,13 @@ class Vault:
     """Expected outputs by (case, seed, regime), the most recent within `limit_bytes`. For one thread."""
 
     def __init__(self, device: str, limit_bytes: int) -> None:
-        self._device, self._limit_bytes = device, limit_bytes
-        self._kept: OrderedDict[Key, tuple[_Sealed, ...]] = OrderedDict()
-        self._bytes = 0
+        self._device = device
+        self._kept: Recent[Key, tuple[_Sealed, ...]] = Recent(limit_bytes, lambda parts: sum(p.bytes for p in parts))
 
     @contextlib.contextmanager
     def open(self, key: Key, make: Callable[[], tuple[Expected, ...]]) -> Iterator[tuple[Expected, ...]]:
         """What is expected, readable inside the `with` only; made on the first call."""
-        if key not in self._kept:
-            self._keep(key, tuple(_Sealed(part, self._device) for part in make()))
-        self._kept.move_to_end(key)
-        parts = self._kept[key]
+        parts = self._kept.find(key, lambda: tuple(_Sealed(part, self._device) for part in make()))
         opened: list[_Sealed] = []
         try:
             for part in parts:
@@ -50,18 +46,11 @@ class Vault:
 
     def intact(self) -> bool:
         """Whether everything kept is still what was sealed: a kernel may have written far outside its buffers."""
-        return all(part.intact() for parts in self._kept.values() for part in parts)
+        return all(part.intact() for parts in self._kept for part in parts)
 
     def clear(self) -> None:
         """Forget everything: the memory is wanted for something else."""
         self._kept.clear()
-        self._bytes = 0
-
-    def _keep(self, key: Key, made: tuple[_Sealed, ...]) -> None:
-        self._kept[key] = made
-        self._bytes += sum(part.bytes for part in made)
-        while self._bytes > self._limit_bytes and len(self._kept) > 1:
-            self._bytes -= sum(part.bytes for part in self._kept.popitem(last=False)[1])
 
 
 class _Sealed:

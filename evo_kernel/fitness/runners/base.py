@@ -1,16 +1,22 @@
-"""What a runner is: the one that executes plans, checks them and tells their time."""
+"""What a runner is: the one that executes plans, checks them and tells their time. And what all runners share."""
 
 from __future__ import annotations
 
+import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import torch
+import triton
+
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.profiling.counters import CounterReading, CountPart
 from evo_kernel.fitness.stages import Stages
-from evo_kernel.fitness.timing.pairing import Comparison, PairSettings
+from evo_kernel.fitness.timing.estimates import JUDGE_VERSION
+from evo_kernel.fitness.timing.pairing import Comparison
 from evo_kernel.tasks.task import Case
 from evo_kernel.types import Environment, Measurement, Status
 
@@ -113,7 +119,13 @@ class Runner(Protocol):
     def check(self, plan: CompiledPlan, case: Case, rounds: Sequence[Round]) -> Checked: ...
 
     def measure(
-        self, plan: CompiledPlan, case: Case, seed: int, checked: bool = True, against_us: float | None = None
+        self,
+        plan: CompiledPlan,
+        case: Case,
+        seed: int,
+        checked: bool = True,
+        against_us: float | None = None,
+        precision: str = "search",
     ) -> Measurement | Checked:
         """The plan's time on a case, without baselines; or how it failed while it was timed.
 
@@ -122,15 +134,7 @@ class Runner(Protocol):
         """
         ...
 
-    def pair(
-        self,
-        incumbent: CompiledPlan,
-        challenger: CompiledPlan,
-        case: Case,
-        seed: int,
-        settings: PairSettings | None = None,
-        checked: bool = True,
-    ) -> Paired | Checked:
+    def pair(self, incumbent: CompiledPlan, challenger: CompiledPlan, case: Case, seed: int) -> Paired | Checked:
         """Whether the challenger is faster, by samples taken side by side; the same plan twice is an A/A test."""
         ...
 
@@ -162,3 +166,43 @@ class Runner(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class ExamRunner(ABC):
+    """A runner that answers one question as an exam of one part."""
+
+    @abstractmethod
+    def exam(self, exam: Exam) -> Examined: ...
+
+    def check(self, plan: CompiledPlan, case: Case, rounds: Sequence[Round]) -> Checked:
+        found = self.exam(Exam(checks=(CheckPart(plan, case, tuple(rounds)),))).checks[0]
+        assert found is not None, "a part alone is lost to no other"
+        return found
+
+    def measure(
+        self,
+        plan: CompiledPlan,
+        case: Case,
+        seed: int,
+        checked: bool = True,
+        against_us: float | None = None,
+        precision: str = "search",
+    ) -> Measurement | Checked:
+        part = TimePart(plan, case, seed, checked, against_us)
+        found = self.exam(Exam(timings=(part,), precision=precision)).timings[0]
+        assert found is not None, "a part alone is lost to no other"
+        return found
+
+
+def environment_here(kind: str, device: str, driver: str, confinement: str) -> Environment:
+    """The environment of a runner of this process."""
+    return Environment(
+        kind=kind,
+        device=device,
+        driver=driver,
+        torch=torch.__version__,
+        triton=triton.__version__,
+        fp_fusion=os.environ.get("TRITON_DEFAULT_FP_FUSION", "1") == "1",
+        judge=JUDGE_VERSION,
+        confinement=confinement,
+    )

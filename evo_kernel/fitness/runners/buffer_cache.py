@@ -11,6 +11,7 @@ import torch
 from evo_kernel.fitness.plan.launch_plan import Buffer, CompiledPlan
 from evo_kernel.fitness.runners.bounds import ScratchNeed, scratch_needs
 from evo_kernel.fitness.runners.clock import Buffers
+from evo_kernel.recent import Recent
 from evo_kernel.tasks.task import Input
 
 _Layout = tuple[tuple[Buffer, ...], tuple[ScratchNeed, ...]]
@@ -24,32 +25,20 @@ class Inputs:
     """Drawn inputs by key, the most recent within `limit_bytes`. Whoever takes them must not write to them."""
 
     def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
-        self._kept: OrderedDict[Hashable, tuple[Input, ...]] = OrderedDict()
-        self._sums: dict[Hashable, list[int]] = {}
-        self._bytes = 0
+        self._kept: Recent[Hashable, tuple[tuple[Input, ...], list[int]]] = Recent(limit_bytes, lambda o: size_of(o[0]))
 
     def of(self, key: Hashable, draw: Callable[[], tuple[Input, ...]]) -> tuple[Input, ...]:
-        if key in self._kept:
-            self._kept.move_to_end(key)
-            return self._kept[key]
-        made = self._kept[key] = draw()
-        self._sums[key] = checksum(made)
-        self._bytes += size_of(made)
-        while self._bytes > self._limit_bytes and len(self._kept) > 1:
-            old, values = self._kept.popitem(last=False)
-            del self._sums[old]
-            self._bytes -= size_of(values)
-        return made
+        def make() -> tuple[tuple[Input, ...], list[int]]:
+            return (made := draw()), checksum(made)
+
+        return self._kept.find(key, make)[0]
 
     def intact(self) -> bool:
         """Whether everything kept is still what was drawn: a kernel may have written far outside its buffers."""
-        return all(checksum(values) == self._sums[key] for key, values in self._kept.items())
+        return all(checksum(values) == sums for values, sums in self._kept)
 
     def clear(self) -> None:
         self._kept.clear()
-        self._sums.clear()
-        self._bytes = 0
 
 
 class Arenas:

@@ -119,12 +119,8 @@ class Referee:
 
     def draw(self, case: Case, seed: int, regime: str = "nominal") -> tuple[Input, ...]:
         """The inputs of a case, kept for the next who asks."""
-
-        def make() -> tuple[Input, ...]:
-            generator = torch.Generator(self.device.name).manual_seed(seed)
-            return regimes.apply(regime, self.task.inputs(case, generator, self.device.name))
-
-        return self.inputs.of((case.name, seed, regime), make)
+        key = (case.name, seed, regime)
+        return self.inputs.of(key, lambda: regimes.drawn(self.task, case, seed, regime, self.device.name))
 
     def undisturbed(self, plan: CompiledPlan, arenas: Sequence[Buffers], inputs: Sequence[tuple[Input, ...]]) -> None:
         """No canary is broken and no input has changed. Raises PlanFailed."""

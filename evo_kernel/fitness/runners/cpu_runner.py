@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +21,6 @@ from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import torch
-import triton
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from evo_kernel.errors import InfraError, TaskError
@@ -40,12 +38,23 @@ from evo_kernel.fitness.costmodel.torch_costs import unpriced
 from evo_kernel.fitness.ir.launch_traffic import Amount, LaunchTraffic, at_least
 from evo_kernel.fitness.plan.launch_plan import Aten, CompiledPlan, Plan, View
 from evo_kernel.fitness.profiling.counters import CounterReading, CountPart
-from evo_kernel.fitness.runners.base import Checked, Draw, Exam, Examined, Paired, Round, TimePart
+from evo_kernel.fitness.runners.base import (
+    Checked,
+    CheckPart,
+    Draw,
+    Exam,
+    Examined,
+    ExamRunner,
+    Paired,
+    Round,
+    TimePart,
+    environment_here,
+)
 from evo_kernel.fitness.sandbox.guards import SandboxLimits
 from evo_kernel.fitness.sandbox.zygote import JobResult, Zygote
 from evo_kernel.fitness.stages import EXECUTING, Stages
-from evo_kernel.fitness.timing.estimates import JUDGE_VERSION
-from evo_kernel.fitness.timing.pairing import Comparison, PairSettings, PairVerdict
+from evo_kernel.fitness.timing.pairing import Comparison, PairVerdict
+from evo_kernel.recent import Recent
 from evo_kernel.tasks.task import Case, Input, Task, TensorSpec
 from evo_kernel.types import CaseKind, Environment, Measurement, Status, content_hash
 
@@ -111,7 +120,7 @@ class _Look(_Told):
     unwritten: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=64)] = []
 
 
-class CpuRunner:
+class CpuRunner(ExamRunner):
     """Implements Runner without a GPU. Thread-safe: each request is a child of its own."""
 
     busy_s = 0.0
@@ -126,11 +135,11 @@ class CpuRunner:
         self._references = References(_REFERENCE_BYTES)
         self._lock, self._drawing = threading.Lock(), threading.Lock()
         self._indices: dict[str, Mapping[int, torch.Tensor]] = {}
-        self._counted: dict[str, Sequence[LaunchTraffic]] = {}
+        self._counted: Recent[str, Sequence[LaunchTraffic]] = Recent(_COUNTED_PLANS)
         self._secret = secrets.token_hex(16)  # decides on which inputs traffic is counted, and which programs' lines
-        self._executed: dict[str, Sequence[Mapping[str, float]]] = {}
-        self._draws: dict[tuple[str, int, str], tuple[Input, ...]] = {}
-        self._sliced: dict[tuple[str, int, str], SlicedReference] = {}
+        self._executed: Recent[str, Sequence[Mapping[str, float]]] = Recent(_COUNTED_PLANS)
+        self._draws: Recent[tuple[str, int, str], tuple[Input, ...]] = Recent(_KEPT_DRAWS)
+        self._sliced: Recent[tuple[str, int, str], SlicedReference] = Recent(_KEPT_DRAWS)
 
     def start(self) -> None:
         self._zygote.start()
@@ -140,16 +149,7 @@ class CpuRunner:
         self._zygote.close()
 
     def environment(self, confinement: str) -> Environment:
-        return Environment(
-            kind="modeled",
-            device=f"sm_{self.arch}",
-            driver="none",
-            torch=torch.__version__,
-            triton=triton.__version__,
-            fp_fusion=os.environ.get("TRITON_DEFAULT_FP_FUSION", "1") == "1",
-            judge=JUDGE_VERSION,
-            confinement=confinement,
-        )
+        return environment_here("modeled", f"sm_{self.arch}", "none", confinement)
 
     def baselines(self, case: Case) -> Mapping[str, float]:
         """None: no vendor kernel can be timed here, so the judge takes the task's first kernel."""
@@ -164,14 +164,10 @@ class CpuRunner:
 
     def exam(self, exam: Exam) -> Examined:
         """Cases side by side, each by children of its own; all checks first."""
-        checks = _side_by_side(lambda part: self.check(part.plan, part.case, part.rounds), exam.checks)
+        checks = _side_by_side(self._checked, exam.checks)
         if checks and not checks[-1].passed:
             return Examined(checks)
-
-        def measured(part: TimePart) -> Measurement | Checked:
-            return self.measure(part.plan, part.case, part.seed, part.checked, part.against_us)
-
-        return Examined(checks, _side_by_side(measured, exam.timings))
+        return Examined(checks, _side_by_side(self._timed, exam.timings))
 
     def get_ready(self, draws: Sequence[Draw]) -> None:
         for case, seed, regime in draws:
@@ -190,8 +186,9 @@ class CpuRunner:
 
     # --- correctness ------------------------------------------------------------------------------------------------
 
-    def check(self, plan: CompiledPlan, case: Case, rounds: Sequence[Round]) -> Checked:
+    def _checked(self, part: CheckPart) -> Checked:
         """Every round on fresh inputs and memory."""
+        plan, case, rounds = part.plan, part.case, part.rounds
         with self.stages.at(EXECUTING):
             if misfit := plan.plan.misfit([_spec(spec) for spec in self._task.input_specs(case)]):
                 return Checked(Status.REJECTED, f"the plan is not for case {case.name}: {misfit}")
@@ -265,7 +262,7 @@ class CpuRunner:
         if len(header.executed) != len(plan.plan.launches):
             return _malformed(f"{len(header.executed)} launches where the plan has {len(plan.plan.launches)}")
         with self._lock:
-            _keep(self._executed, _traffic_key(plan, case), header.executed)
+            self._executed.put(_traffic_key(plan, case), header.executed)
         try:
             if header.whole:
                 if lacking := _unwritten_integers(plan.plan, header.unwritten):
@@ -360,27 +357,13 @@ class CpuRunner:
         return _verdict(case, check.compare(case.name, kept, expected, self._task.tolerance))
 
     def _sliced_reference(self, case: Case, seed: int, regime: str, inputs: Sequence[Input]) -> SlicedReference:
-        key = (case.name, seed, regime)
         with self._drawing:
-            if key not in self._sliced:
-                self._sliced[key] = SlicedReference(self._task, inputs)
-                while len(self._sliced) > _KEPT_DRAWS:
-                    self._sliced.pop(next(iter(self._sliced)))
-            return self._sliced[key]
+            return self._sliced.find((case.name, seed, regime), lambda: SlicedReference(self._task, inputs))
 
     # --- time -------------------------------------------------------------------------------------------------------
 
-    def pair(
-        self,
-        incumbent: CompiledPlan,
-        challenger: CompiledPlan,
-        case: Case,
-        seed: int,
-        settings: PairSettings | None = None,
-        checked: bool = True,
-    ) -> Paired | Checked:
+    def pair(self, incumbent: CompiledPlan, challenger: CompiledPlan, case: Case, seed: int) -> Paired | Checked:
         """Modeled times are exact: one is enough of each. Nothing is looked at: `check` and `measure` do that."""
-        del checked
         times = []
         for plan in (incumbent, challenger):
             found = self.measure(plan, case, seed, checked=False)
@@ -391,18 +374,18 @@ class CpuRunner:
         verdict = PairVerdict.EQUAL if ratio == 1.0 else PairVerdict.FASTER if ratio > 1.0 else PairVerdict.SLOWER
         return Paired(Comparison(verdict, 0, ratio, ratio, ratio), *times)
 
-    def measure(
-        self, plan: CompiledPlan, case: Case, seed: int, checked: bool = True, against_us: float | None = None
-    ) -> Measurement | Checked:
-        """Modeled time, the same for the same plan; with `checked`, after a look at it."""
-        del against_us
-        if checked and not (seen := self.check(plan, case, [(seed, "nominal")])).passed:
+    def _timed(self, part: TimePart) -> Measurement | Checked:
+        """Modeled time, the same for the same plan; where it is to be checked, after a look at it."""
+        plan, case = part.plan, part.case
+        if part.checked and not (seen := self._checked(CheckPart(plan, case, ((part.seed, "nominal"),)))).passed:
             return seen
         with self.stages.at(EXECUTING):
             traffic = self.traffic(plan, case)
         if isinstance(traffic, Checked):
             return traffic
-        if (did := self._executed.get(_traffic_key(plan, case))) is not None:
+        with self._lock:
+            did = self._executed.get(_traffic_key(plan, case))
+        if did is not None:
             traffic = [at_least(counted, amounts) for counted, amounts in zip(traffic, did, strict=True)]
         target = target_for(self.arch)
         modeled = modeled_time(plan, traffic, target)
@@ -425,7 +408,9 @@ class CpuRunner:
     def traffic(self, plan: CompiledPlan, case: Case) -> Sequence[LaunchTraffic] | Checked:
         """Counted traffic; a plan that differs from one seen before only in warps or stages is not counted again."""
         key = _traffic_key(plan, case)
-        if (known := self._counted.get(key)) is not None:
+        with self._lock:
+            known = self._counted.get(key)
+        if known is not None:
             return known
         inputs = self._index_inputs(case)
         drawn_by = self._drawn(key)
@@ -436,8 +421,7 @@ class CpuRunner:
         if isinstance(told, Checked):
             return told
         with self._lock:
-            _keep(self._counted, key, told)
-        return told
+            return self._counted.put(key, told)
 
     def _count(
         self, plan: CompiledPlan, inputs: Mapping[int, Input], seed: int, complete: bool
@@ -499,7 +483,7 @@ class CpuRunner:
             return self._task.outputs(*map(change, inputs))
 
         make = partial(expect_by, run, inputs, self._task.tolerance.precision)
-        return self._references.of(case.name, seed, regime, "cpu", make)
+        return self._references.of(case.name, seed, regime, make)
 
     def _index_inputs(self, case: Case) -> Mapping[int, torch.Tensor]:
         """Values of integer inputs, drawn once a case: they decide where programs read, and no kernel knows them."""
@@ -509,18 +493,12 @@ class CpuRunner:
             return self._indices[case.name]
 
     def _draw(self, case: Case, seed: int, regime: str) -> tuple[Input, ...]:
-        generator = torch.Generator("cpu").manual_seed(seed)
-        return regimes.apply(regime, self._task.inputs(case, generator, "cpu"))
+        return regimes.drawn(self._task, case, seed, regime, "cpu")
 
     def _large_draw(self, case: Case, seed: int, regime: str) -> tuple[Input, ...]:
         """Inputs of a large case: made one at a time, the last few kept."""
-        key = (case.name, seed, regime)
         with self._drawing:
-            if key not in self._draws:
-                self._draws[key] = self._draw(case, seed, regime)
-                while len(self._draws) > _KEPT_DRAWS:
-                    self._draws.pop(next(iter(self._draws)))
-            return self._draws[key]
+            return self._draws.find((case.name, seed, regime), lambda: self._draw(case, seed, regime))
 
 
 def _side_by_side(work: Callable[[_Asked], _Answer], parts: Sequence[_Asked]) -> tuple[_Answer, ...]:
@@ -602,13 +580,6 @@ def _unwritten_integers(plan: Plan, unwritten: Sequence[int]) -> str:
 
 def _malformed(error: object) -> Checked:
     return Checked(Status.REJECTED, f"the executor's answer is malformed: {error}"[:2000])
-
-
-def _keep(kept: dict[str, Any], key: str, value: object) -> None:
-    """The last `_COUNTED_PLANS` stay."""
-    kept[key] = value
-    if len(kept) > _COUNTED_PLANS:
-        del kept[next(iter(kept))]
 
 
 def _traffic_key(plan: CompiledPlan, case: Case) -> str:

@@ -8,17 +8,12 @@ else's fault is asked again.
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
-
-import torch
-import triton
 
 from evo_kernel.errors import InfraError
 from evo_kernel.fitness.costmodel.features import plan_features, torch_details
@@ -26,12 +21,22 @@ from evo_kernel.fitness.costmodel.targets import target_for
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.profiling.counters import CounterReading, CountPart
 from evo_kernel.fitness.runners import ipc, ncu
-from evo_kernel.fitness.runners.base import Checked, CheckPart, Draw, Exam, Examined, Paired, Round, TimePart
+from evo_kernel.fitness.runners.base import (
+    Checked,
+    CheckPart,
+    Draw,
+    Exam,
+    Examined,
+    ExamRunner,
+    Paired,
+    TimePart,
+    environment_here,
+)
 from evo_kernel.fitness.runners.process import Lost, WorkerProcess, loaded_ahead, open_log, usual_command, worker_env
 from evo_kernel.fitness.stages import Stages
 from evo_kernel.fitness.timing.baselines import baseline_names, deadline_of
-from evo_kernel.fitness.timing.estimates import JUDGE_VERSION, summarise
-from evo_kernel.fitness.timing.pairing import PAIRING, Comparison, PairSettings, PairVerdict
+from evo_kernel.fitness.timing.estimates import summarise
+from evo_kernel.fitness.timing.pairing import Comparison, PairVerdict
 from evo_kernel.tasks.task import Case, Task
 from evo_kernel.types import Environment, Measurement, Status
 
@@ -41,7 +46,7 @@ _SWITCH_S = 0.0005  # the GPU idles while the thread that has its answer waits f
 _TRIES = 4  # processes that one request may lose to others before the machine is held to be at fault
 
 
-class CudaRunner:
+class CudaRunner(ExamRunner):
     """Replays, checks and times plans of one task on one GPU. Thread-safe: requests take turns."""
 
     arch = 90  # until the worker says what it found
@@ -88,16 +93,7 @@ class CudaRunner:
             self._ensure_started()
 
     def environment(self, confinement: str) -> Environment:
-        return Environment(
-            kind="measured",
-            device=self.info["device"],
-            driver=self.info["driver"],
-            torch=torch.__version__,
-            triton=triton.__version__,
-            fp_fusion=os.environ.get("TRITON_DEFAULT_FP_FUSION", "1") == "1",
-            judge=JUDGE_VERSION,
-            confinement=confinement,
-        )
+        return environment_here("measured", self.info["device"], self.info["driver"], confinement)
 
     def exam(self, exam: Exam) -> Examined:
         parts: list[CheckPart | TimePart] = [*exam.checks, *exam.timings]
@@ -125,30 +121,12 @@ class CudaRunner:
             ),
         )
 
-    def check(self, plan: CompiledPlan, case: Case, rounds: Sequence[Round]) -> Checked:
-        found = self.exam(Exam(checks=(CheckPart(plan, case, tuple(rounds)),))).checks[0]
-        assert found is not None, "a part alone is lost to no other"
-        return found
-
-    def measure(
-        self, plan: CompiledPlan, case: Case, seed: int, checked: bool = True, against_us: float | None = None
-    ) -> Measurement | Checked:
-        found = self.exam(Exam(timings=(TimePart(plan, case, seed, checked, against_us),))).timings[0]
-        assert found is not None, "a part alone is lost to no other"
-        return found
-
     def pair(
-        self,
-        incumbent: CompiledPlan,
-        challenger: CompiledPlan,
-        case: Case,
-        seed: int,
-        settings: PairSettings | None = None,
-        checked: bool = True,
+        self, incumbent: CompiledPlan, challenger: CompiledPlan, case: Case, seed: int, checked: bool = True
     ) -> Paired | Checked:
         checked = checked and bool(self._task.baselines)
         fields = {"command": "pair", "case": case.name, "seed": seed, "check": checked}
-        answer = self.request(fields | {"settings": asdict(settings or PAIRING)}, [incumbent, challenger])
+        answer = self.request(fields, [incumbent, challenger])
         if answer["status"] != Status.PASSED:
             return _checked(answer)
         found = dict(answer["comparison"])

@@ -33,7 +33,6 @@ from evo_kernel.fitness.runners.process import GO, LOAD
 from evo_kernel.fitness.runners.request_handler import Examiner
 from evo_kernel.fitness.timing.baselines import COMPILED, baseline_function, baseline_names, searching
 from evo_kernel.fitness.timing.estimates import CLAIM, TIMING, TimingSettings
-from evo_kernel.fitness.timing.pairing import PairSettings
 from evo_kernel.processes import end_with_owner
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Task, describe
@@ -82,7 +81,7 @@ class GpuWorker:
                 return self.examiner.exam(plans, request["checks"], request["timings"], self.progress)
             case "pair":
                 self.progress()
-                return self.examiner.pair(plans, request, PairSettings(**request["settings"]))
+                return self.examiner.pair(plans, request)
             case "baseline":
                 return self._baseline(request)
             case "references":

@@ -11,17 +11,16 @@ from typing import TypeVar
 from evo_kernel.errors import InfraError, UserError
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.profiling.counters import CounterReading, CountPart
-from evo_kernel.fitness.runners.base import Checked, Draw, Exam, Examined, Paired, Round, Runner
+from evo_kernel.fitness.runners.base import Checked, Draw, Exam, Examined, ExamRunner, Paired, Runner
 from evo_kernel.fitness.stages import WAITING, Stages
-from evo_kernel.fitness.timing.pairing import PairSettings
 from evo_kernel.tasks.task import Case
-from evo_kernel.types import Environment, Measurement
+from evo_kernel.types import Environment
 
 _Answer = TypeVar("_Answer")
 _LOSSES = 3  # in a row, after which a GPU is left out
 
 
-class RunnerPool:
+class RunnerPool(ExamRunner):
     """Implements Runner over runners of GPUs of one model. Thread-safe; each runner serves one request at a time."""
 
     def __init__(self, runners: Sequence[Runner]) -> None:
@@ -72,24 +71,8 @@ class RunnerPool:
     def exam(self, exam: Exam) -> Examined:
         return self._on_a_free_one(lambda runner: runner.exam(exam))
 
-    def check(self, plan: CompiledPlan, case: Case, rounds: Sequence[Round]) -> Checked:
-        return self._on_a_free_one(lambda runner: runner.check(plan, case, rounds))
-
-    def measure(
-        self, plan: CompiledPlan, case: Case, seed: int, checked: bool = True, against_us: float | None = None
-    ) -> Measurement | Checked:
-        return self._on_a_free_one(lambda runner: runner.measure(plan, case, seed, checked, against_us))
-
-    def pair(
-        self,
-        incumbent: CompiledPlan,
-        challenger: CompiledPlan,
-        case: Case,
-        seed: int,
-        settings: PairSettings | None = None,
-        checked: bool = True,
-    ) -> Paired | Checked:
-        return self._on_a_free_one(lambda r: r.pair(incumbent, challenger, case, seed, settings, checked))
+    def pair(self, incumbent: CompiledPlan, challenger: CompiledPlan, case: Case, seed: int) -> Paired | Checked:
+        return self._on_a_free_one(lambda runner: runner.pair(incumbent, challenger, case, seed))
 
     @contextlib.contextmanager
     def fresh(self) -> Iterator[Runner]:

@@ -10,7 +10,6 @@ from evo_kernel.fitness.runners.clock import Device
 from evo_kernel.fitness.runners.correctness import Answer, MemoryShares, Plans, Referee
 from evo_kernel.fitness.runners.timer import Timer
 from evo_kernel.fitness.timing.estimates import TIMING, TimingSettings
-from evo_kernel.fitness.timing.pairing import PairSettings
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import Status
 
@@ -55,7 +54,7 @@ class Examiner:
                 answer["drift"] = self.timer.metronome.tick()
         return answer
 
-    def pair(self, plans: Plans, part: Answer, settings: PairSettings) -> Answer:
+    def pair(self, plans: Plans, part: Answer) -> Answer:
         """Plan 0, the incumbent, and plan 1, the challenger, side by side: {case, seed, check}."""
         self.referee.spent_s.clear()
-        return self.timer.pair(plans, part, settings) | {"spent_s": dict(self.referee.spent_s)}
+        return self.timer.pair(plans, part) | {"spent_s": dict(self.referee.spent_s)}

@@ -18,7 +18,6 @@ from evo_kernel.fitness.runners.correctness import Answer, Disturbed, PlanFailed
 from evo_kernel.fitness.runners.timed_launches import Watched
 from evo_kernel.fitness.timing.ceiling_benchmarks import benches
 from evo_kernel.fitness.timing.estimates import CLAIM, TIMING, TimingSettings, sets_needed, summarise
-from evo_kernel.fitness.timing.pairing import PairSettings
 from evo_kernel.tasks.task import Case
 from evo_kernel.types import Status
 
@@ -80,11 +79,11 @@ class Timer:
     def sets(self, size: int) -> int:
         return sets_needed(size, self._referee.device.l2_bytes, self._referee.device.free_bytes(), self.settings)
 
-    def pair(self, plans: Plans, part: Answer, settings: PairSettings) -> Answer:
+    def pair(self, plans: Plans, part: Answer) -> Answer:
         """Plan 0, the incumbent, and plan 1, the challenger, side by side: {case, seed, check}."""
-        return self._referee.guarded(partial(self._pair, plans, part, settings))
+        return self._referee.guarded(partial(self._pair, plans, part))
 
-    def _pair(self, plans: Plans, part: Answer, settings: PairSettings) -> Answer:
+    def _pair(self, plans: Plans, part: Answer) -> Answer:
         case, seed = self._referee.task.case(part["case"]), int(part["seed"])
         both = [plans(0), plans(1)]
         count = self.sets(max(map(plan_bytes, both)))
@@ -98,7 +97,7 @@ class Timer:
             incumbent, challenger = (one.captured() for one in watched)
             with self._referee.phase("time"):
                 rng = np.random.default_rng(secrets.randbits(64))
-                comparison, taken = sample_pairs(self._referee.device, incumbent, challenger, rng, settings)
+                comparison, taken = sample_pairs(self._referee.device, incumbent, challenger, rng)
             state = self._referee.device.state()
             with self._referee.phase("compare"):
                 for one in watched:

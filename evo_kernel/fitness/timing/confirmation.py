@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from evo_kernel.errors import LoweringError
 from evo_kernel.fitness.correctness.references import fresh_seed
-from evo_kernel.fitness.evaluation_context import EvaluationContext
+from evo_kernel.fitness.evaluation_context import EvaluationContext, Findings
 from evo_kernel.fitness.grading import Grader
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.record.recorder import RecordFault, Recording
-from evo_kernel.fitness.runners.base import Checked, Exam, Runner, TimePart
+from evo_kernel.fitness.runners.base import Checked, Runner
 from evo_kernel.fitness.timing.pairing import Comparison, PairVerdict, one_after_the_other
 from evo_kernel.tasks.first import Wanted, first_kernel
 from evo_kernel.tasks.task import Case, Task
@@ -64,33 +64,36 @@ class Confirming:
         return claimed
 
     def compare(
-        self, work: EvaluationContext, recording: Recording, opponents: Sequence[Opponent], claimed: Mapping[str, float]
-    ) -> list[PairedComparison] | Checked:
+        self,
+        context: EvaluationContext,
+        recording: Recording,
+        opponents: Sequence[Opponent],
+        claimed: Mapping[str, float],
+    ) -> Findings:
         """The candidate beside each opponent, case by case; its first fault ends it.
 
         Left out: an opponent that fails on a case, which says nothing about the candidate. Raises CutShort.
         """
-        found: list[PairedComparison] = []
+        found = Findings()
         for opponent in opponents:
             for kind, case in self._meetings(opponent):
-                work.deadline.check()
+                context.deadline.check()
                 mine, other = recording.plans[(case.name, ())], opponent.recording.plans[(case.name, ())]
                 if isinstance(mine, RecordFault):
-                    return Checked(mine.status, f"on {case.name}: {mine.reason}")
-                work.plans.append((case.name, (), mine.hash))
+                    return found.then(Findings(Checked(mine.status, f"on {case.name}: {mine.reason}")))
+                found = found.then(Findings(plans=((case.name, (), mine.hash),)))
                 if isinstance(other, RecordFault):
                     continue
                 claim = claimed.get(case.name) if kind is CaseKind.SEARCH and opponent.rival is Rival.FIRST else None
-                met = _side_by_side(work.runner, other, mine, case)
+                met = _side_by_side(context.runner, other, mine, case)
                 if isinstance(met, Checked):
-                    return met
+                    return found.then(Findings(met))
                 if met is not None:
-                    found.append(
-                        PairedComparison(
-                            case.name, kind, opponent.rival, other.hash, met.ratio, met.low, met.high, met.pairs,
-                            str(met.verdict), claim,
-                        )
+                    compared = PairedComparison(
+                        case.name, kind, opponent.rival, other.hash, met.ratio, met.low, met.high, met.pairs,
+                        str(met.verdict), claim,
                     )  # fmt: skip
+                    found = found.then(Findings(comparisons=(compared,)))
         return found
 
     def _meetings(self, opponent: Opponent) -> list[tuple[CaseKind, Case]]:
@@ -117,9 +120,7 @@ def _side_by_side(
         return paired.comparison
     times: list[tuple[float, float, float]] = []
     for plan in (candidate, rival):  # alone, to learn whose fault it is; nobody's if two need more memory than there is
-        part = TimePart(plan, case, fresh_seed())
-        timed = runner.exam(Exam(timings=(part,), precision="claim")).timings[0]
-        assert timed is not None, "a part alone is lost to no other"
+        timed = runner.measure(plan, case, fresh_seed(), precision="claim")
         if isinstance(timed, Checked):
             return timed if plan is candidate else None
         times.append((timed.median_us, timed.low_us, timed.high_us))

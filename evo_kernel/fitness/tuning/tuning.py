@@ -7,14 +7,13 @@ import math
 import re
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from evo_kernel.errors import CutShort
-from evo_kernel.fitness.evaluation_context import EvaluationContext, mean_log
+from evo_kernel.fitness.evaluation_context import EvaluationContext, Findings, mean_log
 from evo_kernel.fitness.grading import Grader
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan, Descriptor, Launch, Pointer
 from evo_kernel.fitness.record.recorder import RecordFault, Recording
-from evo_kernel.fitness.runners.base import Checked
 from evo_kernel.fitness.tuning.knobs import Knob, find_knobs, knob_groups
 from evo_kernel.fitness.tuning.proposals import Search, Space
 from evo_kernel.tasks.task import Case
@@ -26,6 +25,8 @@ FIXED_TILE = 256
 _TILE = re.compile(r"tensor<((?:\d+x)+)")
 DOT_WEIGHT = 8.0
 """How much longer than a kernel that only passes over the same buffers one with matrix products is taken to be."""
+Times = tuple[Measurement, ...]
+"""Of one setting, by search case."""
 PATIENCE_S = 10.0
 """A setting that compiles longer is dropped: others of the dozen are as likely to be good, and wait for the cores."""
 
@@ -35,13 +36,17 @@ class _Entrant:
     """A setting in the race, with what it has behind it."""
 
     setting: Knobs
-    found: list[Measurement] = field(default_factory=list)
+    found: Findings = field(default_factory=Findings)
     plans: list[tuple[Case, CompiledPlan]] = field(default_factory=list)
+
+    @property
+    def times(self) -> tuple[Measurement, ...]:
+        return self.found.measurements
 
     @property
     def cost(self) -> float:
         """Mean log µs over the cases so far."""
-        return mean_log(self.found)
+        return mean_log(self.times)
 
 
 class Tuning:
@@ -54,71 +59,75 @@ class Tuning:
         self._lock = threading.Lock()
         self._best_log_us = math.inf
 
-    def tune(
-        self, work: EvaluationContext, recording: Recording, own: list[Measurement]
-    ) -> tuple[Knobs, list[Measurement]]:
+    def tune(self, context: EvaluationContext, recording: Recording, own: Findings) -> Findings:
         """Try knob settings, raced over the search cases; the best that also checks is taken.
 
-        When the time for it is up, the best of those that have arrived; the source's own where that is too late, too.
+        `own`: of the source as it is written, with times. When the time for it is up, the best of those that have
+        arrived; the source's own where that is too late, too.
         """
-        best_log = mean_log(own)
-        knobs = find_knobs(work.source, dict(recording.configs)) if work.thorough or self._is_worth(best_log, 0) else ()
+        best_log = mean_log(own.measurements)
+        worth = context.thorough or self._is_worth(best_log, 0)
+        knobs = find_knobs(context.source, dict(recording.configs)) if worth else ()
+        spaces = _spaces(context.source, knobs, recording.plans[(self._grader.cases(CaseKind.SEARCH)[0].name, ())])
+        search = Search(self._seed, context.source, spaces, context.tune_plans, best_log)
+        entered: list[_Entrant] = []
         arrived: list[_Entrant] = []
-        spaces = _spaces(work.source, knobs, recording.plans[(self._grader.cases(CaseKind.SEARCH)[0].name, ())])
-        search = Search(self._seed, work.source, spaces, work.tune_plans, best_log)
         for rounds, batch in enumerate(search.batches(), start=1):
-            arrived += self._race(work, search, batch, [own, *(one.found for one in arrived)])
-            if work.deadline.over:
+            racing = [_Entrant(setting) for setting in batch]
+            entered += racing
+            arrived += self._race(context, search, racing, [own.measurements, *(one.times for one in arrived)])
+            if context.deadline.over:
                 break
-            if not (work.thorough or self._is_worth(min([best_log, *(one.cost for one in arrived)]), rounds)):
+            if not (context.thorough or self._is_worth(min([best_log, *(one.cost for one in arrived)]), rounds)):
                 break
+        taken: _Entrant | None = None
         with contextlib.suppress(CutShort):
-            if taken := self._best_right(work, arrived, best_log):
-                return taken
-        self._note_best(best_log)
-        return (), own
+            taken = self._best_right(context, arrived, best_log)
+        self._note_best(taken.cost if taken else best_log)
+        found = own.beside([one.found for one in entered])
+        return replace(found, knobs=taken.setting, measurements=taken.times) if taken else found
 
-    def _best_right(
-        self, work: EvaluationContext, arrived: Sequence[_Entrant], best_log: float
-    ) -> tuple[Knobs, list[Measurement]] | None:
+    def _best_right(self, context: EvaluationContext, arrived: Sequence[_Entrant], best_log: float) -> _Entrant | None:
         """The fastest of those faster than `best_log` that checks, at full size too. Raises CutShort."""
         for one in sorted(arrived, key=lambda one: one.cost):
             if one.cost >= best_log:
                 break
-            work.deadline.check()
-            checks = self._grader.record(work.source, (CaseKind.CHECK,), [one.setting])
-            right = self._grader.check_setting(work, checks, one.setting).passed
-            right = right and self._grader.right_when_timed(work, one.plans)
-            if right and self._grader.stays_modeled(work, one.plans, one.found):
-                self._note_best(one.cost)
-                for m in one.found:
-                    self._grader.keep(work, PlanVerdict(m.case, m.plan, Status.PASSED, "", None, m))
-                return one.setting, one.found
+            context.deadline.check()
+            checks = self._grader.record(context.source, (CaseKind.CHECK,), [one.setting])
+            one.found = one.found.then(self._grader.grade(context, checks, one.setting))
+            right = one.found.ended.passed and self._grader.right_when_timed(context, one.plans)
+            if right and self._grader.stays_modeled(context, one.plans, one.times):
+                verdicts = tuple(PlanVerdict(m.case, m.plan, Status.PASSED, "", None, m) for m in one.times)
+                self._grader.know(verdicts)
+                one.found = one.found.then(Findings(verdicts=verdicts))
+                return one
         return None
 
     def _race(
-        self, work: EvaluationContext, search: Search, batch: Sequence[Knobs], others: list[list[Measurement]]
-    ) -> list[_Entrant]:
+        self, context: EvaluationContext, search: Search, racing: Sequence[_Entrant], others: list[Times]
+    ) -> Sequence[_Entrant]:
         """The settings that keep up over all search cases; what falls behind on one is not even compiled for the next.
 
         `others`: measurements of settings that have arrived, the source's own first. The tuner is told of each setting:
         the cost of one that fell behind is extrapolated, one that failed has none.
         """
-        racing, best_log = [_Entrant(setting) for setting in batch], min(mean_log(found) for found in others)
+        best_log = min(mean_log(times) for times in others)
         cases = self._grader.cases(CaseKind.SEARCH)
         for number, case in enumerate(cases, start=1):
-            if not racing or work.deadline.over:
+            if not racing or context.deadline.over:
                 return []
             settings = [one.setting for one in racing]
-            recording = self._grader.record_case(work.source, case, settings, min(PATIENCE_S, work.deadline.left_s))
+            recording = self._grader.record_case(
+                context.source, case, settings, min(PATIENCE_S, context.deadline.left_s)
+            )
             costs: dict[Knobs, float | None] = {}
-            leader = min(others, key=lambda found: mean_log(found[:number]))[:number]
+            leader = min(others, key=lambda times: mean_log(times[:number]))[:number]
             for one in racing:
-                if not self._timed(work, one, case, recording.plans[(case.name, one.setting)], leader[-1].median_us):
+                if not self._timed(context, one, case, recording.plans[(case.name, one.setting)], leader[-1].median_us):
                     costs[one.setting] = None
                     continue
                 behind = one.cost - mean_log(leader)
-                leader = one.found[:] if behind < 0 else leader
+                leader = one.times if behind < 0 else leader
                 if number < len(cases) and behind > RACE_LOG:
                     costs[one.setting] = best_log + behind
             for setting, cost in costs.items():
@@ -129,18 +138,14 @@ class Tuning:
         return racing
 
     def _timed(
-        self, work: EvaluationContext, one: _Entrant, case: Case, plan: CompiledPlan | RecordFault, against_us: float
+        self, context: EvaluationContext, one: _Entrant, case: Case, plan: CompiledPlan | RecordFault, against_us: float
     ) -> bool:
         """Measure a setting on one more case; False when it cannot be."""
         if isinstance(plan, RecordFault):
             return False
-        work.plans.append((case.name, one.setting, plan.hash))
-        measured = self._grader.measured(work, plan, case, checked=False, against_us=against_us)
-        if isinstance(measured, Checked):
-            return False
-        one.found.append(measured)
+        one.found = one.found.then(self._grader.time(context, plan, case, one.setting, against_us))
         one.plans.append((case, plan))
-        return True
+        return one.found.ended.passed
 
     def _is_worth(self, log_us: float, rounds: int) -> bool:
         """Whether a source is worth more settings: the more rounds it had, the nearer it must be to the best."""
