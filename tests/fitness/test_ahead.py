@@ -56,8 +56,10 @@ def test_one_request_a_source(small, judged):
     again = judge.evaluate(Source(small.seed.text + "\n# the same plans\n"), Purpose.SCORE)
     assert len(runner.asked) == 1 and again.score == found.score
     confirmed = judge.evaluate(small.seed, Purpose.CONFIRM)
-    assert confirmed.passed and runner.asked[-1].precision == "claim"
-    assert len({seed for check in runner.asked[-1].checks for seed, _ in check.rounds}) == 4 * 11
+    _, exam, wide = runner.asked
+    assert confirmed.passed and exam.precision == "claim"
+    assert len({seed for check in exam.checks for seed, _ in check.rounds}) == 4 * 11
+    assert [regime for check in wide.checks for _, regime in check.rounds] == ["large"]
 
 
 def test_what_was_lost_is_asked_alone(small, judged):
