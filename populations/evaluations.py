@@ -11,7 +11,7 @@ from evo_kernel.types import Evaluation, Measurement, PairedComparison, PlanVerd
 from evo_kernel.types.evaluations import DRIFT
 from populations.encoding import digest, dumps, encode_check, encode_features, encode_knobs, plan_key
 from populations.islands import Placement
-from populations.state import TakenVerdict
+from populations.leaderboard import TakenVerdict
 from populations.store import Store
 
 INSERT_EVALUATION = (

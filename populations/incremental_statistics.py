@@ -18,10 +18,10 @@ from populations import lineage
 from populations.connect import fetch_one
 from populations.counters import has_turns
 from populations.encoding import loads
+from populations.leaderboard import STATUS_OF_CODE, TakenVerdict
 from populations.replay import Replay
 from populations.row_decoders import fetch_environment
 from populations.spending import SpendingCurve
-from populations.state import STATUS_OF_CODE, TakenVerdict
 from populations.views import CellView, EarnedView, Overview, Rise
 
 LATEST = 12

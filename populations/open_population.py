@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from evo_kernel.types import Environment, PipelineState, PlanVerdict, TaskCard
 from populations.encoding import dumps, loads
-from populations.findings import fetch_findings, write_findings
+from populations.plan_verdicts import fetch_findings, write_findings
 from populations.row_decoders import BASELINE_FAULT, fetch_ceilings, fetch_verdicts
 from populations.sessions import begin_session
 from populations.settings import PopulationSettings

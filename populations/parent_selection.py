@@ -11,8 +11,8 @@ import numpy as np
 
 from evo_kernel.errors import PopulationError
 from populations.candidate_cache import Library
-from populations.selection import Mix
-from populations.state import Leaderboard, Lineage
+from populations.leaderboard import Leaderboard, Lineage
+from populations.parent_selectors import Mix
 
 
 @dataclass(frozen=True)

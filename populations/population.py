@@ -34,8 +34,8 @@ from populations.counters import NO_PROPOSAL
 from populations.evaluations import summarise, write_evaluation, write_placements
 from populations.external_tickets import HandedOut, fetch_ticket, hand_out
 from populations.parent_selection import Chooser
+from populations.parent_selectors import Mix
 from populations.queries import QueryablePopulation
-from populations.selection import Mix
 from populations.sessions import last_id
 from populations.settings import PopulationSettings
 from populations.store import Store

@@ -13,9 +13,9 @@ from populations.candidate_cache import Library
 from populations.counters import SearchTotals, Tally, read_tally, read_wall_s
 from populations.open_population import OpenPopulation
 from populations.replay import replay
+from populations.search_state import SearchState
 from populations.sessions import environment_before, measured_as_they_are
 from populations.settings import PopulationSettings
-from populations.state import SearchState
 from populations.store import Store
 from populations.tickets import Tickets
 

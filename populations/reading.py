@@ -18,6 +18,7 @@ from populations.candidate_cache import Library
 from populations.connect import connect_reader, fetch_dicts, fetch_one
 from populations.counters import read_tally, read_wall_s
 from populations.external_tickets import HandedOut, fetch_ticket, open_tickets
+from populations.leaderboard import Leaderboard
 from populations.lock import announced, owner
 from populations.replay import Replay
 from populations.row_decoders import (
@@ -31,7 +32,7 @@ from populations.row_decoders import (
     fetch_proposal,
     fetch_source,
 )
-from populations.state import Leaderboard, SearchState
+from populations.search_state import SearchState
 from populations.views import Best, CandidateView, ModelUse, OperatorUse, RunStatus, SessionView
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from populations.encoding import loads
+from populations.leaderboard import TakenVerdict
+from populations.search_state import SearchState
 from populations.settings import PopulationSettings
-from populations.state import SearchState, TakenVerdict
 
 CANDIDATES = (
     "SELECT c.attempt, c.source, IFNULL(c.strategy, 0), IFNULL(c.parent, 0), c.island, c.generation"

@@ -9,7 +9,7 @@ from evo_kernel.types import Brief, Environment, Recorded, ScoredCandidate, Task
 from populations.candidate_cache import Library
 from populations.encoding import loads
 from populations.row_decoders import fetch_proposal
-from populations.state import SearchState
+from populations.search_state import SearchState
 from populations.store import Store
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from evo_kernel.app.model_breaker import Gate
+from evo_kernel.app.model_breaker import ModelBreaker
 from evo_kernel.types import Call
 from operators.llm.base import Message, Model, ModelFailed, Reply, Tool
 from operators.llm.ensemble import Ensemble
@@ -79,7 +79,7 @@ class CallAccounting:
 class KeptModel:
     """A model whose calls are kept, whose failures the gate hears of, and that is told no secret. Thread-safe."""
 
-    def __init__(self, model: Model, accounting: CallAccounting, gate: Gate) -> None:
+    def __init__(self, model: Model, accounting: CallAccounting, gate: ModelBreaker) -> None:
         self.name = model.name
         self._model, self._accounting, self._gate = model, accounting, gate
 

@@ -18,9 +18,9 @@ from evo_kernel.app.workbench import open_workbench, rooms_of
 from evo_kernel.types import TaskCard
 from operators.external.attempt import ExternalAttempt
 from operators.external.brief import brief_text, limits_text
-from operators.workbench.bench import ToolOutcome
 from operators.workbench.judge_tools import Allowed
 from operators.workbench.protocols import KnowledgeSource
+from operators.workbench.toolset import ToolOutcome
 from populations.reading import PopulationReader
 
 OPERATOR = "external"

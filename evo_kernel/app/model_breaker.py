@@ -13,7 +13,7 @@ from operators.llm.endpoint import Endpoint
 WRONG = 3  # answers in a row that say the question itself is wrong, before no more are asked
 
 
-class Doorman(Protocol):
+class ModelAvailability(Protocol):
     """Says whether a model is worth asking now."""
 
     def wait(self) -> None:
@@ -25,7 +25,7 @@ class Doorman(Protocol):
         ...
 
 
-class Gate:
+class ModelBreaker:
     """Whether a model is worth asking now. Thread-safe.
 
     Shut for good when the money is out, or when every question is turned down as invalid; for a while, when all

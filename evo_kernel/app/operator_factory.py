@@ -28,7 +28,7 @@ from operators.mix import MixOperator, no_refusal
 from operators.mtmc import MtmcOperator
 
 if TYPE_CHECKING:
-    from evo_kernel.app.model_breaker import Doorman
+    from evo_kernel.app.model_breaker import ModelAvailability
     from evo_kernel.app.workbench import ProfilingJudge
     from operators.avo.settings import AvoSettings
     from operators.llm.base import Model
@@ -84,7 +84,7 @@ class ModelOperatorDeps:
     model: Model
     prompts: Prompts
     limits: SessionLimits
-    gate: Doorman
+    gate: ModelAvailability
     patient: bool
     agent: Callable[[Model], Operator]  # makes the agent that is a whole operator
 
@@ -236,14 +236,14 @@ def operating(
             return
         from evo_kernel.app import models, workbench
         from evo_kernel.app.call_accounting import CallAccounting, KeptModel
-        from evo_kernel.app.model_breaker import Gate
+        from evo_kernel.app.model_breaker import ModelBreaker
         from operators.avo.operator import AvoOperator
 
         stop, knowledge = stop or threading.Event(), knowledge_of(config)
         prompts = prompts_of(config, task, knowledge, memory, Profiles(judge))
         opened = stack.enter_context(models.opened(config, traffic or Traffic(), ledger, stop))
         folder = stack.enter_context(Scratch("agents"))
-        gate, accounting = Gate(opened.endpoints, ledger, tell), CallAccounting(population, opened.ensemble)
+        gate, accounting = ModelBreaker(opened.endpoints, ledger, tell), CallAccounting(population, opened.ensemble)
         patient = all(name in WITH_MODEL for name in weights_of(config, True))
         model = KeptModel(opened.model, accounting, gate)
         rooms = workbench.rooms_of(population, judge, knowledge, ledger.charge)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evo_kernel.app.champions import ExportedCandidate
+from evo_kernel.app.export_selection import ExportedCandidate
 from evo_kernel.errors import UserError
 from evo_kernel.fitness.compile.assembler import assembler_of, of_version
 from evo_kernel.fitness.compile.compiler import Compiler

@@ -12,7 +12,7 @@ from rich.console import Console
 from evo_kernel.app.compose import Prepared, best_of
 from evo_kernel.app.confirmed_gain import confirmed_data, survival_line
 from evo_kernel.app.console import say
-from evo_kernel.app.torch_operations import mixed_data, mixed_lines
+from evo_kernel.app.remaining_torch_operations import mixed_data, mixed_lines
 from evo_kernel.app.usage import model_lines, operator_lines
 from evo_kernel.app.verdicts import case_table, path_lines
 from evo_kernel.config import Config

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from evo_kernel.app.confirmed_gain import comparison_lines, comparisons_data
-from evo_kernel.app.torch_operations import mixed_data, mixed_lines
+from evo_kernel.app.remaining_torch_operations import mixed_data, mixed_lines
 from evo_kernel.observe.formatting import denominator
 from evo_kernel.types import CheckResult, Evaluation
 

@@ -15,9 +15,9 @@ from evo_kernel.knobs import apply_knobs
 from evo_kernel.types import Brief, CaseKind, Environment, Evaluation, Knobs, Purpose, ScoredCandidate, Source
 from evo_kernel.types.notes import Version, VersionOrder
 from evo_kernel.types.promotion import GateSettings, GateVerdict, stands, surely_better
-from operators.workbench.bench import Workbench, start_files, task_files
 from operators.workbench.judge_tools import Allowed
 from operators.workbench.protocols import KnowledgeSource, WorkbenchDeps
+from operators.workbench.toolset import Workbench, start_files, task_files
 from operators.workbench.workspace import Workspace
 from populations.population import LineagePopulation
 

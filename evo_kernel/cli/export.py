@@ -58,7 +58,7 @@ def export(
     have the judged hashes. What no confirmation stands behind is refused, unless you say --unconfirmed.
     More: docs/guides/export.md.
     """
-    from evo_kernel.app.champions import choose
+    from evo_kernel.app.export_selection import choose
     from evo_kernel.export.package import checked_name
 
     if name is not None:

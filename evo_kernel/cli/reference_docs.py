@@ -19,7 +19,7 @@ from evo_kernel.cli.main import cli
 from evo_kernel.config import keys
 from evo_kernel.tasks.loading import builtin_names, load
 from operators.macro import catalogue
-from populations import schema
+from populations import schema_reference
 
 _COMMANDS = """# Commands
 This is what `--help` says of each command. Exit codes: 0 done; 1 a kernel did not pass, or nothing was found; 2 a
@@ -131,7 +131,7 @@ PAGES: Mapping[str, Callable[[], str]] = MappingProxyType(
     {
         "reference/commands.md": commands,
         "reference/configuration.md": configuration,
-        "reference/schema.md": schema.current,
+        "reference/schema.md": schema_reference.current,
         "reference/strategies.md": strategies,
         "reference/tasks.md": tasks,
     }

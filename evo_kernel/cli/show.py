@@ -12,8 +12,8 @@ import click
 
 from evo_kernel.app.confirmed_gain import confirmed_data, confirmed_lines
 from evo_kernel.app.reference_times import held_lines
+from evo_kernel.app.remaining_torch_operations import mixed_lines
 from evo_kernel.app.sources import source_diff
-from evo_kernel.app.torch_operations import mixed_lines
 from evo_kernel.app.verdicts import case_table, evaluation_data, path_lines
 from evo_kernel.cli.options import JSON, POPULATION
 from evo_kernel.errors import UserError

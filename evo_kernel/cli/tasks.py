@@ -94,8 +94,8 @@ def check_task(task: str, device: str, wanted: Wanted, as_json: bool) -> None:
 
     Exit code 1 when something is wrong.
     """
+    from evo_kernel.app.remaining_torch_operations import mixed_lines
     from evo_kernel.app.task_check import checked
-    from evo_kernel.app.torch_operations import mixed_lines
     from evo_kernel.app.verdicts import evaluation_data
     from evo_kernel.tasks.loading import load
 

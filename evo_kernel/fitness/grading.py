@@ -19,7 +19,7 @@ from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.record.cases import record_case
 from evo_kernel.fitness.record.recorder import Recorder, Recording
 from evo_kernel.fitness.runners.base import Checked, CheckPart, Exam, Round, Runner, TimePart
-from evo_kernel.fitness.timing.reference_times import Yardsticks
+from evo_kernel.fitness.timing.reference_times import ReferenceTimes
 from evo_kernel.tasks.task import Case, Task
 from evo_kernel.types import CaseKind, CheckResult, Knobs, Measurement, PlanVerdict, Purpose, Source, Status
 
@@ -56,7 +56,7 @@ class _Step:
 class Grader:
     """Checks and times recorded plans of one task. Thread-safe: what belongs to one evaluation is in its Findings."""
 
-    def __init__(self, task: Task, recorder: Recorder, yardsticks: Yardsticks, second: SecondOpinion) -> None:
+    def __init__(self, task: Task, recorder: Recorder, yardsticks: ReferenceTimes, second: SecondOpinion) -> None:
         self._task, self._recorder, self._yardsticks = task, recorder, yardsticks
         self._second = second
         self._lock = threading.Lock()

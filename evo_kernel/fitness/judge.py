@@ -36,7 +36,7 @@ from evo_kernel.fitness.runners.choose import open_runner
 from evo_kernel.fitness.timing.ceilings import Ceilings, KnownCeilings
 from evo_kernel.fitness.timing.confirmation import Confirming
 from evo_kernel.fitness.timing.reference_cache import Remembered, circumstances
-from evo_kernel.fitness.timing.reference_times import Yardsticks
+from evo_kernel.fitness.timing.reference_times import ReferenceTimes
 from evo_kernel.fitness.tuning.tuning import Tuning
 from evo_kernel.tasks.first import Wanted
 from evo_kernel.tasks.task import Task
@@ -75,7 +75,7 @@ class PlanJudge:
         self._compiler = Compiler(runner.arch, settings.deadline_s, self.stages, self._assembler)
         self._second = SecondOpinion(self._assembler, runner.arch, settings.deadline_s)
         self._recorder = Recorder(self._compiler, runner.arch, settings.deadline_s, self.stages)
-        self.yardsticks = Yardsticks(task, self._recorder, settings.first)
+        self.yardsticks = ReferenceTimes(task, self._recorder, settings.first)
         self._grader = Grader(task, self._recorder, self.yardsticks, self._second)
         self._tuning = Tuning(self._grader, settings.seed, settings.tune_within)
         self._confirming = Confirming(task, self._grader, settings.first)

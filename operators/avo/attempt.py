@@ -14,16 +14,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from evo_kernel.types import Call, Step
-from evo_kernel.types.seams import TurnStore
+from evo_kernel.types.protocols import TurnStore
 from operators.avo.conversation import MOST_CALLS, AgentConversation, fitted, message_from
 from operators.avo.memory import AgentEvaluation, AgentMemory
 from operators.avo.prompting import NUDGE
 from operators.avo.settings import AvoSettings
 from operators.llm.base import Message, Model, ModelFailed, Reply, ToolCall
 from operators.llm.transcript import message_data
-from operators.workbench.bench import ToolOutcome, Workbench
 from operators.workbench.judge_tools import KERNEL
 from operators.workbench.tool import Submission, ToolResult, WorkTool, schema
+from operators.workbench.toolset import ToolOutcome, Workbench
 
 OPENING, ANSWER, RESULT, SUMMARY, TROUBLE = "opening", "answer", "result", "summary", "trouble"
 TRIED = 48  # evaluations of this attempt that are remembered, the latest

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from evo_kernel.types.seams import TurnStore
+from evo_kernel.types.protocols import TurnStore
 
 ATTEMPTS = 200  # that are remembered in full
 IDEAS = 2000  # failed ideas, and plans, that are counted

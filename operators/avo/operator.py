@@ -9,7 +9,7 @@ from pathlib import Path
 
 from evo_kernel.errors import OperatorFailed
 from evo_kernel.types import Brief, Call, Credit, Evaluation, Probe, Proposal, Source, Strategy, TaskCard
-from evo_kernel.types.seams import TurnStore
+from evo_kernel.types.protocols import TurnStore
 from operators.avo.attempt import OPENING, AttemptEnd, AvoAttempt, Paused, give_up
 from operators.avo.memory import AgentMemory, Record
 from operators.avo.prompting import opening
@@ -17,8 +17,8 @@ from operators.avo.settings import AvoSettings
 from operators.avo.supervisor import Supervisor
 from operators.llm.base import Model
 from operators.macro import catalogue
-from operators.workbench.bench import Workbench, start_files, task_files
 from operators.workbench.protocols import WorkbenchDeps
+from operators.workbench.toolset import Workbench, start_files, task_files
 from operators.workbench.workspace import Workspace
 
 

@@ -10,11 +10,11 @@ from operators.llm.base import Message
 from operators.prompts.evidence import tried_line
 from operators.prompts.parts import Part, joined, without_middle
 from operators.prompts.writer import Prompts
-from operators.workbench.bench import Workbench
 from operators.workbench.formatting import told, version_line
 from operators.workbench.judge_tools import KERNEL
 from operators.workbench.note_tools import note_line
 from operators.workbench.protocols import WorkbenchDeps, WorkbenchLineage
+from operators.workbench.toolset import Workbench
 
 BEST, NEWEST, NOTES = 8, 6, 12
 SOURCE = 8000  # tokens of the kernel to start from; all of it is in the workspace

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from evo_kernel.types import Brief, Proposal, Source, Step, Strategy
-from evo_kernel.types.seams import TurnStore
-from operators.workbench.bench import ToolOutcome, Workbench
+from evo_kernel.types.protocols import TurnStore
 from operators.workbench.tool import Submission
+from operators.workbench.toolset import ToolOutcome, Workbench
 
 TOOL = "external tool"
 """Kind of a turn in the diary."""

@@ -13,13 +13,13 @@ from evo_kernel import processes
 from evo_kernel.errors import InfraError, OperatorFailed
 from evo_kernel.processes import BoundedOutput, Ended
 from evo_kernel.types import Brief, Credit, Evaluation, Probe, Proposal, TaskCard
-from evo_kernel.types.seams import TurnStore
+from evo_kernel.types.protocols import TurnStore
 from operators.external.attempt import TOOL, ExternalAttempt
 from operators.external.folder import environment_for, furnish
 from operators.external.request_server import RequestServer
 from operators.macro import catalogue
-from operators.workbench.bench import Workbench, WorkbenchDeps
 from operators.workbench.judge_tools import Allowed
+from operators.workbench.toolset import Workbench, WorkbenchDeps
 
 OpenBench = Callable[[Path, Brief, str, Allowed], Workbench]
 """(folder, brief, author, allowed) → a workbench in that folder."""

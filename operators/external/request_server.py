@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from operators.workbench.bench import ToolOutcome
+from operators.workbench.toolset import ToolOutcome
 
 REQUEST_BYTES = 256 * 1024
 PATIENCE_S = 10.0  # for a request to arrive whole, and for an answer to be taken

@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from evo_kernel.errors import UserError
 from operators.learning.network import Scorer
-from operators.learning.policy_features import Seen, Sight, described, sentence
+from operators.learning.policy_features import Observation, Seen, described, sentence
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class LanguagePolicy(Scorer):
         width = int(self.base.config.hidden_size)
         self.value = nn.Sequential(nn.Linear(width, 64), nn.GELU(), nn.Linear(64, 1))
 
-    def forward(self, sights: Sequence[Sight]) -> tuple[Tensor, Tensor]:
+    def forward(self, sights: Sequence[Observation]) -> tuple[Tensor, Tensor]:
         found = [self._scored(self.settings.seen.of(sight)) for sight in sights]
         scores = pad_sequence([scores for scores, _ in found], batch_first=True, padding_value=float("-inf"))
         return scores, torch.stack([value for _, value in found])
@@ -69,7 +69,7 @@ class LanguagePolicy(Scorer):
             raise ValueError(f"adapters of another model or rank: {sorted(missing)[0]}")
         self.load_state_dict(stored, strict=False)
 
-    def _scored(self, sight: Sight) -> tuple[Tensor, Tensor]:
+    def _scored(self, sight: Observation) -> tuple[Tensor, Tensor]:
         """Scores [offers] and the value of one decision. The prompt is read once: endings share its keys and values."""
         device = next(self.value.parameters()).device
         prompt = self._tokens(described(sight))[-self.settings.tokens :]

@@ -18,7 +18,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from operators.learning.policy_features import ACTION_NUMBERS, STRATEGIES, VOCABULARY, Encoded, Seen, Sight, encoded
+from operators.learning.policy_features import (
+    ACTION_NUMBERS,
+    STRATEGIES,
+    VOCABULARY,
+    Encoded,
+    Observation,
+    Seen,
+    encoded,
+)
 from operators.macro.catalogue import FAMILIES
 from operators.macro.features import FEATURES
 
@@ -87,7 +95,7 @@ class PolicyNetwork(Scorer):
         self.score = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, 1))
         self.value = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, 1))
 
-    def forward(self, sights: Sequence[Sight]) -> tuple[Tensor, Tensor]:
+    def forward(self, sights: Sequence[Observation]) -> tuple[Tensor, Tensor]:
         rows = [encoded(self.settings.seen.of(sight)) for sight in sights]
         source, blank = self._source(rows)
         actions, absent = self._actions(rows)

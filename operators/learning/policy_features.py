@@ -53,7 +53,7 @@ class ActionOutcome:
 
 
 @dataclass(frozen=True)
-class Sight:
+class Observation:
     """One decision. `shares`: (kernel, share of the plan's time), where that is known."""
 
     text: str
@@ -90,7 +90,7 @@ class Seen:
     history: bool = True
     plan: bool = True
 
-    def of(self, sight: Sight) -> Sight:
+    def of(self, sight: Observation) -> Observation:
         """The sight without what is switched off."""
         seen = sight if self.source else replace(sight, text="")
         if not self.history:
@@ -114,7 +114,7 @@ class Encoded:
     offers: int  # n
 
 
-def sight_of(state: MacroState, offered: tuple[Strategy, ...], earned: tuple[ActionOutcome, ...] = ()) -> Sight:
+def sight_of(state: MacroState, offered: tuple[Strategy, ...], earned: tuple[ActionOutcome, ...] = ()) -> Observation:
     """Of a decision, in a run or on a tree."""
     evaluation = state.parent.evaluation
     path = [ActionOutcome(strategy) for strategy in state.parent.strategies]
@@ -122,14 +122,14 @@ def sight_of(state: MacroState, offered: tuple[Strategy, ...], earned: tuple[Act
     tried = [ActionOutcome(t.strategy, t.log_gain, t.status is not None and t.status != "passed") for t in state.tried]
     plan = evaluation.features if evaluation else None
     fresh = () if state.steps else tuple(tried)  # after a step the source is another
-    return Sight(state.source.text, context(state), offered, tuple(path), fresh, earned, shares_of(plan))
+    return Observation(state.source.text, context(state), offered, tuple(path), fresh, earned, shares_of(plan))
 
 
 def shares_of(plan: PlanFeatures | None) -> tuple[tuple[str, float], ...]:
     return tuple((kernel.name, kernel.share) for kernel in plan.kernels) if plan else ()
 
 
-def encoded(sight: Sight) -> Encoded:
+def encoded(sight: Observation) -> Encoded:
     past = [(one, EARNT) for one in sight.earned]
     past += ([(one, ON_PATH) for one in sight.path] + [(one, TRIED) for one in sight.tried])[-PAST:]
     every = [*past, *((ActionOutcome(strategy), OFFERED) for strategy in sight.offered)]
@@ -174,7 +174,7 @@ def sentence(strategy: Strategy) -> str:
     return f"{strategy.name}{place}{f' ({form})' if form else ''}: {description(strategy)}"
 
 
-def described(sight: Sight, characters: int = 4000) -> str:
+def described(sight: Observation, characters: int = 4000) -> str:
     """A decision in words: the prompt of a language model."""
     known = ", ".join(f"{name} {value:.2f}" for name, value in zip(FEATURES[1:], sight.context[1:], strict=True))
     lines = ["A Triton kernel is to be made faster, one step at a time.", "", sight.text[:characters], ""]

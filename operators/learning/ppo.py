@@ -17,7 +17,7 @@ from torch.nn.functional import smooth_l1_loss
 
 from operators.learning.imitation import FLOOR, TrainingReport
 from operators.learning.network import Scorer
-from operators.learning.policy_features import ActionOutcome, Sight, sight_of
+from operators.learning.policy_features import ActionOutcome, Observation, sight_of
 from operators.learning.replay import TreeWalk
 from operators.learning.tree import Tree
 from operators.learning.values import Decisions, learnable
@@ -41,10 +41,10 @@ class PpoSettings:
 
 
 @dataclass
-class Moment:
+class Transition:
     """One decision of one walk, and what came of it."""
 
-    sight: Sight
+    sight: Observation
     chosen: int
     log_chance: float
     value: float
@@ -68,10 +68,10 @@ class Walks:
         self._walks = [self._begun() for _ in range(settings.walks)]
         self.returns: list[float] = []  # best log gain of walks that are over, since the last `gather`
 
-    def gather(self, model: Scorer) -> list[list[Moment]]:
+    def gather(self, model: Scorer) -> list[list[Transition]]:
         """`rollout` steps of every walk: its moments in order, with their advantages."""
         self.returns = []
-        moments: list[list[Moment]] = [[] for _ in self._walks]
+        moments: list[list[Transition]] = [[] for _ in self._walks]
         for _ in range(self._settings.rollout):
             sights = self._sights()
             scores, values = _seen(model, sights)
@@ -82,7 +82,7 @@ class Walks:
             self._credit(row, value)
         return moments
 
-    def _step(self, at: int, sight: Sight, scores: Tensor, value: float) -> Moment:
+    def _step(self, at: int, sight: Observation, scores: Tensor, value: float) -> Transition:
         chances = scores.double().softmax(-1).numpy()
         chosen = int(self._rng.choice(len(chances), p=chances / chances.sum()))
         walk, _ = self._walks[at]
@@ -90,9 +90,9 @@ class Walks:
         if walk.over:
             self.returns.append(walk.best_gain)
             self._walks[at] = self._begun()
-        return Moment(sight, chosen, float(np.log(chances[chosen])), value, taken.log_gain, walk.over)
+        return Transition(sight, chosen, float(np.log(chances[chosen])), value, taken.log_gain, walk.over)
 
-    def _credit(self, row: Sequence[Moment], following: float) -> None:
+    def _credit(self, row: Sequence[Transition], following: float) -> None:
         """Generalised advantage estimates; nothing is bootstrapped beyond the end of a walk: its horizon is its end."""
         carried = 0.0
         for moment in reversed(row):
@@ -101,7 +101,7 @@ class Walks:
             carried = error + self._settings.gamma * self._settings.lam * going * carried
             moment.advantage, following = carried, moment.value
 
-    def _sights(self) -> list[Sight]:
+    def _sights(self) -> list[Observation]:
         return [sight_of(walk.macro_state, walk.open_offers, earned) for walk, earned in self._walks]
 
     def _begun(self) -> tuple[TreeWalk, tuple[ActionOutcome, ...]]:
@@ -130,7 +130,7 @@ def ppo(model: Scorer, tree: Tree, settings: PpoSettings, rng: np.random.Generat
 
 def _update(
     model: Scorer,
-    moments: Sequence[Moment],
+    moments: Sequence[Transition],
     settings: PpoSettings,
     rng: np.random.Generator,
     optimisers: Sequence[torch.optim.Optimizer],
@@ -154,7 +154,7 @@ def _update(
 
 
 def _objective(
-    model: Scorer, part: Sequence[Moment], settings: PpoSettings, centre: float, spread: float
+    model: Scorer, part: Sequence[Transition], settings: PpoSettings, centre: float, spread: float
 ) -> tuple[Tensor, dict[str, float]]:
     scores, values = model([moment.sight for moment in part])
     logs = scores.log_softmax(-1).clamp(min=FLOOR)
@@ -172,7 +172,7 @@ def _objective(
     return policy - settings.entropy * entropy + critic, told
 
 
-def _seen(model: Scorer, sights: Sequence[Sight]) -> tuple[Tensor, Tensor]:
+def _seen(model: Scorer, sights: Sequence[Observation]) -> tuple[Tensor, Tensor]:
     with torch.no_grad():
         scores, values = model(sights)
     return scores.cpu(), values.cpu()

@@ -14,7 +14,7 @@ import torch
 
 from evo_kernel.types import Strategy, Tried
 from operators.learning.network import Scorer
-from operators.learning.policy_features import EARNED, ActionOutcome, Earnings, Sight, sight_of
+from operators.learning.policy_features import EARNED, ActionOutcome, Earnings, Observation, sight_of
 from operators.learning.tree import HORIZON, Edge, Tree, TreeState
 from operators.macro.catalogue import STOP
 
@@ -50,7 +50,7 @@ class Values:
             return -self.failure
         return edge.log_gain + self.discount * self.state(edge.child, steps - 1)
 
-    def offers(self, state: TreeState, sight: Sight) -> list[float]:
+    def offers(self, state: TreeState, sight: Observation) -> list[float]:
         """Q of every offer of a decision at a state."""
         edges, steps = self.tree.edges(state.id), max(HORIZON - len(state.path), 1)
         return [-self.stop if one == STOP else self.action(edges[one.key], steps) for one in sight.offered]
@@ -72,7 +72,9 @@ def parted(tree: Tree) -> tuple[Tree, Tree]:
     return _only(tree, frozenset(tasks) - kept_back), _only(tree, kept_back)
 
 
-def decision(tree: Tree, state: TreeState, tried: Sequence[int] = (), earned: tuple[ActionOutcome, ...] = ()) -> Sight:
+def decision(
+    tree: Tree, state: TreeState, tried: Sequence[int] = (), earned: tuple[ActionOutcome, ...] = ()
+) -> Observation:
     """At a stored state: its known actions and STOP offered, those at the positions `tried` taken already."""
     known, edges = tree.offered(state.id), tree.edges(state.id)
     outcomes = [(known[at], edges[known[at].key]) for at in tried]
@@ -94,7 +96,7 @@ class Decisions:
     hidden: float = 0.5
     _edges: dict[str, list[tuple[Strategy, float]]] = field(default_factory=dict, repr=False)
 
-    def at(self, state: TreeState) -> Sight:
+    def at(self, state: TreeState) -> Observation:
         count = len(self.tree.edges(state.id))
         many = int(self.rng.integers(0, int(self.hidden * count) + 1)) if self.rng.random() < 0.5 else 0
         tried = [int(at) for at in self.rng.permutation(count)[:many]]

@@ -13,7 +13,7 @@ from evo_kernel.types import Call
 from operators.llm import structured
 from operators.llm.base import Message, ModelFailed, Reply, Tool
 from operators.llm.litellm_request import Facts, ModelAnswer, ModelFault
-from operators.llm.model_client import Line
+from operators.llm.model_client import ModelClient
 from operators.llm.payload import messages_payload, schema_payload, tools_payload
 from operators.llm.redaction import redact
 from operators.llm.shrink import size
@@ -35,7 +35,7 @@ class Conversation:
 
     def __init__(
         self,
-        line: Line,
+        line: ModelClient,
         messages: tuple[Message, ...],
         tools: tuple[Tool, ...],
         schema: Mapping[str, Any] | None,

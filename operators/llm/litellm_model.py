@@ -17,7 +17,7 @@ from operators.llm.conversation import Conversation
 from operators.llm.cost_reservation import NoLimit, Price, Purse
 from operators.llm.endpoint import Endpoint
 from operators.llm.litellm_request import LiteLLMWire, Wire
-from operators.llm.model_client import Line, Patience
+from operators.llm.model_client import ModelClient, Patience
 from operators.llm.shrink import Shrinker, drop_oldest
 
 __all__ = ["LiteLLMModel", "Patience", "Price"]
@@ -53,7 +53,7 @@ class LiteLLMModel:
         stop: threading.Event | None = None,
     ) -> None:
         self.name, self._max_tokens = name, max_tokens
-        self._line = Line(
+        self._line = ModelClient(
             name=name,
             base_url=base_url,
             key_env=api_key_env,

@@ -28,7 +28,7 @@ class Patience:
 
 
 @dataclass
-class Line:
+class ModelClient:
     """Fields: see LiteLLMModel. Thread-safe."""
 
     name: str

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from evo_kernel.types import Evaluation, PlanFeatures, Strategy
-from operators.macro import witness_predicates
+from operators.macro import plan_effects
 
 FAMILIES = ("tiling", "fusion", "pipeline", "reordering", "memory", "launch", "algorithm", "repair")
 OTHER = "other"
@@ -42,85 +42,85 @@ class StrategySpec:
 _SPECS = (
     StrategySpec(
         "one-pass-row", "algorithm", "hold a whole row in registers and read it once",
-        "fewer loads a store, or fewer loops", witness_predicates.fewer_passes,
+        "fewer loads a store, or fewer loops", plan_effects.fewer_passes,
     ),
     StrategySpec(
         "multi-pass-row", "algorithm", "walk over a row in blocks, so that long rows fit",
-        "fewer registers, or another ratio of loads to stores", witness_predicates.row_in_blocks,
+        "fewer registers, or another ratio of loads to stores", plan_effects.row_in_blocks,
     ),
     StrategySpec(
         "online-row", "algorithm", "fuse two passes over a row into one that corrects itself as it goes",
-        "fewer loads a store, or fewer loads", witness_predicates.reads_less,
+        "fewer loads a store, or fewer loads", plan_effects.reads_less,
     ),
     StrategySpec(
         "rows-per-program", "tiling", "several rows a program",
-        "a smaller grid", witness_predicates.smaller_grid,
+        "a smaller grid", plan_effects.smaller_grid,
     ),
     StrategySpec(
         "tile-2d", "tiling", "tiles in two dimensions instead of one",
-        "a grid of another size or rank", witness_predicates.other_grid, rewritten=False,
+        "a grid of another size or rank", plan_effects.other_grid, rewritten=False,
     ),
     StrategySpec(
         "split-k", "tiling", "share a contraction's loop among programs and add the parts up",
-        "one more launch, or atomics and a larger grid", witness_predicates.split,
+        "one more launch, or atomics and a larger grid", plan_effects.split,
     ),
     StrategySpec(
         "swizzle", "launch", "visit tiles in an order that finds operands in L2",
-        "a one-dimensional grid or other index arithmetic", witness_predicates.index_arithmetic,
+        "a one-dimensional grid or other index arithmetic", plan_effects.index_arithmetic,
     ),
     StrategySpec(
         "hoist", "reordering", "move out of a loop what does not change in it",
-        "the code changed (nothing more specific can be seen)", witness_predicates.changed,
+        "the code changed (nothing more specific can be seen)", plan_effects.changed,
     ),
     StrategySpec(
         "persistent", "launch", "as many programs as the GPU holds, each looping over tiles",
-        "schedule `persistent`, or a smaller grid that is resident at once", witness_predicates.persistent,
+        "schedule `persistent`, or a smaller grid that is resident at once", plan_effects.persistent,
     ),
     StrategySpec(
         "drop-masks", "memory", "no bounds checks where tiles divide the shape",
-        "fewer instructions, or another mix", witness_predicates.index_arithmetic,
+        "fewer instructions, or another mix", plan_effects.index_arithmetic,
     ),
     StrategySpec(
         "cache-hints", "memory", "tell the cache what will be read again",
-        "the code changed: other hints, or the policies that they need", witness_predicates.changed,
+        "the code changed: other hints, or the policies that they need", plan_effects.changed,
     ),
     StrategySpec(
         "tensor-descriptor", "memory", "move tiles with the tensor memory accelerator",
-        "data path `tma` where it was not", witness_predicates.gained_tma,
+        "data path `tma` where it was not", plan_effects.gained_tma,
     ),
     StrategySpec(
         "software-pipeline", "pipeline", "load the next tile while this one is used",
         "schedule `pipelined` or data path `cp.async` where it was not, or more registers or shared memory",
-        witness_predicates.pipelined,
+        plan_effects.pipelined,
     ),
     StrategySpec(
         "causal-skip", "algorithm", "never visit blocks that a causal mask hides from the whole program",
-        "other index arithmetic", witness_predicates.index_arithmetic,
+        "other index arithmetic", plan_effects.index_arithmetic,
     ),
     StrategySpec(
         "exp2", "algorithm", "exponentials in base 2 with the scale folded in",
         "fewer multiplications or multiply-adds a special-function instruction",
-        witness_predicates.cheaper_exponentials,
+        plan_effects.cheaper_exponentials,
     ),
     StrategySpec(
         "accumulate-type", "algorithm", "another type for the accumulator, within the precision contract",
-        "another arithmetic mix", witness_predicates.arithmetic_mix,
+        "another arithmetic mix", plan_effects.arithmetic_mix,
     ),
     StrategySpec(
         "input-precision", "algorithm", "another precision for the inputs of a contraction, within the contract",
-        "another tensor-core path or another arithmetic mix", witness_predicates.tensor_path,
+        "another tensor-core path or another arithmetic mix", plan_effects.tensor_path,
     ),
     StrategySpec(
         "fuse-producer", "fusion", "take the elementwise kernel before into this one",
-        "fewer launches or less scratch", witness_predicates.fused,
+        "fewer launches or less scratch", plan_effects.fused,
     ),
     StrategySpec(
         "fuse-consumer", "fusion", "take the elementwise kernel after into this one",
-        "fewer launches or less scratch", witness_predicates.fused,
+        "fewer launches or less scratch", plan_effects.fused,
     ),
     StrategySpec(
         "stop", "repair", "leave the source as it is: the last step of a walk of several",
-        "none: it changes nothing", witness_predicates.never, rewritten=False,
+        "none: it changes nothing", plan_effects.never, rewritten=False,
     ),
 )  # fmt: skip
 

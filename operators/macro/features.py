@@ -28,7 +28,7 @@ from evo_kernel.types import (
     Tried,
 )
 from operators.macro.catalogue import CATALOGUE, DESCRIPTION, FAMILIES
-from operators.macro.witness_predicates import LOADS, MULTIPROCESSORS, STORES, count
+from operators.macro.plan_effects import LOADS, MULTIPROCESSORS, STORES, count
 
 FEATURES = (
     "bias",  # 1

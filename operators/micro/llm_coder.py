@@ -16,9 +16,9 @@ from evo_kernel.errors import OperatorFailed
 from evo_kernel.types import Brief, Source, Strategy, TaskCard
 from operators.llm.base import Model
 from operators.macro import catalogue
+from operators.micro.applicability import applicable
 from operators.micro.coder import Coded, Coder, Job
 from operators.micro.guides import guides as shipped_guides
-from operators.micro.masks import applicable
 from operators.micro.rewrites.base import kernels_of
 from operators.micro.session import CoderSession, Opening, SessionLimits
 from operators.prompts.parts import Part, first_lines

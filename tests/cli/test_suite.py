@@ -25,7 +25,7 @@ from evo_kernel.app.suite.tasks import SuiteTask, tasks_of
 from evo_kernel.cli.suite import suite
 from evo_kernel.errors import UserError
 from evo_kernel.observe.document import html, markdown
-from evo_kernel.observe.protocols import CORRECT, NONE, WRONG, Stock, disagreements, standings, stock_of
+from evo_kernel.observe.harness_comparison import CORRECT, NONE, WRONG, Stock, disagreements, standings, stock_of
 from evo_kernel.observe.suites import FASTEST, SuiteRow, figures, report
 from tests.support.benchmark import checkout
 from tests.support.commands import ROOT, evo_main

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from evo_kernel.app.suite.lanes import Halt, Lane, OrderEnd, WarmProcess
-from evo_kernel.observe.protocols import CORRECT, Stock, stock_of
-from evo_kernel.observe.protocols import WRONG as WRONG_OUTPUT
+from evo_kernel.observe.harness_comparison import CORRECT, Stock, stock_of
+from evo_kernel.observe.harness_comparison import WRONG as WRONG_OUTPUT
 from evo_kernel.tasks.first import first_kernel
 from evo_kernel.tasks.loading import load
 from tests.support.benchmark import LINEAR, checkout

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from evo_kernel.fitness.correctness import check, expected, regimes
+from evo_kernel.fitness.correctness import check, error_bounds, regimes
 from evo_kernel.tasks.task import Task, Tolerance
 
 
@@ -31,7 +31,7 @@ def draw(*shapes, dtype=torch.float32, seed=0):
 def verdict(task, inputs, kernel):
     output = kernel(*inputs)
     outputs = output if isinstance(output, tuple) else (output,)
-    return check.compare("case", outputs, expected.expect(task, inputs), task.tolerance)
+    return check.compare("case", outputs, error_bounds.expect(task, inputs), task.tolerance)
 
 
 def chain_matmul(a, b):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from evo_kernel.fitness.costmodel.bounds import bound
+from evo_kernel.fitness.costmodel.roofline import bound
 from evo_kernel.fitness.costmodel.targets import H200
 from evo_kernel.fitness.plan.launch_plan import Fill
 from evo_kernel.fitness.profiling.counters import METRICS, CountPart, HardwareCounters, read_csv, unknown_metrics

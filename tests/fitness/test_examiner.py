@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from evo_kernel.errors import PlanError, TaskError
-from evo_kernel.fitness.correctness.expected import Expected, expect
+from evo_kernel.fitness.correctness.error_bounds import Expected, expect
 from evo_kernel.fitness.correctness.sealed_references import SMALL_BYTES, Vault
 from evo_kernel.fitness.costmodel.targets import target_for
 from evo_kernel.fitness.runners.buffer_cache import plan_bytes
 from evo_kernel.fitness.runners.clock import Metronome
-from evo_kernel.fitness.runners.correctness import Disturbed, MemoryShares
 from evo_kernel.fitness.runners.cuda_memory import Arena
+from evo_kernel.fitness.runners.referee import Disturbed, MemoryShares
 from evo_kernel.fitness.runners.request_handler import Examiner
 from evo_kernel.fitness.timing.ceilings import Ceilings
 from evo_kernel.fitness.timing.estimates import CLAIM, TIMING, summarise

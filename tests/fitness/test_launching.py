@@ -18,13 +18,13 @@ from evo_kernel.fitness.plan.launch_plan import (
     Scalar,
     TensorMeta,
 )
-from evo_kernel.fitness.runners import bounds, parameters
+from evo_kernel.fitness.runners import launch_limits, parameters
 from evo_kernel.fitness.runners.faults import PlanFault
 from evo_kernel.fitness.runners.tensor_map_bytes import TensorMap, mended
 from evo_kernel.fitness.runners.tensor_maps import tensor_map
 from tests.fitness.handmade import empty_ir
 
-H200 = bounds.DeviceLimits(arch=90, shared_bytes=232448, threads=1024, sm_count=132)
+H200 = launch_limits.DeviceLimits(arch=90, shared_bytes=232448, threads=1024, sm_count=132)
 META = TensorMeta(swizzle=3, elem_size=2, elem_type=10, block_size=(64, 64))
 
 
@@ -164,28 +164,28 @@ def test_old_drivers_are_mended_for_small_tensors():
 )
 def test_what_the_device_cannot_launch(fields, reason):
     with pytest.raises(PlanFault, match=reason):
-        bounds.check_plan(compiled(**fields), H200)
+        launch_limits.check_plan(compiled(**fields), H200)
 
 
 def test_what_the_device_can_launch():
     most = {"num_ctas": 16, "shared_bytes": 232448, "num_warps": 32, "grid": (1 << 20, 65535, 65535)}
-    assert bounds.check_plan(compiled(**most), H200) is None
+    assert launch_limits.check_plan(compiled(**most), H200) is None
     for beyond in ({"num_ctas": 12}, {"static_shared_bytes": 16}, {"num_warps": 64}, {"grid": (1 << 30, 1, 1)}):
         with pytest.raises(PlanFault):
-            bounds.check_plan(compiled(**(most | beyond)), H200)
+            launch_limits.check_plan(compiled(**(most | beyond)), H200)
 
 
 def test_cooperative_blocks_fit_at_once():
     plan = compiled(grid=(133, 2, 1), cooperative=True)
     launch, binary = plan.plan.launches[0], plan.binaries[0]
-    bounds.check_cooperative(binary, launch, 3, H200)
+    launch_limits.check_cooperative(binary, launch, 3, H200)
     with pytest.raises(PlanFault, match=r"266 blocks, but only 264 fit"):
-        bounds.check_cooperative(binary, launch, 2, H200)
+        launch_limits.check_cooperative(binary, launch, 2, H200)
 
 
 def test_scratch_is_for_every_block_of_every_cluster():
     plan = compiled(grid=(10, 2, 1), num_ctas=2, global_scratch_bytes=256, global_scratch_align=128)
-    assert bounds.scratch_needs(plan) == (bounds.ScratchNeed(256 * 40, 128, 0, 1),)
+    assert launch_limits.scratch_needs(plan) == (launch_limits.ScratchNeed(256 * 40, 128, 0, 1),)
 
 
 def test_blocks_belong_to_cuda_kernels():

@@ -200,8 +200,8 @@ HOSTILE = {
     "returns a CPU tensor": ("import torch\ndef run(x): return torch.zeros(3)\n", Status.WRONG, "on cpu"),
     "bad kernel": (DOUBLE.replace("tl.load(x_ptr + offsets", "tl.nonsense(x_ptr + offsets"), Status.BUILD_ERROR, "double_kernel"),
     "reads a global": (DOUBLE.replace("SCALE = tl.constexpr(2.0)", "SCALE = [object()]"), Status.BUILD_ERROR, "SCALE"),
-    "names a tool": (DOUBLE.replace("num_warps=4", "ptx_options='-o /tmp/x'"), Status.BUILD_ERROR, "the option ptx_options"),
-    "names a file": (DOUBLE.replace("num_warps=4", "ir_override='other.ttir'"), Status.BUILD_ERROR, "the option ir_override"),
+    "names a tool": (DOUBLE.replace("num_warps=4", "ptx_options='-o /tmp/x'"), Status.BUILD_ERROR, "option ptx_options"),
+    "names a file": (DOUBLE.replace("num_warps=4", "ir_override='other.ttir'"), Status.BUILD_ERROR, "option ir_override"),
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from evo_kernel.fitness.costmodel.targets import target_for
 from evo_kernel.fitness.timing import reference_cache
 from evo_kernel.fitness.timing.ceilings import Ceilings, KnownCeilings
 from evo_kernel.fitness.timing.reference_cache import CEILINGS, Remembered, circumstances
-from evo_kernel.fitness.timing.reference_times import Yardsticks
+from evo_kernel.fitness.timing.reference_times import ReferenceTimes
 from evo_kernel.tasks.loading import load
 from evo_kernel.types import CaseKind, Environment
 
@@ -117,7 +117,7 @@ class Baselines:
 
 
 def _yardsticks(task, found=FOUND):
-    made = Yardsticks(task, None)  # type: ignore[arg-type]
+    made = ReferenceTimes(task, None)  # type: ignore[arg-type]
     made.start(KnownCeilings(dict, TABLE), True, found)
     return made
 

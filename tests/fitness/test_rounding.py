@@ -9,16 +9,16 @@ import torch
 import torch.nn.functional as F
 
 from evo_kernel.errors import TaskError
-from evo_kernel.fitness.correctness import check, expected, regimes
+from evo_kernel.fitness.correctness import check, error_bounds, regimes
 from evo_kernel.fitness.correctness.rounding import Rounding
 from tests.fitness.test_check import MATMUL, RMSNORM, SOFTMAX, chain_matmul, draw, task_of, truncated
 
 UNIT = 2.0**-24
-WITHOUT = dataclasses.replace(expected.RECIPE, rounded_patterns=0)
+WITHOUT = dataclasses.replace(error_bounds.RECIPE, rounded_patterns=0)
 
 
-def ratio(task, inputs, output, recipe=expected.RECIPE):
-    return check.compare("case", (output,), expected.expect(task, inputs, recipe), task.tolerance).error
+def ratio(task, inputs, output, recipe=error_bounds.RECIPE):
+    return check.compare("case", (output,), error_bounds.expect(task, inputs, recipe), task.tolerance).error
 
 
 def rows_normalised(rows):
@@ -131,7 +131,7 @@ def test_narrow_operands_before_a_norm_fail(reference, kernel, made, narrow):
 )
 def test_ordinary_bounds_do_not_grow(task, shapes, regime):
     inputs = regimes.apply(regime, draw(*shapes))
-    for new, old in zip(expected.expect(task, inputs), expected.expect(task, inputs, WITHOUT), strict=True):
+    for new, old in zip(error_bounds.expect(task, inputs), error_bounds.expect(task, inputs, WITHOUT), strict=True):
         assert new.largest <= 1.03 * old.largest and new.frobenius <= 1.03 * old.frobenius
 
 
@@ -219,10 +219,10 @@ class Live(torch.utils._python_dispatch.TorchDispatchMode):
 def test_making_a_reference_takes_a_few_times_its_inputs(reference, count, most, monkeypatch):
     """float64 copies of all inputs, one run at a time: a loss of two inputs of 4 GB each fits beside its kernel."""
     monkeypatch.setattr("evo_kernel.fitness.correctness.rounding._PATTERN", 1009)
-    monkeypatch.setattr("evo_kernel.fitness.correctness.expected._AT_ONCE_ON_CPU", 4096)
+    monkeypatch.setattr("evo_kernel.fitness.correctness.error_bounds._AT_ONCE_ON_CPU", 4096)
     inputs = draw(*[(512, 512)] * count)
     with Live() as live:
-        made = expected.expect(task_of(reference), inputs)
+        made = error_bounds.expect(task_of(reference), inputs)
     assert live.peak < most * sum(x.nbytes for x in inputs)
     outputs = (made[0].truth, made[0].honest)
     assert all(part.untyped_storage().nbytes() == part.nbytes for part in outputs)

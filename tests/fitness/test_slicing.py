@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from evo_kernel.fitness.correctness import check
-from evo_kernel.fitness.correctness.expected import expect
+from evo_kernel.fitness.correctness.error_bounds import expect
 from evo_kernel.fitness.correctness.slicing import regions
 from evo_kernel.fitness.correctness.slicing.cover import cover
 from evo_kernel.fitness.correctness.slicing.program import Slicer

@@ -75,7 +75,7 @@ from evo_kernel.fitness.runners.cuda_driver import ok
 from evo_kernel.fitness.runners.clock import Metronome, Work, sample, disagreement
 from evo_kernel.fitness.timing.estimates import summarise
 from evo_kernel.fitness.correctness.sealed_references import Vault
-from evo_kernel.fitness.correctness.expected import Expected
+from evo_kernel.fitness.correctness.error_bounds import Expected
 
 said = {}
 def part(work):

@@ -34,13 +34,13 @@ from operators.macro.catalogue import STOP, UNGUIDED, proposed
 from operators.macro.features import MacroState
 from operators.macro.llm_policy import LlmPolicy
 from operators.macro.memory import Lesson, StrategyMemory, traits
+from operators.micro.applicability import applicable
 from operators.micro.llm_coder import LlmCoder
-from operators.micro.masks import applicable
 from operators.prompts.parts import Switches
 from operators.prompts.transfer import transfer_hint
 from operators.prompts.writer import Prompts
-from operators.workbench.bench import Workbench, start_files, task_files
 from operators.workbench.protocols import WorkbenchDeps
+from operators.workbench.toolset import Workbench, start_files, task_files
 from operators.workbench.workspace import Workspace
 from tests.operators.support_model import FakeModel, Judged, block
 from tests.operators.support_search import credit, kernel, plan, seed_of

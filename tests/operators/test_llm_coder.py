@@ -13,11 +13,11 @@ from operators.macro.bandit import BanditPolicy
 from operators.macro.catalogue import CATALOGUE, UNGUIDED, proposed
 from operators.macro.llm_policy import LlmPolicy
 from operators.macro.policies import UniformPolicy
+from operators.micro.applicability import MASKS, applicable
 from operators.micro.coder import Coder, Job, RewriteCoder
 from operators.micro.faults import ADVICE, EditFault, fault_of
 from operators.micro.guides import guides
 from operators.micro.llm_coder import CombinedCoder, LlmCoder
-from operators.micro.masks import MASKS, applicable
 from operators.micro.session import SessionLimits
 from operators.mtmc import MtmcOperator
 from operators.prompts.parts import Budgets, Switches

@@ -14,7 +14,7 @@ from operators.macro.features import MacroState
 from operators.macro.llm_policy import LlmPolicy, answer_schema, offers_text, read_answer, stated
 from operators.macro.mixed import MixedPolicy
 from operators.macro.policies import Policy, UniformPolicy
-from operators.micro.masks import applicable
+from operators.micro.applicability import applicable
 from operators.prompts.parts import tokens
 from tests.operators.answers.source import SOURCE
 from tests.operators.support_model import FakeModel, choice, reply

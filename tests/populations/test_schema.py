@@ -12,7 +12,7 @@ import pytest
 from sqlite_utils import Database
 
 from evo_kernel.types import Purpose
-from populations import schema
+from populations import schema_reference
 from populations.migrations import migrate
 from populations.migrations.m0008_views import VIEWS
 from populations.population import open_population
@@ -23,8 +23,8 @@ from tests.populations.samples import CARD, MODELED, TASK, passed, search
 def test_the_page_holds_every_column() -> None:
     database = Database(memory=True)
     migrate(database)
-    page = schema.current()
-    for table in schema.ABOUT:
+    page = schema_reference.current()
+    for table in schema_reference.ABOUT:
         (section,) = (part for part in page.split("\n### ") if part.startswith(f"{table}\n"))
         assert all(
             f"| {column.name} |" in section or f"`{column.name}`" in section for column in database[table].columns
@@ -35,7 +35,7 @@ def test_every_table_and_view_is_described() -> None:
     database = Database(memory=True)
     migrate(database)
     tables = [name for name in database.table_names() if not name.startswith(("_", "sqlite"))]
-    assert set(schema.ABOUT) == {*tables, *database.view_names()} and set(VIEWS) == set(database.view_names())
+    assert set(schema_reference.ABOUT) == {*tables, *database.view_names()} and set(VIEWS) == set(database.view_names())
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def test_views_say_what_the_reader_says(grown: Path) -> None:
 
 
 def test_the_queries_of_the_page_run(grown: Path) -> None:
-    queries = schema.INTRODUCTION.split("```sql\n")[1].split("```")[0].strip().splitlines()
+    queries = schema_reference.INTRODUCTION.split("```sql\n")[1].split("```")[0].strip().splitlines()
     assert len(queries) == 4
     for query in queries:
         assert isinstance(json.dumps(rows(grown, query)), str)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from populations.archive import Archive, Cell, combine
 from populations.credit import DISCOUNT, FAILED, UNKNOWN_LIGHT, CreditLedger, light_bucket
 from populations.islands import Islands
-from populations.selection import SELECTORS, Lexicase, Mix, Thompson, Uniform
+from populations.parent_selectors import SELECTORS, Lexicase, Mix, Thompson, Uniform
 from populations.settings import PopulationSettings
 
 NAN = math.nan

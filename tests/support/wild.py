@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from evo_kernel.fitness.sandbox import guards, namespaces, server, warden
+from evo_kernel.fitness.sandbox import guards, namespaces, warden, zygote_process
 from evo_kernel.fitness.sandbox.guards import SandboxLimits
 from evo_kernel.fitness.sandbox.zygote import Zygote
 
@@ -203,10 +203,10 @@ def main() -> None:
         guards.seccomp = lambda *_: True  # type: ignore[assignment]
     else:
         namespaces.enter = lambda: False
-    server.ROLES[kind] = ("tests.support.wild", ("tests.support.wild",))
+    zygote_process.ROLES[kind] = ("tests.support.wild", ("tests.support.wild",))
     control = socket.socket(fileno=int(sys.argv[2]))
-    server.load(kind)
-    warden.guarded(control, lambda around: server.serve(control, server.warm_up(kind), around))
+    zygote_process.load(kind)
+    warden.guarded(control, lambda around: zygote_process.serve(control, zygote_process.warm_up(kind), around))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from evo_kernel.fitness.correctness import regimes
 from evo_kernel.fitness.correctness.check import compare
-from evo_kernel.fitness.correctness.expected import expect
+from evo_kernel.fitness.correctness.error_bounds import expect
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import as_float64
 from evo_kernel.types import CaseKind

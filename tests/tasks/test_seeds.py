@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from evo_kernel.fitness.correctness import regimes
-from evo_kernel.fitness.ir.combine import tf32
+from evo_kernel.fitness.ir.reductions import tf32
 from evo_kernel.tasks.loading import BUILTIN, builtin_names, load
 from evo_kernel.tasks.probe import within
 from evo_kernel.tasks.task import TensorSpec

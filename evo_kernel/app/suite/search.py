@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evo_kernel.app.remaining_torch_operations import own_share, torch_calls
 from evo_kernel.app.suite.lanes import Halt, Lane, OrderEnd, WarmProcess
 from evo_kernel.app.suite.tasks import SuiteTask
-from evo_kernel.app.torch_operations import own_share, torch_calls
-from evo_kernel.observe.protocols import NONE, Stock, stock_of
+from evo_kernel.observe.harness_comparison import NONE, Stock, stock_of
 from evo_kernel.observe.suites import SuiteRow, geomean
 from evo_kernel.types import Evaluation, Source
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import torch
 
-from evo_kernel.fitness.correctness.expected import Expected
+from evo_kernel.fitness.correctness.error_bounds import Expected
 from evo_kernel.tasks.task import Tolerance
 from evo_kernel.types import CheckResult
 

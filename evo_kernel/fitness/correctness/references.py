@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from evo_kernel.fitness.correctness.expected import Expected
+from evo_kernel.fitness.correctness.error_bounds import Expected
 from evo_kernel.recent import Recent
 
 RENEW_S = 3600.0

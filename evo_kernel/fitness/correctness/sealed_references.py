@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import torch
 
-from evo_kernel.fitness.correctness.expected import Expected
+from evo_kernel.fitness.correctness.error_bounds import Expected
 from evo_kernel.recent import Recent
 
 SMALL_BYTES = 1 << 20

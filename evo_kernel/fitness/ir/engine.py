@@ -13,7 +13,7 @@ from typing import Protocol
 
 import torch
 
-from evo_kernel.fitness.ir import promises
+from evo_kernel.fitness.ir import hint_checks
 from evo_kernel.fitness.ir.lanes import Lanes, nothing, sum_of
 from evo_kernel.fitness.ir.memory import DeviceMemory, MemoryFault
 from evo_kernel.fitness.ir.parse import Function, IRBlock, IRModule, Operation, Region
@@ -90,7 +90,7 @@ class Machine:
     combining: bool = False  # runs a combiner, whose operations stand for many: it must not touch memory
 
     def __post_init__(self) -> None:
-        self.promising = self.memory.strict and any(map(promises.made_by, self.module.operations()))
+        self.promising = self.memory.strict and any(map(hint_checks.made_by, self.module.operations()))
         self.synchronised = torch.zeros(self.grid[0] * self.grid[1] * self.grid[2], dtype=torch.bool)
         self.used = frozenset(
             name
@@ -146,11 +146,11 @@ class Machine:
         self, handler: Handler, frame: Frame, operation: Operation, operands: Sequence[Lanes], results: Sequence[Lanes]
     ) -> Sequence[Lanes]:
         """Results, with what the compiler takes them for by promises of the kernel."""
-        if any(value.promised is not None for value in operands) and promises.follows(operation):
+        if any(value.promised is not None for value in operands) and hint_checks.follows(operation):
             taken = handler(self, frame, operation, [value.promised or value for value in operands])
             results = [value.taken_for(other) for value, other in zip(results, taken, strict=True)]
-        if promises.made_by(operation):
-            results = [promises.believed(operation, value) for value in results]
+        if hint_checks.made_by(operation):
+            results = [hint_checks.believed(operation, value) for value in results]
         return results
 
     def region(self, frame: Frame, region: Region, arguments: Sequence[Lanes] = ()) -> Sequence[Lanes]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from evo_kernel.fitness.ir import assembly, combine, loads, pointwise, shapes
+from evo_kernel.fitness.ir import assembly, memory_operations, pointwise, reductions, shapes
 from evo_kernel.fitness.ir.descriptors import DeviceDescriptor as DescriptorLanes
 from evo_kernel.fitness.ir.engine import HANDLERS, ExecutionObserver, Machine
 from evo_kernel.fitness.ir.lanes import Lanes, Sum
@@ -26,7 +26,7 @@ _STORES = {"tt.store": 0, "tt.atomic_rmw": 0, "tt.atomic_cas": 0, "tt.descriptor
            "tt.descriptor_scatter": 0}  # fmt: skip
 _LOADS = {"tt.load", "tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_load", "tt.descriptor_gather",
           "tt.descriptor_reduce"}  # fmt: skip
-_TABLES = (assembly, combine, loads, pointwise, shapes)  # imported for the handlers that they register
+_TABLES = (assembly, memory_operations, pointwise, reductions, shapes)  # imported for the handlers that they register
 
 
 @dataclass(frozen=True)

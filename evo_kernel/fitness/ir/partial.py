@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import torch
 
 from evo_kernel.fitness.ir.counting import Counter, lines_of, loops_in, mean_of, means_of
-from evo_kernel.fitness.ir.drawing import draw, groups_of
 from evo_kernel.fitness.ir.engine import ExecutionObserver, OutOfTime
 from evo_kernel.fitness.ir.execute import ExecutionFinding, Launched, Traits, buffers_of, chunk_size, launch, traits_of
 from evo_kernel.fitness.ir.lanes import Lanes
@@ -23,6 +22,7 @@ from evo_kernel.fitness.ir.launch_traffic import LINE_BYTES, SECTOR_BYTES, WAVE_
 from evo_kernel.fitness.ir.memory import PADDING, DeviceMemory, scattered, unit_places
 from evo_kernel.fitness.ir.nodes import elements_of
 from evo_kernel.fitness.ir.parse import IRModule, Operation
+from evo_kernel.fitness.ir.program_sampling import draw, groups_of
 from evo_kernel.fitness.ir.types import Type
 from evo_kernel.fitness.plan.launch_plan import Launch, Plan, View
 

@@ -16,8 +16,8 @@ from typing import Any
 from evo_kernel.errors import PlanError
 from evo_kernel.fitness.plan.launch_plan import Aten, Binary, CompiledPlan, Constant, Copy, Fill, Launch, Node, View
 from evo_kernel.fitness.record.recorder import RecordCase
-from evo_kernel.fitness.runners.bounds import scratch_need
 from evo_kernel.fitness.runners.faults import PlanFault
+from evo_kernel.fitness.runners.launch_limits import scratch_need
 from evo_kernel.fitness.runners.parameters import GLOBAL_SCRATCH, Mapped, ParameterPlace, Slot, slots
 from evo_kernel.fitness.runners.tensor_maps import tensor_map
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from evo_kernel.fitness.costmodel.bounds import bound, light_us
 from evo_kernel.fitness.costmodel.features import data_path, schedule, tensor_core
 from evo_kernel.fitness.costmodel.model import modeled_time
+from evo_kernel.fitness.costmodel.roofline import bound, light_us
 from evo_kernel.fitness.costmodel.targets import Target, occupancy
 from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan, Launch

@@ -14,8 +14,8 @@ from triton.experimental.gluon._runtime import GluonJITFunction
 from triton.runtime.jit import JITFunction
 
 from evo_kernel import cuda
-from evo_kernel.fitness.record.lowering import FRONT_END_OPTIONS, lower
 from evo_kernel.fitness.record.tracing import ADDRESS_BITS, NeedsBinary, PlanTracer, RecordingRefused, offset_bytes
+from evo_kernel.fitness.record.triton_frontend import FRONT_END_OPTIONS, lower
 
 
 class LaunchWriter:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 import torch
 
 from evo_kernel.fitness.plan.launch_plan import Buffer, CompiledPlan
-from evo_kernel.fitness.runners.bounds import ScratchNeed, scratch_needs
 from evo_kernel.fitness.runners.clock import Buffers
+from evo_kernel.fitness.runners.launch_limits import ScratchNeed, scratch_needs
 from evo_kernel.recent import Recent
 from evo_kernel.tasks.task import Input
 

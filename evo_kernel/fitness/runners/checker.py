@@ -12,7 +12,7 @@ from evo_kernel.errors import PlanError
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.runners.buffer_cache import plan_bytes
 from evo_kernel.fitness.runners.clock import Buffers, Launches
-from evo_kernel.fitness.runners.correctness import Answer, PlanFailed, Plans, Referee, all_same, fill
+from evo_kernel.fitness.runners.referee import Answer, PlanFailed, Plans, Referee, all_same, fill
 from evo_kernel.tasks.task import Case, Input
 from evo_kernel.types import Status
 

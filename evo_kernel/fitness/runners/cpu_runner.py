@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from evo_kernel.errors import InfraError, TaskError
 from evo_kernel.fitness.correctness import check, regimes
 from evo_kernel.fitness.correctness.check import poisoned
-from evo_kernel.fitness.correctness.expected import Change, Expected, expect_by
+from evo_kernel.fitness.correctness.error_bounds import Change, Expected, expect_by
 from evo_kernel.fitness.correctness.references import References
 from evo_kernel.fitness.correctness.slicing.reference import SlicedReference
 from evo_kernel.fitness.correctness.slicing.tracing import NotSliceable

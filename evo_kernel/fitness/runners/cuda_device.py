@@ -13,10 +13,10 @@ from cuda.bindings import driver  # pyright: ignore[reportMissingImports]
 
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.runners.clock import Replay
-from evo_kernel.fitness.runners.cuda_clearing import Clearing
 from evo_kernel.fitness.runners.cuda_driver import Arena, CudaFault, Launcher, PlanFault, ok
 from evo_kernel.fitness.runners.cuda_mapping import Mappings
 from evo_kernel.fitness.runners.nvml import GpuState, Nvml
+from evo_kernel.fitness.runners.sm_state import Clearing
 from evo_kernel.fitness.timing.estimates import TIMING
 
 _WIPE_BYTE = 0xFF
@@ -92,9 +92,9 @@ class CudaDevice:
         self._clearing.sms()
         if local_bytes:
             self._clearing.local(local_bytes)
-        self.flush()
+        self.flush_l2()
 
-    def flush(self) -> None:
+    def flush_l2(self) -> None:
         """Of ones, as all that is overwritten: shared memory of the next kernel may be where the L1 kept these."""
         stream = driver.CUstream(torch.cuda.current_stream().cuda_stream)
         address = driver.CUdeviceptr(self._flush.data_ptr())

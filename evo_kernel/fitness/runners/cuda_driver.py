@@ -28,7 +28,7 @@ from evo_kernel.fitness.plan.launch_plan import (
     Launch,
     TensorMeta,
 )
-from evo_kernel.fitness.runners import bounds, parameters, tensor_maps
+from evo_kernel.fitness.runners import launch_limits, parameters, tensor_maps
 from evo_kernel.fitness.runners.cuda_memory import Arena, run_aten, upload
 from evo_kernel.fitness.runners.faults import CudaFault, PlanFault
 
@@ -55,7 +55,7 @@ def ok(result: tuple[Any, ...]) -> Any:
 
 
 @functools.cache
-def device_limits() -> bounds.DeviceLimits:
+def device_limits() -> launch_limits.DeviceLimits:
     """What torch's current GPU allows. Asked once: a process has one GPU."""
     torch.cuda.init()
     torch.empty(1, device="cuda")  # torch's primary context is current from here on
@@ -65,7 +65,7 @@ def device_limits() -> bounds.DeviceLimits:
     def asked(kind: Any) -> int:
         return int(ok(cuda.cuDeviceGetAttribute(kind, device)))
 
-    return bounds.DeviceLimits(
+    return launch_limits.DeviceLimits(
         arch=10 * asked(kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
         + asked(kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
         shared_bytes=asked(kinds.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN),
@@ -92,7 +92,7 @@ class Launcher:
     def __init__(self, plan: CompiledPlan, clear: Callable[[int], None]) -> None:
         self._plan, self._clear = plan, clear
         limits = device_limits()
-        bounds.check_plan(plan, limits)
+        launch_limits.check_plan(plan, limits)
         torch.cuda.current_stream().synchronize()
         self._driver_version = int(ok(cuda.cuDriverGetVersion()))
         self._loaded: list[_Loaded] = []
@@ -102,7 +102,7 @@ class Launcher:
             self.close()
             raise
 
-    def _prepare(self, plan: CompiledPlan, limits: bounds.DeviceLimits) -> None:
+    def _prepare(self, plan: CompiledPlan, limits: launch_limits.DeviceLimits) -> None:
         for binary in plan.binaries:
             self._loaded.append(_load(binary))
         self._local_bytes = max(map(_local_bytes, self._loaded), default=0)
@@ -162,12 +162,12 @@ class Launcher:
     def _tensor_map(self, arg: Descriptor, meta: TensorMeta, address: int) -> bytes:
         return tensor_maps.encode(tensor_maps.tensor_map(arg, meta, address), address, self._driver_version)
 
-    def _check_cooperative(self, launch: Launch, limits: bounds.DeviceLimits) -> None:
+    def _check_cooperative(self, launch: Launch, limits: launch_limits.DeviceLimits) -> None:
         loaded = self._loaded[launch.kernel]
         if loaded.binary.cooperative:
             threads = math.prod(launch.block) if launch.block else loaded.binary.threads
             fit = cuda.cuOccupancyMaxActiveBlocksPerMultiprocessor(loaded.function, threads, loaded.binary.shared_bytes)
-            bounds.check_cooperative(loaded.binary, launch, int(ok(fit)), limits)
+            launch_limits.check_cooperative(loaded.binary, launch, int(ok(fit)), limits)
 
     def close(self) -> None:
         for loaded in self._loaded:
@@ -222,7 +222,7 @@ def _load(binary: Binary) -> _Loaded:
             ok(cuda.cuFuncSetCacheConfig(function, cuda.CUfunc_cache.CU_FUNC_CACHE_PREFER_SHARED))
             size = kinds.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             ok(cuda.cuFuncSetAttribute(function, size, binary.shared_bytes))
-        if binary.num_ctas > bounds.PORTABLE_CLUSTER:
+        if binary.num_ctas > launch_limits.PORTABLE_CLUSTER:
             ok(cuda.cuFuncSetAttribute(function, kinds.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1))
     except CudaFault as fault:
         cuda.cuModuleUnload(module)

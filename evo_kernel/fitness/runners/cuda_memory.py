@@ -9,7 +9,7 @@ import torch
 from torch.utils.dlpack import from_dlpack, to_dlpack  # pyright: ignore[reportPrivateImportUsage]
 
 from evo_kernel.fitness.plan.launch_plan import Aten, CompiledPlan, Constant, View
-from evo_kernel.fitness.runners.bounds import scratch_needs
+from evo_kernel.fitness.runners.launch_limits import scratch_needs
 
 CANARY_BYTES = 1024
 CANARY = 0xA5

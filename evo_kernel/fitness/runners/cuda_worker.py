@@ -28,8 +28,8 @@ from evo_kernel.errors import TaskError
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.runners import ipc
 from evo_kernel.fitness.runners.clock import Device
-from evo_kernel.fitness.runners.correctness import Answer, Disturbed
 from evo_kernel.fitness.runners.process import GO, LOAD
+from evo_kernel.fitness.runners.referee import Answer, Disturbed
 from evo_kernel.fitness.runners.request_handler import Examiner
 from evo_kernel.fitness.timing.baselines import COMPILED, baseline_function, baseline_names, searching
 from evo_kernel.fitness.timing.estimates import CLAIM, TIMING, TimingSettings

@@ -7,7 +7,7 @@ from functools import partial
 
 from evo_kernel.fitness.runners.checker import Checker
 from evo_kernel.fitness.runners.clock import Device
-from evo_kernel.fitness.runners.correctness import Answer, MemoryShares, Plans, Referee
+from evo_kernel.fitness.runners.referee import Answer, MemoryShares, Plans, Referee
 from evo_kernel.fitness.runners.timer import Timer
 from evo_kernel.fitness.timing.estimates import TIMING, TimingSettings
 from evo_kernel.tasks.task import Task

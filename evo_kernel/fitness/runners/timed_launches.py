@@ -9,7 +9,7 @@ from functools import partial
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.runners.buffer_cache import checksum
 from evo_kernel.fitness.runners.clock import Buffers, Launches, TimedWork
-from evo_kernel.fitness.runners.correctness import PlanFailed, Referee, fill
+from evo_kernel.fitness.runners.referee import PlanFailed, Referee, fill
 from evo_kernel.tasks.task import Case
 from evo_kernel.types import Status
 

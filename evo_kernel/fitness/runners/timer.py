@@ -14,7 +14,7 @@ from evo_kernel.errors import TaskError
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.runners.buffer_cache import checksum, plan_bytes, size_of
 from evo_kernel.fitness.runners.clock import Launches, Metronome, Sampled, TimedWork, disagreement, sample, sample_pairs
-from evo_kernel.fitness.runners.correctness import Answer, Disturbed, PlanFailed, Plans, Referee
+from evo_kernel.fitness.runners.referee import Answer, Disturbed, PlanFailed, Plans, Referee
 from evo_kernel.fitness.runners.timed_launches import Watched
 from evo_kernel.fitness.timing.ceiling_benchmarks import benches
 from evo_kernel.fitness.timing.estimates import CLAIM, TIMING, TimingSettings, sets_needed, summarise

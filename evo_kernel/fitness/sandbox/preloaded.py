@@ -1,11 +1,12 @@
 """Warm processes that zygotes are forked from: what they import is imported once, while their judge imports it too.
 
 `start` begins; call it before torch is imported. One nursery serves all zygotes of a process, and what is lost is born
-again in milliseconds. Started as `python -P -m evo_kernel.fitness.sandbox.preloaded LIFE_FD ASK_FD...`, it imports what
-each role needs, in the order of `server.ROLES`. On its way it leaves a process behind for every role but the last, so
-that a role's zygotes carry no more memory than they need: a fork copies the tables of all of it. None has a second
-thread. A request is the folder of a zygote and its environment, with control socket and log as descriptors; the answer
-is a process id. What is born is a warden in a session of its own (warden.py), and ends with its judge; so do these.
+again in milliseconds. Started as `python -P -m evo_kernel.fitness.sandbox.preloaded LIFE_FD ASK_FD...`, it imports
+what each role needs, in the order of `zygote_process.ROLES`. On its way it leaves a process behind for every role but
+the last, that a role's zygotes carry no more memory than they need: a fork copies the tables of all of it. None has a
+second thread. A request is the folder of a zygote and its environment, with control socket and log as descriptors; the
+answer is a process id. What is born is a warden in a session of its own (warden.py), and ends with its judge; so do
+these.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from evo_kernel.errors import InfraError
-from evo_kernel.fitness.sandbox import server, warden
+from evo_kernel.fitness.sandbox import warden, zygote_process
 
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "PYTHONHASHSEED")
 _REQUEST_BYTES = 1 << 16
@@ -59,7 +60,7 @@ class _Nursery:
     """The judge's side. Thread-safe."""
 
     def __init__(self) -> None:
-        pairs = {role: socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for role in server.ROLES}
+        pairs = {role: socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for role in zygote_process.ROLES}
         lasting, self._life = os.pipe2(os.O_CLOEXEC)  # nobody writes: its end is ours
         theirs = [lasting, *(their.fileno() for _, their in pairs.values())]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  as long as the process
@@ -171,9 +172,9 @@ def _python_path() -> list[str]:
 def main() -> None:
     life, *descriptors = map(int, sys.argv[1:])
     _end_with(life)
-    asked = {role: socket.socket(fileno=fd) for role, fd in zip(server.ROLES, descriptors, strict=True)}
-    for role in server.ROLES:
-        server.load(role)
+    asked = {role: socket.socket(fileno=fd) for role, fd in zip(zygote_process.ROLES, descriptors, strict=True)}
+    for role in zygote_process.ROLES:
+        zygote_process.load(role)
         own = asked.pop(role)
         if not asked:  # the last one is served here
             _serve(role, own)
@@ -194,7 +195,7 @@ def _end_with(life: int) -> None:
 
 def _serve(role: str, asked: socket.socket) -> NoReturn:
     """Fork a warden a request until nobody asks any more."""
-    handler = server.warm_up(role)
+    handler = zygote_process.warm_up(role)
     gc.collect()
     gc.freeze()  # a child's collector would touch, and so copy, every page of what was loaded here
     signal.signal(signal.SIGCHLD, _reap)
@@ -225,14 +226,14 @@ def _live(request: dict[str, dict[str, str] | str], descriptors: tuple[int, int]
         assert isinstance(folder, str) and isinstance(env, dict)
         os.chdir(folder)
         os.environ.update(env)
-        os.nice(server.NICENESS)
+        os.nice(zygote_process.NICENESS)
         control, log = descriptors
         for standard in (1, 2):
             os.dup2(log, standard)
         os.close(log)
         speaking = socket.socket(fileno=control)
         speaking.sendall(f"{os.getpid()}\n".encode())
-        warden.guarded(speaking, lambda around: server.serve(speaking, handler, around))
+        warden.guarded(speaking, lambda around: zygote_process.serve(speaking, handler, around))
     finally:
         os._exit(1)
 

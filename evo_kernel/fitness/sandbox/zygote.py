@@ -28,7 +28,7 @@ from evo_kernel.fitness.sandbox import preloaded
 from evo_kernel.fitness.sandbox.guards import SandboxLimits
 from evo_kernel.fitness.sandbox.preloaded import Born
 from evo_kernel.fitness.sandbox.scratch import Scratch, remove
-from evo_kernel.fitness.sandbox.server import ANSWER, REQUEST, WORK
+from evo_kernel.fitness.sandbox.zygote_process import ANSWER, REQUEST, WORK
 
 MOST_VALUES = 4_000_000
 """Of one answer, by its commas: an empty list takes 3 bytes of JSON and 100 of memory. Eight plans of 4,096 launches

@@ -84,4 +84,8 @@ def stand_in() -> Iterator[None]:
         changed.enter_context(mock.patch.object(fake_tensor, "init_gpu_context", lambda device: None))
         changed.enter_context(mock.patch.object(FakeTensorMode, "avoid_device_init", True))
         changed.enter_context(mock.patch.object(triton_facts, "triton_hash_with_backend", lambda *given: ""))
+        remembered = [one for one in vars(triton_facts).values() if hasattr(one, "cache_clear")]
+        for answer in remembered:  # of the machine as it is
+            answer.cache_clear()
+            changed.callback(answer.cache_clear)
         yield

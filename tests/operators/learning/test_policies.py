@@ -22,8 +22,8 @@ from operators.learning.ablations import without_hierarchy, without_masks  # noq
 from operators.learning.evaluation import regret, walked  # noqa: E402
 from operators.learning.imitation import OfflineSettings, imitate  # noqa: E402
 from operators.learning.network import NetworkSettings, PolicyNetwork  # noqa: E402
-from operators.learning.policy_features import EARNED, ActionOutcome, Earnings, Seen, Sight  # noqa: E402
-from operators.learning.ppo import Moment, PpoSettings, Walks, ppo  # noqa: E402
+from operators.learning.policy_features import EARNED, ActionOutcome, Earnings, Observation, Seen  # noqa: E402
+from operators.learning.ppo import PpoSettings, Transition, Walks, ppo  # noqa: E402
 from operators.learning.shipped import POLICY, TREE  # noqa: E402
 from operators.learning.tree import Tree  # noqa: E402
 from operators.learning.values import Decisions, Values, decision, learnable, parted, shortfall  # noqa: E402
@@ -53,7 +53,7 @@ def roots(tree, split):
     return [decision(tree, root) for root in tree.roots(split)]
 
 
-def favourite(model, sight: Sight) -> str:
+def favourite(model, sight: Observation) -> str:
     with torch.inference_mode():
         return sight.offered[int(model([sight])[0][0].argmax())].name
 
@@ -134,7 +134,7 @@ def test_ppo_earns_more_than_it_did(tree):
 def test_advantages_are_those_of_the_formula(tree):
     walks = Walks(tree.within("train"), PpoSettings(walks=1, gamma=0.9, lam=0.5), np.random.default_rng(0))
     sight = roots(tree, "train")[0]
-    row = [Moment(sight, 0, 0.0, value, reward, over) for value, reward, over in ((1, 0, 0), (2, 1, 1), (3, 0, 0))]
+    row = [Transition(sight, 0, 0.0, value, reward, over) for value, reward, over in ((1, 0, 0), (2, 1, 1), (3, 0, 0))]
     walks._credit(row, 4.0)
     last = 0.9 * 4 - 3
     assert [one.advantage for one in row] == pytest.approx([0.9 * 2 - 1 + 0.45 * (1 - 2), 1 - 2, last])

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from evo_kernel.errors import TaskError
-from evo_kernel.fitness.correctness.expected import RECIPE, Change, Expected, expect_by
+from evo_kernel.fitness.correctness.error_bounds import RECIPE, Change, Expected, expect_by
 from evo_kernel.fitness.correctness.slicing import regions
 from evo_kernel.fitness.correctness.slicing.cover import cover
 from evo_kernel.fitness.correctness.slicing.program import Program, Slicer

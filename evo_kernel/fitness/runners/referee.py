@@ -17,7 +17,7 @@ import torch
 
 from evo_kernel.errors import PlanError
 from evo_kernel.fitness.correctness import check, regimes
-from evo_kernel.fitness.correctness.expected import Expected, expect
+from evo_kernel.fitness.correctness.error_bounds import Expected, expect
 from evo_kernel.fitness.correctness.sealed_references import Vault
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.runners.buffer_cache import Arenas, Inputs, size_of

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from evo_kernel.fitness.ir import promises
+from evo_kernel.fitness.ir import hint_checks
 from evo_kernel.fitness.ir.descriptors import DeviceDescriptor, block_of, check_use
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
 from evo_kernel.fitness.ir.lanes import Lanes, Sum, Term, nothing
@@ -47,7 +47,7 @@ def _allowed_access(machine: Machine, pointer: Lanes, mask: Lanes | None, what: 
 
 def _kept_promises(frame: Frame, pointer: Lanes, mask: Lanes | None, type_: Type) -> None:
     """Raises MemoryFault where a vector would store elsewhere than the kernel says."""
-    torn = promises.torn(pointer, mask, type_.item_bytes, _shape(frame, type_, pointer, mask))
+    torn = hint_checks.torn(pointer, mask, type_.item_bytes, _shape(frame, type_, pointer, mask))
     if torn is not None:
         program = int(torn.nonzero()[0][0]) if torn.shape[0] > 1 else 0
         message = "stores by a promise (multiple_of, max_contiguous, max_constancy) that does not hold"
@@ -80,7 +80,7 @@ def load(
 ) -> Lanes:
     """Elements at addresses; `other`, or undefined, where the mask is off."""
     _allowed_access(machine, pointer, mask, "loads")
-    torn = promises.torn(pointer, mask, type_.item_bytes, _shape(frame, type_, pointer, mask))
+    torn = hint_checks.torn(pointer, mask, type_.item_bytes, _shape(frame, type_, pointer, mask))
     if torn is not None:  # in place of what a vector loads there
         made = load(machine, frame, operation, pointer.alone(), mask and mask.alone(), other, type_)
         return Lanes(type_, made.data, undefined=torn if made.undefined is None else made.undefined | torn)
@@ -740,7 +740,7 @@ def _descriptor_load(machine: Machine, frame: Frame, operation: Operation, opera
     made = load(machine, frame, operation, pointer, mask, Lanes(block, fill), Type(block.element, block.shape))
     data = made.data
     if descriptor.round_tf32 and block.element == "f32":
-        from evo_kernel.fitness.ir.combine import tf32
+        from evo_kernel.fitness.ir.reductions import tf32
 
         data = tf32(data)
     return [_refit(Lanes(block, data, undefined=made.undefined), type_)]
