@@ -8,7 +8,7 @@ from evo_kernel.fitness.ir.counting import Counter
 from evo_kernel.fitness.ir.execute import launch
 from evo_kernel.fitness.ir.launch_traffic import at_least, total_flops
 from evo_kernel.fitness.ir.nodes import memory_of, modules_of
-from evo_kernel.fitness.ir.partial import expand, touched
+from evo_kernel.fitness.ir.partial import expand, looked_at, touched
 from evo_kernel.fitness.plan.launch_plan import Constant, View
 from tests.fitness.handmade import SOFTMAX, compiled_plan, counted_traffic, matmul_plan, softmax_plan
 
@@ -79,6 +79,12 @@ def test_lines_that_an_execution_touched_are_more_than_what_was_counted():
     more = at_least(seen, {"touched.load_sectors": 8.0, "touched.load_lines": 4.0 * seen.few_load_bytes})
     assert more.load_bytes == seen.load_bytes and more.load_sector_bytes == 8 * seen.load_sector_bytes
     assert more.grid_load_bytes == 4 * seen.grid_load_bytes and more.wave_load_bytes == 4 * seen.wave_load_bytes
+
+
+@pytest.mark.parametrize("rows", [40, 96, 1024])
+def test_as_many_programs_are_compared_as_an_execution_looks_at(rows):
+    (seen,) = counted_traffic(softmax_plan(rows, 1024))
+    assert seen.few_load_bytes == looked_at(torch.arange(rows), 1).numel() * 4096
 
 
 def test_lines_are_kept_of_the_programs_that_are_looked_at():

@@ -88,7 +88,7 @@ def draw(task, case, seed, regime="nominal"):
 
 def passes(task, inputs, outputs):
     honest = task.outputs(*inputs)
-    if task.tolerance.precision == "tf32":  # as the judge's own (expected.py)
+    if task.tolerance.precision == "tf32":  # as the judge's own (error_bounds.py)
         rounded = (tf32(v) if isinstance(v, torch.Tensor) and v.dtype == torch.float32 else v for v in inputs)
         honest = task.outputs(*rounded)
     assert [part.dtype for part in outputs] == [part.dtype for part in honest]

@@ -1,4 +1,4 @@
-"""Is an output right? Errors from a float64 reference, held against what an honest kernel may be off by (expected.py).
+"""Is an output right? Errors from a float64 reference, against what an honest kernel may be off by (error_bounds.py).
 
 A candidate passes when its Frobenius error is at most `relative_multiple` times, and its largest error at most
 `max_multiple` times, the honest one. Integers and booleans must be equal.

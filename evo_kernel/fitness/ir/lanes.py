@@ -148,7 +148,7 @@ class Lanes:
         """One of `data`, `sum_`, `factors`, and `later`, which makes factors when they are asked for."""
         self.type, self._data, self._sum, self._factors, self._later = type_, data, sum_, factors, later
         self.undefined = undefined
-        self.promised: Lanes | None = None  # what the compiler takes it for, where that differs (promises.py)
+        self.promised: Lanes | None = None  # what the compiler takes it for, where that differs (hint_checks.py)
 
     @property
     def data(self) -> torch.Tensor:

@@ -1,8 +1,8 @@
 """Runs a plan at real size as far as it can be afforded: what it moves, and the elements that some programs write.
 
 First, addresses alone (`skips_floats`): every launch is walked through without its floating-point data, which finds
-accesses out of bounds and counts traffic. Then programs are drawn (drawing.py); those, all that store to the same
-elements, those that write what these read in earlier launches, and so on, are executed for real.
+accesses out of bounds and counts traffic. Then programs are drawn (program_sampling.py); those, all that store to the
+same elements, those that write what these read in earlier launches, and so on, are executed for real.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def count(
     generator = torch.Generator().manual_seed(seed)
     starts = torch.randint(max(1, total - SIDE_BY_SIDE + 1), (STRETCHES, 1), generator=generator)
     windows = starts + torch.arange(min(SIDE_BY_SIDE, total))
-    few = torch.unique(torch.randint(total, (FEW,), generator=generator))  # none that a kernel could know
+    few = _some(total, generator)
     sample = torch.unique(torch.cat([torch.tensor([0, total - 1]), few, windows.reshape(-1)]))
     if traits.waits:  # some would wait for ever for those that are left out
         return _count_all(module, node, memory, traits, deadline, complete, sample, few, windows)
@@ -93,6 +93,14 @@ def count(
         except OutOfTime:
             pass  # the sample stands in
     return CountedLaunch(_summary(node, memory, near, sample, random, few, windows, everyone, counted))
+
+
+def _some(total: int, generator: torch.Generator) -> torch.Tensor:
+    """FEW different programs that no kernel could know, all over a launch; all of a smaller one."""
+    if total <= MOST_COUNTED:
+        return torch.randperm(total, generator=generator)[:FEW].sort().values
+    drawn = torch.unique(torch.randint(total, (2 * FEW,), generator=generator))
+    return drawn[torch.randperm(drawn.numel(), generator=generator)[:FEW]].sort().values
 
 
 def _count_all(
