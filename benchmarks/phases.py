@@ -20,8 +20,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from evo_kernel.allocator import keep_memory
 from evo_kernel.app import early_start
+from evo_kernel.malloc_tuning import keep_memory
 
 PHASES = ("imports", "judge", "recorded", "examined", "verdict", "closed")
 RUNS = 3

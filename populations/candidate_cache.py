@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 
 from evo_kernel.knobs import apply_knobs
-from evo_kernel.recent import Recent
+from evo_kernel.lru_cache import Recent
 from evo_kernel.types import Credit, Decision, Evaluation, Knobs, Purpose, ScoredCandidate, Source, Strategy, Tried
 from evo_kernel.types.notes import Version, VersionOrder
 from populations.credit import Earned

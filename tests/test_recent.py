@@ -1,6 +1,6 @@
 """What is kept of the latest used values: as much as fits, and the last one always."""
 
-from evo_kernel.recent import Recent
+from evo_kernel.lru_cache import Recent
 
 
 def test_the_longest_unused_values_go_first_and_the_last_one_stays() -> None:

@@ -94,7 +94,7 @@ def first_prompts(config: Config, brief: Brief, evaluation: Evaluation) -> dict[
 
 
 def _outfit(config: Config, brief: Brief, peek: _Peek, folder: Path) -> operator_factory.ModelOperatorDeps:
-    from operators.avo.forgetful import Forgetful
+    from operators.avo.in_memory_store import Forgetful
     from operators.avo.operator import AvoOperator
     from operators.workbench.protocols import WorkbenchDeps
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from evo_kernel.errors import InfraError, UserError
-from evo_kernel.recent import Recent
+from evo_kernel.lru_cache import Recent
 from evo_kernel.types import CaseKind, Measurement, ScoredCandidate
 
 if TYPE_CHECKING:

@@ -44,8 +44,8 @@ def verify(
     evo-kernel verify mine.py --task softmax
     evo-kernel verify mine.py --task my_op.py --json --save-plan plans/
     """
-    from evo_kernel.allocator import keep_memory
     from evo_kernel.app import early_start
+    from evo_kernel.malloc_tuning import keep_memory
 
     early_start.begin(task_name, device)
     keep_memory()

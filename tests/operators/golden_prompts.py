@@ -25,7 +25,7 @@ from evo_kernel.types import (
 )
 from evo_kernel.types.notes import Evidence
 from operators.avo import memory as agents
-from operators.avo.forgetful import Forgetful
+from operators.avo.in_memory_store import Forgetful
 from operators.avo.prompting import opening
 from operators.avo.settings import AvoSettings
 from operators.llm.base import Message

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from operators.micro.edits import Edit, splice
-from operators.micro.hosts import launches_for, live_kernels
+from operators.micro.host_code import launches_for, live_kernels
 from operators.micro.module import KernelModule, SourceError, fresh_name, spell
 from tests.operators.support_rewrites import ATTENTION, CHAIN, LAYERNORM, SAMPLES, SOFTMAX, card
 

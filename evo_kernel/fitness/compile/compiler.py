@@ -28,7 +28,7 @@ from evo_kernel.fitness.plan.launch_plan import MAX_SHARED, Binary, Kernel
 from evo_kernel.fitness.sandbox.guards import SandboxLimits
 from evo_kernel.fitness.sandbox.zygote import MalformedReply, Zygote
 from evo_kernel.fitness.stages import COMPILING, Stages
-from evo_kernel.recent import Recent
+from evo_kernel.lru_cache import Recent
 
 CACHE_ENTRIES = 4096
 

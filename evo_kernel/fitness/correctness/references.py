@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from evo_kernel.fitness.correctness.error_bounds import Expected
-from evo_kernel.recent import Recent
+from evo_kernel.lru_cache import Recent
 
 RENEW_S = 3600.0
 

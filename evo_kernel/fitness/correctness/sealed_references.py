@@ -16,7 +16,7 @@ from dataclasses import replace
 import torch
 
 from evo_kernel.fitness.correctness.error_bounds import Expected
-from evo_kernel.recent import Recent
+from evo_kernel.lru_cache import Recent
 
 SMALL_BYTES = 1 << 20
 Key = tuple[str, int, str]

@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from evo_kernel.allocator import keep_memory
 from evo_kernel.fitness.ir import partial
 from evo_kernel.fitness.ir.counting import Counter, means_of
 from evo_kernel.fitness.ir.engine import OutOfTime, Stuck
@@ -45,6 +44,7 @@ from evo_kernel.fitness.ir.nodes import (
 from evo_kernel.fitness.ir.parse import IRModule, Operation, parse
 from evo_kernel.fitness.ir.types import IRError
 from evo_kernel.fitness.plan.launch_plan import Aten, Launch, Plan, View
+from evo_kernel.malloc_tuning import keep_memory
 
 
 class _Refused(Exception):

@@ -11,7 +11,7 @@ import torch
 from evo_kernel.fitness.plan.launch_plan import Buffer, CompiledPlan
 from evo_kernel.fitness.runners.clock import Buffers
 from evo_kernel.fitness.runners.launch_limits import ScratchNeed, scratch_needs
-from evo_kernel.recent import Recent
+from evo_kernel.lru_cache import Recent
 from evo_kernel.tasks.task import Input
 
 _Layout = tuple[tuple[Buffer, ...], tuple[ScratchNeed, ...]]

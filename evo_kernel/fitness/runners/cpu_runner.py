@@ -54,7 +54,7 @@ from evo_kernel.fitness.sandbox.guards import SandboxLimits
 from evo_kernel.fitness.sandbox.zygote import JobResult, Zygote
 from evo_kernel.fitness.stages import EXECUTING, Stages
 from evo_kernel.fitness.timing.pairing import Comparison, PairVerdict
-from evo_kernel.recent import Recent
+from evo_kernel.lru_cache import Recent
 from evo_kernel.tasks.task import Case, Input, Task, TensorSpec
 from evo_kernel.types import CaseKind, Environment, Measurement, Status, content_hash
 

@@ -13,9 +13,9 @@ import numpy as np
 from evo_kernel.errors import TaskError
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.runners.buffer_cache import checksum, plan_bytes, size_of
+from evo_kernel.fitness.runners.checked_timing import CheckedTiming
 from evo_kernel.fitness.runners.clock import Launches, Metronome, Sampled, TimedWork, disagreement, sample, sample_pairs
 from evo_kernel.fitness.runners.referee import Answer, Disturbed, PlanFailed, Plans, Referee
-from evo_kernel.fitness.runners.timed_launches import Watched
 from evo_kernel.fitness.timing.ceiling_benchmarks import benches
 from evo_kernel.fitness.timing.estimates import CLAIM, TIMING, TimingSettings, sets_needed, summarise
 from evo_kernel.tasks.task import Case
@@ -38,7 +38,7 @@ class Timer:
         with self._referee.phase("sets"):
             count = self.sets(plan_bytes(plan))
         with self._referee.lent(plan, count) as arenas:
-            watched = Watched(self._referee, plan, launcher, arenas, case, seed, part["check"])
+            watched = CheckedTiming(self._referee, plan, launcher, arenas, case, seed, part["check"])
             work = watched.captured()
             with self._referee.phase("time"):
                 sampled = self._sampled(work, self.settings, part.get("against_us"))
@@ -91,7 +91,7 @@ class Timer:
             launchers = [stack.enter_context(self._referee.launcher(plan)) for plan in both]
             lent = [stack.enter_context(self._referee.lent(plan, count)) for plan in both]
             watched = [
-                Watched(self._referee, plan, launcher, arenas, case, seed, part["check"])
+                CheckedTiming(self._referee, plan, launcher, arenas, case, seed, part["check"])
                 for plan, launcher, arenas in zip(both, launchers, lent, strict=True)
             ]
             incumbent, challenger = (one.captured() for one in watched)

@@ -10,7 +10,7 @@ import ast
 from dataclasses import dataclass
 
 from evo_kernel.types import Strategy, TaskCard
-from operators.micro.hosts import launches_for, live_kernels
+from operators.micro.host_code import launches_for, live_kernels
 from operators.micro.module import (
     KernelModule,
     SourceKernel,

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from evo_kernel.syntax import parse_expression
 from evo_kernel.types import Strategy, TaskCard
-from operators.micro.hosts import live_kernels
+from operators.micro.host_code import live_kernels
 from operators.micro.module import KernelModule, SourceKernel, called, copy_of, names_written, spell, statements
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region, parameter
 

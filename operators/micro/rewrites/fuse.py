@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 
 from evo_kernel.types import Strategy, TaskCard
-from operators.micro.hosts import HostTensor, launches_for
+from operators.micro.host_code import HostTensor, launches_for
 from operators.micro.module import KernelModule, spell
 from operators.micro.rewrites.base import RewriteFailed, kernel_region, kernels_of, parameter
 from operators.micro.rewrites.flat import map_of

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.edits import Edit
-from operators.micro.hosts import live_kernels
+from operators.micro.host_code import live_kernels
 from operators.micro.module import KernelModule, SourceKernel, called, fresh_name, names_read, names_written, spell
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
 from operators.micro.rewrites.maxima import root_of

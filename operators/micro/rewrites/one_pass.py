@@ -7,7 +7,7 @@ import ast
 from evo_kernel.syntax import parse_expression
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.edits import Edit
-from operators.micro.hosts import launches_for, live_kernels
+from operators.micro.host_code import launches_for, live_kernels
 from operators.micro.module import KernelModule, SourceKernel, SourceLaunch, copy_of, spell
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
 from operators.micro.rewrites.drop_masks import condition

@@ -16,7 +16,7 @@ from itertools import pairwise
 
 from evo_kernel.syntax import parse_expression, parse_module
 from evo_kernel.types import Strategy, TaskCard
-from operators.micro.hosts import live_kernels
+from operators.micro.host_code import live_kernels
 from operators.micro.module import (
     KernelModule,
     Loop,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from evo_kernel.types import Evaluation, Source
-from operators.avo.forgetful import Forgetful
+from operators.avo.in_memory_store import Forgetful
 from operators.avo.operator import AvoOperator
 from operators.avo.settings import AvoSettings
 from operators.llm.base import Message, ToolCall

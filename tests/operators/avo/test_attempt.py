@@ -9,7 +9,7 @@ import pytest
 
 from evo_kernel.errors import OperatorFailed
 from evo_kernel.types import Call, Source
-from operators.avo.forgetful import Forgetful
+from operators.avo.in_memory_store import Forgetful
 from operators.avo.settings import AttemptLimits, AvoSettings, ContextLimits
 from operators.llm.base import Message, ModelFailed
 from operators.llm.scripted import ScriptedModel

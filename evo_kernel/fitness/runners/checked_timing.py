@@ -16,7 +16,7 @@ from evo_kernel.types import Status
 _ONE_IN = 4  # batches after which a launch is compared at once, where launches on the same inputs may differ
 
 
-class Watched:
+class CheckedTiming:
     """A plan over arenas of its own, set n holding the inputs of `seed + n`.
 
     After every batch: nothing beside the scratch has changed, and where the task wants the same bits on the same inputs
