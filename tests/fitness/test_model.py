@@ -122,6 +122,26 @@ def test_linear_algebra_by_torch_costs_no_less_than_the_product_that_it_can_stan
     assert torch_cost(inverse).flops == 2 * 1536**3 > torch_cost(product).flops
 
 
+def test_arguments_and_views_of_a_product_do_not_make_it_cheaper():
+    float_view = View(buffer=0, dtype="float32", shape=(512, 512), strides=(512, 1))
+    tiny = View(buffer=1, dtype="int8", shape=(1,), strides=(1,))
+    plain = Aten(
+        op="aten.mm.default", views=(float_view,) * 2, args=[{"view": 0}, {"view": 1}], kwargs={}, outputs=(float_view,)
+    )
+    named = plain.model_copy(update={"args": [], "kwargs": {"self": {"view": 0}, "mat2": {"view": 1}}})
+    listed = plain.model_copy(update={"views": (tiny, *plain.views), "args": [{"view": 1}, {"view": 2}]})
+    assert torch_cost(plain).flops == 2 * 512**3
+    assert torch_cost(named).flops >= 2 * 512**3 and torch_cost(named).kind == torch_cost(listed).kind == "fp32"
+
+
+def test_pooling_reads_a_window_for_each_output():
+    given, made = (View(buffer=0, dtype="float32", shape=(1, 1, n, n), strides=(n * n, n * n, n, 1)) for n in (64, 34))
+    pool = Aten(
+        op="aten.avg_pool2d.default", views=(given,), args=[{"view": 0}, [31, 31], [1, 1]], kwargs={}, outputs=(made,)
+    )
+    assert torch_cost(pool).sector_bytes == 31 * 31 * 34 * 34 * 4
+
+
 PRODUCTS = re.compile(
     r"(^|_)([a-z]*mm|matmul|linear|lu|qr|det|rnn|lstm|gru|kron|cov|corrcoef|svd|einsum|bilinear)(_|$)|^_trilinear"
     "|conv[0-9_]|convolution|cdist|pdist|euclidean|attention|linalg_(?!vector_norm|cross)|cholesky|solve|inverse|ormqr"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -64,6 +65,7 @@ _NAMES = """
 """
 _BY_BYTES = frozenset(_NAMES.split())
 """Operations that take the time of their bytes, or nearly: they reduce, move, sort, draw or look up."""
+# Slowest first.
 _KINDS = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "int8": "int8",
           "float8_e4m3fn": "fp8e4nv", "float8_e5m2": "fp8e5"}  # fmt: skip
 
@@ -75,7 +77,7 @@ class TorchCost:
     moved_bytes: float  # read and written
     flops: float = 0.0  # of matrix products
     kind: str = ""  # of their operands, as tl.dot's
-    sector_bytes: float = 0.0  # of the 32-byte sectors that a copy's accesses touch
+    sector_bytes: float = 0.0  # through the L2: of the 32-byte sectors that a copy touches, of the windows of pooling
 
 
 def torch_cost(node: Fill | Copy | Constant | Aten) -> TorchCost:
@@ -87,8 +89,29 @@ def torch_cost(node: Fill | Copy | Constant | Aten) -> TorchCost:
     moved = float(sum(view.elements * view.item_bytes for view in views))
     if isinstance(node, Copy):
         return TorchCost(moved, sector_bytes=_sector_bytes(node))
-    flops = _flops(node) if isinstance(node, Aten) else 0.0
-    return TorchCost(moved, flops, _KINDS.get(node.views[0].dtype, "fp32") if isinstance(node, Aten) and flops else "")
+    if not isinstance(node, Aten):
+        return TorchCost(moved)
+    flops = _flops(node)
+    kinds = {_KINDS.get(view.dtype, "fp32") for view in node.views}
+    slowest = next((kind for kind in _KINDS.values() if kind in kinds), "fp32")  # a plan may list views of no use
+    return TorchCost(moved, flops, slowest if flops else "", _window_bytes(node))
+
+
+def _window_bytes(node: Aten) -> float:
+    """What pooling reads: a window for each output."""
+    base = node.op.split(".")[1].rstrip("_")
+    if "_pool" not in base or not node.views:
+        return 0.0
+    given, made = node.views[0], next((view for view in node.outputs if view), node.views[0])
+    size = node.args[1] if isinstance(node.args, list) and len(node.args) > 1 else None
+    size = node.kwargs.get("kernel_size", size) if isinstance(node.kwargs, dict) else size
+    sizes = [one for one in (size if isinstance(size, list) else [size]) if isinstance(one, int) and one > 0]
+    axes = int(base[base.index("d", base.index("_pool")) - 1])
+    if "adaptive" in base or not sizes:
+        window = max(1.0, given.elements / max(1, made.elements))
+    else:
+        window = float(math.prod(sizes) if len(sizes) > 1 else sizes[0] ** axes)
+    return min(window, float(given.elements)) * max(made.elements, 1) * given.item_bytes
 
 
 def _sector_bytes(copy: Copy) -> float:
@@ -125,11 +148,11 @@ def _one_product(first: Any, *others: Any, out_val: Any, **_: Any) -> int:
     """Twice the elements of the largest tensor, by the columns of the first one."""
     outputs = out_val if isinstance(out_val, list) else [out_val]
     largest = max(one.numel() for one in (first, *others, *outputs) if hasattr(one, "numel"))
-    return 2 * largest * first.shape[-1]
+    return 2 * largest * (first.shape[-1] if first.shape else 1)
 
 
 def _flops(node: Aten) -> float:
-    """0 for an operation without a formula, and for arguments that do not fit it: what runs the operation tells."""
+    """0 for an operation without a formula. Arguments that do not fit it are priced as one product of all operands."""
     import torch
 
     def empty(view: View) -> torch.Tensor:
@@ -148,4 +171,4 @@ def _flops(node: Aten) -> float:
     try:
         return max(0.0, float(formula(*value(node.args), **named, out_val=outputs if outputs[1:] else outputs[0])))
     except Exception:  # noqa: BLE001 (arguments as a candidate made them)
-        return 0.0
+        return float(_one_product(*map(empty, node.views), out_val=outputs)) if node.views else 0.0

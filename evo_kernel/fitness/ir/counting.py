@@ -181,7 +181,8 @@ def _product(operation: Operation) -> tuple[str, float]:
     a = operation.types[0]
     shape = operation.results[0].type.shape or (1, 1)
     depth = (a.shape or (1,))[-1]
-    kind = _KINDS.get(a.element, "fp32")
+    # No target of ours multiplies scaled operands: they are converted first.
+    kind = "bf16" if operation.name == "tt.dot_scaled" else _KINDS.get(a.element, "fp32")
     if kind == "fp32":
         kind = {"tf32": "tf32", "tf32x3": "tf32x3"}.get(operation.attributes.get("inputPrecision", "ieee"), "fp32")
     if operation.name == "tt.dot_scaled" and operation.attributes.get("lhs") == "e2m1":
@@ -243,6 +244,8 @@ def _intervals(
         counts = torch.full((1,) * len(full), length).expand(reduced)
         if mask is not None:
             on = mask.data
+            if on.shape[axis] > 1 and _has_holes(on, axis):
+                return _stretches(on.expand(full).movedim(axis, -1), starts.movedim(axis, -1)[..., 0], programs, item)
             if on.shape[axis] > 1:
                 counts = on.sum(axis, keepdim=True).expand(reduced)
                 starts = starts + on.int().argmax(axis, keepdim=True) * item
@@ -257,6 +260,23 @@ def _intervals(
         active = active.expand(starts.shape)
         return starts[active], lengths.expand(starts.shape)[active], owners[active]
     return starts.reshape(-1), lengths.expand(starts.shape).reshape(-1), owners.reshape(-1)
+
+
+def _has_holes(on: torch.Tensor, axis: int) -> bool:
+    """Whether lanes are off between lanes that are on."""
+    return bool((on.movedim(axis, -1).int().diff(dim=-1) > 0).sum(-1).gt(~on.movedim(axis, -1)[..., 0]).any())
+
+
+def _stretches(
+    on: torch.Tensor, starts: torch.Tensor, programs: torch.Tensor, item: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Runs of lanes that are on, as `_intervals`; the lanes of a row are the last axis. `starts`: by row."""
+    begins, ends = on.clone(), on.clone()
+    begins[..., 1:] &= ~on[..., :-1]
+    ends[..., :-1] &= ~on[..., 1:]
+    *rows, first = begins.nonzero(as_tuple=True)
+    last = ends.nonzero(as_tuple=True)[-1]  # in the same order, row by row
+    return starts[tuple(rows)] + first * item, (last - first + 1) * item, programs[rows[0]]
 
 
 def mean_of(counter: Counter, name: str, programs: Sequence[int] | torch.Tensor) -> float:
