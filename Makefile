@@ -19,9 +19,8 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY) ## Search softmax and matmul with the embedded default (2 minutes, no GPU, no key) and print what it found
 	$(BIN)/python -P benchmarks/demo.py
 
-# Three workers: on two cores, two leave half of the time unused, for tests wait for processes.
 test: $(READY) ## Run the tests (no GPU needed)
-	$(BIN)/python -m pytest -n 3 --dist=worksteal
+	$(BIN)/python -m pytest -n 2 --dist=worksteal
 
 lint: $(READY) ## ruff, pyright and the import contracts
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright && $(BIN)/lint-imports
