@@ -130,6 +130,10 @@ def test_arguments_and_views_of_a_product_do_not_make_it_cheaper():
     )
     named = plain.model_copy(update={"args": [], "kwargs": {"self": {"view": 0}, "mat2": {"view": 1}}})
     listed = plain.model_copy(update={"views": (tiny, *plain.views), "args": [{"view": 1}, {"view": 2}]})
+    row = View(buffer=2, dtype="float32", shape=(512,), strides=(1,))
+    half = tuple(view.model_copy(update={"dtype": "bfloat16"}) for view in plain.views)
+    summed = plain.model_copy(update={"views": (*half, row), "kwargs": {"sums": {"view": 2}}})
+    assert torch_cost(summed).kind == "bf16"  # as attention's backward pass, which gets sums in float32
     assert torch_cost(plain).flops == 2 * 512**3
     assert torch_cost(named).flops >= 2 * 512**3 and torch_cost(named).kind == torch_cost(listed).kind == "fp32"
 

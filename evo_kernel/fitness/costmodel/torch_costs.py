@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,7 +65,6 @@ _NAMES = """
 """
 _BY_BYTES = frozenset(_NAMES.split())
 """Operations that take the time of their bytes, or nearly: they reduce, move, sort, draw or look up."""
-# Slowest first.
 _KINDS = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "int8": "int8",
           "float8_e4m3fn": "fp8e4nv", "float8_e5m2": "fp8e5"}  # fmt: skip
 
@@ -92,9 +91,22 @@ def torch_cost(node: Fill | Copy | Constant | Aten) -> TorchCost:
     if not isinstance(node, Aten):
         return TorchCost(moved)
     flops = _flops(node)
-    kinds = {_KINDS.get(view.dtype, "fp32") for view in node.views}
-    slowest = next((kind for kind in _KINDS.values() if kind in kinds), "fp32")  # a plan may list views of no use
-    return TorchCost(moved, flops, slowest if flops else "", _window_bytes(node))
+    return TorchCost(moved, flops, _operand_kind(node) if flops else "", _window_bytes(node))
+
+
+def _operand_kind(node: Aten) -> str:
+    """Of the largest operand: others may be masks or sums, and a plan may list views that the operation never gets."""
+    named = [node.views[one] for one in _named_views([node.args, node.kwargs]) if one < len(node.views)]
+    operands = [view for view in named if view.dtype in _KINDS]
+    return _KINDS[max(operands, key=lambda view: view.elements).dtype] if operands else "fp32"
+
+
+def _named_views(told: Any) -> Iterator[int]:
+    if isinstance(told, dict) and isinstance(told.get("view"), int):
+        yield told["view"]
+    elif isinstance(told, dict | list):
+        for one in told.values() if isinstance(told, dict) else told:
+            yield from _named_views(one)
 
 
 def _window_bytes(node: Aten) -> float:
