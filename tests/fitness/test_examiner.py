@@ -58,6 +58,7 @@ def test_an_honest_plan_passes_and_is_timed(examiner):
         ("wrong", Status.WRONG, "off by"),
         ("nothing", Status.WRONG, "never written"),
         ("random", Status.WRONG, "two runs"),
+        ("unwritten", Status.WRONG, "memory nothing wrote"),
         ("input", Status.WRONG, "changes its input 0"),
         ("outside", Status.WRONG, "outside a buffer"),
         ("refused", Status.REJECTED, "does not take it"),

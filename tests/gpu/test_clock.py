@@ -72,7 +72,7 @@ import json, time, torch
 from cuda.bindings import driver
 from evo_kernel.fitness.runners.cuda_device import CudaDevice
 from evo_kernel.fitness.runners.cuda_driver import ok
-from evo_kernel.fitness.runners.clock import Metronome, Work, sample, disagreement
+from evo_kernel.fitness.runners.clock import Metronome, TimedWork, disagreement, sample
 from evo_kernel.fitness.timing.estimates import summarise
 from evo_kernel.fitness.correctness.sealed_references import Vault
 from evo_kernel.fitness.correctness.error_bounds import Expected
@@ -151,9 +151,9 @@ def vault():
 @part
 def event_clock():
     replay = device.capture(lambda: torch.exp(x, out=y), True)
-    found = sample(device, Work.of_ours(device, [replay]))
+    found = sample(device, TimedWork.of_ours(device, [replay]))
     tiny = torch.zeros(1, device="cuda")
-    short = sample(device, Work.of_ours(device, [device.capture(lambda: tiny.add_(1), True)]))
+    short = sample(device, TimedWork.of_ours(device, [device.capture(lambda: tiny.add_(1), True)]))
     return {
         "exp_us": summarise(found.samples_us).median_us, "samples": found.samples_us, "event_us": found.event_us,
         "wall_us": found.wall_us, "fault": disagreement(found), "short": sorted(set(short.samples_us)),

@@ -38,7 +38,8 @@ def test_no_cheat_is_scored(court, entry: Entry):
     outcome = court.outcome(entry)
     evaluation = outcome.evaluation
     print(f"{entry.name}: {evaluation.status}: {evaluation.reason}")
-    honest = evaluation.status not in entry.ends
+    refused = device() == "cpu" and entry.says  # a GPU may not see what the executor sees
+    honest = evaluation.status not in entry.ends and not refused
     if entry.twin and honest:  # it has no place in a plan: what is scored is, launch for launch, an honest kernel
         assert evaluation.status is Status.PASSED, evaluation.reason
         assert outcome.hashes and outcome.hashes == outcome.twins

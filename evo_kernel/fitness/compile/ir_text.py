@@ -11,6 +11,8 @@ from dataclasses import dataclass
 DIALECTS = frozenset({"builtin", "tt", "ttg", "ttng", "gluon", "arith", "math", "scf", "cf", "ub", "nvg", "nvws"})
 _OTHERS = {"llvm.intr.assume", "gpu.barrier"}
 """Of other dialects: what tl.assume becomes, and tl.debug_barrier under Triton 3.6."""
+_PROMISES = frozenset({"nsw", "nuw", "nneg", "exact", "fast", "nnan", "ninf", "nsz", "arcp", "afn", "reassoc"})
+"""Flags of arithmetic, by which results may differ from what the operation says. Triton's frontend writes none."""
 POINTER_DIVISIBILITY = 16
 """Bytes; what Triton's specialisation claims of pointers, and no more: buffers lie at multiples of at least this."""
 
@@ -24,7 +26,7 @@ _PREDECESSORS = re.compile(
 """What the printer writes behind the label of a block."""
 _SYMBOLS = re.compile(rf"{_STRING}|//[^\n]*|@(?:[A-Za-z_][\w$.]*|{_STRING})")
 _TOKENS = re.compile(
-    rf"(?P<string>{_STRING})(?P<operation>\s*\()?|(?P<comment>//)|[%@^][\w$.-]*|[#!]?(?P<word>[A-Za-z_][\w$.]*)|\d\w*"
+    rf"@{_STRING}|(?P<string>{_STRING})(?P<operation>\s*\()?|(?P<comment>//)|[%@^][\w$.-]*|[#!]?(?P<word>[A-Za-z_][\w$.]*)|\d\w*"
 )
 _FUNCTION = re.compile(rf"{_STRING}|\btt\.func\s+(?:(public|private)\s+)?@([\w$.]+|{_STRING})\s*\(")
 _LIBRARY_PATH = re.compile(r'libpath"?\s*=\s*"([^"]*)"')
@@ -98,6 +100,8 @@ def _words_fault(text: str) -> str:
             return "its IR has comments: the printed form has none but at the labels of blocks"
         word = found["word"] or (found["string"][1:-1] if found["operation"] else "")
         modules += found["word"] == "module"
+        if found["word"] in _PROMISES:
+            return f"its IR promises {word}, which Triton never does"
         dialect, dot, _ = word.partition(".")
         if (dot or found["operation"]) and dialect not in DIALECTS and word not in _OTHERS:
             return f"its IR holds {word[:80]}, which is of none of the dialects {', '.join(sorted(DIALECTS))}"

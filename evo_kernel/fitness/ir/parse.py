@@ -487,10 +487,6 @@ def _bound(inside: str) -> tuple[list[str], list[str]]:
 _KEY_VALUE = re.compile(r"([A-Za-z_][\w.]*) = ([\w.]+)")
 
 
-_PROMISES = {"nsw", "nuw", "nneg", "exact", "fast", "nnan", "ninf", "nsz", "arcp", "afn", "reassoc"}
-"""Flags by which the compiled code is undefined, or differs, where the executor computes on."""
-
-
 def _assemble(
     name: str, names: list[str], tail: str, strings: list[str], ordinal: int, line: int, regions: tuple[Region, ...]
 ) -> Operation:
@@ -516,9 +512,6 @@ def _assemble(
             raise IRError("tt.call without a callee")
         attributes["callee"] = _unmask(callee[1], strings)
     words = tuple(re.findall(r'[A-Za-z_][\w.]*|"\d+"', _KEY_VALUE.sub(" ", plain)))
-    told = {*words, *re.findall(r"\w+", f"{attributes.get('overflowFlags')} {attributes.get('fastmath')}")}
-    if name.startswith(("arith.", "math.")) and (promised := _PROMISES & told):
-        raise IRError(f"{name} promises {', '.join(sorted(promised))}, which Triton never does")
     if len(result_types) < len(names) and result_types:
         result_types = [*result_types, *[result_types[-1]] * (len(names) - len(result_types))]
     if len(result_types) < len(names):

@@ -31,7 +31,7 @@ class Buffers(Protocol):
 
     def tensor(self, view: View) -> torch.Tensor: ...
 
-    def poison(self) -> None:
+    def poison(self, byte: int = ...) -> None:
         """Overwrite everything but the inputs."""
         ...
 
@@ -49,8 +49,8 @@ class Buffers(Protocol):
 class Launches(Protocol):
     """A plan's kernels, loaded: `Launcher` of cuda_driver.py."""
 
-    def prepare(self, arena: Any) -> None:
-        """Before every run: poison the arena, and clear the device."""
+    def prepare(self, arena: Any, poison: int = ...) -> None:
+        """Before every run: fill the arena with the poison byte, and clear the device."""
         ...
 
     def run(self, arena: Any) -> None: ...

@@ -29,7 +29,7 @@ from evo_kernel.fitness.plan.launch_plan import (
     TensorMeta,
 )
 from evo_kernel.fitness.runners import launch_limits, parameters, tensor_maps
-from evo_kernel.fitness.runners.cuda_memory import Arena, run_aten, upload
+from evo_kernel.fitness.runners.cuda_memory import POISON, Arena, run_aten, upload
 from evo_kernel.fitness.runners.faults import CudaFault, PlanFault
 
 __all__ = ["Arena", "CudaFault", "Launcher", "PlanFault", "device_limits", "ok"]
@@ -113,9 +113,9 @@ class Launcher:
         for launch in plan.plan.launches:
             self._check_cooperative(launch, limits)
 
-    def prepare(self, arena: Arena) -> None:
+    def prepare(self, arena: Arena, poison: int = POISON) -> None:
         """Before every run: nothing that an earlier launch of any plan wrote is left to find, the inputs apart."""
-        arena.poison()
+        arena.poison(poison)
         self._clear(self._local_bytes)
 
     def run(self, arena: Arena) -> None:

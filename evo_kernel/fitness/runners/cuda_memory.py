@@ -65,10 +65,10 @@ class Arena:
         alone = from_dlpack(to_dlpack(self.bytes_of(view.buffer)))  # its storage ends where the buffer does
         return _typed(alone, getattr(torch, view.dtype)).as_strided(view.shape, view.strides, view.offset)
 
-    def poison(self) -> None:
+    def poison(self, byte: int = POISON) -> None:
         """Overwrite everything but the inputs."""
         for place in self._poisoned:
-            self.bytes_of(place).fill_(POISON)
+            self.bytes_of(place).fill_(byte)
 
     def mend_canaries(self) -> None:
         for band in self._bands:

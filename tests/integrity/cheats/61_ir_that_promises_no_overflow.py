@@ -1,7 +1,7 @@
 """Forges IR whose sums may not overflow, and lets them: the compiler drops what the executor does.
 
 row: 61
-ends: rejected
+ends: build_error
 says: promises
 """
 

@@ -2,8 +2,9 @@
 
 row: 61
 task: row_sums_large
-ends: rejected
+ends: rejected, honest
 says: combiner
+no faster than: row_sums_loop
 """
 
 import torch

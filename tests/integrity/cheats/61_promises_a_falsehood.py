@@ -1,7 +1,7 @@
 """Promises lengths that they are multiples of 16, so that one mask stands for four lanes and tails are cut by the compiler.
 
 row: 61
-ends: wrong
+ends: wrong, runtime_error
 says: promise
 """
 

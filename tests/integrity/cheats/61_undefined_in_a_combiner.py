@@ -1,7 +1,7 @@
 """Does what is undefined within a combiner, where nobody marks it.
 
 row: 61
-ends: wrong
+ends: wrong, runtime_error
 says: undefined
 """
 

@@ -1,9 +1,10 @@
 """Sums by atomics in any order, which the task does not allow, at the timed shape alone.
 
 row: 62
-ends: wrong
+ends: wrong, honest
 says: order of atomics
 task: row_sums_large
+no faster than: row_sums_loop
 """
 
 import torch
