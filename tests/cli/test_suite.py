@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import replace
@@ -17,10 +15,10 @@ import pytest
 from click.testing import CliRunner
 
 from evo_kernel.app.suite import runs, search
-from evo_kernel.app.suite.lanes import Halt, Lane, OrderEnd, WarmProcess, lanes_of
+from evo_kernel.app.suite.lanes import Halt, Lane, OrderEnd, lanes_of
 from evo_kernel.app.suite.results import alone_in
 from evo_kernel.app.suite.runs import SuiteRun
-from evo_kernel.app.suite.search import SearchOptions, SuiteWorker, _answer
+from evo_kernel.app.suite.search import SearchOptions, SuiteWorker, _answer, ask_harness
 from evo_kernel.app.suite.tasks import SuiteTask, tasks_of
 from evo_kernel.cli.suite import suite
 from evo_kernel.errors import UserError
@@ -28,7 +26,7 @@ from evo_kernel.observe.document import html, markdown
 from evo_kernel.observe.harness_comparison import CORRECT, NONE, WRONG, Stock, disagreements, standings, stock_of
 from evo_kernel.observe.suites import FASTEST, SuiteRow, figures, report
 from tests.support.benchmark import checkout
-from tests.support.commands import ROOT, evo_main
+from tests.support.commands import evo_main
 from tests.support.fake_harness import CRASHES, HANGS, add_harness
 
 
@@ -67,7 +65,6 @@ class Scripted:
     ends: ClassVar[dict[str, tuple[str, bool]]] = {"b": ("failed", False)}  # label -> status, whether it was cut short
 
     def __init__(self, lane: Lane, folder: Path, options: SearchOptions, halt: Halt) -> None: ...
-    def close(self) -> None: ...
 
     def search(self, one: SuiteTask, minutes: float, evaluations: int | None) -> SuiteRow:
         self.asked.append((one.label, minutes, evaluations))
@@ -208,46 +205,31 @@ def order(root: Path, ask: bool = True) -> dict:
     return {"spec": f"kernelbench:{root}/level1/1", "kernel": kernel, "folder": folder, "device": "cpu", "ask": ask}
 
 
-def test_a_warm_process_outlives_a_harness_that_crashes_or_hangs_and_leaves_nobody(tmp_path: Path) -> None:
+def test_a_harness_that_crashes_or_hangs_leaves_nobody(tmp_path: Path) -> None:
     crashes, hangs = checkout(tmp_path / "crashes"), checkout(tmp_path / "hangs")
-    crashed_package = add_harness(crashes, CRASHES)
-    package = add_harness(hangs, HANGS)
-    process, halt = WarmProcess(Lane()), Halt()
-    crashed = process.order(order(crashes), tmp_path / "log", 60.0, Halt())
-    assert crashed.code == 7 and not crashed.out and process.alive
+    crashed_package, package = add_harness(crashes, CRASHES), add_harness(hangs, HANGS)
+    halt, ended = Halt(), dict[str, OrderEnd]()
+
+    def ask(name: str, what: dict) -> None:
+        ended[name] = ask_harness(what, Lane(), tmp_path / name, halt, 200.0)
+
+    hanging = threading.Thread(target=ask, args=("hung", order(hangs)))
+    hanging.start()
+    ask("crashed", order(crashes))
+    assert ended["crashed"].code == 7 and not ended["crashed"].out
     assert gone(int((crashed_package / "left").read_text()))  # in a session of its own, its parent ended before it
-    assert _answer(crashed, "k") == Stock(
-        NONE, "its harness ended early: its process ended with code 7 and said nothing", "k", seconds=crashed.after_s
-    )
-    written = process.order(order(crashes, ask=False), tmp_path / "log", 60.0, Halt())
-    assert written.code == 0 and not _answer(written, "k").reason  # without asking
+    assert _answer(ended["crashed"], "k") == Stock(
+        NONE, "its harness ended early: its process ended with code 7 and said nothing", "k",
+        seconds=ended["crashed"].after_s,
+    )  # fmt: skip
+    ask("written", order(crashes, ask=False))
+    assert ended["written"].code == 0 and not _answer(ended["written"], "k").reason  # without asking
     (path,) = (crashes / "out").iterdir()
     assert path.name == "level_1_problem_1_sample_0_kernel.py" and "class ModelNew" in path.read_text()
-
-    def stop() -> None:
-        sleepers.append(wait_for(package / "left"))
-        halt.asked.set()
-
-    sleepers: list[int] = []
-    threading.Thread(target=stop).start()
-    hung = process.order(order(hangs), tmp_path / "log", 60.0, halt, interrupted_s=0.0)
-    assert hung.code < 0 and gone(sleepers[0]) and process.alive and not hung.late
-    process.close()
-    assert not process.alive
-
-
-def test_a_suite_that_is_killed_leaves_nobody_behind(tmp_path: Path) -> None:
-    root = checkout(tmp_path)
-    package = add_harness(root, HANGS)
-    script = (
-        "from tests.cli.test_suite import *\n"
-        f"root = Path({str(root)!r})\nWarmProcess(Lane()).order(order(root), root / 'log', 600.0, Halt())\n"
-    )
-    suite = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT)
     sleeper = wait_for(package / "left")
-    suite.kill()
-    suite.wait()
-    assert gone(sleeper)  # a grandchild, in a session of its own
+    halt.asked.set()
+    hanging.join(60)
+    assert ended["hung"].code > 128 and gone(sleeper) and not ended["hung"].late
 
 
 def wait_for(path: Path) -> int:
