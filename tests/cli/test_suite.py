@@ -23,8 +23,8 @@ from evo_kernel.app.suite.tasks import SuiteTask, tasks_of
 from evo_kernel.cli.suite import suite
 from evo_kernel.errors import UserError
 from evo_kernel.observe.document import html, markdown
-from evo_kernel.observe.harness_comparison import CORRECT, NONE, WRONG, Stock, disagreements, standings, stock_of
-from evo_kernel.observe.suites import FASTEST, SuiteRow, figures, report
+from evo_kernel.observe.stock import CORRECT, NONE, WRONG, Stock, stock_of
+from evo_kernel.observe.suites import FASTEST, SuiteRow, disagreements, figures, report
 from tests.support.benchmark import checkout
 from tests.support.commands import evo_main
 from tests.support.fake_harness import CRASHES, HANGS, add_harness
@@ -266,23 +266,28 @@ def test_protocols_are_told_side_by_side_and_where_they_disagree() -> None:
         row("late", Stock(NONE, "its harness took longer than 120 s and was ended")),
         SuiteRow("none", "none", "level1", "nothing passed"),
     ]
-    judge, stock, scaled = standings(rows)[:3]
+
+    def by_protocol(rows: list[SuiteRow]) -> list:
+        found = {one.baseline: one for one in figures(rows) if not one.own_only}
+        return [found["eager"], found["stock, eager"], found["stock, scaled inputs, TF32 eager"]]
+
+    judge, stock, scaled = by_protocol(rows)
     assert (judge.correct, judge.fast_2, judge.undecided) == (0.8, 0.8, 0)
     assert (stock.correct, stock.fast_1, stock.mean_all, stock.undecided) == (0.4, 0.2, pytest.approx(0.7), 1)
     assert (scaled.correct, scaled.fast_1, scaled.geomean_correct) == (0.2, 0.0, pytest.approx(0.5))
     assert list(disagreements(rows).values()) == [["refused"], ["not scaled"], ["not scaled"]]
     later = [*rows, row("later", None)]  # there was no time to ask
-    judge, stock = standings(later)[:2]
+    judge, stock, _ = by_protocol(later)
     assert (judge.correct, judge.not_asked) == (pytest.approx(5 / 6), 0)
     assert (stock.correct, stock.not_asked, stock.undecided) == (0.4, 1, 1)
-    assert "| level1 | 6 | any | not asked | 0 | 1 | 1 |" in markdown(report("S", later))
     written = markdown(report("S", rows))
-    assert "not asked" not in written
-    assert "| level1 | 5 | any | fast\\_1 | 80 % | 20 % | 0 % |" in written
-    assert "They disagree about 2 of the 3 kernels that all of them looked at." in written
+    assert "| level1 | 5 | stock, eager | any | 40 % | 20 % | 20 % | 0.70x | 1.22x | 8.00x | 0 | 1 |" in written
+    assert "The protocols disagree about 2 of the 3 kernels that all of them judged." in written
     assert "| late | stock: its harness took longer than 120 s and was ended |" in written
     assert "| not scaled | passed | 4.00x | correct | 20.0 | 0.50x | wrong at x3 | - |" in written
-    assert standings([row("a", None)]) == [] and "side by side" not in markdown(report("S", [row("a", None)]))
+    alone = [row("a", None)]
+    assert {one.baseline for one in figures(alone)} == {FASTEST, "eager"}
+    assert "by each protocol" not in markdown(report("S", alone))
     assert stock_of(json.loads(json.dumps(vars(rows[0].stock)))) == rows[0].stock
 
 
