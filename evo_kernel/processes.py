@@ -117,11 +117,14 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def kill_tree(root: int) -> None:
-    """Kill what a process has started, in whatever session, the youngest first; then its group and itself."""
-    _signal_descendants(root, signal.SIGKILL)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(root, signal.SIGKILL)
+def kill_descendants() -> None:
+    """Kill all that this process has started, in whatever session, the youngest first."""
+    import psutil  # here: what runs beside the clock, or behind walls, imports this module and ends no trees
+
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first: what is stopped forks no more
+        for one in reversed(psutil.Process().children(recursive=True)):
+            with contextlib.suppress(psutil.Error):
+                one.send_signal(number)
 
 
 def end_descendants(within_s: float) -> None:
@@ -129,20 +132,10 @@ def end_descendants(within_s: float) -> None:
     until = time.monotonic() + within_s
     with contextlib.suppress(ChildProcessError):  # none is left
         while time.monotonic() < until:
-            for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first: what is stopped forks no more
-                _signal_descendants(os.getpid(), number)
+            kill_descendants()
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
             time.sleep(0.01)
-
-
-def _signal_descendants(root: int, number: int) -> None:
-    import psutil  # here: what runs beside the clock, or behind walls, imports this module and ends no trees
-
-    with contextlib.suppress(psutil.NoSuchProcess):
-        for one in reversed(psutil.Process(root).children(recursive=True)):
-            with contextlib.suppress(psutil.Error):
-                one.send_signal(number)
 
 
 # ---- processes that serve an owner ----------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ from pathlib import Path, PurePosixPath
 import click
 import pytest
 
+from docs.generated_pages import PAGES
 from evo_kernel.cli.main import cli
-from evo_kernel.cli.reference_docs import PAGES
 from evo_kernel.config import keys
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import click
 
-from evo_kernel.app.loopback import listen
 from evo_kernel.cli.options import PATH
 from evo_kernel.errors import UserError
 
@@ -50,6 +49,19 @@ def serve(populations: tuple[Path, ...], port: int) -> None:
     click.echo(f"http://127.0.0.1:{taken}/?token={token}")
     click.echo("read-only, on this machine only; Ctrl-C stops it", err=True)
     _serve(dashboard.app, listening)
+
+
+def listen(port: int) -> socket.socket:
+    """On loopback only. Raises UserError."""
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind(("127.0.0.1", port))
+        listening.listen(64)
+    except OSError as error:
+        listening.close()
+        raise UserError(f"port {port} cannot be used ({error.strerror}): name another --port, or 0") from error
+    return listening
 
 
 def _serve(app: object, listening: socket.socket) -> None:

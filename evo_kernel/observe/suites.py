@@ -7,12 +7,12 @@ It needs measured times; modeled ones have no baseline, and then only the gain o
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from evo_kernel.observe.document import Block, Heading, Paragraph, Table
-from evo_kernel.observe.harness_comparison import Stock, disagreements, side_by_side, standings
+from evo_kernel.observe.stock import CORRECT, NONE, WRONG, Stock
 
 FASTEST = "fastest"
 """Stands for whichever listed baseline is fastest on a case: what a score is relative to."""
@@ -66,52 +66,93 @@ class SuiteRow:
 
 
 @dataclass(frozen=True)
+class Protocol:
+    """Who passes by it, and how much faster than its baseline. `asked`: whether a benchmark's own harness is."""
+
+    name: str
+    passes: Callable[[SuiteRow], bool]
+    ratio: Callable[[SuiteRow, bool], float | None]  # of a row; own kernels only
+    asked: bool = False
+
+
+STOCK = (
+    Protocol(
+        "stock, eager",
+        lambda row: row.stock is not None and row.stock.correct,
+        lambda row, own: row.stock.speedup if row.stock is not None else None,
+        asked=True,
+    ),
+    Protocol(
+        "stock, scaled inputs, TF32 eager",
+        lambda row: row.stock is not None and row.stock.verified,
+        lambda row, own: row.stock.verified_speedup if row.stock is not None else None,
+        asked=True,
+    ),
+)
+
+
+@dataclass(frozen=True)
 class Figures:
-    """A group of rows against one baseline. Shares are of all its problems; None where nothing was measured."""
+    """A group of rows by one protocol. Shares are of its problems, less those whose kernel the protocol was not asked
+    about; None where nothing was measured, or nothing asked."""
 
     group: str
-    baseline: str
+    baseline: str  # this judge's, or a stock protocol
     own_only: bool  # of kernels that call no torch operation
     problems: int
-    correct: float
+    correct: float | None
     fast_1: float | None
     fast_2: float | None
     mean_all: float | None  # arithmetic, a problem without a kernel counts 0: a geometric mean of a zero is zero
     geomean_correct: float | None
     gain: float | None  # first kernel ÷ best, geometric mean over the correct, modeled where times are
+    not_asked: int = 0  # kernels that the harness was not asked about
+    undecided: int = 0  # kernels that it says nothing about; they count as not correct
 
 
 def figures(rows: Sequence[SuiteRow]) -> list[Figures]:
-    """Every group, then all; against the fastest baseline and each other; with library calls and without."""
+    """Every group, then all; by each baseline and, where a harness was asked, by its protocols; own kernels apart."""
     groups = list(dict.fromkeys(row.group for row in rows))
     named = sorted({name for row in rows for name in row.baselines_us if row.measured})
     chosen = [(group, [row for row in rows if row.group == group]) for group in groups]
     if len(groups) > 1:
         chosen.append(("all", list(rows)))
+    protocols = [_own(baseline) for baseline in (FASTEST, *named)]
+    protocols += STOCK if any(row.stock is not None for row in rows) else ()
     return [
-        _figures(group, members, baseline, own_only)
+        _figures(group, members, protocol, own_only)
         for group, members in chosen
-        for baseline in (FASTEST, *named)
+        for protocol in protocols
         for own_only in (False, True)
     ]
 
 
-def _figures(group: str, rows: Sequence[SuiteRow], baseline: str, own_only: bool) -> Figures:
-    good = [row for row in rows if row.correct and row.us(own_only) is not None]
-    ratios = [ratio for row in good if (ratio := row.speedup(baseline, own_only)) is not None]
-    measured = any(row.measured for row in rows)
-    count = len(rows)
+def _own(baseline: str) -> Protocol:
+    return Protocol(baseline, lambda row: True, lambda row, own: row.speedup(baseline, own))
+
+
+def _figures(group: str, rows: Sequence[SuiteRow], protocol: Protocol, own_only: bool) -> Figures:
+    able = [row for row in rows if row.correct and row.us(own_only) is not None]
+    if protocol.asked:  # about the best kernel alone
+        able = [row for row in able if not (own_only and row.torch_operations)]
+    good = [row for row in able if protocol.passes(row)]
+    ratios = [ratio for row in good if (ratio := protocol.ratio(row, own_only)) is not None]
+    verdicts = [row.stock.verdict if row.stock is not None else None for row in able] if protocol.asked else []
+    count = len(rows) - verdicts.count(None)
+    measured = count > 0 and any(row.measured for row in rows) and (bool(ratios) or not protocol.asked)
     return Figures(
         group=group,
-        baseline=baseline,
+        baseline=protocol.name,
         own_only=own_only,
-        problems=count,
-        correct=len(good) / count,
+        problems=len(rows),
+        correct=len(good) / count if count else None,
         fast_1=sum(ratio > 1 for ratio in ratios) / count if measured else None,
         fast_2=sum(ratio > 2 for ratio in ratios) / count if measured else None,
         mean_all=math.fsum(ratios) / count if measured else None,
         geomean_correct=geomean(ratios),
         gain=geomean([gain for row in good if (gain := row.gain(own_only)) is not None]),
+        not_asked=verdicts.count(None),
+        undecided=verdicts.count(NONE),
     )
 
 
@@ -120,13 +161,35 @@ def geomean(values: Sequence[float]) -> float | None:
     return math.exp(math.fsum(map(math.log, values)) / len(values)) if values else None
 
 
+def disagreements(rows: Sequence[SuiteRow]) -> dict[str, list[str]]:
+    """What the protocols say differently → the problems; nothing where they agree, or one has no verdict."""
+    found: dict[str, list[str]] = {
+        "this judge passes the kernel, the stock protocol does not": [],
+        "the stock protocol passes the kernel, but not with scaled inputs": [],
+        "faster than eager by this judge, not by the stock protocol": [],
+        "faster than eager by the stock protocol, not by this judge": [],
+    }
+    judge_only, unscaled, faster_here, faster_there = found.values()
+    for row in rows:
+        stock = row.stock
+        if not row.correct or stock is None or stock.verdict == NONE:
+            continue
+        if stock.verdict == WRONG:
+            judge_only.append(row.label)
+        elif stock.scaled and not stock.verified:
+            unscaled.append(row.label)
+        here, there = row.speedup("eager"), stock.speedup
+        if here is not None and there is not None and (here > 1) != (there > 1):
+            (faster_here if here > 1 else faster_there).append(row.label)
+    return {what: labels for what, labels in found.items() if labels}
+
+
 def as_data(rows: Sequence[SuiteRow]) -> dict[str, Any]:
     """One object for scripts."""
     told = [asdict(row) | {"gain": row.gain(), "speedup": row.speedup()} for row in rows]
     return {
         "tasks": told,
         "figures": [asdict(one) for one in figures(rows)],
-        "protocols": [asdict(one) for one in standings(rows)],
         "disagreements": disagreements(rows),
     }
 
@@ -144,7 +207,7 @@ def report(title: str, rows: Sequence[SuiteRow]) -> list[Block]:
         Heading(title, 1),
         Paragraph(f"Times are {' and '.join(labels) or 'not there yet'}."),
         _figure_table(rows),
-        *side_by_side(rows),
+        *_stock_blocks(rows),
         Heading("Tasks"),
         Table(head, [_cells(row) for row in rows]),
         *([Heading("Why"), Table(["task", "reason"], told)] if told else []),
@@ -152,15 +215,53 @@ def report(title: str, rows: Sequence[SuiteRow]) -> list[Block]:
 
 
 def _figure_table(rows: Sequence[SuiteRow]) -> Table:
+    every = figures(rows)
+    asked = any(row.stock is not None for row in rows)
     head = ["group", "problems", "baseline", "kernels", "correct", "fast_1", "fast_2", "mean, failures 0",
-            "geomean of correct", "gain"]  # fmt: skip
+            "geomean of correct", "gain", *(["not asked", "no verdict"] if asked else [])]  # fmt: skip
     lines = []
-    for one in figures(rows):
-        kernels = "own only" if one.own_only else "any"
+    for one in every:
         shares = [_percent(share) for share in (one.correct, one.fast_1, one.fast_2)]
         ratios = [_times(ratio) for ratio in (one.mean_all, one.geomean_correct, one.gain)]
-        lines.append([one.group, str(one.problems), one.baseline, kernels, *shares, *ratios])
+        asking = [str(one.not_asked), str(one.undecided)] if asked else []
+        kernels = "own only" if one.own_only else "any"
+        lines.append([one.group, str(one.problems), one.baseline, kernels, *shares, *ratios, *asking])
     return Table(head, lines)
+
+
+def _stock_blocks(rows: Sequence[SuiteRow]) -> list[Block]:
+    """What the benchmark's own harness says of each kernel, and where it disagrees. Empty where none was asked."""
+    if all(row.stock is None for row in rows):
+        return []
+    apart = disagreements(rows)
+    both = sum(row.correct and row.stock is not None and row.stock.verdict != NONE for row in rows)
+    differ = len({label for labels in apart.values() for label in labels})
+    where = [Table(["what", "problems"], [[what, ", ".join(labels)] for what, labels in apart.items()])]
+    head = ["task", "this judge", "vs eager", "stock", "stock µs", "stock vs eager", "scaled inputs", "vs TF32 eager"]
+    return [
+        Heading("Kernels by each protocol"),
+        Paragraph("Stock: the benchmark's own harness, run on the kernels found (docs/guides/benchmarks.md)."),
+        Paragraph(f"The protocols disagree about {differ} of the {both} kernels that all of them judged."),
+        *(where if apart else []),
+        Table(head, [_stock_cells(row) for row in rows]),
+    ]
+
+
+def _stock_cells(row: SuiteRow) -> list[str]:
+    judge = [row.label, row.status, _times(row.speedup("eager"))]
+    stock = row.stock
+    if stock is None:
+        return [*judge, "not asked" if row.correct else "-", "-", "-", "-", "-"]
+    failed = [factor for factor, correct in stock.scaled.items() if not correct]
+    scaled = "-" if not stock.correct or not stock.scaled else f"wrong at {', '.join(failed)}" if failed else CORRECT
+    return [
+        *judge,
+        stock.verdict if stock.sizes == "own" else f"{stock.verdict} ({stock.sizes} sizes)",
+        "-" if stock.us is None else f"{stock.us:.1f}",
+        _times(stock.speedup),
+        scaled,
+        _times(stock.verified_speedup),
+    ]
 
 
 def _cells(row: SuiteRow) -> list[str]:

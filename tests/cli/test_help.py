@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from evo_kernel.cli import reference_docs
+from docs import generated_pages
 from evo_kernel.cli.main import cli
 from evo_kernel.config import Config, keys, load_config
 from evo_kernel.errors import ConfigError
@@ -103,7 +103,7 @@ def test_overrides_reach_nested_keys() -> None:
 
 
 def test_the_manual_holds_every_command_and_key() -> None:
-    text = reference_docs.commands()
+    text = generated_pages.commands()
     assert all(f"## evo-kernel {name}\n" in text for name, _ in commands(cli))
     assert "python -m" not in text.split("## evo-kernel run")[1] and "\b" not in text
-    assert all(f"| `{name}` |" in reference_docs.configuration() for name, _, _ in keys())
+    assert all(f"| `{name}` |" in generated_pages.configuration() for name, _, _ in keys())

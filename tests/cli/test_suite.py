@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import replace
@@ -17,18 +15,18 @@ import pytest
 from click.testing import CliRunner
 
 from evo_kernel.app.suite import runs, search
-from evo_kernel.app.suite.lanes import Halt, Lane, OrderEnd, WarmProcess, lanes_of
+from evo_kernel.app.suite.lanes import Halt, Lane, OrderEnd, lanes_of
 from evo_kernel.app.suite.results import alone_in
 from evo_kernel.app.suite.runs import SuiteRun
-from evo_kernel.app.suite.search import SearchOptions, SuiteWorker, _answer
+from evo_kernel.app.suite.search import SearchOptions, SuiteWorker, _answer, ask_harness
 from evo_kernel.app.suite.tasks import SuiteTask, tasks_of
 from evo_kernel.cli.suite import suite
 from evo_kernel.errors import UserError
 from evo_kernel.observe.document import html, markdown
-from evo_kernel.observe.harness_comparison import CORRECT, NONE, WRONG, Stock, disagreements, standings, stock_of
-from evo_kernel.observe.suites import FASTEST, SuiteRow, figures, report
+from evo_kernel.observe.stock import CORRECT, NONE, WRONG, Stock, stock_of
+from evo_kernel.observe.suites import FASTEST, SuiteRow, disagreements, figures, report
 from tests.support.benchmark import checkout
-from tests.support.commands import ROOT, evo_main
+from tests.support.commands import evo_main
 from tests.support.fake_harness import CRASHES, HANGS, add_harness
 
 
@@ -67,7 +65,6 @@ class Scripted:
     ends: ClassVar[dict[str, tuple[str, bool]]] = {"b": ("failed", False)}  # label -> status, whether it was cut short
 
     def __init__(self, lane: Lane, folder: Path, options: SearchOptions, halt: Halt) -> None: ...
-    def close(self) -> None: ...
 
     def search(self, one: SuiteTask, minutes: float, evaluations: int | None) -> SuiteRow:
         self.asked.append((one.label, minutes, evaluations))
@@ -208,46 +205,31 @@ def order(root: Path, ask: bool = True) -> dict:
     return {"spec": f"kernelbench:{root}/level1/1", "kernel": kernel, "folder": folder, "device": "cpu", "ask": ask}
 
 
-def test_a_warm_process_outlives_a_harness_that_crashes_or_hangs_and_leaves_nobody(tmp_path: Path) -> None:
+def test_a_harness_that_crashes_or_hangs_leaves_nobody(tmp_path: Path) -> None:
     crashes, hangs = checkout(tmp_path / "crashes"), checkout(tmp_path / "hangs")
-    crashed_package = add_harness(crashes, CRASHES)
-    package = add_harness(hangs, HANGS)
-    process, halt = WarmProcess(Lane()), Halt()
-    crashed = process.order(order(crashes), tmp_path / "log", 60.0, Halt())
-    assert crashed.code == 7 and not crashed.out and process.alive
+    crashed_package, package = add_harness(crashes, CRASHES), add_harness(hangs, HANGS)
+    halt, ended = Halt(), dict[str, OrderEnd]()
+
+    def ask(name: str, what: dict) -> None:
+        ended[name] = ask_harness(what, Lane(), tmp_path / name, halt, 200.0)
+
+    hanging = threading.Thread(target=ask, args=("hung", order(hangs)))
+    hanging.start()
+    ask("crashed", order(crashes))
+    assert ended["crashed"].code == 7 and not ended["crashed"].out
     assert gone(int((crashed_package / "left").read_text()))  # in a session of its own, its parent ended before it
-    assert _answer(crashed, "k") == Stock(
-        NONE, "its harness ended early: its process ended with code 7 and said nothing", "k", seconds=crashed.after_s
-    )
-    written = process.order(order(crashes, ask=False), tmp_path / "log", 60.0, Halt())
-    assert written.code == 0 and not _answer(written, "k").reason  # without asking
+    assert _answer(ended["crashed"], "k") == Stock(
+        NONE, "its harness ended early: its process ended with code 7 and said nothing", "k",
+        seconds=ended["crashed"].after_s,
+    )  # fmt: skip
+    ask("written", order(crashes, ask=False))
+    assert ended["written"].code == 0 and not _answer(ended["written"], "k").reason  # without asking
     (path,) = (crashes / "out").iterdir()
     assert path.name == "level_1_problem_1_sample_0_kernel.py" and "class ModelNew" in path.read_text()
-
-    def stop() -> None:
-        sleepers.append(wait_for(package / "left"))
-        halt.asked.set()
-
-    sleepers: list[int] = []
-    threading.Thread(target=stop).start()
-    hung = process.order(order(hangs), tmp_path / "log", 60.0, halt, interrupted_s=0.0)
-    assert hung.code < 0 and gone(sleepers[0]) and process.alive and not hung.late
-    process.close()
-    assert not process.alive
-
-
-def test_a_suite_that_is_killed_leaves_nobody_behind(tmp_path: Path) -> None:
-    root = checkout(tmp_path)
-    package = add_harness(root, HANGS)
-    script = (
-        "from tests.cli.test_suite import *\n"
-        f"root = Path({str(root)!r})\nWarmProcess(Lane()).order(order(root), root / 'log', 600.0, Halt())\n"
-    )
-    suite = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT)
     sleeper = wait_for(package / "left")
-    suite.kill()
-    suite.wait()
-    assert gone(sleeper)  # a grandchild, in a session of its own
+    halt.asked.set()
+    hanging.join(60)
+    assert ended["hung"].code > 128 and gone(sleeper) and not ended["hung"].late
 
 
 def wait_for(path: Path) -> int:
@@ -284,23 +266,28 @@ def test_protocols_are_told_side_by_side_and_where_they_disagree() -> None:
         row("late", Stock(NONE, "its harness took longer than 120 s and was ended")),
         SuiteRow("none", "none", "level1", "nothing passed"),
     ]
-    judge, stock, scaled = standings(rows)[:3]
+
+    def by_protocol(rows: list[SuiteRow]) -> list:
+        found = {one.baseline: one for one in figures(rows) if not one.own_only}
+        return [found["eager"], found["stock, eager"], found["stock, scaled inputs, TF32 eager"]]
+
+    judge, stock, scaled = by_protocol(rows)
     assert (judge.correct, judge.fast_2, judge.undecided) == (0.8, 0.8, 0)
     assert (stock.correct, stock.fast_1, stock.mean_all, stock.undecided) == (0.4, 0.2, pytest.approx(0.7), 1)
     assert (scaled.correct, scaled.fast_1, scaled.geomean_correct) == (0.2, 0.0, pytest.approx(0.5))
     assert list(disagreements(rows).values()) == [["refused"], ["not scaled"], ["not scaled"]]
     later = [*rows, row("later", None)]  # there was no time to ask
-    judge, stock = standings(later)[:2]
+    judge, stock, _ = by_protocol(later)
     assert (judge.correct, judge.not_asked) == (pytest.approx(5 / 6), 0)
     assert (stock.correct, stock.not_asked, stock.undecided) == (0.4, 1, 1)
-    assert "| level1 | 6 | any | not asked | 0 | 1 | 1 |" in markdown(report("S", later))
     written = markdown(report("S", rows))
-    assert "not asked" not in written
-    assert "| level1 | 5 | any | fast\\_1 | 80 % | 20 % | 0 % |" in written
-    assert "They disagree about 2 of the 3 kernels that all of them looked at." in written
+    assert "| level1 | 5 | stock, eager | any | 40 % | 20 % | 20 % | 0.70x | 1.22x | 8.00x | 0 | 1 |" in written
+    assert "The protocols disagree about 2 of the 3 kernels that all of them judged." in written
     assert "| late | stock: its harness took longer than 120 s and was ended |" in written
     assert "| not scaled | passed | 4.00x | correct | 20.0 | 0.50x | wrong at x3 | - |" in written
-    assert standings([row("a", None)]) == [] and "side by side" not in markdown(report("S", [row("a", None)]))
+    alone = [row("a", None)]
+    assert {one.baseline for one in figures(alone)} == {FASTEST, "eager"}
+    assert "by each protocol" not in markdown(report("S", alone))
     assert stock_of(json.loads(json.dumps(vars(rows[0].stock)))) == rows[0].stock
 
 

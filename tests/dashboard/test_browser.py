@@ -22,7 +22,7 @@ pytest.importorskip("uvicorn", reason="the extra [serve] is not installed")
 import uvicorn
 from playwright import sync_api
 
-from evo_kernel.app.loopback import listen
+from evo_kernel.cli.serve import listen
 from evo_kernel.dashboard.app import Dashboard
 from populations.population import open_population
 from tests.dashboard.nasty import MARK, hostile

@@ -18,9 +18,10 @@ from typing import Any
 
 import pytest
 
-from evo_kernel.app.suite.lanes import Halt, Lane, OrderEnd, WarmProcess
-from evo_kernel.observe.harness_comparison import CORRECT, Stock, stock_of
-from evo_kernel.observe.harness_comparison import WRONG as WRONG_OUTPUT
+from evo_kernel.app.suite.lanes import Halt, Lane, OrderEnd
+from evo_kernel.app.suite.search import ask_harness
+from evo_kernel.observe.stock import CORRECT, Stock, stock_of
+from evo_kernel.observe.stock import WRONG as WRONG_OUTPUT
 from evo_kernel.tasks.first import first_kernel
 from evo_kernel.tasks.loading import load
 from tests.support.benchmark import LINEAR, checkout
@@ -92,12 +93,8 @@ def asked(spec: str, kernel: str, folder: Path) -> Stock:
 
 
 def harness(spec: str, kernel: str, folder: Path, device: str) -> OrderEnd:
-    process = WarmProcess(Lane())
-    try:
-        order = {"spec": spec, "kernel": kernel, "folder": str(folder), "device": device, "ask": True}
-        return process.order(order, folder / "log", 200.0, Halt())
-    finally:
-        process.close()
+    order = {"spec": spec, "kernel": kernel, "folder": str(folder), "device": device, "ask": True}
+    return ask_harness(order, Lane(), folder / "log", Halt(), 200.0)
 
 
 WRONG = """{kernel}

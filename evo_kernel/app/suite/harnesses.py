@@ -1,11 +1,19 @@
-"""What a benchmark's own harness says of a kernel, which is written as the benchmark's file first."""
+"""What a benchmark's own harness says of a kernel, which is written as the benchmark's file first.
+
+A program: its argument is a file with the arguments of `asked` as JSON. The last line of its output is the answer.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+import os
+import sys
+import time
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from evo_kernel.app.solutions import kernelbench_solution, solution_text, write_solution
+from evo_kernel.errors import EvoKernelError
 from evo_kernel.export.tritonbench import PREDICTIONS
 from evo_kernel.tasks.importers import kernelbench, kernelbench_harness
 from evo_kernel.tasks.importers.kernelbench_harness import Heard
@@ -59,3 +67,27 @@ def _tritonbench(spec: str, text: str, folder: Path, device: str, ask: bool) -> 
     right = found.runs and (found.same or not found.prints)
     notes += [found.sentence] if right and not found.prints else []
     return Heard("correct" if right else "wrong", "" if right else found.sentence, notes=tuple(notes))
+
+
+def main() -> None:
+    """One line of JSON on standard output; what others print goes to the errors."""
+    order = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    answer = os.dup(1)
+    os.dup2(2, 1)
+    if order["device"] == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    began = time.monotonic()
+    try:
+        heard = asked(**order)
+    except EvoKernelError as error:
+        heard = Heard("no verdict", str(error))
+    except Exception as error:  # noqa: BLE001  somebody else's harness may raise anything: that is no verdict
+        heard = Heard("no verdict", f"its harness failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
+    told = asdict(heard) | {"seconds": time.monotonic() - began}
+    os.write(answer, json.dumps(told).encode() + b"\n")
+    sys.stderr.flush()
+    os._exit(0)  # threads of the harness, and a context that a kernel has broken, are not waited for
+
+
+if __name__ == "__main__":
+    main()

@@ -19,7 +19,7 @@ from evo_kernel.app.suite.results import Results
 from evo_kernel.app.suite.search import SearchOptions, SuiteWorker, has_harness
 from evo_kernel.app.suite.tasks import SuiteTask
 from evo_kernel.observe import document, suites
-from evo_kernel.observe.harness_comparison import NONE
+from evo_kernel.observe.stock import NONE
 from evo_kernel.observe.suites import SuiteRow
 
 
@@ -61,7 +61,6 @@ class SuiteRun:
             if isinstance(result, BaseException):
                 fault = fault or result
                 self.halt.asked.set()
-                self.halt.now.set()
                 continue
             self._keep(*result)
             yield result[1]
@@ -124,8 +123,6 @@ class SuiteRun:
         # Not handled here: carried to the thread that reads the results.
         except BaseException as error:  # noqa: BLE001
             results.put(error)
-        finally:
-            worker.close()
 
     def _do(self, worker: SuiteWorker, one: SuiteTask) -> SuiteRow | None:
         """Search, unless that is done; then ask its harness."""

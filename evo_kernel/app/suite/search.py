@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evo_kernel.app.remaining_torch_operations import own_share, torch_calls
-from evo_kernel.app.suite.lanes import Halt, Lane, OrderEnd, WarmProcess
+from evo_kernel.app.suite.lanes import Halt, Lane, OrderEnd, run_logged
 from evo_kernel.app.suite.tasks import SuiteTask
-from evo_kernel.observe.harness_comparison import NONE, Stock, stock_of
+from evo_kernel.observe.stock import NONE, Stock, stock_of
 from evo_kernel.observe.suites import SuiteRow, geomean
 from evo_kernel.types import Evaluation, Source
 
@@ -25,6 +26,7 @@ ENDED = ("budget", "barren")
 """Why a search ends by itself: it has then tried to confirm its best, unless it says that time did not suffice."""
 HARNESSES = ("kernelbench", "tritonbench")
 SOLUTIONS, LOGS = "solutions", "logs"
+PYTHON = (sys.executable, "-P", "-m")
 
 
 @dataclass(frozen=True)
@@ -37,22 +39,10 @@ class SearchOptions:
 
 
 class SuiteWorker:
-    """The searches of one lane, in forks of a warm process. For one thread."""
+    """The searches of one lane, each a process of its own."""
 
     def __init__(self, lane: Lane, folder: Path, options: SearchOptions, halt: Halt) -> None:
         self._lane, self._folder, self._options, self._halt = lane, folder, options, halt
-        self._process: WarmProcess | None = None
-
-    def close(self) -> None:
-        if self._process is not None:
-            self._process.close()
-
-    def _order(self, one: SuiteTask, what: dict[str, Any], deadline_s: float, **more: float) -> OrderEnd:
-        if self._process is None or not self._process.alive:
-            self.close()
-            self._process = WarmProcess(self._lane)
-        log = self._folder / LOGS / f"{one.name}{'' if 'search' in what else '.stock'}"
-        return self._process.order(what, log, deadline_s, self._halt, **more)
 
     @property
     def device(self) -> str:
@@ -65,13 +55,20 @@ class SuiteWorker:
 
     def search(self, one: SuiteTask, minutes: float, evaluations: int | None) -> SuiteRow | None:
         """A task's row, from its population; None where the search was cut off before there was anything to tell."""
-        population = self._folder / one.population
-        budget = [f"budget.hours={minutes / 60:.6f}"]
+        population, options = self._folder / one.population, self._options
+        settings = [*options.overrides, f"budget.hours={minutes / 60:.6f}"]
         if evaluations is not None:
-            budget.append(f"budget.evaluations={evaluations}")
-        order = asdict(self._options) | {"task": one.spec, "population": str(population)}
-        order["overrides"] = [*self._options.overrides, *budget]
-        return self._row(one, population, self._order(one, {"search": order}, 60 * minutes + GRACE_S))
+            settings.append(f"budget.evaluations={evaluations}")
+        if population.exists():  # a resume keeps its own configuration file; what was said then holds
+            words = ["resume", str(population)]
+        else:
+            words = ["run", one.spec, "--population", str(population)]
+            words += ["--config", options.config_file] if options.config_file else []
+        words += ["--device", options.device, "--json", *(word for one in settings for word in ("--set", one))]
+        command = [*PYTHON, "evo_kernel.cli.main", *words]
+        log = self._folder / LOGS / one.name
+        ended = run_logged(command, self._lane, log, 60 * minutes + GRACE_S, self._halt)
+        return self._row(one, population, ended)
 
     def _row(self, one: SuiteTask, population: Path, ended: OrderEnd) -> SuiteRow | None:
         row = SuiteRow(one.spec, one.label, one.group, "failed")
@@ -89,7 +86,7 @@ class SuiteWorker:
             if row.status == "failed":
                 return None
             return replace(row, cut=True, reason=row.reason or f"interrupted: {goes_on}")
-        if told is not None and not row.correct:
+        if told is not None and not ended.late and not row.correct:
             return row
         late = f"was ended after {ended.after_s:.0f} s, long beyond its budget"
         why = late if ended.late else str(told["stopped"]) if told is not None else _why(ended.code, ended.err)
@@ -114,7 +111,9 @@ class SuiteWorker:
         in_one = one.spec.partition(":")[0] == "tritonbench"
         folder = str(self._folder / SOLUTIONS / (one.name if in_one else ""))
         order = {"spec": one.spec, "kernel": source.text, "folder": folder, "device": self.device, "ask": stock}
-        ended = self._order(one, order | {"expected_us": expected_us}, STOCK_S, interrupted_s=0.0)
+        ended = ask_harness(
+            order | {"expected_us": expected_us}, self._lane, self._folder / LOGS / f"{one.name}.stock", self._halt
+        )
         if self._halt.asked.is_set() and not ended.out.strip():
             return row  # the same command again asks
         said = _answer(ended, source.sha256)
@@ -122,6 +121,14 @@ class SuiteWorker:
             return replace(row, stock=said)
         why = f"its solution was not written: {said.reason}"
         return replace(row, reason=f"{row.reason}; {why}" if row.reason else why) if said.reason else row
+
+
+def ask_harness(order: dict[str, Any], lane: Lane, log: Path, halt: Halt, deadline_s: float = STOCK_S) -> OrderEnd:
+    """Run `harnesses.asked` with these arguments in a process of its own."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    file = log.with_name(log.name + ".json")
+    file.write_text(json.dumps(order), encoding="utf-8")
+    return run_logged([*PYTHON, "evo_kernel.app.suite.harnesses", str(file)], lane, log, deadline_s, halt, grace_s=0.0)
 
 
 def has_harness(one: SuiteTask) -> bool:
