@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from evo_kernel.fitness.costmodel.torch_costs import TorchCost, torch_cost
-from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic, LoopTraffic
+from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic, LoopTraffic, ProgramWork
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan, Launch
 
 LONGEST_UNROLLED = 320
@@ -93,19 +93,22 @@ class Rounds:
             "in_loop.load_bytes", 0
         )
 
-    def instructions(self, family: str = "all") -> float:
+    def instructions(self, family: str = "all", by: ProgramWork | None = None) -> float:
         """Warp instructions executed by one program: code outside loops once, and what its iterations take.
+
+        `by`: of that program by its loops, else in the mean.
 
         By what loads bring, all loops are walked through equally often; but each loop of the IR may be the dearest of
         the code, and so may each function, which the compiler may have put in the place of its calls.
         """
         launch, counts = self._launch, self._launch.instructions
         every, inside = counts.get(family, 0), counts.get(f"in_loop.{family}", 0)
-        equally = every - inside + inside * self._walked
+        equally = every - inside + inside * self._walked if by is None else 0.0
         by_loop = every - sum(loop.get(family, 0) for loop in launch.loops)
         for name, seen in self._loops:
             may_be = (loop for loop in launch.loops if name.startswith("call") or not loop.get("called", 0))
-            rounds = (seen.iterations / self._times_unrolled(loop, seen) * loop.get(family, 0) for loop in may_be)
+            iterations = seen.iterations if by is None else by.iterations.get(name, 0.0)
+            rounds = (iterations / self._times_unrolled(loop, seen) * loop.get(family, 0) for loop in may_be)
             by_loop += max(rounds, default=0.0)
         return launch.threads / 32 * max(equally, by_loop)
 

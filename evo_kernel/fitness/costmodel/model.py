@@ -13,6 +13,8 @@ For each launch, with `slots` = SMs × blocks that fit on one (occupancy), and p
 
     time = (sum of terms^mix)^(1/mix) + exposed latency + ragged tail + launch overhead
 
+Never less than what its busiest program takes with an SM to itself, and the launch.
+
 `mix` says how badly the terms overlap: 1 would be not at all, and the larger it is, the more the longest term rules.
 Where nothing runs ahead and few warps are resident, latency is exposed: it adds to the time. Known to be ignored: bank
 conflicts, L1 hits, DRAM pages and refresh, power capping, instruction cache, dependent launches, multicast, what order
@@ -28,7 +30,7 @@ from dataclasses import dataclass
 from evo_kernel.fitness.costmodel.facts import LaunchFacts, PlanFacts, Rounds, facts_of
 from evo_kernel.fitness.costmodel.targets import H200, Occupancy, Target, occupancy
 from evo_kernel.fitness.costmodel.torch_costs import TorchCost
-from evo_kernel.fitness.ir.launch_traffic import WAVE_PROGRAMS, LaunchTraffic
+from evo_kernel.fitness.ir.launch_traffic import WAVE_PROGRAMS, LaunchTraffic, ProgramWork
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 
 
@@ -118,8 +120,20 @@ def _launch(launch: LaunchFacts, target: Target, c: Constants) -> ModeledLaunch:
     busy = sum(us**c.mix for us in terms.values()) ** (1 / c.mix)
     terms["exposed"] = exposed * max(0.0, 1.0 - fits.warps_per_sm / c.hiding_warps) * terms["latency"]
     terms["tail"] = _tail_us(busy, launch, target, fits, c)
+    shared = busy + terms["exposed"] + terms["tail"]
+    terms["busiest"] = max([0.0, *(_alone_us(one, launch, walked, target, c) - shared for one in seen.busiest)])
     terms["launch"] = c.launch_us
-    return ModeledLaunch(us=busy + terms["exposed"] + terms["tail"] + c.launch_us, terms=terms)
+    return ModeledLaunch(us=shared + terms["busiest"] + c.launch_us, terms=terms)
+
+
+def _alone_us(program: ProgramWork, launch: LaunchFacts, walked: Rounds, target: Target, c: Constants) -> float:
+    """One program with an SM to itself: no launch is over before its busiest."""
+    terms = (
+        _product_us(program.flops, launch, target, c) * target.sm_count / launch.num_ctas,
+        _cycles(walked, target, c, program) / launch.num_ctas / target.clock_mhz,
+        c.block_us + program.rounds * walked.waits()[0] * _load_us(launch.traffic, c),
+    )
+    return sum(us**c.mix for us in terms) ** (1 / c.mix)
 
 
 def _l2_rate(target: Target, c: Constants) -> float:
@@ -147,32 +161,40 @@ def _rates(target: Target) -> dict[str, float]:
 
 
 def _tensor_us(launch: LaunchFacts, target: Target, c: Constants) -> float:
-    """Time on the tensor cores, or on the plain units where the code has no tensor instruction.
+    """Time on the tensor cores of all SMs, ragged at the end."""
+    rounds = -(-launch.blocks // target.sm_count) * target.sm_count / launch.blocks
+    return launch.traffic.programs * rounds * _product_us(launch.traffic.flops, launch, target, c)
+
+
+def _product_us(flops: Mapping[str, float], launch: LaunchFacts, target: Target, c: Constants) -> float:
+    """Of one program, by the rate of all SMs: tensor cores, or plain units where the code has no tensor instruction.
 
     The slower instruction counts where the code has two: which one the dots take, code does not tell.
     """
-    seen, counts, rates = launch.traffic, launch.instructions, _rates(target)
+    counts, rates = launch.instructions, _rates(target)
     if counts.get("mma", 0):
         share = c.mma_share if target.has_wgmma else 1.0
     else:
         share = c.wgmma_share if counts.get("wgmma", 0) or counts.get("tcgen05", 0) else 0.0
     plain = c.fp32_share * target.fp32_flops
-    seconds = sum(flops / (rates.get(kind, 0.0) * share or plain) for kind, flops in seen.flops.items())
-    rounds = -(-launch.blocks // target.sm_count) * target.sm_count / launch.blocks
-    return seen.programs * seconds * rounds * 1e6
+    return 1e6 * sum(count / (rates.get(kind, 0.0) * share or plain) for kind, count in flops.items())
 
 
 def _issue_us(launch: LaunchFacts, walked: Rounds, target: Target, c: Constants) -> float:
-    """The busiest of an SM's issue slots, transcendental unit and shared-memory pipe, for its share of the programs."""
-    shared = walked.instructions("ld.shared") + walked.instructions("st.shared")
+    """An SM's share of the programs."""
+    blocks_per_sm = max(1.0, launch.blocks / target.sm_count)
+    return blocks_per_sm * _cycles(walked, target, c) / launch.num_ctas / target.clock_mhz
+
+
+def _cycles(walked: Rounds, target: Target, c: Constants, by: ProgramWork | None = None) -> float:
+    """Of one program in the busiest of an SM's issue slots, transcendental unit and shared-memory pipe."""
+    shared = walked.instructions("ld.shared", by) + walked.instructions("st.shared", by)
     cycles = max(
-        walked.instructions() / (4 * c.issue_efficiency),
-        walked.instructions("mufu") * target.warp / c.mufu_per_clock,
+        walked.instructions("all", by) / (4 * c.issue_efficiency),
+        walked.instructions("mufu", by) * target.warp / c.mufu_per_clock,
         shared * c.shared_cycles,
     )
-    cycles += walked.instructions("spill") * c.spill_cycles
-    blocks_per_sm = max(1.0, launch.blocks / target.sm_count)
-    return blocks_per_sm * cycles / launch.num_ctas / target.clock_mhz
+    return cycles + walked.instructions("spill", by) * c.spill_cycles
 
 
 def _latency_us(launch: LaunchFacts, takes: float, target: Target, blocks: int, c: Constants) -> float:
@@ -180,11 +202,14 @@ def _latency_us(launch: LaunchFacts, takes: float, target: Target, blocks: int, 
 
     `takes`: latencies of a round.
     """
-    seen = launch.traffic
-    reused = seen.load_sector_bytes * seen.programs / max(seen.grid_load_bytes, 1.0) > 2.0
-    latency = c.l2_latency_us if reused else c.memory_latency_us
     waves = max(1.0, launch.blocks / (target.sm_count * blocks))
-    return waves * (c.block_us + seen.rounds * takes * latency)
+    return waves * (c.block_us + launch.traffic.rounds * takes * _load_us(launch.traffic, c))
+
+
+def _load_us(seen: LaunchTraffic, c: Constants) -> float:
+    """What a load waits for: L2 where lines are asked for more than once."""
+    reused = seen.load_sector_bytes * seen.programs / max(seen.grid_load_bytes, 1.0) > 2.0
+    return c.l2_latency_us if reused else c.memory_latency_us
 
 
 def _tail_us(busy: float, launch: LaunchFacts, target: Target, fits: Occupancy, c: Constants) -> float:

@@ -13,10 +13,11 @@ from collections.abc import Sequence
 import torch
 
 from evo_kernel.fitness.ir.lanes import Lanes
-from evo_kernel.fitness.ir.launch_traffic import LINE_BYTES, SECTOR_BYTES, LoopTraffic
+from evo_kernel.fitness.ir.launch_traffic import LINE_BYTES, SECTOR_BYTES, LoopTraffic, ProgramWork, work_of
 from evo_kernel.fitness.ir.loops import loops_of
 from evo_kernel.fitness.ir.memory import BASE_BITS, PADDING, DeviceMemory
 from evo_kernel.fitness.ir.parse import IRModule, Operation
+from evo_kernel.fitness.ir.rounds import RoundCounter
 from evo_kernel.fitness.ir.types import Type
 
 MOST_INTERVALS = 4_000_000
@@ -60,7 +61,8 @@ class Counter:
         self.computed: defaultdict[str, float] = defaultdict(float)  # by loop, of all programs together
         self.intervals: defaultdict[tuple[str, int], list[tuple[torch.Tensor, ...]]] = defaultdict(list)
         self.kept = 0
-        self._loads_here = 0
+        self._rounds = RoundCounter(module, programs)
+        self.by_program["rounds"] = self._rounds.rounds
 
     # --- Observer -------------------------------------------------------------------------------------------------
 
@@ -96,23 +98,17 @@ class Counter:
     def iteration(self, operation: Operation, programs: torch.Tensor) -> None:
         self.by_program["iterations"][programs] += 1
         self._begin(operation, programs)
-        self.end_round(programs)
+        self._rounds.end(programs)
 
     def _begin(self, operation: Operation, programs: torch.Tensor) -> None:
         self.by_program[f"loop.{self._loops.begins[operation.ordinal]}.iterations"][programs] += 1
-
-    def end_round(self, programs: torch.Tensor) -> None:
-        """Loads since the last round ended wait for each other as one."""
-        if self._loads_here:
-            self.by_program["rounds"][programs] += 1
-            self._loads_here = 0
 
     def access(
         self, operation: Operation, pointer: Lanes, mask: Lanes | None, programs: torch.Tensor, item: int,
         shape: tuple[int, ...],
     ) -> None:  # fmt: skip
         kind = "load" if operation.name in ("tt.load", "tt.descriptor_load", "tt.descriptor_gather") else "store"
-        self._loads_here += kind == "load"
+        self._rounds.access(operation, pointer, programs)
         lanes = _active(mask, programs.numel(), shape)
         self.by_program[f"{kind}_bytes"][programs] += lanes * item
         if kind == "load" and (loop := self._loops.around.get(operation.ordinal)) is not None:
@@ -285,8 +281,25 @@ def mean_of(counter: Counter, name: str, programs: Sequence[int] | torch.Tensor)
 
 
 def means_of(counter: Counter) -> dict[str, float]:
-    """What programs did, over all of a launch."""
-    return {name: float(amounts.mean()) for name, amounts in counter.by_program.items()}
+    """What programs did, over all of a launch; under "most.", what the busiest did."""
+    return {name: float(amounts.mean()) for name, amounts in counter.by_program.items()} | most_of(counter)
+
+
+def most_of(counter: Counter) -> dict[str, float]:
+    return {f"most.{name}": float(counter.by_program[name].max()) for name in _lasting(counter)}
+
+
+def _lasting(counter: Counter) -> list[str]:
+    """What makes a program last, however many others run beside it."""
+    return sorted(n for n in counter.by_program if n == "rounds" or n.startswith("flops.") or n.endswith(".iterations"))
+
+
+def busiest_of(counter: Counter, programs: torch.Tensor) -> tuple[ProgramWork, ...]:
+    """Of `programs`, those that do most of something that makes a program last."""
+    names = _lasting(counter)
+    busiest = {int(programs[counter.by_program[name][programs].argmax()]) for name in names}
+    work = [{name: float(counter.by_program[name][one]) for name in names} for one in sorted(busiest)]
+    return tuple(map(work_of, work))
 
 
 def loops_in(counter: Counter, programs: torch.Tensor) -> dict[str, LoopTraffic]:

@@ -30,6 +30,26 @@ class LoopTraffic:
 
 
 @dataclass(frozen=True)
+class ProgramWork:
+    """What one program does, where another may do much less."""
+
+    __pydantic_config__ = ConfigDict(allow_inf_nan=False, extra="forbid")
+
+    rounds: Amount  # as of `LaunchTraffic`
+    iterations: Mapping[str, Amount]  # of each loop, by name
+    flops: Mapping[str, Amount]  # of tl.dot, by operand kind
+
+
+def work_of(amounts: Mapping[str, float]) -> ProgramWork:
+    """`amounts`: by the names of `Counter.by_program`."""
+    return ProgramWork(
+        rounds=amounts.get("rounds", 0.0),
+        iterations={n.split(".")[1]: amount for n, amount in amounts.items() if n.startswith("loop.")},
+        flops={n[6:]: amount for n, amount in amounts.items() if n.startswith("flops.")},
+    )
+
+
+@dataclass(frozen=True)
 class LaunchTraffic:
     """One launch. Counts are means over the counted programs, for one program, unless their name says otherwise."""
 
@@ -45,7 +65,7 @@ class LaunchTraffic:
     wave_load_bytes: Amount  # of different 128-byte lines, by WAVE_PROGRAMS consecutive programs together
     grid_load_bytes: Amount  # the same, by the whole launch
     grid_store_bytes: Amount
-    rounds: Amount  # loads that wait for each other: loop iterations with loads, and straight-line code as one
+    rounds: Amount  # of loads that wait for each other, as rounds.py counts them
     iterations: Amount  # of all loops together
     imbalance: Amount  # work of the busiest counted program ÷ mean
     flops: Mapping[str, Amount] = field(default_factory=dict)  # of tl.dot, by operand kind: bf16, fp16, tf32, fp32, ...
@@ -55,6 +75,7 @@ class LaunchTraffic:
     loops: Mapping[str, LoopTraffic] = field(default_factory=dict)  # by name; empty in calibration data of before
     few_load_bytes: Amount = 0.0  # of different lines, by a few random programs together
     few_store_bytes: Amount = 0.0
+    busiest: tuple[ProgramWork, ...] = ()  # programs that do most of something: no other does more of anything
 
 
 EXECUTED_SLACK, LINES_SLACK = 1.05, 1.25
@@ -85,12 +106,13 @@ def at_least(counted: LaunchTraffic, executed: Mapping[str, float]) -> LaunchTra
         store_sector_bytes=_raised(counted.store_sector_bytes, stores),
         grid_store_bytes=_raised(counted.grid_store_bytes, stores, counted.programs),
         iterations=_raised(counted.iterations, loops),
-        rounds=max(_raised(counted.rounds, loops if counted.iterations else (1.0, 0.0)), float(loads[1] > 0)),
+        rounds=_raised(counted.rounds, _share(executed.get("rounds", 0.0), counted.rounds)),
         atomic_elements=_raised(counted.atomic_elements, atomics),
         flops=dict(counted.flops)
         | {kind: _raised(known, _share(amount, known)) for kind, amount in flops.items()
            for known in (counted.flops.get(kind, 0.0),)},
         loops=_loops_at_least(counted.loops, executed),
+        busiest=_busiest_at_least(counted.busiest, executed),
     )  # fmt: skip
     return _as_touched(raised, executed)
 
@@ -119,6 +141,24 @@ def _loops_at_least(counted: Mapping[str, LoopTraffic], executed: Mapping[str, f
             _raised(known.iterations, rounds), _raised(known.load_bytes, loads), known.computed * rounds[0]
         )
     return made
+
+
+def _busiest_at_least(counted: tuple[ProgramWork, ...], executed: Mapping[str, float]) -> tuple[ProgramWork, ...]:
+    """With a program that does what executed ones did beyond those that were counted."""
+    amounts = {name[5:]: amount for name, amount in executed.items() if name.startswith("most.")}
+    beyond = {
+        name: amount
+        for name, amount in amounts.items()
+        if amount > EXECUTED_SLACK * max((_amount(one, name) for one in counted), default=0.0)
+    }
+    return (*counted, work_of(beyond)) if beyond else counted
+
+
+def _amount(work: ProgramWork, name: str) -> float:
+    kind, _, rest = name.partition(".")
+    if kind == "loop":
+        return work.iterations.get(rest.split(".")[0], 0.0)
+    return work.flops.get(rest, 0.0) if kind == "flops" else work.rounds
 
 
 def _share(executed: float, counted: float) -> tuple[float, float]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from evo_kernel.fitness.ir.counting import Counter, lines_of, loops_in, mean_of, means_of
+from evo_kernel.fitness.ir.counting import Counter, busiest_of, lines_of, loops_in, mean_of, means_of, most_of
 from evo_kernel.fitness.ir.engine import ExecutionObserver, OutOfTime
 from evo_kernel.fitness.ir.execute import ExecutionFinding, Launched, Traits, buffers_of, chunk_size, launch, traits_of
 from evo_kernel.fitness.ir.lanes import Lanes
@@ -141,7 +141,6 @@ def _walk(
             module, node.grid, node.args, memory, programs=programs, deadline=deadline, observer=counter,
             skips_floats=skips, traits=traits,
         )  # fmt: skip
-        counter.end_round(programs)
         if found.finding is None or not skips or found.finding.kind != "undefined":
             return found, skips
         if not complete:
@@ -181,6 +180,7 @@ def _summary(
         loops=loops_in(everyone, counted),
         few_load_bytes=_different(near, "load", random),
         few_store_bytes=_different(near, "store", random),
+        busiest=busiest_of(everyone, counted),
     )
 
 
@@ -524,5 +524,7 @@ class PartialExecution:
                 did, told = (float(counts[programs].sum()) for counts in (amounts, surveyed.by_program[name]))
                 mean = did / programs.numel() if told == 0 else means.get(name, 0.0) * did / told
                 means[name] = max(mean, means.get(name, 0.0))
+            for name, amount in most_of(ran).items():
+                means[name] = max(amount, means.get(name, 0.0))
             made.append(means | touched(ran, few))
         return made
