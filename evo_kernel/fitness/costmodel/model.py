@@ -118,22 +118,27 @@ def _launch(launch: LaunchFacts, target: Target, c: Constants) -> ModeledLaunch:
         "atomics": seen.programs * seen.atomic_elements / c.atomics_per_us,
     }
     busy = sum(us**c.mix for us in terms.values()) ** (1 / c.mix)
-    terms["exposed"] = exposed * max(0.0, 1.0 - fits.warps_per_sm / c.hiding_warps) * terms["latency"]
+    shows = exposed * max(0.0, 1.0 - fits.warps_per_sm / c.hiding_warps)
+    terms["exposed"] = shows * terms["latency"]
     terms["tail"] = _tail_us(busy, launch, target, fits, c)
-    shared = busy + terms["exposed"] + terms["tail"]
-    terms["busiest"] = max([0.0, *(_alone_us(one, launch, walked, target, c) - shared for one in seen.busiest)])
+    together = busy + terms["exposed"] + terms["tail"]
+    alone = max((_alone_us(one, launch, walked, shows, target, c) for one in seen.busiest), default=0.0)
+    terms["busiest"] = max(0.0, alone - together)
     terms["launch"] = c.launch_us
-    return ModeledLaunch(us=shared + terms["busiest"] + c.launch_us, terms=terms)
+    return ModeledLaunch(us=together + terms["busiest"] + c.launch_us, terms=terms)
 
 
-def _alone_us(program: ProgramWork, launch: LaunchFacts, walked: Rounds, target: Target, c: Constants) -> float:
-    """One program with an SM to itself: no launch is over before its busiest."""
+def _alone_us(
+    program: ProgramWork, launch: LaunchFacts, walked: Rounds, shows: float, target: Target, c: Constants
+) -> float:
+    """One program with an SM to itself: no launch is over before its busiest. `shows`: share of exposed latency."""
+    latency = c.block_us + program.rounds * walked.waits()[0] * _load_us(launch.traffic, c)
     terms = (
         _product_us(program.flops, launch, target, c) * target.sm_count / launch.num_ctas,
         _cycles(walked, target, c, program) / launch.num_ctas / target.clock_mhz,
-        c.block_us + program.rounds * walked.waits()[0] * _load_us(launch.traffic, c),
+        latency,
     )
-    return sum(us**c.mix for us in terms) ** (1 / c.mix)
+    return sum(us**c.mix for us in terms) ** (1 / c.mix) + shows * latency
 
 
 def _l2_rate(target: Target, c: Constants) -> float:

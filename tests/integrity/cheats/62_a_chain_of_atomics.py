@@ -1,0 +1,26 @@
+"""Follows the links by atomics that add nothing: these counted as no round.
+
+row: 62
+ends: honest
+no faster than: chain_loop
+task: linked_chain
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def chain_kernel(next_ptr, start_ptr, y_ptr, m, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    p = tl.load(start_ptr + at, mask=at < m, other=0)
+    for _ in range(24):
+        p = tl.atomic_or(next_ptr + p, 0, sem="relaxed")
+    tl.store(y_ptr + at, p, mask=at < m)
+
+
+def run(next, start):
+    y = torch.empty_like(start)
+    chain_kernel[(triton.cdiv(y.numel(), 128),)](next, start, y, y.numel(), BLOCK=128)
+    return y

@@ -1,0 +1,16 @@
+"""Three thousand steps of a map, for few numbers."""
+
+import torch
+
+CASES = {"check": [{"n": 5, "steps": 40}, {"n": 64, "steps": 30}], "search": [{"n": 32, "steps": 3000}]}
+SEED = "../honest/map_one_program.py"
+
+
+def inputs(case, generator, device):
+    return torch.randn(case["n"], generator=generator, device=device), case["steps"]
+
+
+def reference(x, steps):
+    for _ in range(steps):
+        x = 0.5 * x + torch.cos(x) * 0.25
+    return x
