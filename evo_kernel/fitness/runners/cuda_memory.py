@@ -71,7 +71,7 @@ class Arena:
             self.bytes_of(place).fill_(byte)
 
     def gaps_whole(self, views: Sequence[View]) -> torch.Tensor:
-        """Whether bytes between the elements of one buffer's views are the canary's, as a tensor nobody has waited for."""
+        """Whether bytes between the elements of one buffer's views are the canary's; nobody has waited for it."""
         copy = self.bytes_of(views[0].buffer).clone()
         for view in views:
             words = as_words(_typed(copy, getattr(torch, view.dtype)).as_strided(view.shape, view.strides, view.offset))
