@@ -7,7 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from evo_kernel.app.model_breaker import ModelBreaker
 from evo_kernel.types import Call
@@ -15,21 +15,16 @@ from operators.llm.base import Message, Model, ModelFailed, Reply, Tool
 from operators.llm.ensemble import Ensemble
 from operators.llm.redaction import redactor
 
+if TYPE_CHECKING:
+    from populations.population import LineagePopulation
+
 REMEMBERED = 10_000  # attempts whose calls wait for their credit
-
-
-class CallKeeper(Protocol):
-    """A population that keeps calls as they are made."""
-
-    def spend(self, attempt: int, calls: Sequence[Call]) -> None: ...
-
-    def calls(self) -> Sequence[tuple[int, bool, str, float | None]]: ...
 
 
 class CallAccounting:
     """Knows which attempt each thread is at: its calls become rows as they are made, and credit finds its models."""
 
-    def __init__(self, population: CallKeeper, ensemble: Ensemble | None) -> None:
+    def __init__(self, population: LineagePopulation, ensemble: Ensemble | None) -> None:
         self._population, self._ensemble = population, ensemble
         self._here = threading.local()
         self._lock = threading.Lock()

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from evo_kernel.app.recordings import Traffic
+from evo_kernel.app.run_config import Traffic
 from evo_kernel.config import Config, ModelConfig
 from evo_kernel.errors import ConfigError
 from operators.llm.base import Model

@@ -7,9 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evo_kernel.app.recordings import Traffic
 from evo_kernel.config import Config, config_from, load_config, with_overrides
 from evo_kernel.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What is said to models. `record`: a file that all is appended to. `replay`: a recording that answers instead."""
+
+    record: Path | None = None
+    replay: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -71,13 +78,8 @@ def without_commands(
     stored: Mapping[str, Any], overrides: Sequence[str], tell: Callable[[str], None]
 ) -> dict[str, Any]:
     """A stored configuration without the shell commands in it: files are handed on, and nobody expects one there."""
-    left = dict(stored)
-    if "external" in left:
-        left["external"] = dict(left["external"])
-    for section, key, name in (
-        (left, "on_event", "on_event"),
-        (left.get("external", {}), "command", "external.command"),
-    ):
+    left = {**stored, "external": dict(stored.get("external", {}))}
+    for section, key, name in ((left, "on_event", "on_event"), (left["external"], "command", "external.command")):
         command = section.pop(key, None)
         if command and not any(override.startswith(f"{name}=") for override in overrides):
             tell(f"{name} is not taken from the file; to run it again: --set {name}={command!r}")

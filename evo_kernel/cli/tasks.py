@@ -99,19 +99,20 @@ def check_task(task: str, device: str, wanted: Wanted, as_json: bool) -> None:
     from evo_kernel.app.verdicts import evaluation_data
     from evo_kernel.tasks.loading import load
 
-    found = checked(load(task), device, wanted)
-    evaluation, label = found.evaluation, found.evaluation.environment.label
+    loaded = load(task)
+    findings, evaluation = checked(loaded, device, wanted)
+    sound, label = evaluation.passed and not any(one.fatal for one in findings), evaluation.environment.label
     if as_json:
-        said = [{"fatal": finding.fatal, "sentence": finding.sentence} for finding in found.findings]
-        data = {"task": found.task.name, "sound": found.sound, "findings": said, "notes": list(found.task.notes)}
+        said = [{"fatal": finding.fatal, "sentence": finding.sentence} for finding in findings]
+        data = {"task": loaded.name, "sound": sound, "findings": said, "notes": list(loaded.notes)}
         click.echo(json.dumps(data | {"first_kernel": evaluation_data(evaluation)}))
     else:
-        lines = [f"{'NO' if finding.fatal else 'note'}  {finding.sentence}" for finding in found.findings]
+        lines = [f"{'NO' if finding.fatal else 'note'}  {finding.sentence}" for finding in findings]
         reason = f": {evaluation.reason}" if evaluation.reason else ""
         lines.append(f"first kernel {evaluation.status}, {label}{reason}")
         lines += [f"  {m.case}: {m.median_us:.1f} µs, {label}" for m in evaluation.measurements]
         click.echo("\n".join([*lines, *mixed_lines(evaluation)]))
-    if not found.sound:
+    if not sound:
         sys.exit(1)
 
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from evo_kernel.observe.document import Block, Heading, Paragraph, Table
-from evo_kernel.observe.stock import CORRECT, NONE, WRONG, Stock
+from evo_kernel.observe.harness_verdict import CORRECT, NONE, WRONG, Stock
 
 FASTEST = "fastest"
 """Stands for whichever listed baseline is fastest on a case: what a score is relative to."""

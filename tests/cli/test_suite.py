@@ -23,7 +23,7 @@ from evo_kernel.app.suite.tasks import SuiteTask, tasks_of
 from evo_kernel.cli.suite import suite
 from evo_kernel.errors import UserError
 from evo_kernel.observe.document import html, markdown
-from evo_kernel.observe.stock import CORRECT, NONE, WRONG, Stock, stock_of
+from evo_kernel.observe.harness_verdict import CORRECT, NONE, WRONG, Stock, stock_of
 from evo_kernel.observe.suites import FASTEST, SuiteRow, disagreements, figures, report
 from tests.support.benchmark import checkout
 from tests.support.commands import evo_main

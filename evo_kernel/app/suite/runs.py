@@ -19,7 +19,7 @@ from evo_kernel.app.suite.results import Results
 from evo_kernel.app.suite.search import SearchOptions, SuiteWorker, has_harness
 from evo_kernel.app.suite.tasks import SuiteTask
 from evo_kernel.observe import document, suites
-from evo_kernel.observe.stock import NONE
+from evo_kernel.observe.harness_verdict import NONE
 from evo_kernel.observe.suites import SuiteRow
 
 
