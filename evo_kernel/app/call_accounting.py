@@ -100,11 +100,5 @@ class KeptModel:
 
 
 def _cleaned(message: Message, clean: Callable[[str], str]) -> Message:
-    content = clean(message.content)
-    arguments = [clean(call.arguments) for call in message.tool_calls]
-    if content is message.content and all(
-        said is call.arguments for said, call in zip(arguments, message.tool_calls, strict=True)
-    ):
-        return message  # as nearly all are, and a conversation has hundreds
-    calls = tuple(replace(call, arguments=said) for call, said in zip(message.tool_calls, arguments, strict=True))
-    return replace(message, content=content, tool_calls=calls)
+    calls = tuple(replace(call, arguments=clean(call.arguments)) for call in message.tool_calls)
+    return replace(message, content=clean(message.content), tool_calls=calls)

@@ -25,7 +25,6 @@ class Observer(Protocol):
 
     def confirming(self, candidate: int, expected_s: float) -> None:
         """A candidate is about to be confirmed, which is likely to take so long."""
-        pass
 
     def trouble(self, message: str) -> None:
         pass
