@@ -1,4 +1,4 @@
-"""The only place that joins the rooms: a configuration becomes a task, a judge, a population, operators, an engine."""
+"""Opens what a configuration asks for: task, judge, population, ledger; and runs the search over them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Prepared:
 def task_of(config: Config) -> Task:
     """The configured task. Raises ConfigError, TaskError."""
     if not config.task:
-        raise ConfigError("no task is named: `evo-kernel run TASK`, or `task = ...` in the configuration")
+        raise ConfigError("no task is given: use `evo-kernel run TASK`, or `task = ...` in the configuration")
     if config.task in plugins.found(plugins.TASKS) and config.task not in builtin_names():
         offered = plugins.load(plugins.TASKS, config.task)
         return load(str(offered() if callable(offered) else offered))
@@ -159,7 +159,7 @@ def _leaders(path: Path) -> list[Source]:
     with PopulationReader(path) as reader:
         views = [reader.candidate(number) for number in reader.leaders(START_FROM)]
     if not views:
-        raise PopulationError(f"{path} has no candidate that passed: there is nothing to start from")
+        raise PopulationError(f"{path} has no candidate that passed: name another file in --start-from")
     return [view.source for view in views]
 
 

@@ -1,4 +1,4 @@
-"""A user's command for what a run finds: a child that may fail, hang or be missing without the search noticing."""
+"""`on_event`: runs the user's command for a new best, a new champion and the end. Its failures do not stop a search."""
 
 from __future__ import annotations
 

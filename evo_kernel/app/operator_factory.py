@@ -60,8 +60,8 @@ def weights_of(config: Config, models: bool) -> dict[str, float]:
     lacking = [name for name in weights if name in WITH_MODEL]
     if lacking and not models:
         raise ConfigError(
-            f"{', '.join(lacking)} ask a language model, and none is named: --model PROVIDER/NAME, or [models.main] in "
-            "the configuration (docs/guides/models.md)."
+            f"{', '.join(lacking)} need a language model: give --model PROVIDER/NAME, or [models.main] in the "
+            "configuration (docs/guides/models.md)."
         )
     if not weights:
         raise ConfigError("every operator has weight 0: give one of them more, or name some in operators.use.")

@@ -49,9 +49,7 @@ class ModelOptions:
     def traffic(self) -> Traffic:
         """Raises ConfigError."""
         if self.record is not None and self.record == self.replay:
-            raise ConfigError(
-                f"{self.record} cannot be recorded to while it is replayed: name another file to --record."
-            )
+            raise ConfigError(f"{self.record} cannot be recorded to while it is replayed: give --record another file.")
         if self.replay is not None and not self.replay.is_file():
             raise ConfigError(f"there is no recording {self.replay}; make one with --record.")
         return Traffic(self.record, self.replay)

@@ -20,8 +20,8 @@ from evo_kernel.errors import UserError
     multiple=True,
     help="A .html or .md file to write; repeatable. POPULATION.html if left out.",
 )
-@click.option("--candidate", type=int, help="About this candidate instead of the champion, else the best.")
-@click.option("--ablate", is_flag=True, help="Measure the kernel again without each edit of its path; takes a while.")
+@click.option("--candidate", type=int, help="Report on this candidate instead of the champion, else the best.")
+@click.option("--ablate", is_flag=True, help="Judge the kernel again without each edit of its path; takes a while.")
 @DEVICE
 @JSON
 def report(
@@ -29,8 +29,8 @@ def report(
 ) -> None:
     """Write a document about the run of POPULATION: plots, the champion edit by edit, tables, how to repeat it.
 
-    The HTML is one file without scripts that loads nothing. With --ablate every edit is taken out of the finished
-    kernel by a three-way merge, and what is left is judged like any candidate, beside the kernel itself.
+    The HTML is one file without scripts. With --ablate, each edit is removed from the finished kernel by a three-way
+    merge, and the rest is judged like any candidate, beside the kernel itself.
 
     \b
     evo-kernel report softmax.db

@@ -37,13 +37,13 @@ def reference(x):
 
 @click.group()
 def tasks() -> None:
-    """Tasks say what a kernel must compute: a Python file with CASES, inputs and reference (docs/guides/tasks.md)."""
+    """A task says what a kernel must compute: a Python file with CASES, inputs and reference (docs/guides/tasks.md)."""
 
 
 @tasks.command("list")
 @JSON
 def list_tasks(as_json: bool) -> None:
-    """The built-in tasks."""
+    """List the built-in tasks."""
     from evo_kernel.tasks.loading import builtin_names, load
 
     found = {name: load(name).description for name in builtin_names()}
@@ -57,11 +57,11 @@ def list_tasks(as_json: bool) -> None:
 
 @tasks.command("show")
 @click.argument("task")
-@click.option("--seed", "show_seed", is_flag=True, help="Print the first kernel: the seed, or what lowering writes.")
+@click.option("--seed", "show_seed", is_flag=True, help="Print only the first kernel.")
 @FIRST
 @JSON
 def show_task(task: str, show_seed: bool, wanted: Wanted, as_json: bool) -> None:
-    """Cases, rules and first kernel of TASK."""
+    """Show cases, rules and first kernel of TASK."""
     from evo_kernel.tasks.first import first_kernel
     from evo_kernel.tasks.loading import load
 
@@ -90,9 +90,9 @@ def show_task(task: str, show_seed: bool, wanted: Wanted, as_json: bool) -> None
 @FIRST
 @JSON
 def check_task(task: str, device: str, wanted: Wanted, as_json: bool) -> None:
-    """Load TASK, probe it, hold what it states against its reference, and judge its first kernel.
+    """Load TASK, probe it, compare what it states with its reference, and judge its first kernel.
 
-    Exit code 1 when something is wrong.
+    Exit code 1 if something is wrong.
     """
     from evo_kernel.app.remaining_torch_operations import mixed_lines
     from evo_kernel.app.task_check import checked

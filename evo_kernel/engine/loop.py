@@ -1,4 +1,4 @@
-"""The loop itself; what becomes of failures is told in the package."""
+"""The search loop: attempts in threads, confirmation, and when to stop. The package says what becomes of failures."""
 
 from __future__ import annotations
 
