@@ -1,4 +1,4 @@
-"""The profile table of a parent for prompts: made by the run's judge, once for each plan, within a share of its time."""
+"""The profile table of a parent for prompts: by the run's judge, once for each plan, in a small share of its time."""
 
 from __future__ import annotations
 
