@@ -13,8 +13,7 @@ import click
 
 from evo_kernel.app import compose, notifications, operator_factory, summary
 from evo_kernel.app.console import open_console, say
-from evo_kernel.app.recordings import Traffic
-from evo_kernel.app.run_config import ModelOptions, without_commands
+from evo_kernel.app.run_config import ModelOptions, Traffic, without_commands
 from evo_kernel.config import Config, with_overrides
 from evo_kernel.errors import ConfigError
 from evo_kernel.observe.live import LiveProgress

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @POPULATION
-@click.option("--all", "everything", is_flag=True, help="Every candidate, not only what led to improvements.")
+@click.option("--all", "everything", is_flag=True, help="Show every candidate, not only what led to improvements.")
 @click.option(
     "--to",
     "files",
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 )
 @JSON
 def tree(population: Path, everything: bool, files: tuple[Path, ...], as_json: bool) -> None:
-    """The lineage: the paths of the champion and of the best candidate, a picture, or the whole graph to a file.
+    """Show the lineage: the paths of the champion and of the best candidate, a picture, or the whole graph to a file.
 
     Pictures show what led to improvements; what led nowhere is counted at the candidate that it came from.
     """

@@ -67,7 +67,7 @@ def test_policies_are_held_against_uniform_choice_and_the_bandit(folder: Path) -
 
 def test_a_run_takes_the_checkpoint_and_names_what_is_missing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from evo_kernel.app.compose import lasting
-    from evo_kernel.app.policy_factory import policy_of
+    from evo_kernel.app.operator_factory import policy_of
     from evo_kernel.config import load_config
 
     monkeypatch.chdir(folder)
