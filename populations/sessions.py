@@ -18,7 +18,6 @@ from populations.store import Store
 
 def begin_session(
     store: Store,
-    *,
     task: TaskCard,
     task_identity: str,
     environment: Environment,

@@ -3,8 +3,8 @@
     context numbers ──────────────────────────┐
     earned, path, tried and offered actions ──┴─> transformer ─> score an offer, value
 
-Everything attends to everything, so offers are compared with each other and with what was tried. About 0.28 M parameters
-with the defaults; one decision takes a few milliseconds on a CPU core.
+Everything attends to everything, so offers are compared with each other and with what was tried. About 0.28 million
+parameters with the defaults; one decision takes a few milliseconds on a CPU core.
 """
 
 from __future__ import annotations
