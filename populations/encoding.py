@@ -58,10 +58,6 @@ def decode_features(text: str) -> PlanFeatures:
     return PlanFeatures(data["launches"], data["aten_nodes"], tuple(kernels), data["scratch_bytes"])
 
 
-def encode_parameters(strategy: Strategy) -> str:
-    return dumps(strategy.parameters)
-
-
 def decode_strategy(name: str, family: str, region: str, parameters: str) -> Strategy:
     return Strategy(name, family, region, tuple((key, value) for key, value in loads(parameters)))
 

@@ -106,23 +106,12 @@ def _number_measurements(
 ) -> tuple[list[Measurement], list[tuple[PlanVerdict, int | None]]]:
     """All distinct measurements, the evaluation's own first, and each verdict with its measurement's position."""
     measurements = list(evaluation.measurements)
-    position = {id(measurement): n for n, measurement in enumerate(measurements)}
-    by_plan = {(measurement.case, measurement.plan): n for n, measurement in enumerate(measurements)}
     numbered: list[tuple[PlanVerdict, int | None]] = []
     for verdict in evaluation.verdicts:
         found = verdict.measurement
-        if found is None:
-            numbered.append((verdict, None))
-            continue
-        at = position.get(id(found))
-        if at is None:
-            twin = by_plan.get((found.case, found.plan))
-            if twin is not None and measurements[twin] == found:
-                at = twin
-            else:
-                at = len(measurements)
-                measurements.append(found)
-        numbered.append((verdict, at))
+        if found is not None and found not in measurements:
+            measurements.append(found)
+        numbered.append((verdict, None if found is None else measurements.index(found)))
     return measurements, numbered
 
 

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from populations import lineage
-from populations.connect import fetch_one
-from populations.counters import has_turns
+from populations.connect import fetch_one, has_table
 from populations.encoding import loads
 from populations.leaderboard import STATUS_OF_CODE, TakenVerdict
 from populations.replay import Replay
@@ -159,7 +158,7 @@ class Follower:
         self.board.grow(len(self.parent))
 
     def _read_turns(self) -> None:
-        if not has_turns(self._connection):
+        if not has_table(self._connection, "turns"):
             return
         sql = "SELECT rowid, attempt, charged, gpu_s FROM turns WHERE rowid > ? ORDER BY rowid"
         for _, attempt, charged, gpu_s in self._new("turns", sql):

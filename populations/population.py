@@ -41,7 +41,6 @@ from populations.settings import PopulationSettings
 from populations.store import Store
 from populations.writing import (
     hold_attempt,
-    unwritten,
     write_calls,
     write_candidate,
     write_failure,
@@ -173,8 +172,7 @@ class LineagePopulation(OpenPopulation):
                 source = write_candidate(
                     self._store, len(lineage) + 1, brief.attempt, proposal, parent, brief.island, generation
                 )
-                calls = unwritten(self._store.connection, brief.attempt, proposal.calls)
-                write_proposal(self._store, brief.attempt, proposal, parents)
+                calls = write_proposal(self._store, brief.attempt, proposal, parents)
             candidate = lineage.add(brief.attempt, source, strategy or 0, parent, brief.island, generation)
             self._tally.spend(proposal, calls)
             return Recorded(candidate, brief, proposal)
@@ -247,12 +245,10 @@ class LineagePopulation(OpenPopulation):
                 self._said[reason] += 1
                 return
             self._tell_no_proposals()
-            with self._store.write() as connection:
+            with self._store.write():
                 self._store.release(brief.attempt)
                 write_failure(self._store, brief.attempt, operator, reason, brief.parent.candidate, proposal)
-                calls = unwritten(connection, brief.attempt, proposal.calls) if proposal else []
-                if proposal:
-                    write_proposal(self._store, brief.attempt, proposal)
+                calls = write_proposal(self._store, brief.attempt, proposal) if proposal else []
             if proposal:
                 self._tally.spend(proposal, calls)
 

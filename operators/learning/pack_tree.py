@@ -20,8 +20,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from evo_kernel.types import Environment, Evaluation, Status, Strategy
-from operators.learning.evidence import Row, card_of, evaluation_of, short, strategy_of
+from evo_kernel.types import Environment, Evaluation, Status, Strategy, TaskCard
+from operators.learning.evidence import Row, evaluation_of, short, strategy_of
 from operators.learning.tree import Edge, Tree, TreeProblem, TreeState, state_id
 from operators.macro import catalogue
 from operators.macro.features import context
@@ -43,7 +43,7 @@ class CollectedRows:
         match row["kind"]:
             case "problem":
                 names = (row["name"], row["task"], row["family"], row["split"])
-                self.problem = TreeProblem(*names, card_of(row["card"]))
+                self.problem = TreeProblem(*names, TaskCard.from_data(row["card"]))
             case "environment":
                 self.environments[row["key"]] = Environment(**row["environment"])
             case "baselines":

@@ -27,8 +27,6 @@ from evo_kernel.errors import UserError
 from evo_kernel.types import Environment, Evaluation, ScoredCandidate, Source, Status, Strategy, TaskCard
 from operators.learning.evidence import (
     Row,
-    card_data,
-    card_of,
     evaluation_data,
     evaluation_of,
     short,
@@ -201,7 +199,7 @@ def _rows(tree: Tree) -> Iterable[Row]:
     for name, problem in sorted(tree.problems.items()):
         yield {
             "kind": "problem", "name": name, "task": problem.task, "family": problem.family, "split": problem.split,
-            "card": card_data(problem.card),
+            "card": asdict(problem.card),
         }  # fmt: skip
     states = sorted(tree.states.values(), key=lambda one: (one.task, one.depth, one.id))
     texts = {text: number for number, text in enumerate(dict.fromkeys(one.text for one in states))}
@@ -237,7 +235,9 @@ def _tree_of(head: Mapping[str, Any], rows: Iterable[Row]) -> Tree:
                 environments[row["key"]] = Environment(**row["environment"])
             case "problem":
                 name = row["name"]
-                problems[name] = TreeProblem(name, row["task"], row["family"], row["split"], card_of(row["card"]))
+                problems[name] = TreeProblem(
+                    name, row["task"], row["family"], row["split"], TaskCard.from_data(row["card"])
+                )
             case "text":
                 texts.append(row["text"])
             case "strategy":

@@ -22,7 +22,7 @@ from evo_kernel.tasks.first import first_kernel
 from evo_kernel.types import CaseKind, Evaluation, Measurement, Purpose, Source, Status, Strategy
 from operators.learning import pack_tree
 from operators.learning.collecting import Frontier
-from operators.learning.evidence import card_data, evaluation_data, strategy_data, strategy_of
+from operators.learning.evidence import evaluation_data, strategy_data, strategy_of
 from operators.learning.families import family_of, split_of
 from operators.learning.tree import state_id
 from operators.micro.coder import RewriteCoder
@@ -134,7 +134,7 @@ class Grower:
             family = family_of(self.name.partition("@")[0])
             names = {"name": self.name, "task": self.name.partition("@")[0], "family": family}
             split = split_of(family, self._want.held_out)
-            self._write({"kind": "problem", **names, "split": split, "card": card_data(self._card)})
+            self._write({"kind": "problem", **names, "split": split, "card": asdict(self._card)})
             self._write({"kind": "environment", "key": environment.key, "environment": asdict(environment)})
         self._judge.yardsticks.on_baselines = lambda case, times, faults: self._write(
             {"kind": "baselines", "case": case, "us": dict(times)}
