@@ -45,12 +45,9 @@ class Lineage:
     """Who descends from whom: the same in every environment."""
 
     def __init__(self) -> None:
-        self.parent = array("i", [0])  # 0: a root
-        self.island = array("i", [0])
-        self.generation = array("i", [0])
-        self.source = array("i", [0])  # rowid in sources
-        self.strategy = array("i", [0])  # rowid in strategies; 0: none
-        self.attempt = array("i", [0])
+        self._columns = [array("i", [0]) for _ in range(6)]
+        # Rows in attempts, sources and strategies (0: none); a root's parent is 0.
+        self.attempt, self.source, self.strategy, self.parent, self.island, self.generation = self._columns
         self.youngest = array("i", [0])  # the last child recorded
         self.elder = array("i", [0])  # the sibling recorded before
         self.judged = bytearray(b"\x01")  # by anything but infra_error, in any environment
@@ -63,12 +60,8 @@ class Lineage:
     def add(self, attempt: int, source: int, strategy: int, parent: int, island: int, generation: int) -> int:
         """Take in the next candidate; returns its id."""
         candidate = len(self.parent)
-        self.parent.append(parent)
-        self.island.append(island)
-        self.generation.append(generation)
-        self.source.append(source)
-        self.strategy.append(strategy)
-        self.attempt.append(attempt)
+        for column, value in zip(self._columns, (attempt, source, strategy, parent, island, generation), strict=True):
+            column.append(value)
         self.youngest.append(0)
         self.judged.append(0)
         self.witnessed.append(0)
@@ -95,8 +88,7 @@ class Lineage:
         return found
 
     def state(self) -> tuple[object, ...]:
-        columns = (self.parent, self.island, self.generation, self.source, self.strategy, self.attempt)
-        return (*(column.tobytes().hex() for column in columns), self.judged.hex(), self.witnessed.hex())
+        return (*(column.tobytes().hex() for column in self._columns), self.judged.hex(), self.witnessed.hex())
 
 
 class Leaderboard:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from operators.learning.policy_features import ACTION_NUMBERS, STRATEGIES, VOCABULARY, Encoded, Observation, encoded
+from operators.learning.policy_features import ACTION_NUMBERS, STRATEGIES, VOCABULARY, Observation, encoded
 from operators.macro.catalogue import FAMILIES
 from operators.macro.features import FEATURES
 
@@ -51,29 +51,19 @@ class PolicyNetwork(nn.Module):
 
     def forward(self, sights: Sequence[Observation]) -> tuple[Tensor, Tensor]:
         rows = [encoded(sight) for sight in sights]
-        actions, absent = self._actions(rows)
-        facts = self.context(self._padded([row.context for row in rows]))[:, None]
+        packed = {name: self._padded([row[name] for row in rows]) for name in rows[0]}
+        counts = torch.tensor([len(row["names"]) for row in rows], device=packed["names"].device)
+        absent = torch.arange(packed["names"].shape[1], device=counts.device)[None] >= counts[:, None]
+        words = packed["words"]
+        place = self.token(words).sum(2) / (words != 0).sum(2, keepdim=True).clamp(min=1)
+        actions = self.name(packed["names"]) + self.family(packed["families"]) + place + self.numbers(packed["numbers"])
+        facts = self.context(packed["context"])[:, None]
         mask = nn.functional.pad(absent, (1, 0))  # the facts are always there
         seen = self.body(torch.cat([facts, actions], 1), src_key_padding_mask=mask)
         scores = self.score(seen[:, 1:])[..., 0]
-        return _offered(scores, rows), self.value(seen[:, 0])[..., 0]
-
-    def _actions(self, rows: Sequence[Encoded]) -> tuple[Tensor, Tensor]:
-        """Actions [B, A, width], and where there are none."""
-        words = self._padded([row.words for row in rows])
-        place = self.token(words).sum(2) / (words != 0).sum(2, keepdim=True).clamp(min=1)
-        name = self.name(self._padded([row.names for row in rows]))
-        family = self.family(self._padded([row.families for row in rows]))
-        numbers = self.numbers(self._padded([row.numbers for row in rows]))
-        counts = torch.tensor([len(row.names) for row in rows], device=words.device)
-        absent = torch.arange(words.shape[1], device=words.device)[None] >= counts[:, None]
-        return name + family + place + numbers, absent
+        ends = counts.tolist()
+        offered = [row[end - len(one.offered) : end] for row, end, one in zip(scores, ends, sights, strict=True)]
+        return pad_sequence(offered, batch_first=True, padding_value=float("-inf")), self.value(seen[:, 0])[..., 0]
 
     def _padded(self, parts: Sequence[np.ndarray]) -> Tensor:
         return pad_sequence([torch.from_numpy(part) for part in parts], batch_first=True).to(self.name.weight.device)
-
-
-def _offered(scores: Tensor, rows: Sequence[Encoded]) -> Tensor:
-    """The scores of the offers alone, [B, most offers], padded with -inf."""
-    parts = [score[len(row.names) - row.offers : len(row.names)] for score, row in zip(scores, rows, strict=True)]
-    return pad_sequence(parts, batch_first=True, padding_value=float("-inf"))

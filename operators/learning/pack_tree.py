@@ -25,7 +25,6 @@ from evo_kernel.types import Environment, Evaluation, Status, Strategy, TaskCard
 from operators.learning.evidence import Row, evaluation_of, short, strategy_of
 from operators.learning.tree import Edge, Tree, TreeProblem, TreeState, state_id
 from operators.macro import catalogue
-from operators.macro.features import context
 
 
 @dataclass
@@ -126,7 +125,7 @@ def _tree(rows: CollectedRows, baselines: Mapping[tuple[str, str], Mapping[str, 
         row, evidence = rows.candidates[judged[name]], found[judged[name]]
         offers = tuple(map(strategy_of, row["offers"]))
         states[name] = TreeState(
-            name, problem.name, problem.family, problem.split, row["text"], (), evidence, evidence.log_us, len(path),
+            name, problem.name, problem.family, problem.split, row["text"], evidence, evidence.log_us, len(path),
             offers, path,
         )  # fmt: skip
     transitions: dict[str, dict[str, Edge]] = {}
@@ -134,9 +133,7 @@ def _tree(rows: CollectedRows, baselines: Mapping[tuple[str, str], Mapping[str, 
         if parent in states and (row["sha"] is None or row["sha"] in rows.candidates):
             transitions.setdefault(parent, {})[key] = _edge(rows, states, row, key)
     counts = (rows.plans, "", rows.settings, len(rows.candidates))
-    bare = Tree({problem.name: problem}, states, transitions, rows.environments, *counts)
-    seen = {name: replace(one, context=context(bare.macro_state(name))) for name, one in states.items()}
-    return replace(bare, states=seen)
+    return Tree({problem.name: problem}, states, transitions, rows.environments, *counts)
 
 
 def _placed(rows: CollectedRows, judged: Mapping[str, str]) -> dict[str, tuple[Strategy, ...]]:

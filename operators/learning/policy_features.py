@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from evo_kernel.types import PlanFeatures, Strategy
+from evo_kernel.types import Strategy
 from operators.macro.catalogue import CATALOGUE, FAMILIES
 from operators.macro.features import MacroState, context
 
@@ -66,18 +66,6 @@ class Earnings:
         return tuple(ActionOutcome(strategy, total / count) for strategy, total, count in latest)
 
 
-@dataclass(frozen=True)
-class Encoded:
-    """A sight as arrays: p past and n offered actions, the offered ones last."""
-
-    context: np.ndarray  # float32 [FEATURES]
-    names: np.ndarray  # int64 [p + n]: positions in STRATEGIES
-    families: np.ndarray  # int64 [p + n]
-    words: np.ndarray  # int64 [p + n, WORDS]
-    numbers: np.ndarray  # float32 [p + n, ACTION_NUMBERS]
-    offers: int  # n
-
-
 def sight_of(state: MacroState, offered: tuple[Strategy, ...], earned: tuple[ActionOutcome, ...] = ()) -> Observation:
     """Of a decision, in a run or on a tree."""
     evaluation = state.parent.evaluation
@@ -85,15 +73,15 @@ def sight_of(state: MacroState, offered: tuple[Strategy, ...], earned: tuple[Act
     path += [ActionOutcome(strategy) for strategy, outcome in state.trail if outcome == "kept"]
     tried = [ActionOutcome(t.strategy, t.log_gain, t.status is not None and t.status != "passed") for t in state.tried]
     plan = evaluation.features if evaluation else None
+    shares = tuple((kernel.name, kernel.share) for kernel in plan.kernels) if plan else ()
     fresh = () if state.steps else tuple(tried)  # after a step the source is another
-    return Observation(context(state), offered, tuple(path), fresh, earned, shares_of(plan))
+    return Observation(context(state), offered, tuple(path), fresh, earned, shares)
 
 
-def shares_of(plan: PlanFeatures | None) -> tuple[tuple[str, float], ...]:
-    return tuple((kernel.name, kernel.share) for kernel in plan.kernels) if plan else ()
-
-
-def encoded(sight: Observation) -> Encoded:
+def encoded(sight: Observation) -> dict[str, np.ndarray]:
+    """As arrays, with p past and n offered actions, the offered ones last: `context` float32 [FEATURES]; `names`
+    (positions in STRATEGIES) and `families` int64 [p + n], `words` int64 [p + n, WORDS], `numbers` float32
+    [p + n, ACTION_NUMBERS]."""
     past = [(one, EARNT) for one in sight.earned]
     past += ([(one, ON_PATH) for one in sight.path] + [(one, TRIED) for one in sight.tried])[-PAST:]
     every = [*past, *((ActionOutcome(strategy), OFFERED) for strategy in sight.offered)]
@@ -104,25 +92,20 @@ def encoded(sight: Observation) -> Encoded:
         row[role] = 1.0
         row[5] = max(-1.0, min(1.0, outcome.log_gain)) if outcome.log_gain is not None else 0.0
         row[6] = outcome.failed
-    return Encoded(
-        context=np.asarray(sight.context, dtype=np.float32),
-        names=np.array([_STRATEGY.get(s.name, len(STRATEGIES) - 1) for s in strategies], dtype=np.int64),
-        families=np.array([_FAMILY.get(s.family, 0) for s in strategies], dtype=np.int64),
-        words=np.stack([words(_place(s)) for s in strategies]),
-        numbers=numbers,
-        offers=len(sight.offered),
-    )
+    return {
+        "context": np.asarray(sight.context, dtype=np.float32),
+        "names": np.array([_STRATEGY.get(s.name, len(STRATEGIES) - 1) for s in strategies], dtype=np.int64),
+        "families": np.array([_FAMILY.get(s.family, 0) for s in strategies], dtype=np.int64),
+        "words": np.stack([words(_place(s)) for s in strategies]),
+        "numbers": numbers,
+    }
 
 
 @lru_cache(maxsize=16384)
 def words(text: str) -> np.ndarray:
     """Hashed tokens of an action's place, padded to WORDS."""
-    found = [_hashed(token) for token in _TOKEN.findall(text)[:WORDS]]
+    found = [zlib.crc32(token.encode()) % (VOCABULARY - 1) + 1 for token in _TOKEN.findall(text)[:WORDS]]
     return np.array(found + [0] * (WORDS - len(found)), dtype=np.int64)
-
-
-def _hashed(token: str) -> int:
-    return zlib.crc32(token.encode()) % (VOCABULARY - 1) + 1
 
 
 def _place(strategy: Strategy) -> str:

@@ -68,8 +68,8 @@ def parted(tree: Tree) -> tuple[Tree, Tree]:
     """Training tasks, and those kept back to validate; the held-out ones are in neither. The same in every run."""
     tree = tree.within("train")
     tasks = sorted({problem.task for problem in tree.problems.values()})
-    kept_back = frozenset(tasks[VALIDATE_EVERY - 1 :: VALIDATE_EVERY])
-    return _only(tree, frozenset(tasks) - kept_back), _only(tree, kept_back)
+    kept_back = tasks[VALIDATE_EVERY - 1 :: VALIDATE_EVERY]
+    return tree.only(lambda one: one.task not in kept_back), tree.only(lambda one: one.task in kept_back)
 
 
 def decision(
@@ -128,10 +128,3 @@ def shortfall(model: PolicyNetwork, tree: Tree) -> float:
             worth = torch.tensor(values.offers(state, sight))
             lost.append(float(worth.max() - (row[: len(worth)].softmax(0) * worth).sum()))
     return float(np.mean(lost))
-
-
-def _only(tree: Tree, tasks: frozenset[str]) -> Tree:
-    problems = {name: one for name, one in tree.problems.items() if one.task in tasks}
-    states = {name: one for name, one in tree.states.items() if one.task in problems}
-    transitions = {name: edges for name, edges in tree.transitions.items() if name in states}
-    return replace(tree, problems=problems, states=states, transitions=transitions, _best={})

@@ -7,14 +7,9 @@ microseconds (`_us`), all other times seconds (`_s`, or `at`: Unix time).
 
 from __future__ import annotations
 
-from collections.abc import Set
-from typing import Any
-
 from sqlite_utils import Database, Migrations
 
 from populations.migrations import first_schema, views
-
-ATTEMPT = [("attempt", "attempts", "id")]
 
 migrations = Migrations("populations")
 migrations(name="0001_lineage")(first_schema.apply)
@@ -40,28 +35,32 @@ def clock(database: Database) -> None:
 @migrations(name="0004_comparisons")
 def comparisons(database: Database) -> None:
     """What a confirmation measured side by side: the candidate and its rivals, case by case."""
-    columns = {"evaluation": int, "position": int, "plan": int, "case_name": str, "case_kind": str, "against": str}
-    columns |= {"ratio": float, "low": float, "high": float}  # rival ÷ candidate; `plan`: the rival's
-    columns |= {"pairs": int, "verdict": str, "claimed": float}  # claimed: NULL where the search had claimed nothing
-    links = [("evaluation", "evaluations", "id"), ("plan", "plans", "id")]
-    _create(database, "comparisons", columns, ("evaluation", "position"), links, {"claimed"})
+    first_schema.create(
+        database,
+        "comparisons",  # `plan`: the rival's; ratios are rival ÷ candidate; claimed: NULL where nothing was claimed
+        """evaluation int > evaluations *, position int *, plan int > plans, case_name str, case_kind str, against str,
+        ratio float, low float, high float, pairs int, verdict str, claimed float?""",
+    )
 
 
 @migrations(name="0005_agents")
 def agents(database: Database) -> None:
     """What agents leave behind: conversations turn by turn, what they learnt, findings about plans, notes' evidence."""
-    turns = {"attempt": int, "position": int, "kind": str, "data": bytes}  # data: JSON, deflated
-    turns |= {"calls": int}  # of language models, by the end of this turn, in the whole attempt
-    turns |= {"charged": str, "gpu_s": float, "at": float}  # charged: JSON, evaluations by purpose
-    _create(database, "turns", turns, ("attempt", "position"), ATTEMPT)
+    first_schema.create(
+        database,
+        "turns",  # data: JSON, deflated; calls: in the whole attempt so far; charged: JSON, evaluations by purpose
+        """attempt int > attempts *, position int *, kind str, data bytes, calls int, charged str, gpu_s float,
+        at float""",
+    )
     database.table("turns").create_index(["at"])
-    memories = {"id": int, "attempt": int, "kind": str, "data": str, "at": float}
-    _create(database, "memories", memories, "id", ATTEMPT)
+    first_schema.create(database, "memories", "id int, attempt int > attempts, kind str, data str, at float")
     database.table("memories").create_index(["attempt", "kind"], unique=True)
-    findings = {"id": int, "environment": int, "case_name": str, "plan": str, "status": str, "reason": str}
-    findings |= {"check_result": str, "measurement": str, "at": float}
-    links = [("environment", "environments", "id")]
-    _create(database, "findings", findings, "id", links, {"check_result", "measurement"})
+    first_schema.create(
+        database,
+        "findings",
+        """id int, environment int > environments, case_name str, plan str, status str, reason str, check_result str?,
+        measurement str?, at float""",
+    )
     database.table("notes").add_column("evidence", str)  # JSON list; NULL: a note of no agent
     database.table("notes").add_column("refutes", int)  # the older note that this one says does not hold
 
@@ -69,15 +68,13 @@ def agents(database: Database) -> None:
 @migrations(name="0006_remarks")
 def remarks(database: Database) -> None:
     """What an operator found wrong with the answer of a call whose row was written when the call was made."""
-    columns = {"attempt": int, "position": int, "error": str}
-    _create(database, "call_remarks", columns, ("attempt", "position"), ATTEMPT)
+    first_schema.create(database, "call_remarks", "attempt int > attempts *, position int *, error str")
 
 
 @migrations(name="0007_tickets")
 def tickets(database: Database) -> None:
     """Tickets in the hands of somebody outside: such an attempt stays open when the process that opened it is gone."""
-    columns = {"attempt": int, "holder": str, "expires_at": float, "at": float}  # expires_at: NULL is never
-    _create(database, "tickets", columns, "attempt", ATTEMPT, {"expires_at"})
+    first_schema.create(database, "tickets", "attempt int > attempts *, holder str, expires_at float?, at float")
 
 
 @migrations(name="0008_views")
@@ -90,17 +87,6 @@ def plain_views(database: Database) -> None:
 def assembler(database: Database) -> None:
     """Which version of the assembler made the code that was judged; "" where it was not told."""
     database.table("environments").add_column("assembler", str, not_null_default="")
-
-
-def _create(
-    database: Database,
-    name: str,
-    columns: dict[str, Any],
-    key: str | tuple[str, ...],
-    links: list[tuple[str, str, str]],
-    optional: Set[str] = frozenset(),
-) -> None:
-    database.table(name).create(columns, pk=key, foreign_keys=links, not_null=set(columns) - optional)
 
 
 def migrate(database: Database) -> None:
