@@ -11,6 +11,7 @@ from typing import Any
 from evo_kernel.types import (
     Call,
     CaseKind,
+    CheckResult,
     Decision,
     Environment,
     Evaluation,
@@ -26,7 +27,7 @@ from evo_kernel.types import (
     Strategy,
 )
 from populations.connect import has_table
-from populations.encoding import decode_check, decode_features, decode_knobs, decode_strategy, loads
+from populations.encoding import decode_features, decode_knobs, decode_strategy, loads
 
 BASELINE_FAULT = "baseline fault"
 """Kind of an event: a baseline that could not be timed, with case, name and reason."""
@@ -107,7 +108,7 @@ def fetch_evaluation(connection: sqlite3.Connection, number: int) -> Evaluation:
         reason=reason,
         score=score,
         knobs=decode_knobs(knobs),
-        checks=tuple(decode_check(check) for check in loads(checks)),
+        checks=tuple(CheckResult(*check) for check in loads(checks)),
         measurements=tuple(measurements[:measured]),
         plans=_plans(connection, number),
         verdicts=_verdicts(connection, number, measurements),
@@ -224,7 +225,7 @@ def _verdicts(
             plan,
             Status(status),
             reason,
-            decode_check(loads(check)) if check is not None else None,
+            CheckResult(*loads(check)) if check is not None else None,
             measurements[measurement] if measurement is not None else None,
         )
         for case, plan, status, reason, check, measurement in connection.execute(sql, (number,))

@@ -163,20 +163,16 @@ def walked(
     """
     for name in tasks:
         problem_task(name)  # raises UserError here, not in a child
-    shares, made = _shared(count, workers), _shared(invented, workers)
+    shares = [[total // workers + (at < total % workers) for at in range(workers)] for total in (count, invented)]
     jobs = [
-        (tuple(tasks), share, [seed, number], most, strategies, made[number])
-        for number, share in enumerate(shares)
+        (tuple(tasks), share, [seed, number], most, strategies, made)
+        for number, (share, made) in enumerate(zip(*shares, strict=True))
         if share
     ]
     if len(jobs) <= 1:
         return [one for job in jobs for one in _walk(*job)]
     with ProcessPoolExecutor(len(jobs), mp_context=multiprocessing.get_context("spawn")) as pool:
         return [one for found in pool.map(_walk, *zip(*jobs, strict=True)) for one in found]
-
-
-def _shared(count: int, workers: int) -> list[int]:
-    return [count // workers + (number < count % workers) for number in range(workers)]
 
 
 def _walk(
