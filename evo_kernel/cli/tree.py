@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     "files",
     type=PATH,
     multiple=True,
-    help="Draw it to a .svg or .png file, or write the graph of all candidates: .jsonl (with sources), .dot, .json or "
-    ".graphml; repeatable.",
+    help="Draw it to a .svg or .png file, or write all candidates: .jsonl (with sources) or .graphml; repeatable.",
 )
 @JSON
 def tree(population: Path, everything: bool, files: tuple[Path, ...], as_json: bool) -> None:
