@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from evo_kernel.app.run_config import Traffic
 from evo_kernel.app.signals import ending_twice
 from evo_kernel.app.telemetry import announced, keep_ceilings, kept_baselines
 from evo_kernel.budget import Budget, Ledger, Spent
-from evo_kernel.config import Config, config_from, stored_config
+from evo_kernel.config import Config, stored_config
 from evo_kernel.engine import Engine, EngineSettings, Observer, RunSummary
 from evo_kernel.errors import ConfigError, PopulationError
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
@@ -227,16 +227,3 @@ def resumed_config(path: Path, stored: dict[str, Any] | None) -> Config:
     if gone:
         click.echo(f"{path} was made by an earlier version: ignoring its settings {', '.join(gone)}", err=True)
     return config
-
-
-def config_with(config: Config, changes: Mapping[str, Any]) -> Config:
-    """A configuration with some keys changed, sections within sections too. Raises ConfigError."""
-    return config_from(_merged(config.model_dump(mode="json"), changes), "--set")
-
-
-def _merged(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    changed = {
-        key: _merged(data[key], value) if isinstance(value, Mapping) and isinstance(data.get(key), Mapping) else value
-        for key, value in changes.items()
-    }
-    return {**data, **changed}

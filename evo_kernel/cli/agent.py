@@ -63,8 +63,12 @@ def agent(
 
     changes = {"command": command, **{key: value for key, value in external.items() if value is not None}}
     stored = external_session.last_config(population, device)  # what a later `resume` goes on with
-    config = compose.config_with(stored, {"external": changes, "operators": {"use": ["external"]}})
-    config = config.model_copy(update={"models": {}})  # none is needed, nor its key
+    changed = {
+        "external": stored.external.model_copy(update=changes),
+        "operators": stored.operators.model_copy(update={"use": ("external",)}),
+        "models": {},  # none is needed, nor its key
+    }
+    config = stored.model_copy(update=changed)
     operator_factory.check(config)  # what is wrong with it is said before a judge is started
     console = open_console(stderr=as_json)
     with external_session.judged(population, stored, wait_s, lambda line: click.echo(line, err=True)) as session:
