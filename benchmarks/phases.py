@@ -58,7 +58,10 @@ def _timed(command: list[str], cache: str = "") -> tuple[float, float, str]:
     """Wall and processor seconds of a command and all that it starts, and what it prints."""
     env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])} | ({"XDG_CACHE_HOME": cache} if cache else {})
     before, began = _spent_s(), time.perf_counter()
-    said = subprocess.run(command, check=True, capture_output=True, text=True, env=env).stdout
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=env)
+    if done.returncode:
+        sys.exit(done.stderr)
+    said = done.stdout
     wall_s = time.perf_counter() - began
     while True:
         try:

@@ -42,13 +42,7 @@ class Spent:
     gpu_seconds: float = 0.0
 
     def __add__(self, other: Spent) -> Spent:
-        return Spent(
-            self.evaluations + other.evaluations,
-            self.hours + other.hours,
-            self.dollars + other.dollars,
-            self.tokens + other.tokens,
-            self.gpu_seconds + other.gpu_seconds,
-        )
+        return Spent(*(getattr(self, name) + getattr(other, name) for name in NAMES))
 
     @staticmethod
     def of(proposal: Proposal | None = None, *evaluations: Evaluation) -> Spent:

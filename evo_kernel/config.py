@@ -224,13 +224,10 @@ class Config(_Section):
     )
     on_event: str | None = Field(
         default=None,
-        description="what /bin/sh runs on a new best, a new champion, a stall and the end; the event is JSON on its "
+        description="what /bin/sh runs on a new best, a new champion and the end; the event is JSON on its "
         "standard input (docs/guides/watch.md)",
     )
     on_event_s: _Seconds = Field(default=30.0, description="seconds that this command may take")
-    stall_minutes: Annotated[float, Field(gt=0)] = Field(
-        default=30.0, description="minutes without a better candidate that are told as a stall"
-    )
     budget: BudgetConfig = Field(default=BudgetConfig(), description="when the run ends")
     search: PopulationConfig = Field(default=PopulationConfig(), description="the memory of the search")
     operators: OperatorsConfig = Field(default=OperatorsConfig(), description="the variation operators")

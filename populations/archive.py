@@ -17,6 +17,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Set
 from copy import copy
+from dataclasses import astuple, dataclass, field
+from operator import attrgetter
 
 from evo_kernel.types.evaluations import SURE_DEVIATIONS
 
@@ -39,30 +41,28 @@ def surely_faster(one: Contender, other: Contender) -> bool:
     return one.mean < other.mean - SURE_DEVIATIONS * spread
 
 
+@dataclass(slots=True, eq=False)
 class Contender:
-    """A candidate in a cell, with the posterior of its log time."""
+    """A candidate in a cell, with the posterior of its log time. `source`: its row; `plan_key`: "" where none ran."""
 
-    __slots__ = ("candidate", "mean", "plan_key", "source", "variance")
+    candidate: int
+    source: int
+    plan_key: str
+    mean: float
+    variance: float
 
-    def __init__(self, candidate: int, source: int, plan_key: str, mean: float, variance: float) -> None:
-        self.candidate, self.source, self.plan_key = candidate, source, plan_key
-        self.mean, self.variance = mean, variance
-
-    def same_kernel(self, source: int, plan_key: str) -> bool:
-        return self.source == source or (self.plan_key == plan_key and plan_key != "")
-
-    def state(self) -> tuple[int, int, str, float, float]:
-        return (self.candidate, self.source, self.plan_key, self.mean, self.variance)
+    def same_kernel(self, other: Contender) -> bool:
+        return self.source == other.source or (self.plan_key == other.plan_key and self.plan_key != "")
 
 
+@dataclass(slots=True, eq=False)
 class Cell:
     """Contenders of one kind of kernel, fastest first: the first is the elite."""
 
-    __slots__ = ("contenders", "gain_count", "gain_mean", "gain_squares")
-
-    def __init__(self) -> None:
-        self.contenders: list[Contender] = []
-        self.gain_count = self.gain_mean = self.gain_squares = 0.0
+    contenders: list[Contender] = field(default_factory=list)
+    gain_count: float = 0.0
+    gain_mean: float = 0.0
+    gain_squares: float = 0.0
 
     @property
     def elite(self) -> Contender:
@@ -71,7 +71,7 @@ class Cell:
     def order(self, reigning: Contender | None) -> None:
         """Fastest first, but an elite is replaced only by one that is surely faster: the best of a hundred equal
         kernels looks faster than the others, and is not."""
-        self.contenders.sort(key=_mean)  # stable: of equals the elder stays first
+        self.contenders.sort(key=attrgetter("mean"))  # stable: of equals the elder stays first
         fastest = self.contenders[0]
         if reigning is not None and fastest is not reigning and not surely_faster(fastest, reigning):
             self.contenders.remove(reigning)
@@ -80,7 +80,7 @@ class Cell:
     def unsettled(self) -> Contender | None:
         """Who is to be measured again: the less certain of the elite and of one that looks faster, but not surely."""
         elite, *others = self.contenders
-        rival = min((one for one in others if one.mean < elite.mean), key=_mean, default=None)
+        rival = min((one for one in others if one.mean < elite.mean), key=attrgetter("mean"), default=None)
         return None if rival is None else max(elite, rival, key=lambda one: one.variance)
 
     def tried(self, gain: float) -> None:
@@ -96,14 +96,6 @@ class Cell:
         mean = (self.gain_count * self.gain_mean + PRIOR_GAIN) / weight
         return mean, math.sqrt(self.gain_squares + PRIOR_SPREAD * PRIOR_SPREAD) / weight
 
-    def state(self) -> tuple[object, ...]:
-        return (
-            tuple(contender.state() for contender in self.contenders),
-            self.gain_count,
-            self.gain_mean,
-            self.gain_squares,
-        )
-
 
 class Archive:
     """Cells by the name of their kind (PlanFeatures.cell, joined). Not thread-safe: the population's lock guards it."""
@@ -112,33 +104,29 @@ class Archive:
         self.cells: dict[str, Cell] = {}
         self._size = contenders
 
-    def offer(
-        self, cell: str, candidate: int, source: int, plan_key: str, log_us: float, variance: float, fresh: bool
-    ) -> bool:
-        """Take in a passed evaluation; True when this made `candidate` the elite of its cell.
+    def offer(self, cell: str, newcomer: Contender, fresh: bool) -> bool:
+        """Take in a passed evaluation; True when this made its candidate the elite of its cell.
 
         `fresh`: something was measured anew; otherwise the numbers were reused and say nothing twice.
         """
-        kept = self.cells.get(cell)
-        if kept is None:
-            kept = self.cells[cell] = Cell()
+        kept = self.cells.setdefault(cell, Cell())
         contenders = kept.contenders
         reigning = contenders[0] if contenders else None
         for known in contenders:
-            if known.candidate == candidate or known.same_kernel(source, plan_key):
-                other_plans = known.plan_key and plan_key and known.plan_key != plan_key
-                if known.candidate == candidate and other_plans:
+            itself = known.candidate == newcomer.candidate
+            if itself or known.same_kernel(newcomer):
+                if itself and known.plan_key and newcomer.plan_key and known.plan_key != newcomer.plan_key:
                     # Tuned since, or tuned anew: the time of its earlier knobs is not the time of what it is now.
-                    known.mean, known.variance, known.plan_key = log_us, variance, plan_key
+                    known.mean, known.variance = newcomer.mean, newcomer.variance
+                    known.plan_key = newcomer.plan_key
                 elif not fresh:
                     return False
                 else:
-                    known.mean, known.variance = combine(known.mean, known.variance, log_us, variance)
+                    known.mean, known.variance = combine(known.mean, known.variance, newcomer.mean, newcomer.variance)
                 kept.order(reigning)
                 return contenders[0] is known and known is not reigning
-        if len(contenders) >= self._size and log_us >= contenders[-1].mean:
+        if len(contenders) >= self._size and newcomer.mean >= contenders[-1].mean:
             return False
-        newcomer = Contender(candidate, source, plan_key, log_us, variance)
         contenders.append(newcomer)
         kept.order(reigning)
         del contenders[self._size :]
@@ -157,7 +145,7 @@ class Archive:
                 yield name, cell, contender
 
     def best(self) -> Contender | None:
-        return min((cell.elite for cell in self.cells.values()), key=_rank, default=None)
+        return min((cell.elite for cell in self.cells.values()), key=attrgetter("mean", "candidate"), default=None)
 
     def without(self, candidates: Set[int]) -> Archive:
         """A view of what is left when some contenders are passed over; for selectors, not to be changed."""
@@ -170,12 +158,4 @@ class Archive:
         return view
 
     def state(self) -> tuple[object, ...]:
-        return tuple((name, self.cells[name].state()) for name in sorted(self.cells))
-
-
-def _mean(contender: Contender) -> float:
-    return contender.mean
-
-
-def _rank(contender: Contender) -> tuple[float, int]:
-    return (contender.mean, contender.candidate)
+        return tuple((name, astuple(self.cells[name])) for name in sorted(self.cells))

@@ -37,6 +37,11 @@ def fetch_one(connection: sqlite3.Connection, sql: str, parameters: tuple[Any, .
     return row[0] if row else None
 
 
+def has_table(connection: sqlite3.Connection, name: str) -> bool:
+    """False in an old file that is only read: it has not been migrated."""
+    return fetch_one(connection, "SELECT 1 FROM sqlite_master WHERE name = ?", (name,)) is not None
+
+
 def fetch_dicts(connection: sqlite3.Connection, sql: str, parameters: tuple[Any, ...] = ()) -> list[dict[str, Any]]:
     """Rows by the names of their columns."""
     cursor = connection.cursor()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from evo_kernel.types import Call, Evaluation, Proposal, Purpose
+from populations.connect import fetch_one, has_table
 from populations.encoding import loads
 
 NO_PROPOSAL = "no proposal"
@@ -78,23 +80,19 @@ class Tally:
 def read_tally(connection: sqlite3.Connection) -> Tally:
     """The same sums as the live process had, from the file (dollars up to the order of addition)."""
     tally = Tally()
-
-    def number(sql: str) -> int:
-        return connection.execute(sql).fetchone()[0] or 0
-
-    tally.attempts = number("SELECT COUNT(*) FROM attempts WHERE parent IS NOT NULL")
-    tally.failures = number("SELECT COUNT(*) FROM failures")
+    tally.attempts = fetch_one(connection, "SELECT COUNT(*) FROM attempts WHERE parent IS NOT NULL")
+    tally.failures = fetch_one(connection, "SELECT COUNT(*) FROM failures")
     for (data,) in connection.execute("SELECT data FROM events WHERE kind = ?", (NO_PROPOSAL,)):
         count = loads(data)["count"]
         tally.attempts, tally.failures = tally.attempts + count, tally.failures + count
     for table in ("candidates", "failures"):
-        tally.charge(Purpose.PROBE, number(f"SELECT SUM(probes) FROM {table}"))
+        tally.charge(Purpose.PROBE, fetch_one(connection, f"SELECT SUM(probes) FROM {table}") or 0)
     for charged, times in connection.execute("SELECT charged, COUNT(*) FROM evaluations GROUP BY charged"):
         for purpose, count in loads(charged).items():
             tally.charge(purpose, count * times)
     for (gpu_s,) in connection.execute("SELECT gpu_s FROM evaluations WHERE gpu_s != 0 ORDER BY id"):
         tally.gpu_s += gpu_s
-    if has_turns(connection):
+    if has_table(connection, "turns"):
         sql = "SELECT charged, gpu_s FROM turns WHERE charged != '{}' OR gpu_s != 0 ORDER BY attempt, position"
         for charged, gpu_s in connection.execute(sql):
             tally.work(loads(charged), gpu_s)
@@ -106,32 +104,18 @@ def read_tally(connection: sqlite3.Connection) -> Tally:
     return tally
 
 
-def has_turns(connection: sqlite3.Connection) -> bool:
-    """False of an old file that is only read: it has not been migrated."""
-    return connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'turns'").fetchone() is not None
-
-
 def read_wall_s(connection: sqlite3.Connection) -> float:
     """Seconds from each session's start to the last thing it left behind, summed."""
-    runs = connection.execute("SELECT id, at, after_attempt, after_evaluation FROM runs ORDER BY id").fetchall()
-    ends = [(attempt, evaluation) for _, _, attempt, evaluation in runs[1:]] + [
-        (2**62, 2**62)
-    ]  # one more than runs in a new file, and then unused
-    total, turns = 0.0, has_turns(connection)
-    starts = [began for _, began, _, _ in runs[1:]] + [float("inf")]
-    for (run, began, after_attempt, after_evaluation), (until_attempt, until_evaluation), next_began in zip(
-        runs, ends, starts, strict=False
-    ):
-        last = [began]
-        for table, after, until in (
-            ("attempts", after_attempt, until_attempt),
-            ("evaluations", after_evaluation, until_evaluation),
-        ):
-            sql = f"SELECT at FROM {table} WHERE id > ? AND id <= ? ORDER BY id DESC LIMIT 1"
-            last.extend(at for (at,) in connection.execute(sql, (after, until)))
-        if turns:
-            sql = "SELECT MAX(at) FROM turns WHERE at >= ? AND at < ?"
-            last.extend(at for (at,) in connection.execute(sql, (began, next_began)) if at)
-        last.extend(at for (at,) in connection.execute("SELECT MAX(at) FROM events WHERE run = ?", (run,)) if at)
-        total += max(last) - began
+    rows = connection.execute(
+        "SELECT run, MAX(at) FROM (SELECT run, at FROM attempts UNION ALL SELECT run, at FROM evaluations"
+        " UNION ALL SELECT run, at FROM events) GROUP BY run"
+    )
+    last = dict(rows.fetchall())
+    began = connection.execute("SELECT id, at FROM runs ORDER BY id").fetchall()
+    turns, total = has_table(connection, "turns"), 0.0
+    for (run, at), (_, until) in zip(began, [*began[1:], (0, math.inf)], strict=False):
+        # A turn may go on with an attempt of an earlier session, so the clock says whose it is.
+        sql = "SELECT MAX(at) FROM turns WHERE at >= ? AND at < ?"
+        turn = fetch_one(connection, sql, (at, until)) if turns else None
+        total += max(at, last.get(run, at), turn or at) - at
     return total

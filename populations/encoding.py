@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from evo_kernel.types import CheckResult, KernelFeatures, Knobs, Measurement, PlanFeatures, Strategy
+from evo_kernel.types import KernelFeatures, Knobs, Measurement, PlanFeatures, Strategy
 
 dumps = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 loads = json.loads
@@ -25,14 +24,6 @@ def encode_knobs(knobs: Knobs) -> str:
 
 def decode_knobs(text: str) -> Knobs:
     return tuple((name, value) for name, value in loads(text)) if text != "[]" else ()
-
-
-def encode_check(check: CheckResult) -> list[Any]:
-    return [check.case, check.passed, check.error, check.reason]
-
-
-def decode_check(data: Sequence[Any]) -> CheckResult:
-    return CheckResult(*data)
 
 
 def encode_features(features: PlanFeatures) -> str:
@@ -56,10 +47,6 @@ def decode_features(text: str) -> PlanFeatures:
         named["grid"] = tuple(named["grid"])
         kernels.append(KernelFeatures(**named))
     return PlanFeatures(data["launches"], data["aten_nodes"], tuple(kernels), data["scratch_bytes"])
-
-
-def encode_parameters(strategy: Strategy) -> str:
-    return dumps(strategy.parameters)
 
 
 def decode_strategy(name: str, family: str, region: str, parameters: str) -> Strategy:

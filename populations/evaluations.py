@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections.abc import Iterable, Sequence
+from dataclasses import astuple
 from typing import Any
 
 from evo_kernel.types import Evaluation, Measurement, PairedComparison, PlanVerdict
 from evo_kernel.types.evaluations import DRIFT
-from populations.encoding import digest, dumps, encode_check, encode_features, encode_knobs, plan_key
+from populations.encoding import digest, dumps, encode_features, encode_knobs, plan_key
 from populations.islands import Placement
 from populations.leaderboard import TakenVerdict
 from populations.store import Store
@@ -73,7 +74,7 @@ def write_evaluation(
         run, verdict.candidate, environment, verdict.purpose, verdict.status, verdict.score, verdict.log_us,
         verdict.log_variance, verdict.light_share, verdict.cell, verdict.plan_key, verdict.cost, verdict.fresh,
         verdict.witnessed, evaluation.reason, encode_knobs(evaluation.knobs),
-        dumps([encode_check(check) for check in evaluation.checks]), dumps(dict(evaluation.charged)),
+        dumps([astuple(check) for check in evaluation.checks]), dumps(dict(evaluation.charged)),
         len(evaluation.measurements), evaluation.gpu_s, evaluation.wall_s, at,
     )  # fmt: skip
     number = connection.execute(INSERT_EVALUATION, values).lastrowid
@@ -106,23 +107,12 @@ def _number_measurements(
 ) -> tuple[list[Measurement], list[tuple[PlanVerdict, int | None]]]:
     """All distinct measurements, the evaluation's own first, and each verdict with its measurement's position."""
     measurements = list(evaluation.measurements)
-    position = {id(measurement): n for n, measurement in enumerate(measurements)}
-    by_plan = {(measurement.case, measurement.plan): n for n, measurement in enumerate(measurements)}
     numbered: list[tuple[PlanVerdict, int | None]] = []
     for verdict in evaluation.verdicts:
         found = verdict.measurement
-        if found is None:
-            numbered.append((verdict, None))
-            continue
-        at = position.get(id(found))
-        if at is None:
-            twin = by_plan.get((found.case, found.plan))
-            if twin is not None and measurements[twin] == found:
-                at = twin
-            else:
-                at = len(measurements)
-                measurements.append(found)
-        numbered.append((verdict, at))
+        if found is not None and found not in measurements:
+            measurements.append(found)
+        numbered.append((verdict, None if found is None else measurements.index(found)))
     return measurements, numbered
 
 
@@ -171,7 +161,7 @@ def _comparison_rows(number: int, comparisons: Sequence[PairedComparison]) -> It
 
 def _verdict_rows(number: int, verdicts: Sequence[tuple[PlanVerdict, int | None]]) -> Iterable[tuple[Any, ...]]:
     for position, (verdict, measurement) in enumerate(verdicts):
-        check = dumps(encode_check(verdict.check)) if verdict.check is not None else None
+        check = dumps(astuple(verdict.check)) if verdict.check is not None else None
         yield (
             number, position, verdict.plan, verdict.case, str(verdict.status), verdict.reason, check, measurement,
         )  # fmt: skip

@@ -11,12 +11,11 @@ import sqlite3
 from array import array
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from copy import copy
 from typing import Any
 
 from populations import lineage
-from populations.connect import fetch_one
-from populations.counters import has_turns
+from populations.connect import fetch_one, has_table
 from populations.encoding import loads
 from populations.leaderboard import STATUS_OF_CODE, TakenVerdict
 from populations.replay import Replay
@@ -26,24 +25,6 @@ from populations.views import CellView, EarnedView, Overview, Rise
 
 LATEST = 12
 NAN = math.nan
-
-
-@dataclass
-class _Credit:
-    candidates: int = 0
-    failures: int = 0
-    passed: int = 0
-    gained: int = 0
-    rises: int = 0
-    compared: int = 0
-    log_gain: float = 0.0
-    best: float | None = None
-    dollars: float = 0.0
-
-    def earned(self, name: str) -> EarnedView:
-        mean = self.log_gain / self.compared if self.compared else None
-        counts = (self.candidates, self.failures, self.passed, self.gained, self.rises)
-        return EarnedView(name, *counts, mean, self.best, self.dollars)
 
 
 class Follower:
@@ -66,7 +47,7 @@ class Follower:
         self.rose = array("q")
         self.reading = {"candidates": 0, "evaluations": 0, "failures": 0, "calls": 0, "attempts": 0, "turns": 0}
         self._kind: list[tuple[str, str | None, int, int]] = [("", None, 0, 0)]  # operator, strategy, island, attempt
-        self._credits: dict[str, dict[str, _Credit]] = {"operator": {}, "strategy": {}, "model": {}, "island": {}}
+        self._credits: dict[str, dict[str, EarnedView]] = {"operator": {}, "strategy": {}, "model": {}, "island": {}}
         self._rises: list[Rise] = []
         self._low = math.inf
         self._cells: Counter[str] = Counter()
@@ -159,7 +140,7 @@ class Follower:
         self.board.grow(len(self.parent))
 
     def _read_turns(self) -> None:
-        if not has_turns(self._connection):
+        if not has_table(self._connection, "turns"):
             return
         sql = "SELECT rowid, attempt, charged, gpu_s FROM turns WHERE rowid > ? ORDER BY rowid"
         for _, attempt, charged, gpu_s in self._new("turns", sql):
@@ -196,9 +177,10 @@ class Follower:
                 credit.compared += 1
                 credit.log_gain += gain
                 credit.gained += gain > 0
-                credit.best = gain if credit.best is None else max(credit.best, gain)
+                known = credit.best_log_gain
+                credit.best_log_gain = gain if known is None else max(known, gain)
 
-    def _credits_of(self, operator: str, strategy: str | None, island: int, attempt: int) -> list[_Credit]:
+    def _credits_of(self, operator: str, strategy: str | None, island: int, attempt: int) -> list[EarnedView]:
         """Of an attempt that ended: asked for once. What it cost goes to all but models, which have it call by call."""
         found = [self._credit("operator", operator), self._credit("island", f"island {island}")]
         if strategy:
@@ -207,8 +189,8 @@ class Follower:
             credit.dollars += self._cost.get(attempt, 0.0)
         return [*found, *(self._credit("model", model) for model in self._models.get(attempt, ()))]
 
-    def _credit(self, kind: str, name: str) -> _Credit:
-        return self._credits[kind].setdefault(name, _Credit())
+    def _credit(self, kind: str, name: str) -> EarnedView:
+        return self._credits[kind].setdefault(name, EarnedView(name))
 
     # ---- telling ----------------------------------------------------------------------------------------------------
 
@@ -251,7 +233,7 @@ class Follower:
         return str(STATUS_OF_CODE[code]) if code else ""
 
     def _earned(self, kind: str) -> list[EarnedView]:
-        found = [credit.earned(name) for name, credit in self._credits[kind].items()]
+        found = map(copy, self._credits[kind].values())
         return sorted(found, key=lambda one: (-one.rises, -(one.best_log_gain or 0.0), one.name))
 
     def _told_cells(self) -> Iterator[CellView]:

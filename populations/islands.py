@@ -8,6 +8,8 @@ one in a ring.
 
 from __future__ import annotations
 
+from copy import copy
+from operator import attrgetter
 from typing import NamedTuple
 
 from populations.archive import Archive, Contender
@@ -23,26 +25,18 @@ class Placement(NamedTuple):
 
 
 class Islands:
-    """Not thread-safe: the population's lock guards it."""
+    """Not thread-safe: the population's lock guards it. `settings` may change; islands that are open stay open."""
 
     def __init__(self, settings: PopulationSettings) -> None:
         self.settings = settings
         self.archives = [Archive(settings.contenders)]
         self.judged = 0
 
-    def configure(self, settings: PopulationSettings) -> None:
-        """A session with other settings begins; islands that are open stay open."""
-        self.settings = settings
-
-    def place(
-        self, island: int, cell: str, candidate: int, source: int, plan_key: str, log_us: float, variance: float,
-        fresh: bool,
-    ) -> tuple[Placement, ...]:  # fmt: skip
+    def place(self, island: int, cell: str, contender: Contender, fresh: bool) -> tuple[Placement, ...]:
         """Offer a passed candidate to its island."""
         island = island if island < len(self.archives) else 0
-        if self.archives[island].offer(cell, candidate, source, plan_key, log_us, variance, fresh):
-            return (Placement(candidate, island, cell),)
-        return ()
+        taken = self.archives[island].offer(cell, contender, fresh)
+        return (Placement(contender.candidate, island, cell),) if taken else ()
 
     def tick(self) -> tuple[Placement, ...]:
         """One more candidate was judged: open islands or migrate when it is time."""
@@ -59,12 +53,12 @@ class Islands:
 
     def best(self) -> Contender | None:
         found = [best for archive in self.archives if (best := archive.best()) is not None]
-        return min(found, key=lambda contender: (contender.mean, contender.candidate), default=None)
+        return min(found, key=attrgetter("mean", "candidate"), default=None)
 
     def unsettled(self) -> Contender | None:
         """The least certain of those whom noise alone keeps from their place in a cell; see Cell.unsettled."""
         found = [one for archive in self.archives for cell in archive.cells.values() if (one := cell.unsettled())]
-        return max(found, key=lambda contender: contender.variance, default=None)
+        return max(found, key=attrgetter("variance"), default=None)
 
     def elites(self) -> set[int]:
         return {cell.elite.candidate for archive in self.archives for cell in archive.cells.values()}
@@ -84,7 +78,7 @@ class Islands:
         for deal in range(deals):
             cell, kept = elites[deal % len(elites)]
             island = deal % len(new)
-            if _copy(kept.elite, cell, new[island]):
+            if new[island].offer(cell, copy(kept.elite), fresh=False):
                 placements.append(Placement(kept.elite.candidate, offset + island, cell))
         self.archives.extend(new)
         return tuple(placements)
@@ -98,12 +92,6 @@ class Islands:
                 travellers.append(((island + 1) % len(self.archives), cell, best))
         placements = []
         for island, cell, traveller in travellers:
-            if _copy(traveller, cell, self.archives[island]):
+            if self.archives[island].offer(cell, copy(traveller), fresh=False):
                 placements.append(Placement(traveller.candidate, island, cell))
         return tuple(placements)
-
-
-def _copy(contender: Contender, cell: str, archive: Archive) -> bool:
-    return archive.offer(
-        cell, contender.candidate, contender.source, contender.plan_key, contender.mean, contender.variance, False
-    )

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from evo_kernel.types import Purpose, Status
+from populations.archive import Contender
 from populations.credit import CreditLedger, Earned, light_bucket
 from populations.islands import Islands, Placement
 from populations.settings import PopulationSettings
@@ -44,12 +45,9 @@ class Lineage:
     """Who descends from whom: the same in every environment."""
 
     def __init__(self) -> None:
-        self.parent = array("i", [0])  # 0: a root
-        self.island = array("i", [0])
-        self.generation = array("i", [0])
-        self.source = array("i", [0])  # rowid in sources
-        self.strategy = array("i", [0])  # rowid in strategies; 0: none
-        self.attempt = array("i", [0])
+        self._columns = [array("i", [0]) for _ in range(6)]
+        # Rows in attempts, sources and strategies (0: none); a root's parent is 0.
+        self.attempt, self.source, self.strategy, self.parent, self.island, self.generation = self._columns
         self.youngest = array("i", [0])  # the last child recorded
         self.elder = array("i", [0])  # the sibling recorded before
         self.judged = bytearray(b"\x01")  # by anything but infra_error, in any environment
@@ -62,12 +60,8 @@ class Lineage:
     def add(self, attempt: int, source: int, strategy: int, parent: int, island: int, generation: int) -> int:
         """Take in the next candidate; returns its id."""
         candidate = len(self.parent)
-        self.parent.append(parent)
-        self.island.append(island)
-        self.generation.append(generation)
-        self.source.append(source)
-        self.strategy.append(strategy)
-        self.attempt.append(attempt)
+        for column, value in zip(self._columns, (attempt, source, strategy, parent, island, generation), strict=True):
+            column.append(value)
         self.youngest.append(0)
         self.judged.append(0)
         self.witnessed.append(0)
@@ -94,8 +88,7 @@ class Lineage:
         return found
 
     def state(self) -> tuple[object, ...]:
-        columns = (self.parent, self.island, self.generation, self.source, self.strategy, self.attempt)
-        return (*(column.tobytes().hex() for column in columns), self.judged.hex(), self.witnessed.hex())
+        return (*(column.tobytes().hex() for column in self._columns), self.judged.hex(), self.witnessed.hex())
 
 
 class Leaderboard:
@@ -121,7 +114,12 @@ class Leaderboard:
             return [], ()
         self.grow(len(lineage.parent))
         if verdict.purpose == Purpose.CONFIRM:
-            return [], self._confirm(candidate, status == Status.PASSED)
+            if status == Status.PASSED:
+                self.confirmed.add(candidate)
+            else:
+                self.refuted.add(candidate)
+                self.islands.remove(candidate)
+            return [], ()
         if verdict.purpose != Purpose.SCORE:
             return [], ()
         new = not lineage.judged[candidate]  # credit is paid once, whatever the environment
@@ -136,7 +134,11 @@ class Leaderboard:
         timed = passed and verdict.log_us is not None
         self.times[candidate] = verdict.log_us if timed else NAN  # type: ignore[assignment]
         self.scores[candidate] = verdict.score if verdict.score is not None else NAN
-        placements = self._place(lineage, verdict) if timed else self._displace(candidate, passed)
+        placements = self._place(lineage, verdict) if timed else ()
+        if not passed:
+            self.recent_failures.append(candidate)
+        if not timed and self.cell[candidate] >= 0:  # it had passed before
+            self.islands.remove(candidate)
         earned: list[Earned] = []
         parent = lineage.parent[candidate]
         if first_here and parent and (timed or not passed):
@@ -195,30 +197,17 @@ class Leaderboard:
             self.cell.extend((-1,) * missing)
             self.ledger.grow(size - 1)
 
-    def _confirm(self, candidate: int, passed: bool) -> tuple[Placement, ...]:
-        if passed:
-            self.confirmed.add(candidate)
-        else:
-            self.refuted.add(candidate)
-            self.islands.remove(candidate)
-        return ()
-
     def _place(self, lineage: Lineage, verdict: TakenVerdict) -> tuple[Placement, ...]:
         candidate = verdict.candidate
-        self._set_cell(candidate, verdict.cell)
+        if verdict.cell not in self.cell_names:  # at most about forty
+            self.cell_names.append(verdict.cell)
+        self.cell[candidate] = self.cell_names.index(verdict.cell)
         if candidate in self.refuted:
             return ()
-        return self.islands.place(
-            lineage.island[candidate], verdict.cell, candidate, lineage.source[candidate], verdict.plan_key,
-            self.times[candidate], verdict.log_variance, bool(verdict.fresh),
-        )  # fmt: skip
-
-    def _displace(self, candidate: int, passed: bool) -> tuple[Placement, ...]:
-        if not passed:
-            self.recent_failures.append(candidate)
-        if self.cell[candidate] >= 0:  # it had passed before
-            self.islands.remove(candidate)
-        return ()
+        contender = Contender(
+            candidate, lineage.source[candidate], verdict.plan_key, self.times[candidate], verdict.log_variance
+        )
+        return self.islands.place(lineage.island[candidate], verdict.cell, contender, bool(verdict.fresh))
 
     def _tried(self, lineage: Lineage, candidate: int, gain: float) -> None:
         """Tell the parent's cell what one more try brought."""
@@ -228,10 +217,3 @@ class Leaderboard:
         cell = archive.cells.get(self.cell_names[index]) if index >= 0 else None
         if cell is not None:
             cell.tried(gain)
-
-    def _set_cell(self, candidate: int, name: str) -> None:
-        try:
-            self.cell[candidate] = self.cell_names.index(name)  # at most about forty
-        except ValueError:
-            self.cell[candidate] = len(self.cell_names)
-            self.cell_names.append(name)

@@ -7,7 +7,6 @@ through any connection, so it works on a live population as well as on one that 
 from __future__ import annotations
 
 import json
-import math
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from evo_kernel.errors import PopulationError
 from evo_kernel.types import Strategy
+from populations.connect import fetch_one
 from populations.row_decoders import fetch_parents, fetch_strategy
 
 if TYPE_CHECKING:
@@ -59,30 +59,29 @@ def critical_path(connection: sqlite3.Connection, candidate: int, environment: i
     `environment`: a row of environments; the latest that judged anything if None.
     """
     environment = latest_environment(connection) if environment is None else environment
-    steps: list[PathStep] = []
+    found: list[tuple[dict[str, Any], Strategy | None]] = []
     at: int | None = candidate
-    sql = f"{NODES} WHERE c.id = :candidate"
-    below: dict[str, Any] = {}
-    strategies = "SELECT strategy FROM candidates WHERE id = ?"
     while at:
-        row = connection.execute(sql, {"environment": environment, "candidate": at}).fetchone()
+        row = connection.execute(f"{NODES} WHERE c.id = :at", {"environment": environment, "at": at}).fetchone()
         if row is None:
             raise PopulationError(f"There is no candidate {at} in this population.")
         node: dict[str, Any] = dict(zip(COLUMNS, row, strict=True))
-        if below:
-            steps[-1] = _with_gain(steps[-1], node["log_us"], below["log_us"])
-        (strategy,) = connection.execute(strategies, (at,)).fetchone()
-        claimed = fetch_strategy(connection, strategy) if strategy else None
-        steps.append(PathStep(at, node["operator"], claimed, node["status"], node["score"], None))
-        below, at = node, node["parent"]
-    return steps[::-1]
+        claimed = fetch_one(connection, "SELECT strategy FROM candidates WHERE id = ?", (at,))
+        found.append((node, fetch_strategy(connection, claimed) if claimed else None))
+        at = node["parent"]
+    steps, before = [], None
+    for node, strategy in reversed(found):
+        log_us = node["log_us"]
+        gain = before - log_us if before is not None and log_us is not None else None
+        steps.append(PathStep(node["candidate"], node["operator"], strategy, node["status"], node["score"], gain))
+        before = log_us
+    return steps
 
 
 def latest_environment(connection: sqlite3.Connection) -> int | None:
     """Row of the environment of the latest score."""
     sql = "SELECT environment FROM evaluations WHERE purpose = 'score' ORDER BY id DESC LIMIT 1"
-    row = connection.execute(sql).fetchone()
-    return row[0] if row else None
+    return fetch_one(connection, sql)
 
 
 def nodes(connection: sqlite3.Connection) -> Iterator[dict[str, Any]]:
@@ -137,45 +136,13 @@ def graph(connection: sqlite3.Connection) -> nx.DiGraph:
 
 
 def export(connection: sqlite3.Connection, path: Path) -> None:
-    """Write the graph as GraphML, DOT, JSON (node-link) or JSON Lines (with sources), by the file's ending."""
+    """Write all candidates as JSON Lines (with sources), or the graph as GraphML, by the file's ending."""
     if path.suffix == ".jsonl":
         with path.open("w", encoding="utf-8") as file:
             file.writelines(json.dumps(line) + "\n" for line in lines(connection))
-        return
-    import networkx as nx
+    elif path.suffix == ".graphml":
+        import networkx as nx
 
-    found = graph(connection)
-    if path.suffix == ".graphml":
-        nx.write_graphml(found, path)
-    elif path.suffix == ".json":
-        path.write_text(json.dumps(nx.node_link_data(found, edges="edges"), indent=1) + "\n")
-    elif path.suffix in (".dot", ".gv"):
-        path.write_text(to_dot(found))
+        nx.write_graphml(graph(connection), path)
     else:
-        raise PopulationError(
-            f"A lineage is written as .jsonl, .graphml, .dot or .json, not {path.suffix!r}: rename {path.name}."
-        )
-
-
-def to_dot(found: nx.DiGraph) -> str:
-    """Graphviz text; written here because networkx needs pygraphviz or pydot for it."""
-    lines = ["digraph lineage {", '  node [shape=box, fontname="sans-serif"];']
-    for number, node in found.nodes(data=True):
-        score = f"{node['score']:.2f}×" if "score" in node else node.get("status", "not judged")
-        label = "\\n".join([f"{number} {node.get('strategy', node['operator'])}", score])
-        colour = "black" if "score" in node else "grey"
-        lines.append(f"  {number} [label={_quote(label)}, color={colour}, tooltip={_quote(node.get('cell', ''))}];")
-    for parent, child, data in found.edges(data=True):
-        style = "" if data["role"] == "parent" else f" [style=dashed, label={_quote(data['role'])}]"
-        lines.append(f"  {parent} -> {child}{style};")
-    return "\n".join([*lines, "}", ""])
-
-
-def _with_gain(step: PathStep, parent: float | None, child: float | None) -> PathStep:
-    known = parent is not None and child is not None and not math.isnan(parent) and not math.isnan(child)
-    gain = parent - child if known else None  # type: ignore[operator]
-    return PathStep(step.candidate, step.operator, step.strategy, step.status, step.score, gain)
-
-
-def _quote(text: str) -> str:
-    return '"' + text.replace('"', '\\"') + '"'
+        raise PopulationError(f"A lineage is written as .jsonl or .graphml, not {path.suffix!r}: rename {path.name}.")

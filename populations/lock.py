@@ -37,7 +37,7 @@ class OwnerLock:
         os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
         self._descriptor = descriptor
         this = weakref.ref(self)
-        os.register_at_fork(after_in_child=lambda: _let_go(this()))
+        os.register_at_fork(after_in_child=lambda: (lock := this()) and lock.release())
 
     def announce(self, state: Mapping[str, Any]) -> None:
         """Leave word of what this process is doing, for `announced`. Nothing comes of a disk that is full."""
@@ -47,7 +47,8 @@ class OwnerLock:
 
     def release(self) -> None:
         if self._descriptor is not None:
-            os.close(self._descriptor)  # closing releases; the side file stays, so nobody can lock a deleted one
+            with contextlib.suppress(OSError):
+                os.close(self._descriptor)  # closing releases; the side file stays, so nobody can lock a deleted one
             self._descriptor = None
 
 
@@ -89,13 +90,6 @@ def _locked(descriptor: int) -> bool:
             continue
         return True
     return False
-
-
-def _let_go(lock: OwnerLock | None) -> None:
-    if lock is not None and lock._descriptor is not None:
-        with contextlib.suppress(OSError):
-            os.close(lock._descriptor)
-        lock._descriptor = None
 
 
 def _read_owner(descriptor: int) -> tuple[int, str]:

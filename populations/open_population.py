@@ -1,4 +1,4 @@
-"""A population file that is open, with a session in it: all that is kept there beside the lineage."""
+"""An open population: its session, what is known in it, and what is kept beside the lineage."""
 
 from __future__ import annotations
 
@@ -7,11 +7,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Self
 
-from evo_kernel.types import Environment, PipelineState, PlanVerdict, TaskCard
+from evo_kernel.errors import PopulationError
+from evo_kernel.types import (
+    Brief,
+    Credit,
+    Environment,
+    PipelineState,
+    PlanVerdict,
+    Recorded,
+    ScoredCandidate,
+    TaskCard,
+)
+from evo_kernel.types.notes import Version, VersionOrder
+from populations.candidate_cache import Library
+from populations.counters import SearchTotals, read_tally, read_wall_s
 from populations.encoding import dumps, loads
 from populations.plan_verdicts import fetch_findings, write_findings
-from populations.row_decoders import BASELINE_FAULT, fetch_ceilings, fetch_verdicts
-from populations.sessions import begin_session
+from populations.replay import replay
+from populations.row_decoders import BASELINE_FAULT, fetch_ceilings, fetch_proposal, fetch_verdicts
+from populations.sessions import begin_session, environment_before, measured_as_they_are
 from populations.settings import PopulationSettings
 from populations.store import Store
 
@@ -20,7 +34,7 @@ CONFIRMATION = "confirmation"
 
 
 class OpenPopulation:
-    """Use it as a context manager. All methods are thread-safe, each one short transaction."""
+    """Use it as a context manager. All methods are thread-safe, each at most one short transaction."""
 
     def __init__(
         self,
@@ -36,11 +50,16 @@ class OpenPopulation:
         self.path, self.task, self.environment, self.seed = store.path, task, environment, seed
         self.task_identity = task_identity
         self._store = store
+        # What earlier sessions left behind is read before this one leaves its mark.
+        self._earlier_wall_s = read_wall_s(store.connection)
+        self._tally = read_tally(store.connection)
+        self._state = replay(store.connection)
+        self._previous_environment = environment_before(store.connection, environment)
         self._began = time.time()
-        self._run = begin_session(
-            store, task=task, task_identity=task_identity, environment=environment, seed=seed, settings=settings,
-            run=run, at=self._began,
-        )  # fmt: skip
+        self._run = begin_session(store, task, task_identity, environment, seed, settings, run, self._began)
+        self._state.configure(settings)
+        self._board = self._state.board(environment.key)
+        self._library = Library(store.connection, self._state, environment.key)
 
     def __enter__(self) -> Self:
         return self
@@ -50,6 +69,106 @@ class OpenPopulation:
 
     def close(self) -> None:
         self._store.close()
+
+    # ---- candidates -----------------------------------------------------------------------------------------------
+
+    def pending(self) -> Sequence[Recorded]:
+        """What to judge before anything new, oldest first.
+
+        In an environment that has judged nothing yet: the elites and champions of the one before, because scores do
+        not carry over; then candidates that were never judged at all.
+        """
+        with self._store.lock:
+            previous = self._state.boards.get(self._previous_environment or "")
+            again: set[int] = set()
+            if previous is not None and previous is not self._board:
+                known = self._board.status
+                again = previous.islands.elites() | previous.confirmed - previous.refuted
+                again = {c for c in again if c >= len(known) or not known[c]}
+            never = [c for c in self._state.lineage.never_judged() if c not in again]
+            return [self._recorded(candidate) for candidate in [*sorted(again), *never]]
+
+    def untuned(self) -> Sequence[Recorded]:
+        """First kernels that were measured once, as they are: a session may have ended before it tuned them."""
+        with self._store.lock:
+            found = measured_as_they_are(self._store.connection, self.environment)
+            return [self._recorded(candidate) for candidate in found]
+
+    def elites(self) -> Sequence[Recorded]:
+        """The fastest candidate of every cell, fastest first."""
+        with self._store.lock:
+            times = self._board.times
+            found = sorted((times[candidate], candidate) for candidate in self._board.islands.elites())
+            return [self._recorded(candidate) for _, candidate in found]
+
+    def unsettled(self) -> Recorded | None:
+        """A candidate that should be measured again: noise leaves open whether it leads its cell."""
+        with self._store.lock:
+            found = self._board.islands.unsettled()
+            return self._recorded(found.candidate) if found else None
+
+    def recorded(self, candidate: int) -> Recorded:
+        """The ticket of a candidate that is already durable: how a champion is told its confirmation."""
+        with self._store.lock:
+            self._check(candidate)
+            return self._recorded(candidate)
+
+    def relative(self, candidate: int) -> ScoredCandidate:
+        """Any candidate, with its evaluation in this environment."""
+        with self._store.lock:
+            self._check(candidate)
+            return self._library.relative(candidate)
+
+    def best(self) -> ScoredCandidate | None:
+        """The fastest candidate in this environment that no confirmation refuted."""
+        with self._store.lock:
+            return self._scored(self._board.best())
+
+    def champion(self) -> ScoredCandidate | None:
+        """The fastest confirmed candidate in this environment."""
+        with self._store.lock:
+            return self._scored(self._board.champion())
+
+    def leader(self) -> ScoredCandidate | None:
+        """The champion; the best while nothing is confirmed."""
+        with self._store.lock:
+            return self._scored(self._board.leader())
+
+    def latest(self, count: int) -> Sequence[ScoredCandidate]:
+        """The youngest candidates, youngest first."""
+        with self._store.lock:
+            last = len(self._state.lineage)
+            return [self._library.relative(candidate) for candidate in range(last, max(0, last - count), -1)]
+
+    def versions(self, limit: int, order: VersionOrder = "newest", of: int | None = None) -> Sequence[Version]:
+        """Judged candidates with their standing here; `path`: from the root to `of` (the best), oldest first."""
+        with self._store.lock:
+            if of is not None:
+                self._check(of)
+            return self._library.versions(limit, order, of)
+
+    # ---- the session ----------------------------------------------------------------------------------------------
+
+    def credits(self) -> Sequence[Credit]:
+        """The latest CREDITS_KEPT credits, in the order of `tell`."""
+        with self._store.lock:
+            return self._library.credits(self._state.earned)
+
+    def counters(self) -> SearchTotals:
+        """What was done and spent over all sessions."""
+        with self._store.lock:
+            return SearchTotals(
+                **asdict(self._tally),
+                candidates=len(self._state.lineage),
+                passed=self._board.passed,
+                wall_s=self._earlier_wall_s + time.time() - self._began,
+                best_score=self._board.score(self._board.best()),
+            )
+
+    def digest(self) -> str:
+        """sha256 of the search state: a replay of the file has the same."""
+        with self._store.lock:
+            return self._state.digest()
 
     def event(self, kind: str, data: Mapping[str, Any]) -> None:
         """Something a reader of the run may want to know: a confirmation, a new champion, a budget spent."""
@@ -89,7 +208,7 @@ class OpenPopulation:
         )
         return [(row[0], bool(row[1]), row[2], row[3]) for row in reversed(self._store.rows(sql, (limit,)))]
 
-    # ---- what times are held against ------------------------------------------------------------------------------
+    # ---- what times are held against, and what is known about plans ------------------------------------------------
 
     def ceilings(self, environment_key: str) -> dict[str, float]:
         """What was stored of an environment's machine by `store_ceilings`; empty where nothing was."""
@@ -108,20 +227,13 @@ class OpenPopulation:
     def store_baselines(self, case: str, values: Mapping[str, float], faults: Mapping[str, str]) -> None:
         """What a case is held against in this environment, in µs by name, and why others have no time."""
         with self._store.write() as connection:
-            environment, at = self._store.intern_environment(self.environment), time.time()
+            environment = self._store.intern_environment(self.environment)
             connection.executemany(
                 "INSERT INTO baselines (environment, case_name, name, median_us, at) VALUES (?, ?, ?, ?, ?)",
-                ((environment, case, name, median_us, at) for name, median_us in values.items()),
+                ((environment, case, name, median_us, time.time()) for name, median_us in values.items()),
             )
-            connection.executemany(
-                "INSERT INTO events (run, kind, data, at) VALUES (?, ?, ?, ?)",
-                (
-                    (self._run, BASELINE_FAULT, dumps({"case": case, "name": name, "reason": reason}), at)
-                    for name, reason in faults.items()
-                ),
-            )
-
-    # ---- what is known about plans --------------------------------------------------------------------------------
+        for name, reason in faults.items():
+            self.event(BASELINE_FAULT, {"case": case, "name": name, "reason": reason})
 
     def verdicts(self, environment_key: str) -> Iterable[PlanVerdict]:
         """All that is known about plans in one environment, oldest first: a plan seen before costs nothing."""
@@ -134,3 +246,41 @@ class OpenPopulation:
         if verdicts:
             with self._store.write() as connection:
                 write_findings(connection, self._store.intern_environment(self.environment), verdicts)
+
+    # ---- tickets; the population's lock is held --------------------------------------------------------------------
+
+    def _brief(self, attempt: int, parent: int, island: int, chosen: Sequence[int], seed: int) -> Brief:
+        library = self._library
+        inspirations = tuple(map(library.relative, chosen))
+        drawing = (seed, attempt, 1)  # the last number keeps the operator's draws apart from the selection's
+        return Brief(
+            attempt, self.task, library.relative(parent), inspirations, library.tried(parent), island, drawing,
+            self.environment,
+        )  # fmt: skip
+
+    def _root(self, attempt: int, candidate: int, seed: int) -> Brief:
+        """A planted seed's ticket: it stands as its own parent, one generation before the first."""
+        itself = ScoredCandidate(candidate, self._library.proposed_source(candidate), -1, 0, None)
+        return Brief(attempt, self.task, itself, (), (), 0, (seed, attempt, 1), self.environment)
+
+    def _recorded(self, candidate: int) -> Recorded:
+        attempt = self._state.lineage.attempt[candidate]
+        return Recorded(candidate, self._opened(attempt, candidate), fetch_proposal(self._store.connection, candidate))
+
+    def _opened(self, attempt: int, root: int = 0) -> Brief:
+        """An attempt's ticket, rebuilt from the file (what was tried since is in it too); `root`: the candidate that
+        was planted with it, if it was a plant."""
+        sql = "SELECT a.parent, a.island, a.inspirations, r.seed FROM attempts a JOIN runs r ON r.id = a.run"
+        row = self._store.connection.execute(f"{sql} WHERE a.id = ?", (attempt,)).fetchone()
+        parent, island, chosen, seed = row
+        if parent is None:
+            return self._root(attempt, root, seed)
+        return self._brief(attempt, parent, island, loads(chosen), seed)
+
+    def _scored(self, candidate: int) -> ScoredCandidate | None:
+        return self._library.relative(candidate) if candidate else None
+
+    def _check(self, candidate: int) -> None:
+        last = len(self._state.lineage)
+        if not 0 < candidate <= last:
+            raise PopulationError(f"{self.path} has no candidate {candidate}: they are numbered 1 to {last}.")

@@ -8,11 +8,11 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import fields
+from dataclasses import astuple, fields
 from typing import Any
 
-from evo_kernel.types import Measurement, PlanVerdict, Status
-from populations.encoding import decode_check, decode_features, dumps, encode_check, encode_features, loads
+from evo_kernel.types import CheckResult, Measurement, PlanVerdict, Status
+from populations.encoding import decode_features, dumps, encode_features, loads
 
 _FIELDS = tuple(field.name for field in fields(Measurement) if field.name != "features")
 
@@ -25,7 +25,7 @@ def write_findings(connection: sqlite3.Connection, environment: int, verdicts: I
         (
             (
                 environment, one.case, one.plan, str(one.status), one.reason,
-                dumps(encode_check(one.check)) if one.check is not None else None,
+                dumps(astuple(one.check)) if one.check is not None else None,
                 _encode(one.measurement) if one.measurement is not None else None, time.time(),
             )
             for one in verdicts
@@ -46,7 +46,7 @@ def fetch_findings(connection: sqlite3.Connection, environment_key: str) -> Iter
             plan,
             Status(status),
             reason,
-            decode_check(loads(check)) if check is not None else None,
+            CheckResult(*loads(check)) if check is not None else None,
             _decode(measurement) if measurement is not None else None,
         )
 

@@ -33,15 +33,14 @@ from populations.agent_log import AgentLog, open_attempts
 from populations.counters import NO_PROPOSAL
 from populations.evaluations import summarise, write_evaluation, write_placements
 from populations.external_tickets import HandedOut, fetch_ticket, hand_out
+from populations.open_population import OpenPopulation
 from populations.parent_selection import Chooser
 from populations.parent_selectors import Mix
-from populations.queries import QueryablePopulation
 from populations.sessions import last_id
 from populations.settings import PopulationSettings
 from populations.store import Store
 from populations.writing import (
     hold_attempt,
-    unwritten,
     write_calls,
     write_candidate,
     write_failure,
@@ -79,14 +78,14 @@ def open_population(
     store = Store(file)
     try:
         return LineagePopulation(
-            store, task, task_identity, environment, seed, settings or PopulationSettings(), dict(run or {})
+            store, task, task_identity, environment, seed, settings or PopulationSettings(), run or {}
         )
     except BaseException:
         store.close()
         raise
 
 
-class LineagePopulation(QueryablePopulation):
+class LineagePopulation(OpenPopulation):
     """An open population and its search state. Implements evo_kernel.types.Population."""
 
     def __init__(
@@ -97,7 +96,7 @@ class LineagePopulation(QueryablePopulation):
         environment: Environment,
         seed: int,
         settings: PopulationSettings,
-        run: dict[str, Any],
+        run: Mapping[str, Any],
     ) -> None:
         mix = Mix(settings.selectors)
         super().__init__(store, task, task_identity, environment, seed, settings, run)
@@ -114,7 +113,7 @@ class LineagePopulation(QueryablePopulation):
             rowid = self._store.row("SELECT id FROM sources WHERE sha256 = ?", (source.sha256,))
             for root in self._state.lineage.roots:
                 if rowid is not None and self._state.lineage.source[root] == rowid[0]:
-                    return self._tickets.recorded(root)
+                    return self._recorded(root)
             proposal = Proposal(source=source, operator=operator)
             attempt = self._attempts + 1
             hold_attempt(self._store, attempt, self._run, None, 0, "plant", ())
@@ -124,7 +123,7 @@ class LineagePopulation(QueryablePopulation):
                 write_proposal(self._store, attempt, proposal)
             candidate = self._state.lineage.add(attempt, rowid, 0, 0, 0, 0)
             self._attempts = attempt
-            return Recorded(candidate, self._tickets.root(attempt, candidate, self.seed), proposal)
+            return Recorded(candidate, self._root(attempt, candidate, self.seed), proposal)
 
     def ask(self, holder: str | None = None, expires_at: float | None = None) -> Brief:
         """Select a parent and inspirations, open an attempt. Raises PopulationError while nothing is planted.
@@ -135,7 +134,7 @@ class LineagePopulation(QueryablePopulation):
         """
         with self._store.lock:
             if self._resumable and holder is None:
-                return self._tickets.brief(*self._resumable.popleft(), self.seed)
+                return self._brief(*self._resumable.popleft(), self.seed)
             attempt = self._attempts + 1
             chosen = self._chooser.choose(np.random.default_rng([self.seed, attempt]))
             parent, island, shown = chosen.parent, chosen.island, chosen.inspirations
@@ -146,14 +145,14 @@ class LineagePopulation(QueryablePopulation):
                     hand_out(connection, attempt, holder, expires_at)
             self._attempts = attempt
             self._tally.attempts += 1
-            return self._tickets.brief(attempt, parent, island, shown, self.seed)
+            return self._brief(attempt, parent, island, shown, self.seed)
 
     def ticket(self, attempt: int) -> tuple[Brief, HandedOut]:
         """An attempt that is in somebody's hands, as it was handed out (what was tried since is in it too), and what
         became of it. Raises PopulationError when it was not handed out."""
         with self._store.lock:
             handed = fetch_ticket(self._store.connection, attempt)
-            return self._tickets.opened(attempt), handed
+            return self._opened(attempt), handed
 
     def record(self, brief: Brief, proposal: Proposal) -> Recorded:
         """Make the proposal durable as a candidate, before anything judges it."""
@@ -173,8 +172,7 @@ class LineagePopulation(QueryablePopulation):
                 source = write_candidate(
                     self._store, len(lineage) + 1, brief.attempt, proposal, parent, brief.island, generation
                 )
-                calls = unwritten(self._store.connection, brief.attempt, proposal.calls)
-                write_proposal(self._store, brief.attempt, proposal, parents)
+                calls = write_proposal(self._store, brief.attempt, proposal, parents)
             candidate = lineage.add(brief.attempt, source, strategy or 0, parent, brief.island, generation)
             self._tally.spend(proposal, calls)
             return Recorded(candidate, brief, proposal)
@@ -247,12 +245,10 @@ class LineagePopulation(QueryablePopulation):
                 self._said[reason] += 1
                 return
             self._tell_no_proposals()
-            with self._store.write() as connection:
+            with self._store.write():
                 self._store.release(brief.attempt)
                 write_failure(self._store, brief.attempt, operator, reason, brief.parent.candidate, proposal)
-                calls = unwritten(connection, brief.attempt, proposal.calls) if proposal else []
-                if proposal:
-                    write_proposal(self._store, brief.attempt, proposal)
+                calls = write_proposal(self._store, brief.attempt, proposal) if proposal else []
             if proposal:
                 self._tally.spend(proposal, calls)
 

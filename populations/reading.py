@@ -15,14 +15,13 @@ from evo_kernel.errors import PopulationError
 from evo_kernel.types import Environment, Evaluation, PipelineState, ScoredCandidate, Source, TaskCard
 from populations import lineage, statistics
 from populations.candidate_cache import Library
-from populations.connect import connect_reader, fetch_dicts, fetch_one
+from populations.connect import connect_reader, fetch_one
 from populations.counters import read_tally, read_wall_s
 from populations.external_tickets import HandedOut, fetch_ticket, open_tickets
 from populations.leaderboard import Leaderboard
 from populations.lock import announced, owner
 from populations.replay import Replay
 from populations.row_decoders import (
-    decode_card,
     fetch_baseline_faults,
     fetch_baselines,
     fetch_ceilings,
@@ -62,7 +61,7 @@ class PopulationReader:
 
     @property
     def task(self) -> TaskCard:
-        return decode_card(json.loads(fetch_one(self.connection, "SELECT card FROM tasks ORDER BY id LIMIT 1")))
+        return TaskCard.from_data(json.loads(fetch_one(self.connection, "SELECT card FROM tasks ORDER BY id LIMIT 1")))
 
     @property
     def task_identity(self) -> str:
@@ -228,13 +227,6 @@ class PopulationReader:
         return self._library().relative(number)
 
     # ---- lists ----------------------------------------------------------------------------------------------------
-
-    def events(self, limit: int = 50) -> list[dict[str, Any]]:
-        """The latest, newest first: kind, data, at."""
-        rows = fetch_dicts(
-            self.connection, "SELECT id, run, kind, data, at FROM events ORDER BY id DESC LIMIT ?", (limit,)
-        )
-        return [{**row, "data": json.loads(row["data"])} for row in rows]
 
     def strategies(self) -> list[dict[str, Any]]:
         """Each strategy by name: how often it was tried, passed, and made the best of all children's gains."""

@@ -10,8 +10,8 @@ from typing import Any
 
 from evo_kernel.types import (
     Call,
-    CaseCard,
     CaseKind,
+    CheckResult,
     Decision,
     Environment,
     Evaluation,
@@ -25,9 +25,9 @@ from evo_kernel.types import (
     Status,
     Step,
     Strategy,
-    TaskCard,
 )
-from populations.encoding import decode_check, decode_features, decode_knobs, decode_strategy, loads
+from populations.connect import has_table
+from populations.encoding import decode_features, decode_knobs, decode_strategy, loads
 
 BASELINE_FAULT = "baseline fault"
 """Kind of an event: a baseline that could not be timed, with case, name and reason."""
@@ -108,7 +108,7 @@ def fetch_evaluation(connection: sqlite3.Connection, number: int) -> Evaluation:
         reason=reason,
         score=score,
         knobs=decode_knobs(knobs),
-        checks=tuple(decode_check(check) for check in loads(checks)),
+        checks=tuple(CheckResult(*check) for check in loads(checks)),
         measurements=tuple(measurements[:measured]),
         plans=_plans(connection, number),
         verdicts=_verdicts(connection, number, measurements),
@@ -153,28 +153,17 @@ def fetch_decisions(
     )
 
 
-def fetch_steps(connection: sqlite3.Connection, attempt: int) -> tuple[Step, ...]:
-    sql = "SELECT action, outcome, detail, wall_s FROM steps WHERE attempt = ? ORDER BY position"
-    return tuple(Step(*row) for row in connection.execute(sql, (attempt,)))
-
-
 def fetch_calls(connection: sqlite3.Connection, attempt: int) -> tuple[Call, ...]:
     sql = (
         "SELECT model, tokens_in, tokens_out, tokens_cached, dollars, wall_s, error, messages FROM calls"
         " WHERE attempt = ? ORDER BY position"
     )
     calls = [Call(*row) for row in connection.execute(sql, (attempt,))]
-    for position, error in _remarks(connection, attempt) if calls else ():
-        calls[position] = replace(calls[position], error=error)
+    if calls and has_table(connection, "call_remarks"):
+        sql = "SELECT position, error FROM call_remarks WHERE attempt = ?"
+        for position, error in connection.execute(sql, (attempt,)).fetchall():
+            calls[position] = replace(calls[position], error=error)
     return tuple(calls)
-
-
-def _remarks(connection: sqlite3.Connection, attempt: int) -> list[tuple[int, str]]:
-    """(position, error) of calls whose answer was found wrong later; none of an old file that is only read."""
-    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'call_remarks'").fetchone():
-        return []
-    sql = "SELECT position, error FROM call_remarks WHERE attempt = ?"
-    return connection.execute(sql, (attempt,)).fetchall()
 
 
 def fetch_parents(connection: sqlite3.Connection, attempt: int) -> tuple[tuple[str, int], ...]:
@@ -186,42 +175,18 @@ def fetch_proposal(connection: sqlite3.Connection, candidate: int) -> Proposal:
     """What an operator gave back, of a candidate that is durable."""
     sql = "SELECT attempt, source, operator, strategy, probes, wall_s, explicit_parents FROM candidates WHERE id = ?"
     attempt, source, operator, strategy, probes, wall_s, explicit = connection.execute(sql, (candidate,)).fetchone()
+    steps = "SELECT action, outcome, detail, wall_s FROM steps WHERE attempt = ? ORDER BY position"
     return Proposal(
         source=fetch_source(connection, source),
         operator=operator,
         strategy=fetch_strategy(connection, strategy) if strategy else None,
         parents=fetch_parents(connection, attempt) if explicit else (),
         decisions=fetch_decisions(connection, attempt),
-        steps=fetch_steps(connection, attempt),
+        steps=tuple(Step(*row) for row in connection.execute(steps, (attempt,))),
         calls=fetch_calls(connection, attempt),
         probes=probes,
         wall_s=wall_s,
     )
-
-
-def encode_card(card: TaskCard) -> dict[str, Any]:
-    cases = [
-        {"name": case.name, "kind": str(case.kind), "sizes": dict(case.sizes), "inputs": case.inputs}
-        | {"flops": case.flops, "moved": case.moved}
-        for case in card.cases
-    ]
-    names = ("name", "reference", "allow", "precision", "atomics", "description")
-    return {name: getattr(card, name) for name in names} | {"cases": cases}
-
-
-def decode_card(data: dict[str, Any]) -> TaskCard:
-    cases = tuple(
-        CaseCard(
-            case["name"],
-            CaseKind(case["kind"]),
-            case["sizes"],
-            tuple((dtype, tuple(shape), tuple(strides)) for dtype, shape, strides in case["inputs"]),
-            case.get("flops"),  # older files do not say
-            case.get("moved"),
-        )
-        for case in data["cases"]
-    )
-    return TaskCard(**{**data, "cases": cases})
 
 
 def _measurements_sql(connection: sqlite3.Connection) -> str:
@@ -233,23 +198,10 @@ def _measurements_sql(connection: sqlite3.Connection) -> str:
 
 def _measurement(row: Sequence[Any]) -> Measurement:
     case, plan, median_us, iqr_us, n, low_us, high_us, baselines_us, light_share, features, details, *clock = row
-    clock_mhz, power_w, drift = clock
     return Measurement(
-        case=case,
-        plan=plan,
-        median_us=_nan(median_us),
-        iqr_us=_nan(iqr_us),
-        n=n,
-        low_us=_nan(low_us),
-        high_us=_nan(high_us),
-        baselines_us=loads(baselines_us),
-        light_share=light_share,
-        features=decode_features(features) if features is not None else None,
-        details=loads(details),
-        clock_mhz=clock_mhz,
-        power_w=power_w,
-        drift=drift,
-    )
+        case, plan, _nan(median_us), _nan(iqr_us), n, _nan(low_us), _nan(high_us), loads(baselines_us), light_share,
+        decode_features(features) if features is not None else None, loads(details), *clock,
+    )  # fmt: skip
 
 
 def _plans(connection: sqlite3.Connection, number: int) -> tuple[tuple[str, tuple[tuple[str, int], ...], str], ...]:
@@ -273,7 +225,7 @@ def _verdicts(
             plan,
             Status(status),
             reason,
-            decode_check(loads(check)) if check is not None else None,
+            CheckResult(*loads(check)) if check is not None else None,
             measurements[measurement] if measurement is not None else None,
         )
         for case, plan, status, reason, check, measurement in connection.execute(sql, (number,))
@@ -281,8 +233,7 @@ def _verdicts(
 
 
 def _comparisons(connection: sqlite3.Connection, number: int) -> tuple[PairedComparison, ...]:
-    """None of an old file that is only read: it has not been migrated."""
-    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'comparisons'").fetchone():
+    if not has_table(connection, "comparisons"):
         return ()
     sql = (
         "SELECT c.case_name, c.case_kind, c.against, p.hash, c.ratio, c.low, c.high, c.pairs, c.verdict, c.claimed"

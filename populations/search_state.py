@@ -32,7 +32,7 @@ class SearchState:
         """A session begins under these settings."""
         self._settings = settings
         for board in self.boards.values():
-            board.islands.configure(settings)
+            board.islands.settings = settings
 
     def board(self, environment: str) -> Leaderboard:
         """Standings in the environment of this key, new if it never judged anything."""

@@ -6,19 +6,18 @@ import os
 import socket
 import sqlite3
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from evo_kernel.errors import PopulationError
 from evo_kernel.types import Environment, TaskCard
 from populations.encoding import dumps
-from populations.row_decoders import encode_card
 from populations.settings import PopulationSettings
 from populations.store import Store
 
 
 def begin_session(
     store: Store,
-    *,
     task: TaskCard,
     task_identity: str,
     environment: Environment,
@@ -37,7 +36,7 @@ def begin_session(
                 f"({task_identity[:12]}); the task's file may have changed since. Name another file with "
                 "--population, or bring kernels over with --start-from."
             )
-        values = {"identity": task_identity, "name": task.name, "card": dumps(encode_card(task))}
+        values = {"identity": task_identity, "name": task.name, "card": dumps(asdict(task))}
         row = (
             store.intern("tasks", "identity", values), store.intern_environment(environment), seed,
             dumps(settings.as_data()), dumps(dict(run)), os.getpid(), socket.gethostname(),

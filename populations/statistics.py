@@ -9,7 +9,7 @@ import sqlite3
 from typing import Any
 
 from evo_kernel.types import Evaluation
-from populations.connect import fetch_dicts, fetch_one
+from populations.connect import fetch_dicts, fetch_one, has_table
 from populations.external_tickets import open_tickets
 from populations.row_decoders import fetch_evaluation
 from populations.views import ModelUse, OperatorUse
@@ -87,7 +87,7 @@ def strategies(connection: sqlite3.Connection, environment: int | None) -> list[
 
 def model_uses(connection: sqlite3.Connection) -> tuple[ModelUse, ...]:
     """What was asked of language models, those asked most first."""
-    remarked = fetch_one(connection, "SELECT COUNT(*) FROM sqlite_master WHERE name = 'call_remarks'")
+    remarked = has_table(connection, "call_remarks")
     joined = "LEFT JOIN call_remarks r ON r.attempt = c.attempt AND r.position = c.position" if remarked else ""
     error = "COALESCE(r.error, c.error, '')" if remarked else "IFNULL(c.error, '')"
     sql = (

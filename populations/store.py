@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -22,9 +21,10 @@ from typing import Any
 from sqlite_utils import Database
 
 from evo_kernel.errors import PopulationError
+from evo_kernel.lru_cache import Recent
 from evo_kernel.types import Environment, Source, Strategy
 from populations.connect import connect_reader
-from populations.encoding import encode_parameters, strategy_key
+from populations.encoding import dumps, strategy_key
 from populations.lock import OwnerLock
 from populations.migrations import migrate
 
@@ -39,8 +39,7 @@ class Store:
         self.path = path
         self.lock = threading.RLock()
         self._owner = OwnerLock(path)
-        self._strategies: OrderedDict[str, int] = OrderedDict()
-        self._environments: dict[str, int] = {}
+        self._strategies: Recent[str, int] = Recent(INTERNED)
         self._held: dict[int, tuple[Any, ...]] = {}  # attempts that have left nothing yet, by id
         self._released: dict[int, tuple[Any, ...]] = {}  # in the transaction under way
         try:
@@ -73,7 +72,6 @@ class Store:
             except BaseException:
                 self.connection.execute("ROLLBACK")
                 self._strategies.clear()  # some of them may just have been rolled back
-                self._environments.clear()
                 self._held |= self._released
                 self._released.clear()
                 raise
@@ -136,24 +134,16 @@ class Store:
         return self.intern("sources", "sha256", values)
 
     def intern_environment(self, environment: Environment) -> int:
-        known = self._environments.get(environment.key)
-        if known is None:
-            values = {"key": environment.key, **asdict(environment), "fp_fusion": int(environment.fp_fusion)}
-            known = self._environments[environment.key] = self.intern("environments", "key", values)
-        return known
+        values = {"key": environment.key, **asdict(environment), "fp_fusion": int(environment.fp_fusion)}
+        return self.intern("environments", "key", values)
 
     def intern_strategy(self, strategy: Strategy | None) -> int | None:
         if strategy is None:
             return None
         key = strategy_key(strategy)
-        known = self._strategies.get(key)
-        if known is None:
-            values = {"key": key, "name": strategy.name, "family": strategy.family, "region": strategy.region}
-            known = self.intern("strategies", "key", values | {"parameters": encode_parameters(strategy)})
-            self._strategies[key] = known
-            if len(self._strategies) > INTERNED:
-                self._strategies.popitem(last=False)
-        return known
+        values = {"key": key, "name": strategy.name, "family": strategy.family, "region": strategy.region}
+        values["parameters"] = dumps(strategy.parameters)
+        return self._strategies.find(key, lambda: self.intern("strategies", "key", values))
 
     def close(self) -> None:
         """Fold the write-ahead log into the file and let go of it."""

@@ -160,19 +160,24 @@ class Rise:
     dollars: float  # of calls whose price is known, in attempts up to this one
 
 
-@dataclass(frozen=True)
+@dataclass
 class EarnedView:
     """What came of the attempts of one operator, strategy, model or island. Gains as they were first measured."""
 
     name: str
-    candidates: int  # judged
-    failures: int  # attempts without a candidate
-    passed: int
-    gained: int  # faster than their parent
-    rises: int  # the best so far, when they were judged
-    mean_log_gain: float | None  # over those that passed and whose parent has a time; log(parent ÷ child)
-    best_log_gain: float | None
-    dollars: float
+    candidates: int = 0  # judged
+    failures: int = 0  # attempts without a candidate
+    passed: int = 0
+    gained: int = 0  # faster than their parent
+    rises: int = 0  # the best so far, when they were judged
+    compared: int = 0  # those that passed and whose parent has a time
+    log_gain: float = 0.0  # their sum of log(parent ÷ child)
+    best_log_gain: float | None = None
+    dollars: float = 0.0
+
+    @property
+    def mean_log_gain(self) -> float | None:
+        return self.log_gain / self.compared if self.compared else None
 
 
 @dataclass(frozen=True)

@@ -47,8 +47,13 @@ def write_failure(
     store.connection.execute("INSERT INTO failures VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
 
 
-def write_proposal(store: Store, attempt: int, proposal: Proposal, parents: Sequence[tuple[str, int]] = ()) -> None:
-    """What thinking left behind, whether or not a candidate came of it; `parents` as (role, candidate)."""
+def write_proposal(
+    store: Store, attempt: int, proposal: Proposal, parents: Sequence[tuple[str, int]] = ()
+) -> list[Call]:
+    """What thinking left behind, whether or not a candidate came of it; `parents` as (role, candidate).
+
+    Returns the calls that were not written as they were made.
+    """
     connection = store.connection
     for position, decision in enumerate(proposal.decisions):
         offered = dumps([store.intern_strategy(strategy) for strategy in decision.offered])
@@ -58,11 +63,11 @@ def write_proposal(store: Store, attempt: int, proposal: Proposal, parents: Sequ
         "INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?)",
         ((attempt, n, step.action, step.outcome, step.detail, step.wall_s) for n, step in enumerate(proposal.steps)),
     )
-    write_new_calls(connection, attempt, proposal.calls)
     connection.executemany(
         "INSERT INTO parents VALUES (?, ?, ?, ?)",
         ((attempt, n, candidate, role) for n, (role, candidate) in enumerate(parents)),
     )
+    return _write_new_calls(connection, attempt, proposal.calls)
 
 
 def write_calls(connection: sqlite3.Connection, attempt: int, calls: Sequence[Call]) -> None:
@@ -75,15 +80,22 @@ def write_calls(connection: sqlite3.Connection, attempt: int, calls: Sequence[Ca
     )
 
 
-def write_new_calls(connection: sqlite3.Connection, attempt: int, calls: Sequence[Call]) -> None:
+def _write_new_calls(connection: sqlite3.Connection, attempt: int, calls: Sequence[Call]) -> list[Call]:
     """Those of a finished attempt's calls that were not written as they were made.
 
     What its operator found wrong with an answer only after that is kept as a remark.
     """
+    sql = (
+        "SELECT position, IFNULL(error, ''), model, tokens_in, tokens_out, tokens_cached, wall_s FROM calls"
+        " WHERE attempt = ? ORDER BY position"
+    )
+    written: dict[tuple[Any, ...], list[tuple[int, str]]] = {}
+    for position, error, *key in connection.execute(sql, (attempt,)):
+        written.setdefault(tuple(key), []).append((position, error))
     remarks, new = [], []
-    written = _written_calls(connection, attempt)
     for call in calls:
-        found = written.get(_call_key(call))
+        # Not known by its messages: whoever makes thousands of calls in an attempt does not hold on to them.
+        found = written.get((call.model, call.tokens_in, call.tokens_out, call.tokens_cached, call.wall_s))
         if not found:
             new.append(call)
             continue
@@ -92,12 +104,7 @@ def write_new_calls(connection: sqlite3.Connection, attempt: int, calls: Sequenc
             remarks.append((attempt, position, call.error))
     connection.executemany("INSERT OR IGNORE INTO call_remarks VALUES (?, ?, ?)", remarks)
     write_calls(connection, attempt, new)
-
-
-def unwritten(connection: sqlite3.Connection, attempt: int, calls: Sequence[Call]) -> list[Call]:
-    """Those of the calls that have no row yet."""
-    written = _written_calls(connection, attempt)
-    return [call for call in calls if not (found := written.get(_call_key(call))) or not found.pop(0)]
+    return new
 
 
 def claimed_strategy(proposal: Proposal) -> Strategy | None:
@@ -106,20 +113,3 @@ def claimed_strategy(proposal: Proposal) -> Strategy | None:
         return proposal.strategy
     last = proposal.decisions[-1]
     return last.offered[last.chosen]
-
-
-def _written_calls(connection: sqlite3.Connection, attempt: int) -> dict[tuple[Any, ...], list[tuple[int, str]]]:
-    """(position, error) of an attempt's rows, by what a call is known by."""
-    sql = (
-        "SELECT position, IFNULL(error, ''), model, tokens_in, tokens_out, tokens_cached, wall_s FROM calls"
-        " WHERE attempt = ? ORDER BY position"
-    )
-    found: dict[tuple[Any, ...], list[tuple[int, str]]] = {}
-    for position, error, *key in connection.execute(sql, (attempt,)):
-        found.setdefault(tuple(key), []).append((position, error))
-    return found
-
-
-def _call_key(call: Call) -> tuple[Any, ...]:
-    """Not by its messages: whoever makes thousands of calls in an attempt does not hold on to them."""
-    return (call.model, call.tokens_in, call.tokens_out, call.tokens_cached, call.wall_s)

@@ -7,7 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from evo_kernel.app.model_breaker import ModelBreaker
 from evo_kernel.types import Call
@@ -15,21 +15,16 @@ from operators.llm.base import Message, Model, ModelFailed, Reply, Tool
 from operators.llm.ensemble import Ensemble
 from operators.llm.redaction import redactor
 
+if TYPE_CHECKING:
+    from populations.population import LineagePopulation
+
 REMEMBERED = 10_000  # attempts whose calls wait for their credit
-
-
-class CallKeeper(Protocol):
-    """A population that keeps calls as they are made."""
-
-    def spend(self, attempt: int, calls: Sequence[Call]) -> None: ...
-
-    def calls(self) -> Sequence[tuple[int, bool, str, float | None]]: ...
 
 
 class CallAccounting:
     """Knows which attempt each thread is at: its calls become rows as they are made, and credit finds its models."""
 
-    def __init__(self, population: CallKeeper, ensemble: Ensemble | None) -> None:
+    def __init__(self, population: LineagePopulation, ensemble: Ensemble | None) -> None:
         self._population, self._ensemble = population, ensemble
         self._here = threading.local()
         self._lock = threading.Lock()
@@ -105,11 +100,5 @@ class KeptModel:
 
 
 def _cleaned(message: Message, clean: Callable[[str], str]) -> Message:
-    content = clean(message.content)
-    arguments = [clean(call.arguments) for call in message.tool_calls]
-    if content is message.content and all(
-        said is call.arguments for said, call in zip(arguments, message.tool_calls, strict=True)
-    ):
-        return message  # as nearly all are, and a conversation has hundreds
-    calls = tuple(replace(call, arguments=said) for call, said in zip(message.tool_calls, arguments, strict=True))
-    return replace(message, content=content, tool_calls=calls)
+    calls = tuple(replace(call, arguments=clean(call.arguments)) for call in message.tool_calls)
+    return replace(message, content=clean(message.content), tool_calls=calls)

@@ -1,32 +1,32 @@
-"""The only place that joins the rooms: a configuration becomes a task, a judge, a population, operators, an engine."""
+"""Opens what a configuration asks for: task, judge, population, ledger; and runs the search over them."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
+from pydantic import BaseModel
 
 from evo_kernel import plugins
 from evo_kernel.app.operator_factory import money_ends, operating, with_models
-from evo_kernel.app.recordings import Traffic
+from evo_kernel.app.run_config import Traffic
 from evo_kernel.app.signals import ending_twice
 from evo_kernel.app.telemetry import announced, keep_ceilings, kept_baselines
 from evo_kernel.budget import Budget, Ledger, Spent
-from evo_kernel.config import Config, config_from, stored_config
+from evo_kernel.config import Config, stored_config
 from evo_kernel.engine import Engine, EngineSettings, Observer, RunSummary
 from evo_kernel.errors import ConfigError, PopulationError
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
 from evo_kernel.tasks.first import First, beside_first, first_of
 from evo_kernel.tasks.loading import BUILTIN, builtin_names, load
 from evo_kernel.tasks.task import Task
-from evo_kernel.types import Environment, Judge, PlanVerdict, ScoredCandidate, Source
-from populations.counters import SearchTotals
+from evo_kernel.types import Judge, Source
 from populations.population import LineagePopulation, open_population
 from populations.reading import PopulationReader
 from populations.settings import PopulationSettings
@@ -52,7 +52,7 @@ class Prepared:
 def task_of(config: Config) -> Task:
     """The configured task. Raises ConfigError, TaskError."""
     if not config.task:
-        raise ConfigError("no task is named: `evo-kernel run TASK`, or `task = ...` in the configuration")
+        raise ConfigError("no task is given: use `evo-kernel run TASK`, or `task = ...` in the configuration")
     if config.task in plugins.found(plugins.TASKS) and config.task not in builtin_names():
         offered = plugins.load(plugins.TASKS, config.task)
         return load(str(offered() if callable(offered) else offered))
@@ -65,21 +65,19 @@ def lasting_name(task: Task) -> str:
 
 
 def lasting(config: Config) -> Config:
-    """With paths that a resume finds from any working folder: of what is read and written beside the population."""
-    agents, knowledge = config.agents, config.knowledge
-    lessons, keep = tuple(path.absolute() for path in agents.lessons), agents.keep_lessons
-    kept = {"lessons": lessons, "keep_lessons": keep.absolute() if keep is not None else None}
-    checkpoint = config.operators.checkpoint
-    operators = {"checkpoint": checkpoint.absolute() if checkpoint is not None else None}
-    folders = tuple(path.absolute() for path in knowledge.folders)
-    return config.model_copy(
-        update={
-            "start_from": config.start_from.absolute() if config.start_from is not None else None,
-            "operators": config.operators.model_copy(update=operators),
-            "agents": agents.model_copy(update=kept),
-            "knowledge": knowledge.model_copy(update={"folders": folders}),
-        }
-    )
+    """With absolute paths, which a resume finds from any working folder."""
+    return _absolute(config)
+
+
+def _absolute(value: Any) -> Any:
+    match value:
+        case Path():
+            return value.absolute()
+        case tuple():
+            return tuple(map(_absolute, value))
+        case BaseModel():
+            return value.model_copy(update={name: _absolute(part) for name, part in value})
+    return value
 
 
 def population_path(config: Config, task: Task) -> Path:
@@ -127,7 +125,7 @@ def prepared(config: Config, task: Task, path: Path, create: bool | None) -> Ite
             create=create,
         )
         with population:
-            judge.know(_verdicts(population, judge.environment))
+            judge.know(population.verdicts(judge.environment.key))
             keep_ceilings(judge, population)
             population.plant(first.source, ORIGINS[first.origin])
             for source, origin in others():
@@ -161,22 +159,19 @@ def _leaders(path: Path) -> list[Source]:
     with PopulationReader(path) as reader:
         views = [reader.candidate(number) for number in reader.leaders(START_FROM)]
     if not views:
-        raise PopulationError(f"{path} has no candidate that passed: there is nothing to start from")
+        raise PopulationError(f"{path} has no candidate that passed: name another file in --start-from")
     return [view.source for view in views]
-
-
-def _verdicts(population: LineagePopulation, environment: Environment) -> Iterator[PlanVerdict]:
-    yield from population.verdicts(environment.key)
 
 
 def ledger_of(
     config: Config, population: LineagePopulation, traffic: Traffic | None = None, began: float | None = None
 ) -> Ledger:
     """The run's ledger, with what earlier sessions of the population have spent. `began`: when the command did."""
-    models = with_models(config, traffic)
+    models, before = with_models(config, traffic), population.counters()
+    spent = Spent(before.charged, before.wall_s / 3600, before.dollars, before.tokens, before.gpu_s)
     return Ledger(
         Budget(**config.budget.model_dump()),
-        _spent(population.counters()),
+        spent,
         by_call=models,
         ends_with_money=money_ends(config, models),
         began=began,
@@ -200,16 +195,6 @@ def search(
         parts.judge.yardsticks.on_baselines = kept_baselines(population, observer.trouble)
         with announced(population, stages), watched(engine, parts.judge, stop):
             return engine.run()
-
-
-def _spent(counters: SearchTotals) -> Spent:
-    return Spent(
-        evaluations=counters.charged,
-        hours=counters.wall_s / 3600,
-        dollars=counters.dollars,
-        tokens=counters.tokens,
-        gpu_seconds=counters.gpu_s,
-    )
 
 
 @contextlib.contextmanager
@@ -242,21 +227,3 @@ def resumed_config(path: Path, stored: dict[str, Any] | None) -> Config:
     if gone:
         click.echo(f"{path} was made by an earlier version: ignoring its settings {', '.join(gone)}", err=True)
     return config
-
-
-def config_with(config: Config, changes: Mapping[str, Any]) -> Config:
-    """A configuration with some keys changed, sections within sections too. Raises ConfigError."""
-    return config_from(_merged(config.model_dump(mode="json"), changes), "--set")
-
-
-def _merged(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    changed = {
-        key: _merged(data[key], value) if isinstance(value, Mapping) and isinstance(data.get(key), Mapping) else value
-        for key, value in changes.items()
-    }
-    return {**data, **changed}
-
-
-def best_of(population: LineagePopulation) -> ScoredCandidate | None:
-    """The champion if one is confirmed, else the best so far."""
-    return population.leader()

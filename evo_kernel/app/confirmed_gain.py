@@ -1,4 +1,4 @@
-"""How much of a claimed gain survived its confirmation: told wherever a champion is told."""
+"""How much of a claimed gain survived its confirmation, as data and as lines."""
 
 from __future__ import annotations
 

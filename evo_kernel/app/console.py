@@ -1,4 +1,4 @@
-"""Consoles that never crop: what is piped is read by programs, or by people later, at any width."""
+"""Terminal output by rich; without a terminal, plain lines that are never cropped or wrapped."""
 
 from __future__ import annotations
 

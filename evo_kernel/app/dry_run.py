@@ -12,8 +12,10 @@ import click
 
 from evo_kernel.app import operator_factory, prompt_context
 from evo_kernel.app.compose import judge_settings
+from evo_kernel.app.model_breaker import ModelBreaker
 from evo_kernel.app.operator_factory import WITH_MODEL, weights_of, with_models
-from evo_kernel.app.recordings import Traffic
+from evo_kernel.app.run_config import Traffic
+from evo_kernel.budget import Budget, Ledger
 from evo_kernel.config import Config
 from evo_kernel.errors import OperatorFailed
 from evo_kernel.fitness.judge import open_judge
@@ -101,13 +103,15 @@ def _outfit(config: Config, brief: Brief, peek: _Peek, folder: Path) -> operator
     knowledge = prompt_context.knowledge_of(config)
     prompts = prompt_context.prompts_of(config, brief.task, knowledge)
 
+    gate = ModelBreaker((), Ledger(Budget()), click.echo)
+
     def agent(model: Any) -> Operator:
         rooms = WorkbenchDeps(cast("Any", _NoBench()), knowledge=knowledge)
         return AvoOperator(
             model, rooms, Forgetful(), folder, operator_factory.agent_settings(config), elsewhere=prompts.elsewhere
         )
 
-    return operator_factory.ModelOperatorDeps(peek, prompts, operator_factory.limits_of(config), _Open(), False, agent)
+    return operator_factory.ModelOperatorDeps(peek, prompts, operator_factory.limits_of(config), gate, False, agent)
 
 
 def cost_lines(config: Config, prompts: Mapping[str, Sequence[Sequence[Any]]], prices: Mapping[str, Any]) -> list[str]:
@@ -167,15 +171,6 @@ class _NoBench:
 
     def __getattr__(self, name: str) -> Any:
         raise OperatorFailed(f"a dry run does not {name}")
-
-
-class _Open:
-    """A gate that is."""
-
-    def wait(self) -> None: ...
-
-    def shut(self) -> str:
-        return ""
 
 
 def _tokens(messages: Sequence[Any]) -> int:

@@ -1,4 +1,4 @@
-"""What a judge needs, begun before this process imports torch: the first verdict waits for whichever is the slowest."""
+"""Starts the judge's processes before this one imports torch, so that the first verdict comes sooner."""
 
 from __future__ import annotations
 

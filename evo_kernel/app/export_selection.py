@@ -80,7 +80,7 @@ def _doubt(confirmation: Evaluation | None, population: Path) -> str:
     if confirmation is None:
         return f"is not confirmed: `evo-kernel resume {population}` confirms the best when its budget is spent"
     if not confirmation.passed:
-        return f"was refuted when it was to be confirmed ({confirmation.reason}): leave out --candidate"
+        return f"was refuted by its confirmation ({confirmation.reason}): leave out --candidate"
     return ""
 
 

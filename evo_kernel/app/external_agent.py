@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from evo_kernel.app.workbench import ProfilingJudge, open_workbench, rooms_of
+from evo_kernel.app.workbench import open_workbench, rooms_of
 from evo_kernel.budget import Spent
 from evo_kernel.config import Config
 from evo_kernel.errors import ConfigError
@@ -16,11 +17,14 @@ from operators.workbench.judge_tools import Allowed
 from operators.workbench.protocols import KnowledgeSource
 from populations.population import LineagePopulation
 
+if TYPE_CHECKING:
+    from evo_kernel.fitness.judge import PlanJudge
+
 
 def external_operator(
     config: Config,
     population: LineagePopulation,
-    judge: ProfilingJudge,
+    judge: PlanJudge,
     knowledge: KnowledgeSource | None,
     charge: Callable[[Spent], None],
     elsewhere: Callable[[TaskCard], str],

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evo_kernel.app.brief_data import evidence_data, named_strategy
+from evo_kernel.config import with_overrides
 from evo_kernel.engine import EngineSettings
 from evo_kernel.engine.retrying_judge import RetryingJudge
 from evo_kernel.errors import PopulationError, PopulationLocked
@@ -147,7 +148,7 @@ def last_config(path: Path, device: str | None) -> Config:
     with PopulationReader(path) as reader:
         stored = dict(reader.sessions()[-1].config)
     config = compose.resumed_config(path, stored)
-    return compose.config_with(config, {"device": device}) if device is not None else config
+    return with_overrides(config, [f"device={device}"] if device is not None else [])
 
 
 # ---- commands -------------------------------------------------------------------------------------------------------

@@ -4,25 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from evo_kernel.budget import Ledger
 from operators.llm.base import ModelFailed
 from operators.llm.endpoint import Endpoint
 
 WRONG = 3  # answers in a row that say the question itself is wrong, before no more are asked
-
-
-class ModelAvailability(Protocol):
-    """Says whether a model is worth asking now."""
-
-    def wait(self) -> None:
-        """Until one may be, or the run is over."""
-        ...
-
-    def shut(self) -> str:
-        """Why none is; empty when one is."""
-        ...
 
 
 class ModelBreaker:

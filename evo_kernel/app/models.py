@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from evo_kernel.app.recordings import Traffic
+from evo_kernel.app.run_config import Traffic
 from evo_kernel.config import Config, ModelConfig
 from evo_kernel.errors import ConfigError
 from operators.llm.base import Model
@@ -96,7 +96,7 @@ def _one(
     if config.budget.dollars is not None and model.price is None:
         raise ConfigError(
             f"the price of {one.name} is not known, so the budget of {config.budget.dollars:g} dollars cannot be held. "
-            f"Say it in dollars a million tokens (--set models.{key}.price_in=… --set models.{key}.price_out=…, 0 if "
+            f"Give dollars per million tokens (--set models.{key}.price_in=… --set models.{key}.price_out=…, 0 if "
             "it is free), or set a budget in tokens or hours instead."
         )
     return model

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from evo_kernel import plugins
-from evo_kernel.app.policy_factory import policy_of
 from evo_kernel.app.profiles import Profiles
 from evo_kernel.app.prompt_context import knowledge_of, lessons_kept, memory_of, prompts_of
-from evo_kernel.app.recordings import Traffic
+from evo_kernel.app.run_config import Traffic
 from evo_kernel.app.run_operator import AttemptContext, RunOperator
 from evo_kernel.budget import Ledger
 from evo_kernel.config import Config
@@ -22,14 +21,14 @@ from evo_kernel.fitness.stages import Stages
 from evo_kernel.types import Operator
 from operators.crossover import CrossoverOperator
 from operators.macro.bandit import BanditPolicy
-from operators.macro.policies import Policy
+from operators.macro.policies import Policy, UniformPolicy
 from operators.micro.coder import RewriteCoder
 from operators.mix import MixOperator, no_refusal
 from operators.mtmc import MtmcOperator
 
 if TYPE_CHECKING:
-    from evo_kernel.app.model_breaker import ModelAvailability
-    from evo_kernel.app.workbench import ProfilingJudge
+    from evo_kernel.app.model_breaker import ModelBreaker
+    from evo_kernel.fitness.judge import PlanJudge
     from operators.avo.settings import AvoSettings
     from operators.llm.base import Model
     from operators.micro.session import SessionLimits
@@ -39,6 +38,8 @@ if TYPE_CHECKING:
 EXTERNAL = "external"  # a command-line coding agent, see app/external_agent.py
 WITH_MODEL = ("llm-mtmc", "llm-crossover", "avo")
 OWN = ("mtmc", "crossover", *WITH_MODEL, EXTERNAL)
+POLICIES: Mapping[str, Callable[[], Policy]] = {"bandit": BanditPolicy, "uniform": UniformPolicy}
+TRAINED = "trained"
 
 
 def with_models(config: Config, traffic: Traffic | None = None) -> bool:
@@ -59,12 +60,25 @@ def weights_of(config: Config, models: bool) -> dict[str, float]:
     lacking = [name for name in weights if name in WITH_MODEL]
     if lacking and not models:
         raise ConfigError(
-            f"{', '.join(lacking)} ask a language model, and none is named: --model PROVIDER/NAME, or [models.main] in "
-            "the configuration (docs/guides/models.md)."
+            f"{', '.join(lacking)} need a language model: give --model PROVIDER/NAME, or [models.main] in the "
+            "configuration (docs/guides/models.md)."
         )
     if not weights:
         raise ConfigError("every operator has weight 0: give one of them more, or name some in operators.use.")
     return weights
+
+
+def policy_of(name: str, config: Config) -> Policy:
+    """Raises UserError: no such policy, or no checkpoint that can be read."""
+    if name != TRAINED:
+        return (POLICIES.get(name) or plugins.factory(plugins.POLICIES, name, (*POLICIES, TRAINED)))()
+    import torch
+
+    from operators.learning.shipped import POLICY
+    from operators.macro.trained import TrainedPolicy
+
+    torch.set_num_threads(1)  # one small decision at a time; the cores are the judge's
+    return TrainedPolicy.load(config.operators.checkpoint or POLICY)
 
 
 def money_ends(config: Config, models: bool) -> bool:
@@ -84,7 +98,7 @@ class ModelOperatorDeps:
     model: Model
     prompts: Prompts
     limits: SessionLimits
-    gate: ModelAvailability
+    gate: ModelBreaker
     patient: bool
     agent: Callable[[Model], Operator]  # makes the agent that is a whole operator
 
@@ -213,7 +227,7 @@ def limits_of(config: Config) -> SessionLimits:
 def operating(
     config: Config,
     population: LineagePopulation,
-    judge: ProfilingJudge,
+    judge: PlanJudge,
     ledger: Ledger,
     tell: Callable[[str], None],
     stages: Stages,

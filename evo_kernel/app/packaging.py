@@ -74,7 +74,7 @@ def _refuse_strangers(parts: Sequence[tuple[Task, Sequence[RecordedCandidate]]])
         if task.input_names != first.input_names:
             raise UserError(
                 f"{task.name} takes {', '.join(task.input_names)} where {first.name} takes "
-                f"{', '.join(first.input_names)}: one package holds one operator, so export them apart"
+                f"{', '.join(first.input_names)}: one package holds one operator, so export them separately"
             )
     if len(set(names)) < len(names):
         raise UserError(
@@ -139,7 +139,7 @@ def _output_shapes(task: Task, cases: Sequence[JudgedCase]) -> list[tuple[str, l
     if found is None:
         raise UserError(
             f"{task.name}'s reference reads values, and the shapes of its outputs do not follow from those of its "
-            "inputs: compilers could not take it as an operator"
+            "inputs, so torch.compile cannot use it as an operator: let output shapes depend on input shapes alone"
         )
     return found
 

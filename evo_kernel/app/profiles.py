@@ -1,4 +1,4 @@
-"""The profile table of a parent for prompts: made by the run's judge, once a plan, never at the cost of the search."""
+"""The profile table of a parent for prompts: by the run's judge, once for each plan, in a small share of its time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from evo_kernel.lru_cache import Recent
 from evo_kernel.types import CaseKind, Measurement, ScoredCandidate
 
 if TYPE_CHECKING:
-    from evo_kernel.app.workbench import ProfilingJudge
+    from evo_kernel.fitness.judge import PlanJudge
 
 KEPT = 512  # tables, the latest
 SHARE = 0.02  # of the time since the run began that making tables may take where a GPU is used for it
@@ -28,7 +28,7 @@ class Profiles:
     none, and a prompt goes without.
     """
 
-    def __init__(self, judge: ProfilingJudge, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, judge: PlanJudge, clock: Callable[[], float] = time.monotonic) -> None:
         self._judge, self._clock = judge, clock
         self._measured = judge.environment.kind == "measured"
         self._lock, self._busy = threading.Lock(), threading.Lock()

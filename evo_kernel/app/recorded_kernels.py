@@ -92,15 +92,19 @@ def _recorded(one: ExportedCandidate, task: Task, judge: PlanJudge, unconfirmed:
     same_versions = environment.triton == then.triton and then.assembler in ("", environment.assembler)
     if not same_versions and not unconfirmed:
         raise UserError(
-            f"candidate {one.view.candidate} was judged as {_compilers(then)} compiles it, and "
-            f"this is {_compilers(environment)}, whose code nobody judged: export with that version, judge it again "
-            "(`evo-kernel resume`), or give --unconfirmed"
+            f"candidate {one.view.candidate} was judged with {_compilers(then)}, but this machine has "
+            f"{_compilers(environment)}: install those versions, judge it again (`evo-kernel resume`), or give "
+            "--unconfirmed"
         )
     differ = [case for case, plan in plans.items() if plan.hash not in judged.get(case, {plan.hash})]
     if same_versions and differ:
-        raise UserError(f"what is recorded now is not what was judged (cases {', '.join(differ)}): nothing is exported")
+        raise UserError(
+            f"the recording differs from what was judged (cases {', '.join(differ)}): judge it again with `resume`"
+        )
     if missing := [case.name for case in task.cases_of(CaseKind.SEARCH) if case.name not in judged]:
-        raise UserError(f"no plan of {', '.join(missing)} was judged: the task file has changed; nothing is exported")
+        raise UserError(
+            f"no plan of {', '.join(missing)} was judged, so the task file has changed: restore it, or start a new run"
+        )
     return RecordedCandidate(
         one,
         f"candidate_{one.view.candidate}",

@@ -15,27 +15,16 @@ def baselines_text(times: Mapping[str, float]) -> str:
 
 
 def ceilings_line(environment: Environment, stored: Mapping[str, float]) -> str:
-    """What shares of the speed of light refer to."""
-    from evo_kernel.fitness.timing.ceilings import Ceilings
-
-    if measured := Ceilings.from_data(stored):
-        return f"{measured.text}, measured ({environment.device})"
-    table = Ceilings.from_data(_limits(environment, stored))
-    told = f"{table.text}, from the table" if table else "not measured yet"
-    return f"{told} ({environment.device})"
-
-
-def _limits(environment: Environment, stored: Mapping[str, float]) -> Mapping[str, float]:
-    """Ceilings by name: as they were measured, else of the table where times are modeled, else none."""
+    """What shares of the speed of light refer to: as it was measured, else of the table where times are modeled."""
     from evo_kernel.fitness.costmodel.targets import target_for
     from evo_kernel.fitness.timing.ceilings import Ceilings
 
-    arch = environment.device.removeprefix("sm_")
-    if Ceilings.from_data(stored):
-        return stored
-    if environment.kind == "measured" or not arch.isdecimal():
-        return {}
-    return Ceilings.of_target(target_for(int(arch))).as_data()
+    told, arch = "not measured yet", environment.device.removeprefix("sm_")
+    if measured := Ceilings.from_data(stored):
+        told = f"{measured.text}, measured"
+    elif environment.kind == "modeled" and arch.isdecimal():
+        told = f"{Ceilings.of_target(target_for(int(arch))).text}, from the table"
+    return f"{told} ({environment.device})"
 
 
 def held_lines(

@@ -1,4 +1,4 @@
-"""Which torch operations stayed in a plan, and what that means for its score: told wherever the score is told.
+"""Which torch operations stayed in a plan, as data and as lines beside its score.
 
 Only under ALLOW = "mixed" can there be any. A runner leaves their names and numbers in a measurement's details
 (`fitness/features.py`), beside the share of time that the plan's own kernels take where it knows that.

@@ -7,9 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evo_kernel.app.recordings import Traffic
 from evo_kernel.config import Config, config_from, load_config, with_overrides
 from evo_kernel.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What is said to models. `record`: a file that all is appended to. `replay`: a recording that answers instead."""
+
+    record: Path | None = None
+    replay: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -42,9 +49,7 @@ class ModelOptions:
     def traffic(self) -> Traffic:
         """Raises ConfigError."""
         if self.record is not None and self.record == self.replay:
-            raise ConfigError(
-                f"{self.record} cannot be recorded to while it is replayed: name another file to --record."
-            )
+            raise ConfigError(f"{self.record} cannot be recorded to while it is replayed: give --record another file.")
         if self.replay is not None and not self.replay.is_file():
             raise ConfigError(f"there is no recording {self.replay}; make one with --record.")
         return Traffic(self.record, self.replay)
@@ -71,13 +76,8 @@ def without_commands(
     stored: Mapping[str, Any], overrides: Sequence[str], tell: Callable[[str], None]
 ) -> dict[str, Any]:
     """A stored configuration without the shell commands in it: files are handed on, and nobody expects one there."""
-    left = dict(stored)
-    if "external" in left:
-        left["external"] = dict(left["external"])
-    for section, key, name in (
-        (left, "on_event", "on_event"),
-        (left.get("external", {}), "command", "external.command"),
-    ):
+    left = {**stored, "external": dict(stored.get("external", {}))}
+    for section, key, name in ((left, "on_event", "on_event"), (left["external"], "command", "external.command")):
         command = section.pop(key, None)
         if command and not any(override.startswith(f"{name}=") for override in overrides):
             tell(f"{name} is not taken from the file; to run it again: --set {name}={command!r}")

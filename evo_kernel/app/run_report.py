@@ -1,68 +1,121 @@
-"""What `report` tells of a population: gathered from its file, as texts and tables."""
+"""`report`: a population as a document of plots, the path edit by edit, tables, and how to repeat it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from itertools import pairwise
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from evo_kernel.app.confirmed_gain import confirmed_lines, survival_line
 from evo_kernel.app.sources import source_diff
-from evo_kernel.observe.document import Table
+from evo_kernel.observe.document import Block, Code, Figure, Heading, Paragraph, Table
 from evo_kernel.observe.formatting import counts_text
-from evo_kernel.observe.report import Report, ReportedEdit
-from evo_kernel.types import Evaluation
+from evo_kernel.types import Environment, Evaluation, Measurement
 from populations.reading import PopulationReader
 from populations.views import CandidateView, RunStatus
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Picture
 
-def report_data(made: Report) -> dict[str, Any]:
+
+@dataclass(frozen=True)
+class Ablated:
+    """The champion without one edit."""
+
+    verdict: str  # a status, or why the edit cannot be taken out
+    score: float | None = None
+
+
+@dataclass(frozen=True)
+class ReportedEdit:
+    """A step of the path from the first kernel to the one that is reported. Gains are factors of time."""
+
+    candidate: int
+    action: str
+    score: float | None
+    gain: float | None  # over its parent; None of the first kernel, and where one of the two has no time
+    text: str  # the source after it, as it was proposed
+    without: Ablated | None = None  # None: not re-measured
+
+
+def edits_of(reader: PopulationReader, candidate: int | None) -> list[ReportedEdit]:
+    """The path to a candidate; left out: to the champion, else the best. Empty where nothing passed."""
+    leader = reader.leader()
+    number = candidate or (leader.candidate if leader else None)
+    return [
+        ReportedEdit(
+            step.candidate,
+            step.action,
+            step.score,
+            math.exp(step.log_gain) if step.log_gain is not None else None,
+            reader.candidate(step.candidate).proposal.source.text,
+        )
+        for step in (reader.critical_path(number) if number else ())
+    ]
+
+
+def report_data(edits: Sequence[ReportedEdit], again: float | None) -> dict[str, Any]:
     """For scripts."""
     return {
-        "again": made.again,
+        "again": again,
         "path": [
             {"candidate": edit.candidate, "action": edit.action, "score": edit.score, "gain": edit.gain,
              "without": None if edit.without is None else
              {"verdict": edit.without.verdict, "score": edit.without.score}}
-            for edit in made.edits
+            for edit in edits
         ],
     }  # fmt: skip
 
 
-def gathered(reader: PopulationReader, candidate: int | None) -> Report:
-    """What the document of a population tells. `candidate`: instead of the champion, else the best."""
-    status = reader.status()
-    best = status.leader
-    number = candidate or (best.candidate if best else None)
-    view = reader.candidate(number) if number else None
-    history, began = reader.history(), reader.sessions()[0].began
+def blocks(reader: PopulationReader, edits: Sequence[ReportedEdit], again: float | None = None) -> list[Block]:
+    """The document. `again`: the last score, measured again beside what lacks an edit."""
+    status, description = reader.status(), reader.task.description
+    view = reader.candidate(edits[-1].candidate) if edits else None
     evaluation = view.evaluation if view else None
-    confirmation = reader.confirmation(number) if number else None
-    edits = _edits(reader, number) if number else []
-    first = reader.candidate(edits[0].candidate).proposal.source.text if edits else ""
-    source = view.proposal.source.text if view else ""
-    environment = evaluation.environment if evaluation else status.environment
+    confirmation = reader.confirmation(view.candidate) if view else None
+    environment = evaluation.environment if evaluation else reader.environment
     dots = [(float(node["candidate"]), node["score"]) for node in reader.nodes() if node["score"] is not None]
-    return Report(
-        task=status.task,
-        description=reader.task.description,
-        label=environment.label if environment else "not judged yet",
-        headline=_headline(view, confirmation),
-        dots=dots,
-        best=_best_so_far(dots),
-        best_by_hour=[((row["at"] - began) / 3600, row["score"]) for row in history if row["score"] is not None],
-        edits=edits,
-        evaluation=evaluation,
-        comparisons=confirmed_lines(confirmation),
-        spent=_spent(status),
-        operators=_operators(status),
-        strategies=_strategies(reader),
-        models=_models(status),
-        environment=_environment(reader, evaluation),
-        commands=_commands(reader, number),
-        source=_with_knobs(source, evaluation),
-        whole_diff=source_diff(first, source, edits[0].candidate, edits[-1].candidate) if len(edits) > 1 else "",
-    )
+    began = reader.sessions()[0].began
+    by_hour = [((row["at"] - began) / 3600, row["score"]) for row in reader.history() if row["score"] is not None]
+    return [
+        Heading(f"{status.task}: a search for a faster kernel", 1),
+        *([Paragraph(description)] if description else []),
+        *map(Paragraph, _headline(view, confirmation)),
+        Heading("How it went"),
+        Figure(lambda: _pictures().trajectory(dots, _best_so_far(dots), "candidates"),
+               "Every candidate that passed, and the best so far. Scores are "
+               f"{environment.label if environment else 'not judged yet'}."),
+        Figure(lambda: _over_time(by_hour), "The best so far."),
+        *_path(edits, again),
+        *_measured(evaluation, confirmed_lines(confirmation)),
+        Heading("What it took"),
+        Table(("what", "how much"), _spent(status)),
+        *_uses(status, reader),
+        Heading("Where and with what"),
+        Table(("what", "value"), _environment(reader, environment)),
+        Heading("Repeat it"),
+        Code("\n".join(_commands(reader, view)), "sh"),
+        Heading("The kernel"),
+        Code(_with_knobs(edits[-1].text, evaluation) if edits else "", "python", "Its source"),
+        *([Code(_diff(edits[0], edits[-1]), "diff", "All that changed since the first kernel")] * (len(edits) > 1)),
+    ]  # fmt: skip
+
+
+def _pictures() -> ModuleType:
+    """matplotlib takes a second to load, and Markdown needs none of it."""
+    from evo_kernel.observe import pictures
+
+    return pictures
+
+
+def _over_time(best_by_hour: Sequence[tuple[float, float]]) -> Picture:
+    """In minutes where that is readable."""
+    minutes = bool(best_by_hour) and best_by_hour[-1][0] < 2.0
+    best = [(at * 60, score) for at, score in best_by_hour] if minutes else best_by_hour
+    return _pictures().trajectory([], best, f"{'minutes' if minutes else 'hours'} since the first session began")
 
 
 def _best_so_far(dots: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -72,6 +125,10 @@ def _best_so_far(dots: Sequence[tuple[float, float]]) -> list[tuple[float, float
         if not best or score > best[-1][1]:
             best.append((candidate, score))
     return best
+
+
+def _diff(before: ReportedEdit, after: ReportedEdit) -> str:
+    return source_diff(before.text, after.text, before.candidate, after.candidate)
 
 
 def _with_knobs(source: str, evaluation: Evaluation | None) -> str:
@@ -93,19 +150,65 @@ def _headline(view: CandidateView | None, confirmation: Evaluation | None) -> li
     return [said, *([f"{survival[0].upper()}{survival[1:]}."] if survival else [])]
 
 
-def _edits(reader: PopulationReader, number: int) -> list[ReportedEdit]:
-    steps = reader.critical_path(number)
-    texts = [reader.candidate(step.candidate).proposal.source.text for step in steps]
-    return [
-        ReportedEdit(
-            candidate=step.candidate,
-            action=step.action,
-            score=step.score,
-            gain=math.exp(step.log_gain) if step.log_gain is not None else None,
-            diff=source_diff(texts[at - 1], texts[at], steps[at - 1].candidate, step.candidate) if at else "",
-        )
-        for at, step in enumerate(steps)
+def _path(edits: Sequence[ReportedEdit], again: float | None) -> list[Block]:
+    if len(edits) < 2:
+        return [Heading("Which edits made it"), Paragraph("None: the first kernel is the fastest.")]
+    ablated = any(edit.without is not None for edit in edits)
+    head = ("candidate", "edit", "score", "gain", *(("still worth", "without it") if ablated else ()))
+    rows = [
+        (str(edit.candidate), edit.action, _number(edit.score), _times(edit.gain))
+        + ((_times(still_worth(edit, again)), _verdict(edit.without)) if ablated else ())
+        for edit in edits
     ]
+    told = "Gain: time of the parent by time of the child when the edit was made; a path's gains multiply to the whole."
+    if ablated:
+        told += (
+            " Still worth: time of the champion without the edit by its time with it, both tuned and measured now. An "
+            "edit that later ones build on cannot be taken out alone."
+        )
+    pictured = [(edit.action, edit.gain, still_worth(edit, again)) for edit in edits[1:]]
+    caption = "Gain of each edit" + (" (wide), and what it is still worth (narrow)" if ablated else "")
+    diffs = [(after, _diff(before, after)) for before, after in pairwise(edits)]
+    return [
+        Heading("Which edits made it"),
+        Paragraph(told),
+        Figure(lambda: _pictures().gains(pictured), caption),
+        Table(head, rows),
+        *(Code(diff, "diff", f"{edit.candidate}: {edit.action}") for edit, diff in diffs if diff),
+    ]
+
+
+def still_worth(edit: ReportedEdit, again: float | None) -> float | None:
+    """Score of the champion, measured beside them, by its score without this edit."""
+    if again is None or edit.without is None or edit.without.score is None:
+        return None
+    return again / edit.without.score
+
+
+def _verdict(without: Ablated | None) -> str:
+    if without is None:
+        return ""
+    return without.verdict if without.score is None else f"{without.verdict}, score {without.score:.3f}"
+
+
+def _measured(evaluation: Evaluation | None, comparisons: Sequence[str]) -> list[Block]:
+    if evaluation is None:
+        return []
+    names = sorted({name for m in evaluation.measurements for name in m.baselines_us})
+    head = ("case", "µs", "interval", "samples", *(f"{name} µs" for name in names), "speed-up", "share of light")
+    return [
+        Heading("What it reaches"),
+        Table(head, [_measurement(m, names) for m in evaluation.measurements]),
+        *([Code("\n".join(comparisons), "", "Its confirmation, side by side with others")] if comparisons else []),
+    ]
+
+
+def _measurement(m: Measurement, names: Sequence[str]) -> tuple[str, ...]:
+    baselines = [f"{m.baselines_us[name]:.2f}" if name in m.baselines_us else "-" for name in names]
+    light = f"{m.light_share:.0%}" if m.light_share is not None else "-"
+    samples = str(m.n) if m.n else "modeled"
+    interval = f"{m.low_us:.2f}-{m.high_us:.2f}" if m.n else "-"
+    return (m.case, f"{m.median_us:.2f}", interval, samples, *baselines, f"{m.speedup:.2f}x", light)
 
 
 def _spent(status: RunStatus) -> list[tuple[str, str]]:
@@ -118,38 +221,35 @@ def _spent(status: RunStatus) -> list[tuple[str, str]]:
     ]
 
 
-def _operators(status: RunStatus) -> Table:
-    head = ("operator", "attempts", "candidates", "passed", "dollars", "best score")
-    rows = [
+def _uses(status: RunStatus, reader: PopulationReader) -> list[Block]:
+    """Tables of operators, strategies and models, those that have rows."""
+
+    def factor(value: float | None) -> str:
+        return _times(math.exp(value) if value is not None else None)
+
+    operators = [
         (use.operator, str(use.attempts), str(use.candidates), str(use.passed), f"{use.dollars:.2f}",
-         f"{use.best_score:.3f}" if use.best_score is not None else "-")
+         _number(use.best_score))
         for use in status.operators
     ]  # fmt: skip
-    return Table(head, rows)
-
-
-def _strategies(reader: PopulationReader) -> Table:
-    def factor(value: float | None) -> str:
-        return f"{math.exp(value):.2f}x" if value is not None else "-"
-
-    rows = [
+    strategies = [
         (row["name"], row["family"], str(row["tried"]), str(row["passed"]), factor(row["mean_log_gain"]),
          factor(row["best_log_gain"]))
         for row in reader.strategies()
     ]  # fmt: skip
-    return Table(("strategy", "family", "tried", "passed", "mean gain", "best gain"), rows)
-
-
-def _models(status: RunStatus) -> Table:
-    rows = [
+    models = [
         (use.model, str(use.calls), str(use.tokens_in), str(use.tokens_out), f"{use.dollars:.2f}", str(use.errors))
         for use in status.models
     ]
-    return Table(("model", "calls", "tokens in", "tokens out", "dollars", "errors"), rows)
+    tables = {
+        "Operators": (("operator", "attempts", "candidates", "passed", "dollars", "best score"), operators),
+        "Strategies": (("strategy", "family", "tried", "passed", "mean gain", "best gain"), strategies),
+        "Models": (("model", "calls", "tokens in", "tokens out", "dollars", "errors"), models),
+    }
+    return [part for name, (head, rows) in tables.items() if rows for part in (Heading(name, 3), Table(head, rows))]
 
 
-def _environment(reader: PopulationReader, evaluation: Evaluation | None) -> list[tuple[str, str]]:
-    environment = evaluation.environment if evaluation else reader.environment
+def _environment(reader: PopulationReader, environment: Environment | None) -> list[tuple[str, str]]:
     if environment is None:
         return []
     names = ("kind", "device", "driver", "torch", "triton", "fp_fusion", "judge", "confinement")
@@ -158,11 +258,22 @@ def _environment(reader: PopulationReader, evaluation: Evaluation | None) -> lis
     return [*found, *ceilings, ("task, sha256", reader.task_identity)]
 
 
-def _commands(reader: PopulationReader, number: int | None) -> Sequence[str]:
+def _commands(reader: PopulationReader, view: CandidateView | None) -> list[str]:
     session, path = reader.sessions()[0], reader.path
-    task = session.config.get("task") or "TASK"
-    found = [f"evo-kernel run {task} --set seed={session.seed}", f"evo-kernel resume {path}"]
-    if number:
+    found = [
+        f"evo-kernel run {session.config.get('task') or 'TASK'} --set seed={session.seed}",
+        f"evo-kernel resume {path}",
+    ]
+    if view is not None:
+        number = view.candidate
         found += [f"evo-kernel show {path} {number}", f"evo-kernel export {path} --candidate {number} --to DIR"]
         found += [f"evo-kernel report {path} --candidate {number} --ablate"]
     return found
+
+
+def _number(value: float | None) -> str:
+    return f"{value:.3f}" if value is not None else "-"
+
+
+def _times(value: float | None) -> str:
+    return f"{value:.2f}x" if value is not None else "-"

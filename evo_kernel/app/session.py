@@ -13,8 +13,7 @@ import click
 
 from evo_kernel.app import compose, notifications, operator_factory, summary
 from evo_kernel.app.console import open_console, say
-from evo_kernel.app.recordings import Traffic
-from evo_kernel.app.run_config import ModelOptions, without_commands
+from evo_kernel.app.run_config import ModelOptions, Traffic, without_commands
 from evo_kernel.config import Config, with_overrides
 from evo_kernel.errors import ConfigError
 from evo_kernel.observe.live import LiveProgress
@@ -56,8 +55,8 @@ def resume(
     with PopulationReader(path) as reader:
         stored = dict(reader.sessions()[-1].config)
     config = compose.resumed_config(path, without_commands(stored, overrides, _complain))
-    config = compose.config_with(config, {key: value for key, value in named.items() if value is not None})
-    config = with_overrides(models.put_into(config), overrides)
+    options = [f"{key}={value}" for key, value in named.items() if value is not None]
+    config = with_overrides(models.put_into(config), [*options, *overrides])
     task = compose.task_of(config)
     return _search(config, task, path, create=False, as_json=as_json, traffic=models.traffic(), began=began)
 

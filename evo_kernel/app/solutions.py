@@ -37,18 +37,6 @@ def write_solution(
     return flashinfer.write_solution(made, folder), []
 
 
-def own_verdict(spec: str, written: Path) -> str:
-    """What TritonBench's own metric says of a solution, as a sentence."""
-    import torch
-
-    from evo_kernel.tasks.importers.stdout_metric import printed
-    from evo_kernel.tasks.importers.tritonbench import problem_of
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    (found,) = printed(problem_of(spec.partition(":")[2])[0].path, [written], device)
-    return found.sentence
-
-
 def kernelbench_solution(spec: str, text: str) -> kernelbench.KernelBenchSolution:
     """A module with `run` as a solution of the problem at its own sizes."""
     from evo_kernel.tasks.importers.kernelbench import places, problem_of, skeleton

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from evo_kernel.app.compose import Prepared, best_of
+from evo_kernel.app.compose import Prepared
 from evo_kernel.app.confirmed_gain import confirmed_data, survival_line
 from evo_kernel.app.console import say
 from evo_kernel.app.remaining_torch_operations import mixed_data, mixed_lines
@@ -24,7 +24,7 @@ from populations.reading import PopulationReader
 
 def as_data(parts: Prepared, ended: RunSummary, path: Path) -> dict[str, Any]:
     """One object for scripts."""
-    best = best_of(parts.population)
+    best = parts.population.leader()
     counters = parts.population.counters()
     with PopulationReader(path) as reader:
         models = [asdict(one) | {"cached_share": one.cached_share} for one in reader.models()]
@@ -113,7 +113,7 @@ def show(
     console: Console, parts: Prepared, ended: RunSummary, path: Path, more_budget: str = "", cut_off: int = 0
 ) -> None:
     """The last word of a run on a terminal."""
-    best = best_of(parts.population)
+    best = parts.population.leader()
     say(console, *_count_lines(parts, ended, cut_off))
     with PopulationReader(path) as reader:
         if models := reader.models():

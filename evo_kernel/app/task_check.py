@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 from evo_kernel.fitness.judge import JudgeSettings, open_judge
 from evo_kernel.tasks.claims_check import examine
 from evo_kernel.tasks.first import Wanted, first_kernel
@@ -13,24 +10,10 @@ from evo_kernel.tasks.task import Task
 from evo_kernel.types import Evaluation, Purpose
 
 
-@dataclass(frozen=True)
-class TaskCheck:
-    """What was found, and the verdict on the first kernel."""
-
-    task: Task
-    findings: Sequence[ProbeFinding]
-    evaluation: Evaluation
-
-    @property
-    def sound(self) -> bool:
-        return self.evaluation.passed and not any(finding.fatal for finding in self.findings)
-
-
-def checked(task: Task, device: str, wanted: Wanted) -> TaskCheck:
-    """`wanted`: which first kernel. Raises TaskError, LoweringError, UserError."""
-    findings = probe(task)
+def checked(task: Task, device: str, wanted: Wanted) -> tuple[list[ProbeFinding], Evaluation]:
+    """Findings, and the verdict on the first kernel (`wanted`: which). Raises TaskError, LoweringError, UserError."""
+    findings = [*probe(task)]
     if not any(finding.fatal for finding in findings):
         findings += examine(task)
     with open_judge(task, device=device, settings=JudgeSettings(tune_plans=0, first=wanted)) as judge:
-        evaluation = judge.evaluate(first_kernel(task, wanted), Purpose.SCORE)
-    return TaskCheck(task, findings, evaluation)
+        return findings, judge.evaluate(first_kernel(task, wanted), Purpose.SCORE)

@@ -1,4 +1,4 @@
-"""What a run lets others see while it goes on: its stages, its GPUs, the baselines that it holds kernels against."""
+"""What a run publishes while it works: stages, ceilings of GPUs, times of baselines."""
 
 from __future__ import annotations
 

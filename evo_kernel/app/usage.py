@@ -1,4 +1,4 @@
-"""What operators and language models were used for, and what that cost: told by `status` and at the end of a run."""
+"""Uses and costs of operators and language models, as lines for `status` and the end of a run."""
 
 from __future__ import annotations
 

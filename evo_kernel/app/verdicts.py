@@ -1,4 +1,4 @@
-"""A verdict for people and for scripts: what `verify`, `show`, `tell`, `export` and summaries say in the same words.
+"""A verdict as text, table and JSON: for `verify`, `show`, `tell`, `export` and summaries.
 
 Imports nothing slow: rich comes when something is shown.
 """

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from evo_kernel.budget import Spent
-from evo_kernel.deadline import Deadline
 from evo_kernel.errors import PopulationError
 from evo_kernel.knobs import apply_knobs
-from evo_kernel.types import Brief, CaseKind, Environment, Evaluation, Knobs, Purpose, ScoredCandidate, Source
+from evo_kernel.types import Brief, CaseKind, Evaluation, Knobs, Purpose, ScoredCandidate, Source
 from evo_kernel.types.notes import Version, VersionOrder
 from evo_kernel.types.promotion import GateSettings, GateVerdict, stands, surely_better
 from operators.workbench.judge_tools import Allowed
@@ -21,32 +20,15 @@ from operators.workbench.toolset import Workbench, start_files, task_files
 from operators.workbench.workspace import Workspace
 from populations.population import LineagePopulation
 
-
-class ProfilingJudge(Protocol):
-    """A judge that can also say what a kernel does with the GPU. See fitness.judge.PlanJudge."""
-
-    environment: Environment
-
-    def evaluate(
-        self,
-        source: Source,
-        purpose: Purpose,
-        anew: bool = False,
-        against: Source | None = None,
-        deadline: Deadline | None = None,
-        effort: int = 1,
-    ) -> Evaluation: ...
-
-    def profile(
-        self, source: Source, knobs: Knobs, kinds: Sequence[CaseKind], counters: bool | None, case_name: str | None
-    ) -> Mapping[str, Any]: ...
+if TYPE_CHECKING:
+    from evo_kernel.fitness.judge import PlanJudge
 
 
 @dataclass(frozen=True)
 class PlanWorkbenchJudge:
     """`charge` books what is spent at once: an agent's attempt may last for hours. Nothing else books it."""
 
-    judge: ProfilingJudge
+    judge: PlanJudge
     population: LineagePopulation
     charge: Callable[[Spent], None]
     settings: GateSettings = field(default_factory=GateSettings)
@@ -129,7 +111,7 @@ class PopulationLineage:
 
 def rooms_of(
     population: LineagePopulation,
-    judge: ProfilingJudge,
+    judge: PlanJudge,
     knowledge: KnowledgeSource | None,
     charge: Callable[[Spent], None],
     gate: GateSettings | None = None,

@@ -16,16 +16,16 @@ from evo_kernel.cli import options
 @click.command()
 @options.POPULATION
 @click.option("--command", required=True, help="What /bin/sh runs in the workspace of each attempt.")
-@click.option("--attempts", default=1, show_default=True, type=click.IntRange(1), help="Attempts, in all.")
+@click.option("--attempts", default=1, show_default=True, type=click.IntRange(1), help="How many attempts to make.")
 @click.option("--minutes", default=30.0, show_default=True, type=click.FloatRange(0, min_open=True),
-              help="Of one attempt: then the agent and all that it started are ended.")  # fmt: skip
+              help="Time limit of one attempt; then the agent and all that it started are ended.")  # fmt: skip
 @options.EVALUATIONS
 @options.SUBMITS
-@click.option("--width", default=1, show_default=True, type=click.IntRange(1), help="Agents side by side.")
-@click.option("--pass-env", multiple=True, metavar="NAME", help="Give the agent this variable too; repeatable.")
-@click.option("--as", "name", default="external", show_default=True, help="Whose kernels they are, in the lineage.")
-@click.option("--folder", type=options.PATH, help="Workspaces and logs; POPULATION.agents if left out.")
-@click.option("--keep", is_flag=True, help="Keep the workspaces.")
+@click.option("--width", default=1, show_default=True, type=click.IntRange(1), help="How many agents work in parallel.")
+@click.option("--pass-env", multiple=True, metavar="NAME", help="Pass this variable to the agent; repeatable.")
+@click.option("--as", "name", default="external", show_default=True, help="Name of the agent in the lineage.")
+@click.option("--folder", type=options.PATH, help="Folder for workspaces and logs; POPULATION.agents if left out.")
+@click.option("--keep", is_flag=True, help="Keep the workspaces of finished attempts.")
 @options.JUDGE_DEVICE
 @options.WAIT
 @options.JSON
@@ -42,17 +42,17 @@ def agent(
     """Let a coding agent work on POPULATION: COMMAND runs once an attempt, in a workspace made for it.
 
     The workspace holds a README.md that is all the agent needs, kernel.py (the kernel to beat), the task, earlier
-    versions, notes, and commands: ./probe, ./evaluate, ./profile, ./submit and others. What the agent submits passes
-    the commit gate or not; a commit becomes a candidate and ends the attempt. The agent has a clean environment and a
-    home folder of its own: --pass-env names what it needs beyond (a key; HOME, if its login lies there). Its output is
-    kept in POPULATION.agents/attempt-N.log.
+    versions, notes, and commands: ./probe, ./evaluate, ./profile, ./submit and others. A submission passes the commit
+    gate, or comes back with the reason; a commit becomes a candidate and ends the attempt. The agent gets a clean
+    environment and its own home folder. Use --pass-env for what else it needs: a key, or HOME if its login is there.
+    Its output is kept in POPULATION.agents/attempt-N.log.
 
     \b
     evo-kernel agent softmax.db --command 'my-agent --yes "$(cat README.md)"' --pass-env MY_AGENT_KEY --attempts 5
     evo-kernel agent softmax.db --command 'sh' --minutes 60 --keep      # or work in the folder yourself
 
     Exit codes: 0 an agent committed a kernel; 1 none did; 2, 3 and 130 as of `run`. The first Ctrl-C or SIGTERM lets
-    the attempts under way go on to their end (--minutes at most), the second ends the agents at once.
+    running attempts finish (within --minutes), the second ends the agents at once.
     """
     from evo_kernel.app import compose, external_session, operator_factory, summary
     from evo_kernel.app.console import open_console
@@ -63,8 +63,12 @@ def agent(
 
     changes = {"command": command, **{key: value for key, value in external.items() if value is not None}}
     stored = external_session.last_config(population, device)  # what a later `resume` goes on with
-    config = compose.config_with(stored, {"external": changes, "operators": {"use": ["external"]}})
-    config = config.model_copy(update={"models": {}})  # none is needed, nor its key
+    changed = {
+        "external": stored.external.model_copy(update=changes),
+        "operators": stored.operators.model_copy(update={"use": ("external",)}),
+        "models": {},  # none is needed, nor its key
+    }
+    config = stored.model_copy(update=changed)
     operator_factory.check(config)  # what is wrong with it is said before a judge is started
     console = open_console(stderr=as_json)
     with external_session.judged(population, stored, wait_s, lambda line: click.echo(line, err=True)) as session:

@@ -15,16 +15,16 @@ from evo_kernel.errors import UserError
 
 @click.command()
 @options.POPULATION
-@click.option("--as", "holder", default="external", show_default=True, help="Who asks: kept with the ticket.")
+@click.option("--as", "holder", default="external", show_default=True, help="Your name, kept with the ticket.")
 @click.option(
     "--expires",
     "expires_h",
     type=click.FloatRange(0, min_open=True),
     metavar="HOURS",
-    help="The ticket is good for so long; without it, until it is told or given up.",
+    help="The ticket expires after so long; without it, when it is told or given up.",
 )
-@click.option("--open", "list_open", is_flag=True, help="Hand out nothing: list the tickets that may still be told.")
-@click.option("--attempt", type=int, help="Hand out nothing: print the brief of this ticket again.")
+@click.option("--open", "list_open", is_flag=True, help="List the open tickets instead of making a new one.")
+@click.option("--attempt", type=int, help="Print the brief of this ticket again instead of making a new one.")
 @options.WAIT
 def ask(
     population: Path, holder: str, expires_h: float | None, list_open: bool, attempt: int | None, wait_s: float
@@ -33,7 +33,7 @@ def ask(
 
     The brief holds the ticket (`attempt`), the task, a parent's source with its evidence, inspirations, what was tried
     on this parent already, and the strategies that seem to apply. Write a better kernel, in any way you like, and hand
-    it in with `evo-kernel tell`. A ticket stays good when this command, a later run or the machine ends.
+    it in with `evo-kernel tell`. A ticket stays valid when this command ends or the machine restarts.
 
     \b
     evo-kernel run softmax --set budget.evaluations=0   # makes a population: the first kernel, judged
@@ -63,10 +63,10 @@ def ask(
 @click.command()
 @options.POPULATION
 @click.argument("file", required=False)
-@click.option("--attempt", required=True, type=int, help="The ticket that `ask` printed.")
-@click.option("--fail", "reason", metavar="REASON", help="Give the attempt up instead of telling a FILE.")
-@click.option("--strategy", metavar="NAME", help="What was done: a key that the brief offers, or a word of yours.")
-@click.option("--as", "operator", default="external", show_default=True, help="Whose kernel it is, in the lineage.")
+@click.option("--attempt", required=True, type=int, help="The `attempt` that `ask` printed.")
+@click.option("--fail", "reason", metavar="REASON", help="Give the attempt up for this REASON; needs no FILE.")
+@click.option("--strategy", metavar="NAME", help="What you did: a strategy of the brief, or your own word.")
+@click.option("--as", "operator", default="external", show_default=True, help="Your name in the lineage.")
 @options.JUDGE_DEVICE
 @options.WAIT
 @options.JSON
@@ -81,18 +81,18 @@ def tell(
     wait_s: float,
     as_json: bool,
 ) -> None:
-    """Tell POPULATION the kernel in FILE (`-`: standard input) for an attempt that was asked for, and get its verdict.
+    """Hand in the kernel in FILE (`-`: standard input) for an attempt of `evo-kernel ask`, and get its verdict.
 
-    FILE is a Python module with `run(*inputs)`. It becomes a candidate before anything judges it, then the run's judge
-    records, checks, tunes and scores it. Telling the same file again prints the same verdict; if the judging was cut
-    off, it is judged now. With --strategy, the strategy gets the credit where the compiled kernel shows its sign.
+    FILE is a Python module with `run(*inputs)`. It is stored as a candidate; then the run's judge records, checks,
+    tunes and scores it. The same file again prints the same verdict; if judging was cut off, it is judged now. A
+    --strategy gets credit if the compiled kernel shows that it was applied.
 
     \b
     evo-kernel tell softmax.db --attempt 4 mine.py --strategy one-pass-row
     generate | evo-kernel tell softmax.db --attempt 4 - --json
     evo-kernel tell softmax.db --attempt 4 --fail "no idea"
 
-    Exit codes: 0 it passed; 1 it did not; 2 a mistake that you can mend; 3 the machine failed (tell it again); 130
+    Exit codes: 0 it passed; 1 it did not; 2 a mistake that you can correct; 3 the machine failed (tell it again); 130
     interrupted, by Ctrl-C or SIGTERM (tell it again).
     """
     from evo_kernel.app import external_session

@@ -17,16 +17,16 @@ from evo_kernel.cli.options import DEVICES, JSON
     type=DEVICES,
     default="auto",
     show_default=True,
-    help="What a search would use: cuda asks for a GPU, cpu leaves those that are there alone.",
+    help="What a search would use: cuda needs a GPU, cpu ignores GPUs.",
 )
-@click.option("--clear", is_flag=True, help="Forget what earlier runs measured here, and look at nothing.")
+@click.option("--clear", is_flag=True, help="Delete what earlier runs measured on this machine; check nothing.")
 @JSON
 def doctor(device: str, clear: bool, as_json: bool) -> None:
-    """Look at what a search needs here: torch, Triton, GPUs and their ceilings, compiler, recorder, its walls.
+    """Check what a search needs: torch, Triton, GPUs and their ceilings, compiler, recorder and sandbox.
 
-    Every GPU is listed with its clocks, its memory and who else computes on it; the judge's process is started on each
-    visible one. Ceilings of GPUs and times of baselines are remembered from run to run, by card, driver, versions and
-    task; it tells of which. Exit code 1 when something that is needed does not work.
+    Lists every GPU with its clocks, memory and other users, and starts the judge's process on each visible one. Also
+    lists the stored measurements that runs share: GPU ceilings and baseline times. Exit code 1 if something that is
+    needed does not work.
     """
     if clear:
         from evo_kernel.fitness.timing import reference_cache

@@ -14,20 +14,20 @@ from evo_kernel.cli.options import DEVICE, JSON, PATH, POPULATION
 @click.command()
 @POPULATION
 @click.option("--to", "folder", type=PATH, required=True, help="A new or empty folder.")
-@click.option("--name", help="Of the package; TASK_kernel if left out.")
-@click.option("--candidate", type=int, help="This candidate alone, instead of the champion and those of single cases.")
+@click.option("--name", help="Name of the package; TASK_kernel if left out.")
+@click.option("--candidate", type=int, help="Export this candidate alone, instead of the champions.")
 @click.option(
     "--also",
     type=PATH,
     multiple=True,
     metavar="POPULATION",
-    help="Take in another population's champions, of the same operator in another dtype or on another GPU; repeatable.",
+    help="Add another population's champions: the same operator in another dtype or on another GPU; repeatable.",
 )
 @click.option(
     "--backward",
     type=PATH,
     metavar="POPULATION",
-    help="Champions that compute the gradients; without it autograd differentiates the reference.",
+    help="Population whose champions compute the gradients; without it, autograd differentiates the reference.",
 )
 @click.option(
     "--layout",
@@ -36,7 +36,7 @@ from evo_kernel.cli.options import DEVICE, JSON, PATH, POPULATION
     show_default=True,
     help="An installable package, or a repository for Hugging Face's `kernels`.",
 )
-@click.option("--unconfirmed", is_flag=True, help="Export also what was not confirmed, and say so in the folder.")
+@click.option("--unconfirmed", is_flag=True, help="Also export what was not confirmed; the folder says so.")
 @DEVICE
 @JSON
 def export(
@@ -53,9 +53,9 @@ def export(
 ) -> None:
     """Write the champions of POPULATION to a folder: a package with kernels, operator, tests, plans, provenance.
 
-    The package needs torch alone. A call goes to a kernel's recorded launches where those were judged (dtype, sizes,
-    strides, GPU), else to the reference; no host code of a candidate is in it. Everything is recorded again, and must
-    have the judged hashes. What no confirmation stands behind is refused, unless you say --unconfirmed.
+    The package needs torch alone. A call runs a kernel's recorded launches if they were judged for its dtype, sizes,
+    strides and GPU, else the reference. The package holds no host code of a candidate. Every kernel is recorded again
+    and must match what was judged. Candidates without a confirmation are refused, unless you give --unconfirmed.
     More: docs/guides/export.md.
     """
     from evo_kernel.app.export_selection import choose

@@ -16,18 +16,18 @@ from evo_kernel.errors import UserError
 
 @click.command("import")
 @click.argument("spec")
-@click.option("--list", "only_list", is_flag=True, help="Print the problems' names only.")
-@click.option("--check", is_flag=True, help="Load and probe each at reduced sizes, and write its first kernel.")
-@click.option("--to", "file", type=PATH, help="Write the task file of the one problem named.")
+@click.option("--list", "only_list", is_flag=True, help="Only print the names of the problems.")
+@click.option("--check", is_flag=True, help="Load and check each problem at reduced sizes, and write its first kernel.")
+@click.option("--to", "file", type=PATH, help="Write the one problem named as a task file.")
 @click.option(
     "--deadline", default=120.0, show_default=True, help="Seconds of processor time that one problem may take."
 )
-@click.option("--memory", default=6.0, show_default=True, help="Gigabytes that one problem may take.")
+@click.option("--memory", default=6.0, show_default=True, help="Gigabytes of memory that one problem may take.")
 @JSON
 def import_tasks(
     spec: str, only_list: bool, check: bool, file: Path | None, deadline: float, memory: float, as_json: bool
 ) -> None:
-    """The problems of SPEC, a benchmark's local checkout: kernelbench:PATH, kernelbench:PATH/level1, .../level1/23.
+    """List the problems of SPEC, a local checkout: kernelbench:PATH, kernelbench:PATH/level1, .../level1/23.
 
     Each is a TASK for every other command. --check runs the problems' own code, as loading them does, each in a
     process of its own.
@@ -54,34 +54,29 @@ def import_tasks(
 @click.command("export")
 @click.argument("spec")
 @click.argument("kernel", type=FILE)
-@click.option("--to", "folder", type=PATH, required=True, help="The run's folder, runs/NAME.")
+@click.option("--to", "folder", type=PATH, required=True, help="Folder of the run, such as runs/NAME.")
 @click.option("--sample", default=0, show_default=True, help="Number of the sample (KernelBench).")
-@click.option("--author", default="evo-kernel", show_default=True, help="Who made it (FlashInfer-Bench).")
-@click.option("--hardware", default="NVIDIA H200", show_default=True, help="What it is for (FlashInfer-Bench).")
+@click.option("--author", default="evo-kernel", show_default=True, help="Author (FlashInfer-Bench).")
+@click.option("--hardware", default="NVIDIA H200", show_default=True, help="Target hardware (FlashInfer-Bench).")
 @DEVICE
-@click.option("--own-check", is_flag=True, help="Then say what the benchmark's own metric says of it (TritonBench).")
 def export_solution(
-    spec: str, kernel: Path, folder: Path, sample: int, author: str, hardware: str, device: str, own_check: bool
+    spec: str, kernel: Path, folder: Path, sample: int, author: str, hardware: str, device: str
 ) -> None:
     """Write KERNEL, a module with run(*inputs), as a solution of the problem SPEC that its own harness accepts.
 
     The file holds the launches that KERNEL makes on the problem's cases, recorded here and not judged (`verify` does
-    that): it takes inputs of those sizes on this GPU, and nothing of KERNEL runs on the host but in the recorder.
+    that). It accepts inputs of those sizes on this GPU. KERNEL's own Python runs only in the recorder's sandbox.
     """
-    from evo_kernel.app.solutions import own_verdict, solution_text, write_solution
+    from evo_kernel.app.solutions import solution_text, write_solution
     from evo_kernel.tasks.loading import IMPORTERS, importer_of
 
     if importer_of(spec) is None:
         raise UserError(
             f"{spec!r} is no problem of a benchmark; write {' or '.join(f'{one}:PATH/...' for one in IMPORTERS)}"
         )
-    if own_check and not spec.startswith("tritonbench:"):
-        raise UserError("--own-check is for tritonbench:...; the other benchmarks' harnesses check what is written")
     text = solution_text(spec, read_source(kernel), device)
     path, notes = write_solution(spec, text, folder, sample=sample, author=author, hardware=hardware)
     click.echo("\n".join([f"wrote {path}", *(f"note: {note}" for note in notes)]))
-    if own_check:
-        click.echo(f"its own check: {own_verdict(spec, path)}")
 
 
 def write_new(file: Path, text: str) -> None:

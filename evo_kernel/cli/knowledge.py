@@ -16,11 +16,17 @@ from operators.knowledge.base import KnowledgeBase
 
 @click.command()
 @click.argument("query", nargs=-1)
-@click.option("--folder", "folders", multiple=True, type=PATH, help="Search these notes too.")
-@click.option("--config", "config_path", type=PATH, help="TOML file whose knowledge.folders count.")
-@click.option("--k", default=4, show_default=True, type=click.IntRange(1, 100), help="How many passages, at most.")
-@click.option("--tokens", default=4000, show_default=True, type=click.IntRange(50), help="How long, all together.")
-@click.option("--api/--no-api", default=True, help="Whether the installed Triton is described too.", show_default=True)
+@click.option("--folder", "folders", multiple=True, type=PATH, help="Also search this folder of notes; repeatable.")
+@click.option("--config", "config_path", type=PATH, help="Also search the knowledge.folders of this configuration.")
+@click.option("--k", default=4, show_default=True, type=click.IntRange(1, 100), help="Passages, at most.")
+@click.option(
+    "--tokens",
+    default=4000,
+    show_default=True,
+    type=click.IntRange(50),
+    help="Tokens in all, at most.",
+)
+@click.option("--api/--no-api", default=True, help="Include the API of the installed Triton.", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list of {source, title, text}.")
 def knowledge(
     query: tuple[str, ...],
@@ -33,7 +39,7 @@ def knowledge(
 ) -> None:
     """Search what agents can look up: notes on kernels for Hopper, the installed Triton's API, your own folders.
 
-    QUERY is words or identifiers; quotes are not needed. Without one, everything there is is listed. Each passage is
+    QUERY is words or identifiers; quotes are not needed. Without one, all passages are listed. Each passage is
     printed with its source: `evo-kernel/…` are the shipped notes, `triton-VERSION/…` describes the Triton that is
     installed here (signatures that an agent may rely on), and all else is from your folders.
 

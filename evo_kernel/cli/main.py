@@ -16,25 +16,25 @@ from evo_kernel.errors import EvoKernelError, UserError
 
 COMMANDS = {
     "run": ("run", "Search for a faster kernel."),
-    "resume": ("run", "Go on with a population where it stopped."),
-    "status": ("status", "Where a run stands, also while it runs."),
-    "show": ("show", "One candidate: score, evidence, source, diff to its parent."),
-    "tree": ("tree", "The improving lineage: as text, as a picture, or all of it as a graph."),
-    "report": ("report", "A run as one HTML or Markdown document."),
-    "serve": ("serve", "Populations in a browser: read-only, live, on loopback."),
+    "resume": ("run", "Continue a search where it stopped."),
+    "status": ("status", "Show where a run stands, also while it runs."),
+    "show": ("show", "Show one candidate: score, evidence, source, diff to its parent."),
+    "tree": ("tree", "Show the lineage: as text, as a picture, or as a graph file."),
+    "report": ("report", "Write a run as one HTML or Markdown document."),
+    "serve": ("serve", "Show populations in a browser: read-only, live, on this machine only."),
     "export": ("export", "Write the champions as a package that models can use."),
     "verify": ("verify", "Check and score one kernel file against a task."),
     "replay": ("verify", "Check and time a plan file without running its author's code."),
-    "profile": ("profile", "What each kernel of a file does with the GPU, as a table."),
+    "profile": ("profile", "Show what each kernel of a file does with the GPU."),
     "tasks": ("tasks", "List, show, check, make, import and export tasks."),
-    "suite": ("suite", "A budgeted search for each of many tasks, and one report."),
+    "suite": ("suite", "Search for many tasks, each within a budget, with one report."),
     "knowledge": ("knowledge", "Search what agents can look up: notes, the installed Triton, your own folders."),
     "ask": ("ask_tell", "Ask a population for an attempt: a brief as JSON."),
     "tell": ("ask_tell", "Hand in a kernel for an attempt, and get its verdict."),
     "mcp": ("mcp", "Serve the workbench to coding agents over MCP."),
     "agent": ("agent", "Let any command-line coding agent work on a population."),
     "train": ("train.group", "Grow a tree of transitions, and train policies and coders on it."),
-    "doctor": ("doctor", "What this machine can do, and what to mend."),
+    "doctor": ("doctor", "Check what this machine can do, and what to fix."),
 }
 """Name -> module in this package and summary."""
 
@@ -43,7 +43,7 @@ COMMANDS = {
     cls=LazyGroup,
     commands_in=("evo_kernel.cli", COMMANDS),
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 done; 1 a kernel did not pass, or nothing was found; 2 a mistake that you can mend; "
+    epilog="Exit codes: 0 done; 1 a kernel did not pass, or nothing was found; 2 a mistake that you can correct; "
     "3 the machine failed; 130 interrupted.",
 )
 @click.version_option(package_name="evo-kernel")

@@ -21,9 +21,9 @@ DEVICE = click.option(
     type=DEVICES,
     default="auto",
     show_default=True,
-    help="cuda measures, cpu models, auto takes what is there.",
+    help="Where kernels are judged: cuda measures times, cpu models them, auto takes a GPU if there is one.",
 )
-JUDGE_DEVICE = click.option("--device", type=DEVICES, help="Judge elsewhere than the run did.")
+JUDGE_DEVICE = click.option("--device", type=DEVICES, help="Judge on another device than the run did.")
 WAIT = click.option(
     "--wait",
     "wait_s",
@@ -33,15 +33,15 @@ WAIT = click.option(
     help="Seconds to wait while another process writes the population.",
 )
 EVALUATIONS = click.option(
-    "--evaluations", default=40, show_default=True, type=click.IntRange(1), help="Of one attempt, at most."
+    "--evaluations", default=40, show_default=True, type=click.IntRange(1), help="Evaluations in one attempt, at most."
 )
 SUBMITS = click.option(
-    "--submits", default=12, show_default=True, type=click.IntRange(1), help="Of one attempt, at most."
+    "--submits", default=12, show_default=True, type=click.IntRange(1), help="Submissions in one attempt, at most."
 )
 DEADLINE = click.option(
     "--deadline", "deadline_s", default=60.0, show_default=True, help="Seconds for one recording, check or timing."
 )
-UNCONFINED = click.option("--unconfined", is_flag=True, help="Go on where candidate code cannot be confined at all.")
+UNCONFINED = click.option("--unconfined", is_flag=True, help="Judge even where candidate code cannot be sandboxed.")
 SET = click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override one configuration key; repeatable."
 )
@@ -52,7 +52,7 @@ FIRST = click.option(
     type=click.Choice(["auto", "compiled"]),
     default="auto",
     show_default=True,
-    help="The first kernel: the seed or what lowering writes, or torch.compile's kernels.",
+    help="The first kernel. auto: the task's seed, else a lowered one; compiled: torch.compile's kernels.",
 )
 TREE_FILE = click.option(
     "--tree",
@@ -60,17 +60,17 @@ TREE_FILE = click.option(
     type=PATH,
     default=TREE,
     show_default="the one that comes with evo-kernel",
-    help="What `train collect` made.",
+    help="A tree of transitions, from `train collect`.",
 )
 _MODELS = (
     click.option(
         "--model", "models", multiple=True, metavar="PROVIDER/NAME",
         help="A language model, as litellm spells it; repeatable. `scripted` needs no network.",
     ),
-    click.option("--base-url", metavar="URL", help="Ask the models at this server; it speaks chat completions."),
+    click.option("--base-url", metavar="URL", help="The server to ask; it must speak the chat-completions protocol."),
     click.option("--api-key-env", metavar="NAME", help="The environment variable that holds the server's key."),
-    click.option("--record", type=FILE, metavar="FILE", help="Append all that is said to models, and their answers."),
-    click.option("--replay", type=FILE, metavar="FILE", help="Answer from such a recording; nothing is asked."),
+    click.option("--record", type=FILE, metavar="FILE", help="Append every prompt and answer to this file."),
+    click.option("--replay", type=FILE, metavar="FILE", help="Take answers from such a recording; no model is asked."),
 )  # fmt: skip
 
 

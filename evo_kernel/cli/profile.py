@@ -14,14 +14,14 @@ from evo_kernel.cli.options import DEADLINE, DEVICE, JSON, KERNEL_FILE, TASK, UN
 @click.command()
 @KERNEL_FILE
 @TASK
-@click.option("--case", "case_name", help="One case; all search cases if left out.")
+@click.option("--case", "case_name", help="Profile this case; all search cases if left out.")
 @DEVICE
 @DEADLINE
 @UNCONFINED
 @click.option(
     "--counters/--no-counters",
     default=None,
-    help="Hardware counters through Nsight Compute; by default where there is a GPU and `ncu` is found.",
+    help="Read hardware counters with Nsight Compute; by default if there is a GPU and `ncu`.",
 )
 @JSON
 def profile(
@@ -34,10 +34,10 @@ def profile(
     counters: bool | None,
     as_json: bool,
 ) -> None:
-    """What the kernels of FILE do with the GPU, launch by launch: what bounds them, rates, occupancy, counters.
+    """Show what the kernels of FILE do with the GPU, launch by launch: what bounds them, rates, occupancy, counters.
 
-    FILE is a Python module with `run(*inputs)`; `show POP --source` prints one. Each launch is timed alone, through its
-    plan; the outputs are not checked (`verify` does that). Without a GPU the times are modeled.
+    FILE is a Python module with `run(*inputs)`; `show POP --source` prints one. Each launch is timed alone;
+    outputs are not checked (`verify` does that). Without a GPU the times are modeled.
     docs/internals/profiling.md explains each line.
 
     \b

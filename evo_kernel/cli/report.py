@@ -20,8 +20,8 @@ from evo_kernel.errors import UserError
     multiple=True,
     help="A .html or .md file to write; repeatable. POPULATION.html if left out.",
 )
-@click.option("--candidate", type=int, help="About this candidate instead of the champion, else the best.")
-@click.option("--ablate", is_flag=True, help="Measure the kernel again without each edit of its path; takes a while.")
+@click.option("--candidate", type=int, help="Report on this candidate instead of the champion, else the best.")
+@click.option("--ablate", is_flag=True, help="Judge the kernel again without each edit of its path; takes a while.")
 @DEVICE
 @JSON
 def report(
@@ -29,16 +29,15 @@ def report(
 ) -> None:
     """Write a document about the run of POPULATION: plots, the champion edit by edit, tables, how to repeat it.
 
-    The HTML is one file without scripts that loads nothing. With --ablate every edit is taken out of the finished
-    kernel by a three-way merge, and what is left is judged like any candidate, beside the kernel itself.
+    The HTML is one file without scripts. With --ablate, each edit is removed from the finished kernel by a three-way
+    merge, and the rest is judged like any candidate, beside the kernel itself.
 
     \b
     evo-kernel report softmax.db
     evo-kernel report softmax.db --ablate --to softmax.html --to softmax.md
     """
-    from evo_kernel.app.run_report import gathered, report_data
+    from evo_kernel.app.run_report import blocks, edits_of, report_data
     from evo_kernel.observe import document
-    from evo_kernel.observe.report import blocks
     from populations.reading import PopulationReader
 
     places = files or (population.with_suffix(".html"),)
@@ -46,14 +45,15 @@ def report(
         if path.suffix not in (".html", ".md"):
             raise UserError(f"a report is written as .html or .md, not {path.suffix!r}: rename {path.name}")
     with PopulationReader(population) as reader:
-        made = gathered(reader, candidate)
-    if ablate:
-        from evo_kernel.app.ablation import ablated
+        edits, again = edits_of(reader, candidate), None
+        if ablate:
+            from evo_kernel.app.ablation import ablated
 
-        made = ablated(made, population, device)
+            edits, again = ablated(reader, edits, device)
+        made, title = blocks(reader, edits, again), f"{reader.task.name}: evo-kernel"
     for path in places:
-        document.save(path, f"{made.task}: evo-kernel", blocks(made))
+        document.save(path, title, made)
     if as_json:
-        click.echo(json.dumps({"files": [str(path) for path in places]} | report_data(made)))
+        click.echo(json.dumps({"files": [str(path) for path in places]} | report_data(edits, again)))
     else:
         click.echo("\n".join(f"wrote {path}" for path in places))

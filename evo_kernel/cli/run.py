@@ -11,25 +11,25 @@ import click
 from evo_kernel.app.run_config import ModelOptions, run_config
 from evo_kernel.cli.options import DEVICES, JSON, PATH, POPULATION, SET, UNCONFINED, with_models
 
-_GPUS = click.option("--gpus", metavar="N|all", help="GPUs of this machine that judge side by side; 1 if left out.")
+_GPUS = click.option("--gpus", metavar="N|all", help="GPUs of this machine that judge in parallel; 1 if left out.")
 
 
 @click.command()
 @click.argument("task", required=False)
 @click.option("--population", type=PATH, help="Population file; TASK.db here if left out.")
 @click.option("--config", "config_file", type=PATH, help="A TOML file, or the name of a shipped one.")
-@click.option("--start-from", type=PATH, help="Plant the best kernels of another population, too.")
+@click.option("--start-from", type=PATH, help="Also start from the best kernels of this population.")
 @click.option(
     "--first",
     type=click.Choice(["auto", "compiled", "both"]),
-    help="compiled: start from torch.compile's kernels; both: from them too.",
+    help="The first kernel. auto: the task's seed, else a lowered one; compiled: torch.compile's kernels; both: both.",
 )
-@click.option("--device", type=DEVICES, help="cuda measures, cpu models, auto takes what is there.")
+@click.option("--device", type=DEVICES, help="cuda measures times, cpu models them, auto takes a GPU if there is one.")
 @_GPUS
 @SET
 @UNCONFINED
 @with_models
-@click.option("--dry-run", is_flag=True, help="Show what would be done, prompts too; judge the first kernel; no more.")
+@click.option("--dry-run", is_flag=True, help="Judge the first kernel, print plan, prompts and cost, and stop.")
 @JSON
 def run(
     config_file: Path | None,
@@ -43,8 +43,8 @@ def run(
     """Search for a faster kernel for TASK: a built-in name (`evo-kernel tasks list`) or the path of a task file.
 
     The default configuration is configs/quickstart.toml: offline operators, three minutes. With a --model it is
-    configs/agents.toml: an hour, five dollars, the offline operators mixed in. The population file keeps everything;
-    `evo-kernel resume` goes on with it.
+    configs/agents.toml: an hour, five dollars, offline operators beside the model. The population file keeps
+    everything; `evo-kernel resume` continues it.
 
     \b
     evo-kernel run softmax
@@ -53,8 +53,8 @@ def run(
     evo-kernel run my_op.py --model anthropic/NAME --set budget.dollars=2
     evo-kernel run my_op.py --model NAME --base-url http://localhost:8000/v1
 
-    Exit codes: 0 a kernel passed; 1 none did; 2 a mistake that you can mend; 3 the machine failed; 130 interrupted
-    (what was found is kept, and `resume` goes on).
+    Exit codes: 0 a kernel passed; 1 none did; 2 a mistake that you can correct; 3 the machine failed; 130 interrupted
+    (results are kept; `resume` continues).
     """
     began = time.monotonic()
     confining = ["judge.unconfined=true"] if unconfined else []
@@ -69,7 +69,7 @@ def run(
 
 @click.command()
 @POPULATION
-@click.option("--device", type=DEVICES, help="Another device; its elites are measured first.")
+@click.option("--device", type=DEVICES, help="Judge on another device; the best kernels are judged there first.")
 @_GPUS
 @SET
 @with_models
@@ -82,9 +82,9 @@ def resume(
     models: ModelOptions,
     as_json: bool,
 ) -> None:
-    """Go on with POPULATION under the configuration that it was started with.
+    """Continue the search of POPULATION with the configuration that it was started with.
 
-    What was spent counts: raise a budget to search on.
+    What was spent before counts: raise a budget to search further.
 
     \b
     evo-kernel resume softmax.db --set budget.hours=1

@@ -20,16 +20,19 @@ NEEDED = ("starlette", "uvicorn", "pygments")
 @click.command()
 @click.argument("populations", type=PATH, nargs=-1, required=True, metavar="POPULATION...")
 @click.option(
-    "--port", default=8799, show_default=True, type=click.IntRange(0, 65535), help="On 127.0.0.1; 0 takes a free one."
+    "--port",
+    default=8799,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="Port on 127.0.0.1; 0: a free one.",
 )
 def serve(populations: tuple[Path, ...], port: int) -> None:
     """Show POPULATIONs in a browser: best so far, archive, lineage, candidates.
 
-    Nothing is written and no kernel is run, so a run that goes on is left in peace; pages follow it. Several files can
-    be compared.
+    It only reads, so a run in progress is not disturbed, and pages follow it. Several files can be compared.
 
-    Needs the extra: pip install 'evo-kernel[serve]'. Loopback only, and every request needs the token in the address
-    that is printed: EVO_KERNEL_SERVE_TOKEN if it is set, else one made anew. From another machine:
+    Install it with: pip install 'evo-kernel[serve]'. It listens on this machine only. Every request needs the token in
+    the printed address: EVO_KERNEL_SERVE_TOKEN if it is set, else a new one. From another machine:
 
     \b
     ssh -L 8799:127.0.0.1:8799 HOST

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 @click.command()
 @POPULATION
 @click.argument("candidate", default="leader", metavar="[CANDIDATE]")
-@click.option("--source", "only_source", is_flag=True, help="Print the source alone.")
-@click.option("--diff", "only_diff", is_flag=True, help="Print the diff to the parent alone.")
+@click.option("--source", "only_source", is_flag=True, help="Print only the source.")
+@click.option("--diff", "only_diff", is_flag=True, help="Print only the diff to the parent.")
 @JSON
 def show(population: Path, candidate: str, only_source: bool, only_diff: bool, as_json: bool) -> None:
-    """One CANDIDATE: score, evidence, path of strategies, source, diff to its parent.
+    """Show one CANDIDATE: score, evidence, path of strategies, source, diff to its parent.
 
     CANDIDATE is a number, `best` (the fastest that no confirmation refuted) or `champion` (the fastest confirmed). Left
     out: the champion if there is one, else the best.

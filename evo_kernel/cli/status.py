@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @POPULATION
 @JSON
 def status(population: Path, as_json: bool) -> None:
-    """Where the run of POPULATION stands: attempts, verdicts, cost, best so far, and who writes it."""
+    """Show where the run of POPULATION stands: attempts, verdicts, cost, best so far, and who writes it."""
     from populations.reading import PopulationReader
 
     with PopulationReader(population) as reader:

@@ -18,12 +18,11 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("suite")
-@click.option("--to", "folder", type=PATH, required=True, help="Populations, results and report.")
-@click.option("--minutes", default=3.0, show_default=True, help="Of search for each task, over all sessions.")
+@click.option("--to", "folder", type=PATH, required=True, help="Folder for populations, results and report.")
+@click.option("--minutes", default=3.0, show_default=True, help="Minutes of search for each task, over all sessions.")
 @click.option("--evaluations", type=int, help="Evaluations for each task, at most, over all sessions.")
-@click.option("--only", multiple=True, metavar="GLOB", help="Tasks whose name fits, such as 'level1/2*'; repeatable.")
-@click.option("--except", "but", multiple=True, metavar="GLOB", help="Tasks to leave out of these; repeatable.")
-@click.option("--limit", type=int, help="The first so many tasks only.")
+@click.option("--only", multiple=True, metavar="GLOB", help="Only tasks that match, such as 'level1/2*'; repeatable.")
+@click.option("--except", "but", multiple=True, metavar="GLOB", help="Leave out tasks that match; repeatable.")
 @click.option(
     "--config", "config_file", metavar="FILE", help="A run configuration; configs/quickstart.toml if left out."
 )
@@ -32,16 +31,16 @@ if TYPE_CHECKING:
 @click.option(
     "--gpus",
     metavar="N|all",
-    help="Searches side by side, each with a GPU of its own and its part of the cores; 1 if left out. Without a GPU: "
-    "searches that share the cores.",
+    help="Searches in parallel, each with its own GPU and its share of the cores; 1 if left out. Without a GPU, they "
+    "share the cores.",
 )
 @click.option(
     "--stock/--no-stock",
     default=True,
     show_default=True,
-    help="Ask the benchmark's own harness, of the checkout, about each kernel found (KernelBench, TritonBench).",
+    help="Also ask the benchmark's own harness about each kernel found (KernelBench, TritonBench).",
 )
-@click.option("--retry", is_flag=True, help="Try again what failed before it searched, or had no stock verdict.")
+@click.option("--retry", is_flag=True, help="Repeat failed tasks, and harnesses that gave no verdict.")
 @JSON
 def suite(
     suite: str,
@@ -50,7 +49,6 @@ def suite(
     evaluations: int | None,
     only: tuple[str, ...],
     but: tuple[str, ...],
-    limit: int | None,
     config_file: str | None,
     overrides: tuple[str, ...],
     device: str,
@@ -62,15 +60,16 @@ def suite(
     """Search for a kernel for every task of SUITE, each within its own budget.
 
     SUITE: `builtin`, a benchmark's checkout or a part of it (docs/guides/benchmarks.md), or a text file with a TASK
-    a line. The same command again goes on where it stopped; with a larger budget it searches on. A task that fails is
-    named in the report and ends nothing.
+    a line. The same command again continues where it stopped; with a larger budget it searches further. A task that
+    fails is named in the report and does not stop the others.
 
     \b
     evo-kernel suite builtin --to runs/builtin
     evo-kernel suite kernelbench:KernelBench/level1 --to runs/level1 --minutes 5 --only 'level1/2*'
     evo-kernel suite kernelbench:KernelBench/level1 --to runs/level1 --device cuda --gpus all
 
-    Exit codes: 0 every task has a kernel that passed; 1 some have none; 2 a mistake that you can mend; 130 interrupted.
+    Exit codes: 0 every task has a kernel that passed; 1 some have none; 2 a mistake that you can correct; 130
+    interrupted.
     """
     from evo_kernel.app.suite.lanes import lanes_of
     from evo_kernel.app.suite.results import alone_in
@@ -80,10 +79,8 @@ def suite(
 
     if minutes <= 0 or (evaluations is not None and evaluations < 1):
         raise UserError("a suite needs --minutes above 0, and --evaluations of 1 or more")
-    if limit is not None and limit < 1:
-        raise UserError("--limit needs 1 or more")
     options = SearchOptions(config_file, overrides, device)
-    chosen, lanes = tasks_of(suite, only, limit, but), lanes_of(gpus, device)
+    chosen, lanes = tasks_of(suite, only, but), lanes_of(gpus, device)
     with alone_in(folder):
         run = SuiteRun(folder, chosen, minutes, evaluations, options, retry, lanes, stock)
         with run.halt.on_signals():

@@ -37,13 +37,13 @@ def reference(x):
 
 @click.group()
 def tasks() -> None:
-    """Tasks say what a kernel must compute: a Python file with CASES, inputs and reference (docs/guides/tasks.md)."""
+    """A task says what a kernel must compute: a Python file with CASES, inputs and reference (docs/guides/tasks.md)."""
 
 
 @tasks.command("list")
 @JSON
 def list_tasks(as_json: bool) -> None:
-    """The built-in tasks."""
+    """List the built-in tasks."""
     from evo_kernel.tasks.loading import builtin_names, load
 
     found = {name: load(name).description for name in builtin_names()}
@@ -57,11 +57,11 @@ def list_tasks(as_json: bool) -> None:
 
 @tasks.command("show")
 @click.argument("task")
-@click.option("--seed", "show_seed", is_flag=True, help="Print the first kernel: the seed, or what lowering writes.")
+@click.option("--seed", "show_seed", is_flag=True, help="Print only the first kernel.")
 @FIRST
 @JSON
 def show_task(task: str, show_seed: bool, wanted: Wanted, as_json: bool) -> None:
-    """Cases, rules and first kernel of TASK."""
+    """Show cases, rules and first kernel of TASK."""
     from evo_kernel.tasks.first import first_kernel
     from evo_kernel.tasks.loading import load
 
@@ -90,28 +90,29 @@ def show_task(task: str, show_seed: bool, wanted: Wanted, as_json: bool) -> None
 @FIRST
 @JSON
 def check_task(task: str, device: str, wanted: Wanted, as_json: bool) -> None:
-    """Load TASK, probe it, hold what it states against its reference, and judge its first kernel.
+    """Load TASK, probe it, compare what it states with its reference, and judge its first kernel.
 
-    Exit code 1 when something is wrong.
+    Exit code 1 if something is wrong.
     """
     from evo_kernel.app.remaining_torch_operations import mixed_lines
     from evo_kernel.app.task_check import checked
     from evo_kernel.app.verdicts import evaluation_data
     from evo_kernel.tasks.loading import load
 
-    found = checked(load(task), device, wanted)
-    evaluation, label = found.evaluation, found.evaluation.environment.label
+    loaded = load(task)
+    findings, evaluation = checked(loaded, device, wanted)
+    sound, label = evaluation.passed and not any(one.fatal for one in findings), evaluation.environment.label
     if as_json:
-        said = [{"fatal": finding.fatal, "sentence": finding.sentence} for finding in found.findings]
-        data = {"task": found.task.name, "sound": found.sound, "findings": said, "notes": list(found.task.notes)}
+        said = [{"fatal": finding.fatal, "sentence": finding.sentence} for finding in findings]
+        data = {"task": loaded.name, "sound": sound, "findings": said, "notes": list(loaded.notes)}
         click.echo(json.dumps(data | {"first_kernel": evaluation_data(evaluation)}))
     else:
-        lines = [f"{'NO' if finding.fatal else 'note'}  {finding.sentence}" for finding in found.findings]
+        lines = [f"{'NO' if finding.fatal else 'note'}  {finding.sentence}" for finding in findings]
         reason = f": {evaluation.reason}" if evaluation.reason else ""
         lines.append(f"first kernel {evaluation.status}, {label}{reason}")
         lines += [f"  {m.case}: {m.median_us:.1f} µs, {label}" for m in evaluation.measurements]
         click.echo("\n".join([*lines, *mixed_lines(evaluation)]))
-    if not found.sound:
+    if not sound:
         sys.exit(1)
 
 

@@ -16,18 +16,17 @@ if TYPE_CHECKING:
 
 @click.command()
 @POPULATION
-@click.option("--all", "everything", is_flag=True, help="Every candidate, not only what led to improvements.")
+@click.option("--all", "everything", is_flag=True, help="Show every candidate, not only what led to improvements.")
 @click.option(
     "--to",
     "files",
     type=PATH,
     multiple=True,
-    help="Draw it to a .svg or .png file, or write the graph of all candidates: .jsonl (with sources), .dot, .json or "
-    ".graphml; repeatable.",
+    help="Draw it to a .svg or .png file, or write all candidates: .jsonl (with sources) or .graphml; repeatable.",
 )
 @JSON
 def tree(population: Path, everything: bool, files: tuple[Path, ...], as_json: bool) -> None:
-    """The lineage: the paths of the champion and of the best candidate, a picture, or the whole graph to a file.
+    """Show the lineage: the paths of the champion and of the best candidate, a picture, or the whole graph to a file.
 
     Pictures show what led to improvements; what led nowhere is counted at the candidate that it came from.
     """

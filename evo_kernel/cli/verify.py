@@ -18,10 +18,10 @@ from evo_kernel.cli.options import DEADLINE, DEVICE, JSON, KERNEL_FILE, PATH, TA
 @KERNEL_FILE
 @TASK
 @DEVICE
-@click.option("--confirm", is_flag=True, help="Judge on the hidden cases, every regime, fresh seeds.")
+@click.option("--confirm", is_flag=True, help="Judge on the hidden cases, with every regime and new seeds.")
 @click.option("--tune", default=0, show_default=True, help="Knob settings to try beyond the file's own.")
 @DEADLINE
-@click.option("--save-plan", type=PATH, help="Folder for the recorded plans, one a search case.")
+@click.option("--save-plan", type=PATH, help="Folder for the recorded plans, one for each search case.")
 @UNCONFINED
 @JSON
 def verify(
@@ -37,8 +37,8 @@ def verify(
 ) -> None:
     """Check the kernel in FILE against a task, and score it.
 
-    FILE is a Python module with `run(*inputs)`. It is recorded in a confined process and never runs where it is
-    judged. Without a GPU its time is modeled and says so. Exit code 1 when it does not pass.
+    FILE is a Python module with `run(*inputs)`. Its Python runs only in a sandbox, which records its launches. Without
+    a GPU, times are modeled and marked so. Exit code 1 if it does not pass.
 
     \b
     evo-kernel verify mine.py --task softmax
@@ -78,8 +78,8 @@ def replay(plan: Path, task_name: str | None, device: str, deadline_s: float, as
     """Time a plan file, as `verify --save-plan` and `export` write it, without running its author's Python.
 
     Inputs are drawn at random for the plan's shapes; with --task they are the task's, and the outputs are checked. The
-    sizes of search and confirm cases are too large to execute without a GPU: there such a plan is timed alone, and the
-    answer is `timed` (in JSON `unchecked`), not `passed`. Exit code 1 when something is found wrong.
+    sizes of search and confirm cases are too large to execute without a GPU: there such a plan is only timed, and the
+    answer is `timed` (in JSON `unchecked`), not `passed`. Exit code 1 if something is wrong.
 
     \b
     evo-kernel replay plans/m4096-n4096.plan --task softmax

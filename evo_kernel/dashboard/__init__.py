@@ -1,6 +1,6 @@
 """The dashboard: populations in a browser, read-only, on loopback.
 
-    guard.py         who may ask, and what every answer says to the browser: token, hosts, methods, headers
+    guard.py         checks of token, host and method; security headers
     app.py           the routes                       pages.py      what each page shows      compare.py  two runs
     runs.py          a population file being followed  plots.py     numbers for the plots     intervals.py  times
     formatting.py    hostile text made harmless        diffs.py      sources, highlighted and compared

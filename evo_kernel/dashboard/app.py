@@ -35,7 +35,7 @@ class Dashboard:
             Route("/", lambda request: RedirectResponse("/0/", 303)),
             Mount("/static", StaticFiles(directory=HERE / "static")),
             Route("/compare", self._page(compare.compare, "compare.html", "Compare")),
-            Route("/data/compare", self._data(lambda runs, request: plots.compared(*compare.chosen(runs, request)))),
+            Route("/data/compare", self._data(lambda runs, request: plots.best_so_far(*compare.chosen(runs, request)))),
             Route("/{run:int}/", self._page(pages.overview, "overview.html", "Overview")),
             Route("/{run:int}/lineage", self._page(pages.lineage, "lineage.html", "Lineage")),
             Route("/{run:int}/go", self._go),
@@ -44,7 +44,7 @@ class Dashboard:
             Route(
                 "/{run:int}/candidate/{number:int}/conversation", self._page(pages.talk, "conversation.html", "")
             ),
-            Route("/{run:int}/data/rises", self._data(lambda runs, request: plots.rises(_run(runs, request)))),
+            Route("/{run:int}/data/rises", self._data(lambda runs, request: plots.best_so_far(_run(runs, request)))),
         ]  # fmt: skip
         handlers: dict[Any, Any] = {HTTPException: self._problem, PopulationError: self._missing}
         starlette = Starlette(routes=routes, exception_handlers=handlers, lifespan=self._lifespan)

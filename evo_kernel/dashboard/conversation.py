@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from populations.connect import fetch_one
-from populations.counters import has_turns
+from populations.connect import fetch_one, has_table
 
 LARGEST = 8_000_000  # bytes that one row may unfold to
 SHOWN = 40_000  # characters of one message
@@ -30,13 +29,13 @@ class MessageView:
 
 def conversation(connection: sqlite3.Connection, attempt: int) -> list[MessageView]:
     """Of an attempt, oldest first; empty where no model was asked."""
-    found = list(_turns(connection, attempt)) if has_turns(connection) else []
+    found = list(_turns(connection, attempt)) if has_table(connection, "turns") else []
     return found or list(_calls(connection, attempt))
 
 
 def length(connection: sqlite3.Connection, attempt: int) -> int:
     """How many turns or calls there are."""
-    tables = ["turns", "calls"] if has_turns(connection) else ["calls"]
+    tables = ["turns", "calls"] if has_table(connection, "turns") else ["calls"]
     return max(fetch_one(connection, f"SELECT COUNT(*) FROM {table} WHERE attempt = ?", (attempt,)) for table in tables)
 
 

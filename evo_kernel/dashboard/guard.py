@@ -1,7 +1,7 @@
-"""The door: who may ask, and what every answer says to the browser.
+"""Request guard: host and token checks, security headers.
 
-Loopback is no wall by itself: any page that is open in a browser can send requests to it, under any host name. So every
-request must name a loopback host (against DNS rebinding) and bear the token, and nothing but GET and HEAD is answered.
+Loopback alone protects nothing: any page that is open in a browser can send requests to it, under any host name. So
+every request must name a loopback host (against DNS rebinding) and bear the token. Only GET and HEAD are answered.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from evo_kernel.dashboard.intervals import case_times
 from evo_kernel.dashboard.lineage_view import line, tree
 from evo_kernel.dashboard.runs import Run
 from evo_kernel.types import CaseKind, Evaluation, Rival
+from populations.incremental_statistics import Follower
 from populations.views import CandidateView
 
 ANCESTORS = 300
@@ -30,14 +31,15 @@ class Judged:
     score: float | None
 
 
+def _judged(follower: Follower, number: int) -> Judged:
+    return Judged(number, follower.action_of(number), follower.status_of(number), follower.board.score(number))
+
+
 def overview(run: Run, request: Request) -> dict[str, Any]:
     del request
     told = run.overview()
     with run.following() as follower:
-        latest = [
-            Judged(number, follower.action_of(number), follower.status_of(number), follower.board.score(number))
-            for number in told.latest
-        ]
+        latest = [_judged(follower, number) for number in told.latest]
     return {
         "told": told,
         "doing": run.doing(),
@@ -98,10 +100,7 @@ def lineage(run: Run, request: Request) -> dict[str, Any]:
             raise HTTPException(404, f"There is no candidate {clip(asked, 20)}.")
         best = follower.board.best() or None
         drawn = tree(follower, best, at)
-        path = [
-            Judged(number, follower.action_of(number), follower.status_of(number), follower.board.score(number))
-            for number in line(follower, best)
-        ]
+        path = [_judged(follower, number) for number in line(follower, best)]
         candidates = len(follower.parent) - 1
     return {"tree": drawn, "at": at, "path": path[:200], "candidates": candidates}
 

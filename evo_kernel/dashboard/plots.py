@@ -11,13 +11,9 @@ from populations.views import Overview
 AXES = ("evaluations", "hours", "dollars")
 
 
-def rises(run: Run) -> dict[str, Any]:
-    """Best so far against what was spent."""
-    return {"runs": [_columns(run.title, run.overview())], "axes": list(AXES)}
-
-
-def compared(first: Run, second: Run) -> dict[str, Any]:
-    return {"runs": [_columns(run.title, run.overview()) for run in (first, second)], "axes": list(AXES)}
+def best_so_far(*runs: Run) -> dict[str, Any]:
+    """Of each run, against what was spent."""
+    return {"runs": [_columns(run.title, run.overview()) for run in runs], "axes": list(AXES)}
 
 
 def _columns(title: str, told: Overview) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The loop itself; what becomes of failures is told in the package."""
+"""The search loop: attempts in threads, confirmation, and when to stop. The package says what becomes of failures."""
 
 from __future__ import annotations
 
@@ -121,7 +121,8 @@ class Engine:
             self._untuned.extend(pending if best is None else self._population.untuned())
         left = iter(pending)
         if self._population.confirmation_due():
-            self._in_threads(1, self._confirm_what_was_left)
+            # Whatever the time: somebody asked for it by going on.
+            self._in_threads(1, lambda: self._confirm(bounded=False))
         self._searching = True
         self._enter(self._hours.search)
         self._in_threads(self._settings.width, lambda: self._judge_pending(left))
@@ -304,7 +305,7 @@ class Engine:
                 return cost + (self._made_and_judged(twins + 1) or Spent())
             try:
                 recorded = self._population.record(brief, proposal)
-                with self._news.judging():
+                with self._news.at("judging"):
                     cost += self._judge_and_tell(recorded, Purpose.SCORE)
             finally:
                 with self._lock:
@@ -328,7 +329,7 @@ class Engine:
             return
         cost = Spent()
         try:
-            with self._news.known():
+            with self._news.at("known"):
                 cost = work()
         finally:
             self._ledger.settle(cost)
@@ -408,10 +409,6 @@ class Engine:
             self._count_infra(evaluation.reason if evaluation.status is Status.INFRA_ERROR else "")
             self._observer.judged(recorded, evaluation, is_best)
         return Spent.of(None, evaluation)
-
-    def _confirm_what_was_left(self) -> None:
-        """Whatever the time: somebody asked for it by going on."""
-        self._confirm(bounded=False)
 
     def _confirm(self, bounded: bool = True) -> None:
         """Confirm one after the other until one stands, as long as that fits into the time. What does not stays due."""

@@ -41,41 +41,33 @@ class RetryingJudge:
         deadline: Deadline | None = None,
         effort: int = 1,
     ) -> Evaluation:
-        """The verdict on a durable candidate. Raises CutShort.
+        """The verdict on a durable candidate; an infra_error when the machine failed on every try. Raises CutShort.
 
         `scored`: the candidate with the knobs that it is to keep; None where the judge may tune it.
         """
         proposed = recorded.proposal.source
         source = scored.source if scored is not None else proposed
-        evaluation = confirmed(self.evaluate(source, purpose, anew, against, deadline, effort), recorded.candidate)
+        evaluation = confirmed(
+            self._evaluate(source, purpose, anew, against, deadline or Deadline(), effort), recorded.candidate
+        )
         if scored is not None and scored.knobs:  # the verdict on a setting of this candidate, not on another source
             evaluation = replace(evaluation, source=proposed.sha256, knobs=scored.knobs)
         return evaluation
 
-    def evaluate(
-        self,
-        source: Source,
-        purpose: Purpose,
-        anew: bool = False,
-        against: Source | None = None,
-        deadline: Deadline | None = None,
-        effort: int = 1,
+    def _evaluate(
+        self, source: Source, purpose: Purpose, anew: bool, against: Source | None, deadline: Deadline, effort: int
     ) -> Evaluation:
-        """The verdict; an infra_error when the machine failed on every try. Raises CutShort."""
         left = self._settings.infra_retries
         while True:
             try:
                 return self._judge.evaluate(source, purpose, anew, against, deadline, effort)
             except InfraError as error:
-                if left == 0 or self._aborted.is_set() or (deadline is not None and deadline.over):
-                    return self._unjudged(source, purpose, str(error) or "the machine failed and gave no reason")
+                if left == 0 or self._aborted.is_set() or deadline.over:
+                    reason, where = str(error) or "the machine failed and gave no reason", self._judge.environment
+                    return Evaluation(source.sha256, self._task, purpose, where, Status.INFRA_ERROR, reason)
                 self._trouble(f"the machine failed, {left} more tries: {error}")
                 left -= 1
                 self._aborted.wait(self._settings.infra_wait_s)
-
-    def _unjudged(self, source: Source, purpose: Purpose, reason: str) -> Evaluation:
-        environment = self._judge.environment
-        return Evaluation(source.sha256, self._task, purpose, environment, Status.INFRA_ERROR, reason)
 
 
 class Probing:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import Iterator
 
 from evo_kernel.budget import Spent
@@ -23,8 +24,7 @@ class Stagnation:
         self._enough, self._stopped = enough, stopped
         self._barren = 0
         self._under_way = 0  # attempts between their brief and their verdict
-        self._known = 0  # of work on kernels that are known
-        self._judging = 0  # of these: those whose candidate is with the judge
+        self._at: Counter[str] = Counter()  # what is going on beside their thinking; see `at`
         self._told = threading.Condition()  # something was told: there may be new parents
 
     def begun(self) -> None:
@@ -33,27 +33,16 @@ class Stagnation:
             self._under_way += 1
 
     @contextlib.contextmanager
-    def known(self) -> Iterator[None]:
-        """While more is found out about a kernel that is known."""
+    def at(self, work: str) -> Iterator[None]:
+        """While a new candidate is with the judge (`judging`), or more is found out about a kernel that is known
+        (`known`)."""
         with self._told:
-            self._known += 1
+            self._at[work] += 1
         try:
             yield
         finally:
             with self._told:
-                self._known -= 1
-                self._told.notify_all()
-
-    @contextlib.contextmanager
-    def judging(self) -> Iterator[None]:
-        """While a new candidate is with the judge; attempts that find nothing to try wait for such a verdict."""
-        with self._told:
-            self._judging += 1
-        try:
-            yield
-        finally:
-            with self._told:
-                self._judging -= 1
+                self._at[work] -= 1
                 self._told.notify_all()
 
     def idle(self, wholly: bool = False) -> bool:
@@ -62,7 +51,7 @@ class Stagnation:
         `wholly`: nor anything else.
         """
         with self._told:
-            if self._under_way or (wholly and self._known):
+            if self._under_way or (wholly and self._at["known"]):
                 self._told.wait(1.0)
                 return False
             return True
@@ -76,21 +65,16 @@ class Stagnation:
         """
         with self._told:
             self._under_way -= 1
-            news = cost is not None and _found_out(cost)
+            news = cost is not None and (cost.evaluations > 0 or cost.gpu_seconds > 0)
             self._barren = 0 if news else self._barren + (cost is not None)
             if news or not self._under_way:  # those who wait for a verdict are not to be woken by others' failures
                 self._told.notify_all()
             if cost is None:
                 return 0
-            if self._judging:
+            if self._at["judging"]:
                 if self._barren >= PATIENCE:
                     self._told.wait(1.0)
                 return 0
             while self._barren >= self._enough and self._under_way and not self._stopped.is_set():
                 self._told.wait(1.0)
             return self._barren if self._barren >= self._enough else 0
-
-
-def _found_out(cost: Spent) -> bool:
-    """Whether something new was judged."""
-    return cost.evaluations > 0 or cost.gpu_seconds > 0

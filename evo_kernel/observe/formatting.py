@@ -1,4 +1,4 @@
-"""What the live view, `status`, `show` and summaries say in the same words. Imports nothing slow."""
+"""Texts that the live view, `status`, `show` and summaries share. Imports nothing slow."""
 
 from __future__ import annotations
 

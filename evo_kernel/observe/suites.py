@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from evo_kernel.observe.document import Block, Heading, Paragraph, Table
-from evo_kernel.observe.stock import CORRECT, NONE, WRONG, Stock
+from evo_kernel.observe.harness_verdict import CORRECT, NONE, WRONG, Stock
 
 FASTEST = "fastest"
 """Stands for whichever listed baseline is fastest on a case: what a score is relative to."""
@@ -65,30 +65,11 @@ class SuiteRow:
         return self.baselines_us[baseline] / us if baseline in self.baselines_us else None
 
 
-@dataclass(frozen=True)
-class Protocol:
-    """Who passes by it, and how much faster than its baseline. `asked`: whether a benchmark's own harness is."""
-
-    name: str
-    passes: Callable[[SuiteRow], bool]
-    ratio: Callable[[SuiteRow, bool], float | None]  # of a row; own kernels only
-    asked: bool = False
-
-
-STOCK = (
-    Protocol(
-        "stock, eager",
-        lambda row: row.stock is not None and row.stock.correct,
-        lambda row, own: row.stock.speedup if row.stock is not None else None,
-        asked=True,
-    ),
-    Protocol(
-        "stock, scaled inputs, TF32 eager",
-        lambda row: row.stock is not None and row.stock.verified,
-        lambda row, own: row.stock.verified_speedup if row.stock is not None else None,
-        asked=True,
-    ),
-)
+STOCK: Mapping[str, Callable[[Stock], tuple[bool, float | None]]] = {
+    "stock, eager": lambda stock: (stock.correct, stock.speedup),
+    "stock, scaled inputs, TF32 eager": lambda stock: (stock.verified, stock.verified_speedup),
+}
+"""Protocols of a benchmark's own harness: whether a kernel passes, and how much faster than its baseline it is."""
 
 
 @dataclass(frozen=True)
@@ -117,8 +98,7 @@ def figures(rows: Sequence[SuiteRow]) -> list[Figures]:
     chosen = [(group, [row for row in rows if row.group == group]) for group in groups]
     if len(groups) > 1:
         chosen.append(("all", list(rows)))
-    protocols = [_own(baseline) for baseline in (FASTEST, *named)]
-    protocols += STOCK if any(row.stock is not None for row in rows) else ()
+    protocols = [FASTEST, *named, *(STOCK if any(row.stock is not None for row in rows) else ())]
     return [
         _figures(group, members, protocol, own_only)
         for group, members in chosen
@@ -127,22 +107,22 @@ def figures(rows: Sequence[SuiteRow]) -> list[Figures]:
     ]
 
 
-def _own(baseline: str) -> Protocol:
-    return Protocol(baseline, lambda row: True, lambda row, own: row.speedup(baseline, own))
-
-
-def _figures(group: str, rows: Sequence[SuiteRow], protocol: Protocol, own_only: bool) -> Figures:
-    able = [row for row in rows if row.correct and row.us(own_only) is not None]
-    if protocol.asked:  # about the best kernel alone
+def _figures(group: str, rows: Sequence[SuiteRow], baseline: str, own_only: bool) -> Figures:
+    asked, able = STOCK.get(baseline), [row for row in rows if row.correct and row.us(own_only) is not None]
+    if asked is None:
+        told = [(row, True, row.speedup(baseline, own_only)) for row in able]
+        stocks = []
+    else:  # about the best kernel alone
         able = [row for row in able if not (own_only and row.torch_operations)]
-    good = [row for row in able if protocol.passes(row)]
-    ratios = [ratio for row in good if (ratio := protocol.ratio(row, own_only)) is not None]
-    verdicts = [row.stock.verdict if row.stock is not None else None for row in able] if protocol.asked else []
-    count = len(rows) - verdicts.count(None)
-    measured = count > 0 and any(row.measured for row in rows) and (bool(ratios) or not protocol.asked)
+        told = [(row, *asked(row.stock)) for row in able if row.stock is not None]
+        stocks = [row.stock for row in able]
+    good = [row for row, passes, _ in told if passes]
+    ratios = [ratio for _, passes, ratio in told if passes and ratio is not None]
+    count = len(rows) - stocks.count(None)
+    measured = count > 0 and any(row.measured for row in rows) and (bool(ratios) or asked is None)
     return Figures(
         group=group,
-        baseline=protocol.name,
+        baseline=baseline,
         own_only=own_only,
         problems=len(rows),
         correct=len(good) / count if count else None,
@@ -151,8 +131,8 @@ def _figures(group: str, rows: Sequence[SuiteRow], protocol: Protocol, own_only:
         mean_all=math.fsum(ratios) / count if measured else None,
         geomean_correct=geomean(ratios),
         gain=geomean([gain for row in good if (gain := row.gain(own_only)) is not None]),
-        not_asked=verdicts.count(None),
-        undecided=verdicts.count(NONE),
+        not_asked=stocks.count(None),
+        undecided=sum(stock is not None and stock.verdict == NONE for stock in stocks),
     )
 
 

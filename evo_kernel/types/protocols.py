@@ -1,4 +1,4 @@
-"""The protocols at the seams: what rooms are to each other."""
+"""Protocols between packages: Operator, Judge, Population, TurnStore."""
 
 from __future__ import annotations
 

@@ -37,3 +37,12 @@ class TaskCard:
     atomics: bool  # whether two runs may differ in the last bits
     cases: tuple[CaseCard, ...]  # check and search
     description: str = ""
+
+    @staticmethod
+    def from_data(data: Mapping[str, Any]) -> TaskCard:
+        """From what `dataclasses.asdict` and JSON make of one."""
+        cases = []
+        for case in data["cases"]:
+            inputs = tuple((dtype, tuple(shape), tuple(strides)) for dtype, shape, strides in case["inputs"])
+            cases.append(CaseCard(**{**case, "kind": CaseKind(case["kind"]), "inputs": inputs}))
+        return TaskCard(**{**data, "cases": tuple(cases)})

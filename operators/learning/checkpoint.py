@@ -1,10 +1,7 @@
-"""Checkpoints: a trained model with its settings, in one file that holds no code.
+"""Checkpoints: a trained policy network with its settings, in one file that holds no code.
 
-    save(path, model, about)
-    model, about = load(path)
-
-The file is PyTorch's own format, read with `weights_only`: tensors, numbers and texts, nothing that runs. A language
-model is stored as its name and what was trained (adapters and critic), not with its base.
+save(path, model, about)
+model, about = load(path)
 """
 
 from __future__ import annotations
@@ -15,49 +12,36 @@ from pathlib import Path
 from typing import Any
 
 from evo_kernel.errors import UserError
-from operators.learning.language import LanguagePolicy, LanguageSettings
-from operators.learning.network import NetworkSettings, PolicyNetwork, Scorer
-from operators.learning.policy_features import STRATEGIES, Seen
+from operators.learning.network import NetworkSettings, PolicyNetwork
+from operators.learning.policy_features import STRATEGIES
 from operators.learning.weights import WeightsFormat
 from operators.macro.features import FEATURES
 
 FORMAT = WeightsFormat("evo-kernel policy", 1, "policy", "evo-kernel train policy")
-
-Plain = Mapping[str, str | int | float | bool]
-
-
-def save(path: Path, model: Scorer, about: Plain) -> int:
-    """Writes it at once or not at all; returns its size in bytes. `about`: how it came to be, told by `show`."""
-    data = {
-        "kind": model.kind,
-        "settings": asdict(model.settings),
-        "model": {name: value.cpu() for name, value in model.stored().items()},
-        "words": {"features": list(FEATURES), "strategies": list(STRATEGIES)},
-        "about": dict(about),
-    }
-    return FORMAT.write(path, data)
+WORDS = {"features": list(FEATURES), "strategies": list(STRATEGIES)}
+SEEN = {"source": False, "history": True, "plan": True}
+"""What a policy sees; earlier versions could train others."""
 
 
-def load(path: Path) -> tuple[Scorer, dict[str, Any]]:
+def save(path: Path, model: PolicyNetwork, about: Mapping[str, str | int | float | bool]) -> int:
+    """Writes it at once or not at all; returns its size in bytes. `about`: how it came to be."""
+    weights = {name: value.cpu() for name, value in model.state_dict().items()}
+    data = {"kind": "network", "settings": asdict(model.settings), "model": weights, "words": WORDS}
+    return FORMAT.write(path, {**data, "about": dict(about)})
+
+
+def load(path: Path) -> tuple[PolicyNetwork, dict[str, Any]]:
     """The model, ready to score, and what is told about it. Raises UserError."""
     data = FORMAT.read(path)
     with FORMAT.described(path):
-        words = data["words"]
-        if words["features"] != list(FEATURES) or words["strategies"] != list(STRATEGIES):
+        settings: dict[str, Any] = data["settings"]
+        if data["words"] != WORDS or data["kind"] != "network" or settings.get("seen", SEEN) != SEEN:
             raise UserError(
-                f"{path} was trained with other features or another catalogue of strategies than this evo-kernel has: "
+                f"{path} is a policy with other features, strategies or of another kind than this evo-kernel has: "
                 f"train it anew with `{FORMAT.makes}`."
             )
-        model = _model(data)
-        model.restore(data["model"])
+        known = NetworkSettings.__dataclass_fields__.keys() & settings.keys()
+        model = PolicyNetwork(NetworkSettings(**{name: settings[name] for name in known}))
+        # Earlier versions stored layers for source text too, which such a policy never saw.
+        model.load_state_dict({name: data["model"][name] for name in model.state_dict()})
         return model.eval(), dict(data["about"])
-
-
-def _model(data: Mapping[str, Any]) -> Scorer:
-    settings = dict(data["settings"])
-    seen = Seen(**settings.pop("seen"))
-    if data["kind"] == PolicyNetwork.kind:
-        return PolicyNetwork(NetworkSettings(**settings, seen=seen))
-    if data["kind"] == LanguagePolicy.kind:
-        return LanguagePolicy(LanguageSettings(**settings, seen=seen))
-    raise ValueError(f"its kind is {data['kind']!r}")

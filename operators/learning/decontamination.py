@@ -8,18 +8,16 @@ cannot be avoided; a figure on a benchmark says so where it matters.
 
 from __future__ import annotations
 
-import io
-import tokenize
+import ast
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from evo_kernel.syntax import parse_module
 from operators.learning.tree import Tree
 
 WINDOW = 6
 """Lines: shorter runs (loads, an accumulator, a store) are the same in unrelated kernels."""
-
-_SKIPPED = (tokenize.COMMENT, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING, tokenize.ENDMARKER)
 
 
 @dataclass(frozen=True)
@@ -57,22 +55,18 @@ def _windows(text: str) -> Iterable[tuple[str, ...]]:
 
 
 def code_lines(text: str) -> list[str]:
-    """Logical lines with one space between tokens; no comments, docstrings and imports. Ends at what is no Python."""
-    lines: list[str] = []
-    tokens: list[tokenize.TokenInfo] = []
+    """Lines of code, spelled alike; no comments, docstrings and imports. None of what is no Python."""
     try:
-        for token in tokenize.generate_tokens(io.StringIO(text).readline):
-            if token.type == tokenize.NEWLINE:
-                if not _empty(tokens):
-                    lines.append(" ".join(one.string for one in tokens))
-                tokens = []
-            elif token.type not in _SKIPPED:
-                tokens.append(token)
-    except (tokenize.TokenError, SyntaxError):
-        pass
-    return lines
+        tree = parse_module(text)
+    except (SyntaxError, ValueError):
+        return []
+    for node in ast.walk(tree):
+        if isinstance(body := getattr(node, "body", None), list):
+            node.body = [one for one in body if not _says_nothing(one)] or [ast.Pass()]  # type: ignore[attr-defined]
+    return [line.strip() for line in ast.unparse(tree).splitlines() if line.strip()]
 
 
-def _empty(tokens: list[tokenize.TokenInfo]) -> bool:
-    """Whether a line says nothing about whose it is."""
-    return not tokens or tokens[0].string in ("import", "from") or all(one.type == tokenize.STRING for one in tokens)
+def _says_nothing(node: ast.stmt) -> bool:
+    """Whether it says nothing about whose it is."""
+    alone = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    return alone or isinstance(node, ast.Import | ast.ImportFrom)

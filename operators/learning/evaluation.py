@@ -1,14 +1,12 @@
-"""How far policies stay behind the best that a tree holds.
+"""Regret of policies on a tree: how far they stay behind the best that it holds.
 
 The regret of an episode is the log gain that at most `steps` known steps can reach from the root, less the log gain of
 the fastest kernel on the policy's way (a population keeps that one). A policy is asked only about what the tree knows.
-`stop` is not offered: it saves kernels, which regret does not count, so a policy that stops at random would only look
-worse than it is. A policy that learns does so as in a run: it begins anew on every
-problem, and is told what came of each of its steps over `episodes` episodes, all of which count. One that was trained
-before comes as it is.
+`stop` is not offered: it saves kernels, which regret does not count. A policy that learns begins anew on every problem
+and is told what came of each step over `episodes` episodes, all of which count; one trained before comes as it is.
 
-Intervals are over seeds (Student's t): per seed the mean over problems and episodes, so they tell how much luck there
-is in a policy, not how much in the choice of the problems. Comparisons are paired by seed.
+Intervals are over seeds (Student's t) of the mean over problems and episodes: they tell how much luck there is in a
+policy, not how much in the choice of the problems. Comparisons are paired by seed.
 """
 
 from __future__ import annotations
@@ -16,17 +14,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from evo_kernel.types import Credit, Decision, Status
-from operators.learning.replay import Taken, TreeWalk
-from operators.learning.tree import HORIZON, Split, Tree
-from operators.macro.policies import Policy
+from operators.learning.replay import TreeWalk
+from operators.learning.tree import HORIZON, Edge, Split, Tree
+from operators.macro.bandit import BanditPolicy
+from operators.macro.policies import Policy, UniformPolicy
+from operators.macro.trained import TrainedPolicy
 
-Walker = Callable[[Tree, str, Policy, np.random.Generator, int], TreeWalk]
-"""One episode from a root, of each step of which the policy is told."""
+MakePolicy = Callable[[int], Policy]
+"""From a seed: the policy as it is at the beginning of a problem."""
 
 SEEDS, EPISODES = 5, 10
 T_975 = (
@@ -103,50 +104,58 @@ class Regret:
         }
 
 
+def contenders(tree: Tree, checkpoints: Sequence[Path]) -> dict[str, MakePolicy]:
+    """What `train evaluate` compares, by name; the first two are what others are held against. Raises UserError."""
+    from operators.learning.checkpoint import load  # torch, which regret does without
+
+    found: dict[str, MakePolicy] = {
+        "uniform": lambda _seed: UniformPolicy(),
+        "bandit": lambda _seed: BanditPolicy(),
+        "bandit, trained": warmed(lambda _seed: BanditPolicy(), tree),
+    }
+    for path in checkpoints:
+        model, _ = load(path)
+        found[path.stem] = lambda _seed, model=model: TrainedPolicy(model)
+    return found
+
+
 def regret(
     tree: Tree,
-    make: Callable[[int], Policy],
+    make: MakePolicy,
     name: str = "",
     seeds: Sequence[int] = range(SEEDS),
     episodes: int = EPISODES,
     split: Split | None = "held-out",
     steps: int = HORIZON,
-    walk: Walker | None = None,
 ) -> Regret:
-    """`make(seed)`: a policy as it is at the beginning of a problem. `walk`: how an episode goes; `walked` if None."""
+    """Raises ValueError where the tree has no root in the split."""
     roots = tree.roots(split)
     if not roots:
         raise ValueError(f"the tree has no root in the split {split!r}")
     best = {root.task: tree.best_gain(root.id, steps) for root in roots}
     found: dict[int, dict[str, float]] = {}
     reached: list[float] = []
-    named = name
     for seed in seeds:
-        found[seed], gains = {}, []
+        gains: dict[str, float] = {}
         for number, root in enumerate(roots):
             policy, rng = make(seed), np.random.default_rng([seed, number])
-            named = named or policy.name
-            walks = [(walk or walked)(tree, root.id, policy, rng, steps) for _ in range(episodes)]
-            gain = math.fsum(one.best_gain for one in walks) / episodes
-            gains.append(gain)
-            found[seed][root.task] = best[root.task] - gain
-        reached.append(math.fsum(gains) / len(gains))
-    return Regret(named, found, Interval.of(reached), math.fsum(best.values()) / len(best))
+            walks = [walked(tree, root.id, policy, rng, steps) for _ in range(episodes)]
+            gains[root.task] = math.fsum(one.best_gain for one in walks) / episodes
+        found[seed] = {task: best[task] - gain for task, gain in gains.items()}
+        reached.append(math.fsum(gains.values()) / len(gains))
+    return Regret(name, found, Interval.of(reached), math.fsum(best.values()) / len(best))
 
 
 def walked(tree: Tree, root: str, policy: Policy, rng: np.random.Generator, steps: int = HORIZON) -> TreeWalk:
     """One episode, of each step of which the policy is told. It ends where nothing is left to take."""
     walk = TreeWalk(tree, root, horizon=steps)
-    while not walk.over:
-        offered = walk.open_offers[:-1]  # `stop` is the last
-        if not offered:
-            break
+    while offered := walk.offers:
         decision = policy.choose(walk.macro_state, offered, rng)
-        policy.learn(credit_of(walk.take(decision.offered[decision.chosen]), decision))
+        policy.learn(credit_of(walk.take(offered[decision.chosen]), decision))
     return walk
 
 
-def warmed(make: Callable[[int], Policy], tree: Tree, episodes: int = EPISODES) -> Callable[[int], Policy]:
+def warmed(make: MakePolicy, tree: Tree, episodes: int = EPISODES) -> MakePolicy:
     """The same policies after so many episodes on every problem of the training split; one a seed, shared from then on:
     what it learns on one held-out problem it takes to the next."""
     made: dict[int, Policy] = {}
@@ -163,14 +172,11 @@ def warmed(make: Callable[[int], Policy], tree: Tree, episodes: int = EPISODES) 
     return trained
 
 
-def credit_of(taken: Taken, decision: Decision) -> Credit:
+def credit_of(edge: Edge, decision: Decision) -> Credit:
     """What a run would tell the policy: the log gain where the strategy shows in the plan, nothing for a failure."""
-    edge = taken.edge
-    passed = edge is not None and edge.status is Status.PASSED
-    gain = edge.log_gain if edge is not None and passed else 0.0
-    witnessed = edge is not None and edge.witnessed
-    strategy = taken.strategy.name if witnessed else "other"
-    return Credit(0, 0, "mtmc", strategy, witnessed, gain, gain, 0, decision)
+    gain = edge.log_gain if edge.status is Status.PASSED else 0.0
+    strategy = decision.offered[decision.chosen].name if edge.witnessed else "other"
+    return Credit(0, 0, "mtmc", strategy, edge.witnessed, gain, gain, 0, decision)
 
 
 def table(found: Sequence[Regret]) -> str:

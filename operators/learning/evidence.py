@@ -11,8 +11,6 @@ from dataclasses import asdict
 from typing import Any
 
 from evo_kernel.types import (
-    CaseCard,
-    CaseKind,
     Environment,
     Evaluation,
     KernelFeatures,
@@ -21,7 +19,6 @@ from evo_kernel.types import (
     Purpose,
     Status,
     Strategy,
-    TaskCard,
 )
 
 Row = dict[str, Any]
@@ -64,19 +61,6 @@ def strategy_data(strategy: Strategy) -> list[Any]:
 def strategy_of(data: Sequence[Any]) -> Strategy:
     name, family, region, parameters = data
     return Strategy(name, family, region, tuple((key, value) for key, value in parameters))
-
-
-def card_data(card: TaskCard) -> Row:
-    return asdict(card)
-
-
-def card_of(data: Mapping[str, Any]) -> TaskCard:
-    return TaskCard(**{**data, "cases": tuple(_case_of(one) for one in data["cases"])})
-
-
-def _case_of(data: Mapping[str, Any]) -> CaseCard:
-    inputs = tuple((dtype, tuple(shape), tuple(strides)) for dtype, shape, strides in data["inputs"])
-    return CaseCard(**{**data, "kind": CaseKind(data["kind"]), "inputs": inputs})
 
 
 def _measurement_data(one: Measurement) -> Row:

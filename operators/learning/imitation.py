@@ -1,109 +1,113 @@
-"""Imitation of a tree's best actions: learning from stored transitions alone.
+"""Training of a policy by imitation of a tree's best actions, from stored transitions alone.
 
-Scores are to say Q / temperature, with Q of the tree itself, known by dynamic programming: a regression on them, and
-the cross-entropy of their softmax, which tells the best apart.
+Scores are to say Q / UNIT, with Q of the tree itself, known by dynamic programming: a regression on them, and the
+cross-entropy of their softmax, which tells the best apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 from torch.nn.utils.rnn import pad_sequence
 
-from operators.learning.network import Scorer
+from operators.learning.network import PolicyNetwork
 from operators.learning.policy_features import UNIT
 from operators.learning.tree import Tree, TreeState
-from operators.learning.values import Decisions, Values, learnable
+from operators.learning.values import Decisions, Values, learnable, parted, shortfall
 
 FLOOR = -1e4  # stands for minus infinity in products with zero
-LEAST_LR = 1e-5
-Left = Callable[[], float]
+LEARNING_RATE, LEAST_LEARNING_RATE = 1e-3, 1e-5
+WEIGHT_DECAY = 0.05
+BATCH = 32  # decisions in a step
+REGRESSION, RANKING = 10.0, 0.1  # weights of the two losses
+NEAR = 0.1  # errors of the regression count by their square up to this log gain
+TELL_EVERY_S = 20.0
 
 
 @dataclass(frozen=True)
-class OfflineSettings:
-    """`temperature`: of Q, in log gain. `regression`, `ranking`: what the two losses of imitation
-    count for; errors of a regression count by their square up to `near`, in log gain."""
+class Progress:
+    """After some seconds of learning. `shortfall`: of the tasks kept back, in log gain; lower is better, see values."""
 
-    lr: float = 1e-3
-    batch: int = 32
-    temperature: float = UNIT
-    regression: float = 10.0
-    ranking: float = 0.1
-    near: float = 0.1
-    discount: float = 0.9
-    failure: float = 0.05  # what a step that fails costs, in log gain
-    weight_decay: float = 0.05
-
-
-@dataclass(frozen=True)
-class TrainingReport:
-    """What one step of learning did. `decisions`: seen so far; `numbers`: losses and the like, by name."""
-
+    seconds: float
     step: int
-    decisions: int
-    numbers: Mapping[str, float]
+    loss: float
+    critic: float
+    shortfall: float
+    best: bool  # so far: worth keeping
+
+
+def training(
+    model: PolicyNetwork, tree: Tree, seconds: float, seed: int, known: float = math.inf
+) -> Iterator[Progress]:
+    """Learns from the training tasks for `seconds`. `known`: the best shortfall before."""
+    learnt, kept_back = parted(tree)
+    judge = kept_back if kept_back.transitions else learnt
+    torch.manual_seed(seed)
+    started = told = time.monotonic()
+
+    def left() -> float:
+        return 1.0 - (time.monotonic() - started) / seconds if seconds else 0.0
+
+    steps = imitate(model.train(), learnt, np.random.default_rng(seed), left)
+    for step, (loss, critic) in enumerate(steps, start=1):
+        now = time.monotonic()
+        over = now - started >= seconds
+        if now - told < TELL_EVERY_S and not over:
+            continue
+        found = shortfall(model.eval(), judge)
+        model.train()
+        yield Progress(now - started, step, loss, critic, found, found < known)
+        known, told = min(known, found), time.monotonic()
+        if over:
+            return
 
 
 def imitate(
-    model: Scorer, tree: Tree, settings: OfflineSettings, rng: np.random.Generator, left: Left = lambda: 1.0
-) -> Iterator[TrainingReport]:
-    """One gradient step a `next()`, without end. `left`: the share of the time that is left, by which the learning rate
-    falls.
+    model: PolicyNetwork,
+    tree: Tree,
+    rng: np.random.Generator,
+    left: Callable[[], float] = lambda: 1.0,
+    rate: float = LEARNING_RATE,
+    batch: int = BATCH,
+) -> Iterator[tuple[float, float]]:
+    """One gradient step a `next()`, without end: the losses of scores and critic. `left`: the share of the time that is
+    left, by which the learning rate falls.
 
     Raises ValueError where no state of the tree has a known action.
     """
-    states, values = _Evenly(tree), Values(tree, settings.discount, settings.failure)
-    decisions, optimiser = Decisions(tree, rng), _optimiser(model, settings)
-    step = 0
+    states, values, decisions = _by_task(tree), Values(tree), Decisions(tree, rng)
+    optimiser = torch.optim.AdamW(model.parameters(), rate, weight_decay=WEIGHT_DECAY)
     while True:
-        batch = states.drawn(settings.batch, rng)
-        sights = [decisions.at(state) for state in batch]
-        worth = [torch.tensor(values.offers(state, sight)) for state, sight in zip(batch, sights, strict=True)]
+        drawn = [states[at] for at in rng.integers(0, len(states), batch)]
+        drawn = [some[int(rng.integers(0, len(some)))] for some in drawn]
+        sights = [decisions.at(state) for state in drawn]
+        worth = [torch.tensor(values.offers(state, sight)) for state, sight in zip(drawn, sights, strict=True)]
         scores, found = model(sights)
-        wanted = pad_sequence([(q / settings.temperature).softmax(0) for q in worth], batch_first=True).to(scores)
-        loss = -(wanted * scores.log_softmax(-1).clamp(min=FLOOR)).sum(-1).mean()
-        if model.free_scores:
-            there = scores.isfinite()
-            told = (settings.temperature * scores)[there]
-            off = smooth_l1_loss(told, pad_sequence(worth, batch_first=True).to(scores)[there], beta=settings.near)
-            loss = settings.regression * off + settings.ranking * loss
+        wanted = pad_sequence([(q / UNIT).softmax(0) for q in worth], batch_first=True).to(scores)
+        ranking = -(wanted * scores.log_softmax(-1).clamp(min=FLOOR)).sum(-1).mean()
+        there = scores.isfinite()
+        known = pad_sequence(worth, batch_first=True).to(scores)[there]
+        loss = REGRESSION * smooth_l1_loss((UNIT * scores)[there], known, beta=NEAR) + RANKING * ranking
         critic = smooth_l1_loss(found, torch.stack([q.max() for q in worth]).to(found))
-        _descend(optimiser, loss + critic, model, settings.lr * left())
-        step += 1
-        yield TrainingReport(step, step * settings.batch, {"loss": loss.item(), "critic": critic.item()})
+        for group in optimiser.param_groups:
+            group["lr"] = max(rate * left(), LEAST_LEARNING_RATE)
+        optimiser.zero_grad()
+        (loss + critic).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        yield loss.item(), critic.item()
 
 
-class _Evenly:
-    """States with known actions, of which every task gives as many: some tasks have a hundred times as many states as
+def _by_task(tree: Tree) -> list[list[TreeState]]:
+    """States with known actions, task by task. Every task gives as many: some have a hundred times as many states as
     others, for their kernels compile faster."""
-
-    def __init__(self, tree: Tree) -> None:
-        """Raises ValueError where there is none."""
-        tasks: dict[str, list[TreeState]] = {}
-        for state in learnable(tree):
-            tasks.setdefault(tree.problems[state.task].task, []).append(state)
-        self._tasks = [tasks[name] for name in sorted(tasks)]
-
-    def drawn(self, count: int, rng: np.random.Generator) -> list[TreeState]:
-        chosen = [self._tasks[at] for at in rng.integers(0, len(self._tasks), count)]
-        return [states[int(rng.integers(0, len(states)))] for states in chosen]
-
-
-def _optimiser(model: Scorer, settings: OfflineSettings) -> torch.optim.Optimizer:
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return torch.optim.AdamW(trained, settings.lr, weight_decay=settings.weight_decay)
-
-
-def _descend(optimiser: torch.optim.Optimizer, loss: Tensor, model: Scorer, lr: float) -> None:
-    for group in optimiser.param_groups:
-        group["lr"] = max(lr, LEAST_LR)
-    optimiser.zero_grad()
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimiser.step()
+    tasks: dict[str, list[TreeState]] = {}
+    for state in learnable(tree):
+        tasks.setdefault(tree.problems[state.task].task, []).append(state)
+    return [tasks[name] for name in sorted(tasks)]

@@ -1,89 +1,43 @@
-"""The small transformer: every offer of a decision gets a score, the decision a value. Made from scratch.
+"""The policy network: a small transformer that gives every offer of a decision a score, and the decision a value.
 
-    source tokens -> embedding -> patches of PATCH tokens ─┐
-    context numbers ───────────────────────────────────────┼─> transformer ─> score an offer, value
-    path, tried and offered actions ───────────────────────┘
+    context numbers ──────────────────────────┐
+    earned, path, tried and offered actions ──┴─> transformer ─> score an offer, value
 
-Everything attends to everything, so offers are compared with each other and with what was tried. About 0.4 M parameters
-with the defaults; one decision takes a few milliseconds on a CPU core.
+Everything attends to everything, so offers are compared with each other and with what was tried. About 0.28 million
+parameters with the defaults; one decision takes a few milliseconds on a CPU core.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from operators.learning.policy_features import (
-    ACTION_NUMBERS,
-    STRATEGIES,
-    VOCABULARY,
-    Encoded,
-    Observation,
-    Seen,
-    encoded,
-)
+from operators.learning.policy_features import ACTION_NUMBERS, STRATEGIES, VOCABULARY, Observation, encoded
 from operators.macro.catalogue import FAMILIES
 from operators.macro.features import FEATURES
-
-PATCH = 16  # tokens that become one position
-POSITIONS = 64  # patches of a source, at most: TOKENS / PATCH
-
-
-class Scorer(nn.Module):
-    """What every policy model is: sights in, (scores [B, offers] padded with -inf, values [B]) out.
-
-    `kind` and `settings` say in a checkpoint how it is built again, `stored` and `restore` what of it was trained.
-    """
-
-    kind = ""
-    settings: Any
-    free_scores = True  # any number, so that they can say what is expected; a language model's are log probabilities
-    batch = 32  # decisions with gradients at once
-    offline_lr = 1e-3  # of imitation and regression
-    policy_lr = 3e-4  # of PPO: what starts from scratch needs more than a language model's 1e-6
-    value_lr = 1e-3  # of its critic
-
-    def critic_parameters(self) -> list[nn.Parameter]:
-        """Those of the value alone."""
-        raise NotImplementedError
-
-    def stored(self) -> dict[str, Tensor]:
-        return self.state_dict()
-
-    def restore(self, stored: dict[str, Tensor]) -> None:
-        self.load_state_dict(stored)
 
 
 @dataclass(frozen=True)
 class NetworkSettings:
-    """`blind`: the probability with which a training example shows no source. A text says which task it is, and then
-    what to do can be learnt by heart; without it the policy must also know from plans and histories."""
-
     width: int = 96
     layers: int = 2
     heads: int = 4
     dropout: float = 0.1
-    blind: float = 0.5
-    seen: Seen = field(default_factory=Seen)
 
 
-class PolicyNetwork(Scorer):
-    """The transformer."""
-
-    kind = "network"
+class PolicyNetwork(nn.Module):
+    """Observations in, (scores [B, offers] padded with -inf, values [B]) out."""
 
     def __init__(self, settings: NetworkSettings | None = None) -> None:
         super().__init__()
         self.settings = settings or NetworkSettings()
         width, dropout = self.settings.width, self.settings.dropout
         self.token = nn.Embedding(VOCABULARY, width, padding_idx=0)
-        self.patch = nn.Conv1d(width, width, PATCH, stride=PATCH)
-        self.position = nn.Embedding(POSITIONS, width)
         self.context = nn.Sequential(nn.Linear(len(FEATURES), width), nn.GELU(), nn.Linear(width, width))
         self.name = nn.Embedding(len(STRATEGIES), width)
         self.family = nn.Embedding(len(FAMILIES), width)
@@ -96,50 +50,20 @@ class PolicyNetwork(Scorer):
         self.value = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, 1))
 
     def forward(self, sights: Sequence[Observation]) -> tuple[Tensor, Tensor]:
-        rows = [encoded(self.settings.seen.of(sight)) for sight in sights]
-        source, blank = self._source(rows)
-        actions, absent = self._actions(rows)
-        facts = self.context(self._tensor([row.context for row in rows]))[:, None]
-        known = torch.zeros(len(rows), 1, dtype=torch.bool, device=facts.device)
-        seen = self.body(
-            torch.cat([facts, source, actions], 1), src_key_padding_mask=torch.cat([known, blank, absent], 1)
-        )
-        scores = self.score(seen[:, 1 + source.shape[1] :])[..., 0]
-        return _offered(scores, rows), self.value(seen[:, 0])[..., 0]
-
-    def critic_parameters(self) -> list[nn.Parameter]:
-        return list(self.value.parameters())
-
-    def _source(self, rows: Sequence[Encoded]) -> tuple[Tensor, Tensor]:
-        """Patches [B, P, width], and where there are none."""
-        found = self._padded([torch.from_numpy(row.tokens) for row in rows])
-        found = nn.functional.pad(found, (0, -found.shape[1] % PATCH))
-        if self.training:
-            kept = torch.rand(len(rows), 1, device=found.device) >= self.settings.blind
-            found = found * kept
-        blank = (found == 0).view(len(rows), -1, PATCH).all(-1)
-        patches = self.patch(self.token(found).transpose(1, 2)).transpose(1, 2)
-        return patches + self.position.weight[: patches.shape[1]], blank
-
-    def _actions(self, rows: Sequence[Encoded]) -> tuple[Tensor, Tensor]:
-        """Actions [B, A, width], and where there are none."""
-        words = self._padded([torch.from_numpy(row.words) for row in rows])
+        rows = [encoded(sight) for sight in sights]
+        packed = {name: self._padded([row[name] for row in rows]) for name in rows[0]}
+        counts = torch.tensor([len(row["names"]) for row in rows], device=packed["names"].device)
+        absent = torch.arange(packed["names"].shape[1], device=counts.device)[None] >= counts[:, None]
+        words = packed["words"]
         place = self.token(words).sum(2) / (words != 0).sum(2, keepdim=True).clamp(min=1)
-        name = self.name(self._padded([torch.from_numpy(row.names) for row in rows]))
-        family = self.family(self._padded([torch.from_numpy(row.families) for row in rows]))
-        numbers = self.numbers(self._padded([torch.from_numpy(row.numbers) for row in rows]))
-        counts = torch.tensor([len(row.names) for row in rows], device=words.device)
-        absent = torch.arange(words.shape[1], device=words.device)[None] >= counts[:, None]
-        return name + family + place + numbers, absent
+        actions = self.name(packed["names"]) + self.family(packed["families"]) + place + self.numbers(packed["numbers"])
+        facts = self.context(packed["context"])[:, None]
+        mask = nn.functional.pad(absent, (1, 0))  # the facts are always there
+        seen = self.body(torch.cat([facts, actions], 1), src_key_padding_mask=mask)
+        scores = self.score(seen[:, 1:])[..., 0]
+        ends = counts.tolist()
+        offered = [row[end - len(one.offered) : end] for row, end, one in zip(scores, ends, sights, strict=True)]
+        return pad_sequence(offered, batch_first=True, padding_value=float("-inf")), self.value(seen[:, 0])[..., 0]
 
-    def _padded(self, parts: list[Tensor]) -> Tensor:
-        return pad_sequence(parts, batch_first=True).to(self.position.weight.device)
-
-    def _tensor(self, rows: list) -> Tensor:
-        return torch.stack([torch.from_numpy(row) for row in rows]).to(self.position.weight.device)
-
-
-def _offered(scores: Tensor, rows: Sequence[Encoded]) -> Tensor:
-    """The scores of the offers alone, [B, most offers], padded with -inf."""
-    parts = [score[len(row.names) - row.offers : len(row.names)] for score, row in zip(scores, rows, strict=True)]
-    return pad_sequence(parts, batch_first=True, padding_value=float("-inf"))
+    def _padded(self, parts: Sequence[np.ndarray]) -> Tensor:
+        return pad_sequence([torch.from_numpy(part) for part in parts], batch_first=True).to(self.name.weight.device)

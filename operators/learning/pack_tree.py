@@ -16,15 +16,15 @@ from __future__ import annotations
 import json
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from evo_kernel.types import Environment, Evaluation, Status, Strategy
-from operators.learning.evidence import Row, card_of, evaluation_of, short, strategy_of
+from evo_kernel.types import Environment, Evaluation, Status, Strategy, TaskCard
+from operators.learning.evidence import Row, evaluation_of, short, strategy_of
 from operators.learning.tree import Edge, Tree, TreeProblem, TreeState, state_id
 from operators.macro import catalogue
-from operators.macro.features import context
 
 
 @dataclass
@@ -43,7 +43,7 @@ class CollectedRows:
         match row["kind"]:
             case "problem":
                 names = (row["name"], row["task"], row["family"], row["split"])
-                self.problem = TreeProblem(*names, card_of(row["card"]))
+                self.problem = TreeProblem(*names, TaskCard.from_data(row["card"]))
             case "environment":
                 self.environments[row["key"]] = Environment(**row["environment"])
             case "baselines":
@@ -103,26 +103,16 @@ def assemble(folder: Path, command: str = "") -> Tree:
         assert rows.problem is not None
         for case, times in rows.baselines.items():
             compiled.setdefault((rows.problem.task, case), {}).update(times)
-    return joined([_tree(rows, compiled, command) for rows in every], command)
+    trees = [_tree(rows, compiled) for rows in every]  # they share no problem
+    whole: dict[str, Any] = {
+        part: {key: one for tree in trees for key, one in getattr(tree, part).items()}
+        for part in ("problems", "states", "transitions", "environments")
+    }
+    whole |= {count: sum(getattr(tree, count) for tree in trees) for count in ("plans", "settings", "candidates")}
+    return Tree(**whole, command=command)
 
 
-def joined(trees: Iterable[Tree], command: str = "") -> Tree:
-    """One tree of several that share no problem."""
-    problems: dict[str, TreeProblem] = {}
-    states: dict[str, TreeState] = {}
-    transitions: dict[str, Mapping[str, Edge]] = {}
-    environments: dict[str, Environment] = {}
-    plans = settings = candidates = 0
-    for one in trees:
-        problems |= one.problems
-        states |= one.states
-        transitions |= one.transitions
-        environments |= one.environments
-        plans, settings, candidates = plans + one.plans, settings + one.settings, candidates + one.candidates
-    return Tree(problems, states, transitions, environments, plans, command, settings, candidates)
-
-
-def _tree(rows: CollectedRows, baselines: Mapping[tuple[str, str], Mapping[str, float]], command: str) -> Tree:
+def _tree(rows: CollectedRows, baselines: Mapping[tuple[str, str], Mapping[str, float]]) -> Tree:
     problem = rows.problem
     assert problem is not None
     found = {sha: _evidence(row, rows, baselines) for sha, row in rows.candidates.items() if row["status"] == "passed"}
@@ -135,17 +125,15 @@ def _tree(rows: CollectedRows, baselines: Mapping[tuple[str, str], Mapping[str, 
         row, evidence = rows.candidates[judged[name]], found[judged[name]]
         offers = tuple(map(strategy_of, row["offers"]))
         states[name] = TreeState(
-            name, problem.name, problem.family, problem.split, row["text"], (), evidence, evidence.log_us, len(path),
+            name, problem.name, problem.family, problem.split, row["text"], evidence, evidence.log_us, len(path),
             offers, path,
         )  # fmt: skip
     transitions: dict[str, dict[str, Edge]] = {}
     for (parent, key), row in rows.edges.items():
         if parent in states and (row["sha"] is None or row["sha"] in rows.candidates):
             transitions.setdefault(parent, {})[key] = _edge(rows, states, row, key)
-    counts = (rows.plans, command, rows.settings, len(rows.candidates))
-    bare = Tree({problem.name: problem}, states, transitions, rows.environments, *counts)
-    seen = {name: replace(one, context=context(bare.macro_state(name))) for name, one in states.items()}
-    return replace(bare, states=seen)
+    counts = (rows.plans, "", rows.settings, len(rows.candidates))
+    return Tree({problem.name: problem}, states, transitions, rows.environments, *counts)
 
 
 def _placed(rows: CollectedRows, judged: Mapping[str, str]) -> dict[str, tuple[Strategy, ...]]:

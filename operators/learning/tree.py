@@ -18,7 +18,7 @@ import gzip
 import hashlib
 import json
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -27,8 +27,6 @@ from evo_kernel.errors import UserError
 from evo_kernel.types import Environment, Evaluation, ScoredCandidate, Source, Status, Strategy, TaskCard
 from operators.learning.evidence import (
     Row,
-    card_data,
-    card_of,
     evaluation_data,
     evaluation_of,
     short,
@@ -58,7 +56,7 @@ class TreeProblem:
 class TreeState:
     """A judged, correct kernel. `task` is the problem's name; `depth`: actions from the root on the way it was found.
 
-    `log_us`: mean over search cases of the natural logarithm of µs. `context`: as macro.features.context has it.
+    `log_us`: mean over search cases of the natural logarithm of µs.
     """
 
     id: str
@@ -66,7 +64,6 @@ class TreeState:
     family: str
     split: Split
     text: str = field(repr=False)
-    context: tuple[float, ...] = field(repr=False)
     evidence: Evaluation = field(repr=False)
     log_us: float
     depth: int
@@ -174,8 +171,12 @@ class Tree:
 
     def within(self, split: Split) -> Tree:
         """The part of one split."""
-        states = {name: one for name, one in self.states.items() if one.split == split}
-        problems = {name: one for name, one in self.problems.items() if one.split == split}
+        return self.only(lambda problem: problem.split == split)
+
+    def only(self, wanted: Callable[[TreeProblem], bool]) -> Tree:
+        """The part of some problems."""
+        problems = {name: one for name, one in self.problems.items() if wanted(one)}
+        states = {name: one for name, one in self.states.items() if one.task in problems}
         transitions = {name: edges for name, edges in self.transitions.items() if name in states}
         return replace(self, problems=problems, states=states, transitions=transitions, _best={})
 
@@ -201,7 +202,7 @@ def _rows(tree: Tree) -> Iterable[Row]:
     for name, problem in sorted(tree.problems.items()):
         yield {
             "kind": "problem", "name": name, "task": problem.task, "family": problem.family, "split": problem.split,
-            "card": card_data(problem.card),
+            "card": asdict(problem.card),
         }  # fmt: skip
     states = sorted(tree.states.values(), key=lambda one: (one.task, one.depth, one.id))
     texts = {text: number for number, text in enumerate(dict.fromkeys(one.text for one in states))}
@@ -212,7 +213,7 @@ def _rows(tree: Tree) -> Iterable[Row]:
     yield from ({"kind": "strategy", "strategy": strategy_data(one)} for one in strategies)
     for one in states:
         yield {
-            "kind": "state", "id": one.id, "task": one.task, "text": texts[one.text], "context": one.context,
+            "kind": "state", "id": one.id, "task": one.task, "text": texts[one.text],
             "log_us": one.log_us, "depth": one.depth, "offers": [strategies[s] for s in one.offers],
             "path": [strategies[s] for s in one.path], "evidence": evaluation_data(one.evidence),
         }  # fmt: skip
@@ -237,7 +238,9 @@ def _tree_of(head: Mapping[str, Any], rows: Iterable[Row]) -> Tree:
                 environments[row["key"]] = Environment(**row["environment"])
             case "problem":
                 name = row["name"]
-                problems[name] = TreeProblem(name, row["task"], row["family"], row["split"], card_of(row["card"]))
+                problems[name] = TreeProblem(
+                    name, row["task"], row["family"], row["split"], TaskCard.from_data(row["card"])
+                )
             case "text":
                 texts.append(row["text"])
             case "strategy":
@@ -245,7 +248,7 @@ def _tree_of(head: Mapping[str, Any], rows: Iterable[Row]) -> Tree:
             case "state":
                 problem = problems[row["task"]]
                 states[row["id"]] = TreeState(
-                    row["id"], problem.name, problem.family, problem.split, texts[row["text"]], tuple(row["context"]),
+                    row["id"], problem.name, problem.family, problem.split, texts[row["text"]],
                     evaluation_of(row["evidence"], environments), row["log_us"], row["depth"],
                     tuple(strategies[at] for at in row["offers"]), tuple(strategies[at] for at in row["path"]),
                 )  # fmt: skip

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from evo_kernel.types import Strategy, Tried
-from operators.learning.network import Scorer
+from operators.learning.network import PolicyNetwork
 from operators.learning.policy_features import EARNED, ActionOutcome, Earnings, Observation, sight_of
 from operators.learning.tree import HORIZON, Edge, Tree, TreeState
 from operators.macro.catalogue import STOP
@@ -68,8 +68,8 @@ def parted(tree: Tree) -> tuple[Tree, Tree]:
     """Training tasks, and those kept back to validate; the held-out ones are in neither. The same in every run."""
     tree = tree.within("train")
     tasks = sorted({problem.task for problem in tree.problems.values()})
-    kept_back = frozenset(tasks[VALIDATE_EVERY - 1 :: VALIDATE_EVERY])
-    return _only(tree, frozenset(tasks) - kept_back), _only(tree, kept_back)
+    kept_back = tasks[VALIDATE_EVERY - 1 :: VALIDATE_EVERY]
+    return tree.only(lambda one: one.task not in kept_back), tree.only(lambda one: one.task in kept_back)
 
 
 def decision(
@@ -87,18 +87,17 @@ def decision(
 class Decisions:
     """Decisions as a run meets them, drawn from a tree.
 
-    In every second one up to a share `hidden` of a state's known actions is tried already, so that a policy learns to
-    go on from what failed; in every second one something was earned on the problem before, so that it learns to adapt.
+    In every second one up to half of a state's known actions is tried already, so that a policy learns to go on from
+    what failed; in every second one something was earned on the problem before, so that it learns to adapt.
     """
 
     tree: Tree
     rng: np.random.Generator
-    hidden: float = 0.5
     _edges: dict[str, list[tuple[Strategy, float]]] = field(default_factory=dict, repr=False)
 
     def at(self, state: TreeState) -> Observation:
         count = len(self.tree.edges(state.id))
-        many = int(self.rng.integers(0, int(self.hidden * count) + 1)) if self.rng.random() < 0.5 else 0
+        many = int(self.rng.integers(0, count // 2 + 1)) if self.rng.random() < 0.5 else 0
         tried = [int(at) for at in self.rng.permutation(count)[:many]]
         return decision(self.tree, state, tried, self.earned(state.task))
 
@@ -116,7 +115,7 @@ class Decisions:
         return earnings.outcomes
 
 
-def shortfall(model: Scorer, tree: Tree) -> float:
+def shortfall(model: PolicyNetwork, tree: Tree) -> float:
     """Mean over states of max Q - Σ p · Q: what a draw of the model falls short of the best action, in log gain."""
     states, values = learnable(tree), Values(tree)
     lost: list[float] = []
@@ -129,10 +128,3 @@ def shortfall(model: Scorer, tree: Tree) -> float:
             worth = torch.tensor(values.offers(state, sight))
             lost.append(float(worth.max() - (row[: len(worth)].softmax(0) * worth).sum()))
     return float(np.mean(lost))
-
-
-def _only(tree: Tree, tasks: frozenset[str]) -> Tree:
-    problems = {name: one for name, one in tree.problems.items() if one.task in tasks}
-    states = {name: one for name, one in tree.states.items() if one.task in problems}
-    transitions = {name: edges for name, edges in tree.transitions.items() if name in states}
-    return replace(tree, problems=problems, states=states, transitions=transitions, _best={})

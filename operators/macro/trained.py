@@ -21,7 +21,7 @@ from operators.macro.features import MacroState, context
 from operators.macro.policies import draw
 
 if TYPE_CHECKING:
-    from operators.learning.network import Scorer
+    from operators.learning.network import PolicyNetwork
 
 SPREAD = 0.2
 """Standard deviation of what a model expects, in log gain: chosen on families of the training tasks that a model was
@@ -33,13 +33,12 @@ class TrainedPolicy:
     the first one made.
 
     `explore`: the share of uniform choice mixed in, so that every propensity is at least explore / number of offers.
-    `alone`: draw by the softmax of the model's scores, without a bandit.
     """
 
     name = "trained"
 
-    def __init__(self, model: Scorer, explore: float = 0.05, alone: bool = False) -> None:
-        self._model, self._explore, self._alone = model, explore, alone
+    def __init__(self, model: PolicyNetwork, explore: float = 0.05) -> None:
+        self._model = model
         self._bandit = BanditPolicy(explore=explore)
         self._lock = threading.Lock()
         self._earnings = Earnings()
@@ -61,12 +60,8 @@ class TrainedPolicy:
         with self._lock, torch.inference_mode():
             scores, values = self._model([sight_of(state, offered, self._earnings.outcomes)])
         found = scores[0].double().cpu().numpy()
-        if not self._alone:
-            expected = UNIT * (found - found.max()) + max(float(values[0]), 0.0)
-            return self._bandit.propensities(context(state), offered, rng, ExpectedGain(expected, SPREAD))
-        chances = np.exp(found - found.max())
-        chances = (1.0 - self._explore) * chances / chances.sum() + self._explore / len(offered)
-        return chances / chances.sum()
+        expected = UNIT * (found - found.max()) + max(float(values[0]), 0.0)
+        return self._bandit.propensities(context(state), offered, rng, ExpectedGain(expected, SPREAD))
 
     def learn(self, credit: Credit) -> None:
         """The model is told an action's own gain; shares of what its descendants gained say little of the action."""

@@ -52,9 +52,6 @@ def test_a_file_that_cannot_be_written_is_a_mistake(evo, tmp_path: Path) -> None
     (tmp_path / "bytes.py").write_bytes(b"\xff")
     code, _, stderr = evo("tasks", "export", f"kernelbench:{root}/level1/1", tmp_path / "bytes.py", "--to", tmp_path)
     assert code == 2 and "is not UTF-8 text" in stderr
-    spec = f"kernelbench:{root}/level1/1"
-    code, _, stderr = evo("tasks", "export", spec, tmp_path / "bytes.py", "--to", tmp_path, "--own-check")
-    assert code == 2 and "--own-check is for tritonbench" in stderr
 
 
 def test_a_solution_holds_launches_and_takes_the_sizes_that_were_recorded(evo, tmp_path: Path) -> None:

@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from evo_kernel.app import models, operator_factory
-from evo_kernel.app.recordings import Traffic
-from evo_kernel.app.run_config import ModelOptions
+from evo_kernel.app.run_config import ModelOptions, Traffic
 from evo_kernel.config import Config, config_from, with_overrides
 from evo_kernel.errors import ConfigError, UserError
 from evo_kernel.types import Purpose

@@ -23,7 +23,7 @@ from evo_kernel.app.suite.tasks import SuiteTask, tasks_of
 from evo_kernel.cli.suite import suite
 from evo_kernel.errors import UserError
 from evo_kernel.observe.document import html, markdown
-from evo_kernel.observe.stock import CORRECT, NONE, WRONG, Stock, stock_of
+from evo_kernel.observe.harness_verdict import CORRECT, NONE, WRONG, Stock, stock_of
 from evo_kernel.observe.suites import FASTEST, SuiteRow, disagreements, figures, report
 from tests.support.benchmark import checkout
 from tests.support.commands import evo_main
@@ -332,15 +332,15 @@ def test_the_own_kernel_is_the_fastest_that_calls_no_torch_operation() -> None:
 
 def test_mistakes_say_what_and_what_to_do(tmp_path: Path) -> None:
     root = checkout(tmp_path)
-    assert [one.label for one in tasks_of(f"kernelbench:{root}/level1", ["level1/[12]"], None)] == [
+    assert [one.label for one in tasks_of(f"kernelbench:{root}/level1", ["level1/[12]"])] == [
         "level1/1",
         "level1/2",
     ]
-    left = tasks_of(f"kernelbench:{root}", ["level1/[12]", "level2/*"], None, ["level1/2"])
+    left = tasks_of(f"kernelbench:{root}", ["level1/[12]", "level2/*"], ["level1/2"])
     assert [one.label for one in left] == ["level1/1", "level2/1"]
     with pytest.raises(UserError, match=r"no task of .* fits level7"):
-        tasks_of(f"kernelbench:{root}", ["level7/*"], None)
+        tasks_of(f"kernelbench:{root}", ["level7/*"])
     with pytest.raises(UserError, match="there is no suite 'nowhere'"):
-        tasks_of("nowhere", [], None)
-    ended = CliRunner().invoke(suite, ["builtin", "--to", str(tmp_path / "out"), "--limit", "0"])
-    assert isinstance(ended.exception, UserError) and "--limit needs 1" in str(ended.exception)
+        tasks_of("nowhere", [])
+    ended = CliRunner().invoke(suite, ["builtin", "--to", str(tmp_path / "out"), "--minutes", "0"])
+    assert isinstance(ended.exception, UserError) and "--minutes above 0" in str(ended.exception)

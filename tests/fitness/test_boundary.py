@@ -113,6 +113,7 @@ FAULTS = {
     "a foreign type": (COPY.replace("!tt.ptr<f32>, %y", "!llvm.ptr, %y"), "llvm.ptr"),
     "a promise": (COPY.replace("    tt.return", "    %s = arith.addi %n, %n overflow<nsw> : i32\n    tt.return"), "promises nsw"),
     "a promise in a generic form": (COPY.replace("    tt.return", '    %s = "arith.addi"(%n, %n) <{overflowFlags = #arith.overflow<nuw>}> : (i32, i32) -> i32\n    tt.return'), "promises nuw"),
+    "a cast of anything": (COPY.replace("    tt.return", "    %s = builtin.unrealized_conversion_cast %n : i32 to !tt.ptr<i8>\n    tt.return"), "casts between"),
     "a called function": (COPY.replace("    tt.return", '    %s = tt.call @"copy.part__Pfp32_i32__(2,)cconstexpr_512_"(%x) : (!tt.ptr<f32>) -> f32\n    tt.return'), ""),
     "a comment": (COPY.replace("    tt.return", '    // "\n    tt.return'), "comments"),
     "a file": (COPY.replace("    tt.store", '    %w = tt.extern_elementwise %v {libname = "", libpath = "/tmp/evil.bc", pure = true, symbol = "__nv_erff"} : (f32) -> f32\n    tt.store'), "/tmp/evil.bc"),
@@ -163,6 +164,7 @@ STATE = {
         "__cudart_i2opi_f",
     ),
     "spelled in parts": ("{ .global .f32 k$(e$|x$)pt; ld.global.f32 $0, [kept]; st.global.f32 [kept], $1; }", "kept"),
+    "its own parameters": ("{ .reg .b64 a; mov.b64 a, copy_param_0; cvta.param.u64 a, a; ld.f32 $0, [a]; st.f32 [a], $1; }", "parameter"),
     "the driver's heap": (
         "{ .extern .func (.param .b64 r) malloc (.param .b64 n); .param .b64 n; .param .b64 r; .reg .b64 t; "
         "mov.u64 t, 8; st.param.b64 [n], t; call.uni (r), malloc, (n); ld.param.b64 t, [r]; ld.f32 $0, [t]; "

@@ -12,10 +12,11 @@ from evo_kernel.errors import PlanError, TaskError
 from evo_kernel.fitness.correctness.error_bounds import Expected, expect
 from evo_kernel.fitness.correctness.sealed_references import SMALL_BYTES, Vault
 from evo_kernel.fitness.costmodel.targets import target_for
+from evo_kernel.fitness.plan.launch_plan import Buffer
 from evo_kernel.fitness.runners.buffer_cache import plan_bytes
 from evo_kernel.fitness.runners.clock import Metronome
 from evo_kernel.fitness.runners.cuda_memory import Arena
-from evo_kernel.fitness.runners.referee import Disturbed, MemoryShares
+from evo_kernel.fitness.runners.referee import Disturbed, MemoryShares, PlanFailed, fill
 from evo_kernel.fitness.runners.request_handler import Examiner
 from evo_kernel.fitness.timing.ceilings import Ceilings
 from evo_kernel.fitness.timing.estimates import CLAIM, TIMING, summarise
@@ -108,7 +109,16 @@ def test_a_damaged_input_is_drawn_again_within_a_group(examiner):
 def test_an_output_that_a_timed_launch_does_not_write_is_found(examiner):
     answer = exam(examiner, "lazy")
     assert answer["checks"][0]["status"] == "passed"
-    assert answer["timings"][0]["status"] == Status.WRONG and "when timed" in answer["timings"][0]["reason"]
+    assert answer["timings"][0]["status"] == Status.WRONG
+    assert "two timed launches on the same inputs differ" in answer["timings"][0]["reason"]
+
+
+@pytest.mark.parametrize("tolerance", ["", 'TOLERANCE = "atomics"\n'])
+def test_a_kernel_that_is_idle_at_some_addresses_is_found(tmp_path, tolerance):
+    examiner = Examiner(task_in(tmp_path, tolerance), FakeDevice(), SETTINGS)
+    found = exam(examiner, "places", checks=())["timings"][0]
+    assert found["status"] == Status.WRONG, found
+    assert ("never written" if tolerance else "differ") in found["reason"]
 
 
 @pytest.mark.parametrize("settings", [SETTINGS, dataclasses.replace(CLAIM, rest=0.0)])
@@ -160,13 +170,17 @@ def test_what_one_timed_launch_changes_is_noticed(examiner, name, reason):
     assert answer["status"] == Status.WRONG and reason in answer["reason"]
 
 
-def test_any_timed_set_may_be_compared(examiner, monkeypatch):
-    compared = set()
-    monkeypatch.setattr(examiner.referee, "compare", lambda case, seed, *rest: (compared.add(seed), PASSED)[1])
-    exam(examiner, "honest_80", checks=())
-    for _ in range(60):
-        sets = exam(examiner, "honest_80", checks=())["timings"][0]["sets"]
-    assert compared == {TIME["seed"] + number for number in range(sets)}
+def test_what_lies_between_the_elements_of_an_input_is_watched(task, examiner):
+    dense = plan("honest", 3, 7)
+    sparse = dense.plan.inputs[0].model_copy(update={"strides": (9, 1)})
+    sizes = (Buffer(kind="input", bytes=sparse.span()[1]), *dense.plan.buffers[1:])
+    one = dense.model_copy(update={"plan": dense.plan.model_copy(update={"inputs": (sparse,), "buffers": sizes})})
+    arena, values = Arena(one, memory), (torch.randn(3, 9)[:, :7],)
+    fill(arena, one, values)
+    examiner.referee.undisturbed(one, [arena], [values])
+    arena.bytes_of(0)[7 * 4] = 0
+    with pytest.raises(PlanFailed, match="changes its input 0"):
+        examiner.referee.undisturbed(one, [arena], [values])
 
 
 def test_a_baseline_that_changes_its_inputs_is_named(task, examiner):

@@ -9,6 +9,7 @@ from evo_kernel.fitness.costmodel.facts import PlanFacts
 from evo_kernel.fitness.costmodel.model import modeled_time, time_of
 from evo_kernel.fitness.costmodel.targets import H200
 from evo_kernel.fitness.costmodel.torch_costs import torch_cost
+from evo_kernel.fitness.ir.launch_traffic import ProgramWork
 from evo_kernel.fitness.plan.launch_plan import Aten, Fill, View
 from tests.fitness.handmade import SOFTMAX, compiled_plan, counted_traffic, matmul_plan, softmax_plan
 
@@ -183,5 +184,15 @@ def test_every_launch_and_every_fill_costs(softmax):
 
 def test_terms_are_what_the_time_is_made_of(softmax):
     (launch,) = modeled_time(*softmax, H200).launches
-    assert {"dram", "l2", "tensor", "issue", "latency", "atomics", "exposed", "tail", "launch"} == set(launch.terms)
+    terms = {"dram", "l2", "tensor", "issue", "latency", "atomics", "exposed", "tail", "busiest", "launch"}
+    assert terms == set(launch.terms)
     assert launch.us >= max(launch.terms.values())
+
+
+def test_idle_programs_share_no_work_of_the_busiest(softmax):
+    compiled, (seen,) = softmax
+    work = ProgramWork(rounds=1000.0, iterations={}, flops={})
+    mean = dataclasses.replace(seen, rounds=1000.0 / seen.programs)
+    (idle,) = modeled_time(compiled, [mean], H200).launches
+    (busy,) = modeled_time(compiled, [dataclasses.replace(mean, busiest=(work,))], H200).launches
+    assert idle.terms["busiest"] == 0 and busy.us > 100 > idle.us

@@ -14,7 +14,7 @@ from sqlite_utils import Database
 from evo_kernel.types import Purpose
 from populations import schema_reference
 from populations.migrations import migrate
-from populations.migrations.m0008_views import VIEWS
+from populations.migrations.views import VIEWS
 from populations.population import open_population
 from populations.reading import PopulationReader
 from tests.populations.samples import CARD, MODELED, TASK, passed, search

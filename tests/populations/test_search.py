@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from populations.archive import Archive, Cell, combine
+from populations.archive import Archive, Cell, Contender, combine
 from populations.credit import DISCOUNT, FAILED, UNKNOWN_LIGHT, CreditLedger, light_bucket
 from populations.islands import Islands
-from populations.parent_selectors import SELECTORS, Lexicase, Mix, Thompson, Uniform
+from populations.parent_selectors import SELECTORS, Mix, lexicase, thompson, uniform
 from populations.settings import PopulationSettings
 
 NAN = math.nan
@@ -27,7 +27,7 @@ def fill(archive: Archive, times: dict[str, list[float]], variance: float = 0.0)
     for cell, values in times.items():
         for value in values:
             number = len(found) + 1
-            archive.offer(cell, number, number, f"plan {number}", value, variance, True)
+            archive.offer(cell, Contender(number, number, f"plan {number}", value, variance), True)
             found[number] = value
     return found
 
@@ -38,7 +38,7 @@ def test_a_cell_keeps_its_fastest_kernels_once_each(offers):
     seen: dict[str, dict[int, float]] = {}
     for number, (cell, source, time) in enumerate(offers, start=1):
         first = seen.setdefault(cell, {}).setdefault(source, time)  # a source has one time here
-        archive.offer(cell, number, source, f"{cell} {source}", first, 0.0, False)
+        archive.offer(cell, Contender(number, source, f"{cell} {source}", first, 0.0), False)
     for cell, kept in archive.cells.items():
         fastest = sorted(seen[cell].values())[:3]
         assert sorted(contender.mean for contender in kept.contenders) == fastest
@@ -49,22 +49,22 @@ def test_a_cell_keeps_its_fastest_kernels_once_each(offers):
 
 def test_the_same_kernel_under_another_text_takes_one_place():
     archive = Archive(4)
-    assert archive.offer("c", 1, 1, "plan", 2.0, 0.01, True)
-    assert not archive.offer("c", 2, 2, "plan", 1.0, 0.01, True)  # lucky second measurement of the same plan
+    assert archive.offer("c", Contender(1, 1, "plan", 2.0, 0.01), True)
+    assert not archive.offer("c", Contender(2, 2, "plan", 1.0, 0.01), True)  # lucky second measurement of the same plan
     (kept,) = archive.cells["c"].contenders
     assert (kept.candidate, kept.mean, kept.variance) == (1, pytest.approx(1.5), pytest.approx(0.005))
-    archive.offer("c", 3, 3, "plan", 0.0, 0.01, False)  # reused numbers say nothing twice
+    archive.offer("c", Contender(3, 3, "plan", 0.0, 0.01), False)  # reused numbers say nothing twice
     assert kept.mean == pytest.approx(1.5)
 
 
 def test_a_candidate_that_was_tuned_since_has_the_time_of_its_new_knobs() -> None:
     archive = Archive(4)
-    archive.offer("c", 1, 1, "as it was written", 2.0, 1e-4, True)
-    assert archive.offer("c", 2, 2, "child", 1.8, 1e-4, True)
-    assert archive.offer("c", 1, 1, "tuned", 1.5, 1e-4, True)
+    archive.offer("c", Contender(1, 1, "as it was written", 2.0, 1e-4), True)
+    assert archive.offer("c", Contender(2, 2, "child", 1.8, 1e-4), True)
+    assert archive.offer("c", Contender(1, 1, "tuned", 1.5, 1e-4), True)
     (cell,) = archive.cells.values()
     assert (cell.elite.candidate, cell.elite.mean) == (1, 1.5)
-    archive.offer("c", 1, 1, "tuned", 1.52, 1e-4, True)
+    archive.offer("c", Contender(1, 1, "tuned", 1.52, 1e-4), True)
     assert cell.elite.mean == pytest.approx(1.51), "the same knobs again: both count"
 
 
@@ -78,25 +78,27 @@ def test_the_best_of_equal_kernels_does_not_take_the_elites_place():
     rng, changes = random.Random(3), 0
     archive = Archive(4)
     for number in range(1, 101):
-        changes += archive.offer("c", number, number, f"plan {number}", rng.gauss(0.0, 0.01), 1e-4, True)
+        changes += archive.offer("c", Contender(number, number, f"plan {number}", rng.gauss(0.0, 0.01), 1e-4), True)
     assert changes <= 3  # the first, and hardly another
     cell = archive.cells["c"]
     again = cell.unsettled()
     assert again is not None and again.variance == max(cell.elite.variance, cell.contenders[1].variance)
-    assert not archive.offer("c", 101, 101, "plan 101", cell.elite.mean - 0.01, 1e-4, True)
-    assert archive.offer("c", 102, 102, "plan 102", cell.elite.mean - 0.05, 1e-4, True)
+    assert not archive.offer("c", Contender(101, 101, "plan 101", cell.elite.mean - 0.01, 1e-4), True)
+    assert archive.offer("c", Contender(102, 102, "plan 102", cell.elite.mean - 0.05, 1e-4), True)
     assert cell.unsettled() is None
 
 
 def test_without_noise_whatever_is_faster_is_the_elite():
     archive = Archive(4)
-    assert archive.offer("c", 1, 1, "a", 1.0, 0.0, True) and archive.offer("c", 2, 2, "b", 0.999999, 0.0, True)
+    assert archive.offer("c", Contender(1, 1, "a", 1.0, 0.0), True) and archive.offer(
+        "c", Contender(2, 2, "b", 0.999999, 0.0), True
+    )
 
 
 def test_a_remeasured_elite_can_lose_its_place():
     archive = Archive(4)
     fill(archive, {"c": [1.0, 1.1]}, variance=0.01)
-    assert not archive.offer("c", 1, 1, "plan 1", 1.9, 0.01, True)
+    assert not archive.offer("c", Contender(1, 1, "plan 1", 1.9, 0.01), True)
     assert archive.cells["c"].elite.candidate == 2
     archive.remove(2)
     assert archive.cells["c"].elite.candidate == 1
@@ -116,7 +118,7 @@ def test_a_cell_that_gives_nothing_sinks():
 def test_thompson_prefers_the_fast_and_still_tries_the_rest():
     archive, rng = Archive(4), np.random.default_rng(1)
     fill(archive, {"fast": [1.0], "close": [1.1], "slow": [3.0]})
-    picks = [Thompson().select(archive, lambda _: {}, rng).candidate for _ in range(600)]
+    picks = [thompson(archive, lambda _: {}, rng).candidate for _ in range(600)]
     counts = [picks.count(number) for number in (1, 2, 3)]
     assert counts[0] > counts[1] > 20
     assert counts[2] == 0
@@ -127,7 +129,7 @@ def test_thompson_leaves_a_cell_that_stopped_giving():
     fill(archive, {"spent": [1.0], "fresh": [1.05]})
     for _ in range(40):
         archive.cells["spent"].tried(0.0)
-    picks = [Thompson().select(archive, lambda _: {}, rng).candidate for _ in range(400)]
+    picks = [thompson(archive, lambda _: {}, rng).candidate for _ in range(400)]
     assert picks.count(2) > 160
 
 
@@ -135,7 +137,7 @@ def test_lexicase_keeps_specialists():
     archive, rng = Archive(4), np.random.default_rng(3)
     fill(archive, {"a": [2.0], "b": [2.1], "c": [2.2]})
     cases = {1: {"x": 1.0, "y": 3.0}, 2: {"x": 3.0, "y": 1.2}, 3: {"x": 2.9, "y": 2.9}}
-    picks = [Lexicase().select(archive, cases.__getitem__, rng).candidate for _ in range(200)]
+    picks = [lexicase(archive, cases.__getitem__, rng).candidate for _ in range(200)]
     assert min(picks.count(1), picks.count(2)) > 40
     assert picks.count(3) < 20
 
@@ -143,13 +145,13 @@ def test_lexicase_keeps_specialists():
 def test_lexicase_without_times_still_chooses():
     archive = Archive(4)
     fill(archive, {"a": [2.0, 2.5]})
-    assert Lexicase().select(archive, lambda _: {}, np.random.default_rng(4)).candidate in (1, 2)
+    assert lexicase(archive, lambda _: {}, np.random.default_rng(4)).candidate in (1, 2)
 
 
 def test_uniform_gives_unlike_kernels_equal_chances():
     archive, rng = Archive(8), np.random.default_rng(5)
     fill(archive, {"crowded": [1.0, 1.1, 1.2, 1.3], "lonely": [9.0]})
-    picks = [Uniform().select(archive, lambda _: {}, rng).candidate for _ in range(400)]
+    picks = [uniform(archive, lambda _: {}, rng).candidate for _ in range(400)]
     assert 150 < picks.count(5) < 250
 
 
@@ -168,7 +170,7 @@ def test_the_mix_follows_its_weights():
 def test_islands_open_late_with_unlike_kernels_and_send_their_best():
     islands = Islands(PopulationSettings(islands=3, open_islands_after=10, migrate_every=5))
     for number in range(1, 10):
-        islands.place(2, "abc"[number % 3], number, number, str(number), 10.0 - number, 0.0, True)
+        islands.place(2, "abc"[number % 3], Contender(number, number, str(number), 10.0 - number, 0.0), True)
         assert islands.tick() == ()
     assert len(islands.archives) == 1
     placed = islands.tick()
@@ -176,7 +178,7 @@ def test_islands_open_late_with_unlike_kernels_and_send_their_best():
     assert {placement.island for placement in placed} == {1, 2}
     dealt = [set(archive.cells) for archive in islands.archives[1:]]
     assert not dealt[0] & dealt[1]
-    islands.place(2, "new", 99, 99, "99", -5.0, 0.0, True)
+    islands.place(2, "new", Contender(99, 99, "99", -5.0, 0.0), True)
     moved = [placement for _ in range(5) for placement in islands.tick()]
     assert (99, 0, "new") in moved
     assert islands.best().candidate == 99

@@ -16,7 +16,7 @@ from typing import Any
 
 from evo_kernel.app import compose
 from evo_kernel.app.operator_factory import operating
-from evo_kernel.app.recordings import Traffic
+from evo_kernel.app.run_config import Traffic
 from evo_kernel.config import Config, config_from
 from evo_kernel.deadline import Deadline
 from evo_kernel.engine import Engine, EngineSettings, RunSummary

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from evo_kernel.errors import PopulationLocked, UserError
-from evo_kernel.observe.stock import stock_of
+from evo_kernel.observe.harness_verdict import stock_of
 from evo_kernel.observe.suites import SuiteRow
 
 RESULTS = "results.jsonl"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import queue
-import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from evo_kernel.app.suite.results import Results
 from evo_kernel.app.suite.search import SearchOptions, SuiteWorker, has_harness
 from evo_kernel.app.suite.tasks import SuiteTask
 from evo_kernel.observe import document, suites
-from evo_kernel.observe.stock import NONE
+from evo_kernel.observe.harness_verdict import NONE
 from evo_kernel.observe.suites import SuiteRow
 
 
@@ -41,31 +41,21 @@ class SuiteRun:
         self._results = Results(self.folder, self.retry)
 
     def rows(self) -> Iterator[SuiteRow]:
-        """Do what is left to do; each result as it comes. What a worker raises ends the others and is raised here."""
+        """Do what is left to do; each result as it comes. What a task raises ends the others and is raised here."""
         left = [one for one in self.chosen if not self._done(one) or self._lacks_stock(one)]
-        waiting, results = queue.SimpleQueue[SuiteTask](), queue.Queue[tuple[SuiteTask, SuiteRow] | BaseException]()
-        for one in left:
-            waiting.put(one)
-        threads = [
-            threading.Thread(target=self._work, args=(lane, waiting, results), daemon=True)
-            for lane in self.lanes[: len(left)]
-        ]
-        for thread in threads:
-            thread.start()
-        fault: BaseException | None = None
-        while any(thread.is_alive() for thread in threads) or not results.empty():
+        free = queue.SimpleQueue[Lane]()
+        for lane in self.lanes:
+            free.put(lane)
+        with ThreadPoolExecutor(len(self.lanes)) as pool:
+            waiting = {pool.submit(self._do, one, free): one for one in left}
             try:
-                result = results.get(timeout=0.2)  # in slices, so that signals reach this thread
-            except queue.Empty:
-                continue
-            if isinstance(result, BaseException):
-                fault = fault or result
-                self.halt.asked.set()
-                continue
-            self._keep(*result)
-            yield result[1]
-        if fault is not None:
-            raise fault
+                for done in as_completed(waiting):
+                    if (row := done.result()) is not None:
+                        self._keep(waiting[done], row)
+                        yield row
+            except BaseException:
+                self.halt.asked.set()  # ends what the others do
+                raise
 
     def found(self) -> list[SuiteRow]:
         """The latest of every task; what has no result is waiting."""
@@ -110,28 +100,20 @@ class SuiteRun:
         enough = had is None or (self.evaluations is not None and self.evaluations <= had)
         return enough and self.minutes <= record["minutes"] + 1e-9
 
-    def _work(self, lane: Lane, waiting: queue.SimpleQueue[SuiteTask], results: queue.Queue[Any]) -> None:
-        """The life of a worker."""
-        worker = SuiteWorker(lane, self.folder, self.options, self.halt)
+    def _do(self, one: SuiteTask, free: queue.SimpleQueue[Lane]) -> SuiteRow | None:
+        """On a free lane: search, unless that is done; then ask its harness. None where there is nothing to tell."""
+        if self.halt.asked.is_set():
+            return None
+        lane = free.get()
         try:
-            while not self.halt.asked.is_set():
-                one = waiting.get_nowait()
-                if (row := self._do(worker, one)) is not None:
-                    results.put((one, row))
-        except queue.Empty:
-            pass
-        # Not handled here: carried to the thread that reads the results.
-        except BaseException as error:  # noqa: BLE001
-            results.put(error)
-
-    def _do(self, worker: SuiteWorker, one: SuiteTask) -> SuiteRow | None:
-        """Search, unless that is done; then ask its harness."""
-        row = self._results.row(one.spec)
-        if not self._done(one):
-            before = row.stock if row is not None else None
-            row = worker.search(one, self.minutes, self.evaluations)
-            row = replace(row, stock=before) if row is not None else None
-        return worker.ask(one, row, self.stock) if row is not None and has_harness(one) else row
+            worker, row = SuiteWorker(lane, self.folder, self.options, self.halt), self._results.row(one.spec)
+            if not self._done(one):
+                before = row.stock if row is not None else None
+                row = worker.search(one, self.minutes, self.evaluations)
+                row = replace(row, stock=before) if row is not None else None
+            return worker.ask(one, row, self.stock) if row is not None and has_harness(one) else row
+        finally:
+            free.put(lane)
 
     def _keep(self, one: SuiteTask, row: SuiteRow) -> None:
         had = self._results.get(one.spec)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from evo_kernel.app.remaining_torch_operations import own_share, torch_calls
 from evo_kernel.app.suite.lanes import Halt, Lane, OrderEnd, run_logged
 from evo_kernel.app.suite.tasks import SuiteTask
-from evo_kernel.observe.stock import NONE, Stock, stock_of
+from evo_kernel.observe.harness_verdict import NONE, Stock, stock_of
 from evo_kernel.observe.suites import SuiteRow, geomean
 from evo_kernel.types import Evaluation, Source
 

@@ -30,7 +30,7 @@ class SuiteTask:
         return self.name + ".db"
 
 
-def tasks_of(suite: str, only: Sequence[str], limit: int | None, but: Sequence[str] = ()) -> list[SuiteTask]:
+def tasks_of(suite: str, only: Sequence[str], but: Sequence[str] = ()) -> list[SuiteTask]:
     """The tasks that a suite's name stands for. Raises UserError."""
     found = _all_of(suite)
     if only:
@@ -39,7 +39,7 @@ def tasks_of(suite: str, only: Sequence[str], limit: int | None, but: Sequence[s
     if not found:
         listed = "tasks list" if suite == "builtin" else f"tasks import {suite} --list"
         raise UserError(f"no task of {suite} fits {', '.join(only) or 'it'}; `evo-kernel {listed}` names them")
-    return found[:limit]
+    return found
 
 
 def _all_of(suite: str) -> list[SuiteTask]:

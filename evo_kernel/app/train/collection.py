@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 import click
@@ -43,8 +44,9 @@ def collect(
     folder.mkdir(parents=True, exist_ok=True)
     if seconds > 0:
         groups = [[name] if "@" in name else problem_names(name, narrowed) for name in tasks or builtin_names()]
+        in_turn = tuple(name for names in zip_longest(*groups) for name in names if name)
         end = began + max(seconds - ENDING_S, 1.0)
-        send(Order(tuple(_in_turn(groups)), folder, processes, slice_s, end), want)
+        send(Order(in_turn, folder, processes, slice_s, end), want)
     tree = assemble(folder, command)
     if not tree.states:
         raise UserError(
@@ -70,9 +72,3 @@ def _refuse_contaminated(tree: Tree, against: Sequence[Path]) -> None:
                 "and collect with --tasks."
             )
         click.echo(f"no code of {folder} is in the tree")
-
-
-def _in_turn(groups: Sequence[Sequence[str]]) -> list[str]:
-    """The first of each group, then the second of each, and so on."""
-    longest = max(map(len, groups), default=0)
-    return [group[at] for at in range(longest) for group in groups if at < len(group)]

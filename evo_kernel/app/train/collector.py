@@ -22,7 +22,7 @@ from evo_kernel.tasks.first import first_kernel
 from evo_kernel.types import CaseKind, Evaluation, Measurement, Purpose, Source, Status, Strategy
 from operators.learning import pack_tree
 from operators.learning.collecting import Frontier
-from operators.learning.evidence import card_data, evaluation_data, strategy_data, strategy_of
+from operators.learning.evidence import evaluation_data, strategy_data, strategy_of
 from operators.learning.families import family_of, split_of
 from operators.learning.tree import state_id
 from operators.micro.coder import RewriteCoder
@@ -52,17 +52,17 @@ class Grower:
 
     def __init__(self, problem: str, want: Want, path: Path, baselines: Mapping[str, Mapping[str, float]]) -> None:
         self.problem, self._want, self._path = problem, want, path
-        self._rows = pack_tree.read_rows(path)
+        self.rows = pack_tree.read_rows(path)
         self._task = problem_of_a_tree(problem)
         self.name = self._task.name
         self._card, self._coder = self._task.card(), RewriteCoder()
         self._changed = threading.Condition()
-        self._frontier = Frontier(np.random.default_rng([want.seed, *self._rows_so_far()]))
+        self._frontier = Frontier(np.random.default_rng([want.seed, len(self.rows.candidates), *self.name.encode()]))
         self._texts: dict[str, str] = {}  # state -> text
         self._flying: dict[str, list[tuple[str, Strategy, int]]] = {}  # candidate -> edges that wait for it
         self._busy, self._over, self._closed = 0, False, False
         self.trouble: list[str] = []
-        if self._rows.slices != 1 and not any(COMPILED in times for times in baselines.values()):
+        if self.rows.slices != 1 and not any(COMPILED in times for times in baselines.values()):
             setattr(self._task.reference_function, "compiled_baseline", False)  # noqa: B010 (functions have no such field)
         settings = JudgeSettings(want.deadline_s, want.tune_plans, EVERY_KERNEL, want.seed, unconfined=want.unconfined)
         self._judge: PlanJudge = open_judge(self._task, device=want.device, settings=settings)
@@ -72,10 +72,6 @@ class Grower:
             self._judge.close()
             raise
 
-    @property
-    def rows(self) -> pack_tree.CollectedRows:
-        return self._rows
-
     def know(self, ceilings: Mapping[str, float]) -> None:
         """Take what the slice before measured of this GPU: every judge would measure it anew."""
         self._judge.yardsticks.ceilings.know(ceilings)
@@ -83,7 +79,7 @@ class Grower:
     @property
     def ceilings(self) -> Mapping[str, float]:
         """What this GPU can do at most, to be passed on; empty where it was not measured."""
-        if not self._rows.candidates or self._judge.environment.kind != "measured":
+        if not self.rows.candidates or self._judge.environment.kind != "measured":
             return {}
         found = self._judge.ceilings
         return found.as_data() if found.measured else {}
@@ -116,12 +112,9 @@ class Grower:
 
     # -- what is known ------------------------------------------------------------------------------------------------
 
-    def _rows_so_far(self) -> list[int]:
-        return [len(self._rows.candidates), *self.name.encode()]
-
     def _begin(self, baselines: Mapping[str, Mapping[str, float]]) -> None:
         environment = self._judge.environment
-        other = [one for one in self._rows.environments.values() if one.key != environment.key]
+        other = [one for one in self.rows.environments.values() if one.key != environment.key]
         if other:
             raise UserError(
                 f"{self._path} was collected in {other[0].label} ({other[0].torch}, {other[0].triton}, driver "
@@ -130,11 +123,11 @@ class Grower:
         if self._path.exists() and not self._path.read_bytes().endswith(b"\n"):
             with self._path.open("a", encoding="utf-8") as file:
                 file.write("\n")  # after a line that a killed run left torn
-        if not self._rows.environments:
+        if not self.rows.environments:
             family = family_of(self.name.partition("@")[0])
             names = {"name": self.name, "task": self.name.partition("@")[0], "family": family}
             split = split_of(family, self._want.held_out)
-            self._write({"kind": "problem", **names, "split": split, "card": card_data(self._card)})
+            self._write({"kind": "problem", **names, "split": split, "card": asdict(self._card)})
             self._write({"kind": "environment", "key": environment.key, "environment": asdict(environment)})
         self._judge.yardsticks.on_baselines = lambda case, times, faults: self._write(
             {"kind": "baselines", "case": case, "us": dict(times)}
@@ -148,9 +141,9 @@ class Grower:
     def _replay(self) -> None:
         """The frontier as earlier slices left it."""
         tried: dict[str, set[str]] = {}
-        for parent, key in self._rows.edges:
+        for parent, key in self.rows.edges:
             tried.setdefault(parent, set()).add(key)
-        for row in self._rows.candidates.values():
+        for row in self.rows.candidates.values():
             if row["status"] == Status.PASSED:
                 self._add(row, int(row["depth"]), tried)
 
@@ -166,7 +159,7 @@ class Grower:
         """The life of a thread."""
         root = None
         with self._changed:
-            if not self._rows.candidates and not self._flying:
+            if not self.rows.candidates and not self._flying:
                 root = first_kernel(self._task)
                 self._flying[root.sha256] = []
                 self._busy += 1
@@ -207,7 +200,7 @@ class Grower:
         child = Source(text)
         with self._changed:
             depth = self._frontier.depth(parent) + 1
-            known = child.sha256 in self._rows.candidates
+            known = child.sha256 in self.rows.candidates
             if not known and child.sha256 in self._flying:
                 self._flying[child.sha256].append((parent, strategy, depth))
                 return None
@@ -238,7 +231,8 @@ class Grower:
 
     def _evaluated(self, source: Source) -> Evaluation:
         """Raises InfraError where the machine failed twice."""
-        for last in (False, True):
+        reason = ""
+        for _ in range(2):
             try:
                 found = self._judge.evaluate(source, Purpose.SCORE)
                 if found.status is not Status.INFRA_ERROR:
@@ -246,8 +240,6 @@ class Grower:
                 reason = found.reason
             except InfraError as error:
                 reason = str(error)
-            if last:
-                break
         raise InfraError(reason)
 
     def _row(self, source: Source, found: Evaluation) -> dict[str, Any]:
@@ -272,4 +264,4 @@ class Grower:
         with self._changed:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(text)
-            self._rows.take(row)
+            self.rows.take(row)

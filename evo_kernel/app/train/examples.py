@@ -16,14 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from evo_kernel.app.train.judging import BenchSettings, PlanRewardJudge
 from evo_kernel.app.train.problems import problem_task
 from evo_kernel.errors import EvoKernelError, UserError
 from evo_kernel.tasks.first import first_kernel
 from evo_kernel.tasks.loading import builtin_names, load
 from evo_kernel.types import Brief, Environment, Evaluation, ScoredCandidate, Source, Strategy, TaskCard
 from operators.learning.coder.examples import Example, Wanted, kept, of_tree, reasoning_in, write
-from operators.learning.coder.rewards import RewardJudge
 from operators.learning.families import INVENTED
 from operators.learning.tree import Tree
 from operators.macro.catalogue import UNGUIDED, witnessed
@@ -42,13 +40,11 @@ def export_examples(
     walks: int,
     tasks: Sequence[str],
     invented: int,
-    judging: bool,
     held_out: Sequence[str],
     split: str,
     prompt: str,
     seed: int,
     workers: int,
-    device: str,
 ) -> dict[str, Any]:
     """Write the examples that are wanted of these sources and of so many walks; how many of each kind they are.
 
@@ -57,16 +53,12 @@ def export_examples(
     made = chain.from_iterable(examples_in(path, wanted, prompt == "run") for path in sources)
     if walks:
         every = tasks or builtin_names()
-        walk = walked(every, walks, seed, max(1, workers), wanted.characters, wanted.strategies, invented)
-        if judging:
-            with PlanRewardJudge(BenchSettings(device=device, threads=max(2, workers))) as bench:
-                walk = judged(walk, bench)
-        made = chain(made, walk)
+        made = chain(made, walked(every, walks, seed, workers, wanted.characters, wanted.strategies, invented))
     chosen = [one for one in kept(made, wanted, held_out) if split in ("all", one.split)]
     if not chosen:
         raise UserError(
             "no example was left. Filters: passed, with its strategy seen in the plan (--any-witness), gain "
-            f"{'any' if wanted.gain is None else wanted.gain} (--min-gain), judged (--unjudged), split {split}."
+            f"{'any' if wanted.gain is None else wanted.gain} (--min-gain), split {split}."
         )
     out.parent.mkdir(parents=True, exist_ok=True)
     write(out, chosen, _about, workers if len(chosen) > MANY else 1)
@@ -171,20 +163,16 @@ def walked(
     """
     for name in tasks:
         problem_task(name)  # raises UserError here, not in a child
-    shares, made = _shared(count, workers), _shared(invented, workers)
+    shares = [[total // workers + (at < total % workers) for at in range(workers)] for total in (count, invented)]
     jobs = [
-        (tuple(tasks), share, [seed, number], most, strategies, made[number])
-        for number, share in enumerate(shares)
+        (tuple(tasks), share, [seed, number], most, strategies, made)
+        for number, (share, made) in enumerate(zip(*shares, strict=True))
         if share
     ]
     if len(jobs) <= 1:
         return [one for job in jobs for one in _walk(*job)]
     with ProcessPoolExecutor(len(jobs), mp_context=multiprocessing.get_context("spawn")) as pool:
         return [one for found in pool.map(_walk, *zip(*jobs, strict=True)) for one in found]
-
-
-def _shared(count: int, workers: int) -> list[int]:
-    return [count // workers + (number < count % workers) for number in range(workers)]
 
 
 def _walk(
@@ -214,19 +202,3 @@ def _invented(count: int, worker: int, rng: np.random.Generator) -> Iterator[tup
             except EvoKernelError:  # an operation, or a form of it, that lowering does not know
                 continue
             yield card, fused(source, card, rng) if rng.random() < FUSED else source
-
-
-def judged(examples: Sequence[Example], bench: RewardJudge) -> list[Example]:
-    """With the judge's verdict, the witness and the gain; those that could not be judged stay without."""
-    wanted = dict.fromkeys((one.task, text) for one in examples for text in (one.parent, one.child))
-    found = bench.judged([(task, Source(text)) for task, text in wanted], timed=True)
-    evaluations = {key: outcome.evaluation for key, outcome in zip(wanted, found, strict=True)}
-    told: list[Example] = []
-    for one in examples:
-        parent, child = evaluations[(one.task, one.parent)], evaluations[(one.task, one.child)]
-        if child is None:
-            told.append(one)
-            continue
-        seen = witnessed(one.strategy, parent, child)
-        told.append(replace(one, status=child.status, witnessed=seen, gain=_gain(parent, child)))
-    return told

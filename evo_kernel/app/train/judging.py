@@ -21,6 +21,7 @@ from evo_kernel.fitness.costmodel.features import plan_features
 from evo_kernel.fitness.costmodel.targets import target_for
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
+from evo_kernel.lru_cache import Recent
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import CaseKind, Measurement, PlanFeatures, Purpose, Source, Status
 from operators.learning.coder.rewards import RewardOutcome
@@ -54,7 +55,7 @@ class PlanRewardJudge:
         self.settings = settings or BenchSettings()
         self._judges: OrderedDict[str, PlanJudge] = OrderedDict()
         self._searched: dict[str, set[str]] = {}  # names of a task's search cases
-        self._known: OrderedDict[tuple[str, str, bool], RewardOutcome] = OrderedDict()
+        self._known: Recent[tuple[str, str, bool], RewardOutcome] = Recent(self.settings.kept)
         self._lock, self._turn = threading.Lock(), threading.Lock()
         self._ceilings: Mapping[str, float] = {}
         self.judged_count = 0  # verdicts that were not remembered
@@ -155,10 +156,8 @@ class PlanRewardJudge:
 
     def _keep(self, task: str, source: Source, purpose: Purpose, outcome: RewardOutcome) -> None:
         with self._lock:
-            self._known[(task, source.sha256, purpose is Purpose.SCORE)] = outcome
+            self._known.put((task, source.sha256, purpose is Purpose.SCORE), outcome)
             self.judged_count += 1
-            while len(self._known) > self.settings.kept:
-                self._known.popitem(last=False)
 
     def _open(self, tasks: set[str]) -> None:
         """Open what is not, side by side; the one used longest ago goes where there are too many."""

@@ -22,7 +22,7 @@ from evo_kernel.app.train.problems import problem_task
 from evo_kernel.errors import UserError
 from evo_kernel.tasks.first import first_kernel
 from evo_kernel.types import Strategy
-from operators.learning.coder.rewards import Ask, Grade, RewardParts, grades, parts_of
+from operators.learning.coder.rewards import Ask, RewardParts, grades, parts_of
 from operators.learning.evidence import strategy_of
 
 Completion = str | Sequence[Mapping[str, Any]]
@@ -56,12 +56,8 @@ class JudgedReward:
     ) -> list[float]:
         """One reward a completion; `columns`: lists as long as `completions`, or one value for all."""
         del prompts  # what was asked is in the columns
-        return [one.reward for one in self.graded(completions, **columns)]
-
-    def graded(self, completions: Sequence[Completion], **columns: Any) -> list[Grade]:
-        """The rewards with what they are made of."""
         asks = [self._ask(at, columns) for at in range(len(completions))]
-        return grades(asks, [_text(one) for one in completions], self._bench, self.parts)
+        return [one.reward for one in grades(asks, [_text(one) for one in completions], self._bench, self.parts)]
 
     def _ask(self, at: int, columns: Mapping[str, Any]) -> Ask:
         task = _cell(columns, "task", at) or self._task
@@ -91,18 +87,6 @@ def reward_function(
     made = JudgedReward(task, parts, settings)
     atexit.register(made.close)
     return made
-
-
-def reward(
-    prompts: Sequence[Any],
-    completions: Sequence[Completion],
-    *,
-    device: str = "auto",
-    parts: str = "full",
-    **columns: Any,
-) -> list[float]:
-    """The same as a plain function: the task is in the column `task` (a list, or one name for all)."""
-    return reward_function(device=device, parts=parts)(prompts, completions, **columns)
 
 
 def compute_score(

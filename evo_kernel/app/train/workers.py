@@ -20,7 +20,7 @@ from evo_kernel.app.train.collector import Grower, Want
 from evo_kernel.app.train.problems import rows_of
 from evo_kernel.errors import InfraError, UserError
 from evo_kernel.fitness.gpus import usable_cores
-from operators.learning.pack_tree import CollectedRows, read_rows
+from operators.learning.pack_tree import read_rows
 from operators.learning.tree import Tree
 
 NARROWED = 0.6  # of the time that a whole task gets
@@ -114,13 +114,6 @@ def _work(number: int, gpu: str, cores: list[int], order: Order, want: Want, boa
     os._exit(0)  # threads that are cut off in the middle of something are not waited for
 
 
-@dataclass
-class _Opened:
-    grower: Grower
-    began: float
-    opened: float
-
-
 class _Worker:
     """Slices of problems, one after another; the next is opened while the last kernels of one are still judged."""
 
@@ -133,7 +126,8 @@ class _Worker:
     def run(self) -> None:
         opened = self._next().result()
         while opened is not None:
-            grower, more = opened.grower, True
+            grower, began, opening_s = opened
+            more = True
             slice_s = self._order.slice_s * (NARROWED if "@" in grower.problem else 1.0)
             grower.know(self._ceilings)
             try:
@@ -143,17 +137,18 @@ class _Worker:
                 grower.trouble.append(str(error))
             following = self._next()
             clean = grower.drain(min(time.monotonic() + DRAIN_S, self._order.end))
-            seconds = time.monotonic() - opened.began
+            seconds = time.monotonic() - began
             grower.close(seconds)
             self._board.put(grower.problem, seconds, more)
-            self._tell(opened, seconds, more, clean)
+            self._tell(grower, seconds, opening_s, more, clean)
             opened = following.result() or self._next().result()  # what was at hand is free by now
 
-    def _next(self) -> Future[_Opened | None]:
+    def _next(self) -> Future[tuple[Grower, float, float] | None]:
         return self._pool.submit(self._open)
 
-    def _open(self) -> _Opened | None:
-        """Another problem; None where there is none, or no time."""
+    def _open(self) -> tuple[Grower, float, float] | None:
+        """Another problem, when its opening began and how many seconds it took; None where there is none, or no
+        time."""
         while time.monotonic() < self._order.end - WORTH_S and self._failed < OPENINGS:
             name = self._board.take()
             if name is None:
@@ -162,7 +157,7 @@ class _Worker:
             try:
                 path = rows_of(self._order.folder, name)
                 grower = Grower(name, self._want, path, self._baselines(name))
-                return _Opened(grower, began, time.monotonic())
+                return grower, began, time.monotonic() - began
             except Exception as error:  # noqa: BLE001 (another may open)
                 self._failed += 1
                 self._board.put(name, 0.0, more=False)
@@ -174,20 +169,16 @@ class _Worker:
         """Of the whole task, also for problems that are narrowed to one of its cases."""
         return read_rows(rows_of(self._order.folder, name.partition("@")[0])).baselines
 
-    def _tell(self, opened: _Opened, seconds: float, more: bool, clean: bool) -> None:
-        grower = opened.grower
+    def _tell(self, grower: Grower, seconds: float, opening_s: float, more: bool, clean: bool) -> None:
         rows = grower.rows
+        passed = sum(row["status"] == "passed" for row in rows.candidates.values())
         _say(
-            f"[{self._number}] {grower.name}: {_counts(rows)}; {seconds:.0f} s, {opened.opened - opened.began:.0f} of "
-            f"it to open{'' if more else '; exhausted'}{'' if clean else '; some were cut off'}"
+            f"[{self._number}] {grower.name}: {passed} of {len(rows.candidates)} kernels pass, {len(rows.edges)} edges,"
+            f" {rows.settings} settings judged; {seconds:.0f} s, {opening_s:.0f} of it to open"
+            f"{'' if more else '; exhausted'}{'' if clean else '; some were cut off'}"
             + "".join(f"\n    trouble: {one}" for one in grower.trouble[:3])
             + (f"\n    {len(grower.trouble)} troubles" if len(grower.trouble) > 3 else "")
         )
-
-
-def _counts(rows: CollectedRows) -> str:
-    passed = sum(row["status"] == "passed" for row in rows.candidates.values())
-    return f"{passed} of {len(rows.candidates)} kernels pass, {len(rows.edges)} edges, {rows.settings} settings judged"
 
 
 def print_problems(tree: Tree, folder: Path) -> None:

@@ -96,7 +96,7 @@ def _scratch(
         click.echo(printed(told), err=as_json)
 
     result, verdicts = train_from_nothing(examples, out, settings, judging, device, tell)
-    rates = {name: rate.data() for name, rate in (("before", result.before), ("after", result.after)) if rate}
+    rates = {name: rate for name, rate in (("before", result.before), ("after", result.after)) if rate}
     if as_json:
         data = {"ended": result.ended, "stage": result.stage, "judged": verdicts, "coder": str(out / "coder.pt")}
         click.echo(json.dumps({**data, **rates}))

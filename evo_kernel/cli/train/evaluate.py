@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 )
 @click.option("--seeds", type=click.IntRange(min=2), default=5, show_default=True, help="Over which intervals are.")
 @click.option("--episodes", type=click.IntRange(min=1), default=10, show_default=True, help="On each problem.")
-@click.option("--ablations", is_flag=True, help="The policies also without a bandit, masks, the hierarchy.")
 @JSON
 def evaluate(
     tree_file: Path,
@@ -35,7 +34,6 @@ def evaluate(
     split: Split,
     seeds: int,
     episodes: int,
-    ablations: bool,
     as_json: bool,
 ) -> None:
     """Hold policies against uniform choice and the bandit on tasks that were not trained on.
@@ -44,18 +42,17 @@ def evaluate(
     intervals are 95 % over seeds. The bandit begins anew on every problem and learns from episode to episode; "bandit,
     trained" has met the training tasks before.
     """
-    from operators.learning.contenders import contenders
-    from operators.learning.evaluation import Regret, regret, table
+    from operators.learning.evaluation import Regret, contenders, regret, table
     from operators.learning.tree import Tree
 
     tree = Tree.load(tree_file)
     if not tree.roots(split):
         raise UserError(f"{tree_file} has no {split} task: collect some, or take another --split.")
     found: list[Regret] = []
-    for one in contenders(tree, policies, ablations):
-        found.append(regret(tree, one.make, one.name, range(seeds), episodes, split, walk=one.walk))
+    for name, make in contenders(tree, policies).items():
+        found.append(regret(tree, make, name, range(seeds), episodes, split))
         if not as_json:
-            click.echo(f"{one.name}: {found[-1].interval}", err=True)
+            click.echo(f"{name}: {found[-1].interval}", err=True)
     kinds = ", ".join(sorted({one.label for one in tree.environments.values()}))
     if as_json:
         told = {"tree": str(tree_file), "split": split, "environments": kinds, "episodes": episodes}

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from evo_kernel.cli.options import DEVICE, JSON, PATH
+from evo_kernel.cli.options import JSON, PATH
 from evo_kernel.errors import UserError
 
 
@@ -18,9 +18,7 @@ from evo_kernel.errors import UserError
 @click.option("--walks", default=0, show_default=True, help="Examples that the offline rewriter makes besides.")
 @click.option("--task", "tasks", multiple=True, help="Walk on this task; again for more. Default: every built-in one.")
 @click.option("--invented", default=0, show_default=True,
-              help="References that are made up for half of the walks; nothing of theirs is judged.")  # fmt: skip
-@click.option("--judge", "judging", is_flag=True, help="Judge what the rewriter made; else it has no verdict.")
-@click.option("--unjudged", is_flag=True, help="Keep examples that nobody judged.")
+              help="References that are made up for half of the walks.")  # fmt: skip
 @click.option("--any-witness", is_flag=True, help="Keep edits whose strategy does not show in the plan.")
 @click.option("--min-gain", type=float, help="Least log(parent's time ÷ child's); 0 keeps what is not slower.")
 @click.option("--strategy", "strategies", multiple=True, help="Keep this strategy of the catalogue; again for more.")
@@ -30,14 +28,12 @@ from evo_kernel.errors import UserError
               help="How the model is asked: in short, or as the coder of a run is.")  # fmt: skip
 @click.option("--most", default=0, show_default=True, help="Characters of a kernel at most; 0: any number.")
 @click.option("--seed", default=0, show_default=True, help="Of the walks.")
-@click.option("--workers", default=1, show_default=True, help="Processes that walk, and kernels judged at once.")
-@DEVICE
+@click.option("--workers", default=1, show_default=True, type=click.IntRange(1), help="Processes that walk.")
 @JSON
 def export_sft(
     sources: tuple[Path, ...],
     out: Path,
     walks: int,
-    unjudged: bool,
     any_witness: bool,
     min_gain: float | None,
     strategies: tuple[str, ...],
@@ -49,12 +45,13 @@ def export_sft(
 
     SOURCES are population files and trees of transitions. An example is a task, a parent kernel and a strategy, and
     the edit that came of them, with the reasoning where an agent wrote it: a conversation that TRL reads as it is.
-    Kept are edits that passed, whose strategy shows in the plan; each once. Families of tasks are never split.
+    Kept are edits that passed, whose strategy shows in the plan; each once. Walks are not judged: the rewriter keeps to
+    what it can prove. Families of tasks are never split.
 
     \b
     evo-kernel train export-sft softmax.db matmul.db --out edits.jsonl --min-gain 0
-    evo-kernel train export-sft --walks 4000 --unjudged --held-out softmax --out walks.jsonl
-    evo-kernel train export-sft --walks 60000 --invented 600 --unjudged --workers 16 --out walks.jsonl
+    evo-kernel train export-sft --walks 4000 --held-out softmax --out walks.jsonl
+    evo-kernel train export-sft --walks 60000 --invented 600 --workers 16 --out walks.jsonl
     """
     from evo_kernel.app.train.examples import export_examples
     from operators.learning.coder.examples import Wanted
@@ -63,9 +60,9 @@ def export_sft(
         raise UserError(
             "nothing to export: name populations or trees, or let the rewriter make examples with --walks N"
         )
-    if making["invented"] and (making["judging"] or not walks or not unjudged):
-        raise UserError("--invented makes references for walks that nobody can judge: say --walks N --unjudged")
-    wanted = Wanted(not any_witness, min_gain, unjudged, frozenset(strategies), most)
+    if making["invented"] and not walks:
+        raise UserError("--invented makes references for walks: say --walks N")
+    wanted = Wanted(not any_witness, min_gain, frozenset(strategies), most)
     counts = export_examples(out, sources, wanted, walks=walks, **making)
     if as_json:
         click.echo(json.dumps(counts))

@@ -11,20 +11,10 @@ import click
 
 from evo_kernel.cli.options import DEVICES, JSON, PATH, TREE_FILE
 
-ABLATED = ("history", "plan")
-
 
 @click.command()
 @TREE_FILE
 @click.option("--out", required=True, type=PATH, help="The checkpoint.")
-@click.option(
-    "--method",
-    type=click.Choice(["imitation", "ppo"]),
-    default="imitation",
-    show_default=True,
-    help="Imitate the tree's best actions, or PPO on its replay.",
-)
-@click.option("--model", help="A causal language model (Hugging Face name or folder), not the small transformer.")
 @click.option("--seconds", type=click.FloatRange(min=0), default=1800, show_default=True, help="Of learning.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of first weights and of what is drawn.")
 @click.option(
@@ -34,44 +24,33 @@ ABLATED = ("history", "plan")
     show_default=True,
     help="Where it is trained; auto takes a GPU if there is one.",
 )
-@click.option("--source/--no-source", default=None,
-              help="Whether it sees the kernel's source. Left out: only a language model does.")  # fmt: skip
-@click.option("--without", multiple=True, type=click.Choice(ABLATED), help="Hide this from the policy: an ablation.")
 @click.option("--resume", is_flag=True, help="Go on from the checkpoint that is there.")
 @JSON
 def policy(
     tree_file: Path,
     out: Path,
-    method: str,
-    model: str | None,
     seconds: float,
     seed: int,
     device: str,
-    source: bool | None,
-    without: tuple[str, ...],
     resume: bool,
     as_json: bool,
 ) -> None:
     """Train a policy on the training tasks of a tree; held-out tasks are never looked at.
 
-    What decides is the plan of a kernel, its times and what was tried: small networks that saw the source, too, learnt
-    the training tasks by heart and did worse on others.
+    The policy imitates the tree's best actions. It sees the plan of a kernel, its times and what was tried.
 
     Some training tasks are kept back: what a draw of the policy falls short of the best action there, in log gain,
     decides which checkpoint is kept. Ctrl-C ends the training; the best so far is in the file. Use it with
     `--set operators.policy=trained --set operators.checkpoint=FILE`.
     """
     from evo_kernel.app.train.device import chosen_device
-    from operators.learning.policy_features import Seen
-    from operators.learning.policy_run import PolicyRun, train_policy
+    from operators.learning.policy_run import train_policy
 
     def tell(told: Mapping[str, Any]) -> None:
         if not as_json:
             click.echo(_line(told))
 
-    seen = Seen(bool(model) if source is None else source, **{name: name not in without for name in ABLATED})
-    settings = PolicyRun(method, model, seconds, seed, seen)
-    about, whole = train_policy(tree_file, out, settings, chosen_device(device), resume, tell)
+    about, whole = train_policy(tree_file, out, seconds, seed, chosen_device(device), resume, tell)
     if not whole:
         click.echo("interrupted; the best so far is kept", err=True)
     told = {"checkpoint": str(out), "bytes": out.stat().st_size, **about}
@@ -79,5 +58,7 @@ def policy(
 
 
 def _line(told: Mapping[str, Any]) -> str:
-    numbers = [f"{name} {value:.4f}" for name, value in told.items() if name in ("loss", "critic", "reward", "kl")]
-    return f"{told['seconds']:.0f} s, step {told['step']}, shortfall {told['shortfall']:.4f}, {', '.join(numbers)}"
+    return (
+        f"{told['seconds']:.0f} s, step {told['step']}, shortfall {told['shortfall']:.4f}, loss {told['loss']:.4f}, "
+        f"critic {told['critic']:.4f}"
+    )

@@ -1,4 +1,4 @@
-"""What of a compiled module would outlive a launch: its variables, and memory that the driver gives it.
+"""What of a compiled module would outlive a launch: its variables, memory that the driver gives it, its parameters.
 
 The compilers have variables of their own: texts of assertions and printf, tables of the mathematical library. They are
 told by their names, which hold only where the kernel's own text cannot spell them.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from evo_kernel.fitness.compile import machine_code
+from evo_kernel.fitness.compile.instructions import disassemble
 
 _OWN = re.compile(
     r"_\$_str(_\$_\d+)?|(assertFile|assertFunc|assertMessage|printfFormat)_\d+|\$str.*|__unnamed_.*|__cudart_\w+",
@@ -20,6 +21,9 @@ _SPELLS = re.compile(
     r"_str|assert|printf|unnamed|cudart|\$[({]|\\"
 )  # $( and ${: LLVM's ways to write one thing as another
 _MAY_SPELL = re.compile(r"asm|##|%:|\?\?|\\[uU]|unnamed_|cudart|\$")  # in C++, whose texts and names are made of parts
+_NAMES_PARAMETERS = re.compile(r"param|\$[({]")  # in assembly, which may be spelled in parts
+_PARAMETERS_AT = {8: "0x40", 9: "0x198", 10: "0x348", 12: "0x348"}
+"""Where constant bank 0 holds the generic address of the parameters, by major capability; seen in listings of NVRTC."""
 
 
 def fault_of(cubin: bytes, ir: str, code: str) -> str:
@@ -44,4 +48,18 @@ def fault_of(cubin: bytes, ir: str, code: str) -> str:
                 f"it calls {function[:200]}, which the driver provides: what that keeps would outlive a launch. Take "
                 "memory from run (torch.empty)"
             )
+    if _takes_parameters_address(cubin, ir):
+        return (
+            "it takes the address of a parameter: a replayed launch finds there what the one before it wrote. Copy the "
+            "parameter into a variable"
+        )
     return ""
+
+
+def _takes_parameters_address(cubin: bytes, ir: str) -> bool:
+    """Triton takes it for tensor maps alone, so only assembly could do more; CUDA C++ has no tensor maps here."""
+    if ir:
+        return any(_NAMES_PARAMETERS.search(text) for text in _ASSEMBLY.findall(ir))
+    flags, _ = machine_code.code_words(cubin)
+    place = _PARAMETERS_AT.get((flags >> 8 & 0xFF or flags & 0xFF) // 10, "0x198")
+    return bool(re.search(rf"c\[0x0\]\[(?:{place}\]|U?R\d)|\bcx\[", disassemble(cubin)))

@@ -37,6 +37,10 @@ class Buffers(Protocol):
 
     def mend_canaries(self) -> None: ...
 
+    def gaps_whole(self, views: Sequence[View]) -> torch.Tensor:
+        """Whether nothing was written between the elements of an input's views."""
+        ...
+
     def canaries_whole(self) -> torch.Tensor:
         """Whether nothing was written beside a buffer, as a tensor that nobody has waited for."""
         ...

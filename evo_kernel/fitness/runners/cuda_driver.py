@@ -206,7 +206,9 @@ def _local_bytes(loaded: _Loaded) -> int:
     """What a thread of a kernel may address of its local memory: its frame, and the stack of what it calls."""
     kind = cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES
     frame = max(int(ok(cuda.cuFuncGetAttribute(kind, loaded.function))), loaded.binary.spill_bytes)
-    return frame + int(ok(cuda.cuCtxGetLimit(cuda.CUlimit.CU_LIMIT_STACK_SIZE))) if frame else 0
+    if not frame and not loaded.binary.instructions.get("spill"):  # assembly needs no frame to reach the stack
+        return 0
+    return frame + int(ok(cuda.cuCtxGetLimit(cuda.CUlimit.CU_LIMIT_STACK_SIZE)))
 
 
 def _load(binary: Binary) -> _Loaded:

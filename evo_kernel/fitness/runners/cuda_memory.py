@@ -70,6 +70,14 @@ class Arena:
         for place in self._poisoned:
             self.bytes_of(place).fill_(byte)
 
+    def gaps_whole(self, views: Sequence[View]) -> torch.Tensor:
+        """Whether bytes between the elements of one buffer's views are the canary's; nobody has waited for it."""
+        copy = self.bytes_of(views[0].buffer).clone()
+        for view in views:
+            words = as_words(_typed(copy, getattr(torch, view.dtype)).as_strided(view.shape, view.strides, view.offset))
+            words.copy_(torch.full((words.element_size(),), CANARY, dtype=torch.uint8).view(words.dtype)[0])
+        return (copy == CANARY).all()
+
     def mend_canaries(self) -> None:
         for band in self._bands:
             band.fill_(CANARY)
@@ -80,6 +88,12 @@ class Arena:
     def broken_canary(self) -> int | None:
         whole = [bool((band == CANARY).all()) for band in self._bands]
         return None if all(whole) else max(0, whole.index(False) - 1)
+
+
+def as_words(values: torch.Tensor) -> torch.Tensor:
+    """A view of the elements as integers of their size, of complex ones as pairs."""
+    plain = torch.view_as_real(values) if values.is_complex() else values
+    return plain.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[plain.element_size()])
 
 
 def _typed(data: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -19,9 +19,10 @@ from evo_kernel.errors import PlanError
 from evo_kernel.fitness.correctness import check, regimes
 from evo_kernel.fitness.correctness.error_bounds import Expected, expect
 from evo_kernel.fitness.correctness.sealed_references import Vault
-from evo_kernel.fitness.plan.launch_plan import CompiledPlan
+from evo_kernel.fitness.plan.launch_plan import CompiledPlan, View
 from evo_kernel.fitness.runners.buffer_cache import Arenas, Inputs, size_of
 from evo_kernel.fitness.runners.clock import Buffers, Device, Launches
+from evo_kernel.fitness.runners.cuda_memory import CANARY, as_words
 from evo_kernel.tasks.task import Case, Input, Task
 from evo_kernel.types import CheckResult, Status
 
@@ -126,11 +127,15 @@ class Referee:
         """No canary is broken and no input has changed. Raises PlanFailed."""
         same = [arena.canaries_whole() for arena in arenas]
         places: list[int | None] = [None] * len(same)
+        sparse = _sparse_inputs(plan)
         for arena, values in zip(arenas, inputs, strict=True):
             for position, (view, value) in enumerate(zip(plan.plan.inputs, values, strict=True)):
                 if view is not None and isinstance(value, torch.Tensor):
                     same.append(_equal(arena.tensor(view), value))
                     places.append(position)
+                    if view.buffer in sparse:
+                        same.append(arena.gaps_whole(sparse[view.buffer]))
+                        places.append(position)
         changed = [place for place, equal in zip(places, _together(same), strict=True) if not equal]
         if None in changed:
             buffer = next((found for arena in arenas if (found := arena.broken_canary()) is not None), 0)
@@ -214,9 +219,25 @@ def fill(arena: Buffers, plan: CompiledPlan, inputs: Sequence[Input]) -> None:
     """Copy inputs into the arena where the plan has them. Raises PlanError."""
     if misfit := plan.plan.misfit([_spec(value) for value in inputs]):
         raise PlanError(misfit)
+    for buffer in _sparse_inputs(plan):
+        arena.bytes_of(buffer).fill_(CANARY)
     for view, value in zip(plan.plan.inputs, inputs, strict=True):
         if view is not None and isinstance(value, torch.Tensor):
             arena.tensor(view).copy_(value)
+
+
+def _sparse_inputs(plan: CompiledPlan) -> dict[int, list[View]]:
+    """Buffers of inputs that are not dense, by number, with the views that lie in them."""
+    views: dict[int, list[View]] = {}
+    for view in plan.plan.inputs:
+        if view is not None:
+            views.setdefault(view.buffer, []).append(view)
+    sizes = plan.plan.buffers
+    return {
+        buffer: found
+        for buffer, found in views.items()
+        if len(found) > 1 or found[0].elements * found[0].item_bytes != sizes[buffer].bytes
+    }
 
 
 def _spec(value: Input) -> tuple[str, tuple[int, ...], tuple[int, ...]] | None:
@@ -229,8 +250,7 @@ def _equal(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """Whether two tensors are bit-equal, NaN included, as a tensor that nobody has waited for."""
     if left.shape != right.shape:
         return torch.tensor(False, device=left.device)
-    kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[left.element_size()]
-    return (left.view(kind) == right.view(kind)).all()
+    return (as_words(left) == as_words(right)).all()
 
 
 def _together(flags: Sequence[torch.Tensor]) -> list[bool]:
@@ -239,4 +259,10 @@ def _together(flags: Sequence[torch.Tensor]) -> list[bool]:
 
 
 def all_same(left: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> bool:
-    return all(_together([_equal(a, b) for a, b in zip(left, right, strict=True)]))
+    return equal_each([(left, right)])[0]
+
+
+def equal_each(pairs: Sequence[tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]]) -> list[bool]:
+    """Of each pair of lists of tensors, whether they are bit-equal."""
+    flags = [[_equal(a, b) for a, b in zip(left, right, strict=True)] for left, right in pairs]
+    return _together([torch.stack(some).all() for some in flags])

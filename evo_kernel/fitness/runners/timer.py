@@ -33,11 +33,11 @@ class Timer:
         self.bench_sizes: dict[str, int] = {}  # of the ceilings' benches, where not the usual ones
 
     def time(self, plan: CompiledPlan, launcher: Launches, part: Answer) -> Answer:
-        """Samples in µs over rotating inputs; with `check`, outputs are held against the reference too."""
+        """Samples in µs over rotating buffers; with `check`, outputs are held against the reference too."""
         case, seed = self._referee.task.case(part["case"]), int(part["seed"])
         with self._referee.phase("sets"):
             count = self.sets(plan_bytes(plan))
-        with self._referee.lent(plan, count) as arenas:
+        with self._referee.lent(plan, count + 1) as arenas:
             watched = CheckedTiming(self._referee, plan, launcher, arenas, case, seed, part["check"])
             work = watched.captured()
             with self._referee.phase("time"):
@@ -45,7 +45,7 @@ class Timer:
             with self._referee.phase("state"):
                 state = self._referee.device.state()
             with self._referee.phase("compare"):
-                watched.compare(range(min(len(sampled.samples_us), count)))
+                watched.compare()
             del work
         return {
             "status": Status.PASSED,
@@ -89,7 +89,7 @@ class Timer:
         count = self.sets(max(map(plan_bytes, both)))
         with contextlib.ExitStack() as stack:
             launchers = [stack.enter_context(self._referee.launcher(plan)) for plan in both]
-            lent = [stack.enter_context(self._referee.lent(plan, count)) for plan in both]
+            lent = [stack.enter_context(self._referee.lent(plan, count + 1)) for plan in both]
             watched = [
                 CheckedTiming(self._referee, plan, launcher, arenas, case, seed, part["check"])
                 for plan, launcher, arenas in zip(both, launchers, lent, strict=True)
@@ -101,7 +101,7 @@ class Timer:
             state = self._referee.device.state()
             with self._referee.phase("compare"):
                 for one in watched:
-                    one.compare(range(min(len(taken), count)))
+                    one.compare()
             del incumbent, challenger
         return {
             "status": Status.PASSED,

@@ -72,26 +72,23 @@ class Example:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which are kept. `gain`: least log gain; None: any, unknown too. `unjudged`: also those that nobody judged."""
+    """Which are kept; what nobody judged is held against the last two alone. `gain`: least log gain; None: any, unknown
+    too."""
 
     witnessed: bool = True
     gain: float | None = None
-    unjudged: bool = False
     strategies: frozenset[str] = frozenset()  # names; empty: all
     characters: int = 0  # of parent and child each at most; 0: any
 
     def fits(self, one: Example) -> bool:
+        if self.characters and max(len(one.parent), len(one.child)) > self.characters:
+            return False
+        if self.strategies and one.strategy.name not in self.strategies:
+            return False
         if one.status is None:
-            return self.unjudged and self._named(one)
-        if one.status is not Status.PASSED or (self.witnessed and not one.witnessed):
-            return False
-        if self.gain is not None and (one.gain is None or one.gain < self.gain):
-            return False
-        return self._named(one)
-
-    def _named(self, one: Example) -> bool:
-        fits = not self.characters or max(len(one.parent), len(one.child)) <= self.characters
-        return fits and (not self.strategies or one.strategy.name in self.strategies)
+            return True
+        enough = self.gain is None or (one.gain is not None and one.gain >= self.gain)
+        return enough and one.status is Status.PASSED and (one.witnessed or not self.witnessed)
 
 
 def placed(one: Example, held_out: Sequence[str]) -> Example:

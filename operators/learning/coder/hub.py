@@ -70,8 +70,7 @@ def train(
         return place or out
     if not asks:
         raise UserError(f"no example of {', '.join(tasks)} is in the train split: rewards are earned on its requests")
-    columns = [[_asked(one) for one in some] for some in (asks, held_out)]
-    return _rewarded(settings, columns[0], columns[1], place, out, reward)
+    return _rewarded(settings, list(map(_asked, asks)), list(map(_asked, held_out)), place, out, reward)
 
 
 def _supervised(settings: HubSettings, rows: list[dict[str, Any]], out: Path) -> Path:
@@ -128,13 +127,14 @@ def _rewarded(
         peft_config=_lora(LoraConfig, settings) if adapter is None else None,
     )  # fmt: skip
     last = _last(out / "grpo-run")
-    rates: dict[str, float] = _measured(out / "held-out.json")
+    measured = out / "held-out.json"
+    rates: dict[str, float] = json.loads(measured.read_text()) if measured.exists() else {}
     if held_out and last is None:
         rates["before"] = float(trainer.evaluate().get("eval_reward", math.nan))
     trainer.train(resume_from_checkpoint=last)
     if held_out:
         rates["after"] = float(trainer.evaluate().get("eval_reward", math.nan))
-    (out / "held-out.json").write_text(json.dumps(rates))
+    measured.write_text(json.dumps(rates))
     trainer.save_model(str(out / "grpo"))
     return out / "grpo"
 
@@ -169,7 +169,3 @@ def _last(folder: Path) -> str | None:
     """The newest checkpoint of a trainer's folder."""
     found = [one for one in folder.glob("checkpoint-*") if (one / "trainer_state.json").exists()]
     return str(max(found, key=lambda one: int(one.name.rpartition("-")[2]))) if found else None
-
-
-def _measured(path: Path) -> dict[str, float]:
-    return json.loads(path.read_text()) if path.exists() else {}

@@ -52,16 +52,16 @@ def numbered(text: str) -> str:
 def written(parent: str, child: str) -> str:
     """The edit that makes `child` of `parent`; empty where they are the same. A hunk for each line that changes."""
     old, new = parent.rstrip("\n").split("\n"), child.rstrip("\n").split("\n")
-    models = _Models(old)
+    models = [_words(line) for line in old]
     said: list[str] = []
     for kind, low, high, start, stop in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if kind == "equal":
             continue
-        heirs = _heirs(models.words[low:high], [_words(line) for line in new[start:stop]])
+        heirs = _heirs(models[low:high], [_words(line) for line in new[start:stop]])
         at = low  # lines of the parent that were spoken of
         for line, forebear in zip(new[start:stop], heirs, strict=True):
             if forebear is None:
-                said += [*models.insertion(at, line, said), line]
+                said += [*_insertion(models, at, line, said), line]
                 continue
             said += [f"@{gone + 1}" for gone in range(at, low + forebear)]
             at = low + forebear + 1
@@ -70,24 +70,18 @@ def written(parent: str, child: str) -> str:
     return "\n".join(said)
 
 
-class _Models:
-    """Lines of the source that new lines may be like."""
-
-    def __init__(self, old: Sequence[str]) -> None:
-        self.words = [_words(line) for line in old]
-
-    def insertion(self, after: int, line: str, said: Sequence[str]) -> list[str]:
-        """The header of a line that is put in; none where it goes on with what the hunk before put in."""
-        words = _words(line)
-        best = max(range(len(self.words)), key=lambda at: _alike(self.words[at], words), default=0)
-        if self.words and words.total() > 2 and _alike(self.words[best], words) > ALIKE:
-            return [f"@{after}+@{best + 1}"]
-        return [] if said and not HEADER.fullmatch(said[-1]) and self._goes_on(after, said) else [f"@{after}+"]
-
-    @staticmethod
-    def _goes_on(after: int, said: Sequence[str]) -> bool:
-        last = next(HEADER.fullmatch(line) for line in reversed(said) if HEADER.fullmatch(line))
-        return last is not None and int(last[1]) == after
+def _insertion(models: Sequence[Counter[str]], after: int, line: str, said: Sequence[str]) -> list[str]:
+    """The header of a line that is put in; none where it goes on with what the hunk before put in. `models`: words of
+    the source's lines, which it may be like."""
+    words = _words(line)
+    best = max(range(len(models)), key=lambda at: _alike(models[at], words), default=0)
+    if models and words.total() > 2 and _alike(models[best], words) > ALIKE:
+        return [f"@{after}+@{best + 1}"]
+    if said and not HEADER.fullmatch(said[-1]):
+        last = next(found for one in reversed(said) if (found := HEADER.fullmatch(one)))
+        if int(last[1]) == after:
+            return []
+    return [f"@{after}+"]
 
 
 def _words(line: str) -> Counter[str]:

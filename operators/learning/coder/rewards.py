@@ -37,11 +37,6 @@ class RewardParts:
     changed: bool = True  # an edit that leaves the plan as it was is no work done
     is_triton: bool = True
 
-    @property
-    def timed(self) -> bool:
-        """Whether kernels must be timed, not only checked."""
-        return bool(self.speed)
-
 
 PRESETS: Mapping[str, RewardParts] = MappingProxyType({
     "full": RewardParts(),
@@ -121,7 +116,7 @@ def grades(asks: Sequence[Ask], completions: Sequence[str], bench: RewardJudge, 
     for ask, one in zip(asks, written, strict=True):
         if one.text is not None:
             wanted[(ask.task, ask.parent)] = wanted[(ask.task, one.text)] = None
-    found = bench.judged([(task, Source(text)) for task, text in wanted], parts.timed)
+    found = bench.judged([(task, Source(text)) for task, text in wanted], timed=bool(parts.speed))
     outcomes = dict(zip(wanted, found, strict=True))
     return [
         _grade(ask, one, outcomes.get((ask.task, one.text or "")), outcomes.get((ask.task, ask.parent)), parts)

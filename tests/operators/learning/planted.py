@@ -64,7 +64,4 @@ def _state(
     timed = dataclasses.replace(timed, features=dataclasses.replace(plan, kernels=(kernel,)))
     found = dataclasses.replace(found, measurements=(timed,))
     name = state_id(problem.name, text)
-    context = (1.0, *(0.0,) * 16)  # policies compute their own from the evidence
-    return TreeState(
-        name, problem.name, problem.family, problem.split, text, context, found, log_us, len(path), offers, path
-    )
+    return TreeState(name, problem.name, problem.family, problem.split, text, found, log_us, len(path), offers, path)

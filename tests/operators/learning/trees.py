@@ -58,9 +58,8 @@ def evaluation(text: str, log_us: float, case: str = "m8-n16") -> Evaluation:
 def state(
     problem: TreeProblem, text: str, log_us: float, path: tuple[Strategy, ...], offers: tuple[Strategy, ...]
 ) -> TreeState:
-    context = (1.0, *(0.25,) * 16)
     return TreeState(
-        state_id(problem.name, text), problem.name, problem.family, problem.split, text, context,
+        state_id(problem.name, text), problem.name, problem.family, problem.split, text,
         evaluation(text, log_us), log_us, len(path), offers, path,
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ Batches are padded on the left when they are sampled, so that all rows end at on
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,9 +28,6 @@ class Shape:
     layers: int = 8
     heads: int = 6
     context: int = 1536
-
-    def data(self) -> dict[str, int]:
-        return asdict(self)
 
 
 SIZES: Mapping[str, Mapping[str, int]] = {

@@ -20,13 +20,12 @@ from evo_kernel.errors import UserError
 from operators.learning.coder.examples import Example, is_of, rewarded
 from operators.learning.coder.rewards import Ask, RewardJudge, RewardParts
 from operators.learning.coder.scratch import grpo, sft
-from operators.learning.coder.scratch.evaluating import Rate, evaluate
+from operators.learning.coder.scratch.evaluating import evaluate
 from operators.learning.coder.scratch.network import network_of
 from operators.learning.coder.scratch.prompts import PromptLesson, lessons, vocabulary_of
 from operators.learning.coder.scratch.training import (
     Clock,
     CoderState,
-    Stored,
     Tell,
     Trained,
     load_coder,
@@ -78,8 +77,8 @@ class Result:
 
     ended: bool
     stage: str
-    before: Rate | None = None
-    after: Rate | None = None
+    before: Mapping[str, float] | None = None
+    after: Mapping[str, float] | None = None
 
 
 def run(
@@ -104,15 +103,15 @@ def run(
             job.state.extra["before"] = rate
             job.keep()
         if not settings.grpo.steps:
-            return Result(True, SFT, _rate(job.state.extra, "before"))
+            return Result(True, SFT, job.state.extra.get("before"))
         job.begin_rewards()
     if job.state.stage == GRPO and not job.rewarded(bench, stop):
-        return Result(False, GRPO, _rate(job.state.extra, "before"))
+        return Result(False, GRPO, job.state.extra.get("before"))
     if job.state.stage == GRPO:
         job.state.extra["after"] = job.rate(bench)
         job.state.stage = DONE
         job.keep()
-    return Result(True, DONE, _rate(job.state.extra, "before"), _rate(job.state.extra, "after"))
+    return Result(True, DONE, job.state.extra.get("before"), job.state.extra.get("after"))
 
 
 class _Run:
@@ -131,8 +130,8 @@ class _Run:
         self.shown = [one for one in self.train if not (settings.apart and is_of(one, settings.tasks))]
         if not self.shown:
             raise UserError("--apart leaves no example to teach: earn rewards on fewer tasks (--task)")
-        found = stored(folder, device)
-        self.state = self._new() if found is None else self._again(found)
+        found = stored(folder, device, {SFT: settings.sft_s, GRPO: settings.grpo_s})
+        self.state = self._new() if found is None else self._again(*found)
         self.context = self.state.coder.network.shape.context
         taught = lessons(self.state.coder.vocabulary, examples, settings.workers)
         self._taught = {id(one): made for one, made in zip(examples, taught, strict=True)}
@@ -152,22 +151,17 @@ class _Run:
             "stage": SFT, "step": 0, "parameters": network.parameters_count, "vocabulary": vocabulary.size,
             "examples": len(self.shown), "held_out": len(self.held_out),
         })  # fmt: skip
-        optimiser = optimiser_of(network, settings.sft.rate)
-        return CoderState(SFT, 0, Trained(network, vocabulary), optimiser, Clock(settings.sft_s))
+        return CoderState(SFT, 0, Trained(network, vocabulary), optimiser_of(network), Clock(settings.sft_s))
 
-    def _again(self, found: Stored) -> CoderState:
-        differs = [name for name, value in self.about.items() if found.about.get(name) != value]
+    def _again(self, state: CoderState, about: Mapping[str, Any]) -> CoderState:
+        differs = [name for name, value in self.about.items() if about.get(name) != value]
         if differs:
             raise UserError(
                 f"{self.folder} holds a run with other {', '.join(differs)}. Give it what it began with, or name "
                 "another folder with --out."
             )
-        rate = self.settings.sft.rate if found.stage == SFT else self.settings.grpo.rate
-        optimiser = optimiser_of(found.coder.network, rate)
-        optimiser.load_state_dict(found.optimiser)
-        clock = Clock(self.settings.sft_s if found.stage == SFT else self.settings.grpo_s, found.spent_s)
-        self.tell({"stage": found.stage, "step": found.step, "goes_on_after_s": round(found.spent_s, 1)})
-        return CoderState(found.stage, found.step, found.coder, optimiser, clock, dict(found.extra))
+        self.tell({"stage": state.stage, "step": state.step, "goes_on_after_s": round(state.clock.spent_s, 1)})
+        return state
 
     def keep(self) -> None:
         self.state.save(self.folder, self.about)
@@ -189,10 +183,8 @@ class _Run:
     def begin_rewards(self) -> None:
         """The supervised network stays as the reference; the optimiser begins anew."""
         save_coder(self.folder / "sft.pt", self.state.coder, {**self.about, "stage": SFT, "step": self.state.step})
-        optimiser = optimiser_of(self.state.coder.network, self.settings.grpo.rate)
-        self.state = CoderState(
-            GRPO, 0, self.state.coder, optimiser, Clock(self.settings.grpo_s), self.state.extra
-        )  # fmt: skip
+        coder, clock = self.state.coder, Clock(self.settings.grpo_s)
+        self.state = CoderState(GRPO, 0, coder, optimiser_of(coder.network), clock, self.state.extra)
         self.keep()
 
     def rewarded(self, bench: RewardJudge, stop: Callable[[], bool]) -> bool:
@@ -206,15 +198,15 @@ class _Run:
             self.keep, stop,
         )  # fmt: skip
 
-    def rate(self, bench: RewardJudge) -> dict[str, Any] | None:
+    def rate(self, bench: RewardJudge) -> dict[str, float] | None:
         """The share of answers to held-out requests that the judge finds right."""
         asks = self._some(self._asks(self.held_out), self.settings.asked, 3)
         if not asks:
             return None
         self.keep()
         found = evaluate(self.state.coder, asks, bench, self.settings.parts, self.settings.grpo, self.settings.samples)
-        self.tell({"stage": "held-out", "step": self.state.step, **found.data()})
-        return found.data()
+        self.tell({"stage": "held-out", "step": self.state.step, **found})
+        return found
 
     def _asks(self, examples: Sequence[Example]) -> list[Ask]:
         """Requests whose prompt and known answer leave room for an answer; each once."""
@@ -240,11 +232,6 @@ def _hash_of(path: Path) -> str:
         return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
     except OSError as error:
         raise UserError(f"{path}: the coder cannot be read: {error.strerror or error}.") from None
-
-
-def _rate(extra: Mapping[str, Any], name: str) -> Rate | None:
-    data = extra.get(name)
-    return Rate(**data) if data else None
 
 
 def printed(told: Mapping[str, Any]) -> str:

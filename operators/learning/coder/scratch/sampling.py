@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -32,11 +32,10 @@ def sample(
     temperature: float,
     most: int,
     generator: torch.Generator,
-    stop: Callable[[], bool] = lambda: False,
 ) -> list[list[int]]:
     """One answer for each prompt, END included where it came; temperature 0 takes the likeliest token.
 
-    `most`: tokens of an answer; fewer where the context ends. `stop`: asked now and then; what is there is returned.
+    `most`: tokens of an answer; fewer where the context ends.
     """
     device = next(network.parameters()).device
     tokens, start = padded(prompts, device, left=True)
@@ -54,7 +53,7 @@ def sample(
             chosen = torch.where(ended, PAD, chosen)
             said.append(chosen)
             ended = ended | (chosen == END)
-            if number % CHECKED == CHECKED - 1 and (bool(ended.all()) or stop()):
+            if number % CHECKED == CHECKED - 1 and bool(ended.all()):
                 break
             step = chosen[:, None]
     answers = torch.stack(said, dim=1).tolist()

@@ -10,7 +10,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -92,38 +92,28 @@ class CoderState:
         save_coder(folder / "coder.pt", self.coder, {**about, "stage": self.stage, "step": self.step})
 
 
-@dataclass(frozen=True)
-class Stored:
-    """A stage as it was saved."""
-
-    stage: str
-    step: int
-    coder: Trained
-    optimiser: dict[str, Any] = field(repr=False)
-    spent_s: float
-    extra: dict[str, Any]
-    about: dict[str, Any]
-
-
-def stored(folder: Path, device: str) -> Stored | None:
-    """Where the run in a folder stands; None where there is none yet. Raises UserError."""
+def stored(folder: Path, device: str, limits: Mapping[str, float | None]) -> tuple[CoderState, dict[str, Any]] | None:
+    """Where the run in a folder stands, and what is said about it; None where there is none yet. `limits`: of the
+    clock, by stage. Raises UserError."""
     path = folder / "state.pt"
     if not path.exists():
         return None
     data = FORMAT.read(path)
     with FORMAT.described(path):
-        return Stored(
-            data["stage"], int(data["step"]), _coder_of(data, device), data["optimiser"], float(data["spent_s"]),
-            json.loads(data["extra"]), json.loads(data["about"]),
-        )  # fmt: skip
+        coder = _coder_of(data, device)
+        optimiser = optimiser_of(coder.network)
+        optimiser.load_state_dict(data["optimiser"])
+        clock = Clock(limits.get(data["stage"]), float(data["spent_s"]))
+        state = CoderState(data["stage"], int(data["step"]), coder, optimiser, clock, json.loads(data["extra"]))
+        return state, json.loads(data["about"])
 
 
-def optimiser_of(network: CoderNetwork, rate: float) -> torch.optim.AdamW:
-    """AdamW with decay on matrices alone."""
+def optimiser_of(network: CoderNetwork) -> torch.optim.AdamW:
+    """AdamW with decay on matrices alone; its rate is set with every step."""
     matrices = [one for one in network.parameters() if one.ndim > 1]
     vectors = [one for one in network.parameters() if one.ndim <= 1]
     groups = [{"params": matrices, "weight_decay": 0.05}, {"params": vectors, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.95))
+    return torch.optim.AdamW(groups, betas=(0.9, 0.95))
 
 
 def rate_at(step: int, share: float, rate: float, warm_up: int, least: float = 0.1) -> float:
@@ -132,19 +122,18 @@ def rate_at(step: int, share: float, rate: float, warm_up: int, least: float = 0
     return rate * min(1.0, (step + 1) / max(1, warm_up)) * falling
 
 
-def clipped_step(network: CoderNetwork, optimiser: torch.optim.Optimizer, rate: float) -> float:
-    """One step of the optimiser; the gradient's norm, which is held to 1. A gradient that is not finite is dropped."""
+def clipped_step(network: CoderNetwork, optimiser: torch.optim.Optimizer, rate: float) -> None:
+    """One step of the optimiser, the gradient's norm held to 1. A gradient that is not finite is dropped."""
     norm = float(torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0))
     if math.isfinite(norm):
         for group in optimiser.param_groups:
             group["lr"] = rate
         optimiser.step()
     optimiser.zero_grad(set_to_none=True)
-    return norm
 
 
 def _head(coder: Trained) -> dict[str, Any]:
-    return {"shape": coder.network.shape.data(), "vocabulary": coder.vocabulary.data()}
+    return {"shape": asdict(coder.network.shape), "vocabulary": coder.vocabulary.data()}
 
 
 def _coder_of(data: Mapping[str, Any], device: str) -> Trained:

@@ -99,14 +99,13 @@ def test_filters_ask_for_verdicts():
     from dataclasses import replace
 
     assert not Wanted().fits(replace(good, witnessed=False)) and Wanted(False).fits(replace(good, witnessed=False))
-    assert not Wanted().fits(replace(good, status=Status.WRONG)) and not Wanted().fits(replace(good, status=None))
-    assert Wanted(unjudged=True).fits(replace(good, status=None))
+    assert not Wanted().fits(replace(good, status=Status.WRONG)) and Wanted().fits(replace(good, status=None))
     assert not Wanted(gain=0.0).fits(replace(good, gain=None))
 
 
 def test_files_come_back_as_they_were(tmp_path):
     path = tmp_path / "some.jsonl"
-    some = list(kept(EXAMPLES, Wanted(unjudged=True)))
+    some = list(kept(EXAMPLES, Wanted()))
     assert write(path, some) == len(some) and {one.split for one in some} == {"held-out"}  # elementwise
     again = read(path)
     assert [one.key for one in again] == [one.key for one in some] and again[0].family == "elementwise"
@@ -150,12 +149,11 @@ def test_made_up_references_repeat_and_are_lowered(tmp_path):
 
 def test_walks_on_made_up_references_are_lessons_alone(tmp_path):
     out = tmp_path / "walks.jsonl"
-    counts = exported("--walks", 40, "--invented", 3, "--unjudged", "--task", "softmax", "--out", out)
+    counts = exported("--walks", 40, "--invented", 3, "--task", "softmax", "--out", out)
     assert counts["families"].keys() == {"row", "invented"} and counts["splits"] == {"train": counts["examples"]}
     assert {one.task for one in rewarded(read(out))} == {"softmax"} and not rewarded(read(out), ("rmsnorm",))
-    for wrong in ("--judge", "--any-witness"):
-        with pytest.raises(UserError, match="--walks N --unjudged"):
-            exported("--walks", 12, wrong, "--invented", 3, "--out", out)
+    with pytest.raises(UserError, match="--walks N"):
+        exported(population(tmp_path / "softmax.db"), "--invented", 3, "--out", out)
 
 
 def test_edits_by_line_numbers():
@@ -211,7 +209,7 @@ def test_the_reward_as_a_function_of_other_trainers():
 
 
 def test_the_command_trains_and_goes_on(tmp_path):
-    write(tmp_path / "edits.jsonl", kept(EXAMPLES, Wanted(unjudged=True), ("rotary",)))
+    write(tmp_path / "edits.jsonl", kept(EXAMPLES, Wanted(), ("rotary",)))
     common = [str(tmp_path / "edits.jsonl"), "--out", str(tmp_path / "run"), "--size", "tiny", "--device", "cpu",
               "--most", "100", "--asked", "2", "--samples", "1", "--groups", "2", "--answers", "2", "--batch", "2"]  # fmt: skip
     first = CliRunner().invoke(cli, ["train", "coder", *common, "--sft-steps", "2", "--grpo-steps", "0"])

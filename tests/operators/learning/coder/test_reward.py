@@ -128,7 +128,7 @@ def test_a_batch_that_takes_too_long_is_not_judged(seed, honest):
 
 def test_parts_are_named_and_switched():
     parts = parts_of("full", {"speed": "0", "witness": "0", "is_triton": "false"})
-    assert parts == RewardParts(speed=0.0, witness=0.0, is_triton=False) and not parts.timed and PRESETS["full"].timed
+    assert parts == RewardParts(speed=0.0, witness=0.0, is_triton=False)
     for changes, says in (({"sped": "1"}, "no part 'sped'"), ({"speed": "x"}, "a number"), ({"changed": "1"}, "true")):
         with pytest.raises(UserError, match=says):
             parts_of("full", changes)

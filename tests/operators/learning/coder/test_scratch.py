@@ -173,7 +173,7 @@ class Says:
 
 def test_what_earns_more_becomes_likelier():
     made = coder()
-    state = CoderState("grpo", 0, made, optimiser_of(made.network, 1e-3), Clock())
+    state = CoderState("grpo", 0, made, optimiser_of(made.network), Clock())
     taught = lessons(VOCABULARY, EXAMPLES[:2])
     prompts, answers = [one.prompt[:40] for one in taught], [one.answer[:20] for one in taught]
     batch = grpo._Batch.of(prompts, answers, made.device)

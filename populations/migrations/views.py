@@ -5,8 +5,6 @@ They count as `status` does. `environment` is in all of them: scores compare onl
 
 from __future__ import annotations
 
-from sqlite_utils import Database
-
 LATEST = """
 SELECT environment, candidate, MAX(id) AS evaluation, status, score, log_us, witnessed FROM evaluations
 WHERE purpose = 'score' AND status != 'infra_error' GROUP BY environment, candidate
@@ -78,8 +76,3 @@ GROUP BY session, what, of, unit
 ORDER BY session, what, of
 """,
 }
-
-
-def apply(database: Database) -> None:
-    for name, sql in VIEWS.items():
-        database.create_view(name, sql.strip())
