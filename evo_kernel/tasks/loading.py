@@ -1,8 +1,4 @@
-"""From what a user typed to a `Task`: a built-in name, a Python file, or a folder that holds `task.py`.
-
-The contract of a task file is docs/guides/tasks.md. Every mistake in one ends as a `TaskError`: the file and line, what
-was wrong, and what to do.
-"""
+"""From what a user typed to a `Task`: a built-in name, a Python file, or a folder that holds `task.py`."""
 
 from __future__ import annotations
 
@@ -44,8 +40,8 @@ def builtin_names() -> tuple[str, ...]:
 def load(spec: str | Path) -> Task:
     """The task that `spec` names. Raises TaskError."""
     if (importer := importer_of(str(spec))) is not None:
-        name, origin, path, text = importer.read(str(spec).partition(":")[2])
-        return _Reader(name, path, text, origin).task()
+        entry, text = importer.read(str(spec).partition(":")[2])
+        return _Reader(entry.task, entry.path, text, entry.spec).task()
     path = _find(str(spec))
     try:
         text = path.read_text(encoding="utf-8")
