@@ -59,7 +59,8 @@ def chosen(groups: Mapping[str, Sequence[Entry]], group: str | None, problem: st
     named = [entry for entry in groups[group] if problem in (entry.name, entry.path.name, entry.path.stem)]
     if not named:
         hint = did_you_mean(problem, [entry.name for entry in groups[group]])
-        raise TaskError(f"{group} has no problem {problem!r}.{hint} `evo-kernel tasks import` lists them.")
+        where = groups[group][0].path.parent if groups[group] else group
+        raise TaskError(f"{where} has no problem {problem!r}.{hint} `evo-kernel tasks import` lists them.")
     return named
 
 

@@ -1,9 +1,7 @@
 """Reference → aten graph with symbolic sizes: the reading half of lowering.
 
-`trace` runs the reference once on fake tensors (no data, no GPU) whose sizes are symbols, so that one graph, and the
-module written from it, serves every case of the task. What the trace took for granted on the way (two sizes are
-equal, a size is at least 4, an input is contiguous) is kept as conditions in Python over the inputs' sizes;
-`Traced.covers` says whether another case meets them. Cases that do not are traced for themselves.
+One graph serves every case of the task that meets its conditions: what the trace took for granted on the way, in Python
+over the inputs' sizes (two sizes are equal, a size is at least 4, an input is contiguous).
 """
 
 from __future__ import annotations
@@ -346,10 +344,6 @@ def _close(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
 
 
 def _realise(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """A real tensor of the same layout: small numbers for floats, zeros and ones otherwise (valid as any index)."""
-    if value.dtype.is_floating_point:
-        content = torch.rand(value.shape, generator=generator) + 0.5
-    else:
-        content = torch.randint(0, 2, value.shape, generator=generator) * 0
+    """A real tensor of the same layout: small numbers for floats, zeros otherwise (valid as any index)."""
     real = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
-    return real.copy_(content)
+    return real.copy_(torch.rand(value.shape, generator=generator) + 0.5) if real.is_floating_point() else real.zero_()

@@ -161,20 +161,13 @@ def full(module: LoweredModule, node: AtenNode) -> LoweredValue:
     return LoweredValue.of(node.name, node.result, fill=value)
 
 
-@lowers(aten.zeros, aten.zeros_like, aten.new_zeros)
-def zeros(module: LoweredModule, node: AtenNode) -> LoweredValue:
-    return LoweredValue.of(node.name, node.result, fill=0)
-
-
-@lowers(aten.ones, aten.ones_like, aten.new_ones)
-def ones(module: LoweredModule, node: AtenNode) -> LoweredValue:
-    return LoweredValue.of(node.name, node.result, fill=1)
-
-
-@lowers(aten.empty, aten.empty_like, aten.new_empty, aten.empty_strided, aten.new_empty_strided, aten.empty_permuted)
-def empty(module: LoweredModule, node: AtenNode) -> LoweredValue:
-    """Nothing may depend on what it holds, so any constant will do."""
-    return LoweredValue.of(node.name, node.result, fill=0)
+@lowers(
+    aten.zeros, aten.zeros_like, aten.new_zeros, aten.ones, aten.ones_like, aten.new_ones, aten.empty, aten.empty_like,
+    aten.new_empty, aten.empty_strided, aten.new_empty_strided, aten.empty_permuted,
+)  # fmt: skip
+def filled(module: LoweredModule, node: AtenNode) -> LoweredValue:
+    """Nothing may depend on what an empty tensor holds, so zeros will do."""
+    return LoweredValue.of(node.name, node.result, fill=int("ones" in node.operation))
 
 
 def materialise(module: LoweredModule, value: LoweredValue) -> LoweredValue:
