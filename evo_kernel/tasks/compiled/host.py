@@ -123,7 +123,7 @@ class Host:
             return
         if name.endswith(".run") and name.removesuffix(".run") in self.read.kernels:
             kernel = name.removesuffix(".run")
-            args = [_stripped(self.text(arg)) for arg in call.args]
+            args = [self.text(arg) for arg in call.args]
             cut = len(args) - (_TAIL if self.read.kernels[kernel].grid == "FixedGrid" else 0)
             self.steps.append(Start(kernel, tuple(args[:cut]), tuple(args[cut:])))
         else:
@@ -193,9 +193,8 @@ class _Words(ast.NodeTransformer):
 def _viewed(value: ast.expr, shape: ast.expr, strides: ast.expr, offset: ast.expr | None = None) -> ast.expr:
     """The same memory in another shape; an offset counts from where the tensor begins."""
     name, layout = ast.unparse(value), f"{ast.unparse(shape)}, {ast.unparse(strides)}"
-    begins = (
-        "" if offset is None or ast.unparse(offset) == "0" else f", {name}.storage_offset() + {ast.unparse(offset)}"
-    )
+    begins = "0" if offset is None else ast.unparse(offset)
+    begins = "" if begins == "0" else f", {name}.storage_offset() + {begins}"
     return parse_expression(f"{name}.as_strided({layout}{begins})")
 
 
@@ -234,7 +233,3 @@ def _expression(node: ast.expr) -> Any:
 def _name(node: ast.expr) -> str:
     assert isinstance(node, ast.Name), ast.unparse(node)
     return node.id
-
-
-def _stripped(text: str) -> str:
-    return ast.unparse(parse_expression(text))
