@@ -11,8 +11,8 @@ from evo_kernel.app.recorded_kernels import recorded_launches
 from evo_kernel.errors import TaskError, UserError
 from evo_kernel.export import flashinfer, kernelbench, tritonbench
 from evo_kernel.export.standalone import standalone
-from evo_kernel.tasks.importers.checkout import Entry, only
-from evo_kernel.tasks.loading import load
+from evo_kernel.tasks.importers.checkout import Entry, read_text
+from evo_kernel.tasks.loading import load, problem_of
 from evo_kernel.tasks.task import describe
 from evo_kernel.types import Source
 
@@ -29,19 +29,17 @@ def write_solution(
 
     `sample`: of KernelBench; `author`, `hardware`: of FlashInfer-Bench. Raises UserError where the file is already.
     """
-    scheme, _, rest = spec.partition(":")
+    scheme = spec.partition(":")[0]
     if scheme == "kernelbench":
         solution = kernelbench_solution(spec, text)
         found = kernelbench.refused(solution.text())
         note = f"its static checker refuses files that hold {', '.join(found)}: take that out of the kernel"
         return _written(folder / solution.file_name(sample), solution.text()), [note] if found else []
     if scheme == "tritonbench":
-        solution, left = tritonbench_solution(rest, text)
+        solution, left = tritonbench_solution(spec, text)
         note = f"{left} calls of its test have other arguments than the task, and go to the reference"
         return write_tritonbench(solution, folder), [note] if left else []
-    from evo_kernel.tasks.importers.flashinfer import entries
-
-    made = flashinfer.solution(only(entries(rest), spec).name, text, author, hardware)
+    made = flashinfer.solution(problem_of(spec).name, text, author, hardware)
     return _written(folder / f"{made['name']}.json", json.dumps(made, indent=2) + "\n"), []
 
 
@@ -65,22 +63,24 @@ def _written(path: Path, text: str) -> Path:
 
 def kernelbench_solution(spec: str, text: str) -> kernelbench.KernelBenchSolution:
     """A module with `run` as a solution of the problem at its own sizes."""
-    from evo_kernel.tasks.importers.kernelbench import places, problem_of, skeleton
+    from evo_kernel.tasks.importers.kernelbench import places, skeleton
 
-    entry, source = problem_of(spec.partition(":")[2])
+    entry = problem_of(spec)
+    source = read_text(entry.path)
     level = int(entry.group.removeprefix("level"))
     return kernelbench.KernelBenchSolution(level, int(entry.name), text, skeleton(source), places(source, entry.path))
 
 
-def tritonbench_solution(rest: str, text: str) -> tuple[tritonbench.TritonBenchSolution, int]:
+def tritonbench_solution(spec: str, text: str) -> tuple[tritonbench.TritonBenchSolution, int]:
     """A module with `run` as a solution of the problem, and how many calls of its test go to the reference.
 
     Raises TaskError.
     """
     from evo_kernel.tasks.calls import CUT
-    from evo_kernel.tasks.importers.tritonbench import choose, problem_of, timings_of
+    from evo_kernel.tasks.importers.tritonbench import choose, timings_of
 
-    entry, source = problem_of(rest)
+    entry = problem_of(spec)
+    source = read_text(entry.path)
     chosen, called = choose(entry, source, timings_of(entry))
     inputs = called.inputs(chosen.check[-1], torch.Generator("cpu").manual_seed(1), torch.device("cpu"))
     try:

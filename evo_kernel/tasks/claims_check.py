@@ -6,7 +6,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from evo_kernel.tasks.probe import Outputs, ProbeFinding
-from evo_kernel.tasks.task import Input, Task, describe
+from evo_kernel.tasks.task import Task, describe
 from evo_kernel.types import CaseKind
 
 DIFFERS = 0.05
@@ -20,38 +20,36 @@ them, and a reference may compute what a kernel need not."""
 def examine(task: Task) -> list[ProbeFinding]:
     """What is wrong with what the file states; empty when nothing is. Raises TaskError when its functions fail."""
     case = max(task.cases_of(CaseKind.CHECK), key=task.elements)
+    found: list[ProbeFinding] = []
+
+    def note(name: str, sentence: str) -> None:
+        found.append(ProbeFinding(name, f"{task.path}: on case {case.name!r}, {sentence}"))
+
     inputs = task.inputs(case, torch.Generator("cpu").manual_seed(1), "cpu")
     with FlopCounterMode(display=False) as counter:
         outputs = task.outputs(*inputs)
-    found = _baselines(task, inputs, outputs)
-    # Only products and convolutions are counted: where there are none, nothing can be said.
-    flops, counted = task.flops(case), counter.get_total_flops()
-    if flops is not None and counted and not 1 / FLOPS_FACTOR <= flops / counted <= FLOPS_FACTOR:
-        wrong = f"flops says {flops:.4g}, but the reference's products and convolutions take {counted:.4g}. Mend flops."
-        found.append(("flops", wrong))
-    moved, whole = task.bytes(case), sum(v.nbytes for v in (*inputs, *outputs) if isinstance(v, torch.Tensor))
-    if moved is not None and moved > whole:
-        wrong = f"bytes says {moved:.4g}, more than all inputs and outputs have, {whole}. Count each once at most."
-        found.append(("bytes", wrong))
-    return [ProbeFinding(name, f"{task.path}: on case {case.name!r}, {sentence}") for name, sentence in found]
-
-
-def _baselines(task: Task, inputs: tuple[Input, ...], outputs: Outputs) -> list[tuple[str, str]]:
-    """Name and sentence of each finding."""
-    found = []
     for name, baseline in task.baselines.items():
         try:
             with torch.no_grad():  # as it is timed
                 made = baseline(*inputs)
         except Exception as error:  # noqa: BLE001 (a user's function, or a library's without a CPU version)
-            sentence = f"the baseline {name!r} failed on the CPU: {describe(error)}. On a GPU it may run; look there."
-            found.append(("baseline-fails", sentence))
+            why = f"the baseline {name!r} failed on the CPU: {describe(error)}. On a GPU it may run; look there."
+            note("baseline-fails", why)
             continue
-        parts = (made,) if isinstance(made, torch.Tensor) else tuple(made)
-        fault = _difference(parts, outputs)
-        if fault:
-            sentence = f"the baseline {name!r} computes something else: {fault}. Mend it, or take it out."
-            found.append(("baseline-differs", sentence))
+        if fault := _difference((made,) if isinstance(made, torch.Tensor) else tuple(made), outputs):
+            note(
+                "baseline-differs", f"the baseline {name!r} computes something else: {fault}. Mend it, or take it out."
+            )
+    # Only products and convolutions are counted: where there are none, nothing can be said.
+    flops, counted = task.flops(case), counter.get_total_flops()
+    if flops is not None and counted and not 1 / FLOPS_FACTOR <= flops / counted <= FLOPS_FACTOR:
+        takes = f"the reference's products and convolutions take {counted:.4g}. Mend flops."
+        note("flops", f"flops says {flops:.4g}, but {takes}")
+    moved, whole = task.bytes(case), sum(v.nbytes for v in (*inputs, *outputs) if isinstance(v, torch.Tensor))
+    if moved is not None and moved > whole:
+        note(
+            "bytes", f"bytes says {moved:.4g}, more than all inputs and outputs have, {whole}. Count each once at most."
+        )
     return found
 
 

@@ -42,7 +42,7 @@ def first_step(code: str) -> str:
 
 @pytest.mark.parametrize("kept", [str, first_step])
 def test_a_solution_answers_the_benchmarks_test_and_says_what_it_leaves(root, tmp_path, kept):
-    solution, left = tritonbench_solution(f"{root}/T/scaled_add", ADDED)
+    solution, left = tritonbench_solution(f"tritonbench:{root}/T/scaled_add", ADDED)
     code, test = write_tritonbench(solution, tmp_path).read_text().split(CUT)
     names: dict[str, Any] = {"print": lambda *words: None}
     exec(kept(code) + "\n" + test.replace('"cuda"', '"cpu"').replace(".cuda()", ""), names)
@@ -55,7 +55,9 @@ def test_a_solution_answers_the_benchmarks_test_and_says_what_it_leaves(root, tm
 
 
 def test_what_is_written_to_an_argument_is_written_to_it(root):
-    solution, _ = tritonbench_solution(f"{root}/T/fill_rows", "def run(x, rows):\n    return x + 1, x + 2\n")
+    solution, _ = tritonbench_solution(
+        f"tritonbench:{root}/T/fill_rows", "def run(x, rows):\n    return x + 1, x + 2\n"
+    )
     assert solution.writes == ((0, 1),)
     names: dict[str, Any] = {}
     exec(first_step(solution.code()), names)
@@ -81,7 +83,7 @@ def test_a_solution_of_an_autograd_function_has_its_apply_and_what_else_the_test
 def test_what_the_test_uses_beside_the_function_is_told(root):
     own = load(f"tritonbench:{root}/G/told").seed
     assert own is not None
-    solution, _ = tritonbench_solution(f"{root}/G/told", own.text)
+    solution, _ = tritonbench_solution(f"tritonbench:{root}/G/told", own.text)
     assert (solution.result, solution.writes, solution.others()) == ("None", ((2, 0),), ["TOLD"])
     written = solution_text(f"tritonbench:{root}/G/told", own, "cpu")
     assert "doubled" in own.text and all("tl.load" not in line.partition("#")[0] for line in written.splitlines())

@@ -16,8 +16,9 @@ from evo_kernel.app.solutions import kernelbench_solution, solution_text, write_
 from evo_kernel.errors import EvoKernelError
 from evo_kernel.export.tritonbench import PREDICTIONS
 from evo_kernel.tasks.importers import kernelbench, kernelbench_harness
+from evo_kernel.tasks.importers.checkout import read_text
 from evo_kernel.tasks.importers.kernelbench_harness import Heard
-from evo_kernel.tasks.loading import load
+from evo_kernel.tasks.loading import load, problem_of
 from evo_kernel.types import CaseKind, Source
 
 
@@ -41,7 +42,8 @@ def _kernelbench(spec: str, text: str, folder: Path, device: str, ask: bool, exp
     write_solution(spec, text, folder)
     if not ask:
         return Heard("no verdict")
-    entry, source = kernelbench.problem_of(spec.partition(":")[2])
+    entry = problem_of(spec)
+    source = read_text(entry.path)
     harness = kernelbench_harness.harness_of(kernelbench_harness.home_of(entry.path))
     if device == "cuda":
         timed = kernelbench_harness.timed_within(expected_us)

@@ -55,20 +55,12 @@ class Host:
         for node in self.read.host:
             self._step(node)
 
-    @property
-    def device(self) -> str:
-        """An expression for the inputs' device."""
-        pairs = zip(self.traced.names, self.traced.inputs, strict=True)
-        return next(f"{name}.device" for name, value in pairs if isinstance(value, torch.Tensor))
-
     def _step(self, node: ast.stmt) -> None:
         match node:
             case ast.Delete():
                 return
             case ast.Assign(targets=[ast.Tuple(elts=given)], value=ast.Name(id="args")):
-                tensors = [n for n, v in zip(self.traced.names, self.traced.inputs, strict=True)
-                           if isinstance(v, torch.Tensor)]  # fmt: skip
-                self._known |= {_name(one): name for one, name in zip(given, tensors, strict=True)}
+                self._known |= {_name(one): name for one, name in zip(given, self.traced.tensors, strict=True)}
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
                 self._assign(name, value)
             case ast.Expr(value=ast.Call() as call):
@@ -156,7 +148,7 @@ class _Words(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> Any:
         name = ast.unparse(node.func)
         if name == "device":
-            return parse_expression(self._host.device)
+            return parse_expression(self._host.traced.device)
         args = [self.visit(arg) for arg in node.args]
         keywords = [ast.keyword(keyword.arg, self.visit(keyword.value)) for keyword in node.keywords]
         if name == "empty_strided_cuda":
@@ -187,7 +179,7 @@ class _Words(ast.NodeTransformer):
         plain = isinstance(shape, ast.Tuple) and isinstance(strides, ast.Tuple) and _contiguous(shape, strides)
         what = "empty({shape}" if plain else "empty_strided({shape}, {strides}"
         text = what.format(shape=ast.unparse(shape), strides=ast.unparse(strides))
-        return parse_expression(f"torch.{text}, dtype={ast.unparse(dtype)}, device={self._host.device})")
+        return parse_expression(f"torch.{text}, dtype={ast.unparse(dtype)}, device={self._host.traced.device})")
 
 
 def _viewed(value: ast.expr, shape: ast.expr, strides: ast.expr, offset: ast.expr | None = None) -> ast.expr:

@@ -147,8 +147,8 @@ def _has(config: Any, name: str) -> bool:
 
 def _on_cuda(traced: Traced) -> tuple[fx.GraphModule, list[Any], Any]:
     """The graph with everything on a CUDA device. Nothing is run again: only what nodes say of their values changes."""
-    tensors = [value for value in traced.inputs if isinstance(value, torch.Tensor)]
-    mode: Any = getattr(tensors[0], "fake_mode")  # noqa: B009  of a FakeTensor; torch.Tensor has no such attribute
+    tensors = list(traced.tensors.values())
+    mode = tensors[0].fake_mode
 
     def moved(value: Any) -> Any:
         if isinstance(value, torch.device):

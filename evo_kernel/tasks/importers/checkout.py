@@ -64,17 +64,6 @@ def chosen(groups: Mapping[str, Sequence[Entry]], group: str | None, problem: st
     return named
 
 
-def only(found: Sequence[Entry], spec: str) -> Entry:
-    """The one of `found`, which `spec` names. Raises TaskError where it names several, or none."""
-    if len(found) != 1:
-        example = f", such as {found[0].spec}" if found else ""
-        raise TaskError(
-            f"{spec} names {len(found)} problems, and a task is one: add its name{example}. "
-            f"`evo-kernel tasks import {spec}` lists them."
-        )
-    return found[0]
-
-
 def allow_of(reference: Callable[[], Callable[..., Any]], inputs: Callable[[], Sequence[Sequence[Any]] | None]) -> str:
     """`kernels` where every operation of the reference has a kernel to start from, else `mixed`.
 

@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from evo_kernel.errors import TaskError
 from evo_kernel.syntax import parse_module
 from evo_kernel.tasks.definitions import Definition, dtype_of
-from evo_kernel.tasks.importers.checkout import Entry, allow_of, existing, only, read_text
+from evo_kernel.tasks.importers.checkout import Entry, allow_of, existing, read_text
 from evo_kernel.tasks.task import describe, did_you_mean
 
 SCHEME = "flashinfer"
@@ -75,14 +75,13 @@ def definition_at(path: Path) -> dict[str, Any]:
     return found
 
 
-def read(rest: str) -> tuple[Entry, str]:
-    """The one definition that `rest` names, and its task's text. Raises TaskError."""
-    entry = only(entries(rest), f"{SCHEME}:{rest}")
+def text_of(entry: Entry) -> str:
+    """Its task's text. Raises TaskError."""
     root = entry.spec.removeprefix(f"{SCHEME}:").removesuffix(f"/{entry.name}")
     found = sorted((Path(root) / "workloads").rglob(f"{entry.name}.jsonl"))
     if not found:
         raise TaskError(f"{root}/workloads has no {entry.name}.jsonl, so that no sizes are known. Add it.")
-    return entry, _text(entry, root, json.dumps(definition_at(entry.path)), read_text(found[0], "data set"))
+    return _text(entry, root, json.dumps(definition_at(entry.path)), read_text(found[0], "data set"))
 
 
 @lru_cache(maxsize=512)

@@ -15,7 +15,7 @@ from typing import Any
 
 from evo_kernel.errors import TaskError
 from evo_kernel.syntax import parse_module, quoted
-from evo_kernel.tasks.importers.checkout import Entry, allow_of, chosen, only, parted, read_text
+from evo_kernel.tasks.importers.checkout import Entry, allow_of, chosen, parted, read_text
 from evo_kernel.tasks.importers.shrink_sizes import ODD, WIDE, Size, constants, reduced, run_fake, telling
 from evo_kernel.tasks.problems import NEEDED, Problem
 from evo_kernel.tasks.task import describe, line_in
@@ -70,16 +70,9 @@ def _problems(folder: Path, level: int, mixed: str) -> list[Entry]:
     ]
 
 
-def read(rest: str) -> tuple[Entry, str]:
-    """The one problem that `rest` names, and its task's text. Raises TaskError."""
-    entry, source = problem_of(rest)
-    return entry, _text(entry, source)
-
-
-def problem_of(rest: str) -> tuple[Entry, str]:
-    """The one problem that `rest` names, and its source. Raises TaskError."""
-    entry = only(entries(rest), f"{SCHEME}:{rest}")
-    return entry, read_text(entry.path)
+def text_of(entry: Entry) -> str:
+    """Its task's text. Raises TaskError."""
+    return _text(entry, read_text(entry.path))
 
 
 @lru_cache(maxsize=512)

@@ -18,7 +18,7 @@ import torch
 from evo_kernel.errors import TaskError
 from evo_kernel.tasks.call_template import CallForm, Form
 from evo_kernel.tasks.calls import CUT, Called
-from evo_kernel.tasks.importers.checkout import Entry, allow_of, chosen, only, parted, read_text
+from evo_kernel.tasks.importers.checkout import Entry, allow_of, chosen, parted, read_text
 from evo_kernel.tasks.interpreted import Interpreted
 from evo_kernel.tasks.task import HOST_KNOWN_ELEMENTS, describe, same_values
 
@@ -60,16 +60,9 @@ def _problems(root: Path, channel: str) -> list[Entry]:
     ]
 
 
-def problem_of(rest: str) -> tuple[Entry, str]:
-    """The one problem that `rest` names, and its source. Raises TaskError."""
-    entry = only(entries(rest), f"{SCHEME}:{rest}")
-    return entry, read_text(entry.path)
-
-
-def read(rest: str) -> tuple[Entry, str]:
-    """The one problem that `rest` names, and its task's text. Raises TaskError."""
-    entry, source = problem_of(rest)
-    return entry, _text(entry, source, timings_of(entry))
+def text_of(entry: Entry) -> str:
+    """Its task's text. Raises TaskError."""
+    return _text(entry, read_text(entry.path), timings_of(entry))
 
 
 def timings_of(entry: Entry) -> str:

@@ -119,8 +119,7 @@ def _is_tensor(node: fx.Node) -> bool:
 
 def _write_graph(module: LoweredModule, allow_aten: bool) -> None:
     values: dict[fx.Node, Any] = {}
-    pairs = zip(module.traced.names, module.traced.inputs, strict=True)
-    arguments = iter([(name, fake) for name, fake in pairs if isinstance(fake, torch.Tensor)])
+    arguments = iter(module.traced.tensors.items())
     failures: dict[str, str] = {}
     for node in module.traced.graph.graph.nodes:
         if node.op == "placeholder":

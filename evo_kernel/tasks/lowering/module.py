@@ -128,10 +128,7 @@ class LoweredModule(Branch):
         self.cases = cases  # concrete inputs (or their metadata) of every case that this graph serves
         self.precision = precision  # "ieee" | "tf32"
         self.taken: set[str] = {*traced.names, *traced.size_names, *RESERVED}
-        self.device = next(
-            (f"{n}.device" for n, v in zip(traced.names, traced.inputs, strict=True) if isinstance(v, torch.Tensor)),
-            '"cuda"',
-        )
+        self.device = traced.device
 
     # -- expressions over sizes -------------------------------------------------------------------------------------
     def size(self, expression: Expr | float) -> str:
@@ -205,11 +202,10 @@ class LoweredModule(Branch):
         return f"{name} = torch.empty({self.shape(sizes)}, {options})"
 
     def _input_like(self, value: LoweredValue) -> str | None:
-        for name, tensor in zip(self.traced.names, self.traced.inputs, strict=True):
-            if isinstance(tensor, torch.Tensor):
-                other = LoweredValue.of(name, tensor)
-                if (other.shape, other.dtype) == (value.shape, value.dtype) and other.contiguous and value.contiguous:
-                    return name
+        for name, tensor in self.traced.tensors.items():
+            other = LoweredValue.of(name, tensor)
+            if (other.shape, other.dtype) == (value.shape, value.dtype) and other.contiguous and value.contiguous:
+                return name
         return None
 
     def launch(self, kernel: LoweredKernel, grid: str, depth: int = 0) -> None:

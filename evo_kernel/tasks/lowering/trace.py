@@ -63,6 +63,16 @@ class Traced:
     conditions: tuple[str, ...]  # Python over the names of sizes (`size_name`), all of which must hold
     environment: ShapeEnv = field(repr=False, compare=False)  # what is known of the sizes
 
+    @property
+    def tensors(self) -> dict[str, Any]:
+        """Name of an argument → its fake tensor."""
+        return {n: v for n, v in zip(self.names, self.inputs, strict=True) if isinstance(v, torch.Tensor)}
+
+    @property
+    def device(self) -> str:
+        """An expression for the inputs' device."""
+        return next((f"{name}.device" for name in self.tensors), '"cuda"')
+
     def size_name(self, symbol: sympy.Symbol) -> str:
         """The Python name of a size symbol inside `run`."""
         return self._size_names[symbol]
