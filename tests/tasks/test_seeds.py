@@ -23,6 +23,9 @@ KNOBS = {
     "conv2d_bf16": TILES | {"BLOCK_K": 32},
     "conv2d_channels_last": TILES | {"BLOCK_K": 32},
     "conv2d_tf32": TILES | {"BLOCK_K": 32},
+    "conv2d-seed_direct": TILES,
+    "conv2d-seed_im2win": TILES | {"BLOCK_K": 32, "COPY_BLOCK": 64},
+    "conv2d_tf32-seed_im2win": TILES | {"BLOCK_K": 32, "COPY_BLOCK": 64},
     "decode_attention": {"BLOCK_N": 64},
     "fp8_matmul": TILES | {"BLOCK_K": 64},
     "gqa": TILES,
@@ -44,10 +47,15 @@ NAMES = (
     "gqa", "grouped_matmul", "int4_matmul", "layernorm", "layernorm_backward", "linear_gelu", "matmul", "qk_norm", "rmsnorm",
     "rmsnorm_backward", "rotary", "router_softmax", "shared_prompt", "shared_prompt_backward", "softmax", "swiglu",
 )  # fmt: skip
-SEEDS = {name: BUILTIN / name / "seed.py" for name in NAMES}
+SEEDS = {
+    name if path.stem == "seed" else f"{name}-{path.stem}": path
+    for name in NAMES
+    for path in sorted((BUILTIN / name).glob("seed*.py"))
+    if path.stem != "seed_cuda"  # for NVRTC: no IR of Triton's
+}
 TWO_LAUNCHES = {
-    "attention_backward", "layernorm_backward", "linear_gelu", "qk_norm", "rmsnorm_backward", "rotary",
-    "shared_prompt_backward",
+    "attention_backward", "conv2d-seed_im2win", "conv2d_tf32-seed_im2win", "layernorm_backward", "linear_gelu", "qk_norm",
+    "rmsnorm_backward", "rotary", "shared_prompt_backward",
 }  # fmt: skip
 
 
@@ -93,7 +101,8 @@ def test_the_built_in_tasks_are_these():
 
 def asked_of(name, cases):
     """(knobs, case, regime): every case, every regime on one case each, and other knobs on the odd sizes of one."""
-    every = [({}, cases[number % len(cases)], regime) for number, regime in enumerate(regimes.REGIMES)]
+    names = regimes.REGIMES if "-" not in name else ("nominal", "large")  # another structure of a proved task
+    every = [({}, cases[number % len(cases)], regime) for number, regime in enumerate(names)]
     nominal = [({}, case, "nominal") for case in cases[1:]]
     knobs = KNOBS.get(name, {"BLOCK": 64, "NUM_WARPS": 8})
     return [*every, *nominal, (knobs, cases[min(1, len(cases) - 1)], "nominal")]
