@@ -12,9 +12,11 @@ from types import MappingProxyType
 
 from evo_kernel.types import Source, Strategy, TaskCard
 from operators.macro.catalogue import CATALOGUE
-from operators.micro.module import KernelModule, SourceError, SourceKernel, called
+from operators.micro.kernels import SourceKernel
+from operators.micro.module import KernelModule, SourceError
 from operators.micro.rewrites.base import kernel_region
 from operators.micro.rewrites.precision import exact_dots
+from operators.micro.syntax import called
 
 Mask = Callable[[SourceKernel, KernelModule], bool]
 REDUCTIONS = ("tl.sum", "tl.max", "tl.min", "tl.argmax", "tl.argmin", "tl.reduce")

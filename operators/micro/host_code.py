@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evo_kernel.types import CaseCard, TaskCard
-from operators.micro.module import KernelModule, SourceKernel, SourceLaunch, called
+from operators.micro.kernels import SourceKernel, SourceLaunch
+from operators.micro.module import KernelModule
+from operators.micro.syntax import called
 
 Value = object  # int, float, bool, str, tuple, HostTensor, or None for unknown
 

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.edits import Edit
-from operators.micro.module import KernelModule, Loop, SourceKernel, argument, called, names_read, names_written, spell
+from operators.micro.kernels import Loop, SourceKernel
+from operators.micro.module import KernelModule
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
 from operators.micro.rewrites.blocks import Reader, suite_of
 from operators.micro.rewrites.grids import served_kernels
 from operators.micro.rewrites.shapes import Shape, shape_of
+from operators.micro.syntax import argument, called, names_read, names_written, spell
 
 LOWEST = ("float('-inf')", "-float('inf')")
 INTEGERS = ("int", "uint", "bool")

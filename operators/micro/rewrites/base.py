@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from evo_kernel.types import Strategy, TaskCard
-from operators.micro.module import KernelModule, SourceKernel
+from operators.micro.kernels import SourceKernel
+from operators.micro.module import KernelModule
 
 FAMILIES = ("tiling", "fusion", "pipeline", "reordering", "memory", "launch", "algorithm", "repair")
 

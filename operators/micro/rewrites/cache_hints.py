@@ -11,7 +11,8 @@ import ast
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.edits import Edit
 from operators.micro.host_code import live_kernels
-from operators.micro.module import Access, KernelModule, SourceKernel
+from operators.micro.kernels import Access, SourceKernel
+from operators.micro.module import KernelModule
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region, parameter
 from operators.micro.rewrites.grids import followed
 

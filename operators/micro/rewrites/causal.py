@@ -11,17 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from evo_kernel.types import Strategy, TaskCard
-from operators.micro.module import (
-    KernelModule,
-    Loop,
-    SourceKernel,
-    argument,
-    called,
-    int_value,
-    names_read,
-    names_written,
-    spell,
-)
+from operators.micro.kernels import Loop, SourceKernel
+from operators.micro.module import KernelModule
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
 from operators.micro.rewrites.blocks import (
     COLUMN,
@@ -34,6 +25,7 @@ from operators.micro.rewrites.blocks import (
     suite_of,
 )
 from operators.micro.rewrites.grids import served_kernels
+from operators.micro.syntax import argument, called, int_value, names_read, names_written, spell
 
 TOP, LOWEST, ZERO, ONE = "?", "-inf", "0", "1"  # abstract values; "=name" is the value that a name had on entry
 

@@ -14,7 +14,8 @@ from textwrap import indent
 
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.edits import Edit
-from operators.micro.module import Access, KernelModule, SourceKernel, SourceLaunch, int_value, names_read, spell
+from operators.micro.kernels import Access, SourceKernel, SourceLaunch
+from operators.micro.module import KernelModule
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
 from operators.micro.rewrites.blocks import (
     COLUMN,
@@ -27,6 +28,7 @@ from operators.micro.rewrites.blocks import (
     suites,
 )
 from operators.micro.rewrites.grids import contracts, grid_launches, served_kernels, statement_text
+from operators.micro.syntax import int_value, names_read, spell
 
 ALIGNMENT_BYTES = 16
 MOST_BOX = 256  # elements along one side of what one TMA instruction fetches; of a larger tile Triton makes several

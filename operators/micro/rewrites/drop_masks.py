@@ -11,16 +11,10 @@ from dataclasses import dataclass
 
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.host_code import launches_for, live_kernels
-from operators.micro.module import (
-    KernelModule,
-    SourceKernel,
-    SourceLaunch,
-    fresh_name,
-    names_read,
-    spell,
-    substitute,
-)
+from operators.micro.kernels import SourceKernel, SourceLaunch
+from operators.micro.module import KernelModule
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
+from operators.micro.syntax import fresh_name, names_read, spell, substitute
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,8 +16,10 @@ from collections.abc import Iterator
 from evo_kernel.syntax import parse_expression
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.host_code import live_kernels
-from operators.micro.module import KernelModule, SourceKernel, called, copy_of, names_written, spell, statements
+from operators.micro.kernels import SourceKernel
+from operators.micro.module import KernelModule
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region, parameter
+from operators.micro.syntax import called, copy_of, names_written, spell, statements
 
 LOG2_E = 1.4426950408889634
 PASSING = ("tl.maximum", "tl.max", "tl.where", "tl.trans", "tl.broadcast_to")

@@ -10,19 +10,10 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from operators.micro.module import (
-    Access,
-    SourceKernel,
-    argument,
-    called,
-    copy_of,
-    fresh_name,
-    names_read,
-    names_written,
-    spell,
-)
+from operators.micro.kernels import Access, SourceKernel
 from operators.micro.rewrites.indices import ROW, inlined, named, terms_of, whole_index_of
 from operators.micro.rewrites.rows import is_straight, without_zeros
+from operators.micro.syntax import argument, called, copy_of, fresh_name, names_read, names_written, spell
 
 OFFSETS = ("tl.program_id(0) * {b} + tl.arange(0, {b})", "tl.program_id(axis=0) * {b} + tl.arange(0, {b})")
 

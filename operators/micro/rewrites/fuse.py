@@ -10,11 +10,12 @@ import ast
 
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.host_code import HostTensor, launches_for
-from operators.micro.module import KernelModule, spell
+from operators.micro.module import KernelModule
 from operators.micro.rewrites.base import RewriteFailed, kernel_region, kernels_of, parameter
 from operators.micro.rewrites.flat import map_of
 from operators.micro.rewrites.fuse_rows import fused_rows
 from operators.micro.rewrites.join import Join, Pair, pairs
+from operators.micro.syntax import spell
 
 DTYPES = {
     "float16": "tl.float16", "bfloat16": "tl.bfloat16", "float32": "tl.float32", "float64": "tl.float64",

@@ -7,19 +7,12 @@ from __future__ import annotations
 
 import ast
 
-from operators.micro.module import (
-    Access,
-    KernelModule,
-    SourceKernel,
-    SourceLaunch,
-    copy_of,
-    fresh_name,
-    names_written,
-    spell,
-)
+from operators.micro.kernels import Access, SourceKernel, SourceLaunch
+from operators.micro.module import KernelModule
 from operators.micro.rewrites.indices import ROW, index_of, named
 from operators.micro.rewrites.join import Join, Pair
 from operators.micro.rewrites.rows import only_shapes, passes_of
+from operators.micro.syntax import copy_of, fresh_name, names_written, spell
 
 
 def fused_rows(module: KernelModule, pair: Pair, dtype: str) -> str | None:

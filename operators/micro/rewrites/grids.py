@@ -7,20 +7,9 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from operators.micro.edits import Edit
-from operators.micro.module import (
-    ALLOCATIONS,
-    VIEWS,
-    KernelModule,
-    SourceKernel,
-    SourceLaunch,
-    called,
-    int_value,
-    names_read,
-    names_written,
-    self_root,
-    spell,
-    statements,
-)
+from operators.micro.kernels import ALLOCATIONS, VIEWS, SourceKernel, SourceLaunch
+from operators.micro.module import KernelModule
+from operators.micro.syntax import called, int_value, names_read, names_written, self_root, spell, statements
 
 CONTRACTIONS = ("tl.dot",)
 LINE_LENGTH = 110

@@ -11,9 +11,11 @@ from collections.abc import Iterator, Sequence
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.edits import Edit
 from operators.micro.host_code import live_kernels
-from operators.micro.module import KernelModule, SourceKernel, called, fresh_name, names_read, names_written, spell
+from operators.micro.kernels import SourceKernel
+from operators.micro.module import KernelModule
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
 from operators.micro.rewrites.maxima import root_of
+from operators.micro.syntax import called, fresh_name, names_read, names_written, spell
 
 Block = tuple[ast.For, list[ast.stmt]]
 

@@ -5,21 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping, Sequence
 
-from operators.micro.module import (
-    Access,
-    KernelModule,
-    SourceKernel,
-    called,
-    copy_of,
-    expression,
-    names_read,
-    names_written,
-    spell,
-    statements,
-    substitute,
-)
+from operators.micro.kernels import Access, SourceKernel
+from operators.micro.module import KernelModule
 from operators.micro.rewrites.blocks import suite_of
 from operators.micro.rewrites.grids import own_targets
+from operators.micro.syntax import called, copy_of, expression, names_read, names_written, spell, statements, substitute
 
 ROW = ("tl.program_id(0)", "tl.program_id(axis=0)")
 DEEPEST = 20  # names opened one after another; more is no index that a person wrote

@@ -10,20 +10,11 @@ import ast
 from evo_kernel.syntax import parse_expression, parse_module
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.host_code import live_kernels
-from operators.micro.module import (
-    KernelModule,
-    SourceKernel,
-    argument,
-    called,
-    copy_of,
-    fresh_name,
-    names_read,
-    names_written,
-    spell,
-    substitute,
-)
+from operators.micro.kernels import SourceKernel
+from operators.micro.module import KernelModule
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
 from operators.micro.rewrites.rows import calls_apart, is_straight, loads_apart, only_shapes
+from operators.micro.syntax import argument, called, copy_of, fresh_name, names_read, names_written, spell, substitute
 
 STARTS = {"tl.sum": "0.0", "tl.max": "-float('inf')", "tl.min": "float('inf')"}
 DEFAULT_BLOCK = 1024

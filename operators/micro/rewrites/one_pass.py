@@ -8,10 +8,12 @@ from evo_kernel.syntax import parse_expression
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.edits import Edit
 from operators.micro.host_code import launches_for, live_kernels
-from operators.micro.module import KernelModule, SourceKernel, SourceLaunch, copy_of, spell
+from operators.micro.kernels import SourceKernel, SourceLaunch
+from operators.micro.module import KernelModule
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
 from operators.micro.rewrites.drop_masks import condition
 from operators.micro.rewrites.rows import Numbering, Passes, at_zero, loads_apart, only_shapes, passes_of
+from operators.micro.syntax import copy_of, spell
 
 LIMIT = 32768  # elements of a row: 256 a thread at 4 warps, 32 at 32 warps
 

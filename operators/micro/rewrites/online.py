@@ -17,20 +17,13 @@ from itertools import pairwise
 from evo_kernel.syntax import parse_expression, parse_module
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.host_code import live_kernels
-from operators.micro.module import (
-    KernelModule,
-    Loop,
-    SourceKernel,
-    called,
-    names_read,
-    names_written,
-    spell,
-    statements,
-)
+from operators.micro.kernels import Loop, SourceKernel
+from operators.micro.module import KernelModule
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region, parameter
 from operators.micro.rewrites.moments import merged_moments
 from operators.micro.rewrites.rescale import merged_sums
 from operators.micro.rewrites.rows import Numbering, is_straight, loads_apart
+from operators.micro.syntax import called, names_read, names_written, spell, statements
 
 
 @dataclass(frozen=True, eq=False)

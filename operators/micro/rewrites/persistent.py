@@ -5,7 +5,8 @@ from __future__ import annotations
 import textwrap
 
 from evo_kernel.types import Strategy, TaskCard
-from operators.micro.module import KernelModule, SourceKernel, fresh_name, spell, statements
+from operators.micro.kernels import SourceKernel
+from operators.micro.module import KernelModule
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
 from operators.micro.rewrites.grids import (
     axis_calls,
@@ -22,6 +23,7 @@ from operators.micro.rewrites.grids import (
     set_grid,
     written_parameters,
 )
+from operators.micro.syntax import fresh_name, spell, statements
 
 CONTRACTION_PROGRAMS = 4  # programs a multiprocessor, first value: large tiles of a contraction fill its shared memory
 ROW_PROGRAMS = 8

@@ -6,9 +6,11 @@ import ast
 import re
 
 from evo_kernel.types import Strategy, TaskCard
-from operators.micro.module import KernelModule, Loop, SourceKernel, called, fresh_name, spell
+from operators.micro.kernels import Loop, SourceKernel
+from operators.micro.module import KernelModule
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
 from operators.micro.rewrites.grids import contracts, served_kernels
+from operators.micro.syntax import called, fresh_name, spell
 
 CONTRACTION_STAGES = 4  # the launch default is 3, for loops with dots only
 ROW_STAGES = 2

@@ -12,9 +12,11 @@ import ast
 
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.edits import Edit
-from operators.micro.module import KernelModule, SourceKernel, argument, called, spell
+from operators.micro.kernels import SourceKernel
+from operators.micro.module import KernelModule
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region, parameter
 from operators.micro.rewrites.grids import served_kernels
+from operators.micro.syntax import argument, called, spell
 
 HALVES = ("bfloat16", "float16")
 SPLIT = ("tf32x3", "bf16x6")  # as exact as fp32 multiply-adds, on tensor cores

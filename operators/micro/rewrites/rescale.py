@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from evo_kernel.syntax import parse_expression, parse_module
-from operators.micro.module import argument, called, fresh_name, names_read, names_written, spell
 from operators.micro.rewrites.flat import copy_of_ids
 from operators.micro.rewrites.maxima import EXPONENTIALS, Maximum, rank_of, root_of, running_maximum
+from operators.micro.syntax import argument, called, fresh_name, names_read, names_written, spell
 
 if TYPE_CHECKING:
     from operators.micro.rewrites.online import Neighbours

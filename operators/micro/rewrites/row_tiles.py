@@ -11,20 +11,13 @@ import ast
 from evo_kernel.syntax import parse_expression, parse_module
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.host_code import launches_for, live_kernels
-from operators.micro.module import (
-    KernelModule,
-    SourceKernel,
-    argument,
-    called,
-    copy_of,
-    names_read,
-    names_written,
-    spell,
-)
+from operators.micro.kernels import SourceKernel
+from operators.micro.module import KernelModule
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region, parameter
 from operators.micro.rewrites.flat import ROW
 from operators.micro.rewrites.grids import followed
 from operators.micro.rewrites.rows import is_straight
+from operators.micro.syntax import argument, called, copy_of, names_read, names_written, spell
 
 ROWS = (*ROW, *(f"{index}.to(tl.int64)" for index in ROW))
 """How a kernel may say which row is its program's."""

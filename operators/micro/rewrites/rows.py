@@ -6,18 +6,8 @@ import ast
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from operators.micro.module import (
-    Loop,
-    SourceKernel,
-    argument,
-    called,
-    copy_of,
-    fresh_name,
-    names_read,
-    names_written,
-    spell,
-    substitute,
-)
+from operators.micro.kernels import Loop, SourceKernel
+from operators.micro.syntax import argument, called, copy_of, fresh_name, names_read, names_written, spell, substitute
 
 SHAPES = ("tl.arange", "tl.zeros", "tl.full", "range", "tl.range")
 

@@ -12,20 +12,8 @@ from textwrap import indent
 
 from evo_kernel.syntax import parse_module
 from evo_kernel.types import Strategy, TaskCard
-from operators.micro.module import (
-    KernelModule,
-    Loop,
-    SourceKernel,
-    SourceLaunch,
-    argument,
-    called,
-    expression,
-    fresh_name,
-    int_value,
-    names_read,
-    names_written,
-    spell,
-)
+from operators.micro.kernels import Loop, SourceKernel, SourceLaunch
+from operators.micro.module import KernelModule
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
 from operators.micro.rewrites.grids import (
     CONTRACTIONS,
@@ -42,6 +30,7 @@ from operators.micro.rewrites.grids import (
     served_kernels,
     written_parameters,
 )
+from operators.micro.syntax import argument, called, expression, fresh_name, int_value, names_read, names_written, spell
 
 SPLITS = 4  # programs that share one tile's contraction: the knob's first value
 MOST_GRID_AXES = 2  # a launch has three; the split takes one

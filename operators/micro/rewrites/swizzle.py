@@ -6,7 +6,8 @@ import ast
 from dataclasses import dataclass
 
 from evo_kernel.types import Strategy, TaskCard
-from operators.micro.module import KernelModule, SourceKernel, fresh_name, spell
+from operators.micro.kernels import SourceKernel
+from operators.micro.module import KernelModule
 from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
 from operators.micro.rewrites.grids import (
     axis_calls,
@@ -19,6 +20,7 @@ from operators.micro.rewrites.grids import (
     served_kernels,
     set_grid,
 )
+from operators.micro.syntax import fresh_name, spell
 
 GROUP = 8  # tiles along the first axis that one group spans: the knob's first value
 

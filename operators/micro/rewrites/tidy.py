@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.edits import Edit
-from operators.micro.module import KernelModule, called, names_read, names_written, statements
+from operators.micro.module import KernelModule
 from operators.micro.rewrites.base import Rewrite
 from operators.micro.rewrites.grids import wrapped
 from operators.micro.rewrites.shapes import MADE, POINTWISE
+from operators.micro.syntax import called, names_read, names_written, statements
 
 LONGEST = 120  # characters a line
 ROUNDS = 5  # a dead name may keep another alive inside a loop
