@@ -108,7 +108,7 @@ class RewriteCoder:
         try:
             text = rewrite.apply(module, strategy)
         except RewriteFailed as failure:
-            raise OperatorFailed(f"{strategy.key}: {failure.reason}") from failure
+            raise OperatorFailed(f"{strategy.key}: {failure}") from failure
         if text == source.text:
             raise OperatorFailed(f"{strategy.key} left the source as it was")
         return text

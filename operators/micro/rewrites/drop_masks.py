@@ -9,11 +9,11 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from evo_kernel.types import Strategy, TaskCard
-from operators.micro.host_code import launches_for, live_kernels
+from evo_kernel.types import TaskCard
+from operators.micro.host_code import launches_for
 from operators.micro.kernels import SourceKernel, SourceLaunch
 from operators.micro.module import KernelModule
-from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
+from operators.micro.rewrites.base import Rewrite
 from operators.micro.syntax import fresh_name, names_read, spell, substitute
 
 
@@ -27,23 +27,19 @@ class MaskBound:
     whole: bool  # one block over everything: true only when size reaches block
 
 
-class DropMasks:
-    name = "drop-masks"
+class DropMasks(Rewrite):
+    name, family = "drop-masks", "memory"
+    lacks = "has no bounds check that is known to hold when its block divides the size"
 
-    def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
-        return [
-            Strategy(self.name, "memory", kernel_region(kernel.name))
-            for kernel in live_kernels(module, task)
-            if (bounds := _bounds(module, kernel)) and _holds_somewhere(module, task, kernel, bounds)
-        ]
+    def find(self, module: KernelModule, kernel: SourceKernel, form: str) -> list[MaskBound]:
+        return _bounds(module, kernel)
 
-    def apply(self, module: KernelModule, strategy: Strategy) -> str:
-        kernel = kernel_of(module, strategy)
-        bounds = _bounds(module, kernel)
-        if not bounds:
-            raise RewriteFailed(f"no bounds check of {kernel.name} is known to hold when its block divides the size")
+    def pays(self, module: KernelModule, kernel: SourceKernel, task: TaskCard, found: list[MaskBound]) -> bool:
+        return _holds_somewhere(module, task, kernel, found)
+
+    def rewrite(self, module: KernelModule, kernel: SourceKernel, found: list[MaskBound]) -> str:
         taken, flags, edits = set(kernel.names), {}, []
-        for bound in bounds:
+        for bound in found:
             key = (bound.size, bound.block, bound.whole)
             if key not in flags:
                 flags[key] = fresh_name(f"EVEN_{bound.size.upper()}", taken)

@@ -14,42 +14,32 @@ import math
 from collections.abc import Iterator
 
 from evo_kernel.syntax import parse_expression
-from evo_kernel.types import Strategy, TaskCard
-from operators.micro.host_code import live_kernels
+from evo_kernel.types import TaskCard
+from operators.micro.edits import Edit
 from operators.micro.kernels import SourceKernel
 from operators.micro.module import KernelModule
-from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region, parameter
+from operators.micro.rewrites.base import Rewrite
 from operators.micro.syntax import called, copy_of, names_written, spell, statements
 
 LOG2_E = 1.4426950408889634
 PASSING = ("tl.maximum", "tl.max", "tl.where", "tl.trans", "tl.broadcast_to")
 
 
-class Exp2:
-    name = "exp2"
+class Exp2(Rewrite):
+    name, family, form = "exp2", "algorithm", "fold"
+    lacks = "has no exponential with a factor that could take log2(e)"
 
-    def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
-        found = []
-        for kernel in live_kernels(module, task):
-            if list(_literals(kernel)):
-                found.append(Strategy(self.name, "algorithm", kernel_region(kernel.name), (("fold", "literal"),)))
-            for name in _scales(module, kernel):
-                found.append(Strategy(self.name, "algorithm", kernel_region(kernel.name), (("fold", name),)))
-        return found
+    def forms(self, module: KernelModule, kernel: SourceKernel, task: TaskCard) -> list[str]:
+        return ["literal", *[p.name for p in kernel.parameters]]
 
-    def apply(self, module: KernelModule, strategy: Strategy) -> str:
-        kernel, fold = kernel_of(module, strategy), str(parameter(strategy, "fold", "literal"))
-        edits = []
-        if fold == "literal":
-            edits = [module.replace(call, _folded(call)) for call in _literals(kernel)]
-        elif fold in _scales(module, kernel):
-            edits = [module.replace(call.func, "tl.exp2") for call in kernel.calls("tl.exp")]
-            for launch in module.launches_of(kernel.name):
-                value = launch.arguments[fold]
-                edits.append(module.replace(value, f"({spell(value)}) * {LOG2_E}"))
-        if not edits:
-            raise RewriteFailed(f"no exponential of {kernel.name} has a factor that could take log2(e)")
-        return module.edited(edits)
+    def find(self, module: KernelModule, kernel: SourceKernel, form: str) -> list[Edit]:
+        if form in ("literal", ""):
+            return [module.replace(call, _folded(call)) for call in _literals(kernel)]
+        if not _is_scale(module, kernel, form):
+            return []
+        values = [launch.arguments[form] for launch in module.launches_of(kernel.name)]
+        edits = [module.replace(call.func, "tl.exp2") for call in kernel.calls("tl.exp")]
+        return edits + [module.replace(value, f"({spell(value)}) * {LOG2_E}") for value in values]
 
 
 def _literals(kernel: SourceKernel) -> Iterator[ast.Call]:
@@ -96,18 +86,15 @@ def _folded(call: ast.Call) -> str:
     return f"tl.exp2({spell(Fold().visit(copy_of(call.args[0])))})"
 
 
-def _scales(module: KernelModule, kernel: SourceKernel) -> list[str]:
-    """Scalar parameters that scale scores which only maxima and exponents see."""
+def _is_scale(module: KernelModule, kernel: SourceKernel, name: str) -> bool:
+    """Whether a scalar parameter scales scores which only maxima and exponents see."""
     launches = module.launches_of(kernel.name)
-    found = []
-    for param in kernel.parameters:
-        reads = [p for s in kernel.body for p in ast.walk(s) if isinstance(p, ast.Name) and p.id == param.name]
-        told = bool(launches) and all(param.name in launch.arguments for launch in launches)
-        folded = any("1.442695" in spell(launch.arguments[param.name]) for launch in launches if told)
-        fits = param.kind == "scalar" and bool(reads) and told and not folded and bool(kernel.calls("tl.exp"))
-        if fits and _Scores(kernel, param.name).closed():
-            found.append(param.name)
-    return found
+    if not launches or any(name not in launch.arguments for launch in launches) or not kernel.calls("tl.exp"):
+        return False
+    read = any(isinstance(p, ast.Name) and p.id == name for s in kernel.body for p in ast.walk(s))
+    folded = any("1.442695" in spell(launch.arguments[name]) for launch in launches)
+    is_scalar = any(p.name == name and p.kind == "scalar" for p in kernel.parameters)
+    return is_scalar and read and not folded and _Scores(kernel, name).closed()
 
 
 class _Scores:

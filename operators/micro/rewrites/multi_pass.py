@@ -8,11 +8,10 @@ from __future__ import annotations
 import ast
 
 from evo_kernel.syntax import parse_expression, parse_module
-from evo_kernel.types import Strategy, TaskCard
-from operators.micro.host_code import live_kernels
+from evo_kernel.types import TaskCard
 from operators.micro.kernels import SourceKernel
 from operators.micro.module import KernelModule
-from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
+from operators.micro.rewrites.base import Rewrite
 from operators.micro.rewrites.rows import calls_apart, is_straight, loads_apart, only_shapes
 from operators.micro.syntax import argument, called, copy_of, fresh_name, names_read, names_written, spell, substitute
 
@@ -20,31 +19,22 @@ STARTS = {"tl.sum": "0.0", "tl.max": "-float('inf')", "tl.min": "float('inf')"}
 DEFAULT_BLOCK = 1024
 
 
-class MultiPassRow:
-    name = "multi-pass-row"
+class MultiPassRow(Rewrite):
+    name, family, lacks = "multi-pass-row", "algorithm", "does not hold a whole row in one block"
 
-    def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
-        return [
-            Strategy(self.name, "algorithm", kernel_region(kernel.name))
-            for kernel in live_kernels(module, task)
-            if _row(module, kernel) is not None and not _speaks_of_its_block(kernel)
-        ]
+    def find(self, module: KernelModule, kernel: SourceKernel, form: str) -> tuple[str, str] | None:
+        return _row(module, kernel)
 
-    def apply(self, module: KernelModule, strategy: Strategy) -> str:
-        kernel = kernel_of(module, strategy)
-        found = _row(module, kernel)
-        if found is None:
-            raise RewriteFailed(f"{kernel.name} does not hold a whole row in one block")
+    def pays(self, module: KernelModule, kernel: SourceKernel, task: TaskCard, found: tuple[str, str]) -> bool:
+        # A constexpr that says that the block divides the row (see drop_masks.py) would lie of a smaller block.
+        return not any(parameter.name.startswith("EVEN_") for parameter in kernel.parameters)
+
+    def rewrite(self, module: KernelModule, kernel: SourceKernel, found: tuple[str, str]) -> str:
         block, text = found
         knob = module.fresh(f"{kernel.name.removesuffix('_kernel').upper()}_BLOCK")
         edits = [module.replace_range(kernel.body[0], kernel.body[-1], text), module.set_constant(knob, DEFAULT_BLOCK)]
         edits += [module.replace(launch.arguments[block], knob) for launch in module.launches_of(kernel.name)]
         return module.edited(edits)
-
-
-def _speaks_of_its_block(kernel: SourceKernel) -> bool:
-    """Whether a constexpr says that the block divides the row (see drop_masks.py): it would lie of a smaller block."""
-    return any(parameter.name.startswith("EVEN_") for parameter in kernel.parameters)
 
 
 def _row(module: KernelModule, kernel: SourceKernel) -> tuple[str, str] | None:

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from textwrap import indent
 
 from evo_kernel.syntax import parse_module
-from evo_kernel.types import Strategy, TaskCard
 from operators.micro.kernels import Loop, SourceKernel, SourceLaunch
 from operators.micro.module import KernelModule
-from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
 from operators.micro.rewrites.grids import (
     CONTRACTIONS,
+    GridRewrite,
     body_text,
     declared,
     device_of,
@@ -27,7 +26,6 @@ from operators.micro.rewrites.grids import (
     passed,
     plain_statements,
     product,
-    served_kernels,
     written_parameters,
 )
 from operators.micro.syntax import argument, called, expression, fresh_name, int_value, names_read, names_written, spell
@@ -55,24 +53,15 @@ class _Contraction:
     advances: tuple[ast.AugAssign, ...]  # `ptrs += step` in the loop
 
 
-class SplitK:
+class SplitK(GridRewrite):
     """Offered where a kernel's only loop adds products into fp32 accumulators that start at zero."""
 
-    name = "split-k"
+    name, family, lacks = "split-k", "tiling", "has no contraction loop at its top level that can be shared"
 
-    def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
-        kernels = served_kernels(module)
-        return [
-            Strategy(self.name, "tiling", kernel_region(kernel.name))
-            for kernel in kernels
-            if _contraction(module, kernel) is not None
-        ]
+    def find(self, module: KernelModule, kernel: SourceKernel, form: str) -> _Contraction | None:
+        return _contraction(module, kernel)
 
-    def apply(self, module: KernelModule, strategy: Strategy) -> str:
-        kernel = kernel_of(module, strategy)
-        found = _contraction(module, kernel)
-        if found is None:
-            raise RewriteFailed(f"{kernel.name} has no contraction loop at its top level that can be shared")
+    def rewrite(self, module: KernelModule, kernel: SourceKernel, found: _Contraction) -> str:
         return _Split(module, kernel, found).text()
 
 

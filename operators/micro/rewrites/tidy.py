@@ -24,7 +24,7 @@ PURE = (
 )  # fmt: skip
 
 
-class Tidied:
+class Tidied(Rewrite):
     """A rewrite whose results are tidied."""
 
     def __init__(self, rewrite: Rewrite) -> None:
