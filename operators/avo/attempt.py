@@ -15,12 +15,12 @@ from typing import Any
 
 from evo_kernel.types import Call, Step
 from evo_kernel.types.protocols import TurnStore
-from operators.avo.conversation import MOST_CALLS, AgentConversation, fitted, message_from
+from operators.avo.conversation import MOST_CALLS, AgentConversation, fitted
 from operators.avo.memory import AgentEvaluation, AgentMemory
 from operators.avo.prompting import NUDGE
 from operators.avo.settings import AvoSettings
 from operators.llm.base import Message, Model, ModelFailed, Reply, ToolCall
-from operators.llm.transcript import message_data
+from operators.llm.transcript import message_data, message_from
 from operators.workbench.judge_tools import KERNEL
 from operators.workbench.tool import Submission, ToolResult, WorkTool, schema
 from operators.workbench.toolset import ToolOutcome, Workbench

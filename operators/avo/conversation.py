@@ -8,9 +8,8 @@ are cut, oldest first. So the size never passes the bound, however long an attem
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from operators.avo.settings import ContextLimits
 from operators.llm.base import Message, ToolCall
@@ -179,9 +178,3 @@ def _newest(lines: Sequence[str], limit: int) -> str:
             break
         kept.append(line)
     return "\n".join(reversed(kept))
-
-
-def message_from(data: Mapping[str, Any]) -> Message:
-    """As `operators.llm.transcript.message_data` wrote it."""
-    calls = tuple(ToolCall(**call) for call in data.get("tool_calls", ()))
-    return Message(data["role"], data["content"], calls, data.get("tool_call_id", ""), bool(data.get("stable", False)))

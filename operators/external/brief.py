@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from evo_kernel.types import Brief
+from operators.knowledge.base import KnowledgeBase
 from operators.prompts.parts import joined
-from operators.prompts.writer import PromptKnowledge, Prompts
+from operators.prompts.writer import Prompts
 from operators.workbench.judge_tools import Allowed
 
 
-def brief_text(brief: Brief, knowledge: PromptKnowledge | None = None, elsewhere: str = "") -> str:
+def brief_text(brief: Brief, knowledge: KnowledgeBase | None = None, elsewhere: str = "") -> str:
     """Rules, hardware, task, then the parent with its evidence, relatives, what was tried, passages.
 
     `elsewhere`: what other populations have to say.

@@ -222,7 +222,7 @@ class CoderSession:
         steps, calls = tuple(self._steps), tuple(self._calls)
         if self._good.sha256 == self._start.sha256:
             raise OperatorFailed(reason or "the edits left the source as it was", steps=steps, calls=calls)
-        return Coded(self._good.text, steps, calls, self._probes, probed=True)
+        return Coded(self._good.text, steps, calls, self._probes)
 
 
 def quoted(text: str, max_tokens: int) -> str:

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Protocol
 
 from evo_kernel.types import Brief, CaseCard, CaseKind, Environment, ScoredCandidate, Source, TaskCard
+from operators.knowledge.base import KnowledgeBase
 from operators.llm.base import Message
 from operators.macro.memory import StrategyMemory
 from operators.prompts.evidence import bottleneck, evidence, strategy_line, tried_line, undescribed
@@ -23,25 +23,6 @@ from operators.prompts.relatives import chosen, relatives_text, shown
 
 _FOLDER = Path(__file__).parent
 _TITLES = {"answer": "How to answer"}
-
-
-class PromptPassage(Protocol):
-    """A piece of a document, and where it stands."""
-
-    @property
-    def source(self) -> str: ...
-    @property
-    def title(self) -> str: ...
-    @property
-    def text(self) -> str: ...
-
-
-class PromptKnowledge(Protocol):
-    """Documents that can be searched. Thread-safe."""
-
-    def search(self, query: str, k: int = 4) -> Sequence[PromptPassage]:
-        """The best passages, best first."""
-        ...
 
 
 Profile = Callable[[ScoredCandidate], str]
@@ -61,7 +42,7 @@ class Prompts:
         budgets: Budgets | None = None,
         switches: Switches | None = None,
         *,
-        knowledge: PromptKnowledge | None = None,
+        knowledge: KnowledgeBase | None = None,
         profile: Profile | None = None,
         memory: StrategyMemory | None = None,
         hint: str = "",

@@ -9,10 +9,11 @@ from typing import Any
 from evo_kernel.errors import UserError
 from evo_kernel.types import ScoredCandidate
 from evo_kernel.types.notes import VersionOrder
+from operators.knowledge.base import KnowledgeBase
 from operators.prompts.evidence import strategy_line
 from operators.workbench.file_tools import PATH
 from operators.workbench.formatting import told, version_line
-from operators.workbench.protocols import KnowledgeSource, WorkbenchLineage
+from operators.workbench.protocols import WorkbenchLineage
 from operators.workbench.tool import ToolFailed, ToolResult, WorkTool, schema
 from operators.workbench.workspace import Workspace
 
@@ -67,7 +68,7 @@ def lineage_tools(workspace: Workspace, lineage: WorkbenchLineage) -> Iterator[W
     )  # fmt: skip
 
 
-def knowledge_tools(knowledge: KnowledgeSource) -> Iterator[WorkTool]:
+def knowledge_tools(knowledge: KnowledgeBase) -> Iterator[WorkTool]:
     def searched(arguments: Mapping[str, Any]) -> ToolResult:
         found = knowledge.search(arguments["query"], arguments.get("k", 4), 3000)
         parts = [f"### {one.title} ({one.source})\n{one.text}" for one in found]
