@@ -134,7 +134,8 @@ class AvoAttempt:
                 continue
             if why := self._over() or self._limit():
                 return self._ended(why)
-            self._compact()
+            if count := self._talk.due():
+                self._sum_up(count)
             try:
                 reply = self._ask()
             except _Unanswered as end:
@@ -171,10 +172,6 @@ class AvoAttempt:
         data = {"id": call.id, "outcome": outcome.as_data()}
         self._keep(RESULT, data, (), outcome.charged, outcome.gpu_s)
         self._brought(call, outcome)
-
-    def _compact(self) -> None:
-        if count := self._talk.due():
-            self._sum_up(count)
 
     def _sum_up(self, count: int) -> None:
         summary = self._talk.by_rule(count)

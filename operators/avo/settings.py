@@ -54,7 +54,7 @@ class SupervisorLimits:
 
 @dataclass(frozen=True)
 class AvoSettings:
-    """All settings. `memory`, `supervisor`, `knowledge`, `lineage`: False leaves it out, to find out what it earns."""
+    """All settings. `memory`, `supervisor`, `knowledge`: False leaves it out, to find out what it earns."""
 
     limits: AttemptLimits = field(default_factory=AttemptLimits)
     allowed: Allowed = field(default_factory=Allowed)
@@ -63,4 +63,3 @@ class AvoSettings:
     memory: bool = True
     supervisor: bool = True
     knowledge: bool = True
-    lineage: bool = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -81,18 +82,15 @@ def knowledge_tools(knowledge: KnowledgeBase) -> Iterator[WorkTool]:
     )  # fmt: skip
 
 
-class _asking:
+@contextlib.contextmanager
+def _asking() -> Iterator[None]:
     """A user's error is the agent's here: it named a version that does not exist."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, UserError):
-            raise ToolFailed(str(error)) from None
+    try:
+        yield
+    except UserError as error:
+        raise ToolFailed(str(error)) from None
 
 
 def _version(lineage: WorkbenchLineage, number: int) -> ScoredCandidate:
     with _asking():
         return lineage.version(number)
-    raise AssertionError("unreachable")
