@@ -1,10 +1,4 @@
-"""Crossover of strategies: what helped another lineage is done again here.
-
-Sources of two lineages do not mix line by line; what was done to them does. The other lineage's path of strategies,
-less what this parent's path already has, is replayed on the parent, each at the best region that is offered now. A
-proposal claims the first strategy that was kept; all are in its decisions and steps. Its parents are the brief's parent
-(role `parent`) and the lineage it learnt from (role `inspiration`).
-"""
+"""Crossover of strategies: what helped another lineage is replayed here, each at the best region offered now."""
 
 from __future__ import annotations
 

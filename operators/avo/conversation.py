@@ -1,9 +1,4 @@
-"""What the model sees of an attempt: a stable opening, a summary of what was long ago, the latest turns. Bounded.
-
-A turn is an answer of the model with the results of its tool calls. When the whole outgrows its bound, turns before
-the latest few are replaced by a summary of a bounded size; when the latest alone are too large, their longest texts
-are cut, oldest first. So the size never passes the bound, however long an attempt goes on.
-"""
+"""What the model sees of an attempt: a stable opening, a summary of what was long ago, the latest turns. Bounded."""
 
 from __future__ import annotations
 
@@ -72,7 +67,6 @@ class AgentConversation:
         self.hold()
 
     def result(self, call: ToolCall, text: str, failed: bool) -> None:
-        """What a tool call of the latest answer brought."""
         turn = self._turns[-1]
         turn.add(Message("tool", text, tool_call_id=call.id))
         turn.lines.append(_line(call, text, failed))

@@ -1,8 +1,4 @@
-"""What earlier attempts of a run tried and what came of it: bounded, shared by all attempts, rebuilt after a restart.
-
-Failures stay here: they are in no lineage. A failed idea is known by its name (spelling aside) and by its plans' hash,
-since the same kernel may be written in many ways.
-"""
+"""What earlier attempts of a run tried and what came of it: bounded, shared by all attempts, survives a restart."""
 
 from __future__ import annotations
 
@@ -23,8 +19,6 @@ _WORDS = re.compile(r"[a-z0-9]+")
 
 @dataclass(frozen=True)
 class AgentEvaluation:
-    """One evaluation of an attempt."""
-
     idea: str
     status: str
     fault: str = ""
@@ -40,8 +34,6 @@ class AgentEvaluation:
 
 @dataclass(frozen=True)
 class Record:
-    """An attempt that has ended."""
-
     attempt: int
     parent: int
     ended: str  # a sentence

@@ -112,8 +112,6 @@ def unready(model: str) -> str:
 
 
 class LiteLLMWire:
-    """The real one."""
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None

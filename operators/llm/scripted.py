@@ -130,8 +130,6 @@ def smallest(schema: Mapping[str, Any]) -> Any:
 
 
 class _Lines:
-    """The script in a file."""
-
     def __init__(self, path: Path) -> None:
         self._path, self._lock = path, threading.Lock()
         self._always: list[tuple[re.Pattern[str], Message]] = []

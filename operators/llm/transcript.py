@@ -70,7 +70,6 @@ def canonical(data: Any) -> str:
 
 
 def digest(model: str, request: Mapping[str, Any]) -> str:
-    """What a request is found by: sha256 of the model's name and the request."""
     return hashlib.sha256(canonical([model, request]).encode()).hexdigest()
 
 

@@ -213,7 +213,6 @@ def shows(
 
 
 def table() -> str:
-    """The catalogue as a Markdown table."""
     rows = [
         "| strategy | family | what it does | witness: the sign in the plan | offline |",
         "| --- | --- | --- | --- | --- |",

@@ -1,14 +1,7 @@
-"""The policy that is a language model: it reads the evidence and picks an offer by its number.
-
-    LlmPolicy(model)                                     all defaults
-    LlmPolicy(model, Prompts(...), BanditPolicy())       what it reads; who decides when the model cannot
-
-The answer is one JSON object by a schema, never free text. Where the coder takes free strategies the model may propose
-one of its own instead (the number after the last offer); it is appended to the offers, stored like any other, and
-offered again on other parents of the run once something came of it (`Prompts.memory`).
+"""The policy that is a language model: it picks an offer by its number, or proposes a strategy of its own.
 
 Propensities: the chosen offer gets the confidence that the model states, held between an even chance and 1, and the
-others share the rest evenly. That is what it says, not a frequency: a log of it can be read, and weighed with care.
+others share the rest evenly. That is what it says, not a frequency.
 """
 
 from __future__ import annotations

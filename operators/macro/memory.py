@@ -1,12 +1,6 @@
 """What strategies have earned: in this population, and as lessons of others.
 
-    memory = Memory(lessons)       lessons: of other populations, opt-in; none is the default
-    memory.learn(credit)           in the order of the population's credits, so that a resume is a replay
-    memory.lessons(task)           what was learnt here, to be kept for later runs (`write_lessons`, `read_lessons`)
-
-A lesson is counted, never told: attempts, those that the plan witnessed, the sum of their log gains. What others say
-is shown with its counts and only of tasks like this one, and goes as soon as this population has tried the strategy
-`ENOUGH` times itself: a false lesson costs a few attempts, and not more.
+A lesson of others goes as soon as this population has tried the strategy `ENOUGH` times itself.
 """
 
 from __future__ import annotations

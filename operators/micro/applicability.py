@@ -1,8 +1,4 @@
-"""Where a strategy may apply, by syntax alone: what a coder that writes code itself can be asked for.
-
-The rewriter offers what its preconditions prove; these masks ask only whether there is anything for it to work on (a
-loop, a contraction, two launches), kernel by kernel. What they offer can still be a bad idea: the judge says.
-"""
+"""Where a strategy may apply, by syntax alone: what a coder that writes code itself can be asked for."""
 
 from __future__ import annotations
 

@@ -35,8 +35,6 @@ class Job:
 
 @dataclass(frozen=True)
 class Coded:
-    """What came of a job, and what it cost."""
-
     text: str
     steps: tuple[Step, ...] = ()
     calls: tuple[Call, ...] = ()

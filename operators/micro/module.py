@@ -62,7 +62,6 @@ class KernelModule:
         return fresh_name(wish, self.names)
 
     def source_of(self, node: ast.stmt | ast.expr) -> str:
-        """The text of a node as it is written."""
         return self._map.text_of(node)
 
     def launches_of(self, kernel: str) -> tuple[SourceLaunch, ...]:

@@ -1,8 +1,6 @@
 """A language model at work on one change: answer, edit, probe, repair, and back to the last good step.
 
-The source only moves forward through probes that pass. An edit that fails is answered with its category and reason;
-the repair applies to the source with that edit in it, so a mistake of one line costs one block. When the repairs are
-used up, what stands is the last source that passed, if it is another one than at the start.
+The repair of a failed edit applies to the source with that edit in it, so a mistake of one line costs one block.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Micro coding in steps: each is kept as soon as it can be carried out, or leaves the source as it was.
 
-A walk writes down one Decision for each thing that it tries, and one Step of that name with its outcome, in the same
-order, so that what happened can be read from a proposal alone. The edits of which a coder made that step stand before
-it.
+Each thing tried leaves a Decision and a Step of that name, in the same order; a coder's own steps stand before it.
 """
 
 from __future__ import annotations

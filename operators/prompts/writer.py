@@ -1,11 +1,4 @@
-"""Puts prompts together from a brief: one system message that stays the same, one user message that does not.
-
-    Prompts()                                            all defaults
-    Prompts(Budgets(source=16_000), Switches(), knowledge=KnowledgeBase(), profile=table_of, memory=Memory(lessons),
-            hint=transfer_hint(other_card, champion, card))
-
-One object is shared by the operators of a run: the memory in it learns from every credit (`LlmPolicy.learn`).
-"""
+"""Puts prompts together from a brief: one system message that stays the same, one user message that does not."""
 
 from __future__ import annotations
 
@@ -148,7 +141,6 @@ def looked_up(brief: Brief) -> str:
 
 @cache
 def document(name: str) -> str:
-    """The text of one of the documents in this folder."""
     return (_FOLDER / f"{name}.md").read_text(encoding="utf-8")
 
 

@@ -128,7 +128,6 @@ class Workspace:
         self._changes[name] = None
 
     def close(self) -> None:
-        """Remove the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     # ---- within ---------------------------------------------------------------------------------------------------

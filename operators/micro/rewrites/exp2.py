@@ -10,7 +10,6 @@ The hardware has only 2^x; `tl.exp(x)` is `2^(x · log2(e))` with a multiplicati
 from __future__ import annotations
 
 import ast
-import math
 from collections.abc import Iterator
 
 from evo_kernel.syntax import parse_expression
@@ -19,7 +18,7 @@ from operators.micro.edits import Edit
 from operators.micro.kernels import SourceKernel
 from operators.micro.module import KernelModule
 from operators.micro.rewrites.base import Rewrite
-from operators.micro.syntax import called, copy_of, names_written, spell, statements
+from operators.micro.syntax import called, mapped, names_written, spell, statements
 
 LOG2_E = 1.4426950408889634
 PASSING = ("tl.maximum", "tl.max", "tl.where", "tl.trans", "tl.broadcast_to")
@@ -71,19 +70,9 @@ def _number(node: ast.expr) -> float | None:
 
 def _folded(call: ast.Call) -> str:
     found = _factor(call.args[0])
-    assert found is not None and math.isclose(LOG2_E, math.log2(math.e))
-    old, value = spell(found[0]), found[1]
-
-    class Fold(ast.NodeTransformer):
-        done = False
-
-        def visit(self, node: ast.AST) -> ast.AST:
-            if not self.done and isinstance(node, ast.Constant | ast.UnaryOp) and spell(node) == old:
-                self.done = True
-                return parse_expression(repr(value * LOG2_E))
-            return self.generic_visit(node)
-
-    return f"tl.exp2({spell(Fold().visit(copy_of(call.args[0])))})"
+    assert found is not None
+    folded = parse_expression(repr(found[1] * LOG2_E))
+    return f"tl.exp2({spell(mapped(call.args[0], lambda part: folded if part is found[0] else None))})"
 
 
 def _is_scale(module: KernelModule, kernel: SourceKernel, name: str) -> bool:
@@ -150,8 +139,12 @@ class _Scores:
             )
         if isinstance(statement, ast.Assign) and names_written(statement) & self.names:
             return self._is_score(statement.value) or self._starts(statement.value)
-        stripped = _WithoutExponents(self).visit(copy_of(statement))
-        return not self._mentions(stripped)
+
+        def change(part: ast.AST) -> ast.expr | None:
+            is_exp = isinstance(part, ast.Call) and called(part) == "tl.exp" and self.is_exponent(part)
+            return ast.Constant(0) if is_exp else None
+
+        return not self._mentions(mapped(statement, change))
 
     @staticmethod
     def _starts(value: ast.expr) -> bool:
@@ -167,16 +160,6 @@ class _Scores:
         if not isinstance(inner, ast.BinOp) or not isinstance(inner.op, ast.Sub):
             return False
         return self._is_score(inner.left) and self._is_score(inner.right)
-
-
-class _WithoutExponents(ast.NodeTransformer):
-    def __init__(self, scores: _Scores) -> None:
-        self.scores = scores
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        if called(node) == "tl.exp" and self.scores.is_exponent(node):
-            return ast.Constant(0)
-        return self.generic_visit(node)
 
 
 def _is_infinite_or_zero(node: ast.expr) -> bool:

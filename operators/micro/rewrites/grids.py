@@ -115,7 +115,6 @@ def grid_text(parts: Sequence[str]) -> str:
 
 
 def set_grid(module: KernelModule, launch: SourceLaunch, parts: Sequence[str]) -> Edit:
-    """The launch with another grid."""
     assert isinstance(launch.call.func, ast.Subscript)
     return module.replace(launch.call.func.slice, grid_text(parts))
 

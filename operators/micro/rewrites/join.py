@@ -322,6 +322,5 @@ def _kind(kernel: SourceKernel, name: str) -> str:
 
 
 def _body_text(text: str, kernel: SourceKernel) -> str:
-    """The body of an edited kernel, as text."""
     changed = KernelModule.parse(text).kernels[kernel.name]
     return "\n".join(text.splitlines()[changed.node.body[0].lineno - 1 : changed.node.end_lineno]) + "\n"

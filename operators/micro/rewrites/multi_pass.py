@@ -1,19 +1,26 @@
-"""`multi-pass-row`: a row that is held in registers as a whole is walked in blocks instead, once a reduction.
-
-The reverse of `one-pass-row`: fewer registers, more programs in flight, more reads (which the caches may serve).
-"""
+"""`multi-pass-row`: a row that is held in registers as a whole is walked in blocks instead, once a reduction."""
 
 from __future__ import annotations
 
 import ast
 
-from evo_kernel.syntax import parse_expression, parse_module
+from evo_kernel.syntax import parse_module
 from evo_kernel.types import TaskCard
 from operators.micro.kernels import SourceKernel
 from operators.micro.module import KernelModule
 from operators.micro.rewrites.base import Rewrite
 from operators.micro.rewrites.rows import calls_apart, is_straight, loads_apart, only_shapes
-from operators.micro.syntax import argument, called, copy_of, fresh_name, names_read, names_written, spell, substitute
+from operators.micro.syntax import (
+    argument,
+    called,
+    expression,
+    fresh_name,
+    mapped,
+    names_read,
+    names_written,
+    spell,
+    substitute,
+)
 
 STARTS = {"tl.sum": "0.0", "tl.max": "-float('inf')", "tl.min": "float('inf')"}
 DEFAULT_BLOCK = 1024
@@ -63,7 +70,9 @@ class _Stages:
     def __init__(self, kernel: SourceKernel, size: str, block: str) -> None:
         self.kernel, self.size, self.block = kernel, size, block
         self.start = kernel.fresh("start")
-        self.body = calls_apart(kernel, loads_apart(kernel, kernel.body), STARTS, "reduced")
+        self.body = calls_apart(
+            kernel, loads_apart(kernel, kernel.body), STARTS, "reduced", lambda value: called(value) in STARTS
+        )
 
     def text(self) -> str | None:
         """The new body; None when a statement fits in no pass."""
@@ -113,21 +122,14 @@ class _Stages:
                 needed.add(name)
                 todo.append(blocks[name])
         body = [s for n, s in blocks.items() if n in needed] + last
-        moved = [spell(_Moved(self.start, self.block).visit(copy_of(s))) for s in body]
+        arange = f"tl.arange(0, {self.block})"
+        columns = expression(f"{self.start} + {arange}")
+
+        def change(part: ast.AST) -> ast.expr | None:
+            return columns if isinstance(part, ast.Call) and spell(part) == arange else None
+
+        moved = [spell(mapped(statement, change)) for statement in body]
         return [f"for {self.start} in range(0, {self.size}, {self.block}):", *["    " + line for line in moved]]
-
-
-class _Moved(ast.NodeTransformer):
-    """`tl.arange(0, BLOCK)` as `start + tl.arange(0, BLOCK)`."""
-
-    def __init__(self, start: str, block: str) -> None:
-        self.start, self.wanted = start, f"tl.arange(0, {block})"
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        self.generic_visit(node)
-        if spell(node) == self.wanted:
-            return parse_expression(f"{self.start} + {self.wanted}")
-        return node
 
 
 def _single_names(body: list[ast.stmt], kernel: SourceKernel) -> list[ast.stmt] | None:

@@ -13,7 +13,7 @@ import ast
 from dataclasses import dataclass
 from itertools import pairwise
 
-from evo_kernel.syntax import parse_expression, parse_module
+from evo_kernel.syntax import parse_expression
 from evo_kernel.types import TaskCard
 from operators.micro.kernels import Loop, SourceKernel
 from operators.micro.module import KernelModule
@@ -21,7 +21,7 @@ from operators.micro.rewrites.base import Rewrite, kernel_region
 from operators.micro.rewrites.moments import merged_moments
 from operators.micro.rewrites.rescale import merged_sums
 from operators.micro.rewrites.rows import Numbering, is_straight, loads_apart
-from operators.micro.syntax import called, names_read, names_written, spell, statements
+from operators.micro.syntax import called, mapped, names_read, names_written, spell, statements
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,20 +172,14 @@ def _rewritten(module: KernelModule, pair: Neighbours, merged: Merged) -> str:
     return module.edited(edits)
 
 
-class _Swap(ast.NodeTransformer):
-    def __init__(self, swaps: dict[str, str]) -> None:
-        self.swaps = swaps
-
-    def visit(self, node: ast.AST) -> ast.AST:
-        if isinstance(node, ast.expr) and (text := self.swaps.get(spell(node))) is not None:
-            return parse_expression(text)
-        return self.generic_visit(node)
-
-
 def _swapped(statement: ast.stmt, swaps: dict[str, str]) -> str:
-    if not swaps:
-        return spell(statement)
-    return spell(_Swap(swaps).visit(parse_module(spell(statement)).body[0]))
+    """The statement with expressions exchanged, by their spelling."""
+
+    def change(part: ast.AST) -> ast.expr | None:
+        text = swaps.get(spell(part)) if isinstance(part, ast.expr) else None
+        return parse_expression(text) if text is not None else None
+
+    return spell(mapped(statement, change) if swaps else statement)
 
 
 def _is_copy(line: str) -> bool:

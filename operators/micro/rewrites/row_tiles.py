@@ -87,7 +87,6 @@ def _row_statement(module: KernelModule, kernel: SourceKernel) -> ast.Assign | N
 
 
 def _looped(kernel: SourceKernel, row: ast.Assign, rows: str, count: str) -> str | None:
-    """The body once a row, in a loop."""
     name = spell(row.targets[0])
     before = [spell(s) for s in kernel.body[: kernel.body.index(row)]]
     after = kernel.body[kernel.body.index(row) + 1 :]

@@ -1,7 +1,4 @@
-"""What a rewrite wrote, made fit to be read: assignments that nobody reads go, heads and launches fit their lines.
-
-Only functions that the rewrite wrote or changed are touched; a person's own text stays as it is.
-"""
+"""What a rewrite wrote, made fit to be read: assignments that nobody reads go, heads and launches fit their lines."""
 
 from __future__ import annotations
 
