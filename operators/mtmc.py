@@ -27,8 +27,6 @@ class MtmcOperator:
     """Thread-safe. `name`: two of these in one mix, say one with a model and one without, need two names."""
 
     def __init__(self, policy: Policy, coder: Coder, max_steps: int = 1, name: str = "mtmc") -> None:
-        if max_steps < 1:
-            raise ValueError(f"max_steps must be at least 1, not {max_steps}")
         self.name, self._policy, self._coder, self._max_steps = name, policy, coder, max_steps
 
     def propose(self, brief: Brief, probe: Probe) -> Proposal:

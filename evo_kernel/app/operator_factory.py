@@ -196,7 +196,7 @@ def _llm_mtmc(config: Config, outfit: ModelOperatorDeps, rewriter: RewriteCoder)
     if agents.policy == "llm":
         policy = LlmPolicy(model, prompts, BanditPolicy())
     elif agents.policy == "mixed":
-        policy = MixedPolicy([(LlmPolicy(model, prompts, BanditPolicy()), 1.0), (BanditPolicy(), 1.0)])
+        policy = MixedPolicy(LlmPolicy(model, prompts, BanditPolicy()), BanditPolicy())
     else:
         policy = policy_of(agents.policy, config)
     return MtmcOperator(policy, coder, max_steps=config.operators.max_steps, name="llm-mtmc")

@@ -18,7 +18,7 @@ from operators.llm.base import Message, ModelFailed, Reply, Tool
 from operators.llm.conversation import Conversation, Patience
 from operators.llm.cost_reservation import NoLimit, Price, Purse, TokenBound
 from operators.llm.endpoint import Endpoint
-from operators.llm.litellm_request import Facts, LiteLLMWire, Wire
+from operators.llm.litellm_request import Facts, LiteLLMWire
 
 __all__ = ["LiteLLMModel", "Patience", "Price"]
 
@@ -47,7 +47,7 @@ class LiteLLMModel:
         purse: Purse | None = None,
         endpoint: Endpoint | None = None,
         patience: Patience | None = None,
-        wire: Wire | None = None,
+        wire: LiteLLMWire | None = None,
         stop: threading.Event | None = None,
     ) -> None:
         self.name, self.base_url, self.key_env, self.temperature = name, base_url, api_key_env, temperature

@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 from operators.llm.base import ToolCall
 from operators.llm.cost_reservation import Price
@@ -67,16 +67,6 @@ class Facts:
     longest_output: int | None  # tokens
 
 
-class Wire(Protocol):
-    """Carries requests. Thread-safe."""
-
-    def facts(self, model: str, local: bool) -> Facts: ...
-
-    def send(self, request: Mapping[str, Any], timeout_s: float, stop: threading.Event) -> ModelAnswer:
-        """Raises ModelFault. Never takes much longer than `timeout_s` seconds, nor goes on when `stop` is set."""
-        ...
-
-
 def load_litellm() -> Any:
     """litellm with its remote look-ups off, silent, and with nobody called back."""
     with _import_lock:
@@ -112,6 +102,8 @@ def unready(model: str) -> str:
 
 
 class LiteLLMWire:
+    """Carries requests. Thread-safe."""
+
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -137,6 +129,7 @@ class LiteLLMWire:
         )
 
     def send(self, request: Mapping[str, Any], timeout_s: float, stop: threading.Event) -> ModelAnswer:
+        """Raises ModelFault. Never takes much longer than `timeout_s` seconds, nor goes on when `stop` is set."""
         litellm = load_litellm()
         future = asyncio.run_coroutine_threadsafe(self._ask(litellm, request, timeout_s), self._running())
         try:

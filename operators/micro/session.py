@@ -37,10 +37,6 @@ class SessionLimits:
     max_tokens: int = 8192
     fault_tokens: int = 1200
 
-    def __post_init__(self) -> None:
-        if self.edits < 1 or self.repairs < 0 or self.max_tokens < 1:
-            raise ValueError(f"edits and max_tokens must be at least 1 and repairs at least 0: {self}")
-
 
 @dataclass(frozen=True)
 class Opening:

@@ -15,6 +15,7 @@ from operators.prompts.parts import Budgets, Part, Switches, first_lines, joined
 from operators.prompts.relatives import chosen, relatives_text, shown
 
 _FOLDER = Path(__file__).parent
+RELATIVES, PASSAGES = 3, 4  # shown at most
 _TITLES = {"answer": "How to answer"}
 
 
@@ -26,8 +27,7 @@ class Prompts:
     """What all prompts of a run share. Thread-safe when `knowledge` and `profile` are.
 
     `hint`: where the first kernels come from, if from another task; `example`: the fastest of them there, which may
-    well be wrong here, so that the population itself shows it to nobody. `inspirations`: relatives shown at most;
-    `passages`: of the knowledge base, at most.
+    well be wrong here, so that the population itself shows it to nobody.
     """
 
     def __init__(
@@ -40,14 +40,11 @@ class Prompts:
         memory: StrategyMemory | None = None,
         hint: str = "",
         example: Source | None = None,
-        inspirations: int = 3,
-        passages: int = 4,
     ) -> None:
         self.budgets, self.switches = budgets or Budgets(), switches or Switches()
         self.memory = memory if memory is not None else StrategyMemory()
         self._hint, self._example = hint, example
         self._knowledge, self._profile = knowledge, profile
-        self._inspirations, self._passages = inspirations, passages
 
     def system(self, task: TaskCard, environment: Environment, *roles: str) -> Message:
         """The stable prefix: rules, API notes, hardware and task are the same for every role; the role comes last."""
@@ -67,7 +64,7 @@ class Prompts:
         `source`: as it stands, which is the parent's before the first step. `keep`: functions that must be whole.
         """
         budgets, switches, parent = self.budgets, self.switches, brief.parent
-        relatives = chosen(brief.inspirations, parent, self._inspirations)
+        relatives = chosen(brief.inspirations, parent, RELATIVES)
         tried = [tried_line(entry) for entry in brief.tried]  # youngest first
         known: tuple[Part, ...] = ()
         if switches.evidence:  # a profile is not made for nothing
@@ -117,7 +114,7 @@ class Prompts:
         if self._knowledge is None or not self.switches.knowledge or not query or self.budgets.knowledge <= 0:
             return ""
         texts: list[str] = []
-        for passage in self._knowledge.search(query, self._passages):
+        for passage in self._knowledge.search(query, PASSAGES):
             text = f"### {passage.title} ({passage.source})\n{passage.text.strip()}"
             if tokens("\n\n".join([*texts, text])) > self.budgets.knowledge:
                 break

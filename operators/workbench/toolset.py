@@ -28,7 +28,7 @@ class ToolOutcome:
     text: str
     failed: bool = False
     counts: Mapping[str, int] = field(default_factory=dict)  # calls made by then, by tool
-    changes: Mapping[str, str | None] = field(default_factory=dict)  # files written; None: removed
+    changes: Mapping[str, str] = field(default_factory=dict)  # files written
     facts: Mapping[str, Any] = field(default_factory=dict)
     charged: Mapping[str, int] = field(default_factory=dict)  # evaluations by purpose
     gpu_s: float = 0.0

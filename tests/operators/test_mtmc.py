@@ -187,11 +187,6 @@ def test_learning_reaches_the_policy_and_witnessing_the_catalogue():
     assert operator.witnessed(proposal, before, after) and not operator.witnessed(proposal, after, before)
 
 
-def test_max_steps_must_be_positive():
-    with pytest.raises(ValueError, match="max_steps"):
-        MtmcOperator(UniformPolicy(), CODER, max_steps=0)
-
-
 def test_the_coder_refuses_in_words():
     rng = np.random.default_rng(0)
     with pytest.raises(OperatorFailed, match="no rewrite is called 'magic'"):

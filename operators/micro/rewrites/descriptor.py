@@ -89,7 +89,13 @@ def _tiles(module: KernelModule, kernel: SourceKernel) -> list[_Tile]:
         return []
     loads = [access for access in kernel.accesses if access.kind == "load"]
     tiles = [_tile(kernel, access, launches[0]) for access in loads]
-    return [tile for tile in tiles if tile is not None and _is_placeable(kernel, tile)]
+    # all that the descriptor is made of must be known before the top-level statement that loads through it
+    return [
+        tile
+        for tile in tiles
+        if tile is not None
+        and defined_before(kernel, read_names(tile.descriptor), holder_of(kernel, tile.access.statement))
+    ]
 
 
 def _tile(kernel: SourceKernel, access: Access, launch: SourceLaunch) -> _Tile | None:
@@ -114,11 +120,8 @@ def _tile(kernel: SourceKernel, access: Access, launch: SourceLaunch) -> _Tile |
         return None
     ordered = _ordered(sides[ROW], sides[COLUMN], launch)
     step = _multiple_of(kernel, reader, offsets[0]) if offsets else None
-    if (
-        ordered is None
-        or (offsets and step is None)
-        or not all(_is_knob(kernel, launch, s.block.size) for s in ordered)
-    ):
+    sizes = {side.block.size for side in ordered or ()}  # to be tested by `run`
+    if ordered is None or (offsets and step is None) or not sizes <= set(kernel.constexprs) & set(launch.arguments):
         return None
     return _Tile(access, access.base, spell(offsets[0]) if offsets else None, step, *ordered)
 
@@ -177,17 +180,6 @@ def _multiple_of(kernel: SourceKernel, reader: Reader, node: ast.expr) -> str | 
         scalars = {p.name for p in kernel.parameters if p.kind == "scalar"}
         return next((spell(side) for side in (value.right, value.left) if spell(side) in scalars), None)
     return None
-
-
-def _is_knob(kernel: SourceKernel, launch: SourceLaunch, size: str) -> bool:
-    """Whether a block's size is a constexpr that the launch gives, so that `run` can test it."""
-    return size in kernel.constexprs and size in launch.arguments
-
-
-def _is_placeable(kernel: SourceKernel, tile: _Tile) -> bool:
-    """Whether all that the descriptor is made of is known before the top-level statement that loads through it."""
-    text = tile.descriptor.removeprefix("tl.make_tensor_descriptor")
-    return defined_before(kernel, read_names(text), holder_of(kernel, tile.access.statement))
 
 
 def _guards(launch: SourceLaunch, tiles: list[_Tile]) -> list[str]:

@@ -47,13 +47,10 @@ class DropMasks(Rewrite):
             edits.append(module.replace(bound.node, f"(({spell(bound.node)}) | {flags[key]})"))
         edits.append(module.add_parameters(kernel, ", ".join(f"{flag}: tl.constexpr" for flag in flags.values())))
         for launch in module.launches_of(kernel.name):
-            told = [f"{flag}={_told(launch, *key)}" for key, flag in flags.items()]
+            given = {name: spell(value) for name, value in launch.arguments.items()}
+            told = [f"{flag}={condition(given[s], given[b], whole)}" for (s, b, whole), flag in flags.items()]
             edits.append(module.add_arguments(launch.call, ", ".join(told)))
         return module.edited(edits)
-
-
-def _told(launch: SourceLaunch, size: str, block: str, whole: bool) -> str:
-    return condition(spell(launch.arguments[size]), spell(launch.arguments[block]), whole)
 
 
 def condition(size_text: str, block_text: str, whole: bool) -> str:
@@ -77,8 +74,7 @@ def _bounds(module: KernelModule, kernel: SourceKernel) -> list[MaskBound]:
                 if id(node) not in done and isinstance(size, ast.Name) and size.id in scalars:
                     bound = _bound(kernel, launches, node, size.id, inside)
                     found += [bound] if bound is not None else []
-    usable = [b for b in found if all({b.size, b.block} <= set(launch.arguments) for launch in launches)]
-    return usable
+    return [b for b in found if all({b.size, b.block} <= set(launch.arguments) for launch in launches)]
 
 
 def _is_flagged(node: ast.AST) -> bool:
@@ -113,14 +109,11 @@ def _bound(
     ranges = [t for t in terms if t.startswith("tl.arange(0, ")]
     if len(ranges) != 1:
         return None
-    block = ranges[0].removeprefix("tl.arange(0, ").removesuffix(")")
-    if block not in kernel.constexprs:
+    block, rest = ranges[0].removeprefix("tl.arange(0, ").removesuffix(")"), [t for t in terms if t != ranges[0]]
+    if block not in kernel.constexprs or len(rest) > 1:
         return None
-    rest = [t for t in terms if t != ranges[0]]
     if not rest:
         return MaskBound(node, size, block, True)
-    if len(rest) != 1:
-        return None
     loops = {loop.target: loop for loop in kernel.loops if any(loop.node.body is suite for suite in suites)}
     loop = loops.get(rest[0])
     if loop is not None and [spell(x) for x in (loop.start, loop.stop, loop.step)] == ["0", size, block]:
