@@ -30,7 +30,8 @@ class CrossoverOperator:
 
     def propose(self, brief: Brief, probe: Probe) -> Proposal:
         rng = np.random.default_rng(brief.seed)
-        for other in _shuffled(brief.inspirations, rng):
+        for index in rng.permutation(len(brief.inspirations)):
+            other = brief.inspirations[index]
             missing = brought(other, brief.parent)
             failed = other.evaluation is not None and not other.evaluation.passed
             if failed or other.candidate == brief.parent.candidate or not missing:
@@ -114,7 +115,3 @@ def best_match(strategy: Strategy, offered: Sequence[Strategy]) -> int | None:
 
     same = [index for index, offer in enumerate(offered) if offer.name == strategy.name]
     return max(same, key=likeness, default=None)
-
-
-def _shuffled(relatives: Sequence[ScoredCandidate], rng: np.random.Generator) -> list[ScoredCandidate]:
-    return [relatives[index] for index in rng.permutation(len(relatives))]

@@ -120,12 +120,9 @@ def fitted(opening: Sequence[Message], limits: ContextLimits) -> tuple[Message, 
     found, room = list(opening), int(OPENING_SHARE * limits.bytes)
     while size(found) > room:
         longest = max(range(len(found)), key=lambda at: len(found[at].content))
-        found[longest] = replace(found[longest], content=bounded(found[longest].content, _less(found[longest].content)))
+        text = found[longest].content
+        found[longest] = replace(found[longest], content=bounded(text, max(len(text) * 3 // 4 - 200, 400)))
     return tuple(found)
-
-
-def _less(text: str) -> int:
-    return max(len(text) * 3 // 4 - 200, 400)
 
 
 def _cut(message: Message, cap: int) -> Message:

@@ -19,7 +19,8 @@ def brief_text(brief: Brief, knowledge: KnowledgeBase | None = None, elsewhere: 
     prefix = prompts.system(brief.task, brief.environment).content
     if elsewhere:
         prefix = f"{prefix}\n\n{elsewhere}"
-    return f"{prefix}\n\n{joined(prompts.situation(brief, source, query=_query(brief)))}\n"
+    query = f"{brief.task.name} {brief.task.description}"
+    return f"{prefix}\n\n{joined(prompts.situation(brief, source, query=query))}\n"
 
 
 def limits_text(allowed: Allowed) -> str:
@@ -28,7 +29,3 @@ def limits_text(allowed: Allowed) -> str:
         f"at most {allowed.evaluations} evaluations, {allowed.probes} probes, {allowed.profiles} profiles and "
         f"{allowed.submits} submissions in this attempt"
     )
-
-
-def _query(brief: Brief) -> str:
-    return f"{brief.task.name} {brief.task.description}"
