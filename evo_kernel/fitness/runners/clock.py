@@ -224,8 +224,8 @@ def disagreement(sampled: Sampled, settings: TimingSettings = TIMING) -> str:
 
 def sample_pairs(
     device: Device, incumbent: TimedWork, challenger: TimedWork, rng: Any, settings: PairSettings = PAIRING
-) -> tuple[Comparison, list[tuple[float, float]]]:
-    """Compare two rotations pair by pair, each pair on the same inputs; all pairs as (incumbent µs, challenger µs)."""
+) -> Comparison:
+    """Compare two rotations pair by pair, each pair on the same inputs."""
     for work in (incumbent, challenger):
         warm_up(device, work, TIMING)
     taken: list[tuple[float, float]] = []
@@ -261,7 +261,7 @@ def sample_pairs(
         return taken[before:]
 
     comparison, _ = run_pairs(take, rng, settings)
-    return comparison, taken
+    return comparison
 
 
 class Metronome:

@@ -29,11 +29,10 @@ from evo_kernel.fitness.runners.base import (
     Checked,
     CheckPart,
     Draw,
-    Exam,
-    Examined,
-    ExamRunner,
-    Paired,
+    PlanSetAnswer,
+    PlanSetRequest,
     Round,
+    Runner,
     TimePart,
     environment_here,
 )
@@ -55,12 +54,8 @@ _Asked = TypeVar("_Asked")
 _Answer = TypeVar("_Answer")
 
 
-class CpuRunner(ExamRunner):
-    """Implements Runner without a GPU. Thread-safe: each request is a child of its own."""
-
-    busy_s = 0.0
-    card = ""
-    baseline_faults: Mapping[str, str] = {}
+class CpuRunner(Runner):
+    """Executes without a GPU: each request is a child of its own."""
 
     def __init__(self, task: Task, arch: int, deadline_s: float) -> None:
         self.arch, self.stages = arch, Stages()
@@ -83,23 +78,15 @@ class CpuRunner(ExamRunner):
     def environment(self, confinement: str) -> Environment:
         return environment_here("modeled", f"sm_{self.arch}", "none", confinement)
 
-    def baselines(self, case: Case) -> Mapping[str, float]:
-        """None: no vendor kernel can be timed here, so the judge takes the task's first kernel."""
-        return {}
-
-    def ceilings(self) -> Mapping[str, float]:
-        """None: the table of targets stands in."""
-        return {}
-
     def counters(self, parts: Sequence[CountPart]) -> CounterReading:
         return CounterReading(why="no hardware counters: there is no GPU here")
 
-    def exam(self, exam: Exam) -> Examined:
+    def answer(self, request: PlanSetRequest) -> PlanSetAnswer:
         """Cases side by side, each by children of its own; all checks first."""
-        checks = _side_by_side(self._checked, exam.checks)
+        checks = _side_by_side(self._checked, request.checks)
         if checks and not checks[-1].passed:
-            return Examined(checks)
-        return Examined(checks, _side_by_side(self._timed, exam.timings))
+            return PlanSetAnswer(checks)
+        return PlanSetAnswer(checks, _side_by_side(self._timed, request.timings))
 
     def get_ready(self, draws: Sequence[Draw]) -> None:
         for draw in draws:
@@ -174,7 +161,7 @@ class CpuRunner(ExamRunner):
 
     # --- time -------------------------------------------------------------------------------------------------------
 
-    def pair(self, incumbent: CompiledPlan, challenger: CompiledPlan, case: Case, seed: int) -> Paired | Checked:
+    def pair(self, incumbent: CompiledPlan, challenger: CompiledPlan, case: Case, seed: int) -> Comparison | Checked:
         """Modeled times are exact: one is enough of each. Nothing is looked at: `check` and `measure` do that."""
         times = []
         for plan in (incumbent, challenger):
@@ -184,7 +171,7 @@ class CpuRunner(ExamRunner):
             times.append(found.median_us)
         ratio = times[0] / times[1]
         verdict = PairVerdict.EQUAL if ratio == 1.0 else PairVerdict.FASTER if ratio > 1.0 else PairVerdict.SLOWER
-        return Paired(Comparison(verdict, 0, ratio, ratio, ratio), *times)
+        return Comparison(verdict, 0, ratio, ratio, ratio)
 
     def _timed(self, part: TimePart) -> Measurement | Checked:
         """Modeled time, the same for the same plan; where it is to be checked, after a look at it."""

@@ -20,7 +20,7 @@ import torch
 from evo_kernel.fitness.correctness import regimes
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan, Launch, load_plan_file
 from evo_kernel.fitness.runners.clock import Buffers, Device, Launches
-from evo_kernel.fitness.runners.referee import fill
+from evo_kernel.fitness.runners.worker_state import fill
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Input
 

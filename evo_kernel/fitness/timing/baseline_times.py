@@ -19,7 +19,7 @@ from evo_kernel.tasks.task import Case, Task
 from evo_kernel.types import CaseKind, Measurement, Status
 
 
-class ReferenceTimes:
+class BaselineTimes:
     """The yardsticks of one task on one machine; baselines are timed once. Thread-safe."""
 
     def __init__(self, task: Task, recorder: Recorder, first: Wanted = "auto") -> None:

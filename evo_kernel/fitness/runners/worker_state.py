@@ -18,7 +18,7 @@ import torch
 from evo_kernel.errors import PlanError
 from evo_kernel.fitness.correctness import check, regimes
 from evo_kernel.fitness.correctness.error_bounds import Expected, expect
-from evo_kernel.fitness.correctness.sealed_references import Vault
+from evo_kernel.fitness.correctness.sealed_references import SealedReferences
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan, View
 from evo_kernel.fitness.runners.buffer_cache import Arenas, Inputs, size_of
 from evo_kernel.fitness.runners.clock import Buffers, Device, Launches
@@ -54,19 +54,19 @@ class PlanFailed(Exception):
         self.answer: Answer = {"status": status, "reason": reason, "error": error}
 
 
-class Referee:
+class WorkerState:
     """What is kept between requests, and the verdicts that rest on it. For one thread."""
 
     def __init__(self, task: Task, device: Device, budget: MemoryShares | None = None) -> None:
         self.task, self.device, self.budget = task, device, budget or MemoryShares()
         total = device.total_bytes()
-        self.vault = Vault(device.name, int(total * self.budget.references))
+        self.references = SealedReferences(device.name, int(total * self.budget.references))
         self.inputs = Inputs(int(total * self.budget.inputs))
         self.arenas = Arenas(device.arena, int(total * self.budget.arenas))
         self.spent_s: defaultdict[str, float] = defaultdict(float)
         self.dirty = False  # something of a reference may lie in freed memory
 
-    def examined(self, work: Callable[[], Answer]) -> Answer:
+    def with_intact_references(self, work: Callable[[], Answer]) -> Answer:
         """The answer of `work`, repeated when what it was held against turns out to be damaged."""
         found = self.guarded(work)
         if found["status"] == Status.WRONG and not self.intact():
@@ -102,9 +102,9 @@ class Referee:
 
     def forget(self) -> None:
         """Give back what is kept."""
-        self._give_back(self.vault, self.inputs, self.arenas)
+        self._give_back(self.references, self.inputs, self.arenas)
 
-    def _give_back(self, *stocks: Vault | Inputs | Arenas) -> None:
+    def _give_back(self, *stocks: SealedReferences | Inputs | Arenas) -> None:
         for stock in stocks:
             stock.clear()
         with contextlib.suppress(*self.device.broken):
@@ -114,7 +114,7 @@ class Referee:
     def intact(self) -> bool:
         """Whether no kernel wrote into the inputs and references that are kept."""
         try:
-            return self.inputs.intact() and self.vault.intact()
+            return self.inputs.intact() and self.references.intact()
         except self.device.broken:
             return True  # a lost context says so by itself
 
@@ -168,7 +168,7 @@ class Referee:
                 self._give_back(self.arenas)  # nobody's for now; inputs and references are what damage is found by
             return expect(self.task, inputs)
 
-        with self.vault.open((case.name, seed, regime), make) as expected:
+        with self.references.open((case.name, seed, regime), make) as expected:
             yield expected
         if made:  # a reference takes many times its own size to make, which would be wiped from now on
             self.device.wipe()
