@@ -169,13 +169,13 @@ class Grader:
     def _settle(self, context: EvaluationContext, step: _Step, answer: Checked | Measurement | None) -> Findings:
         """What is known now of one step, which is kept where it is new."""
         found = step.settled or answer or self._alone(context, step)
-        new = not step.known and step.checked  # what is timed without a check may be wrong: its plan may come again
-        if not step.known and isinstance(found, Checked):
+        new = not step.known
+        if new and isinstance(found, Checked):
             found = self._second.on(found, step.plan, step.case, self._draws(context, step), context.runner)
-            new = True
-        elif not step.known and not isinstance(found, Checked):
+        elif new and not isinstance(found, Checked):
             found = self._baselines.hold(context.runner, step.case, found)
-            new = new and not isinstance(found, Checked)
+            # What is timed without a check may be wrong: its plan may come again.
+            new = step.checked and not isinstance(found, Checked)
         verdict = step.verdict(found)
         if new:
             self.know([verdict])

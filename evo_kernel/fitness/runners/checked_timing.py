@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
-from evo_kernel.fitness.runners.clock import Buffers, Launches, TimedWork
+from evo_kernel.fitness.runners.clock import TimedWork
+from evo_kernel.fitness.runners.cuda_memory import Arena
 from evo_kernel.fitness.runners.worker_state import PlanFailed, WorkerState, equal_each, fill
 from evo_kernel.tasks.task import Case
 from evo_kernel.types import Status
+
+if TYPE_CHECKING:
+    from evo_kernel.fitness.runners.cuda_driver import Launcher
 
 
 class CheckedTiming:
@@ -27,8 +32,8 @@ class CheckedTiming:
         self,
         state: WorkerState,
         plan: CompiledPlan,
-        launcher: Launches,
-        arenas: Sequence[Buffers],
+        launcher: Launcher,
+        arenas: Sequence[Arena],
         case: Case,
         seed: int,
         check: bool,
@@ -61,14 +66,14 @@ class CheckedTiming:
         """The first launch against the reference, when all others are over. Raises PlanFailed."""
         self._compare(self._first)
 
-    def _compare(self, arena: Buffers) -> None:
+    def _compare(self, arena: Arena) -> None:
         if not self._check:
             return
         result = self._state.compare(self._case, self._seed, "nominal", self._inputs, self._outputs(arena))
         if not result.passed:
             raise PlanFailed(Status.WRONG, f"right when checked, wrong when timed: {result.reason}", result.error)
 
-    def _outputs(self, arena: Buffers) -> list[torch.Tensor]:
+    def _outputs(self, arena: Arena) -> list[torch.Tensor]:
         return [arena.tensor(view) for view in self._plan.plan.outputs]
 
     def _prepare(self, number: int) -> None:
@@ -87,7 +92,7 @@ class CheckedTiming:
             if others:
                 self._compare_farthest(others, wanted)
 
-    def _compare_farthest(self, arenas: Sequence[Buffers], wanted: Sequence[torch.Tensor]) -> None:
+    def _compare_farthest(self, arenas: Sequence[Arena], wanted: Sequence[torch.Tensor]) -> None:
         distances = torch.stack([_distance(self._outputs(arena), wanted) for arena in arenas]).tolist()
         farthest = max(distances)
         if farthest > self._farthest:

@@ -10,7 +10,6 @@ is not to be trusted: the answer says `fatal`, and the parent starts a fresh pro
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib
 import json
 import os
@@ -20,23 +19,25 @@ import traceback
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import torch
 
 from evo_kernel.errors import TaskError
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.runners import ipc
-from evo_kernel.fitness.runners.clock import Device
 from evo_kernel.fitness.runners.process import GO, LOAD
 from evo_kernel.fitness.runners.request_handler import RequestHandler
 from evo_kernel.fitness.runners.worker_state import Answer, Disturbed
 from evo_kernel.fitness.timing.baselines import COMPILED, baseline_function, baseline_names, searching
-from evo_kernel.fitness.timing.estimates import CLAIM, TIMING, TimingSettings
+from evo_kernel.fitness.timing.estimates import CLAIM, TIMING
 from evo_kernel.processes import end_with_owner
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Task, describe
 from evo_kernel.types import Status
+
+if TYPE_CHECKING:
+    from evo_kernel.fitness.runners.cuda_device import CudaDevice
 
 LOG_BYTES = 1 << 30
 """Of any file that it writes: what kernels print ends in its log."""
@@ -45,7 +46,7 @@ LOG_BYTES = 1 << 30
 class GpuWorker:
     """Answers requests, one at a time."""
 
-    def __init__(self, task: Task, device: Device, replies: BinaryIO) -> None:
+    def __init__(self, task: Task, device: CudaDevice, replies: BinaryIO) -> None:
         self.task, self.device, self._replies = task, device, replies
         self.handler = RequestHandler(task, device)
 
@@ -124,11 +125,7 @@ class GpuWorker:
         self._replies.flush()
 
 
-_SETTINGS: dict[str, TimingSettings] = {
-    "search": TIMING,
-    "claim": CLAIM,
-    "quick": dataclasses.replace(TIMING, usual=3, many=9),
-}
+_SETTINGS = {"search": TIMING, "claim": CLAIM}
 
 
 def main() -> None:

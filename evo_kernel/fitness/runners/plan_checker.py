@@ -7,17 +7,19 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evo_kernel.errors import PlanError
 from evo_kernel.fitness.correctness.check import poisoned
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.runners.buffer_cache import plan_bytes
-from evo_kernel.fitness.runners.clock import Buffers, Launches
-from evo_kernel.fitness.runners.cuda_memory import POISON
+from evo_kernel.fitness.runners.cuda_memory import POISON, Arena
 from evo_kernel.fitness.runners.worker_state import Answer, PlanFailed, Plans, WorkerState, all_same, fill
 from evo_kernel.tasks.task import Case, Input
 from evo_kernel.types import Status
+
+if TYPE_CHECKING:
+    from evo_kernel.fitness.runners.cuda_driver import Launcher
 
 _OTHER_POISON = range(0x01, 0x78)
 """Bytes of which a word is finite in every floating type: what makes numbers of NaN still differs between two runs."""
@@ -30,7 +32,7 @@ class _Ran:
     seed: int
     regime: str
     inputs: tuple[Input, ...]
-    arenas: Sequence[Buffers]
+    arenas: Sequence[Arena]
 
 
 class PlanChecker:
@@ -117,7 +119,7 @@ class PlanChecker:
                 break
         return answers
 
-    def _check(self, plan: CompiledPlan, launcher: Launches, part: Answer) -> Answer:
+    def _check(self, plan: CompiledPlan, launcher: Launcher, part: Answer) -> Answer:
         """Every round: poisoned scratch, two runs that must agree, then the reference; as many at once as fit."""
         case = self._state.task.case(part["case"])
         at_once = max(1, self._state.budget.check_bytes // max(1, 2 * plan_bytes(plan)))
@@ -132,7 +134,7 @@ class PlanChecker:
         return {"status": Status.PASSED, "reason": "", "error": worst}
 
     def _run_rounds(
-        self, plan: CompiledPlan, launcher: Launches, part: Answer, rounds: Sequence[Any], arenas: Sequence[Buffers]
+        self, plan: CompiledPlan, launcher: Launcher, part: Answer, rounds: Sequence[Any], arenas: Sequence[Arena]
     ) -> list[_Ran]:
         case = self._state.task.case(part["case"])
         ran = [
@@ -146,7 +148,7 @@ class PlanChecker:
         return {"status": Status.PASSED, "reason": "", "error": max(self._judge(plan, case, one) for one in ran)}
 
     def _run_twice(
-        self, plan: CompiledPlan, launcher: Launches, case: Case, seed: int, regime: str, arenas: Sequence[Buffers]
+        self, plan: CompiledPlan, launcher: Launcher, case: Case, seed: int, regime: str, arenas: Sequence[Arena]
     ) -> _Ran:
         inputs = self._state.draw(case, seed, regime)
         self._state.clean()

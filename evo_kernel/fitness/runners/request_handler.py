@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
-from evo_kernel.fitness.runners.clock import Device
 from evo_kernel.fitness.runners.plan_checker import PlanChecker
 from evo_kernel.fitness.runners.timer import Timer
 from evo_kernel.fitness.runners.worker_state import Answer, MemoryShares, Plans, WorkerState
@@ -13,12 +13,15 @@ from evo_kernel.fitness.timing.estimates import TIMING, TimingSettings
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import Status
 
+if TYPE_CHECKING:
+    from evo_kernel.fitness.runners.cuda_device import CudaDevice
+
 
 class RequestHandler:
     """State of one GPU process beside the context. For one thread."""
 
     def __init__(
-        self, task: Task, device: Device, settings: TimingSettings = TIMING, budget: MemoryShares | None = None
+        self, task: Task, device: CudaDevice, settings: TimingSettings = TIMING, budget: MemoryShares | None = None
     ) -> None:
         self.state = WorkerState(task, device, budget)
         self.checker, self.timer = PlanChecker(self.state), Timer(self.state, settings)

@@ -6,7 +6,7 @@ import contextlib
 import secrets
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,12 +14,15 @@ from evo_kernel.errors import TaskError
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.runners.buffer_cache import checksum, plan_bytes, size_of
 from evo_kernel.fitness.runners.checked_timing import CheckedTiming
-from evo_kernel.fitness.runners.clock import Launches, Metronome, Sampled, TimedWork, disagreement, sample, sample_pairs
+from evo_kernel.fitness.runners.clock import Metronome, Sampled, TimedWork, disagreement, sample, sample_pairs
 from evo_kernel.fitness.runners.worker_state import Answer, Disturbed, PlanFailed, Plans, WorkerState
 from evo_kernel.fitness.timing.ceiling_benchmarks import benches
 from evo_kernel.fitness.timing.estimates import CLAIM, TIMING, TimingSettings, sets_needed
 from evo_kernel.tasks.task import Case
 from evo_kernel.types import Status
+
+if TYPE_CHECKING:
+    from evo_kernel.fitness.runners.cuda_driver import Launcher
 
 _DOUBTS = 3  # times that a kernel is sampled again when its clocks disagree, and nothing else's do
 
@@ -32,7 +35,7 @@ class Timer:
         self.metronome = Metronome(state.device, settings)
         self.bench_sizes: dict[str, int] = {}  # of the ceilings' benches, where not the usual ones
 
-    def time(self, plan: CompiledPlan, launcher: Launches, part: Answer) -> Answer:
+    def time(self, plan: CompiledPlan, launcher: Launcher, part: Answer) -> Answer:
         """Samples in µs over rotating buffers; with `check`, outputs are held against the reference too."""
         case, seed = self._state.task.case(part["case"]), int(part["seed"])
         with self._state.phase("sets"):

@@ -11,7 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -21,10 +21,13 @@ from evo_kernel.fitness.correctness.error_bounds import Expected, expect
 from evo_kernel.fitness.correctness.sealed_references import SealedReferences
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan, View
 from evo_kernel.fitness.runners.buffer_cache import Arenas, Inputs, size_of
-from evo_kernel.fitness.runners.clock import Buffers, Device, Launches
-from evo_kernel.fitness.runners.cuda_memory import CANARY, as_words
+from evo_kernel.fitness.runners.cuda_memory import CANARY, Arena, as_words
 from evo_kernel.tasks.task import Case, Input, Task
 from evo_kernel.types import CheckResult, Status
+
+if TYPE_CHECKING:
+    from evo_kernel.fitness.runners.cuda_device import CudaDevice
+    from evo_kernel.fitness.runners.cuda_driver import Launcher
 
 Answer = dict[str, Any]
 Plans = Callable[[int], CompiledPlan]
@@ -57,7 +60,7 @@ class PlanFailed(Exception):
 class WorkerState:
     """What is kept between requests, and the verdicts that rest on it. For one thread."""
 
-    def __init__(self, task: Task, device: Device, budget: MemoryShares | None = None) -> None:
+    def __init__(self, task: Task, device: CudaDevice, budget: MemoryShares | None = None) -> None:
         self.task, self.device, self.budget = task, device, budget or MemoryShares()
         total = device.total_bytes()
         self.references = SealedReferences(device.name, int(total * self.budget.references))
@@ -123,7 +126,7 @@ class WorkerState:
         key = (case.name, seed, regime)
         return self.inputs.of(key, lambda: regimes.drawn(self.task, case, seed, regime, self.device.name))
 
-    def undisturbed(self, plan: CompiledPlan, arenas: Sequence[Buffers], inputs: Sequence[tuple[Input, ...]]) -> None:
+    def undisturbed(self, plan: CompiledPlan, arenas: Sequence[Arena], inputs: Sequence[tuple[Input, ...]]) -> None:
         """No canary is broken and no input has changed. Raises PlanFailed."""
         same = [arena.canaries_whole() for arena in arenas]
         places: list[int | None] = [None] * len(same)
@@ -187,7 +190,7 @@ class WorkerState:
             return work(plan, launcher, part)
 
     @contextlib.contextmanager
-    def launcher(self, plan: CompiledPlan) -> Iterator[Launches]:
+    def launcher(self, plan: CompiledPlan) -> Iterator[Launcher]:
         with self.phase("load"):
             launcher = self.device.launcher(plan)
         try:
@@ -199,7 +202,7 @@ class WorkerState:
                 launcher.close()
 
     @contextlib.contextmanager
-    def lent(self, plan: CompiledPlan, count: int) -> Iterator[list[Buffers]]:
+    def lent(self, plan: CompiledPlan, count: int) -> Iterator[list[Arena]]:
         """So many arenas."""
         with contextlib.ExitStack() as stack:
             with self.phase("lend"):
@@ -215,7 +218,7 @@ class WorkerState:
             self.spent_s[name] += time.perf_counter() - began
 
 
-def fill(arena: Buffers, plan: CompiledPlan, inputs: Sequence[Input]) -> None:
+def fill(arena: Arena, plan: CompiledPlan, inputs: Sequence[Input]) -> None:
     """Copy inputs into the arena where the plan has them. Raises PlanError."""
     if misfit := plan.plan.misfit([_spec(value) for value in inputs]):
         raise PlanError(misfit)
@@ -227,7 +230,7 @@ def fill(arena: Buffers, plan: CompiledPlan, inputs: Sequence[Input]) -> None:
 
 
 def _sparse_inputs(plan: CompiledPlan) -> dict[int, list[View]]:
-    """Buffers of inputs that are not dense, by number, with the views that lie in them."""
+    """Arena of inputs that are not dense, by number, with the views that lie in them."""
     views: dict[int, list[View]] = {}
     for view in plan.plan.inputs:
         if view is not None:
