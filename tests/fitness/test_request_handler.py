@@ -364,17 +364,17 @@ def test_references_are_unreadable_unless_open(task):
     expected = expect(task, inputs)
     assert sum(t.numel() * t.element_size() for p in expected for t in (p.truth, p.honest, p.compared)) > SMALL_BYTES
     truth = expected[0].truth.clone()
-    vault = SealedReferences("cpu", 1 << 30)
-    with vault.open(("case", 1, "nominal"), lambda: expected) as opened:
+    references = SealedReferences("cpu", 1 << 30)
+    with references.open(("case", 1, "nominal"), lambda: expected) as opened:
         assert torch.equal(opened[0].truth, truth) and opened[0].frobenius == expected[0].frobenius
         kept = opened[0].truth
-        assert not vault.intact()
-    assert vault.intact()
+        assert not references.intact()
+    assert references.intact()
     assert (kept == truth).sum() == 0 and abs(float((kept.view(torch.int64) < 0).double().mean()) - 0.5) < 0.02
-    with vault.open(("case", 1, "nominal"), lambda: pytest.fail("it is kept")) as opened:
+    with references.open(("case", 1, "nominal"), lambda: pytest.fail("it is kept")) as opened:
         assert torch.equal(opened[0].truth, truth)
     kept.view(torch.int64)[0, 0] ^= 1  # one word: a row of them might cancel in the sum
-    assert not vault.intact()
+    assert not references.intact()
 
 
 def test_the_vault_keeps_within_its_limit():
@@ -385,8 +385,8 @@ def test_the_vault_keeps_within_its_limit():
         values = torch.zeros(1 << 18, dtype=torch.float64)
         return (Expected(values, values.float(), values.bool(), 1.0, 1.0),)
 
-    vault = SealedReferences("cpu", 5 << 20)
+    references = SealedReferences("cpu", 5 << 20)
     for seed in (1, 2, 2, 1):
-        with vault.open(("case", seed, "nominal"), make) as opened:
+        with references.open(("case", seed, "nominal"), make) as opened:
             assert float(opened[0].truth.abs().sum()) == 0.0
     assert len(made) == 3

@@ -20,7 +20,7 @@ from evo_kernel.types import CaseKind, Measurement, Status
 
 
 class BaselineTimes:
-    """The yardsticks of one task on one machine; baselines are timed once. Thread-safe."""
+    """What times of one task are held against on one machine; baselines are timed once. Thread-safe."""
 
     def __init__(self, task: Task, recorder: Recorder, first: Wanted = "auto") -> None:
         self._task, self._recorder = task, recorder
