@@ -23,7 +23,7 @@ from evo_kernel.fitness.plan.launch_plan import Binary, Buffer, CompiledPlan, Ke
 from evo_kernel.fitness.runners.cuda_memory import POISON, Arena
 from evo_kernel.fitness.runners.nvml import GpuState
 from evo_kernel.fitness.runners.process import GO, LOAD
-from evo_kernel.fitness.runners.request_handler import Examiner
+from evo_kernel.fitness.runners.request_handler import RequestHandler
 from evo_kernel.fitness.timing.estimates import TIMING
 from evo_kernel.tasks.loading import load
 from tests.fitness.handmade import empty_ir
@@ -254,8 +254,8 @@ def main() -> None:
         return
     device = FakeDevice()
     worker = GpuWorker(task, device, replies)
-    worker.examiner = Examiner(task, device, SETTINGS)
-    worker.examiner.timer.bench_sizes = {"copy_bytes": 1 << 12, "side": 16}
+    worker.handler = RequestHandler(task, device, SETTINGS)
+    worker.handler.timer.bench_sizes = {"copy_bytes": 1 << 12, "side": 16}
     worker.reply({"device": "a simulated GPU", "arch": 90, "driver": "0", "pid": os.getpid()})
     worker.serve(requests)
 

@@ -17,8 +17,8 @@ from evo_kernel.fitness import doctor, gpus
 from evo_kernel.fitness.runners.cuda_runner import CudaRunner
 from tests.fitness.fake_gpu import task_in
 
-CARDS = """0, NVIDIA H200, GPU-aaaa, 570.86.15, 143771, 4, 1980, 1980, 3201, 34, 76.30, 0
-1, NVIDIA H200, GPU-bbbb, 570.86.15, 143771, 90000, 1755, 1980, 3201, 61, 612.00, [N/A]
+CARDS = """0, NVIDIA H200, GPU-aaaa, 570.86.15, 143771, 4, 1980, 1980, 3201, 34, 76.30
+1, NVIDIA H200, GPU-bbbb, 570.86.15, 143771, 90000, 1755, 1980, 3201, 61, 612.00
 """
 USERS = """GPU-bbbb, 4711, /usr/bin/python3 train.py, with commas, 89000
 GPU-bbbb, 4712, [Not Found], [N/A]

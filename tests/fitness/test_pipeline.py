@@ -13,7 +13,7 @@ import pytest
 
 from evo_kernel.fitness.costmodel.targets import target_for
 from evo_kernel.fitness.judge import JudgeSettings, open_judge
-from evo_kernel.fitness.runners.base import CheckPart, Exam
+from evo_kernel.fitness.runners.base import CheckPart, PlanSetRequest
 from evo_kernel.fitness.runners.cuda_runner import CudaRunner
 from evo_kernel.fitness.runners.pool import RunnerPool
 from evo_kernel.fitness.stages import COMPILING, EXECUTING, ON_GPU, RECORDING, THINKING, WAITING, Stages
@@ -109,12 +109,12 @@ def pool(tmp_path: Path) -> Iterator[RunnerPool]:
 def test_runners_of_a_pool_mark_one_gauge(pool: RunnerPool) -> None:
     pool.start()
     case = pool.task.case("m3-n7")  # type: ignore[attr-defined]
-    asked = Exam((CheckPart(plan("honest", 3, 7), case, ((1, "nominal"),)),))
+    asked = PlanSetRequest((CheckPart(plan("honest", 3, 7), case, ((1, "nominal"),)),))
     locks = [runner._lock for runner in pool._runners]  # type: ignore[attr-defined]
     with ThreadPoolExecutor(3) as threads:
         for lock in locks:
             lock.acquire()
-        found = [threads.submit(pool.exam, asked) for _ in range(3)]
+        found = [threads.submit(pool.answer, asked) for _ in range(3)]
         eventually(lambda: counts(pool.stages) == {WAITING: 3})
         assert pool.stages.state().busy_session == (0.0, 0.0)
         for lock in locks:
