@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shutil
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -18,6 +17,7 @@ from evo_kernel.fitness.runners.pool import RunnerPool
 from evo_kernel.tasks.loading import load
 from evo_kernel.types import SAME, CaseKind, PairedComparison, Purpose, Rival, Source, Status
 from evo_kernel.types.promotion import refutation
+from tests.fitness.fake_gpu import worker_command
 from tests.support.scripted import FIRST, scored
 
 CASES = "{'check': [{'m': 3, 'n': 7}], 'search': [{'m': 64, 'n': 128}], 'confirm': [{'m': 32, 'n': 100}]}"
@@ -37,7 +37,7 @@ class Runner(CudaRunner):
     """A runner around a simulated GPU that keeps who served what, and may fail to pair."""
 
     def __init__(self, task, gpu=0):
-        command = (sys.executable, "-P", "-m", "tests.fitness.fake_gpu", str(task.path))
+        command = worker_command(task)
         super().__init__(task, gpu, DEADLINE_S, command)
         self.served, self.unpaired = [], False
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +19,7 @@ from evo_kernel.fitness.stages import COMPILING, EXECUTING, ON_GPU, RECORDING, T
 from evo_kernel.fitness.timing.ceilings import NAMES, Ceilings, KnownCeilings
 from evo_kernel.tasks.loading import load
 from evo_kernel.types import Purpose
-from tests.fitness.fake_gpu import plan, task_in
+from tests.fitness.fake_gpu import plan, task_in, worker_command
 
 
 def counts(stages: Stages) -> dict[str, int]:
@@ -99,7 +98,7 @@ def test_who_has_a_gpu_to_itself_is_on_it_once() -> None:
 @pytest.fixture
 def pool(tmp_path: Path) -> Iterator[RunnerPool]:
     task = task_in(tmp_path)
-    command = (sys.executable, "-P", "-m", "tests.fitness.fake_gpu", str(task.path))
+    command = worker_command(task)
     made = RunnerPool([CudaRunner(task, gpu, 8.0, command) for gpu in (0, 1)])
     made.task = task  # type: ignore[attr-defined]
     yield made
