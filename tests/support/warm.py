@@ -1,8 +1,9 @@
 """Processes that need no time to import: `command` does what `python -m MODULE ARGUMENTS` does, in a fork of a warm one.
 
 What it starts is a doorman, an interpreter without packages. It hands its standard streams to a server that has
-imported the module; the server forks, and the child runs the module's `main`. When doorman or child ends, so does the
-other. The first command of a test process starts the server, which ends with the test process.
+imported the module; the server forks, and the child runs the module's `main`. The doorman passes SIGINT and SIGTERM on
+and ends as the child does; whatever else ends it kills the child, whose streams end with it. The first command of a
+test process starts the server, which ends with the test process.
 """
 
 from __future__ import annotations
@@ -50,7 +51,14 @@ def _serve(module: str, listening: socket.socket) -> None:
         if data and os.fork() == 0:
             listening.close()
             _become(json.loads(data), streams, connection)
-            main()
+            code = 1
+            try:
+                main()
+                code = 0
+            except SystemExit as ended:
+                code = ended.code or 0
+            finally:
+                connection.send(str(code).encode())
             return
         connection.close()
         for stream in streams:
@@ -70,7 +78,8 @@ def _become(request: dict, streams: list[int], connection: socket.socket) -> Non
     os.environ.update(request["env"])
     os.chdir(request["folder"])
     sys.argv[1:] = request["arguments"]
-    end_with_owner(connection.detach())
+    end_with_owner(connection.fileno())
+    connection.send(str(os.getpid()).encode())
 
 
 def _ask(name: str, arguments: list[str]) -> None:
@@ -80,7 +89,12 @@ def _ask(name: str, arguments: list[str]) -> None:
     socket.send_fds(server, [json.dumps(request).encode()], [0, 1, 2])
     for stream in (0, 1, 2):
         os.close(stream)
-    server.recv(1)
+    child, code = int(server.recv(99)), 0
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, frame: os.kill(child, number))
+    while said := server.recv(99):
+        code = int(said)
+    sys.exit(code)
 
 
 if __name__ == "__main__" and sys.flags.isolated:
