@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 from benchmarks import variants
@@ -12,7 +10,7 @@ from evo_kernel.fitness.runners.base import PlanSetAnswer
 from evo_kernel.fitness.runners.cuda_runner import CudaRunner
 from evo_kernel.fitness.timing.baselines import COMPILED, baseline_function, baseline_names, deadline_of
 from evo_kernel.types import Purpose, Source, Status
-from tests.fitness.fake_gpu import task_in
+from tests.fitness.fake_gpu import task_in, worker_command
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +25,7 @@ class Counted(CudaRunner):
     """A runner around a simulated GPU that keeps what it was asked, and may lose the checks of a first answer."""
 
     def __init__(self, task):
-        super().__init__(task, 0, 20.0, (sys.executable, "-P", "-m", "tests.fitness.fake_gpu", str(task.path)))
+        super().__init__(task, 0, 20.0, worker_command(task))
         self.asked, self.lose = [], False
 
     def answer(self, request):

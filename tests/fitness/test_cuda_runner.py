@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +20,7 @@ from evo_kernel.fitness.runners.process import worker_env
 from evo_kernel.fitness.timing.ceilings import NAMES
 from evo_kernel.fitness.timing.pairing import PairVerdict
 from evo_kernel.types import Measurement, Status
-from tests.fitness.fake_gpu import plan, task_in
+from tests.fitness.fake_gpu import plan, task_in, worker_command
 
 DEADLINE_S = 8.0
 
@@ -32,7 +31,7 @@ def task(tmp_path_factory):
 
 
 def runner_for(task, gpu=0):
-    command = (sys.executable, "-P", "-m", "tests.fitness.fake_gpu", str(task.path))
+    command = worker_command(task)
     return CudaRunner(task, gpu, DEADLINE_S, command)
 
 
@@ -52,7 +51,7 @@ def request_of(task, name):
 
 
 def test_a_worker_that_was_started_ahead_is_the_runners_first(task, monkeypatch):
-    command = (sys.executable, "-P", "-m", "tests.fitness.fake_gpu", str(task.path))
+    command = worker_command(task)
     for module in (cuda_runner, process):
         monkeypatch.setattr(module, "usual_command", lambda spec: command)
     process.load_ahead(task.spec)
