@@ -31,7 +31,7 @@ FEW, SIDE_BY_SIDE, STRETCHES = 64, 8, 3
 over, what a product of 4096^3 was counted to move varied by 28 % (standard deviation) between draws; with 64 by 7 %."""
 COUNT_S = 3.0
 """Seconds for counting all programs of a launch; of what takes longer, a random part is counted."""
-MOST_COUNTED = 1 << 20
+MOST_COUNTED = 1 << 15
 """Programs of a launch that are counted at most: of more, a random part."""
 MOST_RUNS = 1 << 25
 """Runs of bytes up to which lines are kept of all counted programs: about half a second. Beyond, of FEW of them."""
@@ -154,9 +154,8 @@ def _summary(
     """`near` saw `sample`, of which `few` are random and `windows` lie side by side; `everyone` saw `counted`."""
     total = math.prod(node.grid)
     wave = min(total, WAVE_PROGRAMS)
-    lines, those = (everyone, counted) if everyone.keeps_lines else (near, few)
-    if everyone is near and counted.numel() < total:
-        those = few  # those at random: neighbours share more
+    told_by_all = everyone.keeps_lines and (everyone is not near or counted.numel() == total)
+    lines, those = (everyone, counted) if told_by_all else (near, few)  # not of neighbours, which share more
     work = sum(
         (everyone.by_program[name][counted] * share for name, share in _work_shares(everyone)),
         torch.zeros(counted.numel(), dtype=torch.float64),
