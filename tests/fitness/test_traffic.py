@@ -110,10 +110,23 @@ def test_where_lines_are_too_many_a_part_of_memory_stands_for_all(pages, monkeyp
         assert made(seed).different("load") == pytest.approx(truth, rel=0.06)
 
 
-def test_what_many_of_a_sample_share_says_nothing_of_the_rest(pages):
-    made, truth = pages
-    few = torch.randperm(4096, generator=torch.Generator().manual_seed(1))[:64]
-    assert made(1).expanded("load", few, 4096) > 0.5 * truth
+def test_what_all_of_a_sample_share_says_nothing_of_the_rest():
+    memory = DeviceMemory()
+    memory.add(64 << 20, defined=True)
+    found, few = Footprints(memory, 1), torch.arange(0, 4096, 64)
+    places = torch.stack([few, torch.full_like(few, 8192)], dim=1).reshape(-1)
+    starts = DeviceMemory.address(0) + places * 4096
+    found.add("load", Runs(starts, torch.full_like(starts, 4096), few.repeat_interleave(2), starts))
+    assert found.expanded("load", few, 4096) == 4097 * 4096
+
+
+def test_gaps_between_lines_are_no_lines():
+    memory = DeviceMemory()
+    memory.add(64 << 20, defined=True)
+    found, programs = Footprints(memory, 1), torch.arange(8)
+    starts = DeviceMemory.address(0) + programs // 2 * (1 << 20)  # by twos: four groups, or a few more
+    found.add("load", Runs(starts, torch.full_like(starts, 4096), programs, starts))
+    assert found.expanded("load", programs, 264) == pytest.approx(4.5 * 4096, rel=0.1)
 
 
 @pytest.mark.parametrize(

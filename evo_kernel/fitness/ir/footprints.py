@@ -204,7 +204,8 @@ def multiplicities(lines: Lines) -> tuple[torch.Tensor, torch.Tensor]:
     steps = torch.ones_like(places)
     steps[first.numel() :] = -1
     order = torch.argsort(places)
-    return steps[order].cumsum(0)[:-1], places[order].diff()
+    depths, counts = steps[order].cumsum(0)[:-1], places[order].diff()
+    return depths[depths > 0], counts[depths > 0]
 
 
 def expand(different: float, sampled: int, count: int) -> float:
