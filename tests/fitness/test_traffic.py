@@ -4,11 +4,15 @@ import numpy as np
 import pytest
 import torch
 
+from evo_kernel.fitness.ir import footprints
 from evo_kernel.fitness.ir.counting import Counter
 from evo_kernel.fitness.ir.execute import launch
+from evo_kernel.fitness.ir.footprints import Footprints, expand
 from evo_kernel.fitness.ir.launch_traffic import at_least, total_flops
+from evo_kernel.fitness.ir.memory import DeviceMemory
 from evo_kernel.fitness.ir.nodes import memory_of, modules_of
-from evo_kernel.fitness.ir.partial import expand, looked_at, touched
+from evo_kernel.fitness.ir.partial import looked_at, touched
+from evo_kernel.fitness.ir.runs import Runs, sectors_of
 from evo_kernel.fitness.plan.launch_plan import Constant, View
 from tests.fitness.handmade import SOFTMAX, compiled_plan, counted_traffic, matmul_plan, softmax_plan
 
@@ -34,7 +38,7 @@ def test_a_matmul_counts_flops_and_sees_shared_tiles():
     (seen,) = counted_traffic(matmul_plan(4096, 4096, 4096, (128, 128, 64), num_warps=8))
     assert total_flops([seen]) == pytest.approx(2 * 4096**3)
     assert seen.load_bytes == pytest.approx(2 * 128 * 4096 * 2)
-    assert seen.grid_load_bytes <= 2 * 4096 * 4096 * 2
+    assert seen.grid_load_bytes == pytest.approx(2 * 4096 * 4096 * 2, rel=0.05)
     assert seen.wave_load_bytes == pytest.approx(43e6, rel=0.3)  # 9 rows of tiles and all 32 columns, 1 MiB each
     assert seen.rounds == 64
 
@@ -70,6 +74,78 @@ def test_groups_are_found_from_what_a_sample_shares(groups, sampled, count):
 def test_nothing_shared_means_everything_is_different():
     assert expand(16.0, 16, 264) == 264
     assert expand(1.0, 16, 264) == pytest.approx(1.0)
+
+
+def test_lines_of_all_hide_nobodys_own_lines():
+    """Each of 4096 programs reads 16 KiB of its own, and 2 KiB that all read: as groups, they were taken to be few."""
+    text = SOFTMAX.replace("e = tl.exp(x", "x += tl.sum(tl.load(x_ptr + tl.arange(0, 512))) * 1e-9\n    e = tl.exp(x")
+    (seen,) = counted_traffic(softmax_plan(4096, 4096, text=text))
+    assert seen.load_bytes == 16384 + 2048
+    assert seen.grid_load_bytes == 4096 * 16384
+
+
+@pytest.fixture
+def pages():
+    """4096 programs, each with a page of 4 KiB of its own, one of ten for 16 of them, and one for all."""
+    memory = DeviceMemory()
+    memory.add(64 << 20, defined=True)
+    programs = torch.arange(4096)
+    places = torch.stack([programs, 8192 + programs // 16 * 10, torch.full((4096,), 12288)], dim=1).reshape(-1)
+
+    def made(seed: int) -> Footprints:
+        found = Footprints(memory, seed)
+        for part in torch.arange(places.numel()).split(1000):
+            starts = DeviceMemory.address(0) + places[part] * 4096
+            found.add("load", Runs(starts, torch.full_like(starts, 4096), part // 3, starts))
+        return found
+
+    return made, (4096 + 256 + 1) * 4096
+
+
+def test_where_lines_are_too_many_a_part_of_memory_stands_for_all(pages, monkeypatch):
+    made, truth = pages
+    assert made(1).different("load") == truth
+    monkeypatch.setattr(footprints, "MOST_KEPT", 1500)
+    for seed in range(5):
+        assert made(seed).different("load") == pytest.approx(truth, rel=0.06)
+
+
+def test_what_all_of_a_sample_share_says_nothing_of_the_rest():
+    memory = DeviceMemory()
+    memory.add(64 << 20, defined=True)
+    found, few = Footprints(memory, 1), torch.arange(0, 4096, 64)
+    places = torch.stack([few, torch.full_like(few, 8192)], dim=1).reshape(-1)
+    starts = DeviceMemory.address(0) + places * 4096
+    found.add("load", Runs(starts, torch.full_like(starts, 4096), few.repeat_interleave(2), starts))
+    assert found.expanded("load", few, 4096) == 4097 * 4096
+
+
+def test_gaps_between_lines_are_no_lines():
+    memory = DeviceMemory()
+    memory.add(64 << 20, defined=True)
+    found, programs = Footprints(memory, 1), torch.arange(8)
+    starts = DeviceMemory.address(0) + programs // 2 * (1 << 20)  # by twos: four groups, or a few more
+    found.add("load", Runs(starts, torch.full_like(starts, 4096), programs, starts))
+    assert found.expanded("load", programs, 264) == pytest.approx(4.5 * 4096, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("lanes", "sectors"),
+    [
+        (torch.arange(64).flip(0), 8),
+        (torch.arange(64) ^ 1, 8),
+        (torch.randperm(32, generator=torch.Generator().manual_seed(1)), 4),
+        (torch.arange(64) * 4, 32),
+        (torch.arange(64) % 2 * 32 + torch.arange(64) // 2, 8),  # 16 lanes of a warp here, 16 there: 2 sectors each
+        (torch.arange(64) * 8, 64),
+    ],
+)
+def test_a_warp_asks_for_a_sector_once_in_whatever_order_its_lanes_lie(lanes, sectors):
+    starts = DeviceMemory.address(0) + 4 * torch.cat([lanes, lanes + 1024])
+    owners = torch.arange(2).repeat_interleave(lanes.numel())
+    runs = Runs(starts, torch.full_like(starts, 4), owners, torch.arange(lanes.numel()).repeat(2))
+    who, counts = sectors_of(runs)
+    assert torch.zeros(2, dtype=torch.int64).index_add_(0, who, counts).tolist() == [sectors, sectors]
 
 
 def test_lines_that_an_execution_touched_are_more_than_what_was_counted():

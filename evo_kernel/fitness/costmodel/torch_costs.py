@@ -76,7 +76,7 @@ class TorchCost:
     moved_bytes: float  # read and written
     flops: float = 0.0  # of matrix products
     kind: str = ""  # of their operands, as tl.dot's
-    sector_bytes: float = 0.0  # through the L2: of the 32-byte sectors that a copy touches, of the windows of pooling
+    sector_bytes: float = 0.0  # through the L2: sectors that a copy touches, windows of pooling, rows of bags
 
 
 def torch_cost(node: Fill | Copy | Constant | Aten) -> TorchCost:
@@ -91,7 +91,7 @@ def torch_cost(node: Fill | Copy | Constant | Aten) -> TorchCost:
     if not isinstance(node, Aten):
         return TorchCost(moved)
     flops = _flops(node)
-    return TorchCost(moved, flops, _operand_kind(node) if flops else "", _window_bytes(node))
+    return TorchCost(moved, flops, _operand_kind(node) if flops else "", max(_window_bytes(node), _bag_bytes(node)))
 
 
 def _operand_kind(node: Aten) -> str:
@@ -124,6 +124,15 @@ def _window_bytes(node: Aten) -> float:
     else:
         window = float(math.prod(sizes) if len(sizes) > 1 else sizes[0] ** axes)
     return min(window, float(given.elements)) * max(made.elements, 1) * given.item_bytes
+
+
+def _bag_bytes(node: Aten) -> float:
+    """What `embedding_bag` reads: a row for each index, which it adds up where others would write it."""
+    if "embedding_bag" not in node.op or not node.outputs or not node.outputs[0]:
+        return 0.0
+    made = node.outputs[0]
+    indices = max((view.elements for view in node.views if view.dtype in ("int32", "int64")), default=0)
+    return float(indices * made.shape[-1] * made.item_bytes) if made.shape else 0.0
 
 
 def _sector_bytes(copy: Copy) -> float:

@@ -130,7 +130,7 @@ class _Work:
         def run(number: int, module: IRModule, node: Launch) -> Launched:
             total = math.prod(node.grid)
             few = partial.looked_at(torch.arange(total), self._seed)
-            counter = None if did is None else Counter(module, memory, total, footprints=few)
+            counter = None if did is None else Counter(module, memory, total, few, self._seed)
             found = launch(
                 module, node.grid, node.args, memory, seed=self._seed + number, deadline=self._deadline,
                 reverse=reverse, observer=counter, shuffled=shuffled,

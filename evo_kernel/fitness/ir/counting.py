@@ -1,7 +1,6 @@
 """Counts what a launch asks of the memory system and of the units, by program, while it is executed.
 
-Totals are exact for the programs that ran. Distinct lines need the addresses themselves: they are kept as intervals,
-for a sample of programs.
+Totals are exact for the programs that ran. Different lines need the addresses themselves: see footprints.py.
 """
 
 from __future__ import annotations
@@ -9,18 +8,19 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 
+from evo_kernel.fitness.ir.footprints import Footprints
 from evo_kernel.fitness.ir.lanes import Lanes
-from evo_kernel.fitness.ir.launch_traffic import LINE_BYTES, SECTOR_BYTES, LoopTraffic
+from evo_kernel.fitness.ir.launch_traffic import LoopTraffic
 from evo_kernel.fitness.ir.loops import loops_of
-from evo_kernel.fitness.ir.memory import BASE_BITS, PADDING, DeviceMemory
+from evo_kernel.fitness.ir.memory import DeviceMemory
 from evo_kernel.fitness.ir.parse import IRModule, Operation
+from evo_kernel.fitness.ir.runs import runs_of, sectors_of
 from evo_kernel.fitness.ir.types import Type
 
-MOST_INTERVALS = 4_000_000
-"""Of a sample of programs: about a second of sorting."""
 _MUFU = {"math.exp", "math.exp2", "math.log", "math.log2", "math.sqrt", "math.rsqrt", "math.sin", "math.cos",
          "tt.precise_sqrt"}  # fmt: skip
 _FREE = {"arith.constant", "tt.splat", "tt.broadcast", "tt.expand_dims", "tt.make_range", "tt.get_program_id",
@@ -31,10 +31,11 @@ _KINDS = {"f32": "fp32", "f16": "fp16", "bf16": "bf16", "f64": "fp64", "f8E4M3FN
 
 
 class Counter:
-    """Observes one launch of `programs` programs. With `footprints`, lines and sectors are kept too, of all or of some.
+    """Observes one launch of `programs` programs. With `footprints`, lines are kept too, of all or of some.
 
-    With `blocks`, it is kept how often each program reaches each block. `by_program` holds what a loop does besides,
-    inner ones left out, under "loop.", its name, and the names of `LoopTraffic`.
+    With `sectors`, those that the same programs ask for are counted. With `blocks`, it is kept how often each program
+    reaches each block. `by_program` holds what a loop does besides, inner ones left out, under "loop.", its name, and
+    the names of `LoopTraffic`.
     """
 
     def __init__(
@@ -43,10 +44,15 @@ class Counter:
         memory: DeviceMemory,
         programs: int,
         footprints: bool | torch.Tensor,
+        seed: int = 0,
+        sectors: bool = True,
         blocks: bool = False,
+        expected: float = 0.0,
     ) -> None:
-        self.footprints_of = footprints
-        self._memory, self._footprints, self._sample = memory, footprints is not False, None
+        """`seed` and `expected`: as of `Footprints`."""
+        self.again = partial(Counter, module, memory, programs, footprints, seed, sectors, blocks, expected)
+        self.footprints = Footprints(memory, seed, expected)
+        self._memory, self._sectors, self.keeps_lines, self._sample = memory, sectors, footprints is not False, None
         if isinstance(footprints, torch.Tensor):
             self._sample = torch.zeros(programs, dtype=torch.bool)
             self._sample[footprints] = True
@@ -58,8 +64,6 @@ class Counter:
         )
         self.elements: defaultdict[str, float] = defaultdict(float)  # of all programs together
         self.computed: defaultdict[str, float] = defaultdict(float)  # by loop, of all programs together
-        self.intervals: defaultdict[tuple[str, int], list[tuple[torch.Tensor, ...]]] = defaultdict(list)
-        self.kept = 0
         self._loads_here = 0
 
     # --- Observer -------------------------------------------------------------------------------------------------
@@ -119,7 +123,7 @@ class Counter:
             self.by_program[f"loop.{loop}.load_bytes"][programs] += lanes * item
         if "atomic" in operation.name or operation.name == "tt.descriptor_reduce":
             self.by_program["atomic"][programs] += lanes
-        if self._footprints and self.kept < MOST_INTERVALS:
+        if self.keeps_lines:
             self._keep(kind, pointer, mask, programs, item, shape)
 
     # --- footprints -----------------------------------------------------------------------------------------------
@@ -132,29 +136,13 @@ class Counter:
             if not rows.numel():
                 return
             pointer, mask, programs = pointer.rows(rows), mask and mask.rows(rows), programs[rows]
-        starts, lengths, owners = _intervals(self._memory, pointer, mask, programs, item, shape)
-        if not starts.numel():
+        runs = runs_of(self._memory, pointer, mask, programs, item, shape)
+        if not runs.starts.numel():
             return
-        ends = starts + lengths - 1
-        sectors = torch.div(ends, SECTOR_BYTES, rounding_mode="floor") - torch.div(
-            starts, SECTOR_BYTES, rounding_mode="floor"
-        )
-        self.by_program[f"{kind}_sectors"].index_add_(0, owners, (sectors + 1).double())
-        buffers = starts >> BASE_BITS
-        low, high = map(int, torch.aminmax(buffers))
-        for buffer in (low,) if low == high else torch.unique(buffers).tolist():
-            chosen = slice(None) if low == high else buffers == buffer
-            parts = (owners[chosen], starts[chosen] // LINE_BYTES, ends[chosen] // LINE_BYTES)
-            self.intervals[(kind, int(buffer) - 1)].append(parts)
-            self.kept += parts[0].numel()
-
-    def footprints(self, kind: str) -> dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-        """By buffer: owner, first and last line of all intervals of a kind."""
-        return {
-            buffer: tuple(torch.cat(column) for column in zip(*parts, strict=True))  # pyright: ignore
-            for (name, buffer), parts in self.intervals.items()
-            if name == kind
-        }
+        if self._sectors:
+            owners, sectors = sectors_of(runs)
+            self.by_program[f"{kind}_sectors"].index_add_(0, owners, sectors.double())
+        self.footprints.add(kind, runs)
 
 
 def blocks_of(module: IRModule) -> frozenset[int]:
@@ -163,18 +151,6 @@ def blocks_of(module: IRModule) -> frozenset[int]:
     blocks = [block for region in regions for block in region.blocks]
     blocks += [block for function in module.functions.values() for block in function.body.blocks]
     return frozenset(block.operations[0].ordinal for block in blocks if block.operations)
-
-
-def lines_of(first: torch.Tensor, last: torch.Tensor, owners: torch.Tensor | None = None) -> float:
-    """Different lines that intervals cover: those of one owner together, owners apart; of everybody if None."""
-    if owners is not None:
-        apart = int(last.max()) + 1
-        first, last = first + owners * apart, last + owners * apart
-    order = torch.argsort(first)
-    first, last = first[order], last[order]
-    reached = torch.cummax(last, 0).values
-    before = torch.cat([first[:1] - 1, reached[:-1]])
-    return float((last - torch.maximum(first - 1, before)).clamp(min=0).sum())
 
 
 def _product(operation: Operation) -> tuple[str, float]:
@@ -218,65 +194,6 @@ def _active(mask: Lanes | None, programs: int, shape: tuple[int, ...]) -> torch.
     for axis, on in by_axis.items():
         share = share * (on.double() if axis == 0 else on.double().mean())
     return share * whole if share.numel() > 1 else float(share) * whole
-
-
-def _intervals(
-    memory: DeviceMemory, pointer: Lanes, mask: Lanes | None, programs: torch.Tensor, item: int, shape: tuple[int, ...]
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Addresses of runs of consecutive bytes that an access touches: first byte, length, program."""
-    full = (programs.numel(), *shape)
-    access = memory.access(pointer.sum, item, len(full), PADDING // 2 if mask is not None else 0)
-    axis, length = None, 1
-    if access is not None:
-        for place, size, step in access.progressions:
-            if step == item and place > 0:
-                axis, length = place, size
-    if axis is None or access is None:
-        starts = pointer.data.expand(full)
-        lengths = torch.full((1,) * len(full), item).expand(full)
-        active = None if mask is None else mask.data.expand(full)
-    else:
-        base = memory.address(memory.buffers.index(access.buffer)) - PADDING
-        others = tuple(p for p in access.progressions if p[0] != axis)
-        rows = type(access)(access.buffer, access.offset, others, access.indices, access.rank)
-        reduced = tuple(1 if a == axis else size for a, size in enumerate(full))
-        starts = (rows.offsets() + base).expand(reduced)
-        counts = torch.full((1,) * len(full), length).expand(reduced)
-        if mask is not None:
-            on = mask.data
-            if on.shape[axis] > 1 and _has_holes(on, axis):
-                return _stretches(on.expand(full).movedim(axis, -1), starts.movedim(axis, -1)[..., 0], programs, item)
-            if on.shape[axis] > 1:
-                counts = on.sum(axis, keepdim=True).expand(reduced)
-                starts = starts + on.int().argmax(axis, keepdim=True) * item
-            else:
-                counts = torch.where(on, length, 0).expand(reduced)
-        lengths, active = counts * item, None
-        if mask is not None:
-            active = counts > 0
-    owners = programs.reshape(-1, *(1,) * len(shape)).expand(starts.shape)
-    # Axes along which lanes share their elements would only repeat the same runs.
-    if active is not None:
-        active = active.expand(starts.shape)
-        return starts[active], lengths.expand(starts.shape)[active], owners[active]
-    return starts.reshape(-1), lengths.expand(starts.shape).reshape(-1), owners.reshape(-1)
-
-
-def _has_holes(on: torch.Tensor, axis: int) -> bool:
-    """Whether lanes are off between lanes that are on."""
-    return bool((on.movedim(axis, -1).int().diff(dim=-1) > 0).sum(-1).gt(~on.movedim(axis, -1)[..., 0]).any())
-
-
-def _stretches(
-    on: torch.Tensor, starts: torch.Tensor, programs: torch.Tensor, item: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Runs of lanes that are on, as `_intervals`; the lanes of a row are the last axis. `starts`: by row."""
-    begins, ends = on.clone(), on.clone()
-    begins[..., 1:] &= ~on[..., :-1]
-    ends[..., :-1] &= ~on[..., 1:]
-    *rows, first = begins.nonzero(as_tuple=True)
-    last = ends.nonzero(as_tuple=True)[-1]  # in the same order, row by row
-    return starts[tuple(rows)] + first * item, (last - first + 1) * item, programs[rows[0]]
 
 
 def mean_of(counter: Counter, name: str, programs: Sequence[int] | torch.Tensor) -> float:

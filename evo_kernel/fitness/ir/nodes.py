@@ -173,6 +173,9 @@ def _replay(node: Aten, memory: DeviceMemory) -> None:
         if wanted is None or not isinstance(made, torch.Tensor):
             continue
         place = view_of(memory.buffers[wanted.buffer], wanted)
+        if made.shape != place.shape:  # embedding_bag's tables for a backward pass are smaller on a CPU
+            _undefine(memory.buffers[wanted.buffer], wanted, torch.ones_like(place, dtype=torch.bool))
+            continue
         if place.data_ptr() != made.data_ptr() or place.stride() != made.stride():
             place.copy_(made)
         _define(memory, wanted)

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 import torch
 
-from evo_kernel.fitness.ir.counting import Counter, lines_of, loops_in, mean_of, means_of
+from evo_kernel.fitness.ir.counting import Counter, loops_in, mean_of, means_of
 from evo_kernel.fitness.ir.engine import ExecutionObserver, OutOfTime
 from evo_kernel.fitness.ir.execute import ExecutionFinding, Launched, Traits, buffers_of, chunk_size, launch, traits_of
 from evo_kernel.fitness.ir.lanes import Lanes
-from evo_kernel.fitness.ir.launch_traffic import LINE_BYTES, SECTOR_BYTES, WAVE_PROGRAMS, LaunchTraffic
+from evo_kernel.fitness.ir.launch_traffic import SECTOR_BYTES, WAVE_PROGRAMS, LaunchTraffic
 from evo_kernel.fitness.ir.memory import PADDING, DeviceMemory, scattered, unit_places
 from evo_kernel.fitness.ir.nodes import elements_of
 from evo_kernel.fitness.ir.parse import IRModule, Operation
@@ -33,8 +33,8 @@ COUNT_S = 3.0
 """Seconds for counting all programs of a launch; of what takes longer, a random part is counted."""
 MOST_COUNTED = 1 << 15
 """Programs of a launch that are counted at most: of more, a random part."""
-MOST_LINES = 1_000_000
-"""Runs of bytes up to which lines are told apart for all counted programs; beyond, for FEW of them."""
+MOST_RUNS = 1 << 25
+"""Runs of bytes up to which lines are kept of all counted programs: about half a second. Beyond, of FEW of them."""
 ELEMENTS = 6
 """Random elements of each output that are looked at, beside all that the drawn programs write."""
 MOST_TOLD = 1 << 18
@@ -68,31 +68,30 @@ def count(
     few = _some(total, generator)
     sample = torch.unique(torch.cat([torch.tensor([0, total - 1]), few, windows.reshape(-1)]))
     if traits.waits:  # some would wait for ever for those that are left out
-        return _count_all(module, node, memory, traits, deadline, complete, sample, few, windows)
-    near, restore = Counter(module, memory, total, footprints=True), _kept(module, node, memory, traits)
-    found, _ = _walk(module, node, memory, sample, near, traits, deadline, complete)
+        return _count_all(module, node, memory, traits, deadline, complete, sample, few, windows, seed)
+    restore = _kept(module, node, memory, traits)
+    found, near = _walk(
+        module, node, memory, sample, Counter(module, memory, total, True, seed), traits, deadline, complete
+    )
     if found.finding is not None:
         return CountedLaunch(None, found.finding)
-    ids = torch.arange(total)
-    if total > MOST_COUNTED:
-        ids = torch.randperm(total, generator=generator)[:MOST_COUNTED].sort().values
-    everyone, counted, random = near, sample, few
+    everyone, counted = near, sample
     if total > sample.numel():
-        affordable = near.kept * ids.numel() <= MOST_LINES * sample.numel()
-        whole = Counter(module, memory, total, footprints=affordable)
+        ids = torch.arange(total)
+        if total > MOST_COUNTED:
+            ids = torch.randperm(total, generator=generator)[:MOST_COUNTED].sort().values
         restore()
         try:
-            found, _ = _walk(
-                module, node, memory, ids, whole, traits, min(deadline, time.monotonic() + COUNT_S), complete
-            )
+            expected = near.footprints.seen * ids.numel() / sample.numel()
+            whole = Counter(module, memory, total, expected <= MOST_RUNS, seed, sectors=False, expected=expected)
+            until = min(deadline, time.monotonic() + COUNT_S)
+            found, whole = _walk(module, node, memory, ids, whole, traits, until, complete)
             if found.finding is not None:
                 return CountedLaunch(None, found.finding)
             everyone, counted = whole, ids
-            if affordable:
-                few = ids
         except OutOfTime:
             pass  # the sample stands in
-    return CountedLaunch(_summary(node, memory, near, sample, random, few, windows, everyone, counted))
+    return CountedLaunch(_summary(node, near, sample, few, windows, everyone, counted))
 
 
 def _some(total: int, generator: torch.Generator) -> torch.Tensor:
@@ -105,15 +104,15 @@ def _some(total: int, generator: torch.Generator) -> torch.Tensor:
 
 def _count_all(
     module: IRModule, node: Launch, memory: DeviceMemory, traits: Traits, deadline: float, complete: bool,
-    sample: torch.Tensor, few: torch.Tensor, windows: torch.Tensor,
+    sample: torch.Tensor, few: torch.Tensor, windows: torch.Tensor, seed: int,
 ) -> CountedLaunch:  # fmt: skip
-    """All programs in the order of their ids, lines of a sample."""
+    """All programs in the order of their ids."""
     everyone = torch.arange(math.prod(node.grid))
-    counter = Counter(module, memory, everyone.numel(), footprints=sample)
-    found, _ = _walk(module, node, memory, everyone, counter, traits, deadline, complete)
+    counter = Counter(module, memory, everyone.numel(), True, seed)
+    found, counter = _walk(module, node, memory, everyone, counter, traits, deadline, complete)
     if found.finding is not None:
         return CountedLaunch(None, found.finding)
-    return CountedLaunch(_summary(node, memory, counter, sample, few, few, windows, counter, everyone))
+    return CountedLaunch(_summary(node, counter, sample, few, windows, counter, everyone))
 
 
 def _kept(module: IRModule, node: Launch, memory: DeviceMemory, traits: Traits) -> Callable[[], None]:
@@ -134,28 +133,29 @@ def _kept(module: IRModule, node: Launch, memory: DeviceMemory, traits: Traits) 
 def _walk(
     module: IRModule, node: Launch, memory: DeviceMemory, programs: torch.Tensor, counter: Counter, traits: Traits,
     deadline: float, complete: bool,
-) -> tuple[Launched, bool]:  # fmt: skip
-    """Run programs without their floating-point data; with it, where addresses depend on it."""
+) -> tuple[Launched, Counter]:  # fmt: skip
+    """Run programs without their floating-point data; with it, where addresses depend on it. Returns what counted."""
     for skips in (True, False) if complete else (True,):
         found = launch(
             module, node.grid, node.args, memory, programs=programs, deadline=deadline, observer=counter,
             skips_floats=skips, traits=traits,
         )  # fmt: skip
         counter.end_round(programs)
-        if found.finding is None or not skips or found.finding.kind != "undefined":
-            return found, skips
-        if not complete:
-            return found, True
-        counter.__init__(module, memory, math.prod(node.grid), counter.footprints_of)
+        if found.finding is None or not skips or found.finding.kind != "undefined" or not complete:
+            return found, counter
+        counter = counter.again()
     raise AssertionError("unreachable")
 
 
 def _summary(
-    node: Launch, memory: DeviceMemory, near: Counter, sample: torch.Tensor, random: torch.Tensor, few: torch.Tensor,
-    windows: torch.Tensor, everyone: Counter, counted: torch.Tensor,
+    node: Launch, near: Counter, sample: torch.Tensor, few: torch.Tensor, windows: torch.Tensor, everyone: Counter,
+    counted: torch.Tensor,
 ) -> LaunchTraffic:  # fmt: skip
+    """`near` saw `sample`, of which `few` are random and `windows` lie side by side; `everyone` saw `counted`."""
     total = math.prod(node.grid)
-    lines = everyone if everyone.footprints("load") or everyone.footprints("store") else near
+    wave = min(total, WAVE_PROGRAMS)
+    told_by_all = everyone.keeps_lines and (everyone is not near or counted.numel() == total)
+    lines, those = (everyone, counted) if told_by_all else (near, few)  # not of neighbours, which share more
     work = sum(
         (everyone.by_program[name][counted] * share for name, share in _work_shares(everyone)),
         torch.zeros(counted.numel(), dtype=torch.float64),
@@ -169,18 +169,17 @@ def _summary(
         load_sector_bytes=load * _sector_share(near, sample, "load"),
         store_sector_bytes=store * _sector_share(near, sample, "store"),
         atomic_elements=mean_of(everyone, "atomic", counted),
-        wave_load_bytes=sum(_together(near, "load", one, min(total, WAVE_PROGRAMS), memory) for one in windows)
-        / len(windows),
-        grid_load_bytes=_together(lines, "load", few, total, memory),
-        grid_store_bytes=_together(lines, "store", few, total, memory),
+        wave_load_bytes=sum(near.footprints.expanded("load", one, wave) for one in windows) / len(windows),
+        grid_load_bytes=lines.footprints.expanded("load", those, total),
+        grid_store_bytes=lines.footprints.expanded("store", those, total),
         rounds=mean_of(everyone, "rounds", counted),
         iterations=mean_of(everyone, "iterations", counted),
         imbalance=float(work.max() / work.mean()) if float(work.mean()) > 0 else 1.0,
         flops={n[6:]: mean_of(everyone, n, counted) for n in sorted(everyone.by_program) if n.startswith("flops.")},
         elements={kind: everyone.elements[kind] / counted.numel() for kind in ("fp", "mufu", "int", "reduce")},
         loops=loops_in(everyone, counted),
-        few_load_bytes=_different(near, "load", random),
-        few_store_bytes=_different(near, "store", random),
+        few_load_bytes=near.footprints.different("load", few),
+        few_store_bytes=near.footprints.different("store", few),
     )
 
 
@@ -198,54 +197,15 @@ def _sector_share(counter: Counter, programs: torch.Tensor, kind: str) -> float:
 def touched(counter: Counter, programs: torch.Tensor) -> dict[str, float]:
     """Sectors' share of bytes, and bytes of different lines, of the programs of which they were kept."""
     shares = {f"touched.{kind}_sectors": _sector_share(counter, programs, kind) for kind in ("load", "store")}
-    return shares | {f"touched.{kind}_lines": _different(counter, kind, programs) for kind in ("load", "store")}
-
-
-def _different(counter: Counter, kind: str, programs: torch.Tensor) -> float:
-    """Bytes of different lines that programs touch."""
-    found = 0.0
-    for owners, first, last in counter.footprints(kind).values():
-        chosen = torch.isin(owners, programs)
-        found += lines_of(first[chosen], last[chosen]) if bool(chosen.any()) else 0.0
-    return LINE_BYTES * found
+    return shares | {
+        f"touched.{kind}_lines": counter.footprints.different(kind, programs) for kind in ("load", "store")
+    }
 
 
 def looked_at(programs: torch.Tensor, seed: int) -> torch.Tensor:
     """Of programs that are executed, those of which lines are kept."""
     drawn = torch.randperm(programs.numel(), generator=torch.Generator().manual_seed(seed))[:FEW]
     return programs[drawn].sort().values
-
-
-def _together(counter: Counter, kind: str, programs: torch.Tensor, count: int, memory: DeviceMemory) -> float:
-    """Bytes of different lines that `count` programs touch, from some of them; each buffer at most whole.
-
-    Programs are taken to fall into groups of equal size that touch the same lines of a buffer (the tiles of a row share
-    their rows of A). The number of groups G is where m programs are expected to touch G (1 - (1 - 1/G)^m) of them.
-    """
-    total = 0.0
-    for buffer, (owners, first, last) in counter.footprints(kind).items():
-        chosen = torch.isin(owners, programs)
-        if not bool(chosen.any()):
-            continue
-        each = lines_of(first[chosen], last[chosen], owners[chosen]) / programs.numel()
-        union = lines_of(first[chosen], last[chosen])
-        lines = each * expand(union / max(each, 1e-9), programs.numel(), count)
-        total += min(LINE_BYTES * lines, float(memory.buffers[buffer].size))
-    return total
-
-
-def expand(different: float, sampled: int, count: int) -> float:
-    """Footprints' worth of different lines that `count` programs touch, when `sampled` of them touch `different`."""
-    if sampled < 2 or different >= sampled - 0.25:  # lines of their own, but for one here and there where two meet
-        return float(count)
-    low, high = max(different, 1.0), 1e12
-    for _ in range(80):
-        middle = math.sqrt(low * high)
-        if -math.expm1(sampled * math.log1p(-1 / max(middle, 1.0 + 1e-12))) * middle < different:
-            low = middle
-        else:
-            high = middle
-    return -math.expm1(count * math.log1p(-1 / max(high, 1.0 + 1e-12))) * high
 
 
 # --- which programs -------------------------------------------------------------------------------------------------
@@ -503,8 +463,9 @@ class PartialExecution:
 
         def launched(number: int, module: IRModule, node: Launch) -> Launched:
             programs = self.chosen[number]
-            few = looked_at(programs, self._generator.initial_seed())
-            self._ran.append(Counter(module, memory, math.prod(node.grid), footprints=few))
+            seed = self._generator.initial_seed()
+            few = looked_at(programs, seed)
+            self._ran.append(Counter(module, memory, math.prod(node.grid), footprints=few, seed=seed))
             self._looked_at.append(few)
             if not programs.numel():
                 return Launched(math.prod(node.grid), 0)

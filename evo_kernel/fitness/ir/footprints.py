@@ -1,0 +1,222 @@
+"""Different lines that the programs of a launch touch; of very many lines, those in a random part of memory.
+
+Programs share lines in ways that a sample of programs does not show: what two of 64 have in common may be common to two
+of all, or to a thirtieth. So lines are sampled, not programs: of a line that is kept, all programs that touch it are.
+Of 2^level neighbouring blocks of a buffer one is kept, drawn for each: where all blocks are touched, as where a tensor
+is read whole, the estimate has no noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+
+import torch
+
+from evo_kernel.fitness.ir.launch_traffic import LINE_BYTES
+from evo_kernel.fitness.ir.memory import BASE_BITS, DeviceMemory
+from evo_kernel.fitness.ir.runs import Runs
+
+_LINE_BITS = LINE_BYTES.bit_length() - 1  # shifts take a tenth of what divisions take
+_BLOCK_BITS = 3
+BLOCK_LINES = 1 << _BLOCK_BITS
+_OFFSET = (1 << BASE_BITS) - 1
+MOST_KEPT = 1_000_000
+"""Runs of lines: about a quarter of a second of sorting."""
+_COMMON = 8
+"""Of a sample of programs, how many touch a line that no sample of as many would miss."""
+
+Lines = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""Runs of lines: program, first and last line, counted from the start of a buffer."""
+
+
+class Footprints:
+    """Collects runs of lines by kind of access and buffer. `seed`: of what blocks are kept; no kernel may know it."""
+
+    def __init__(self, memory: DeviceMemory, seed: int, expected: float = 0.0) -> None:
+        """`expected`: runs, roughly; with a guess that is right, few are kept to be thrown away."""
+        self._memory, self._generator = memory, torch.Generator().manual_seed(seed)
+        self._runs: defaultdict[tuple[str, int], list[Lines]] = defaultdict(list)
+        self._drawn: dict[int, torch.Tensor] = {}  # by buffer: the block that is kept of each 2^level
+        self._tables: dict[int, torch.Tensor] = {}  # by buffer: of each block, whether it is kept
+        self._level = max(0, math.ceil(math.log2(max(1.0, expected / MOST_KEPT))))
+        self._kept = 0
+        self.seen = 0  # runs, kept or not
+
+    def add(self, kind: str, runs: Runs) -> None:
+        self.seen += runs.starts.numel()
+        low, high = (int(end) >> BASE_BITS for end in torch.aminmax(runs.starts))
+        if low == high and self._level:
+            runs = self._hits(low - 1, runs)
+        runs = Runs(*(column.reshape(-1) for column in runs))
+        first = (runs.starts & _OFFSET) >> _LINE_BITS
+        last = ((runs.starts & _OFFSET) + runs.lengths - 1) >> _LINE_BITS
+        buffers = None if low == high else runs.starts >> BASE_BITS
+        for number in (low,) if buffers is None else torch.unique(buffers).tolist():
+            if not 0 < number <= len(self._memory.buffers):
+                continue  # out of bounds, as the executor is about to find
+            chosen = slice(None) if buffers is None else buffers == number
+            self._put(kind, number - 1, (runs.owners[chosen], first[chosen], last[chosen]))
+        while self._kept > MOST_KEPT:
+            self._thin()
+
+    def _hits(self, buffer: int, runs: Runs) -> Runs:
+        """Without most of the runs that lie in no block that is kept: quick, where there are very many."""
+        if not 0 <= buffer < len(self._memory.buffers) or int(runs.lengths.max()) > LINE_BYTES * BLOCK_LINES:
+            return runs
+        if buffer not in self._tables:
+            drawn = self._drawn_of(buffer)
+            table = torch.zeros(drawn.numel() << self._level, dtype=torch.bool)
+            table[(torch.arange(drawn.numel()) << self._level) + drawn] = True
+            self._tables[buffer] = table
+        table, bits = self._tables[buffer], _LINE_BITS + _BLOCK_BITS
+        begins = runs.starts & _OFFSET
+        ends = begins + (runs.lengths - 1)
+        if int(ends.max()) >> bits >= table.numel():
+            return runs
+        hits = (table[begins >> bits] | table[ends >> bits]).nonzero(as_tuple=True)
+        return Runs(*(column[hits] for column in runs))
+
+    def _put(self, kind: str, buffer: int, lines: Lines) -> None:
+        lines = _joined(self._sampled(buffer, lines) if self._level else lines)
+        self._runs[(kind, buffer)].append(lines)
+        self._kept += lines[0].numel()
+
+    def _thin(self) -> None:
+        """Half of the blocks that were kept are kept on."""
+        self._level += 1
+        self._tables.clear()
+        for buffer, drawn in self._drawn.items():
+            pairs = torch.cat([drawn, drawn[-1:]])[: (drawn.numel() + 1) // 2 * 2].reshape(-1, 2)
+            second = torch.randint(2, (len(pairs),), generator=self._generator)
+            half = 1 << (self._level - 1)
+            self._drawn[buffer] = pairs.gather(1, second[:, None])[:, 0] + second * half
+        for (kind, buffer), parts in list(self._runs.items()):
+            self._runs[(kind, buffer)] = [self._sampled(buffer, part) for part in parts]
+        self._kept = sum(part[0].numel() for parts in self._runs.values() for part in parts)
+
+    def _sampled(self, buffer: int, lines: Lines) -> Lines:
+        """Of runs the parts in blocks that are kept."""
+        owners, first, last = lines
+        span = _BLOCK_BITS + self._level  # bits of a group's lines
+        drawn = self._drawn_of(buffer)
+        group = first >> span
+        times = (last >> span) - group + 1
+        if bool((times > 1).any()):
+            owners, first, last, group = (column.repeat_interleave(times) for column in (owners, first, last, group))
+            before = (times.cumsum(0) - times).repeat_interleave(times)
+            group = group + torch.arange(group.numel()) - before
+        # Beyond the last group is out of bounds.
+        begin = (group << span) + (drawn[group.clamp(max=drawn.numel() - 1)] << _BLOCK_BITS)
+        first, last = torch.maximum(first, begin), torch.minimum(last, begin + BLOCK_LINES - 1)
+        kept = first <= last
+        return owners[kept], first[kept], last[kept]
+
+    def _drawn_of(self, buffer: int) -> torch.Tensor:
+        if buffer not in self._drawn:
+            groups = 1 + (self._memory.buffers[buffer].size >> _LINE_BITS >> _BLOCK_BITS >> self._level)
+            self._drawn[buffer] = torch.randint(1 << self._level, (groups,), generator=self._generator)
+        return self._drawn[buffer]
+
+    # --- what they tell, in bytes ---------------------------------------------------------------------------------
+
+    def different(self, kind: str, programs: torch.Tensor | None = None) -> float:
+        """Of different lines that some programs touch, or all that were observed; each buffer at most whole."""
+        total = 0.0
+        for buffer, (_, first, last) in self._of(kind, programs):
+            total += self._bytes(lines_of(first, last), buffer)
+        return total
+
+    def expanded(self, kind: str, programs: torch.Tensor, count: int) -> float:
+        """Of different lines that `count` programs touch, from some of them; each buffer at most whole.
+
+        Lines of many are taken for all that there are of their kind. Else programs are taken to fall into groups of
+        equal size that touch the same lines of a buffer (the tiles of a row share their rows of A). The number of
+        groups G is where m programs are expected to touch G (1 - (1 - 1/G)^m) of them.
+        """
+        total, sampled = 0.0, programs.numel()
+        if sampled == count:
+            return self.different(kind, programs)
+        for buffer, lines in self._of(kind, programs):
+            depths, counts = multiplicities(lines)
+            rare = depths < _COMMON
+            each = float((depths * counts)[rare].sum()) / sampled
+            found = float(counts[~rare].sum())
+            if each:
+                found += each * expand(float(counts[rare].sum()) / each, sampled, count)
+            total += self._bytes(found, buffer)
+        return total
+
+    def _of(self, kind: str, programs: torch.Tensor | None) -> list[tuple[int, Lines]]:
+        """Runs of some programs by buffer, of buffers of which there are any."""
+        made = []
+        for (name, buffer), parts in self._runs.items():
+            if name != kind:
+                continue
+            columns = [torch.cat(column) for column in zip(*parts, strict=True)]
+            if programs is not None:
+                chosen = torch.isin(columns[0], programs)
+                columns = [column[chosen] for column in columns]
+            if columns[0].numel():
+                made.append((buffer, tuple(columns)))
+        return made
+
+    def _bytes(self, lines: float, buffer: int) -> float:
+        return min(lines * LINE_BYTES * (1 << self._level), float(self._memory.buffers[buffer].size))
+
+
+def _joined(lines: Lines) -> Lines:
+    """Runs that go on where the one before them ends, or lie on its lines, as one with it."""
+    owners, first, last = lines
+    if not owners.numel():
+        return lines
+    goes_on = (owners[1:] == owners[:-1]) & (first[1:] >= first[:-1]) & (first[1:] <= last[:-1] + 1)
+    goes_on &= last[1:] >= last[:-1]
+    edge = torch.ones(1, dtype=torch.bool)
+    begins, ends = torch.cat([edge, ~goes_on]), torch.cat([~goes_on, edge])
+    return owners[begins], first[begins], last[ends]
+
+
+def _apart(lines: Lines) -> Lines:
+    """In order, without what another run of the same program holds already."""
+    owners, first, last = lines
+    low, span = int(first.min()), int(last.max()) - int(first.min()) + 2
+    first, last = first - low + owners * span, last - low + owners * span
+    order = torch.argsort(first)
+    owners, first, last = owners[order], first[order], last[order]
+    reached = torch.cummax(last, 0).values
+    first[1:] = torch.maximum(first[1:], reached[:-1] + 1)
+    kept = first <= last
+    owners, first, last = owners[kept], first[kept], last[kept]
+    return owners, first - owners * span + low, last - owners * span + low
+
+
+def lines_of(first: torch.Tensor, last: torch.Tensor, owners: torch.Tensor | None = None) -> float:
+    """Different lines that runs cover: those of one owner together, owners apart; of everybody if None."""
+    _, first, last = _apart((torch.zeros_like(first) if owners is None else owners, first, last))
+    return float((last - first + 1).sum())
+
+
+def multiplicities(lines: Lines) -> tuple[torch.Tensor, torch.Tensor]:
+    """(programs, lines): how many lines so many programs touch; stretches of memory one after another."""
+    _, first, last = _apart(lines)
+    places = torch.cat([first, last + 1])
+    steps = torch.ones_like(places)
+    steps[first.numel() :] = -1
+    order = torch.argsort(places)
+    depths, counts = steps[order].cumsum(0)[:-1], places[order].diff()
+    return depths[depths > 0], counts[depths > 0]
+
+
+def expand(different: float, sampled: int, count: int) -> float:
+    """Footprints' worth of different lines that `count` programs touch, when `sampled` of them touch `different`."""
+    if sampled < 2 or different >= sampled - 0.25:  # lines of their own, but for one here and there where two meet
+        return float(count)
+    low, high = max(different, 1.0), 1e12
+    for _ in range(80):
+        middle = (low * high) ** 0.5
+        if -math.expm1(sampled * math.log1p(-1 / max(middle, 1.0 + 1e-12))) * middle < different:
+            low = middle
+        else:
+            high = middle
+    return -math.expm1(count * math.log1p(-1 / max(high, 1.0 + 1e-12))) * high

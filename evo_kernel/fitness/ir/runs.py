@@ -1,0 +1,116 @@
+"""What an access touches: runs of consecutive bytes, and the sectors that its warps ask for."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+
+from evo_kernel.fitness.ir.lanes import Lanes
+from evo_kernel.fitness.ir.launch_traffic import SECTOR_BYTES
+from evo_kernel.fitness.ir.memory import PADDING, DeviceMemory
+
+_WARP_BITS = 5  # of its 32 lanes
+_SECTOR_BITS = SECTOR_BYTES.bit_length() - 1
+
+
+class Runs(NamedTuple):
+    """Runs of consecutive bytes that the active lanes of an access touch: one element of each tensor a run.
+
+    All have one shape, and may be views of fewer elements.
+    """
+
+    starts: torch.Tensor  # address of the first byte
+    lengths: torch.Tensor  # bytes
+    owners: torch.Tensor  # programs
+    lanes: torch.Tensor  # number of the first lane within its program, row-major
+
+
+def runs_of(
+    memory: DeviceMemory, pointer: Lanes, mask: Lanes | None, programs: torch.Tensor, item: int, shape: tuple[int, ...]
+) -> Runs:
+    """Runs along the axis on which lanes lie side by side; where there is none, each lane is one."""
+    full = (programs.numel(), *shape)
+    access = memory.access(pointer.sum, item, len(full), PADDING // 2 if mask is not None else 0)
+    axis, length = None, 1
+    if access is not None:
+        for place, size, step in access.progressions:
+            if step == item and place > 0:
+                axis, length = place, size
+    active = None
+    if axis is None or access is None:
+        starts = pointer.data.expand(full)
+        counts = torch.ones((1,) * len(full), dtype=torch.int64).expand(full)
+        active = None if mask is None else mask.data.expand(full)
+    else:
+        base = memory.address(memory.buffers.index(access.buffer)) - PADDING
+        others = tuple(p for p in access.progressions if p[0] != axis)
+        rows = type(access)(access.buffer, access.offset, others, access.indices, access.rank)
+        reduced = tuple(1 if a == axis else size for a, size in enumerate(full))
+        starts = (rows.offsets() + base).expand(reduced)
+        counts = torch.full((1,) * len(full), length).expand(reduced)
+        if mask is not None:
+            on = mask.data
+            if on.shape[axis] > 1 and _has_holes(on, axis):
+                return _stretches(on.expand(full).movedim(axis, -1), starts.movedim(axis, -1)[..., 0], programs, item)
+            if on.shape[axis] > 1:
+                counts = on.sum(axis, keepdim=True).expand(reduced)
+                starts = starts + on.int().argmax(axis, keepdim=True) * item
+            else:
+                counts = torch.where(on, length, 0).expand(reduced)
+            active = counts > 0
+    owners = programs.reshape(-1, *(1,) * len(shape)).expand(starts.shape)
+    lanes = (torch.arange(math.prod(starts.shape[1:])) * length).reshape(1, *starts.shape[1:]).expand(starts.shape)
+    columns = (starts, (counts * item).expand(starts.shape), owners, lanes)
+    if active is not None:
+        return Runs(*(column[active.expand(starts.shape)] for column in columns))
+    return Runs(*columns)
+
+
+def _has_holes(on: torch.Tensor, axis: int) -> bool:
+    """Whether lanes are off between lanes that are on."""
+    return bool((on.movedim(axis, -1).int().diff(dim=-1) > 0).sum(-1).gt(~on.movedim(axis, -1)[..., 0]).any())
+
+
+def _stretches(on: torch.Tensor, starts: torch.Tensor, programs: torch.Tensor, item: int) -> Runs:
+    """Runs of lanes that are on; the lanes of a row are the last axis. `starts`: by row."""
+    begins, ends = on.clone(), on.clone()
+    begins[..., 1:] &= ~on[..., :-1]
+    ends[..., :-1] &= ~on[..., 1:]
+    *rows, first = begins.nonzero(as_tuple=True)
+    last = ends.nonzero(as_tuple=True)[-1]  # in the same order, row by row
+    lanes = torch.arange(math.prod(on.shape[1:])).reshape(on.shape[1:])[(*rows[1:], first)]
+    return Runs(starts[tuple(rows)] + first * item, (last - first + 1) * item, programs[rows[0]], lanes)
+
+
+def sectors_of(runs: Runs) -> tuple[torch.Tensor, torch.Tensor]:
+    """(programs, sectors): what accesses ask for, in parts.
+
+    Runs shorter than a sector share sectors with others of their warp, in whatever order its 32 lanes lie.
+    """
+    runs = Runs(*(column.reshape(-1) for column in runs))
+    first, last = runs.starts >> _SECTOR_BITS, (runs.starts + runs.lengths - 1) >> _SECTOR_BITS
+    short = runs.lengths < SECTOR_BYTES
+    if not bool(short.any()):
+        return runs.owners, last - first + 1
+    whole = ~short
+    owners, warps, sectors = (
+        torch.cat([column[short], column[short & (first < last)]])
+        for column in (runs.owners, runs.lanes >> _WARP_BITS, first)
+    )
+    sectors[int(short.sum()) :] += 1
+    order = _order(sectors, warps, owners)
+    owners, warps, sectors = owners[order], warps[order], sectors[order]
+    new = torch.ones_like(owners, dtype=torch.bool)
+    new[1:] = (owners.diff() != 0) | (warps.diff() != 0) | (sectors.diff() != 0)
+    counts = torch.cat([(last - first + 1)[whole], torch.ones(int(new.sum()), dtype=torch.int64)])
+    return torch.cat([runs.owners[whole], owners[new]]), counts
+
+
+def _order(*keys: torch.Tensor) -> torch.Tensor:
+    """An order that sorts by the last key first."""
+    order = torch.arange(keys[0].numel())
+    for key in keys:
+        order = order[torch.argsort(key[order], stable=True)]
+    return order
