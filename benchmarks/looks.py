@@ -20,7 +20,9 @@ from evo_kernel.fitness.ir.nodes import memory_of, modules_of, run_nodes
 from evo_kernel.fitness.ir.partial import PartialExecution
 from evo_kernel.fitness.judge import JudgeSettings, open_judge
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
-from evo_kernel.fitness.runners.cpu_runner import PART_S, SLICES_S, _files
+from evo_kernel.fitness.runners.cpu_references import SLICES_S
+from evo_kernel.fitness.runners.cpu_runner import PART_S
+from evo_kernel.fitness.runners.executor import input_files
 from evo_kernel.tasks import loading
 from evo_kernel.types import CaseKind
 
@@ -34,7 +36,7 @@ def measure(name: str) -> None:
         compiled = judge.plans(task.seed, (), (CaseKind.SEARCH,))[case.name]
     assert isinstance(compiled, CompiledPlan)
     plan, inputs = compiled.plan, task.inputs(case, torch.Generator().manual_seed(0), "cpu")
-    files = _files(plan, inputs)
+    files = input_files(plan, inputs)
     contents = {
         number: torch.frombuffer(bytearray(files[file]), dtype=torch.uint8)
         for number in range(len(plan.buffers))

@@ -93,8 +93,8 @@ def noise_of(task: Task, recorder: Recorder, pairs: int, comparisons: int, end: 
             found = runner.pair(plan, plan, case, 17, checked=False)
             if isinstance(found, Checked):
                 raise RuntimeError(found.reason)
-            verdicts[str(found.comparison.verdict)] += 1
-            spread.append(abs(found.comparison.ratio - 1))
+            verdicts[str(found.verdict)] += 1
+            spread.append(abs(found.ratio - 1))
         time_us = measured(runner, plan, case, "claim")
     finally:
         runner.close()

@@ -1,10 +1,4 @@
-"""Crossover of strategies: what helped another lineage is done again here.
-
-Sources of two lineages do not mix line by line; what was done to them does. The other lineage's path of strategies,
-less what this parent's path already has, is replayed on the parent, each at the best region that is offered now. A
-proposal claims the first strategy that was kept; all are in its decisions and steps. Its parents are the brief's parent
-(role `parent`) and the lineage it learnt from (role `inspiration`).
-"""
+"""Crossover of strategies: what helped another lineage is replayed here, each at the best region offered now."""
 
 from __future__ import annotations
 
@@ -36,7 +30,8 @@ class CrossoverOperator:
 
     def propose(self, brief: Brief, probe: Probe) -> Proposal:
         rng = np.random.default_rng(brief.seed)
-        for other in _shuffled(brief.inspirations, rng):
+        for index in rng.permutation(len(brief.inspirations)):
+            other = brief.inspirations[index]
             missing = brought(other, brief.parent)
             failed = other.evaluation is not None and not other.evaluation.passed
             if failed or other.candidate == brief.parent.candidate or not missing:
@@ -120,7 +115,3 @@ def best_match(strategy: Strategy, offered: Sequence[Strategy]) -> int | None:
 
     same = [index for index, offer in enumerate(offered) if offer.name == strategy.name]
     return max(same, key=likeness, default=None)
-
-
-def _shuffled(relatives: Sequence[ScoredCandidate], rng: np.random.Generator) -> list[ScoredCandidate]:
-    return [relatives[index] for index in rng.permutation(len(relatives))]

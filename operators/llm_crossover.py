@@ -1,13 +1,4 @@
-"""Crossover by a language model: two kernels with their evidence, what is orthogonal merged into one.
-
-    LlmCrossover(model)                                  all defaults
-    LlmCrossover(model, Prompts(...), Limits(repairs=2))
-
-Unlike `crossover.py`, which replays strategies by name, this reads both sources. A is the brief's parent, B the
-inspiration with the best score among those with something that A lacks, those first that are faster on some case. The
-edits are a coder's: probed and repaired one by one (`micro/session.py`). The claimed strategy is the first that B has
-and A lacks: its witness is looked for in the child against A.
-"""
+"""Crossover by a language model: it reads two kernels with their evidence and merges what is orthogonal into one."""
 
 from __future__ import annotations
 
@@ -105,7 +96,6 @@ class LlmCrossover:
         return Opening(messages, shown(source.text, prompts.budgets.source)[1])
 
     def _other(self, brief: Brief) -> tuple[ScoredCandidate, list[Strategy]]:
-        """B, and what it has that A lacks."""
         found = [
             (relative, missing)
             for relative in brief.inspirations

@@ -24,23 +24,14 @@ TRIES = 4  # strategies that may fail in the coder's hands before the attempt is
 
 
 class MtmcOperator:
-    """`probe=True`: every step must pass the judge's cheap probe, or is rolled back. Thread-safe.
+    """Thread-safe. `name`: two of these in one mix, say one with a model and one without, need two names."""
 
-    `name`: two of these in one mix, say one with a model and one without, need two names.
-    """
-
-    def __init__(
-        self, policy: Policy, coder: Coder, max_steps: int = 1, probe: bool = False, name: str = "mtmc"
-    ) -> None:
-        if max_steps < 1:
-            raise ValueError(f"max_steps must be at least 1, not {max_steps}")
-        self.name = name
-        self._policy, self._coder = policy, coder
-        self._max_steps, self._probe = max_steps, probe
+    def __init__(self, policy: Policy, coder: Coder, max_steps: int = 1, name: str = "mtmc") -> None:
+        self.name, self._policy, self._coder, self._max_steps = name, policy, coder, max_steps
 
     def propose(self, brief: Brief, probe: Probe) -> Proposal:
         rng = np.random.default_rng(brief.seed)
-        walk = StepWalk(brief, self._coder, rng, probe, check=self._probe)
+        walk = StepWalk(brief, self._coder, rng, probe)
         wanted = min(int(rng.geometric(1.0 - GO_ON)), self._max_steps)
         tries = 0
         while len(walk.kept) < wanted and tries < TRIES:

@@ -24,7 +24,7 @@ from operators.learning.shipped import TREE
 from operators.learning.tree import Tree
 from operators.llm.base import Model
 from operators.llm.choose import open_model
-from operators.llm.model_client import Patience
+from operators.llm.conversation import Patience
 
 PARTS = ("macro", "micro")
 A_PAIR = 2  # calls that a pair takes, about

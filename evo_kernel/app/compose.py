@@ -192,7 +192,7 @@ def search(
     stages = parts.judge.stages
     with operating(config, population, parts.judge, ledger, observer.trouble, stages, traffic, stop) as operator:
         engine = Engine(population, operator, parts.judge, ledger, settings, observer, stop.set)
-        parts.judge.yardsticks.on_baselines = kept_baselines(population, observer.trouble)
+        parts.judge.baselines.on_baselines = kept_baselines(population, observer.trouble)
         with announced(population, stages), watched(engine, parts.judge, stop):
             return engine.run()
 

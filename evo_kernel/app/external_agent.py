@@ -13,8 +13,8 @@ from evo_kernel.config import Config
 from evo_kernel.errors import ConfigError
 from evo_kernel.types import TaskCard
 from operators.external.operator import ExternalOperator, ExternalSettings
+from operators.knowledge.base import KnowledgeBase
 from operators.workbench.judge_tools import Allowed
-from operators.workbench.protocols import KnowledgeSource
 from populations.population import LineagePopulation
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def external_operator(
     config: Config,
     population: LineagePopulation,
     judge: PlanJudge,
-    knowledge: KnowledgeSource | None,
+    knowledge: KnowledgeBase | None,
     charge: Callable[[Spent], None],
     elsewhere: Callable[[TaskCard], str],
 ) -> ExternalOperator:

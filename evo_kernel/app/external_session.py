@@ -136,7 +136,7 @@ def judged(path: Path, config: Config, wait_s: float, say: Callable[[str], None]
 
     _waiting(wait_s, free)  # before a judge is started: its processes are not for waiting
     with compose.prepared(config, compose.task_of(config), path, create=False) as parts:
-        parts.judge.yardsticks.on_baselines = kept_baselines(parts.population, say)
+        parts.judge.baselines.on_baselines = kept_baselines(parts.population, say)
         with announced(parts.population, parts.judge.stages):
             yield ExternalSession(parts, say)
 

@@ -18,8 +18,8 @@ from evo_kernel.app.workbench import open_workbench, rooms_of
 from evo_kernel.types import TaskCard
 from operators.external.attempt import ExternalAttempt
 from operators.external.brief import brief_text, limits_text
+from operators.knowledge.base import KnowledgeBase
 from operators.workbench.judge_tools import Allowed
-from operators.workbench.protocols import KnowledgeSource
 from operators.workbench.toolset import ToolOutcome
 from populations.reading import PopulationReader
 
@@ -35,7 +35,7 @@ class McpSession:
         session: ExternalSession,
         folder: Path,
         allowed: Allowed,
-        knowledge: KnowledgeSource | None,
+        knowledge: KnowledgeBase | None,
         elsewhere: Callable[[TaskCard], str],
     ) -> None:
         """`elsewhere`: what other populations have to say (`Prompts.elsewhere`)."""

@@ -23,7 +23,7 @@ from operators.crossover import CrossoverOperator
 from operators.macro.bandit import BanditPolicy
 from operators.macro.policies import Policy, UniformPolicy
 from operators.micro.coder import RewriteCoder
-from operators.mix import MixOperator, no_refusal
+from operators.mix import MixOperator
 from operators.mtmc import MtmcOperator
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def build_operator(
         else:
             made.append(plugins.factory(plugins.OPERATORS, name, OWN)())
     named = {one.name: weight for one, weight in zip(made, weights.values(), strict=True)}
-    return MixOperator(made, named, refusal=outfit.refusal if outfit is not None else no_refusal)
+    return MixOperator(made, named, outfit.refusal) if outfit is not None else MixOperator(made, named)
 
 
 def check(config: Config, traffic: Traffic | None = None) -> None:
@@ -196,7 +196,7 @@ def _llm_mtmc(config: Config, outfit: ModelOperatorDeps, rewriter: RewriteCoder)
     if agents.policy == "llm":
         policy = LlmPolicy(model, prompts, BanditPolicy())
     elif agents.policy == "mixed":
-        policy = MixedPolicy([(LlmPolicy(model, prompts, BanditPolicy()), 1.0), (BanditPolicy(), 1.0)])
+        policy = MixedPolicy(LlmPolicy(model, prompts, BanditPolicy()), BanditPolicy())
     else:
         policy = policy_of(agents.policy, config)
     return MtmcOperator(policy, coder, max_steps=config.operators.max_steps, name="llm-mtmc")

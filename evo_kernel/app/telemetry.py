@@ -36,7 +36,7 @@ def announced(population: LineagePopulation, stages: Stages, every_s: float = AN
 
 def keep_ceilings(judge: PlanJudge, population: LineagePopulation) -> None:
     """Hand the judge what an earlier session measured in this very environment, or keep what it measures now."""
-    if judge.yardsticks.ceilings.know(population.ceilings(judge.environment.key)):
+    if judge.baselines.ceilings.know(population.ceilings(judge.environment.key)):
         return
     found = judge.ceilings
     if found.measured:

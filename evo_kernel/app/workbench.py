@@ -14,8 +14,9 @@ from evo_kernel.knobs import apply_knobs
 from evo_kernel.types import Brief, CaseKind, Evaluation, Knobs, Purpose, ScoredCandidate, Source
 from evo_kernel.types.notes import Version, VersionOrder
 from evo_kernel.types.promotion import GateSettings, GateVerdict, stands, surely_better
+from operators.knowledge.base import KnowledgeBase
 from operators.workbench.judge_tools import Allowed
-from operators.workbench.protocols import KnowledgeSource, WorkbenchDeps
+from operators.workbench.protocols import WorkbenchDeps
 from operators.workbench.toolset import Workbench, start_files, task_files
 from operators.workbench.workspace import Workspace
 from populations.population import LineagePopulation
@@ -112,7 +113,7 @@ class PopulationLineage:
 def rooms_of(
     population: LineagePopulation,
     judge: PlanJudge,
-    knowledge: KnowledgeSource | None,
+    knowledge: KnowledgeBase | None,
     charge: Callable[[Spent], None],
     gate: GateSettings | None = None,
 ) -> WorkbenchDeps:

@@ -69,8 +69,7 @@ def export(
 
     from evo_kernel.app.packaging import package  # from here on it takes seconds
     from evo_kernel.app.recorded_kernels import record
-    from evo_kernel.export.hub import write_repository
-    from evo_kernel.export.package import write_package
+    from evo_kernel.export.package import write_package, write_repository
 
     forward, backwards = ([record(chosen, device, unconfirmed) for chosen in each] for each in (groups, gradients))
     made = package(name, forward, backwards, evo_kernel.version())

@@ -16,7 +16,6 @@ from evo_kernel.errors import UserError
 
 @click.command("import")
 @click.argument("spec")
-@click.option("--list", "only_list", is_flag=True, help="Only print the names of the problems.")
 @click.option("--check", is_flag=True, help="Load and check each problem at reduced sizes, and write its first kernel.")
 @click.option("--to", "file", type=PATH, help="Write the one problem named as a task file.")
 @click.option(
@@ -24,9 +23,7 @@ from evo_kernel.errors import UserError
 )
 @click.option("--memory", default=6.0, show_default=True, help="Gigabytes of memory that one problem may take.")
 @JSON
-def import_tasks(
-    spec: str, only_list: bool, check: bool, file: Path | None, deadline: float, memory: float, as_json: bool
-) -> None:
+def import_tasks(spec: str, check: bool, file: Path | None, deadline: float, memory: float, as_json: bool) -> None:
     """List the problems of SPEC, a local checkout: kernelbench:PATH, kernelbench:PATH/level1, .../level1/23.
 
     Each is a TASK for every other command. --check runs the problems' own code, as loading them does, each in a

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     "--stock/--no-stock",
     default=True,
     show_default=True,
-    help="Also ask the benchmark's own harness about each kernel found (KernelBench, TritonBench).",
+    help="Also ask KernelBench's own harness about each kernel found.",
 )
 @click.option("--retry", is_flag=True, help="Repeat failed tasks, and harnesses that gave no verdict.")
 @JSON

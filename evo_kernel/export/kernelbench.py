@@ -10,9 +10,6 @@ import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-
-from evo_kernel.errors import UserError
 
 FORBIDDEN = {"try:": r"\btry\s*:", "except": r"\bexcept\b", "pass": r"\bpass\b"}
 """What its static checker refuses anywhere outside comments (src/kernelbench/kernel_static_checker.py)."""
@@ -53,13 +50,3 @@ def refused(text: str) -> list[str]:
     """What the harness's static checker would refuse the file for."""
     code = re.sub(r"#.*", "", text)
     return [name for name, pattern in FORBIDDEN.items() if re.search(pattern, code)]
-
-
-def write_solution(solution: KernelBenchSolution, folder: Path, sample: int) -> Path:
-    """Write the file into a run's folder (`runs/NAME`). Raises UserError where one is already."""
-    path = folder / solution.file_name(sample)
-    if path.exists():
-        raise UserError(f"{path} exists already; give another --sample or folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    path.write_text(solution.text(), encoding="utf-8")
-    return path

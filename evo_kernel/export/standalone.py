@@ -1,7 +1,4 @@
-"""One Python file with `run(*inputs)` that needs PyTorch alone: a program's launches, and what runs them.
-
-Nothing that the kernel's author wrote for the host is in it. Its source follows as a comment, for people.
-"""
+"""One Python file with `run(*inputs)` that needs PyTorch alone: a program's launches, and what runs them."""
 
 from __future__ import annotations
 
@@ -55,14 +52,6 @@ def standalone(program: Mapping[str, Any], source: str) -> str:
     data = "\n".join(textwrap.wrap(packed, 116))
     comment = "".join(f"# {line}".rstrip() + "\n" for line in source.splitlines())
     return _HEAD + _body(TENSOR_MAPS) + _body(SHIPPED / "_launch.py") + _RUN.format(data=data) + _SOURCE + comment
-
-
-def runtime() -> dict[str, str]:
-    """The same as modules of a package, by file name."""
-    return {
-        "_tensor_map_bytes.py": TENSOR_MAPS.read_text(encoding="utf-8"),
-        "_launch.py": (SHIPPED / "_launch.py").read_text(encoding="utf-8"),
-    }
 
 
 def _body(path: Path) -> str:

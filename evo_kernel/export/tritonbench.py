@@ -11,12 +11,9 @@ must run when it is loaded runs in decorators.
 from __future__ import annotations
 
 import ast
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from evo_kernel.errors import UserError
 from evo_kernel.syntax import parse_module, quoted
 
 PREDICTIONS = "predictions.jsonl"
@@ -139,15 +136,3 @@ def _bound(module: ast.Module) -> set[str]:
                 found.add(node.id)
             waiting += ast.iter_child_nodes(node)
     return found
-
-
-def write_solution(solution: TritonBenchSolution, folder: Path, cut: str) -> Path:
-    """Write NAME.py, and add its line to predictions.jsonl. Raises UserError where the file is there already."""
-    path = folder / f"{solution.name}.py"
-    if path.exists():
-        raise UserError(f"{path} exists already; give another folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    path.write_text(solution.file(cut), encoding="utf-8")
-    with (folder / PREDICTIONS).open("a", encoding="utf-8") as lines:
-        lines.write(json.dumps(solution.line()) + "\n")
-    return path

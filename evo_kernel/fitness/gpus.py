@@ -10,7 +10,7 @@ from pathlib import Path
 
 _FIELDS = (
     "index,name,uuid,driver_version,memory.total,memory.used,clocks.sm,clocks.max.sm,clocks.mem,temperature.gpu,"
-    "power.draw,utilization.gpu"
+    "power.draw"
 )
 _DEADLINE_S = 30.0
 _PARAMETERS = Path("/proc/driver/nvidia/params")
@@ -31,7 +31,6 @@ class Gpu:
     memory_clock_mhz: str
     celsius: str
     power_w: str
-    busy_percent: str
     processes: tuple[str, ...] = ()  # those that compute on it, as "pid name (MiB)"
 
     @property

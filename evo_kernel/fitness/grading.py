@@ -18,8 +18,8 @@ from evo_kernel.fitness.evaluation_context import PASSED, EvaluationContext, Fin
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.record.cases import record_case
 from evo_kernel.fitness.record.recorder import Recorder, Recording
-from evo_kernel.fitness.runners.base import Checked, CheckPart, Exam, Round, Runner, TimePart
-from evo_kernel.fitness.timing.reference_times import ReferenceTimes
+from evo_kernel.fitness.runners.base import Checked, CheckPart, PlanSetRequest, Round, Runner, TimePart
+from evo_kernel.fitness.timing.baseline_times import BaselineTimes
 from evo_kernel.tasks.task import Case, Task
 from evo_kernel.types import CaseKind, CheckResult, Knobs, Measurement, PlanVerdict, Purpose, Source, Status
 
@@ -56,8 +56,8 @@ class _Step:
 class Grader:
     """Checks and times recorded plans of one task. Thread-safe: what belongs to one evaluation is in its Findings."""
 
-    def __init__(self, task: Task, recorder: Recorder, yardsticks: ReferenceTimes, second: SecondOpinion) -> None:
-        self._task, self._recorder, self._yardsticks = task, recorder, yardsticks
+    def __init__(self, task: Task, recorder: Recorder, baselines: BaselineTimes, second: SecondOpinion) -> None:
+        self._task, self._recorder, self._baselines = task, recorder, baselines
         self._second = second
         self._lock = threading.Lock()
         self._known: dict[tuple[str, str], PlanVerdict] = {}
@@ -69,7 +69,7 @@ class Grader:
             with self._lock:
                 self._known[(verdict.case, verdict.plan)] = verdict
             if verdict.measurement is not None:
-                self._yardsticks.know(verdict.measurement)
+                self._baselines.know(verdict.measurement)
 
     def find(self, case: str, plan: str) -> PlanVerdict | None:
         with self._lock:
@@ -157,8 +157,8 @@ class Grader:
         if not steps:
             return {}
         checks, timings = [one for one in steps if not one.timed], [one for one in steps if one.timed]
-        found = context.runner.exam(
-            Exam(
+        found = context.runner.answer(
+            PlanSetRequest(
                 tuple(CheckPart(one.plan, one.case, tuple(self._draws(context, one))) for one in checks),
                 tuple(TimePart(one.plan, one.case, self._draws(context, one)[0][0]) for one in timings),
                 "claim" if context.anew or context.purpose is Purpose.CONFIRM else "search",
@@ -169,13 +169,13 @@ class Grader:
     def _settle(self, context: EvaluationContext, step: _Step, answer: Checked | Measurement | None) -> Findings:
         """What is known now of one step, which is kept where it is new."""
         found = step.settled or answer or self._alone(context, step)
-        new = not step.known and step.checked  # what is timed without a check may be wrong: its plan may come again
-        if not step.known and isinstance(found, Checked):
+        new = not step.known
+        if new and isinstance(found, Checked):
             found = self._second.on(found, step.plan, step.case, self._draws(context, step), context.runner)
-            new = not found.of_text
-        elif not step.known and not isinstance(found, Checked):
-            found = self._yardsticks.hold(context.runner, step.case, found)
-            new = new and not isinstance(found, Checked)
+        elif new and not isinstance(found, Checked):
+            found = self._baselines.hold(context.runner, step.case, found)
+            # What is timed without a check may be wrong: its plan may come again.
+            new = step.checked and not isinstance(found, Checked)
         verdict = step.verdict(found)
         if new:
             self.know([verdict])

@@ -33,10 +33,10 @@ from evo_kernel.fitness.record.cases import record_case
 from evo_kernel.fitness.record.recorder import Recorder, RecordFault, refuse_unconfined
 from evo_kernel.fitness.runners.base import Checked, Runner
 from evo_kernel.fitness.runners.choose import open_runner
+from evo_kernel.fitness.timing.baseline_times import BaselineTimes
 from evo_kernel.fitness.timing.ceilings import Ceilings, KnownCeilings
 from evo_kernel.fitness.timing.confirmation import Confirming
 from evo_kernel.fitness.timing.reference_cache import Remembered, circumstances
-from evo_kernel.fitness.timing.reference_times import ReferenceTimes
 from evo_kernel.fitness.tuning.tuning import Tuning
 from evo_kernel.tasks.first import Wanted
 from evo_kernel.tasks.task import Task
@@ -75,8 +75,8 @@ class PlanJudge:
         self._compiler = Compiler(runner.arch, settings.deadline_s, self.stages, self._assembler)
         self._second = SecondOpinion(self._assembler, runner.arch, settings.deadline_s)
         self._recorder = Recorder(self._compiler, runner.arch, settings.deadline_s, self.stages)
-        self.yardsticks = ReferenceTimes(task, self._recorder, settings.first)
-        self._grader = Grader(task, self._recorder, self.yardsticks, self._second)
+        self.baselines = BaselineTimes(task, self._recorder, settings.first)
+        self._grader = Grader(task, self._recorder, self.baselines, self._second)
         self._tuning = Tuning(self._grader, settings.seed, settings.tune_within)
         self._confirming = Confirming(task, self._grader, settings.first)
         self._ahead: threading.Thread | None = None
@@ -104,12 +104,12 @@ class PlanJudge:
         table = Ceilings.of_target(target_for(self._runner.arch))
         found, measured = circumstances(self.environment, self._runner.card), self.environment.kind == "measured"
         known = KnownCeilings(self._runner.ceilings, table, Remembered(found) if measured else None)
-        self.yardsticks.start(known, measured, found | {"assembler": self._assembler.version})
+        self.baselines.start(known, measured, found | {"assembler": self._assembler.version})
 
     @property
     def ceilings(self) -> Ceilings:
         """What the GPU at hand can do at most; measured now where nobody knew. Raises InfraError."""
-        return self.yardsticks.ceilings.now
+        return self.baselines.ceilings.now
 
     def know(self, verdicts: Iterable[PlanVerdict]) -> None:
         """Take in what an earlier run found out about plans in this environment."""
@@ -204,7 +204,7 @@ class PlanJudge:
         recording = self._grader.record(context.source, (CaseKind.CHECK, CaseKind.CONFIRM, CaseKind.SEARCH))
         opponents = self._confirming.opponents(champion)
         claimed = self._confirming.claims(recording, opponents)  # before anything is measured again
-        self.yardsticks.prepare(self._runner, self._grader.cases(CaseKind.CONFIRM))
+        self.baselines.prepare(self._runner, self._grader.cases(CaseKind.CONFIRM))
         with self._runner.fresh() as runner:
             context = replace(context, runner=runner)
             found = self._grader.grade(context, recording, timed=(CaseKind.CONFIRM,))

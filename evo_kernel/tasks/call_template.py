@@ -37,25 +37,29 @@ class Form:
     tensors: tuple[bool, ...]
 
     def call(self, function: Callable[..., Any], values: Sequence[Any]) -> Any:
-        waiting = iter(values)
-        device = values[0].device
-        leaves = [
-            next(waiting) if tensor else device if leaf == _HERE else leaf
-            for leaf, tensor in zip(self.leaves, self.tensors, strict=True)
-        ]
-        args, kwargs = pytree.tree_unflatten(leaves, self.spec)
+        args, kwargs = self._filled(values, values[0].device)
         return function(*args, **kwargs)
 
     def written(self, names: Sequence[str]) -> str:
         """The call as Python text, with these names for its tensors."""
-        waiting = iter(names)
-        leaves = [
-            _Word(next(waiting) if tensor else f"{names[0]}.device" if leaf == _HERE else repr(leaf))
-            for leaf, tensor in zip(self.leaves, self.tensors, strict=True)
-        ]
-        args, kwargs = pytree.tree_unflatten(leaves, self.spec)
+        args, kwargs = self._filled([_Word(name) for name in names], _Word(f"{names[0]}.device"))
         told = [repr(arg) for arg in args] + [f"{name}={value!r}" for name, value in kwargs.items()]
         return f"{self.entry}({', '.join(told)})"
+
+    def _filled(self, values: Sequence[Any], device: Any) -> tuple[Any, Any]:
+        """Positional and named arguments, with these in place of tensors and of the inputs' device."""
+        waiting = iter(values)
+        leaves = [
+            next(waiting) if tensor else device if leaf == _HERE else leaf
+            for leaf, tensor in zip(self.leaves, self.tensors, strict=True)
+        ]
+        return pytree.tree_unflatten(leaves, self.spec)
+
+    @property
+    def told(self) -> tuple[str | None, ...]:
+        """How a solution tells the leaves apart: None where a tensor is; a device is whichever the tensors are on."""
+        pairs = zip(self.leaves, self.tensors, strict=True)
+        return tuple(None if tensor else "device" if leaf == _HERE else repr(leaf) for leaf, tensor in pairs)
 
     @property
     def key(self) -> str:
@@ -100,11 +104,6 @@ def returned(result: Any, given: Sequence[torch.Tensor], changed: Sequence[int])
     except SyntaxError as error:
         raise TaskError(f"it returns {type(result).__name__}, which is no plain data") from error
     return Returned(text, tuple((i, next(n for n, t in enumerate(places) if t is given[i])) for i in changed))
-
-
-def told_in_a_form(leaf: Any) -> str:
-    """How a solution tells an argument that is no tensor: a device is whichever the tensors are on."""
-    return "device" if leaf == _HERE else repr(leaf)
 
 
 def noted_call(entry: str, args: Any, kwargs: Any) -> CallForm:

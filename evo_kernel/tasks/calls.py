@@ -1,14 +1,10 @@
 """A benchmark's function with a script that calls it (TritonBench) as the functions of a task.
 
-A problem file is a reference part, a line of 146 `#`, and a test part that calls the reference; a second file may hold
-the sizes that it is timed at (`performance_metrics`). A case is one of these calls: `{"test": 2}` is the third call of
-the test, `{"perf": 9}` the tenth set of inputs of the timings. All cases of a task have one *form*: the same function
-with the same arguments where they are no tensors. Tensors are the inputs, in the order of the call.
-
-Both scripts are rewritten before they run: what says "cuda" says the device at hand, and seeds are not set, so that
-every draw is fresh. A tensor that a script writes out in numbers (`torch.tensor([1.0, 2.0])`) would be the same in
-every draw and a remembered output would pass: its elements are scaled by factors from [0.9, 1), which keeps signs,
-zeros, and domains around zero; integers are shuffled.
+A problem file is a reference, a line of 146 `#`, and a test; a second file may hold the sizes of its timings. A case is
+one call: `{"test": 2}` is the third call of the test, `{"perf": 9}` the tenth set of inputs of the timings. All cases
+of a task have one *form*: the same function with the same arguments where they are no tensors. Seeds of the scripts are
+not set, so that every draw is fresh. Tensors written out in numbers would be the same in every draw, and a remembered
+output would pass: floats are scaled by factors from [0.9, 1), integers are shuffled.
 """
 
 from __future__ import annotations
@@ -59,6 +55,9 @@ CUT = "#" * 146
 class Called:
     """One problem: its reference and test, the script of its timings or none, and the call that gives the form."""
 
+    skipped_on = ""
+    """The device on which functions are left out while the scripts run, because their results are dear there."""
+
     def __init__(
         self,
         source: str,
@@ -82,17 +81,12 @@ class Called:
         self._perf = rewritten(perf, script=True) if perf else None
         self._lock = threading.RLock()
 
-    def skips(self, device: str) -> bool:
-        """Whether the functions are left out while the scripts run there, because their results are dear."""
-        del device
-        return False
-
     def calls(self, seed: int, device: str = "cpu") -> list[CallForm]:
         """Every call of the test, in order. Its exceptions are the script's own.
 
         Where functions are left out, a script that needs a result ends early, and the calls until then are told.
         """
-        run = _Run(device, skip=self.skips(device))
+        run = _Run(device, skip=device == self.skipped_on)
         with own_numbers(device):
             torch.manual_seed(seed)
             names = run.names(self._reference, self._label)
@@ -150,7 +144,7 @@ class Called:
                 if place not in functions:
                     with _disable_current_modes():
                         functions[place] = self._entry(place)
-                given = [self.copied(v) if index in self.changed else v for index, v in enumerate(values)]
+                given = [v.clone() if index in self.changed else v for index, v in enumerate(values)]
                 made = [leaf for leaf in pytree.tree_leaves(form.call(functions[place], given)) if is_tensor(leaf)]
             written = [given[index] for index in self.changed]
             made += [tensor for tensor in written if not any(tensor is other for other in made)]
@@ -162,7 +156,7 @@ class Called:
 
     def effects(self, values: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], tuple[int, ...]]:
         """What the function makes of these values, what it writes to among it, and the positions of the latter."""
-        given = [self.copied(value) for value in values]
+        given = [value.clone() for value in values]
         with torch.no_grad():
             made = pytree.tree_leaves(self.form.call(self._entry(values[0].device.type), given))
         pairs = zip(values, given, strict=True)
@@ -171,14 +165,10 @@ class Called:
 
     def returned(self, values: Sequence[torch.Tensor]) -> Returned:
         """How the function gives back what it makes of these values. Raises TaskError where that is no plain data."""
-        given = [self.copied(value) for value in values]
+        given = [value.clone() for value in values]
         with torch.no_grad():
             result = self.form.call(self._entry(values[0].device.type), given)
         return returned(result, given, self.changed)
-
-    def copied(self, value: torch.Tensor) -> torch.Tensor:
-        """The same values, for the function to write into."""
-        return value.clone()
 
     @cached_property
     def names(self) -> list[str]:
@@ -204,7 +194,7 @@ class Called:
         return getattr(found, method) if method else found
 
     def _one_test(self, number: int, device: str) -> CallForm:
-        run = _Run(device, stop=number, skip=self.skips(device))
+        run = _Run(device, stop=number, skip=device == self.skipped_on)
         names = run.names(self._reference, self._label)
         return _stopped(run, lambda: exec(compile(self._test, self._label, "exec"), names))
 

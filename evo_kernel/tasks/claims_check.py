@@ -1,8 +1,4 @@
-"""Is what a task file states about its own computation right? Baselines, flops and bytes, held against its reference.
-
-A baseline that computes something else makes every score meaningless, and flops or bytes that are off make shares of
-the speed of light so. All is looked at on one check case, on the CPU; vendors' kernels are their CPU versions there.
-"""
+"""What a task file states about itself (baselines, flops, bytes), held against its reference on the CPU."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from evo_kernel.tasks.probe import Outputs, ProbeFinding
-from evo_kernel.tasks.task import Input, Task, describe
+from evo_kernel.tasks.task import Task, describe
 from evo_kernel.types import CaseKind
 
 DIFFERS = 0.05
@@ -24,32 +20,36 @@ them, and a reference may compute what a kernel need not."""
 def examine(task: Task) -> list[ProbeFinding]:
     """What is wrong with what the file states; empty when nothing is. Raises TaskError when its functions fail."""
     case = max(task.cases_of(CaseKind.CHECK), key=task.elements)
+    found: list[ProbeFinding] = []
+
+    def note(name: str, sentence: str) -> None:
+        found.append(ProbeFinding(name, f"{task.path}: on case {case.name!r}, {sentence}"))
+
     inputs = task.inputs(case, torch.Generator("cpu").manual_seed(1), "cpu")
     with FlopCounterMode(display=False) as counter:
         outputs = task.outputs(*inputs)
-    where = f"{task.path}: on case {case.name!r}, "
-    return [
-        *_baselines(task, inputs, outputs, where),
-        *_flops(task.flops(case), counter.get_total_flops(), where),
-        *_bytes(task.bytes(case), inputs, outputs, where),
-    ]
-
-
-def _baselines(task: Task, inputs: tuple[Input, ...], outputs: Outputs, where: str) -> list[ProbeFinding]:
-    found = []
     for name, baseline in task.baselines.items():
         try:
             with torch.no_grad():  # as it is timed
                 made = baseline(*inputs)
         except Exception as error:  # noqa: BLE001 (a user's function, or a library's without a CPU version)
-            sentence = f"the baseline {name!r} failed on the CPU: {describe(error)}. On a GPU it may run; look there."
-            found.append(ProbeFinding("baseline-fails", where + sentence))
+            why = f"the baseline {name!r} failed on the CPU: {describe(error)}. On a GPU it may run; look there."
+            note("baseline-fails", why)
             continue
-        parts = (made,) if isinstance(made, torch.Tensor) else tuple(made)
-        fault = _difference(parts, outputs)
-        if fault:
-            sentence = f"the baseline {name!r} computes something else: {fault}. Mend it, or take it out."
-            found.append(ProbeFinding("baseline-differs", where + sentence))
+        if fault := _difference((made,) if isinstance(made, torch.Tensor) else tuple(made), outputs):
+            note(
+                "baseline-differs", f"the baseline {name!r} computes something else: {fault}. Mend it, or take it out."
+            )
+    # Only products and convolutions are counted: where there are none, nothing can be said.
+    flops, counted = task.flops(case), counter.get_total_flops()
+    if flops is not None and counted and not 1 / FLOPS_FACTOR <= flops / counted <= FLOPS_FACTOR:
+        takes = f"the reference's products and convolutions take {counted:.4g}. Mend flops."
+        note("flops", f"flops says {flops:.4g}, but {takes}")
+    moved, whole = task.bytes(case), sum(v.nbytes for v in (*inputs, *outputs) if isinstance(v, torch.Tensor))
+    if moved is not None and moved > whole:
+        note(
+            "bytes", f"bytes says {moved:.4g}, more than all inputs and outputs have, {whole}. Count each once at most."
+        )
     return found
 
 
@@ -64,22 +64,3 @@ def _difference(parts: Outputs, outputs: Outputs) -> str:
         if not off <= DIFFERS:
             return f"output {position} is {off:.2g} of its norm away"
     return ""
-
-
-def _flops(stated: float | None, counted: float, where: str) -> list[ProbeFinding]:
-    """Only products and convolutions are counted: where there are none, nothing can be said."""
-    if stated is None or not counted or 1 / FLOPS_FACTOR <= stated / counted <= FLOPS_FACTOR:
-        return []
-    sentence = f"flops says {stated:.4g}, but the reference's products and convolutions take {counted:.4g}. Mend flops."
-    return [ProbeFinding("flops", where + sentence)]
-
-
-def _bytes(stated: float | None, inputs: tuple[Input, ...], outputs: Outputs, where: str) -> list[ProbeFinding]:
-    tensors = (*(value for value in inputs if isinstance(value, torch.Tensor)), *outputs)
-    whole = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-    if stated is None or stated <= whole:
-        return []
-    sentence = (
-        f"bytes says {stated:.4g}, more than all inputs and outputs have, {whole}. Count each of them once at most."
-    )
-    return [ProbeFinding("bytes", where + sentence)]

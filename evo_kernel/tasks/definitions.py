@@ -1,9 +1,7 @@
 """A FlashInfer-Bench definition (axes, inputs, outputs, a reference `run`) and its workloads as a task's functions.
 
-A case names a workload and gives every axis a size. An input is drawn as its harness draws it (`random`), is a number
-(`scalar`), or is read from the workload's file (`safetensors`). What is read would be the same in every draw: floating
-point is scaled by factors from [0.9, 1), so that a remembered output fails; small integers (page tables, offsets)
-decide what is launched and are known to the host (docs/guides/tasks.md).
+An input is drawn as its harness draws it (`random`), is a number (`scalar`), or is read from the workload's file
+(`safetensors`): then floats are scaled by factors from [0.9, 1), so that a remembered output fails.
 """
 
 from __future__ import annotations
@@ -59,22 +57,15 @@ class Definition:
 
     def inputs(self, case: Mapping[str, Any], generator: torch.Generator, device: torch.device) -> tuple[Any, ...]:
         if not is_fake():
-            self._refuse_too_large(case, device)
-        given = self.workloads[case["workload"]]
-        return tuple(
-            self._drawn(name, tensor, given[name], case, generator, device)
-            for name, tensor in self.definition["inputs"].items()
-        )
+            needed = 0
+            for tensor in self.definition["inputs"].values():
+                if (shape := self.shape(tensor, case)) is not None:
+                    needed += math.prod(shape) * dtype_of(tensor["dtype"], self.path).itemsize
+            refuse_too_large(self.path, needed, torch.device(device), "check it at small sizes only")
+        return tuple(self._drawn(name, case, generator, device) for name in self.definition["inputs"])
 
-    def _drawn(
-        self,
-        name: str,
-        tensor: Mapping[str, Any],
-        source: Mapping[str, Any],
-        case: Mapping[str, Any],
-        generator: torch.Generator,
-        device: torch.device,
-    ) -> Any:
+    def _drawn(self, name: str, case: Mapping[str, Any], generator: torch.Generator, device: torch.device) -> Any:
+        tensor, source = self.definition["inputs"][name], self.workloads[case["workload"]][name]
         if source["type"] == "scalar":
             return source["value"]
         shape, dtype = self.shape(tensor, case), dtype_of(tensor["dtype"], self.path)
@@ -121,13 +112,6 @@ class Definition:
             if read and all(math.prod(self.shape(tensor, case) or ()) <= HOST_KNOWN_ELEMENTS for case in cases):
                 found.append(position)
         return found
-
-    def _refuse_too_large(self, case: Mapping[str, Any], device: torch.device) -> None:
-        needed = 0
-        for tensor in self.definition["inputs"].values():
-            if (shape := self.shape(tensor, case)) is not None:
-                needed += math.prod(shape) * dtype_of(tensor["dtype"], self.path).itemsize
-        refuse_too_large(self.path, needed, torch.device(device), "check it at small sizes only")
 
 
 def _random(

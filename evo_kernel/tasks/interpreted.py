@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from evo_kernel.errors import TaskError
@@ -28,14 +29,13 @@ CHILD = "evo_kernel.fitness.ir.reference_interpreter"
 class Interpreted(Called):
     """A problem whose functions launch Triton kernels."""
 
-    def skips(self, device: str) -> bool:
-        return device == "cpu"
+    skipped_on = "cpu"
 
     def effects(self, values: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], tuple[int, ...]]:
-        return self._ask("effects", list(values)) if values[0].device.type == "cpu" else super().effects(values)
+        return self._ask("effects", values) if values[0].device.type == "cpu" else super().effects(values)
 
     def returned(self, values: Sequence[torch.Tensor]) -> Returned:
-        return self._ask("returned", list(values)) if values[0].device.type == "cpu" else super().returned(values)
+        return self._ask("returned", values) if values[0].device.type == "cpu" else super().returned(values)
 
     def reference(self) -> Callable[..., Any]:
         plain = super().reference()
@@ -51,10 +51,11 @@ class Interpreted(Called):
         reference.compiled_baseline = False  # pyright: ignore[reportFunctionMemberAccess]
         return reference
 
-    def _ask(self, what: str, *arguments: Any) -> Any:
+    def _ask(self, what: str, values: Sequence[torch.Tensor]) -> Any:
+        """What the child answers for `effects`, `returned` or `reference`. Raises TaskError."""
         with _disable_current_modes():
             try:
-                fine, value = _CHILD.ask((self.made_by, what, arguments), DEADLINE_S)
+                fine, value = _CHILD.ask((self.made_by, what, list(values)), DEADLINE_S)
             except HelperLost as lost:
                 late = f"its kernels took more than {DEADLINE_S:g} s of a processor"
                 told = late if lost.code is None else "the process that executes its kernels ended"
@@ -69,30 +70,19 @@ _CHILD = HelperProcess(f"from {CHILD} import serve; serve()")
 
 def answer_of() -> Callable[[Any], tuple[bool, Any]]:
     """The child's side: what answers a request, and keeps the problems that it was asked about."""
-    problems: dict[str, _Here] = {}
+    problems: dict[str, Interpreted] = {}
 
     def answer(request: Any) -> tuple[bool, Any]:
-        made_by, what, arguments = request
+        made_by, what, values = request
         key = repr(made_by)
         try:
-            problem = problems[key] = problems.get(key) or _Here(**made_by)
-            return True, getattr(problem, f"do_{what}")(*arguments)
+            problem = problems[key] = problems.get(key) or Interpreted(**made_by)
+            if what == "reference":
+                made = Called.reference(problem)(*map(torch.clone, values))
+            else:
+                made = getattr(Called, what)(problem, values)
+            return True, pytree.tree_map_only(torch.Tensor, torch.clone, made)  # views would carry their storage
         except (Exception, SystemExit) as error:  # noqa: BLE001  the benchmark's own code may raise anything
             return False, str(error) if isinstance(error, TaskError) else f"{made_by['path']}: {describe(error)}."
 
     return answer
-
-
-class _Here(Interpreted):
-    """The problem inside the child: what it is asked for, it does itself."""
-
-    def do_effects(self, values: list[torch.Tensor]) -> tuple[list[torch.Tensor], tuple[int, ...]]:
-        made, changed = Called.effects(self, values)
-        return [part.clone() for part in made], changed
-
-    def do_returned(self, values: list[torch.Tensor]) -> Returned:
-        return Called.returned(self, values)
-
-    def do_reference(self, values: list[torch.Tensor]) -> Any:
-        made = Called.reference(self)(*(self.copied(value) for value in values))
-        return made.clone() if isinstance(made, torch.Tensor) else tuple(part.clone() for part in made)

@@ -1,8 +1,4 @@
-"""From what a user typed to a `Task`: a built-in name, a Python file, or a folder that holds `task.py`.
-
-The contract of a task file is docs/guides/tasks.md. Every mistake in one ends as a `TaskError`: the file and line, what
-was wrong, and what to do.
-"""
+"""From what a user typed to a `Task`: a built-in name, a Python file, or a folder that holds `task.py`."""
 
 from __future__ import annotations
 
@@ -31,7 +27,7 @@ IMPORTERS = {
     "tritonbench": "evo_kernel.tasks.importers.tritonbench",
     "flashinfer": "evo_kernel.tasks.importers.flashinfer",
 }
-"""Scheme of a TASK → the module that reads that benchmark's checkout: `read(rest)`, `entries(rest)`."""
+"""Scheme of a TASK → the module that reads that benchmark's checkout: `entries(rest)`, `text_of(entry)`."""
 
 _EXAMPLE_CASES = 'CASES = {"check": [{"n": 37}], "search": [{"n": 4096}]}'
 
@@ -44,8 +40,8 @@ def builtin_names() -> tuple[str, ...]:
 def load(spec: str | Path) -> Task:
     """The task that `spec` names. Raises TaskError."""
     if (importer := importer_of(str(spec))) is not None:
-        name, origin, path, text = importer.read(str(spec).partition(":")[2])
-        return _Reader(name, path, text, origin).task()
+        entry = problem_of(str(spec))
+        return _Reader(entry.task, entry.path, importer.text_of(entry), entry.spec).task()
     path = _find(str(spec))
     try:
         text = path.read_text(encoding="utf-8")
@@ -61,6 +57,18 @@ def importer_of(spec: str) -> Any:
     if ":" not in spec or scheme not in IMPORTERS or Path(spec).exists():
         return None
     return importlib.import_module(IMPORTERS[scheme])
+
+
+def problem_of(spec: str) -> Any:
+    """The `Entry` of the one problem that SCHEME:... names. Raises TaskError where it names several, or none."""
+    found = importer_of(spec).entries(spec.partition(":")[2])
+    if len(found) != 1:
+        example = f", such as {found[0].spec}" if found else ""
+        raise TaskError(
+            f"{spec} names {len(found)} problems, and a task is one: add its name{example}. "
+            f"`evo-kernel tasks import {spec}` lists them."
+        )
+    return found[0]
 
 
 def _find(spec: str) -> Path:

@@ -1,8 +1,6 @@
-"""Is a task worth searching? Probes, on its own check cases, for answers that would pass without the work.
+"""Probes of a task, on its own check cases, for answers without work that would pass: evolution would find them.
 
-Evolution optimises whatever is rewarded: where zeros, a constant or an input passed through are within the task's own
-tolerance, that is the kernel it will find. So a task is probed when it is loaded, and what it would let through is
-named. The rules of the file (deterministic, finite, leaves its inputs alone) are probed on the way.
+The rules of the file (deterministic, finite, leaves its inputs alone) are probed on the way.
 """
 
 from __future__ import annotations
@@ -42,7 +40,8 @@ class _Drawn:
     inputs: tuple[Input, ...]
     others: tuple[Input, ...]  # of the same case, from another seed
     honest: Outputs  # the reference in the task's own dtypes
-    truth: Outputs  # in float64
+    truth: Outputs  # in float64, or `honest` where the reference does not run on it
+    fault: str = ""  # why it does not
 
 
 def probe(task: Task) -> list[ProbeFinding]:
@@ -56,7 +55,10 @@ def probe(task: Task) -> list[ProbeFinding]:
     if any(finding.fatal for finding in broken):
         return broken
     drawn = [_draw(task, case) for case in cases]
-    found = broken + _degenerate(task, drawn) + _float64(task, cases[-1])
+    found = broken + _degenerate(task, drawn)
+    if fault := drawn[-1].fault:
+        why = "This was with float64 inputs, from which errors are measured: derive dtypes from the inputs"
+        found.append(ProbeFinding("no-float64", f"{fault}. {why} instead of writing them down."))
     return sorted(found, key=lambda finding: not finding.fatal)
 
 
@@ -89,11 +91,11 @@ def _generator(seed: int) -> torch.Generator:
 def _draw(task: Task, case: Case) -> _Drawn:
     inputs = task.inputs(case, _generator(1), "cpu")
     honest = task.outputs(*inputs)
+    others = task.inputs(case, _generator(2), "cpu")
     try:
-        truth = task.truth(*inputs)
-    except TaskError:  # named by _float64
-        truth = honest
-    return _Drawn(case, inputs, task.inputs(case, _generator(2), "cpu"), honest, truth)
+        return _Drawn(case, inputs, others, honest, task.truth(*inputs))
+    except TaskError as error:
+        return _Drawn(case, inputs, others, honest, honest, str(error))
 
 
 def _same(left: tuple[Input, ...], right: tuple[Input, ...]) -> bool:
@@ -108,62 +110,36 @@ def _same(left: tuple[Input, ...], right: tuple[Input, ...]) -> bool:
 
 def _rules(task: Task, case: Case) -> list[ProbeFinding]:
     """The rules of a task file: deterministic, pure, finite, real outputs."""
+    found: list[ProbeFinding] = []
+
+    def note(name: str, sentence: str, fatal: bool = True) -> list[ProbeFinding]:
+        found.append(ProbeFinding(name, f"{task.path}: on case {case.name!r}, {sentence}", fatal))
+        return found
+
     inputs, again = (task.inputs(case, _generator(1), "cpu") for _ in range(2))
-    where = f"{task.path}: on case {case.name!r}, "
     if not _same(inputs, again):
-        return [
-            ProbeFinding(
-                "inputs-vary",
-                where + "inputs drew other values from the same generator. Pass generator=generator to every draw.",
-                fatal=True,
-            )
-        ]
+        varies = "inputs drew other values from the same generator. Pass generator=generator to every draw."
+        return note("inputs-vary", varies)
     outputs = task.outputs(*inputs)
     if not _same(inputs, again):
-        return [
-            ProbeFinding(
-                "reference-mutates",
-                where + "reference changes its inputs. Work on a copy: the judge compares inputs before and after.",
-                fatal=True,
-            )
-        ]
-    found = []
+        mutates = "reference changes its inputs. Work on a copy: the judge compares inputs before and after."
+        return note("reference-mutates", mutates)
     for position in sorted(task.host_known):
         if not 0 <= position < len(inputs):
-            sentence = (
-                f"{task.path}: HOST_KNOWN names input {position}, but inputs returns {len(inputs)}, counted from 0."
-            )
-            found.append(ProbeFinding("host-known", sentence, fatal=True))
+            missing = f"HOST_KNOWN names input {position}, but inputs returns {len(inputs)}, counted from 0."
+            note("host-known", missing)
     if not _same(outputs, task.outputs(*inputs)):
-        sentence = "reference gave two results for the same inputs. Remove what is random or remembered."
-        found.append(ProbeFinding("reference-varies", where + sentence, fatal=True))
+        note("reference-varies", "reference gave two results for the same inputs. Remove what is random or remembered.")
     for position, output in enumerate(outputs):
-        which = f"output {position} " if len(outputs) > 1 else "the output "
+        which = f"output {position}" if len(outputs) > 1 else "the output"
         if output.numel() == 0:
-            found.append(
-                ProbeFinding("empty-output", where + which + "has no elements. Choose larger sizes.", fatal=True)
-            )
+            note("empty-output", f"{which} has no elements. Choose larger sizes.")
         elif output.is_complex():
-            sentence = "is complex. Return torch.view_as_real of it: kernels write real numbers."
-            found.append(ProbeFinding("complex-output", where + which + sentence, fatal=True))
+            note("complex-output", f"{which} is complex. Return torch.view_as_real of it: kernels write real numbers.")
         elif output.is_floating_point() and not output.isfinite().all():
-            sentence = "holds inf or NaN, which no error bound can measure. Draw inputs that keep it finite."
-            found.append(ProbeFinding("not-finite", where + which + sentence))
+            infinite = f"{which} holds inf or NaN, which no error bound can measure. Draw inputs that keep it finite."
+            note("not-finite", infinite, fatal=False)
     return found
-
-
-def _float64(task: Task, case: Case) -> list[ProbeFinding]:
-    try:
-        task.truth(*task.inputs(case, _generator(1), "cpu"))
-    except TaskError as error:
-        return [
-            ProbeFinding(
-                "no-float64",
-                f"{error}. This was with float64 inputs, from which errors are measured: derive dtypes from the "
-                "inputs instead of writing them down.",
-            )
-        ]
-    return []
 
 
 def _degenerate(task: Task, drawn: list[_Drawn]) -> list[ProbeFinding]:
@@ -219,13 +195,19 @@ def _tensors(task: Task, draw: _Drawn) -> Iterator[tuple[int, str]]:
 def _pairs(task: Task, draw: _Drawn) -> list[tuple[tuple[int, str], tuple[int, str]]]:
     """Pairs of tensor inputs of one shape and dtype, evenly spread where many: each costs a reference call."""
 
-    def kind(position: int) -> tuple[torch.Size, torch.dtype]:
-        value = draw.inputs[position]
-        assert isinstance(value, torch.Tensor)
-        return value.shape, value.dtype
-
-    found = [pair for pair in combinations(_tensors(task, draw), 2) if kind(pair[0][0]) == kind(pair[1][0])]
+    found = [
+        (one, other)
+        for one, other in combinations(_tensors(task, draw), 2)
+        if _alike(draw.inputs[one[0]], draw.inputs[other[0]])
+    ]
     return found[:: -(-len(found) // MAX_SWAPS) or 1]
+
+
+def _alike(one: Input, other: Input) -> bool:
+    """Whether both are tensors, of one shape and dtype."""
+    if not (isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)):
+        return False
+    return (one.shape, one.dtype) == (other.shape, other.dtype)
 
 
 def _without(task: Task, draw: _Drawn, position: int) -> Outputs | None:
@@ -248,13 +230,10 @@ def _passed_through(draw: _Drawn, position: int) -> Outputs | None:
 
 def _swapped(task: Task, draw: _Drawn, left: int, right: int) -> Outputs | None:
     """The output with two inputs of one kind exchanged; None where that is no mistake (a sum is the same)."""
-    one, other = draw.inputs[left], draw.inputs[right]
-    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
-        return None
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return None
     inputs = list(draw.inputs)
-    inputs[left], inputs[right] = other, one
+    inputs[left], inputs[right] = inputs[right], inputs[left]
+    if not _alike(inputs[left], inputs[right]):
+        return None
     try:
         got = task.outputs(*inputs)
     except TaskError:  # positions into tables of different lengths

@@ -1,11 +1,8 @@
 """A benchmark's problem (`Model`, `get_inputs`, `get_init_inputs`) as the functions of a task.
 
-What a kernel gets: the values of `get_inputs`, then every tensor that the module holds: parameters, buffers and plain
-tensor attributes, each once, in the module's order. So a kernel may not know a weight's value, and the launch plan of
-one set of weights holds for any other. What is no tensor (strides, eps, a number of heads) is the module's own and
-becomes a constant of the traced reference.
-
-Module constants of the problem's file can be given other values (`sizes`), which is how check cases are made small.
+A kernel gets the values of `get_inputs`, then every tensor that the module holds (parameters, buffers, attributes),
+each once, in the module's order: it may not know a weight's value. What is no tensor becomes a constant of the trace.
+Module constants of the file can be given other values (`sizes`): so check cases are made small.
 """
 
 from __future__ import annotations
@@ -87,7 +84,7 @@ class Problem:
         """What `run` gets: the drawn values, then the module's tensors as its constructor makes them from its seed."""
         seed = drawing_seed(generator, device, without_data=SEED)
         if not is_fake():
-            self._refuse_too_large(case, device)
+            refuse_too_large(self.path, self.variant(case).bytes, device, "check it at its reduced sizes only")
         with own_numbers(device), torch.no_grad(), torch.device(device):
             torch.manual_seed(seed)
             drawn = self.drawn(case)
@@ -154,9 +151,6 @@ class Problem:
                 return variant
         raise TaskError(f"{self.path}: no case has inputs of shapes {shapes}. Give inputs as `inputs` draws them.")
 
-    def _refuse_too_large(self, case: Mapping[str, Any], device: torch.device) -> None:
-        refuse_too_large(self.path, self.variant(case).bytes, device, "check it at its reduced sizes only")
-
 
 class _Variant:
     """The problem at one set of sizes: a module whose tensors are put in anew at every call."""
@@ -175,7 +169,6 @@ class _Variant:
         self.specs = tuple(map(spec_of, (*drawn, *held)))
         self.names = _names(self.model, self.count, self.lifted)
         self.fixed = False  # whether other cases have another module, so that a trace must not pass for both
-
         self._compiled: Callable[..., Any] | None = None
 
     def __call__(self, values: Sequence[Any]) -> Any:

@@ -101,8 +101,8 @@ class Placed(TorchFunctionMode):
 class _Here(ast.NodeTransformer):
     """ "cuda" becomes the device at hand; seeds go, as do imports of the benchmark's own modules and paths to them."""
 
-    def __init__(self, *, script: bool, seeds: bool) -> None:
-        self._script, self._seeds = script, seeds
+    def __init__(self, script: bool) -> None:
+        self._script = script
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
         if isinstance(node.value, str) and _CUDA.fullmatch(node.value):
@@ -130,7 +130,7 @@ class _Here(ast.NodeTransformer):
         if called in _OF_A_GPU:  # a CPU answers as a GPU of the kind that kernels are judged for
             either = f"({ast.unparse(node)} if str(_device).startswith('cuda') else {_OF_A_GPU[called]})"
             return ast.copy_location(parse_expression(either), node)
-        seed = not self._seeds and re.fullmatch(r"(torch(\.cuda)?|random|np|numpy)\..*seed\w*", called)
+        seed = re.fullmatch(r"(torch(\.cuda)?|random|np|numpy)\..*seed\w*", called)
         own = called in ("sys.path.append", "sys.path.insert")  # to find the benchmark's own modules
         if called == "torch.cuda.synchronize" or seed or own:
             return ast.copy_location(ast.Constant(None), node)
@@ -156,9 +156,9 @@ class _Here(ast.NodeTransformer):
         return ast.copy_location(ast.Expr(ast.Constant(None)), node) if own else node
 
 
-def rewritten(text: str, *, script: bool = False, seeds: bool = False) -> ast.Module:
-    """The tree of a reference, or of a script that calls it, fit to run on the device at hand; seeds stay on demand."""
-    return ast.fix_missing_locations(_Here(script=script, seeds=seeds).visit(parse_module(text)))
+def rewritten(text: str, *, script: bool = False) -> ast.Module:
+    """The tree of a reference, or of a script that calls it, fit to run on the device at hand."""
+    return ast.fix_missing_locations(_Here(script).visit(parse_module(text)))
 
 
 def silent(*args: Any, **kwargs: Any) -> None:

@@ -1,8 +1,4 @@
-"""A task: what a kernel must compute, on which shapes, how exactly, and against what it is timed.
-
-`Task` is what `evo_kernel.tasks.loading.load` makes of a task file (docs/guides/tasks.md). It is frozen; its methods
-call the file's functions and answer a user's mistake with a `TaskError` that says what to mend.
-"""
+"""A task: what a kernel must compute, on which shapes, how exactly, and against what it is timed."""
 
 from __future__ import annotations
 

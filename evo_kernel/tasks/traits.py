@@ -8,7 +8,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from evo_kernel.errors import TaskError
-from evo_kernel.tasks.task import Case, Task, as_float64
+from evo_kernel.tasks.task import Task, as_float64
 from evo_kernel.types import CaseKind
 
 DIFFERENTIABLE = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -81,13 +81,9 @@ def _pullback(task: Task, inputs: tuple[Any, ...], places: list[int]) -> tuple[t
             full[place] = leaf
         return tuple(one for one in task.outputs(*full) if one.is_floating_point())
 
-    made, pull = torch.func.vjp(outputs, *(inputs[place] for place in places))[:2]
-    return made, pull
+    return torch.func.vjp(outputs, *(inputs[place] for place in places))[:2]
 
 
 def _drawn(task: Task) -> tuple[Any, ...]:
-    return task.inputs(_smallest(task), torch.Generator().manual_seed(0), "cpu")
-
-
-def _smallest(task: Task) -> Case:
-    return (task.cases_of(CaseKind.CHECK) or task.cases)[0]
+    case = (task.cases_of(CaseKind.CHECK) or task.cases)[0]
+    return task.inputs(case, torch.Generator().manual_seed(0), "cpu")

@@ -15,12 +15,12 @@ from typing import Any
 
 from evo_kernel.types import Call, Step
 from evo_kernel.types.protocols import TurnStore
-from operators.avo.conversation import MOST_CALLS, AgentConversation, fitted, message_from
+from operators.avo.conversation import MOST_CALLS, AgentConversation, fitted
 from operators.avo.memory import AgentEvaluation, AgentMemory
 from operators.avo.prompting import NUDGE
 from operators.avo.settings import AvoSettings
 from operators.llm.base import Message, Model, ModelFailed, Reply, ToolCall
-from operators.llm.transcript import message_data
+from operators.llm.transcript import message_data, message_from
 from operators.workbench.judge_tools import KERNEL
 from operators.workbench.tool import Submission, ToolResult, WorkTool, schema
 from operators.workbench.toolset import ToolOutcome, Workbench
@@ -134,7 +134,8 @@ class AvoAttempt:
                 continue
             if why := self._over() or self._limit():
                 return self._ended(why)
-            self._compact()
+            if count := self._talk.due():
+                self._sum_up(count)
             try:
                 reply = self._ask()
             except _Unanswered as end:
@@ -171,10 +172,6 @@ class AvoAttempt:
         data = {"id": call.id, "outcome": outcome.as_data()}
         self._keep(RESULT, data, (), outcome.charged, outcome.gpu_s)
         self._brought(call, outcome)
-
-    def _compact(self) -> None:
-        if count := self._talk.due():
-            self._sum_up(count)
 
     def _sum_up(self, count: int) -> None:
         summary = self._talk.by_rule(count)

@@ -1,16 +1,10 @@
-"""What the model sees of an attempt: a stable opening, a summary of what was long ago, the latest turns. Bounded.
-
-A turn is an answer of the model with the results of its tool calls. When the whole outgrows its bound, turns before
-the latest few are replaced by a summary of a bounded size; when the latest alone are too large, their longest texts
-are cut, oldest first. So the size never passes the bound, however long an attempt goes on.
-"""
+"""What the model sees of an attempt: a stable opening, a summary of what was long ago, the latest turns. Bounded."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from operators.avo.settings import ContextLimits
 from operators.llm.base import Message, ToolCall
@@ -73,7 +67,6 @@ class AgentConversation:
         self.hold()
 
     def result(self, call: ToolCall, text: str, failed: bool) -> None:
-        """What a tool call of the latest answer brought."""
         turn = self._turns[-1]
         turn.add(Message("tool", text, tool_call_id=call.id))
         turn.lines.append(_line(call, text, failed))
@@ -127,12 +120,9 @@ def fitted(opening: Sequence[Message], limits: ContextLimits) -> tuple[Message, 
     found, room = list(opening), int(OPENING_SHARE * limits.bytes)
     while size(found) > room:
         longest = max(range(len(found)), key=lambda at: len(found[at].content))
-        found[longest] = replace(found[longest], content=bounded(found[longest].content, _less(found[longest].content)))
+        text = found[longest].content
+        found[longest] = replace(found[longest], content=bounded(text, max(len(text) * 3 // 4 - 200, 400)))
     return tuple(found)
-
-
-def _less(text: str) -> int:
-    return max(len(text) * 3 // 4 - 200, 400)
 
 
 def _cut(message: Message, cap: int) -> Message:
@@ -179,9 +169,3 @@ def _newest(lines: Sequence[str], limit: int) -> str:
             break
         kept.append(line)
     return "\n".join(reversed(kept))
-
-
-def message_from(data: Mapping[str, Any]) -> Message:
-    """As `operators.llm.transcript.message_data` wrote it."""
-    calls = tuple(ToolCall(**call) for call in data.get("tool_calls", ()))
-    return Message(data["role"], data["content"], calls, data.get("tool_call_id", ""), bool(data.get("stable", False)))

@@ -1,22 +1,17 @@
-"""What earlier attempts of a run tried and what came of it: bounded, shared by all attempts, rebuilt after a restart.
-
-Failures stay here: they are in no lineage. A failed idea is known by its name (spelling aside) and by its plans' hash,
-since the same kernel may be written in many ways.
-"""
+"""What earlier attempts of a run tried and what came of it: bounded, shared by all attempts, survives a restart."""
 
 from __future__ import annotations
 
 import re
 import threading
-from collections import Counter, OrderedDict, deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from evo_kernel.types.protocols import TurnStore
 
 ATTEMPTS = 200  # that are remembered in full
-IDEAS = 2000  # failed ideas, and plans, that are counted
 TRIED = 24  # evaluations of an attempt that its record holds, the latest
 SHOWN_BYTES = 9000
 _WORDS = re.compile(r"[a-z0-9]+")
@@ -24,8 +19,6 @@ _WORDS = re.compile(r"[a-z0-9]+")
 
 @dataclass(frozen=True)
 class AgentEvaluation:
-    """One evaluation of an attempt."""
-
     idea: str
     status: str
     fault: str = ""
@@ -41,8 +34,6 @@ class AgentEvaluation:
 
 @dataclass(frozen=True)
 class Record:
-    """An attempt that has ended."""
-
     attempt: int
     parent: int
     ended: str  # a sentence
@@ -87,19 +78,6 @@ class Review:
 ATTEMPT, REVIEW = "attempt", "review"
 
 
-@dataclass
-class _Counts:
-    """Latest-used counts, at most so many."""
-
-    most: int
-    counts: OrderedDict[str, int] = field(default_factory=OrderedDict)
-
-    def add(self, key: str) -> None:
-        self.counts[key] = self.counts.pop(key, 0) + 1
-        if len(self.counts) > self.most:
-            self.counts.popitem(last=False)
-
-
 class AgentMemory:
     """Thread-safe. `store` keeps it; what it held is read at once."""
 
@@ -107,7 +85,7 @@ class AgentMemory:
         self._store, self._lock = store, threading.Lock()
         self._records: deque[Record] = deque(maxlen=ATTEMPTS)
         self._review: Review | None = None
-        self._ideas, self._plans = _Counts(IDEAS), _Counts(IDEAS)
+        self._failed = Counter[str]()  # since the last commit or review
         self._since_commit = self._since_review = 0
         self._last_commit: float | None = None
         self._first: float | None = None
@@ -157,22 +135,18 @@ class AgentMemory:
     def repeated(self, times: int) -> list[str]:
         """Ideas and plans that failed so often since the last review, most often first."""
         with self._lock:
-            found = Counter({f"idea {key}": n for key, n in self._ideas.counts.items() if n >= times})
-            found.update({f"plan {key}": n for key, n in self._plans.counts.items() if n >= times})
-            return [key for key, _ in found.most_common(8)]
+            return [key for key, count in self._failed.most_common(8) if count >= times]
 
     def warning(self, idea: str, plan: str) -> str:
         """A sentence where this has failed before in other attempts; empty where it has not."""
         with self._lock:
-            for record in reversed(self._records):
-                for one in reversed(record.tried):
-                    same = one.failed and ((plan and one.plan == plan) or same_idea(one.idea) == same_idea(idea))
-                    if same:
-                        what = "The same kernel" if plan and one.plan == plan else "The same idea"
-                        said = one.refused or (
-                            "no gain" if one.status == "passed" else f"{one.status} {one.fault}".strip()
-                        )
-                        return f"{what} failed in attempt {record.attempt} already ({one.idea}): {said}"
+            failed = [(record.attempt, one) for record in self._records for one in record.tried if one.failed]
+        for attempt, one in reversed(failed):
+            same_kernel = bool(plan) and one.plan == plan
+            if same_kernel or same_idea(one.idea) == same_idea(idea):
+                what = "The same kernel" if same_kernel else "The same idea"
+                said = one.refused or ("no gain" if one.status == "passed" else f"{one.status} {one.fault}".strip())
+                return f"{what} failed in attempt {attempt} already ({one.idea}): {said}"
         return ""
 
     def text(self) -> str:
@@ -195,20 +169,17 @@ class AgentMemory:
         if record.committed:
             self._since_commit = self._since_review = 0
             self._last_commit, self._review = record.at, None
-            self._ideas.counts.clear()
-            self._plans.counts.clear()
+            self._failed.clear()
             return
         self._since_commit += 1
         self._since_review += 1
-        for key in {same_idea(one.idea) for one in record.tried if one.failed}:
-            self._ideas.add(key)
-        for plan in {one.plan for one in record.tried if one.failed and one.plan}:
-            self._plans.add(plan)
+        failed = [one for one in record.tried if one.failed]
+        self._failed.update({f"idea {same_idea(one.idea)}" for one in failed})
+        self._failed.update({f"plan {one.plan}" for one in failed if one.plan})
 
     def _take_review(self, review: Review) -> None:
         self._review, self._since_review = review, 0
-        self._ideas.counts.clear()
-        self._plans.counts.clear()
+        self._failed.clear()
 
 
 def same_idea(text: str) -> str:

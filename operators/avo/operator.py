@@ -53,7 +53,6 @@ class AvoOperator:
         chosen = self.settings
         self._rooms = replace(
             rooms,
-            lineage=rooms.lineage if chosen.lineage else None,
             knowledge=rooms.knowledge if chosen.knowledge else None,
             notebook=rooms.notebook if chosen.memory else None,
         )

@@ -21,10 +21,6 @@ class AttemptLimits:
     down_waits: int = 10  # times that a model which is down is waited for, before the attempt is set aside
     down_wait_s: float = 30.0
 
-    def __post_init__(self) -> None:
-        if min(self.turns, self.idle, self.calls_a_turn, self.max_tokens) < 1 or self.down_waits < 0:
-            raise ValueError(f"turns, idle, calls_a_turn and max_tokens must be at least 1: {self}")
-
 
 @dataclass(frozen=True)
 class ContextLimits:
@@ -33,13 +29,6 @@ class ContextLimits:
     bytes: int = 240_000
     keep_turns: int = 8
     summary_bytes: int = 16_000
-
-    def __post_init__(self) -> None:
-        if self.bytes < 40_000 or self.keep_turns < 1 or not 1000 <= self.summary_bytes <= self.bytes // 4:
-            raise ValueError(
-                "context needs at least 40000 bytes and 1 turn to keep, and a summary of 1000 bytes to a quarter of "
-                f"it: {self}"
-            )
 
 
 @dataclass(frozen=True)
@@ -54,7 +43,7 @@ class SupervisorLimits:
 
 @dataclass(frozen=True)
 class AvoSettings:
-    """All settings. `memory`, `supervisor`, `knowledge`, `lineage`: False leaves it out, to find out what it earns."""
+    """All settings. `memory`, `supervisor`, `knowledge`: False leaves it out, to find out what it earns."""
 
     limits: AttemptLimits = field(default_factory=AttemptLimits)
     allowed: Allowed = field(default_factory=Allowed)
@@ -63,4 +52,3 @@ class AvoSettings:
     memory: bool = True
     supervisor: bool = True
     knowledge: bool = True
-    lineage: bool = True

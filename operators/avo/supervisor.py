@@ -1,8 +1,6 @@
 """Notices that attempts get nowhere, reviews the trajectory, and gives several new directions to the next ones.
 
-Two signs: a stall (no commit in so many attempts or hours) and a cycle (the same idea, or the same kernel by its
-plans' hash, has failed again and again). The review is asked of the model; without one, or where it fails, it is made
-by rule: families that were tried least, an earlier version to start from, and a look at the profile.
+The review is asked of the model; without one, or where it fails, it is made by rule.
 """
 
 from __future__ import annotations
@@ -32,8 +30,6 @@ SYSTEM = (
 
 @dataclass(frozen=True)
 class Reviewed:
-    """A review, and what it cost."""
-
     review: Review
     calls: tuple[Call, ...] = ()
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from evo_kernel.types import Brief
+from operators.knowledge.base import KnowledgeBase
 from operators.prompts.parts import joined
-from operators.prompts.writer import PromptKnowledge, Prompts
+from operators.prompts.writer import Prompts
 from operators.workbench.judge_tools import Allowed
 
 
-def brief_text(brief: Brief, knowledge: PromptKnowledge | None = None, elsewhere: str = "") -> str:
+def brief_text(brief: Brief, knowledge: KnowledgeBase | None = None, elsewhere: str = "") -> str:
     """Rules, hardware, task, then the parent with its evidence, relatives, what was tried, passages.
 
     `elsewhere`: what other populations have to say.
@@ -18,7 +19,8 @@ def brief_text(brief: Brief, knowledge: PromptKnowledge | None = None, elsewhere
     prefix = prompts.system(brief.task, brief.environment).content
     if elsewhere:
         prefix = f"{prefix}\n\n{elsewhere}"
-    return f"{prefix}\n\n{joined(prompts.situation(brief, source, query=_query(brief)))}\n"
+    query = f"{brief.task.name} {brief.task.description}"
+    return f"{prefix}\n\n{joined(prompts.situation(brief, source, query=query))}\n"
 
 
 def limits_text(allowed: Allowed) -> str:
@@ -27,7 +29,3 @@ def limits_text(allowed: Allowed) -> str:
         f"at most {allowed.evaluations} evaluations, {allowed.probes} probes, {allowed.profiles} profiles and "
         f"{allowed.submits} submissions in this attempt"
     )
-
-
-def _query(brief: Brief) -> str:
-    return f"{brief.task.name} {brief.task.description}"

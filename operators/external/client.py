@@ -86,7 +86,6 @@ def cited(text: str) -> dict[str, object]:
 
 
 def inside(path: str) -> str:
-    """Relative to the workspace."""
     found = os.path.relpath(os.path.abspath(path), HERE)
     if found.startswith(".."):
         raise argparse.ArgumentTypeError(f"{path} is not in the workspace: copy it to {HERE} first")

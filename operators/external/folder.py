@@ -14,9 +14,10 @@ from pathlib import Path
 
 from evo_kernel.types import Brief, ScoredCandidate
 from operators.external.brief import brief_text, limits_text
+from operators.knowledge.base import KnowledgeBase
 from operators.workbench.formatting import version_line
 from operators.workbench.judge_tools import Allowed
-from operators.workbench.protocols import KnowledgeSource, WorkbenchLineage
+from operators.workbench.protocols import WorkbenchLineage
 from operators.workbench.tool import WorkTool
 
 WITH_SHELL = ("list_files", "read_file", "search_files", "write_file", "edit_file")
@@ -71,7 +72,7 @@ def furnish(
     allowed: Allowed,
     minutes: float,
     lineage: WorkbenchLineage | None,
-    knowledge: KnowledgeSource | None,
+    knowledge: KnowledgeBase | None,
     elsewhere: str = "",
     regress: float = 0.05,
 ) -> Path:

@@ -1,7 +1,4 @@
-"""Answers the commands of a workspace: one bounded line of JSON each way over a socket in the folder.
-
-A client that says nothing, says too much, or is gone costs one thread for a few seconds and nobody else anything.
-"""
+"""Answers the commands of a workspace: one bounded line of JSON each way over a socket in the folder."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What the installed Triton offers, as passages: signature and what its own documentation says, by exact version.
-
-Read from the installation of whoever asks, when they ask; nothing of it is kept in this repository.
-"""
+"""What the installed Triton offers, as passages: signature and what its own documentation says, by exact version."""
 
 from __future__ import annotations
 

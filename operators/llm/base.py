@@ -1,7 +1,4 @@
-"""What operators say to a language model, and what they hear: the protocol that every model behind the door implements.
-
-A conversation is a list of messages, the stable part first. Nothing here knows a provider.
-"""
+"""The protocol of language models: what operators say to one, and what they hear."""
 
 from __future__ import annotations
 

@@ -6,18 +6,20 @@ import random
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, NoReturn
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from evo_kernel.types import Call
 from operators.llm import structured
 from operators.llm.base import Message, ModelFailed, Reply, Tool
 from operators.llm.litellm_request import Facts, ModelAnswer, ModelFault
-from operators.llm.model_client import ModelClient
 from operators.llm.payload import messages_payload, schema_payload, tools_payload
 from operators.llm.redaction import redact
-from operators.llm.shrink import size
+from operators.llm.shrink import drop_oldest, size
 from operators.llm.transcript import message_data, pack, request_data
+
+if TYPE_CHECKING:
+    from operators.llm.litellm_model import LiteLLMModel
 
 FINISHES = {"function_call": "tool_calls", "content_filter": "refused", "max_tokens": "length"}
 DECLINED = re.compile(
@@ -30,19 +32,31 @@ LONGEST_REFUSAL = 600  # characters; a longer answer has something to say
 LIMIT = re.compile(r"maximum context length is (\d+)", re.IGNORECASE)
 
 
+@dataclass(frozen=True)
+class Patience:
+    """How long and how often. Seconds."""
+
+    deadline_s: float = 900.0  # of one `complete`, waits included
+    try_s: float = 300.0  # of one request
+    tries: int = 6  # failures that may be waited out
+    first_wait_s: float = 1.0  # doubles with every failure; the wait is drawn between nothing and that
+    longest_wait_s: float = 60.0
+    shrinks: int = 5
+
+
 class Conversation:
     """One `complete`: what it has tried so far, and what it may still do. Used by one thread."""
 
     def __init__(
         self,
-        line: ModelClient,
+        model: LiteLLMModel,
         messages: tuple[Message, ...],
         tools: tuple[Tool, ...],
         schema: Mapping[str, Any] | None,
         max_tokens: int,
     ) -> None:
-        self.line, self.messages, self.tools, self.schema = line, messages, tools, schema
-        self.max_tokens, self.patience = max_tokens, line.patience
+        self.model, self.messages, self.tools, self.schema = model, messages, tools, schema
+        self.max_tokens, self.patience = max_tokens, model.patience
         self.ends = time.monotonic() + self.patience.deadline_s
         self.calls: list[Call] = []
         self.failures = self.shrinks = 0
@@ -87,21 +101,20 @@ class Conversation:
         except structured.MalformedJson as malformed:
             if finish == "refused":
                 self.calls.append(replace(call, error="refused"))
-                self._give_up("refused", f"{self.line.name} declined to answer: {text[:200]}")
+                self._give_up("refused", f"{self.model.name} declined to answer: {text[:200]}")
             wrong = f"{malformed}; it was cut off at {self.max_tokens} tokens" if finish == "length" else str(malformed)
         self.calls.append(replace(call, error=f"malformed: {wrong}"))
         if self.correction:
-            self._give_up("malformed", f"{self.line.name} was asked twice for JSON by a schema: {wrong}")
+            self._give_up("malformed", f"{self.model.name} was asked twice for JSON by a schema: {wrong}")
         self.correction = structured.repair(text, wrong)
         return None
 
     def _try(self) -> tuple[ModelAnswer, Call]:
         """One request. Raises ModelFault, after its row was added; returns the row of a success."""
-        line, facts = self.line, self.line.facts()
-        credentials = line.credentials()
+        model, facts = self.model, self.model.facts()
         messages, request = self._request(facts)
         weight = size(messages) + len(repr(request.get("tools", ""))) + len(repr(request.get("response_format", "")))
-        tokens_in = line.bound.tokens(weight, len(messages))
+        tokens_in = model.bound.tokens(weight, len(messages))
         worst = facts.price.worst(tokens_in, self.max_tokens) if facts.price else None
         tokens = tokens_in + self.max_tokens
         self._reserve(worst, tokens)
@@ -109,8 +122,8 @@ class Conversation:
         try:
             self._admit()
             began, spent = time.monotonic(), (worst or 0.0, tokens)  # should anything unforeseen end it
-            answer = self._send(request | credentials)
-            line.bound.learn(weight, len(messages), answer.tokens_in)
+            answer = self._send(request)
+            model.bound.learn(weight, len(messages), answer.tokens_in)
             if not answer.tokens_in and not answer.tokens_out:  # it keeps no count: what it can have been at most
                 size_out = len(answer.text) + sum(len(call.arguments) for call in answer.tool_calls)
                 answer = replace(answer, tokens_in=tokens_in, tokens_out=min(size_out, self.max_tokens))
@@ -120,73 +133,64 @@ class Conversation:
         except ModelFault as fault:
             self._tell_endpoint(fault)
             # What may have been billed counts as billed: a budget must hold against the provider's books, not ours.
-            cost = Call(line.name, tokens_in, self.max_tokens, dollars=worst) if fault.billed else Call(line.name)
+            cost = Call(model.name, tokens_in, self.max_tokens, dollars=worst) if fault.billed else Call(model.name)
             spent = (cost.dollars or 0.0, cost.tokens_in + cost.tokens_out)
-            self.calls.append(
-                replace(
-                    cost,
-                    wall_s=time.monotonic() - began,
-                    error=redact(f"{fault.kind}: {fault.reason}"),
-                    messages=pack(self._kept(messages), None),
-                )
-            )
+            said = redact(f"{fault.kind}: {fault.reason}")
+            kept = pack(self._kept(messages), None)
+            self.calls.append(replace(cost, wall_s=time.monotonic() - began, error=said, messages=kept))
             raise
         finally:
-            line.purse.book(worst, tokens, *spent)
+            model.purse.book(worst, tokens, *spent)
 
     def _send(self, request: Mapping[str, Any]) -> ModelAnswer:
         timeout_s = max(0.1, min(self.patience.try_s, self.ends - time.monotonic()))
         try:
-            answer = self.line.wire.send(request, timeout_s, self.line.stop)
+            answer = self.model.wire.send(request, timeout_s, self.model.stop)
         except ModelFault:
             raise
         except BaseException:
-            self.line.endpoint.gave_up()
+            self.model.endpoint.gave_up()
             raise
-        self.line.endpoint.worked()
+        self.model.endpoint.worked()
         return answer
 
     def _request(self, facts: Facts) -> tuple[tuple[Message, ...], dict[str, Any]]:
-        messages, request = self.messages, dict[str, Any](self.line.extra)
-        held = self.schema is not None and facts.structured
-        if self.schema is not None and held:
+        messages, request = self.messages, dict[str, Any]()
+        if self.schema is not None and facts.structured:
             request["response_format"] = schema_payload(self.schema)
         elif self.schema is not None:
             messages = structured.in_words(messages, self.schema)
         messages = (*messages, *self.correction)
         if self.tools:
             request["tools"] = tools_payload(self.tools)
-        if self.line.temperature is not None:
-            request["temperature"] = self.line.temperature
-        request |= {
-            "model": self.line.served(),
-            "max_tokens": self.max_tokens,
-            "messages": messages_payload(messages, facts.cache_marks),
-        }
-        return messages, request
+        if self.model.temperature is not None:
+            request["temperature"] = self.model.temperature
+        request |= {"model": self.model.served(), "max_tokens": self.max_tokens}
+        request["messages"] = messages_payload(messages, facts.cache_marks)
+        return messages, request | self.model.credentials()
 
     def _reserve(self, worst: float | None, tokens: int) -> None:
-        if self.line.stop.is_set():
+        if self.model.stop.is_set():
             self._give_up("stopped", "the run was stopped")
-        if not self.line.purse.set_aside(worst, tokens, max(0.0, self.ends - time.monotonic())):
+        if not self.model.purse.set_aside(worst, tokens, max(0.0, self.ends - time.monotonic())):
             cost = "a price that is not known (set dollars per token)" if worst is None else f"at most ${worst:.4f}"
-            self._give_up("budget", f"this call of {self.line.name}, {tokens} tokens, {cost}, is beyond the budget")
+            self._give_up("budget", f"this call of {self.model.name}, {tokens} tokens, {cost}, is beyond the budget")
 
     def _admit(self) -> None:
         """Wait while the endpoint wants quiet, give up while its circuit is open."""
-        if self.line.stop.is_set():  # since the money was asked for: what others set aside is free now
+        if self.model.stop.is_set():  # since the money was asked for: what others set aside is free now
             self._give_up("stopped", "the run was stopped")
-        endpoint = self.line.endpoint
+        endpoint = self.model.endpoint
         quiet_s = endpoint.quiet_s()
         if quiet_s and time.monotonic() + quiet_s > self.ends:
             self._give_up("down", f"{endpoint.name} asks to be left alone for {quiet_s:.0f} s more")
-        if quiet_s and self.line.stop.wait(quiet_s + JITTER.uniform(0, min(1.0, quiet_s))):
+        if quiet_s and self.model.stop.wait(quiet_s + JITTER.uniform(0, min(1.0, quiet_s))):
             self._give_up("stopped", "the run was stopped")
         if closed_s := endpoint.admit():
             self._give_up("down", f"{endpoint.name} failed many times in a row: asked again in {closed_s:.0f} s")
 
     def _tell_endpoint(self, fault: ModelFault) -> None:
-        endpoint = self.line.endpoint
+        endpoint = self.model.endpoint
         if fault.kind in {"broken", "timeout"}:
             endpoint.failed()
         elif fault.kind == "busy":
@@ -198,14 +202,14 @@ class Conversation:
 
     def _row(self, messages: tuple[Message, ...], began: float, facts: Facts, answer: ModelAnswer) -> Call:
         dollars = answer.dollars
-        if self.line.price is not None or (dollars is None and facts.price is not None):
+        if self.model.price is not None or (dollars is None and facts.price is not None):
             assert facts.price is not None
             dollars = facts.price.dollars(answer.tokens_in, answer.tokens_out, answer.tokens_cached)
-        elif self.line.base_url is not None:
+        elif self.model.base_url is not None:
             dollars = None  # whatever litellm takes for the price of that name elsewhere
         said = message_data(Message("assistant", answer.text or answer.refusal, answer.tool_calls))
         return Call(
-            model=self.line.name,
+            model=self.model.name,
             tokens_in=answer.tokens_in,
             tokens_out=answer.tokens_out,
             tokens_cached=answer.tokens_cached,
@@ -219,7 +223,7 @@ class Conversation:
 
     def _cope(self, fault: ModelFault) -> None:
         """Do what a fault asks for, so that trying again makes sense; else raises ModelFailed."""
-        name, key = self.line.name, self.line.key_env or "its provider's variable"
+        name, key = self.model.name, self.model.key_env or "its provider's variable"
         if fault.kind == "overflow":
             self._shorten(fault)
         elif fault.kind == "stopped":
@@ -227,8 +231,8 @@ class Conversation:
         elif fault.kind == "refused":
             self._give_up("refused", f"{name}: {fault.reason}")
         elif fault.kind == "invalid":
-            if self.schema is not None and self.line.facts().structured and "response_format" in fault.reason:
-                self.line.words_only()
+            if self.schema is not None and self.model.facts().structured and "response_format" in fault.reason:
+                self.model.words_only()
                 return
             self._give_up("invalid", f"{name}: {fault.reason}. Check the model's name, its base URL, the key ({key})")
         else:
@@ -239,9 +243,9 @@ class Conversation:
         if stated and self.max_tokens > int(stated[1]) // 2:
             self.max_tokens = max(1, int(stated[1]) // 4)  # the room asked for the answer left none for the prompt
             return
-        shorter = self.line.shrinker(self.messages) if self.shrinks < self.patience.shrinks else None
+        shorter = drop_oldest(self.messages) if self.shrinks < self.patience.shrinks else None
         if shorter is None or size(shorter) >= size(self.messages):
-            self._give_up("too long", f"{self.line.name}: the prompt fits in no form: {fault.reason[:300]}")
+            self._give_up("too long", f"{self.model.name}: the prompt fits in no form: {fault.reason[:300]}")
         self.shrinks += 1
         self.messages = tuple(shorter)
 
@@ -253,8 +257,8 @@ class Conversation:
         # A busy endpoint is waited for until the deadline: it works, only not for us yet.
         if wait_s >= left_s or (fault.kind != "busy" and self.failures >= self.patience.tries):
             tries = f"after {self.failures} failed tries, the last one {fault.kind}"
-            self._give_up("down", f"{self.line.name}, {tries}: {fault.reason}")
-        if self.line.stop.wait(wait_s):
+            self._give_up("down", f"{self.model.name}, {tries}: {fault.reason}")
+        if self.model.stop.wait(wait_s):
             self._give_up("stopped", "the run was stopped")
 
     def _give_up(self, kind: str, reason: str) -> NoReturn:

@@ -41,8 +41,6 @@ class Purse(Protocol):
 
 
 class NoLimit:
-    """A purse without a bottom."""
-
     def set_aside(self, dollars: float | None, tokens: int, wait_s: float = 0.0) -> bool:
         return True
 

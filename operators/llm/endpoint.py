@@ -33,21 +33,14 @@ class Endpoint:
     def admit(self) -> float:
         """0 if the call may go ahead (then say how it went), else the seconds until asking again makes sense."""
         with self._lock:
-            if not self._is_open:
-                return 0.0
-            left = self._open_until - self._clock()
-            if left <= 0 and not self._probing:
-                self._probing = True
-                return 0.0
-            return max(left, 0.1)
+            left = self._left()
+            self._probing = self._probing or (self._is_open and not left)
+            return left
 
     def resting_s(self) -> float:
         """Seconds for which nobody is let through; 0 when somebody would be. Unlike `admit`, changes nothing."""
         with self._lock:
-            left = self._open_until - self._clock()
-            if not self._is_open or (left <= 0 and not self._probing):
-                return 0.0
-            return max(left, 0.1)
+            return self._left()
 
     def quiet_s(self) -> float:
         """Seconds for which the endpoint asked to be left alone."""
@@ -56,9 +49,7 @@ class Endpoint:
 
     def worked(self) -> None:
         """It answered, whatever it said."""
-        with self._lock:
-            self._failures = self._opened = 0
-            self._is_open = self._probing = False
+        self.busy(0.0)
 
     def busy(self, retry_after_s: float) -> None:
         with self._lock:
@@ -80,3 +71,8 @@ class Endpoint:
         """A call that was admitted ended without asking (or its outcome says nothing about the endpoint)."""
         with self._lock:
             self._probing = False
+
+    def _left(self) -> float:
+        """Seconds until the circuit lets somebody through; the caller holds the lock."""
+        left = self._open_until - self._clock()
+        return max(left, 0.1) if self._is_open and (left > 0 or self._probing) else 0.0

@@ -19,6 +19,9 @@ FORGET = 0.99  # weight of older credits, per credit
 FLOOR = 0.1  # share of conversations that go to any member, whatever it earned
 PRIOR_WEIGHT, PRIOR_DEVIATION = 4.0, 0.25  # credits that the prior is worth; log gain
 REMEMBERED = 4096  # conversations under way
+OVERHEAD = 0.01
+"""Dollars that an attempt costs besides its model (GPU time, mostly): without it a free model that never gains anything
+would be worth any number of attempts."""
 
 
 class _Record:
@@ -51,26 +54,17 @@ class Ensemble:
 
     `weights`: by member, relative, 1 where not given: how that share FLOOR is divided. A member of weight 0 is asked
     only where no other can answer.
-
-    `overhead`: dollars that an attempt costs besides its model (GPU time, mostly). Without it a free model that never
-    gains anything would be worth any number of attempts.
     """
 
+    name = "ensemble"
+
     def __init__(
-        self,
-        members: Sequence[Model],
-        rng: np.random.Generator,
-        overhead: float = 0.01,
-        name: str = "ensemble",
-        weights: Mapping[str, float] | None = None,
+        self, members: Sequence[Model], rng: np.random.Generator, weights: Mapping[str, float] | None = None
     ) -> None:
-        self.name = name
         self._members = {member.name: member for member in members}
         if not members or len(self._members) != len(members):
             raise ValueError("an ensemble needs at least one model, each with a name of its own")
-        if overhead <= 0:
-            raise ValueError(f"overhead must be above zero dollars, not {overhead}")
-        self._rng, self._overhead = rng, overhead
+        self._rng = rng
         self._weights = {name: float((weights or {}).get(name, 1.0)) for name in self._members}
         self._records = {name: _Record() for name in self._members}
         self._invalid: set[str] = set()
@@ -115,8 +109,8 @@ class Ensemble:
         dollars = {name: 0.0 for name in dict.fromkeys(call.model for call in calls)}
         for call in calls:
             dollars[call.model] += call.dollars or 0.0
-        each = self._overhead / len(dollars)
-        total = sum(dollars.values()) + self._overhead
+        each = OVERHEAD / len(dollars)
+        total = sum(dollars.values()) + OVERHEAD
         with self._lock:
             for name, spent in dollars.items():
                 self._records[name].observe(gain * (spent + each) / total, spent + each)
@@ -126,7 +120,7 @@ class Ensemble:
         with self._lock:
             names = [name for name in self._members if name not in self._invalid] or list(self._members)
             paid, count = sum(one.d for one in self._records.values()), sum(one.n for one in self._records.values())
-            typical = paid / count if count else self._overhead
+            typical = paid / count if count else OVERHEAD
             draws = {name: self._records[name].sample(typical, self._rng) for name in names}
             order = sorted(names, key=lambda name: -draws[name])
             if self._rng.random() < FLOOR:

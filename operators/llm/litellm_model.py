@@ -8,17 +8,17 @@ with a ModelFailed that says what to do. Every try is a row of its own (`Reply.c
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from operators.llm.base import Message, Reply, Tool
-from operators.llm.conversation import Conversation
-from operators.llm.cost_reservation import NoLimit, Price, Purse
+from operators.llm.base import Message, ModelFailed, Reply, Tool
+from operators.llm.conversation import Conversation, Patience
+from operators.llm.cost_reservation import NoLimit, Price, Purse, TokenBound
 from operators.llm.endpoint import Endpoint
-from operators.llm.litellm_request import LiteLLMWire, Wire
-from operators.llm.model_client import ModelClient, Patience
-from operators.llm.shrink import Shrinker, drop_oldest
+from operators.llm.litellm_request import Facts, LiteLLMWire
 
 __all__ = ["LiteLLMModel", "Patience", "Price"]
 
@@ -47,33 +47,16 @@ class LiteLLMModel:
         purse: Purse | None = None,
         endpoint: Endpoint | None = None,
         patience: Patience | None = None,
-        shrinker: Shrinker = drop_oldest,
-        wire: Wire | None = None,
-        extra: Mapping[str, Any] | None = None,
+        wire: LiteLLMWire | None = None,
         stop: threading.Event | None = None,
     ) -> None:
-        self.name, self._max_tokens = name, max_tokens
-        self._line = ModelClient(
-            name=name,
-            base_url=base_url,
-            key_env=api_key_env,
-            temperature=temperature,
-            price=price,
-            structured=structured,
-            cache_marks=cache_marks,
-            purse=purse or NoLimit(),
-            endpoint=endpoint or Endpoint(base_url or name),
-            patience=patience or Patience(),
-            shrinker=shrinker,
-            wire=wire or LiteLLMWire(),
-            extra=dict(extra or {}),
-            stop=stop or threading.Event(),
-        )
-
-    @property
-    def price(self) -> Price | None:
-        """Dollars a token; None where neither the caller nor litellm knows. Imports litellm."""
-        return self._line.facts().price
+        self.name, self.base_url, self.key_env, self.temperature = name, base_url, api_key_env, temperature
+        self.purse, self.endpoint = purse or NoLimit(), endpoint or Endpoint(base_url or name)
+        self.patience, self.wire, self.stop = patience or Patience(), wire or LiteLLMWire(), stop or threading.Event()
+        self.bound, self.stated_price = TokenBound(), price
+        self._max_tokens, self._structured, self._cache_marks = max_tokens, structured, cache_marks
+        self._lock = threading.Lock()
+        self._facts: Facts | None = None
 
     def complete(
         self,
@@ -84,8 +67,44 @@ class LiteLLMModel:
         max_tokens: int | None = None,
     ) -> Reply:
         """See Model. The door's own limit holds for every call: one without a limit has no worst case."""
-        facts = self._line.facts()
         limit = min(max_tokens or self._max_tokens, self._max_tokens)
-        if facts.longest_output:
-            limit = min(limit, facts.longest_output)
-        return Conversation(self._line, tuple(messages), tuple(tools), schema, limit).reply()
+        limit = min(limit, self.facts().longest_output or limit)
+        return Conversation(self, tuple(messages), tuple(tools), schema, limit).reply()
+
+    @property
+    def price(self) -> Price | None:
+        """Dollars a token; None where neither the caller nor litellm knows. Imports litellm."""
+        return self.facts().price
+
+    def facts(self) -> Facts:
+        """What litellm's table says of the model, and what the caller says instead."""
+        with self._lock:
+            if self._facts is None:
+                known = self.wire.facts(self.served(), local=self.base_url is not None)
+                self._facts = replace(
+                    known,
+                    price=self.stated_price or known.price,
+                    structured=known.structured if self._structured is None else self._structured,
+                    cache_marks=known.cache_marks if self._cache_marks is None else self._cache_marks,
+                )
+            return self._facts
+
+    def words_only(self) -> None:
+        """The endpoint turned down a schema: from now on it is asked in words."""
+        facts = self.facts()
+        with self._lock:
+            self._facts = replace(facts, structured=False)
+
+    def served(self) -> str:
+        """The name by which litellm finds the provider: a server of one's own speaks OpenAI's protocol."""
+        if self.base_url is None or self.name.startswith(("openai/", "hosted_vllm/", "anthropic/")):
+            return self.name
+        return f"hosted_vllm/{self.name}"
+
+    def credentials(self) -> dict[str, Any]:
+        place = {"base_url": self.base_url} if self.base_url else {}
+        if self.key_env is None:  # never the key of one provider to the server of another
+            return place | {"api_key": "none"} if place else {}
+        if not (key := os.environ.get(self.key_env, "")):
+            raise ModelFailed(f"the variable {self.key_env} is empty: put the key of {self.name} there", "invalid")
+        return place | {"api_key": key}

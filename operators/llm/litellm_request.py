@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 from operators.llm.base import ToolCall
 from operators.llm.cost_reservation import Price
@@ -67,16 +67,6 @@ class Facts:
     longest_output: int | None  # tokens
 
 
-class Wire(Protocol):
-    """Carries requests. Thread-safe."""
-
-    def facts(self, model: str, local: bool) -> Facts: ...
-
-    def send(self, request: Mapping[str, Any], timeout_s: float, stop: threading.Event) -> ModelAnswer:
-        """Raises ModelFault. Never takes much longer than `timeout_s` seconds, nor goes on when `stop` is set."""
-        ...
-
-
 def load_litellm() -> Any:
     """litellm with its remote look-ups off, silent, and with nobody called back."""
     with _import_lock:
@@ -112,7 +102,7 @@ def unready(model: str) -> str:
 
 
 class LiteLLMWire:
-    """The real one."""
+    """Carries requests. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -139,6 +129,7 @@ class LiteLLMWire:
         )
 
     def send(self, request: Mapping[str, Any], timeout_s: float, stop: threading.Event) -> ModelAnswer:
+        """Raises ModelFault. Never takes much longer than `timeout_s` seconds, nor goes on when `stop` is set."""
         litellm = load_litellm()
         future = asyncio.run_coroutine_threadsafe(self._ask(litellm, request, timeout_s), self._running())
         try:
@@ -257,17 +248,17 @@ FILTERED = re.compile(r"['\"]?code['\"]?:\s*['\"]content_(policy|filter)")
 
 def _fault(error: Exception, litellm: Any) -> ModelFault:
     """litellm's exceptions, sorted into what can be done about them."""
-    status = _status(error)
+    status, said = _status(error), f"{error} {getattr(error, 'body', '')}"
     reason = redact(f"{type(error).__name__}: {error}")[:1000]
     if isinstance(error, litellm.ContextWindowExceededError) or (status in {400, 413, 422} and OVERFLOW.search(reason)):
         return ModelFault("overflow", reason)
-    if isinstance(error, litellm.ContentPolicyViolationError) or (status in {400, 403, 422} and _filtered(error)):
+    if isinstance(error, litellm.ContentPolicyViolationError) or (status in {400, 403, 422} and FILTERED.search(said)):
         return ModelFault("refused", reason)
     causes = _causes(error)
     unreached = bool(causes & {"ConnectError", "ConnectTimeout", "ClientConnectorError", "ConnectionRefusedError"})
     if isinstance(error, litellm.Timeout):
         return ModelFault("timeout", reason, billed=not unreached)
-    if "insufficient_quota" in f"{error} {getattr(error, 'body', '')}":
+    if "insufficient_quota" in said:
         return ModelFault("invalid", reason)  # comes as a 429, but no wait helps
     if isinstance(error, litellm.RateLimitError) or status == 429:
         return ModelFault("busy", reason, _retry_after(error))
@@ -284,10 +275,6 @@ def _status(error: Exception) -> int:
         return int(getattr(error, "status_code", 0))
     except (TypeError, ValueError):
         return 0
-
-
-def _filtered(error: Exception) -> bool:
-    return bool(FILTERED.search(f"{error} {getattr(error, 'body', '')}"))
 
 
 def _causes(error: BaseException | None) -> set[str]:

@@ -23,16 +23,9 @@ def messages_payload(messages: Sequence[Message], cache_marks: bool) -> list[dic
 
 
 def tools_payload(tools: Sequence[Tool]) -> list[dict[str, Any]]:
+    empty = {"type": "object", "properties": {}}
     return [
-        {
-            "type": "function",
-            "function": {
-                "name": tool.name,
-                "description": tool.description,
-                "parameters": dict(tool.parameters) or {"type": "object", "properties": {}},
-            },
-        }
-        for tool in tools
+        {"type": "function", "function": {**vars(tool), "parameters": dict(tool.parameters) or empty}} for tool in tools
     ]
 
 
@@ -49,12 +42,8 @@ def _message(message: Message, marked: bool, clean: Callable[[str], str]) -> dic
     if message.tool_calls:
         payload["content"] = content or None
         payload["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": _arguments(call.arguments)},
-            }
-            for call in message.tool_calls
+            {"id": one.id, "type": "function", "function": {"name": one.name, "arguments": _arguments(one.arguments)}}
+            for one in message.tool_calls
         ]
     if message.role == "tool":
         payload["tool_call_id"] = message.tool_call_id

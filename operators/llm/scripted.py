@@ -111,40 +111,25 @@ def first_offer(asked: Asked) -> str:
     return f"```python\n{edited if edited != code else code.rstrip() + chr(10) + '# as it was' + chr(10)}```"
 
 
-def smallest(schema: Mapping[str, Any], root: Mapping[str, Any] | None = None) -> Any:
-    """A value that fits a schema: first of an enumeration, least number, shortest text, required properties only."""
-    root = schema if root is None else root
-    if "$ref" in schema:
-        target: Any = root
-        for part in str(schema["$ref"]).removeprefix("#/").split("/"):
-            target = target[part]
-        return smallest(target, root)
-    for key in ("const", "default"):
-        if key in schema:
-            return schema[key]
-    for key in ("enum", "examples"):
-        if schema.get(key):
-            return schema[key][0]
-    for key in ("anyOf", "oneOf", "allOf"):
-        if schema.get(key):
-            return smallest(schema[key][0], root)
-    kind = schema.get("type", "object" if "properties" in schema else "string")
-    kind = kind[0] if isinstance(kind, list) else kind
-    if kind == "object":
-        properties = schema.get("properties", {})
-        return {name: smallest(properties.get(name, {}), root) for name in schema.get("required", ())}
-    if kind == "array":
-        return [smallest(schema.get("items", {}), root) for _ in range(schema.get("minItems", 0))]
-    if kind in {"integer", "number"}:
-        return schema.get("minimum", 0)
-    if kind == "string":
-        return "scripted".ljust(schema.get("minLength", 0), ".")[: schema.get("maxLength")]
-    return False if kind == "boolean" else None
+def smallest(schema: Mapping[str, Any]) -> Any:
+    """A value that fits a schema of ours: first of an enumeration, least number, required properties only."""
+    if "enum" in schema:
+        return schema["enum"][0]
+    if "anyOf" in schema:
+        return smallest(schema["anyOf"][0])
+    match schema["type"]:
+        case "object":
+            return {name: smallest(schema["properties"][name]) for name in schema["required"]}
+        case "array":
+            return [smallest(schema["items"]) for _ in range(schema.get("minItems", 0))]
+        case "integer" | "number":
+            return schema.get("minimum", 0)
+        case "string":
+            return "scripted".ljust(schema.get("minLength", 0), ".")
+    return None
 
 
 class _Lines:
-    """The script in a file."""
-
     def __init__(self, path: Path) -> None:
         self._path, self._lock = path, threading.Lock()
         self._always: list[tuple[re.Pattern[str], Message]] = []

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from operators.llm.base import Message
-
-Shrinker = Callable[[Sequence[Message]], Sequence[Message] | None]
-"""A shorter conversation, or None when nothing may be left out. Operators that know what matters bring their own."""
 
 KEEP = 0.6  # share of the bytes that remains after one round
 MARK = "[Earlier messages of this conversation were left out here: it had outgrown the context.]"
@@ -23,7 +20,7 @@ def size(messages: Sequence[Message]) -> int:
 
 
 def drop_oldest(messages: Sequence[Message]) -> Sequence[Message] | None:
-    """Without the oldest turns after the stable prefix, until KEEP of the bytes are left.
+    """Without the oldest turns after the stable prefix, until KEEP of the bytes are left; None where none may go.
 
     The prefix (all up to the last stable message, system messages and the first user message: the task) and the last
     turn stay. A tool's answer goes with the call that asked for it.
@@ -33,9 +30,8 @@ def drop_oldest(messages: Sequence[Message]) -> Sequence[Message] | None:
     limit, dropped = KEEP * size(messages), 0
     while dropped < len(turns) - 1 and size(messages[:head]) + sum(map(size, turns[dropped:])) > limit:
         dropped += 1
-    if dropped and turns[0][0].content == MARK and dropped == 1 and len(turns) == 2:
-        return None  # only the mark itself was left to drop
-    if not dropped:
+    only_mark = dropped == 1 and len(turns) == 2 and turns[0][0].content == MARK
+    if not dropped or only_mark:
         return None
     rest = [message for turn in turns[dropped:] for message in turn]
     return (*messages[:head], Message("user", MARK), *rest)

@@ -21,7 +21,7 @@ def message_data(message: Message) -> dict[str, Any]:
     """As JSON; what is at its default is left out."""
     data: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
-        data["tool_calls"] = [_tool_call_data(call) for call in message.tool_calls]
+        data["tool_calls"] = [dict(vars(call)) for call in message.tool_calls]
     if message.tool_call_id:
         data["tool_call_id"] = message.tool_call_id
     if message.stable:
@@ -34,15 +34,6 @@ def message_from(data: Mapping[str, Any]) -> Message:
     return Message(data["role"], data["content"], calls, data.get("tool_call_id", ""), data.get("stable", False))
 
 
-def _tool_data(tool: Tool) -> dict[str, Any]:
-    """As `asdict`, without copying the schema: agents offer a score of tools in every call."""
-    return {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
-
-
-def _tool_call_data(call: ToolCall) -> dict[str, Any]:
-    return {"id": call.id, "name": call.name, "arguments": call.arguments}
-
-
 def request_data(
     messages: Sequence[Message],
     tools: Sequence[Tool] = (),
@@ -51,7 +42,7 @@ def request_data(
 ) -> dict[str, Any]:
     data: dict[str, Any] = {"messages": [message_data(message) for message in messages]}
     if tools:
-        data["tools"] = [_tool_data(tool) for tool in tools]
+        data["tools"] = [dict(vars(tool)) for tool in tools]  # asdict would copy every schema
     if schema is not None:
         data["schema"] = schema
     if max_tokens is not None:
@@ -79,7 +70,6 @@ def canonical(data: Any) -> str:
 
 
 def digest(model: str, request: Mapping[str, Any]) -> str:
-    """What a request is found by: sha256 of the model's name and the request."""
     return hashlib.sha256(canonical([model, request]).encode()).hexdigest()
 
 

@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 from evo_kernel.types import Evaluation, PlanFeatures, Strategy
 from operators.macro import plan_effects
+from operators.macro.plan_effects import arithmetic_mix, programs, with_path
 
 FAMILIES = ("tiling", "fusion", "pipeline", "reordering", "memory", "launch", "algorithm", "repair")
 OTHER = "other"
@@ -54,11 +55,12 @@ _SPECS = (
     ),
     StrategySpec(
         "rows-per-program", "tiling", "several rows a program",
-        "a smaller grid", plan_effects.smaller_grid,
+        "a smaller grid", lambda old, new: new.launches <= old.launches and sum(programs(new)) < sum(programs(old)),
     ),
     StrategySpec(
         "tile-2d", "tiling", "tiles in two dimensions instead of one",
-        "a grid of another size or rank", plan_effects.other_grid, rewritten=False,
+        "a grid of another size or rank",
+        lambda old, new: [k.grid for k in old.kernels] != [k.grid for k in new.kernels], rewritten=False,
     ),
     StrategySpec(
         "split-k", "tiling", "share a contraction's loop among programs and add the parts up",
@@ -86,7 +88,7 @@ _SPECS = (
     ),
     StrategySpec(
         "tensor-descriptor", "memory", "move tiles with the tensor memory accelerator",
-        "data path `tma` where it was not", plan_effects.gained_tma,
+        "data path `tma` where it was not", lambda old, new: with_path(new, "tma") > with_path(old, "tma"),
     ),
     StrategySpec(
         "software-pipeline", "pipeline", "load the next tile while this one is used",
@@ -104,7 +106,7 @@ _SPECS = (
     ),
     StrategySpec(
         "accumulate-type", "algorithm", "another type for the accumulator, within the precision contract",
-        "another arithmetic mix", plan_effects.arithmetic_mix,
+        "another arithmetic mix", lambda old, new: arithmetic_mix(old) != arithmetic_mix(new),
     ),
     StrategySpec(
         "input-precision", "algorithm", "another precision for the inputs of a contraction, within the contract",
@@ -120,7 +122,7 @@ _SPECS = (
     ),
     StrategySpec(
         "stop", "repair", "leave the source as it is: the last step of a walk of several",
-        "none: it changes nothing", plan_effects.never, rewritten=False,
+        "none: it changes nothing", lambda old, new: False, rewritten=False,
     ),
 )  # fmt: skip
 
@@ -213,7 +215,6 @@ def shows(
 
 
 def table() -> str:
-    """The catalogue as a Markdown table."""
     rows = [
         "| strategy | family | what it does | witness: the sign in the plan | offline |",
         "| --- | --- | --- | --- | --- |",

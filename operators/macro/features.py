@@ -1,10 +1,7 @@
 """What a policy sees: numbers of a fixed length, each about within [-1, 1], zero where nothing is known.
 
-    context(state)               of task and parent: FEATURES, in order; stored with every decision
-    design(context, strategy)    of context and action: the row of a linear model, as (positions, values)
-
-A design row has a one-hot of the strategy and of its form, the context (a baseline shared by all), and the context
-again in the block of the strategy's family: what is learnt about one fusion helps the next.
+A design row of a linear model has a one-hot of the strategy and of its form, the context (a baseline shared by all),
+and the context again in the block of the strategy's family: what is learnt about one fusion helps the next.
 """
 
 from __future__ import annotations

@@ -1,14 +1,7 @@
-"""The policy that is a language model: it reads the evidence and picks an offer by its number.
-
-    LlmPolicy(model)                                     all defaults
-    LlmPolicy(model, Prompts(...), BanditPolicy())       what it reads; who decides when the model cannot
-
-The answer is one JSON object by a schema, never free text. Where the coder takes free strategies the model may propose
-one of its own instead (the number after the last offer); it is appended to the offers, stored like any other, and
-offered again on other parents of the run once something came of it (`Prompts.memory`).
+"""The policy that is a language model: it picks an offer by its number, or proposes a strategy of its own.
 
 Propensities: the chosen offer gets the confidence that the model states, held between an even chance and 1, and the
-others share the rest evenly. That is what it says, not a frequency: a log of it can be read, and weighed with care.
+others share the rest evenly. That is what it says, not a frequency.
 """
 
 from __future__ import annotations
@@ -24,6 +17,7 @@ import numpy as np
 from evo_kernel.errors import OperatorFailed
 from evo_kernel.types import Call, Credit, Decision, Strategy
 from operators.llm.base import Message, Model, ModelFailed
+from operators.llm.structured import problem
 from operators.macro.catalogue import FAMILIES, MAX_DESCRIPTION, PAYS, description, proposed
 from operators.macro.features import MacroState, context
 from operators.macro.policies import Policy, UniformPolicy
@@ -139,28 +133,18 @@ _PROPOSAL = {
 
 def read_answer(text: str, offered: Sequence[Strategy], free: bool) -> tuple[Strategy, float]:
     """(strategy, confidence) of an answer. Raises ValueError with what cannot be used."""
-    try:
-        answer = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"no JSON: {error}") from error
-    if not isinstance(answer, dict):
-        raise ValueError("no JSON object")
-    choice, confidence = answer.get("choice"), answer.get("confidence", 1.0)
-    if not isinstance(choice, int) or isinstance(choice, bool):
-        raise ValueError(f"choice is {choice!r}, not a number of an offer")
+    answer = json.loads(text)
+    properties = {**answer_schema(len(offered), free)["properties"], "confidence": {}, "why": {}}
+    if wrong := problem(answer, {"type": "object", "properties": properties, "required": ["choice"]}):
+        raise ValueError(wrong)
+    choice, confidence = int(answer["choice"]), answer.get("confidence", 1.0)
     if not isinstance(confidence, int | float) or isinstance(confidence, bool) or not math.isfinite(confidence):
         confidence = 1.0  # the choice stands; that it cannot weigh it is no reason to lose it
-    if choice == len(offered) + 1 and free:
-        wish = answer.get("proposal")
-        if not isinstance(wish, dict):
-            raise ValueError(f"choice {choice} needs a proposal")
-        parts = [wish.get(name, "") for name in ("name", "family", "description", "region")]
-        if not all(isinstance(part, str) for part in parts):
-            raise ValueError("every field of a proposal is a text")
-        return proposed(*parts), confidence
-    if not 1 <= choice <= len(offered):
-        raise ValueError(f"choice {choice} is none of 1 to {len(offered)}")
-    return offered[choice - 1], confidence
+    if choice <= len(offered):
+        return offered[choice - 1], confidence
+    if answer.get("proposal") is None:
+        raise ValueError(f"choice {choice} needs a proposal")
+    return proposed(**answer["proposal"]), confidence
 
 
 def stated(confidence: float, count: int, at: int) -> tuple[float, ...]:

@@ -1,12 +1,6 @@
 """What strategies have earned: in this population, and as lessons of others.
 
-    memory = Memory(lessons)       lessons: of other populations, opt-in; none is the default
-    memory.learn(credit)           in the order of the population's credits, so that a resume is a replay
-    memory.lessons(task)           what was learnt here, to be kept for later runs (`write_lessons`, `read_lessons`)
-
-A lesson is counted, never told: attempts, those that the plan witnessed, the sum of their log gains. What others say
-is shown with its counts and only of tasks like this one, and goes as soon as this population has tried the strategy
-`ENOUGH` times itself: a false lesson costs a few attempts, and not more.
+A lesson of others goes as soon as this population has tried the strategy `ENOUGH` times itself.
 """
 
 from __future__ import annotations
@@ -19,6 +13,8 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from pydantic import TypeAdapter
 
 from evo_kernel.errors import UserError
 from evo_kernel.types import Credit, Strategy, TaskCard
@@ -60,6 +56,9 @@ class Lesson:
     def __post_init__(self) -> None:
         if self.times < 1 or not 0 <= self.witnessed <= self.times or not abs(self.log_gain) <= LARGEST * self.times:
             raise ValueError(f"a lesson rests on at least one attempt, and witnesses are among them: {self}")
+
+
+_LESSON = TypeAdapter(Lesson)
 
 
 @dataclass
@@ -161,32 +160,19 @@ def read_lessons(path: Path) -> tuple[Lesson, ...]:
     """What `write_lessons` wrote. Raises UserError."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-        return tuple(_lesson(json.loads(line)) for line in lines if line.strip())
+        return tuple(_lesson(line) for line in lines if line.strip())
     except OSError as error:
         raise UserError(f"{path}: the lessons cannot be read: {error.strerror}.") from None
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except ValueError as error:
         raise UserError(f"{path}: this is no file of lessons ({error}). Write one anew from its population.") from None
 
 
-def _lesson(data: dict[str, object]) -> Lesson:
-    text = {name: data[name] for name in ("task", "strategy")}
-    numbers = {name: data[name] for name in ("times", "witnessed", "log_gain")}
-    given = data["traits"]
-    if not all(isinstance(value, str) for value in text.values()) or not isinstance(given, list):
-        raise ValueError("task and strategy are texts, traits a list")
-    if text["strategy"] not in CATALOGUE:
-        raise ValueError(f"{text['strategy']!r} is no strategy of the catalogue")
-    if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in numbers.values()):
-        raise ValueError("times, witnessed and log_gain are numbers")
-    task = " ".join(str(text["task"]).split())[:60]  # it is shown in prompts
-    return Lesson(
-        task,
-        tuple(map(str, given)),
-        str(text["strategy"]),
-        int(str(numbers["times"])),
-        int(str(numbers["witnessed"])),
-        float(str(numbers["log_gain"])),
-    )
+def _lesson(line: str) -> Lesson:
+    """Raises ValueError."""
+    found = _LESSON.validate_json(line, strict=True)
+    if found.strategy not in CATALOGUE:
+        raise ValueError(f"{found.strategy!r} is no strategy of the catalogue")
+    return dataclasses.replace(found, task=" ".join(found.task.split())[:60])  # it is shown in prompts
 
 
 def _line(lesson: Lesson) -> str:

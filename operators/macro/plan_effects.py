@@ -19,10 +19,6 @@ RESIDENT_PROGRAMS = 32  # thread blocks that one multiprocessor of sm_90 holds a
 MARGIN = 0.98  # a ratio must fall by more than this to count as less: code generators shuffle a few instructions
 
 
-def never(parent: PlanFeatures, child: PlanFeatures) -> bool:
-    return False
-
-
 def changed(parent: PlanFeatures, child: PlanFeatures) -> bool:
     """The least that can be asked: something in the compiled plan is different."""
     return _shape(parent) != _shape(child)
@@ -45,22 +41,14 @@ def fewer_passes(parent: PlanFeatures, child: PlanFeatures) -> bool:
 
 
 def row_in_blocks(parent: PlanFeatures, child: PlanFeatures) -> bool:
-    fewer_registers = max(_registers(child), default=0) < max(_registers(parent), default=0)
+    fewer_registers = most(child, "registers") < most(parent, "registers")
     return fewer_registers or _loads_per_store(child) * MARGIN > _loads_per_store(parent)
-
-
-def smaller_grid(parent: PlanFeatures, child: PlanFeatures) -> bool:
-    return child.launches <= parent.launches and _programs(child) < _programs(parent)
-
-
-def other_grid(parent: PlanFeatures, child: PlanFeatures) -> bool:
-    return [kernel.grid for kernel in parent.kernels] != [kernel.grid for kernel in child.kernels]
 
 
 def split(parent: PlanFeatures, child: PlanFeatures) -> bool:
     """A launch that adds the parts up; or, with atomics for that, a larger grid."""
     atomics = count(child, "atomic") > count(parent, "atomic")
-    return child.launches > parent.launches or (atomics and _largest_grid(child) > _largest_grid(parent))
+    return child.launches > parent.launches or (atomics and max(programs(child)) > max(programs(parent)))
 
 
 def index_arithmetic(parent: PlanFeatures, child: PlanFeatures) -> bool:
@@ -73,25 +61,18 @@ def index_arithmetic(parent: PlanFeatures, child: PlanFeatures) -> bool:
 def persistent(parent: PlanFeatures, child: PlanFeatures) -> bool:
     if count_schedule(child, "persistent") > count_schedule(parent, "persistent"):
         return True
-    before = sorted((_size(kernel) for kernel in parent.kernels), reverse=True)
-    after = sorted((_size(kernel) for kernel in child.kernels), reverse=True)
+    before, after = (sorted(programs(plan), reverse=True) for plan in (parent, child))
     resident = MULTIPROCESSORS * RESIDENT_PROGRAMS
     return len(before) == len(after) and any(
         new < old and new <= resident for old, new in zip(before, after, strict=True)
     )
 
 
-def gained_tma(parent: PlanFeatures, child: PlanFeatures) -> bool:
-    return _with_path(child, "tma") > _with_path(parent, "tma")
-
-
 def pipelined(parent: PlanFeatures, child: PlanFeatures) -> bool:
     overlapped = count_schedule(child, "pipelined") > count_schedule(parent, "pipelined")
-    asynchronous = _with_path(child, "cp.async") > _with_path(parent, "cp.async") or gained_tma(parent, child)
-    held = max(_registers(child), default=0) > max(_registers(parent), default=0)
-    shared = max((k.shared_bytes for k in child.kernels), default=0) > max(
-        (k.shared_bytes for k in parent.kernels), default=0
-    )
+    asynchronous = any(with_path(child, path) > with_path(parent, path) for path in ("cp.async", "tma"))
+    held = most(child, "registers") > most(parent, "registers")
+    shared = most(child, "shared_bytes") > most(parent, "shared_bytes")
     return overlapped or asynchronous or held or shared
 
 
@@ -103,13 +84,9 @@ def cheaper_exponentials(parent: PlanFeatures, child: PlanFeatures) -> bool:
     return count(child, "fmul", "fma") / count(child, "mufu") < before
 
 
-def arithmetic_mix(parent: PlanFeatures, child: PlanFeatures) -> bool:
-    return _mix(parent) != _mix(child)
-
-
 def tensor_path(parent: PlanFeatures, child: PlanFeatures) -> bool:
     paths = [sorted(kernel.tensor_core for kernel in plan.kernels) for plan in (parent, child)]
-    return paths[0] != paths[1] or arithmetic_mix(parent, child)
+    return paths[0] != paths[1] or arithmetic_mix(parent) != arithmetic_mix(child)
 
 
 # -- reading features ----------------------------------------------------------------------------------------------
@@ -141,8 +118,13 @@ def _nodes(plan: PlanFeatures) -> int:
     return plan.launches + plan.aten_nodes
 
 
-def _registers(plan: PlanFeatures) -> list[int]:
-    return [kernel.registers for kernel in plan.kernels]
+def most(plan: PlanFeatures, name: str) -> int:
+    """The largest of a feature over all kernels."""
+    return max((getattr(kernel, name) for kernel in plan.kernels), default=0)
+
+
+def programs(plan: PlanFeatures) -> list[int]:
+    return [math.prod(kernel.grid) for kernel in plan.kernels]
 
 
 def _loads_per_store(plan: PlanFeatures) -> float:
@@ -153,27 +135,15 @@ def _share(plan: PlanFeatures, *classes: str) -> float:
     return count(plan, *classes) / max(count(plan, "all"), 1)
 
 
-def _mix(plan: PlanFeatures) -> tuple[float, ...]:
+def arithmetic_mix(plan: PlanFeatures) -> tuple[float, ...]:
     """Shares of the arithmetic classes among arithmetic: unmoved by unrolling."""
     every = max(count(plan, *ARITHMETIC), 1)
     return tuple(round(count(plan, name) / every, 3) for name in ARITHMETIC)
-
-
-def _size(kernel: KernelFeatures) -> int:
-    return math.prod(kernel.grid)
 
 
 def _rank(kernel: KernelFeatures) -> int:
     return sum(extent > 1 for extent in kernel.grid)
 
 
-def _programs(plan: PlanFeatures) -> int:
-    return sum(_size(kernel) for kernel in plan.kernels)
-
-
-def _largest_grid(plan: PlanFeatures) -> int:
-    return max((_size(kernel) for kernel in plan.kernels), default=0)
-
-
-def _with_path(plan: PlanFeatures, path: str) -> int:
+def with_path(plan: PlanFeatures, path: str) -> int:
     return sum(kernel.data_path == path for kernel in plan.kernels)

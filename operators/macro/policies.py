@@ -1,8 +1,4 @@
-"""Policies: which of the offered strategies to try next.
-
-`choose` is given only what may be chosen (see `untried`) and returns a Decision with the probability of every offer, so
-that one policy's log can judge another. All randomness comes from the generator that is passed in.
-"""
+"""Policies: which of the offered strategies to try next."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""A policy that was trained before the run: `evo-kernel train policy` makes its checkpoint.
-
-The model's weights stay as they are during a run. What it expects of each offer enters the posterior of a bandit that
-learns from this run alone, as one observation of each offer would: where the bandit knows little the model decides,
-and where the model is wrong about a task the bandit finds out.
-"""
+"""A policy that was trained before the run: `evo-kernel train policy` makes its checkpoint."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Where a strategy may apply, by syntax alone: what a coder that writes code itself can be asked for.
-
-The rewriter offers what its preconditions prove; these masks ask only whether there is anything for it to work on (a
-loop, a contraction, two launches), kernel by kernel. What they offer can still be a bad idea: the judge says.
-"""
+"""Where a strategy may apply, by syntax alone: what a coder that writes code itself can be asked for."""
 
 from __future__ import annotations
 
@@ -12,9 +8,11 @@ from types import MappingProxyType
 
 from evo_kernel.types import Source, Strategy, TaskCard
 from operators.macro.catalogue import CATALOGUE
-from operators.micro.module import KernelModule, SourceError, SourceKernel, called
+from operators.micro.kernels import SourceKernel
+from operators.micro.module import KernelModule, SourceError
 from operators.micro.rewrites.base import kernel_region
 from operators.micro.rewrites.precision import exact_dots
+from operators.micro.syntax import called
 
 Mask = Callable[[SourceKernel, KernelModule], bool]
 REDUCTIONS = ("tl.sum", "tl.max", "tl.min", "tl.argmax", "tl.argmin", "tl.reduce")

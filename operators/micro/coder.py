@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import chain
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -35,13 +35,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Coded:
-    """What came of a job, and what it cost. `probed`: this very text passed the probe."""
-
     text: str
     steps: tuple[Step, ...] = ()
     calls: tuple[Call, ...] = ()
     probes: int = 0
-    probed: bool = False
 
 
 @runtime_checkable
@@ -70,28 +67,18 @@ class RewriteCoder:
     free, tries = False, 1
 
     def __init__(self, rewrites: Mapping[str, Rewrite] = REWRITES, parsed: int = PARSED) -> None:
+        """`parsed`: sources that are kept with their offers: a good parent is asked about again and again."""
         self._rewrites = rewrites
-        self._limit = parsed
-        self._lock = threading.Lock()
-        self._modules: OrderedDict[str, KernelModule | SourceError] = OrderedDict()
-        self._offers: OrderedDict[tuple[str, str], tuple[Strategy, ...]] = OrderedDict()
+        self._known = lru_cache(maxsize=parsed)(_parsed)
 
     def offer(self, source: Source, task: TaskCard) -> tuple[Strategy, ...]:
-        """What applies; kept, since a good parent is asked about again and again (35 to 120 ms each time)."""
-        key = (source.sha256, task.name)
-        with self._lock:
-            if key in self._offers:
-                self._offers.move_to_end(key)
-                return self._offers[key]
-        module = self._parse(source)
+        module, offers = self._known(source)
         if isinstance(module, SourceError):
             return ()
-        found = tuple(strategy for rewrite in self._rewrites.values() for strategy in rewrite.offers(module, task))
-        with self._lock:
-            self._offers[key] = found
-            while len(self._offers) > self._limit:
-                self._offers.popitem(last=False)
-        return found
+        if task.name not in offers:
+            every = (rewrite.offers(module, task) for rewrite in self._rewrites.values())
+            offers[task.name] = tuple(chain.from_iterable(every))
+        return offers[task.name]
 
     def carry_out(self, job: Job) -> Coded:
         return Coded(self.implement(job.source, job.strategy, job.brief.task, job.rng))
@@ -102,33 +89,23 @@ class RewriteCoder:
         rewrite = self._rewrites.get(strategy.name)
         if rewrite is None:
             raise OperatorFailed(f"no rewrite is called {strategy.name!r}; there are {', '.join(self._rewrites)}")
-        module = self._parse(source)
+        module, _ = self._known(source)
         if isinstance(module, SourceError):
             raise OperatorFailed(str(module))
         try:
             text = rewrite.apply(module, strategy)
         except RewriteFailed as failure:
-            raise OperatorFailed(f"{strategy.key}: {failure.reason}") from failure
+            raise OperatorFailed(f"{strategy.key}: {failure}") from failure
         if text == source.text:
             raise OperatorFailed(f"{strategy.key} left the source as it was")
         return text
 
-    def _parse(self, source: Source) -> KernelModule | SourceError:
-        """The parsed source, kept for the next call. Two threads may parse the same text; both get an equal result."""
-        key = source.sha256
-        with self._lock:
-            if key in self._modules:
-                self._modules.move_to_end(key)
-                return self._modules[key]
-        if source.language == "triton":
-            try:
-                module = KernelModule.parse(source.text)
-            except SourceError as error:
-                module = error
-        else:
-            module = SourceError(f"the rewriter reads triton sources, not {source.language}")
-        with self._lock:
-            self._modules[key] = module
-            while len(self._modules) > self._limit:
-                self._modules.popitem(last=False)
-        return module
+
+def _parsed(source: Source) -> tuple[KernelModule | SourceError, dict[str, tuple[Strategy, ...]]]:
+    """The parsed source, or why it is none, and its offers by task, none yet."""
+    if source.language != "triton":
+        return SourceError(f"the rewriter reads triton sources, not {source.language}"), {}
+    try:
+        return KernelModule.parse(source.text), {}
+    except SourceError as error:
+        return error, {}

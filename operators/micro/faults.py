@@ -1,8 +1,4 @@
-"""What kind of fault an edit has: the category that a repair prompt names, from the judge's status and reason.
-
-The four categories of the micro-coding literature (compile, load/store, calculation, launch), and four that a judge and
-a strict answer format add. The words looked for are those of the judge's own reasons and of Triton's compiler.
-"""
+"""What kind of fault an edit has: the category that a repair prompt names, from the judge's status and reason."""
 
 from __future__ import annotations
 

@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evo_kernel.types import CaseCard, TaskCard
-from operators.micro.module import KernelModule, SourceKernel, SourceLaunch, called
+from operators.micro.kernels import SourceKernel, SourceLaunch
+from operators.micro.module import KernelModule
+from operators.micro.syntax import called
 
 Value = object  # int, float, bool, str, tuple, HostTensor, or None for unknown
 
 
 @dataclass(frozen=True)
 class HostTensor:
-    """A tensor as the host sees it."""
-
     dtype: str
     shape: tuple[int | None, ...]
     strides: tuple[int | None, ...] = ()
@@ -75,8 +75,6 @@ _COMPARE: dict[type, Callable[[Any, Any], Any]] = {
 
 
 class _Host:
-    """Evaluates one case."""
-
     def __init__(self, module: KernelModule, case: CaseCard, found: list[HostLaunch]) -> None:
         self.case, self.found = case, found
         self.launches = {id(launch.statement): launch for launch in module.launches}

@@ -1,10 +1,5 @@
 """The coder that is a language model: any strategy that can be put into words, edit by edit, each one probed.
 
-    LlmCoder(model)                                                     all defaults
-    LlmCoder(model, Prompts(...), Limits(repairs=2), tries=2)           what it reads, how often it may repair
-    CombinedCoder(RewriteCoder(), LlmCoder(model))                      exact and free where that applies
-    MtmcOperator(LlmPolicy(model, prompts), LlmCoder(model, prompts), max_steps=2, name="mtmc-llm")
-
 With `Switches(hierarchy=False)` it offers one strategy, to do as it sees fit: the control without macro thinking.
 """
 
@@ -66,7 +61,6 @@ class LlmCoder:
         return session.work()
 
     def opening(self, brief: Brief, source: Source, strategy: Strategy) -> Opening:
-        """The prompt for one strategy on the source as it stands."""
         prompts, keep = self._prompts, kernels_of(strategy)
         if not prompts.switches.hierarchy:
             memory = prompts.remembered(brief.task) if prompts.switches.memory else []
@@ -111,7 +105,6 @@ class CombinedCoder:
 
 
 def strategy_text(strategy: Strategy, described: str) -> str:
-    """The strategy, where, and the sign by which it is known."""
     lines = [f"**{strategy.name}** ({strategy.family}): {described.rstrip('.')}."]
     lines += [f"Where: {strategy.region}."] if strategy.region else []
     lines += [f"{name}: {value}" for name, value in strategy.parameters if name != catalogue.DESCRIPTION]

@@ -13,69 +13,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from evo_kernel.syntax import parse_module
+from operators.micro import kernels as parts
 from operators.micro.edits import Edit, TextMap, splice
-from operators.micro.kernels import (
-    ALLOCATIONS,
-    ATOMICS,
-    LOADS,
-    STORES,
-    VIEWS,
-    Access,
-    Loop,
-    SourceBuffer,
-    SourceKernel,
-    SourceLaunch,
-    SourceParameter,
-    buffers_of,
-    constants_of,
-    has_escapes,
-    is_jit,
-    kernel_of,
-    launches_of,
-)  # fmt: skip
-from operators.micro.syntax import (
-    argument,
-    called,
-    copy_of,
-    expression,
-    fresh_name,
-    int_value,
-    names_read,
-    names_written,
-    self_root,
-    spell,
-    statements,
-    substitute,
-)  # fmt: skip
-
-__all__ = [
-    "ALLOCATIONS",
-    "ATOMICS",
-    "LOADS",
-    "STORES",
-    "VIEWS",
-    "Access",
-    "Edit",
-    "KernelModule",
-    "Loop",
-    "SourceBuffer",
-    "SourceError",
-    "SourceKernel",
-    "SourceLaunch",
-    "SourceParameter",
-    "argument",
-    "called",
-    "copy_of",
-    "expression",
-    "fresh_name",
-    "int_value",
-    "names_read",
-    "names_written",
-    "self_root",
-    "spell",
-    "statements",
-    "substitute",
-]  # fmt: skip
+from operators.micro.kernels import ALLOCATIONS, VIEWS, SourceBuffer, SourceKernel, SourceLaunch
+from operators.micro.syntax import called, fresh_name, names_read, names_written, self_root, statements
 
 
 class SourceError(ValueError):
@@ -104,11 +45,10 @@ class KernelModule:
         run = next((n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "run"), None)
         if run is None:
             raise SourceError("the source has no top-level `def run(...)`; add one that launches the kernels")
-        functions = [n for n in tree.body if isinstance(n, ast.FunctionDef) and is_jit(n)]
-        kernels = {node.name: kernel_of(node) for node in functions}
-        return KernelModule(
-            text, tree, constants_of(tree), kernels, run, tuple(launches_of(run, kernels)), buffers_of(run)
-        )
+        functions = [n for n in tree.body if isinstance(n, ast.FunctionDef) and parts.is_jit(n)]
+        kernels = {node.name: parts.kernel_of(node) for node in functions}
+        launches = tuple(parts.launches_of(run, kernels))
+        return KernelModule(text, tree, parts.constants_of(tree), kernels, run, launches, parts.buffers_of(run))
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -122,7 +62,6 @@ class KernelModule:
         return fresh_name(wish, self.names)
 
     def source_of(self, node: ast.stmt | ast.expr) -> str:
-        """The text of a node as it is written."""
         return self._map.text_of(node)
 
     def launches_of(self, kernel: str) -> tuple[SourceLaunch, ...]:
@@ -153,7 +92,7 @@ class KernelModule:
         kernel = self.kernels[launch.kernel]
         kinds = ("load", "atomic") if kind == "load" else ("store", "atomic")
         bases = {a.base for a in kernel.accesses if a.kind in kinds}
-        unknown = None in bases or has_escapes(kernel)
+        unknown = None in bases or parts.has_escapes(kernel)
         return {
             name: self.root_of(launch.arguments[name]) or "?"
             for name in kernel.pointers

@@ -1,8 +1,6 @@
 """A language model at work on one change: answer, edit, probe, repair, and back to the last good step.
 
-The source only moves forward through probes that pass. An edit that fails is answered with its category and reason;
-the repair applies to the source with that edit in it, so a mistake of one line costs one block. When the repairs are
-used up, what stands is the last source that passed, if it is another one than at the start.
+The repair of a failed edit applies to the source with that edit in it, so a mistake of one line costs one block.
 """
 
 from __future__ import annotations
@@ -38,10 +36,6 @@ class SessionLimits:
     repairs: int = 3
     max_tokens: int = 8192
     fault_tokens: int = 1200
-
-    def __post_init__(self) -> None:
-        if self.edits < 1 or self.repairs < 0 or self.max_tokens < 1:
-            raise ValueError(f"edits and max_tokens must be at least 1 and repairs at least 0: {self}")
 
 
 @dataclass(frozen=True)
@@ -222,7 +216,7 @@ class CoderSession:
         steps, calls = tuple(self._steps), tuple(self._calls)
         if self._good.sha256 == self._start.sha256:
             raise OperatorFailed(reason or "the edits left the source as it was", steps=steps, calls=calls)
-        return Coded(self._good.text, steps, calls, self._probes, probed=True)
+        return Coded(self._good.text, steps, calls, self._probes)
 
 
 def quoted(text: str, max_tokens: int) -> str:

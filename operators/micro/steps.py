@@ -1,8 +1,6 @@
-"""Micro coding in steps: each is kept, or rolled back to the last good source.
+"""Micro coding in steps: each is kept as soon as it can be carried out, or leaves the source as it was.
 
-A walk writes down one Decision for each thing that it tries, and one Step of that name with its outcome, in the same
-order, so that what happened can be read from a proposal alone. The edits of which a coder made that step stand before
-it.
+Each thing tried leaves a Decision and a Step of that name, in the same order; a coder's own steps stand before it.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ import numpy as np
 
 from evo_kernel.errors import OperatorFailed
 from evo_kernel.types import Brief, Call, Decision, Probe, Proposal, ScoredCandidate, Source, Step, Strategy
-from operators.micro.coder import Coded, Coder, Job
+from operators.micro.coder import Coder, Job
 from operators.micro.module import KernelModule, SourceError
 from operators.micro.rewrites.base import kernels_of
 
@@ -25,14 +23,10 @@ KEPT, ROLLED_BACK = "kept", "rolled back"
 class StepWalk:
     """From the parent's source, step by step. One attempt, one thread."""
 
-    def __init__(self, brief: Brief, coder: Coder, rng: np.random.Generator, probe: Probe, check: bool = False) -> None:
-        """`check`: every step must pass the probe; without it a step is kept as soon as it could be carried out.
-
-        A coder may probe of its own accord, and what it has probed is not probed again.
-        """
+    def __init__(self, brief: Brief, coder: Coder, rng: np.random.Generator, probe: Probe) -> None:
         self.source: Source = brief.parent.source
         self.kept: list[Strategy] = []
-        self._brief, self._coder, self._rng, self._probe, self._check = brief, coder, rng, probe, check
+        self._brief, self._coder, self._rng, self._probe = brief, coder, rng, probe
         self._decisions: list[Decision] = []
         self._steps: list[Step] = []
         self._outcomes: list[str] = []  # one a decision
@@ -114,17 +108,9 @@ class StepWalk:
         self._steps.extend(coded.steps)
         self._calls.extend(coded.calls)
         self._probes += coded.probes
-        return self._accepted(coded)
-
-    def _accepted(self, coded: Coded) -> tuple[Source | None, str]:
         source = Source(coded.text, self.source.language)
         if source.sha256 in self._known:
             return None, f"that is candidate {self._known[source.sha256]} again"
-        if self._check and not coded.probed:
-            self._probes += 1
-            evaluation = self._probe(source)
-            if not evaluation.passed:
-                return None, f"{evaluation.status}: {evaluation.reason}"
         return source, ""
 
 

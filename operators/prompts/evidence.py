@@ -75,7 +75,6 @@ def undescribed(strategy: Strategy) -> Strategy:
 
 
 def tried_line(entry: Tried) -> str:
-    """A strategy and what came of it."""
     if entry.status is None:
         outcome = "came to nothing, or is not judged yet"
     elif entry.log_gain is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 BYTES_A_TOKEN = 4
 """An estimate that is near for English and code with every tokeniser in use, and needs none of them."""
@@ -34,11 +34,6 @@ class Budgets:
     knowledge: int = 1500  # whole passages go, the least fitting first
     guide: int = 1800  # lines go from the end
     offers: int = 2500  # none may go: summaries do, last offers first
-
-    def __post_init__(self) -> None:
-        low = [item.name for item in fields(self) if getattr(self, item.name) < 0]
-        if low:
-            raise ValueError(f"a budget of tokens must not be negative: {', '.join(low)}; 0 leaves a part out")
 
 
 @dataclass(frozen=True)

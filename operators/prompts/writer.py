@@ -1,20 +1,13 @@
-"""Puts prompts together from a brief: one system message that stays the same, one user message that does not.
-
-    Prompts()                                            all defaults
-    Prompts(Budgets(source=16_000), Switches(), knowledge=KnowledgeBase(), profile=table_of, memory=Memory(lessons),
-            hint=transfer_hint(other_card, champion, card))
-
-One object is shared by the operators of a run: the memory in it learns from every credit (`LlmPolicy.learn`).
-"""
+"""Puts prompts together from a brief: one system message that stays the same, one user message that does not."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Protocol
 
 from evo_kernel.types import Brief, CaseCard, CaseKind, Environment, ScoredCandidate, Source, TaskCard
+from operators.knowledge.base import KnowledgeBase
 from operators.llm.base import Message
 from operators.macro.memory import StrategyMemory
 from operators.prompts.evidence import bottleneck, evidence, strategy_line, tried_line, undescribed
@@ -22,26 +15,8 @@ from operators.prompts.parts import Budgets, Part, Switches, first_lines, joined
 from operators.prompts.relatives import chosen, relatives_text, shown
 
 _FOLDER = Path(__file__).parent
+RELATIVES, PASSAGES = 3, 4  # shown at most
 _TITLES = {"answer": "How to answer"}
-
-
-class PromptPassage(Protocol):
-    """A piece of a document, and where it stands."""
-
-    @property
-    def source(self) -> str: ...
-    @property
-    def title(self) -> str: ...
-    @property
-    def text(self) -> str: ...
-
-
-class PromptKnowledge(Protocol):
-    """Documents that can be searched. Thread-safe."""
-
-    def search(self, query: str, k: int = 4) -> Sequence[PromptPassage]:
-        """The best passages, best first."""
-        ...
 
 
 Profile = Callable[[ScoredCandidate], str]
@@ -52,8 +27,7 @@ class Prompts:
     """What all prompts of a run share. Thread-safe when `knowledge` and `profile` are.
 
     `hint`: where the first kernels come from, if from another task; `example`: the fastest of them there, which may
-    well be wrong here, so that the population itself shows it to nobody. `inspirations`: relatives shown at most;
-    `passages`: of the knowledge base, at most.
+    well be wrong here, so that the population itself shows it to nobody.
     """
 
     def __init__(
@@ -61,19 +35,16 @@ class Prompts:
         budgets: Budgets | None = None,
         switches: Switches | None = None,
         *,
-        knowledge: PromptKnowledge | None = None,
+        knowledge: KnowledgeBase | None = None,
         profile: Profile | None = None,
         memory: StrategyMemory | None = None,
         hint: str = "",
         example: Source | None = None,
-        inspirations: int = 3,
-        passages: int = 4,
     ) -> None:
         self.budgets, self.switches = budgets or Budgets(), switches or Switches()
         self.memory = memory if memory is not None else StrategyMemory()
         self._hint, self._example = hint, example
         self._knowledge, self._profile = knowledge, profile
-        self._inspirations, self._passages = inspirations, passages
 
     def system(self, task: TaskCard, environment: Environment, *roles: str) -> Message:
         """The stable prefix: rules, API notes, hardware and task are the same for every role; the role comes last."""
@@ -93,7 +64,7 @@ class Prompts:
         `source`: as it stands, which is the parent's before the first step. `keep`: functions that must be whole.
         """
         budgets, switches, parent = self.budgets, self.switches, brief.parent
-        relatives = chosen(brief.inspirations, parent, self._inspirations)
+        relatives = chosen(brief.inspirations, parent, RELATIVES)
         tried = [tried_line(entry) for entry in brief.tried]  # youngest first
         known: tuple[Part, ...] = ()
         if switches.evidence:  # a profile is not made for nothing
@@ -143,7 +114,7 @@ class Prompts:
         if self._knowledge is None or not self.switches.knowledge or not query or self.budgets.knowledge <= 0:
             return ""
         texts: list[str] = []
-        for passage in self._knowledge.search(query, self._passages):
+        for passage in self._knowledge.search(query, PASSAGES):
             text = f"### {passage.title} ({passage.source})\n{passage.text.strip()}"
             if tokens("\n\n".join([*texts, text])) > self.budgets.knowledge:
                 break
@@ -167,7 +138,6 @@ def looked_up(brief: Brief) -> str:
 
 @cache
 def document(name: str) -> str:
-    """The text of one of the documents in this folder."""
     return (_FOLDER / f"{name}.md").read_text(encoding="utf-8")
 
 

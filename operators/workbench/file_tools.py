@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -18,11 +19,8 @@ PATH = {"type": "string", "maxLength": MAX_PATH, "description": "relative to the
 def file_tools(workspace: Workspace) -> Iterator[WorkTool]:
     def listed(arguments: Mapping[str, Any]) -> ToolResult:
         under = arguments.get("under", "").strip("/")
-        rows = [
-            f"{path}  {size} bytes" + ("" if writable else "  (read only)")
-            for path, size, writable in workspace.files()
-            if not under or path == under or path.startswith(f"{under}/")
-        ]
+        found = _files(workspace, under)
+        rows = [f"{path}  {size} bytes" + ("" if writable else "  (read only)") for path, size, writable in found]
         return ToolResult("\n".join(rows) or f"no files{f' under {under}' if under else ''}")
 
     def read(arguments: Mapping[str, Any]) -> ToolResult:
@@ -97,20 +95,16 @@ def _edited(workspace: Workspace, path: str, edits: list[Mapping[str, str]]) -> 
 
 
 def _found(workspace: Workspace, text: str, place: str | None) -> str:
-    wanted, hits, more = text.lower(), [], 0
-    under = (place or "").strip("/")
-    for path, _, _ in workspace.files():
-        if under and path != under and not path.startswith(f"{under}/"):
-            continue
-        try:
-            lines = workspace.read(path).split("\n")
-        except ToolFailed:  # no text, or gone meanwhile: nothing to find in it
-            continue
-        for number, line in enumerate(lines, start=1):
-            if wanted in line.lower():
-                if len(hits) < HITS:
-                    hits.append(f"{path}:{number}: {line.strip()[:200]}")
-                else:
-                    more += 1
-    tail = [f"[{more} more lines hold it; search a longer text, or one file]"] if more else []
-    return "\n".join([*hits, *tail]) or f"no line holds {text!r}" + (f" in {place}" if place else "")
+    hits: list[str] = []
+    for path, _, _ in _files(workspace, (place or "").strip("/")):
+        with contextlib.suppress(ToolFailed):  # no text, or gone meanwhile: nothing to find in it
+            lines = enumerate(workspace.read(path).split("\n"), start=1)
+            hits += [f"{path}:{n}: {line.strip()[:200]}" for n, line in lines if text.lower() in line.lower()]
+    more = len(hits) - HITS
+    tail = [f"[{more} more lines hold it; search a longer text, or one file]"] if more > 0 else []
+    return "\n".join([*hits[:HITS], *tail]) or f"no line holds {text!r}" + (f" in {place}" if place else "")
+
+
+def _files(workspace: Workspace, under: str) -> list[tuple[str, int, bool]]:
+    """Those that are this file, or in this folder; all where it is empty."""
+    return [one for one in workspace.files() if not under or f"{one[0]}/".startswith(f"{under}/")]

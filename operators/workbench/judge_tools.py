@@ -139,16 +139,12 @@ class Judging:
 
     def _evaluate(self, arguments: Mapping[str, Any]) -> ToolResult:
         source = self._source(arguments)
-        known = self.used.latest.get(("score", source.sha256))
-        if known is not None:
-            return ToolResult(f"this very text is known:\n{told(known[1], known[0])}")
-        return self._evaluated(source, arguments["idea"])[1]
+        return self._known("score", source) or self._evaluated(source, arguments["idea"])[1]
 
     def _probe(self, arguments: Mapping[str, Any]) -> ToolResult:
         source = self._source(arguments)
-        known = self.used.latest.get(("probe", source.sha256))
-        if known is not None:
-            return ToolResult(f"this very text is known:\n{told(known[1], known[0])}")
+        if known := self._known("probe", source):
+            return known
         with self._counted("probe", self._allowed.probes) as name:
             evaluation = self._bench.probe(source)
         self.used.keep("probe", name, evaluation)
@@ -167,11 +163,8 @@ class Judging:
                 text = self._bench.profile(source, case, knobs)
         except UserError as error:
             raise ToolFailed(f"no profile: {error}") from None
-        if knobs:
-            said = f"With the knobs that were tuned for it: {', '.join(f'{name}={value}' for name, value in knobs)}."
-        else:
-            said = "With the knobs as they stand in the file."
-        return ToolResult(f"{said}\n{text}\n{self.left()}")
+        tuned = f"that were tuned for it: {', '.join(f'{name}={value}' for name, value in knobs)}"
+        return ToolResult(f"With the knobs {tuned if knobs else 'as they stand in the file'}.\n{text}\n{self.left()}")
 
     def _submit(self, arguments: Mapping[str, Any]) -> ToolResult:
         strategy = re.sub(r"[\s_]+", "-", arguments["strategy"].strip().lower())
@@ -226,6 +219,11 @@ class Judging:
             said += f"\ngate: {WOULD_PASS if verdict.passed else 'would refuse'}. {verdict.reason}"
             facts["gain"] = verdict.gain.ratio if verdict.gain else None
         return evaluation, ToolResult(f"{said}\n{self.left()}", facts, _plain(evaluation.charged), evaluation.gpu_s)
+
+    def _known(self, purpose: str, source: Source) -> ToolResult | None:
+        """What was told of this very text before."""
+        name, evaluation = self.used.latest.get((purpose, source.sha256), ("", None))
+        return ToolResult(f"this very text is known:\n{told(evaluation, name)}") if evaluation is not None else None
 
     def _source(self, arguments: Mapping[str, Any]) -> Source:
         path = arguments.get("path", KERNEL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 from evo_kernel.errors import UserError
 from evo_kernel.types import ScoredCandidate
 from evo_kernel.types.notes import VersionOrder
+from operators.knowledge.base import KnowledgeBase
 from operators.prompts.evidence import strategy_line
 from operators.workbench.file_tools import PATH
 from operators.workbench.formatting import told, version_line
-from operators.workbench.protocols import KnowledgeSource, WorkbenchLineage
+from operators.workbench.protocols import WorkbenchLineage
 from operators.workbench.tool import ToolFailed, ToolResult, WorkTool, schema
 from operators.workbench.workspace import Workspace
 
@@ -67,7 +69,7 @@ def lineage_tools(workspace: Workspace, lineage: WorkbenchLineage) -> Iterator[W
     )  # fmt: skip
 
 
-def knowledge_tools(knowledge: KnowledgeSource) -> Iterator[WorkTool]:
+def knowledge_tools(knowledge: KnowledgeBase) -> Iterator[WorkTool]:
     def searched(arguments: Mapping[str, Any]) -> ToolResult:
         found = knowledge.search(arguments["query"], arguments.get("k", 4), 3000)
         parts = [f"### {one.title} ({one.source})\n{one.text}" for one in found]
@@ -80,18 +82,15 @@ def knowledge_tools(knowledge: KnowledgeSource) -> Iterator[WorkTool]:
     )  # fmt: skip
 
 
-class _asking:
+@contextlib.contextmanager
+def _asking() -> Iterator[None]:
     """A user's error is the agent's here: it named a version that does not exist."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, UserError):
-            raise ToolFailed(str(error)) from None
+    try:
+        yield
+    except UserError as error:
+        raise ToolFailed(str(error)) from None
 
 
 def _version(lineage: WorkbenchLineage, number: int) -> ScoredCandidate:
     with _asking():
         return lineage.version(number)
-    raise AssertionError("unreachable")

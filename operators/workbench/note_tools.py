@@ -14,7 +14,7 @@ from operators.workbench.protocols import Notebook, WorkbenchLineage
 from operators.workbench.tool import ToolFailed, ToolResult, WorkTool, schema
 
 MAX_NOTE = 1200  # characters
-SHOWN = 20
+SHOWN = MOST = 20  # notes in a list, and that an attempt may write
 CITED = {
     "type": "array",
     "minItems": 1,
@@ -39,16 +39,15 @@ class Notes:
         lineage: WorkbenchLineage | None,
         attempt: int,
         author: str,
-        most: int = 20,
     ) -> None:
         self._notebook, self._used, self._lineage = notebook, used, lineage
-        self._attempt, self._author, self._most = attempt, author, most
+        self._attempt, self._author = attempt, author
 
     def tools(self) -> Iterator[WorkTool]:
         text = {"type": "string", "minLength": 10, "maxLength": MAX_NOTE}
         yield WorkTool(
             "note", "Write down a finding for later attempts. It must cite the evaluations it rests on, with their "
-            f"sample counts. At most {self._most} an attempt.",
+            f"sample counts. At most {MOST} an attempt.",
             schema(("text", "evidence"), text=text, evidence=CITED), self._write,
         )  # fmt: skip
         yield WorkTool(
@@ -81,8 +80,8 @@ class Notes:
 
     def _added(self, text: str, cited: Sequence[Mapping[str, Any]], refutes: int | None) -> ToolResult:
         written = self._used.counts.get("note", 0)
-        if written >= self._most:
-            raise ToolFailed(f"this attempt has written its {self._most} notes; keep to what matters most")
+        if written >= MOST:
+            raise ToolFailed(f"this attempt has written its {MOST} notes; keep to what matters most")
         evidence = tuple(self._founded(one["evaluation"].strip(), one["samples"]) for one in cited)
         number = self._notebook.add(text, self._author, self._attempt, evidence, refutes)
         self._used.counts["note"] = written + 1

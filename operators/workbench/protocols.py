@@ -9,6 +9,7 @@ from typing import Protocol
 from evo_kernel.types import Evaluation, Knobs, ScoredCandidate, Source
 from evo_kernel.types.notes import Evidence, Note, Version, VersionOrder
 from evo_kernel.types.promotion import GateVerdict
+from operators.knowledge.base import KnowledgeBase
 
 
 class WorkbenchJudge(Protocol):
@@ -53,25 +54,6 @@ class WorkbenchLineage(Protocol):
     def best(self) -> ScoredCandidate | None: ...
 
 
-class KnowledgePassage(Protocol):
-    """A piece of knowledge and where it is from."""
-
-    @property
-    def source(self) -> str: ...
-
-    @property
-    def title(self) -> str: ...
-
-    @property
-    def text(self) -> str: ...
-
-
-class KnowledgeSource(Protocol):
-    """What can be looked up. Thread-safe."""
-
-    def search(self, query: str, k: int = 4, budget_tokens: int = 2000) -> Sequence[KnowledgePassage]: ...
-
-
 class Notebook(Protocol):
     """Notes that outlive an attempt and a restart. Thread-safe. Only founded notes come back."""
 
@@ -94,5 +76,5 @@ class WorkbenchDeps:
 
     bench: WorkbenchJudge
     lineage: WorkbenchLineage | None = None
-    knowledge: KnowledgeSource | None = None
+    knowledge: KnowledgeBase | None = None
     notebook: Notebook | None = None

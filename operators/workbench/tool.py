@@ -54,7 +54,6 @@ class WorkTool:
     slow: bool = False  # waits for the judge
 
     def for_model(self) -> base.Tool:
-        """As a model is offered it."""
         return base.Tool(self.name, self.description, self.parameters)
 
 
@@ -123,7 +122,6 @@ def _usage(parameters: Mapping[str, Any]) -> str:
 
 
 def _kind(one: Mapping[str, Any]) -> str:
-    """Type and limits of a value."""
     if "enum" in one:
         return "|".join(map(str, one["enum"]))
     kind = one.get("type", "value")

@@ -28,7 +28,7 @@ class ToolOutcome:
     text: str
     failed: bool = False
     counts: Mapping[str, int] = field(default_factory=dict)  # calls made by then, by tool
-    changes: Mapping[str, str | None] = field(default_factory=dict)  # files written; None: removed
+    changes: Mapping[str, str] = field(default_factory=dict)  # files written
     facts: Mapping[str, Any] = field(default_factory=dict)
     charged: Mapping[str, int] = field(default_factory=dict)  # evaluations by purpose
     gpu_s: float = 0.0
@@ -85,13 +85,12 @@ class Workbench:
         restored in that order, they lead to the same files."""
         began = time.monotonic()
         with contextlib.ExitStack() as held:
+            tool, given, wrong = None, {}, None
             try:
                 tool = self._tool(name)
                 given = checked(name, tool.parameters, arguments)
             except ToolFailed as failure:
-                tool, given, wrong = None, {}, failure
-            else:
-                wrong = None
+                tool, wrong = None, failure
             if tool is not None and tool.slow:
                 held.enter_context(self._judges)
             held.enter_context(self._lock)

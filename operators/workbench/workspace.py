@@ -39,7 +39,7 @@ class Workspace:
     ) -> None:
         self.folder = folder
         self.fixed = {_clean(path): text for path, text in (fixed or {}).items()}
-        self._changes: dict[str, str | None] = {}
+        self._changes: dict[str, str] = {}
         if not adopt:
             shutil.rmtree(folder, ignore_errors=True)
         with self._ours():
@@ -50,14 +50,11 @@ class Workspace:
                 for path, text in files.items():
                     self._put(_clean(path), text)
 
-    def restore(self, changes: Mapping[str, str | None]) -> None:
-        """Apply changes that an earlier session made (None: removed). Raises InfraError."""
+    def restore(self, changes: Mapping[str, str]) -> None:
+        """Apply changes that an earlier session made. Raises InfraError."""
         with self._ours():
             for path, text in changes.items():
-                if text is None:
-                    self.remove(path)
-                else:
-                    self._put(_clean(path), text)
+                self._put(_clean(path), text)
         self._changes.clear()
 
     @contextlib.contextmanager
@@ -68,7 +65,7 @@ class Workspace:
         except (OSError, ToolFailed) as error:
             raise InfraError(f"the workspace {self.folder} cannot be used: {error}") from error
 
-    def take_changes(self) -> dict[str, str | None]:
+    def take_changes(self) -> dict[str, str]:
         """What was written since the last call of this."""
         changes, self._changes = self._changes, {}
         return changes
@@ -118,17 +115,7 @@ class Workspace:
         self._changes[name] = text
         return name
 
-    def remove(self, path: str) -> None:
-        """Of a file that is not there: nothing. Raises ToolFailed for what may only be read."""
-        name = _clean(path)
-        if name in self.fixed:
-            raise ToolFailed(f"{name} may only be read")
-        with contextlib.suppress(ToolFailed, OSError), self._parent(name) as (parent, last):
-            os.unlink(last, dir_fd=parent)
-        self._changes[name] = None
-
     def close(self) -> None:
-        """Remove the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     # ---- within ---------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ def evo(monkeypatch, capsys):
 
 def test_import_lists_checks_and_writes(evo, tmp_path: Path) -> None:
     root = checkout(tmp_path / "checkout")
-    _, listed, _ = evo("tasks", "import", f"kernelbench:{root}/level1", "--list")
+    _, listed, _ = evo("tasks", "import", f"kernelbench:{root}/level1")
     assert len(listed.splitlines()) == 9 and listed.splitlines()[0].endswith("level1/1  Softmax")
     for other in ("4_No_inputs", "5_Random", "6_Bessel", "2_Loss", "7_Hinge", "8_Images", "9_Pairs"):
         (root / f"KernelBench/level1/{other}.py").unlink()
@@ -38,7 +38,7 @@ def test_import_lists_checks_and_writes(evo, tmp_path: Path) -> None:
     found = json.loads(said)
     assert [row["loads"] for row in found["problems"]] == [True, False]
     assert found["summary"]["level1"] == {
-        "problems": 2, "load": 1, "check": 1, "degenerate": 1,
+        "problems": 2, "load": 1, "check": 1, "degenerate": 0,
         "first_seed": 0, "first_kernels": 1, "first_mixed": 0, "first_torch": 0, "first_none": 1,
     }  # fmt: skip
     assert evo("tasks", "import", f"kernelbench:{root}/level2/1", "--to", tmp_path / "task.py")[0] == 0
@@ -78,5 +78,5 @@ SPECS = ("kernelbench:{}/level1", "kernelbench:nowhere", "tritonbench:{}", "trit
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_mistakes_end_with_code_2_and_one_line(evo, tmp_path: Path, spec: str) -> None:
-    code, _, stderr = evo("tasks", "import", spec.format(tmp_path), "--list")
+    code, _, stderr = evo("tasks", "import", spec.format(tmp_path))
     assert code == 2 and "Traceback" not in stderr and len(stderr.splitlines()) == 1

@@ -23,6 +23,7 @@ from operators.llm.endpoint import Endpoint
 from operators.llm.litellm_model import Patience
 from operators.llm.transcript import unpack
 from populations.reading import PopulationReader
+from tests.support import warm
 from tests.support.chat_server import Answer, ChatServer, broken, failure
 from tests.support.modelled import CommentJudge, config_for, faster, kernel_of, search
 from tests.support.scripted import ScriptedOperator
@@ -225,15 +226,15 @@ def test_killed_at_any_time_what_was_spent_stays_counted(tmp_path: Path) -> None
 
     with ChatServer(answer) as server:
         for number in range(kills):
-            command = [sys.executable, "-P", "-m", "tests.support.modelled", str(file), "--url", server.url]
-            root = Path(__file__).parents[2]
-            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as child:
+            words = warm.command("tests.support.modelled", str(file), "--url", server.url)
+            with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as child:
                 assert child.stdout is not None and child.stdout.readline() == "ready\n"
                 before = len(server.requests)
                 while len(server.requests) < before + 3 and child.poll() is None:
                     time.sleep(0.01)
                 time.sleep(random.Random(number).uniform(0, 0.2))
                 child.send_signal(signal.SIGKILL)
+                child.stdout.read()  # until it is gone
         asked = len(server.requests)
     stored = rows(file, "SELECT COUNT(*), COUNT(DISTINCT attempt * 1000 + position) FROM calls")[0]
     assert stored[0] == stored[1]

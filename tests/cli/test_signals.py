@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +22,7 @@ from evo_kernel.fitness.stages import Stages
 from evo_kernel.types import Call, Evaluation, Purpose, Source
 from populations.population import open_population
 from populations.reading import PopulationReader
+from tests.support import warm
 from tests.support.scripted import (
     CARD,
     ENVIRONMENT,
@@ -34,13 +34,11 @@ from tests.support.scripted import (
     scored,
 )
 
-ROOT = Path(__file__).resolve().parents[2]
-
 
 def start(path: Path, slow: float) -> subprocess.Popen[str]:
     child = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.searching", str(path), "--slow", str(slow)],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | {"COLUMNS": "120"},
+        warm.command("tests.support.searching", str(path), "--slow", str(slow)),
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | {"COLUMNS": "120"},
     )  # fmt: skip
     assert child.stdout is not None
     for line in child.stdout:

@@ -45,7 +45,7 @@ def judge_with(measured: Mapping[str, float], environment: Environment = GPU) ->
         return measured
 
     known = KnownCeilings(measure, Ceilings.of_target(target_for(90)))
-    yardsticks = SimpleNamespace(ceilings=known)
+    baselines = SimpleNamespace(ceilings=known)
 
     class Judge:
         @property
@@ -53,7 +53,7 @@ def judge_with(measured: Mapping[str, float], environment: Environment = GPU) ->
             return known.now
 
     judge: Any = Judge()
-    judge.environment, judge.yardsticks, judge.asked = environment, yardsticks, asked
+    judge.environment, judge.baselines, judge.asked = environment, baselines, asked
     return judge
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
+from evo_kernel.app.solutions import write_solution
 from evo_kernel.errors import UserError
-from evo_kernel.export.kernelbench import KernelBenchSolution, refused, write_solution
+from evo_kernel.export.kernelbench import KernelBenchSolution, refused
 from evo_kernel.tasks.importers.kernelbench import places, skeleton
 from tests.support.benchmark import LINEAR, checkout
 
@@ -27,14 +29,12 @@ def run(x, weight, bias, gain, shift):
 def test_the_file_computes_what_the_problem_computes(tmp_path):
     root = checkout(tmp_path / "checkout")
     small = LINEAR.replace("features, out = 4096, 2048", "features, out = 96, 128")
-    (root / "KernelBench/level2/1_Linear_GroupNorm.py").write_text(small)
-    spec = f"kernelbench:{root}/level2/1"
-    solution = KernelBenchSolution(2, 1, KERNEL, skeleton(small), places(spec))
-    path = write_solution(solution, tmp_path / "runs/mine", 0)
-    assert path.name == "level_2_problem_1_sample_0_kernel.py"
+    path = root / "KernelBench/level2/1_Linear_GroupNorm.py"
+    solution = KernelBenchSolution(2, 1, KERNEL, skeleton(small), places(small, path))
+    assert solution.file_name(0) == "level_2_problem_1_sample_0_kernel.py"
     theirs, mine = {}, {}
     exec(small, theirs)
-    exec(path.read_text(), mine)
+    exec(solution.text(), mine)
     torch.manual_seed(42)
     original = theirs["Model"](*theirs["get_init_inputs"]())
     torch.manual_seed(42)
@@ -55,12 +55,9 @@ def test_what_the_static_checker_refuses_is_gone_from_the_problem_and_named_in_t
 
 
 def test_a_sample_is_never_overwritten(tmp_path):
-    solution = KernelBenchSolution(1, 2, "def run(x):\n    return x\n", "class Model:\n    ...", [])
-    write_solution(solution, tmp_path, 0)
-    try:
-        write_solution(solution, tmp_path, 0)
-    except UserError as error:
-        assert "--sample" in str(error)
-    else:
-        raise AssertionError("the first sample is gone")
-    assert write_solution(solution, tmp_path, 1).name.endswith("sample_1_kernel.py")
+    spec = f"kernelbench:{checkout(tmp_path / 'checkout')}/level2/1"
+    write_solution(spec, KERNEL, tmp_path / "mine")
+    with pytest.raises(UserError, match="another --sample"):
+        write_solution(spec, KERNEL, tmp_path / "mine")
+    path, notes = write_solution(spec, KERNEL, tmp_path / "mine", sample=1)
+    assert path.name.endswith("sample_1_kernel.py") and not notes

@@ -17,8 +17,7 @@ import torch
 from evo_kernel.app.packaging import has_hidden_cases, task_files
 from evo_kernel.errors import UserError
 from evo_kernel.export.cases import JudgedCase, Tensor, judged
-from evo_kernel.export.hub import write_repository
-from evo_kernel.export.package import Package, checked_name, identifier, write_package
+from evo_kernel.export.package import Package, checked_name, identifier, write_package, write_repository
 from evo_kernel.tasks.loading import builtin_names, load
 from evo_kernel.types import CaseKind, Source
 
@@ -158,10 +157,11 @@ def test_a_repository_for_the_hub_loads_under_any_name(tmp_path: Path) -> None:
     write_repository(hub, tmp_path / "hub")
     home = tmp_path / "hub" / "build" / "torch-universal"
     assert json.loads((home / "metadata.json").read_text())["python-depends"] == []
-    # As older versions load it, which leads to the same names; newer ones load the folder around it.
-    spec = importlib.util.spec_from_file_location("loaded_1a2b", home / "hubbed" / "__init__.py")
+    spec = importlib.util.spec_from_file_location(
+        "loaded_1a2b", home / "__init__.py", submodule_search_locations=[str(home)]
+    )
     assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules["loaded_1a2b"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

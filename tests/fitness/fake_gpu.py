@@ -1,4 +1,4 @@
-"""A GPU that is none: plans by name, a simulated clock, and a worker process around it (`python -m` runs one).
+"""A GPU that is none: plans by name, a simulated clock, and a worker process around it.
 
 The launcher does what the plan's first kernel is called: `honest` computes softmax rows with torch, the others break
 in one way each. A kernel takes the microseconds that its name ends in (`honest_50`), with noise and drift. Memory is
@@ -21,12 +21,15 @@ import torch
 
 from evo_kernel.fitness.plan.launch_plan import Binary, Buffer, CompiledPlan, Kernel, Launch, Plan, Pointer, View
 from evo_kernel.fitness.runners.cuda_memory import POISON, Arena
+from evo_kernel.fitness.runners.cuda_worker import GpuWorker
 from evo_kernel.fitness.runners.nvml import GpuState
 from evo_kernel.fitness.runners.process import GO, LOAD
-from evo_kernel.fitness.runners.request_handler import Examiner
+from evo_kernel.fitness.runners.request_handler import RequestHandler
 from evo_kernel.fitness.timing.estimates import TIMING
 from evo_kernel.tasks.loading import load
+from evo_kernel.tasks.task import Task
 from tests.fitness.handmade import empty_ir
+from tests.support.warm import command
 
 TASK_TEXT = '''"""Softmax over rows."""
 import torch
@@ -242,9 +245,13 @@ def timed(function: Callable[..., Any], device: FakeDevice, us: float) -> Callab
     return work
 
 
-def main() -> None:
-    from evo_kernel.fitness.runners.cuda_worker import GpuWorker
+def worker_command(task: Task) -> tuple[str, ...]:
+    """What starts a worker process around a simulated GPU."""
+    return command("tests.fitness.fake_gpu", str(task.path))
 
+
+def main() -> None:
+    torch.set_num_threads(1)
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     requests = os.fdopen(0, "rb")
@@ -254,12 +261,7 @@ def main() -> None:
         return
     device = FakeDevice()
     worker = GpuWorker(task, device, replies)
-    worker.examiner = Examiner(task, device, SETTINGS)
-    worker.examiner.timer.bench_sizes = {"copy_bytes": 1 << 12, "side": 16}
+    worker.handler = RequestHandler(task, device, SETTINGS)
+    worker.handler.timer.bench_sizes = {"copy_bytes": 1 << 12, "side": 16}
     worker.reply({"device": "a simulated GPU", "arch": 90, "driver": "0", "pid": os.getpid()})
     worker.serve(requests)
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    main()

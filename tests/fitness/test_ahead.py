@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 from benchmarks import variants
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge
-from evo_kernel.fitness.runners.base import Examined
+from evo_kernel.fitness.runners.base import PlanSetAnswer
 from evo_kernel.fitness.runners.cuda_runner import CudaRunner
 from evo_kernel.fitness.timing.baselines import COMPILED, baseline_function, baseline_names, deadline_of
 from evo_kernel.types import Purpose, Source, Status
-from tests.fitness.fake_gpu import task_in
+from tests.fitness.fake_gpu import task_in, worker_command
 
 
 @pytest.fixture(scope="module")
@@ -27,14 +25,14 @@ class Counted(CudaRunner):
     """A runner around a simulated GPU that keeps what it was asked, and may lose the checks of a first answer."""
 
     def __init__(self, task):
-        super().__init__(task, 0, 20.0, (sys.executable, "-P", "-m", "tests.fitness.fake_gpu", str(task.path)))
+        super().__init__(task, 0, 20.0, worker_command(task))
         self.asked, self.lose = [], False
 
-    def exam(self, exam):
-        self.asked.append(exam)
-        found = super().exam(exam)
-        if self.lose and len(exam.checks) > 1:
-            return Examined((None,) * len(exam.checks), found.timings)
+    def answer(self, request):
+        self.asked.append(request)
+        found = super().answer(request)
+        if self.lose and len(request.checks) > 1:
+            return PlanSetAnswer((None,) * len(request.checks), found.timings)
         return found
 
 
@@ -56,9 +54,9 @@ def test_one_request_a_source(small, judged):
     again = judge.evaluate(Source(small.seed.text + "\n# the same plans\n"), Purpose.SCORE)
     assert len(runner.asked) == 1 and again.score == found.score
     confirmed = judge.evaluate(small.seed, Purpose.CONFIRM)
-    _, exam, wide = runner.asked
-    assert confirmed.passed and exam.precision == "claim"
-    assert len({seed for check in exam.checks for seed, _ in check.rounds}) == 4 * 11
+    _, request, wide = runner.asked
+    assert confirmed.passed and request.precision == "claim"
+    assert len({seed for check in request.checks for seed, _ in check.rounds}) == 4 * 11
     assert [regime for check in wide.checks for _, regime in check.rounds] == ["large"]
 
 
@@ -69,7 +67,7 @@ def test_what_was_lost_is_asked_alone(small, judged):
     found = judge.evaluate(Source(small.seed.text.replace("BLOCK = 256", "BLOCK = 512")), Purpose.SCORE)
     runner.lose = False
     assert found.status is Status.PASSED, found.reason
-    assert [len(exam.checks) for exam in runner.asked] == [4, 1, 1, 1, 1]
+    assert [len(request.checks) for request in runner.asked] == [4, 1, 1, 1, 1]
 
 
 def test_baselines_by_name(small, tmp_path):

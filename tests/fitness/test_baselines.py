@@ -45,7 +45,7 @@ def test_baselines_run_while_cudnn_searches_and_references_do_not(monkeypatch, t
         def __init__(self):
             self.task = load("conv2d")
             self.device = type("Device", (), {"healthy": lambda self: True})()
-            self.examiner = type("Examiner", (), {"timer": Timer()})()
+            self.handler = type("RequestHandler", (), {"timer": Timer()})()
             self._replies = (tmp_path / "replies").open("wb")
 
     request = {"command": "baseline", "case": "conv3", "name": "eager"}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -15,29 +13,26 @@ from evo_kernel.fitness.judge import JudgeSettings, PlanJudge
 from evo_kernel.fitness.runners.base import Checked
 from evo_kernel.fitness.runners.cuda_runner import CudaRunner
 from evo_kernel.fitness.runners.pool import RunnerPool
-from evo_kernel.tasks.loading import load
 from evo_kernel.types import SAME, CaseKind, PairedComparison, Purpose, Rival, Source, Status
 from evo_kernel.types.promotion import refutation
+from tests.fitness.fake_gpu import worker_command
 from tests.support.scripted import FIRST, scored
+from tests.support.small_tasks import small_softmax
 
-CASES = "{'check': [{'m': 3, 'n': 7}], 'search': [{'m': 64, 'n': 128}], 'confirm': [{'m': 32, 'n': 100}]}"
+CASES = {"check": [{"m": 3, "n": 7}], "search": [{"m": 64, "n": 128}], "confirm": [{"m": 32, "n": 100}]}
 DEADLINE_S = 20.0
 
 
 @pytest.fixture(scope="module")
 def task(tmp_path_factory):
-    original, place = load("softmax"), tmp_path_factory.mktemp("task")
-    for path in original.path.parent.glob("*.py"):
-        shutil.copy(path, place / path.name)
-    (place / "task.py").write_text(f"{original.text}\n\nCASES = {CASES}\nreference.compiled_baseline = False\n")
-    return load(place)
+    return small_softmax(tmp_path_factory.mktemp("task"), CASES)
 
 
 class Runner(CudaRunner):
     """A runner around a simulated GPU that keeps who served what, and may fail to pair."""
 
     def __init__(self, task, gpu=0):
-        command = (sys.executable, "-P", "-m", "tests.fitness.fake_gpu", str(task.path))
+        command = worker_command(task)
         super().__init__(task, gpu, DEADLINE_S, command)
         self.served, self.unpaired = [], False
 

@@ -21,7 +21,7 @@ from evo_kernel.fitness.runners import ncu
 from evo_kernel.fitness.runners.cuda_runner import CudaRunner
 from evo_kernel.fitness.runners.ncu_target import replay
 from evo_kernel.fitness.timing.ceilings import Ceilings
-from tests.fitness.fake_gpu import FakeDevice, plan, task_in
+from tests.fitness.fake_gpu import FakeDevice, plan, task_in, worker_command
 
 SAMPLE = """==PROF== Connected to process 77 (/usr/bin/python3.12)
 /venv/torch/cuda.py:1: UserWarning: "a quoted, thing"
@@ -167,7 +167,7 @@ def test_only_the_launches_are_watched():
 def runner(tmp_path, monkeypatch):
     """Around a simulated GPU, with the fake ncu on the PATH."""
     task = task_in(tmp_path)
-    made = CudaRunner(task, 0, 8.0, (sys.executable, "-P", "-m", "tests.fitness.fake_gpu", str(task.path)))
+    made = CudaRunner(task, 0, 8.0, worker_command(task))
     (tmp_path / "ncu").symlink_to(Path(__file__).with_name("fake_ncu.py"))
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr(made, "task", task, raising=False)

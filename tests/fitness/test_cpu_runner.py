@@ -16,8 +16,9 @@ from evo_kernel.fitness.ir.memory import DeviceMemory
 from evo_kernel.fitness.ir.parse import Function, IRModule, Region
 from evo_kernel.fitness.ir.program_sampling import MOST, draw
 from evo_kernel.fitness.plan.launch_plan import Binary, Buffer, CompiledPlan, Launch, Plan, Pointer, View
-from evo_kernel.fitness.runners import cpu_runner
+from evo_kernel.fitness.runners import cpu_references, cpu_runner, executor
 from evo_kernel.fitness.runners.base import Checked
+from evo_kernel.fitness.runners.cpu_references import CpuReferences
 from evo_kernel.fitness.runners.cpu_runner import CpuRunner, _batches, _traffic_key
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Case, Task
@@ -115,8 +116,8 @@ def test_an_input_that_is_changed_is_named(runner):
 def test_a_forged_answer_never_passes(runner, monkeypatch, answer):
     text = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
     data = text if isinstance(answer, bytes) else len(text).to_bytes(8, "little") + text
-    forged = cpu_runner.Zygote.run
-    monkeypatch.setattr(cpu_runner.Zygote, "run", lambda *args: dataclasses.replace(forged(*args), data=data))
+    forged = executor.Zygote.run
+    monkeypatch.setattr(executor.Zygote, "run", lambda *args: dataclasses.replace(forged(*args), data=data))
     assert runner.check(softmax(), CASE, ROUNDS).status is not Status.PASSED
 
 
@@ -139,7 +140,7 @@ LARGE = Case("large", CaseKind.SEARCH, {})
 
 
 def look(text: str, rows: int, columns: int, whole_s: float, monkeypatch) -> Checked:
-    monkeypatch.setattr(cpu_runner, "WHOLE_S", whole_s)
+    monkeypatch.setattr(cpu_references, "WHOLE_S", whole_s)
     task = task_of(
         lambda x: torch.softmax(x, -1), lambda case, g, device: torch.randn(rows, columns, generator=g), LARGE
     )
@@ -197,8 +198,8 @@ STORE_IF = "    if tl.max(x, axis=0) > {}:\n        tl.store("
     ],
 )
 def test_what_data_decides_is_executed_whole_only_where_it_stores(was, becomes, parts, says, monkeypatch):
-    compared, compare = [], CpuRunner._compare_part
-    monkeypatch.setattr(CpuRunner, "_compare_part", lambda *args: compared.append(1) or compare(*args))
+    compared, compare = [], CpuReferences.compare_part
+    monkeypatch.setattr(CpuReferences, "compare_part", lambda *args: compared.append(1) or compare(*args))
     result = look(SOFTMAX_TEXT.replace(was, becomes), 2048, 64, 0.0, monkeypatch)
     assert result.passed is not bool(says) and says in result.reason, result
     assert len(compared) == parts
@@ -232,7 +233,7 @@ WRONG_TEXT = SOFTMAX_TEXT.replace("row * x_stride", "0 * x_stride")
 
 @pytest.mark.parametrize("text", [SOFTMAX_TEXT, WRONG_TEXT])
 def test_where_no_element_can_be_had_in_time_more_is_taken(text, monkeypatch):
-    monkeypatch.setattr(cpu_runner, "SLICES_S", 1e-9)
+    monkeypatch.setattr(cpu_references, "SLICES_S", 1e-9)
     assert look(text, 2048, 512, 0.0, monkeypatch).passed == (text == SOFTMAX_TEXT)
 
 
@@ -253,7 +254,7 @@ def test_an_output_that_no_program_writes_is_compared_whole(monkeypatch):
     """Its input given back, as no launch has a part in it."""
     plan = softmax_plan(2048, 512)
     given = plan.model_copy(update={"outputs": plan.inputs})
-    monkeypatch.setattr(cpu_runner, "WHOLE_S", 0.0)
+    monkeypatch.setattr(cpu_references, "WHOLE_S", 0.0)
     task = task_of(lambda x: torch.softmax(x, -1), lambda case, g, device: torch.randn(2048, 512, generator=g), LARGE)
     looking = CpuRunner(task, 90, 60.0)
     try:

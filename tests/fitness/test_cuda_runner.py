@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +12,7 @@ import pytest
 
 from evo_kernel.errors import InfraError, PlanError, UserError
 from evo_kernel.fitness.runners import cuda_runner, ipc, process
-from evo_kernel.fitness.runners.base import Checked, CheckPart, Exam, TimePart
+from evo_kernel.fitness.runners.base import Checked, CheckPart, PlanSetRequest, TimePart
 from evo_kernel.fitness.runners.choose import gpu_count
 from evo_kernel.fitness.runners.cuda_runner import CudaRunner
 from evo_kernel.fitness.runners.pool import RunnerPool
@@ -21,7 +20,7 @@ from evo_kernel.fitness.runners.process import worker_env
 from evo_kernel.fitness.timing.ceilings import NAMES
 from evo_kernel.fitness.timing.pairing import PairVerdict
 from evo_kernel.types import Measurement, Status
-from tests.fitness.fake_gpu import plan, task_in
+from tests.fitness.fake_gpu import plan, task_in, worker_command
 
 DEADLINE_S = 8.0
 
@@ -32,7 +31,7 @@ def task(tmp_path_factory):
 
 
 def runner_for(task, gpu=0):
-    command = (sys.executable, "-P", "-m", "tests.fitness.fake_gpu", str(task.path))
+    command = worker_command(task)
     return CudaRunner(task, gpu, DEADLINE_S, command)
 
 
@@ -44,13 +43,15 @@ def runner(task):
     made.close()
 
 
-def exam_of(task, name):
+def request_of(task, name):
     check, search = task.case("m3-n7"), task.case("m64-n128")
-    return Exam((CheckPart(plan(name, 3, 7), check, ((1, "nominal"),)),), (TimePart(plan(name, 64, 128), search, 9),))
+    return PlanSetRequest(
+        (CheckPart(plan(name, 3, 7), check, ((1, "nominal"),)),), (TimePart(plan(name, 64, 128), search, 9),)
+    )
 
 
 def test_a_worker_that_was_started_ahead_is_the_runners_first(task, monkeypatch):
-    command = (sys.executable, "-P", "-m", "tests.fitness.fake_gpu", str(task.path))
+    command = worker_command(task)
     for module in (cuda_runner, process):
         monkeypatch.setattr(module, "usual_command", lambda spec: command)
     process.load_ahead(task.spec)
@@ -58,13 +59,13 @@ def test_a_worker_that_was_started_ahead_is_the_runners_first(task, monkeypatch)
     made = CudaRunner(task, 0, DEADLINE_S)
     made.start()
     assert made._process is ahead and not process._AHEAD
-    assert made.exam(exam_of(task, "honest_80")).fault is None
+    assert made.answer(request_of(task, "honest_80")).fault is None
     made.close()
     assert not ahead.alive()
 
 
 def test_one_request_checks_and_times(task, runner):
-    found = runner.exam(exam_of(task, "honest_80"))
+    found = runner.answer(request_of(task, "honest_80"))
     assert found.fault is None and found.checks[0].passed
     measured = found.timings[0]
     assert isinstance(measured, Measurement) and measured.median_us == pytest.approx(80, rel=0.02)
@@ -79,9 +80,9 @@ def test_check_measure_and_pair_one_by_one(task, runner):
     assert runner.check(fast, case, [(1, "nominal"), (2, "large")]).passed
     assert isinstance(runner.measure(fast, case, 3, against_us=100.0), Measurement)
     paired = runner.pair(slow, fast, case, 4)
-    assert paired.comparison.verdict is PairVerdict.FASTER and paired.comparison.ratio == pytest.approx(1.6, rel=0.02)
+    assert paired.verdict is PairVerdict.FASTER and paired.ratio == pytest.approx(1.6, rel=0.02)
     same = runner.pair(slow, slow, case, 4)
-    assert same.comparison.verdict is PairVerdict.EQUAL
+    assert same.verdict is PairVerdict.EQUAL
     wrong = runner.check(plan("wrong", 64, 128), case, [(1, "nominal")])
     assert wrong.status is Status.WRONG and wrong.error > 1
 
@@ -102,9 +103,9 @@ def test_the_culprit_is_named_and_the_next_is_innocent(task, runner):
         ("dies", Status.RUNTIME_ERROR),
         ("oom", Status.RUNTIME_ERROR),
     ):
-        found = runner.exam(exam_of(task, name))
+        found = runner.answer(request_of(task, name))
         assert found.fault is not None and found.fault.status is status, (name, found)
-        after = runner.exam(exam_of(task, "honest_80"))
+        after = runner.answer(request_of(task, "honest_80"))
         assert after.fault is None, (name, after)
 
 
@@ -113,9 +114,9 @@ def test_who_is_lost_with_a_process_is_the_part_that_ran(task, runner):
     good = CheckPart(plan("honest", 3, 7), first, ((1, "nominal"),))
     for name in ("dies", "illegal"):
         bad = CheckPart(plan(name, 4, 33), second, ((1, "nominal"),))
-        found = runner.exam(Exam((good, bad)))
+        found = runner.answer(PlanSetRequest((good, bad)))
         assert found.checks[0] is None and found.checks[1].status is Status.RUNTIME_ERROR
-    late = runner.exam(Exam((good,), (TimePart(plan("dies", 64, 128), search, 1),)))
+    late = runner.answer(PlanSetRequest((good,), (TimePart(plan("dies", 64, 128), search, 1),)))
     assert late.checks == (None,) and late.fault is late.timings[0]
 
 
@@ -124,9 +125,9 @@ def test_an_endless_kernel_times_out(task):
     runner._deadline_s = 1.0
     try:
         runner.start()
-        assert runner.exam(exam_of(task, "endless")).fault.status is Status.TIMEOUT
+        assert runner.answer(request_of(task, "endless")).fault.status is Status.TIMEOUT
         runner._deadline_s = DEADLINE_S
-        assert runner.exam(exam_of(task, "honest")).fault is None
+        assert runner.answer(request_of(task, "honest")).fault is None
     finally:
         runner.close()
 
@@ -145,9 +146,9 @@ def test_a_worker_killed_from_outside_costs_nobody_a_verdict(task, runner):
     killer.start()
     try:
         with ThreadPoolExecutor(3) as pool:
-            found = list(pool.map(lambda _: runner.exam(exam_of(task, "honest_80")), range(40)))
+            found = list(pool.map(lambda _: runner.answer(request_of(task, "honest_80")), range(40)))
         while runner.respawns == before:
-            assert runner.exam(exam_of(task, "honest_80")).fault is None
+            assert runner.answer(request_of(task, "honest_80")).fault is None
     finally:
         stop.set()
         killer.join()
@@ -164,14 +165,14 @@ def test_a_closed_runner_says_so(task):
 def test_a_bug_of_ours_is_no_plans_fault(task, runner):
     with pytest.raises(InfraError, match="on its own account"):
         runner.request({"command": "nonsense"})
-    assert runner.exam(exam_of(task, "honest")).fault is None
+    assert runner.answer(request_of(task, "honest")).fault is None
 
 
 def test_a_bug_that_a_plan_brings_about_is_its_verdict(task, runner):
-    fault = runner.exam(exam_of(task, "stumbles")).fault
+    fault = runner.answer(request_of(task, "stumbles")).fault
     assert fault is not None and fault.status is Status.RUNTIME_ERROR
     assert "stumbles over it: KeyError" in fault.reason
-    assert runner.exam(exam_of(task, "honest")).fault is None
+    assert runner.answer(request_of(task, "honest")).fault is None
 
 
 def test_two_gpus_share_the_work(task):
@@ -180,12 +181,12 @@ def test_two_gpus_share_the_work(task):
         pool.start()
         assert pool.environment("").device == "a simulated GPU"
         with ThreadPoolExecutor(4) as threads:
-            found = list(threads.map(lambda _: pool.exam(exam_of(task, "honest_80")), range(8)))
+            found = list(threads.map(lambda _: pool.answer(request_of(task, "honest_80")), range(8)))
         assert all(one.fault is None for one in found)
         assert all(runner.spent_s["request"] > 0 for runner in pool._runners)
         pool._runners[0].request = _fails  # type: ignore[method-assign]
         for _ in range(4):
-            assert pool.exam(exam_of(task, "honest")).fault is None
+            assert pool.answer(request_of(task, "honest")).fault is None
     finally:
         pool.close()
 
@@ -219,7 +220,7 @@ def test_plans_travel_unchanged_and_are_validated():
     import io
 
     plans = [plan("honest", 3, 7), plan("honest", 64, 128), plan("wrong", 3, 7)]
-    message = ipc.pack({"command": "exam", "a": 1}, plans)
+    message = ipc.pack({"command": "plan set", "a": 1}, plans)
     requests = list(ipc.unpack(io.BytesIO(message + message)))
     assert len(requests) == 2 and requests[0]["a"] == 1 and len(requests[0]["blobs"]) == 2
     assert [ipc.plan_of(requests[1], n) for n in range(3)] == plans
@@ -230,7 +231,7 @@ def test_plans_travel_unchanged_and_are_validated():
 
 
 def test_checked_is_what_a_lost_exam_leaves(task, runner):
-    only = Exam(timings=(TimePart(plan("dies", 64, 128), task.case("m64-n128"), 1),))
-    found = runner.exam(only)
+    only = PlanSetRequest(timings=(TimePart(plan("dies", 64, 128), task.case("m64-n128"), 1),))
+    found = runner.answer(only)
     assert isinstance(found.timings[0], Checked) and found.fault is found.timings[0]
     time.sleep(0)

@@ -15,10 +15,10 @@ from evo_kernel.cli.main import cli
 from evo_kernel.errors import InfraError
 from evo_kernel.fitness import doctor, gpus
 from evo_kernel.fitness.runners.cuda_runner import CudaRunner
-from tests.fitness.fake_gpu import task_in
+from tests.fitness.fake_gpu import task_in, worker_command
 
-CARDS = """0, NVIDIA H200, GPU-aaaa, 570.86.15, 143771, 4, 1980, 1980, 3201, 34, 76.30, 0
-1, NVIDIA H200, GPU-bbbb, 570.86.15, 143771, 90000, 1755, 1980, 3201, 61, 612.00, [N/A]
+CARDS = """0, NVIDIA H200, GPU-aaaa, 570.86.15, 143771, 4, 1980, 1980, 3201, 34, 76.30
+1, NVIDIA H200, GPU-bbbb, 570.86.15, 143771, 90000, 1755, 1980, 3201, 61, 612.00
 """
 USERS = """GPU-bbbb, 4711, /usr/bin/python3 train.py, with commas, 89000
 GPU-bbbb, 4712, [Not Found], [N/A]
@@ -99,7 +99,7 @@ def test_cores_are_those_that_may_be_used(tmp_path, text, most):
 
 def simulated(tmp_path, *more):
     task = task_in(tmp_path)
-    command = (sys.executable, "-P", "-m", "tests.fitness.fake_gpu", str(task.path))
+    command = worker_command(task)
     return lambda _, gpu, deadline_s: CudaRunner(task, gpu, deadline_s, command)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,14 +12,14 @@ import pytest
 
 from evo_kernel.fitness.costmodel.targets import target_for
 from evo_kernel.fitness.judge import JudgeSettings, open_judge
-from evo_kernel.fitness.runners.base import CheckPart, Exam
+from evo_kernel.fitness.runners.base import CheckPart, PlanSetRequest
 from evo_kernel.fitness.runners.cuda_runner import CudaRunner
 from evo_kernel.fitness.runners.pool import RunnerPool
 from evo_kernel.fitness.stages import COMPILING, EXECUTING, ON_GPU, RECORDING, THINKING, WAITING, Stages
 from evo_kernel.fitness.timing.ceilings import NAMES, Ceilings, KnownCeilings
-from evo_kernel.tasks.loading import load
 from evo_kernel.types import Purpose
-from tests.fitness.fake_gpu import plan, task_in
+from tests.fitness.fake_gpu import plan, task_in, worker_command
+from tests.support.small_tasks import small_softmax
 
 
 def counts(stages: Stages) -> dict[str, int]:
@@ -99,7 +98,7 @@ def test_who_has_a_gpu_to_itself_is_on_it_once() -> None:
 @pytest.fixture
 def pool(tmp_path: Path) -> Iterator[RunnerPool]:
     task = task_in(tmp_path)
-    command = (sys.executable, "-P", "-m", "tests.fitness.fake_gpu", str(task.path))
+    command = worker_command(task)
     made = RunnerPool([CudaRunner(task, gpu, 8.0, command) for gpu in (0, 1)])
     made.task = task  # type: ignore[attr-defined]
     yield made
@@ -109,12 +108,12 @@ def pool(tmp_path: Path) -> Iterator[RunnerPool]:
 def test_runners_of_a_pool_mark_one_gauge(pool: RunnerPool) -> None:
     pool.start()
     case = pool.task.case("m3-n7")  # type: ignore[attr-defined]
-    asked = Exam((CheckPart(plan("honest", 3, 7), case, ((1, "nominal"),)),))
+    asked = PlanSetRequest((CheckPart(plan("honest", 3, 7), case, ((1, "nominal"),)),))
     locks = [runner._lock for runner in pool._runners]  # type: ignore[attr-defined]
     with ThreadPoolExecutor(3) as threads:
         for lock in locks:
             lock.acquire()
-        found = [threads.submit(pool.exam, asked) for _ in range(3)]
+        found = [threads.submit(pool.answer, asked) for _ in range(3)]
         eventually(lambda: counts(pool.stages) == {WAITING: 3})
         assert pool.stages.state().busy_session == (0.0, 0.0)
         for lock in locks:
@@ -125,8 +124,8 @@ def test_runners_of_a_pool_mark_one_gauge(pool: RunnerPool) -> None:
     assert all(0 < share < 1 for share in state.busy_session)
 
 
-def test_the_judge_without_a_gpu_marks_its_way() -> None:
-    task = load("softmax")
+def test_the_judge_without_a_gpu_marks_its_way(tmp_path: Path) -> None:
+    task = small_softmax(tmp_path)
     with open_judge(task, device="cpu", settings=JudgeSettings(tune_plans=0)) as judge:
         seen: set[str] = set()
         with ThreadPoolExecutor(1) as threads:

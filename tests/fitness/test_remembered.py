@@ -9,9 +9,9 @@ from click.testing import CliRunner
 from evo_kernel.cli.main import cli
 from evo_kernel.fitness.costmodel.targets import target_for
 from evo_kernel.fitness.timing import reference_cache
+from evo_kernel.fitness.timing.baseline_times import BaselineTimes
 from evo_kernel.fitness.timing.ceilings import Ceilings, KnownCeilings
 from evo_kernel.fitness.timing.reference_cache import CEILINGS, Remembered, circumstances
-from evo_kernel.fitness.timing.reference_times import ReferenceTimes
 from evo_kernel.tasks.loading import load
 from evo_kernel.types import CaseKind, Environment
 
@@ -116,8 +116,8 @@ class Baselines:
         return {"eager": 5.0}
 
 
-def _yardsticks(task, found=FOUND):
-    made = ReferenceTimes(task, None)  # type: ignore[arg-type]
+def _baselines(task, found=FOUND):
+    made = BaselineTimes(task, None)  # type: ignore[arg-type]
     made.start(KnownCeilings(dict, TABLE), True, found)
     return made
 
@@ -127,13 +127,13 @@ def test_baselines_are_timed_once_a_task_but_for_claims():
     (case, *_), (claimed, *_) = task.cases_of(CaseKind.SEARCH), task.cases_of(CaseKind.CONFIRM)
     told = []
     for _ in range(2):
-        runner, yardsticks = Baselines(), _yardsticks(task)
-        yardsticks.on_baselines = lambda *heard: told.append(heard)
-        assert yardsticks.baselines_of(runner, case) == {"eager": 5.0}
-        yardsticks.baselines_of(runner, claimed)
+        runner, baselines = Baselines(), _baselines(task)
+        baselines.on_baselines = lambda *heard: told.append(heard)
+        assert baselines.baselines_of(runner, case) == {"eager": 5.0}
+        baselines.baselines_of(runner, claimed)
     assert runner.asked == [claimed.name] and len(told) == 4
     runner = Baselines()
-    _yardsticks(replace(task, text=task.text + "\n")).baselines_of(runner, case)
+    _baselines(replace(task, text=task.text + "\n")).baselines_of(runner, case)
     assert runner.asked == [case.name]
 
 
@@ -142,5 +142,5 @@ def test_baselines_of_which_one_failed_are_timed_again():
     case = task.cases_of(CaseKind.SEARCH)[0]
     for _ in range(2):
         runner = Baselines("out of memory")
-        _yardsticks(task).baselines_of(runner, case)
+        _baselines(task).baselines_of(runner, case)
         assert runner.asked == [case.name]

@@ -12,7 +12,7 @@ import pytest
 from evo_kernel.fitness.evaluation_context import EvaluationContext, Findings
 from evo_kernel.fitness.grading import Grader
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge
-from evo_kernel.fitness.runners.base import Checked, Examined
+from evo_kernel.fitness.runners.base import Checked, PlanSetAnswer
 from evo_kernel.fitness.stages import Stages
 from evo_kernel.fitness.tuning.knobs import Knob, find_knobs, knob_groups
 from evo_kernel.fitness.tuning.proposals import BATCH, Search, Space, too_large
@@ -197,7 +197,7 @@ class ScriptedRunner:
     baseline_faults: ClassVar[dict[str, str]] = {}
 
     def __init__(self, task):
-        self.task, self.timed, self.exams, self.stages = task, [], [], Stages()
+        self.task, self.timed, self.requests, self.stages = task, [], [], Stages()
 
     def start(self): ...
 
@@ -212,14 +212,16 @@ class ScriptedRunner:
     def ceilings(self):
         return {}
 
-    def exam(self, exam):
-        self.exams.append(exam)
+    def answer(self, request):
+        self.requests.append(request)
         timings = []
-        for part in exam.timings:
+        for part in request.timings:
             timings.append(self.measure(part.plan, part.case, part.seed, part.checked, part.against_us))
             if isinstance(timings[-1], Checked):
                 break
-        return Examined(tuple(self.check(part.plan, part.case, part.rounds) for part in exam.checks), tuple(timings))
+        return PlanSetAnswer(
+            tuple(self.check(part.plan, part.case, part.rounds) for part in request.checks), tuple(timings)
+        )
 
     def measure(self, plan, case, seed, checked=True, against_us=None):
         warps = plan.plan.kernels[0].num_warps
@@ -255,8 +257,8 @@ def test_a_setting_is_asked_about_once(raced):
     """The source's own: checks and times. The one that won the race: checks. All in one request each."""
     _, runner, evaluation = raced
     checks = [case.name for case in runner.task.cases if case.kind == "check"]
-    assert [[part.case.name for part in exam.checks] for exam in runner.exams] == [checks, checks]
-    assert [bool(exam.timings) for exam in runner.exams] == [True, False]
+    assert [[part.case.name for part in request.checks] for request in runner.requests] == [checks, checks]
+    assert [bool(request.timings) for request in runner.requests] == [True, False]
     assert [check.case for check in evaluation.checks] == 2 * checks
     assert len(evaluation.verdicts) == 2 * len(checks) + 2 * 2  # and two cases timed, each
 

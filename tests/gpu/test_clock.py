@@ -19,7 +19,7 @@ from benchmarks.variants import narrowed
 from evo_kernel.fitness.compile.compiler import Compiler
 from evo_kernel.fitness.record.cases import record_case
 from evo_kernel.fitness.record.recorder import Recorder, RecordFault
-from evo_kernel.fitness.runners.base import Checked, CheckPart, Exam, TimePart
+from evo_kernel.fitness.runners.base import Checked, CheckPart, PlanSetRequest, TimePart
 from evo_kernel.fitness.runners.cuda_runner import CudaRunner
 from evo_kernel.fitness.runners.pool import RunnerPool
 from evo_kernel.fitness.timing.ceilings import Ceilings
@@ -54,7 +54,7 @@ def runner(task):
     made.close()
 
 
-def exam_of(recorder, task, source, checked=True):
+def request_of(recorder, task, source, checked=True):
     """Everything that a search asks about a source."""
     cases = [*task.cases_of(CaseKind.CHECK), *task.cases_of(CaseKind.SEARCH)]
     recording = recorder.record(source, [record_case(task, case) for case in cases], [()])
@@ -64,7 +64,7 @@ def exam_of(recorder, task, source, checked=True):
         CheckPart(plans[c.name], c, ((101, "nominal"), (102, "large"))) for c in task.cases_of(CaseKind.CHECK)
     )
     timings = tuple(TimePart(plans[c.name], c, 103, checked) for c in task.cases_of(CaseKind.SEARCH))
-    return Exam(checks, timings)
+    return PlanSetRequest(checks, timings)
 
 
 IN_A_PROCESS = """
@@ -74,7 +74,7 @@ from evo_kernel.fitness.runners.cuda_device import CudaDevice
 from evo_kernel.fitness.runners.cuda_driver import ok
 from evo_kernel.fitness.runners.clock import Metronome, TimedWork, disagreement, sample
 from evo_kernel.fitness.timing.estimates import summarise
-from evo_kernel.fitness.correctness.sealed_references import Vault
+from evo_kernel.fitness.correctness.sealed_references import SealedReferences
 from evo_kernel.fitness.correctness.error_bounds import Expected
 
 said = {}
@@ -135,7 +135,7 @@ def wiped():
 def vault():
     truth = torch.randn(4096, 4096, device="cuda", dtype=torch.float64)
     part_ = Expected(truth.clone(), truth.float(), truth > 0, 1.0, 1.0)
-    kept = Vault("cuda", 1 << 32)
+    kept = SealedReferences("cuda", 1 << 32)
     with kept.open(("c", 1, "n"), lambda: (part_,)) as opened:
         right = torch.equal(opened[0].truth, truth)
         inner = opened[0].truth
@@ -202,37 +202,37 @@ def test_the_device_itself(tmp_path):
 
 
 def test_one_request_is_fast_and_says_all(recorder, task, runner):
-    exam = exam_of(recorder, task, task.seed)
-    first = runner.exam(exam)
+    request = request_of(recorder, task, task.seed)
+    first = runner.answer(request)
     assert first.fault is None, first.fault
     before, began = dict(runner.spent_s), time.perf_counter()
     for _ in range(20):
-        found = runner.exam(exam)
+        found = runner.answer(request)
         assert found.fault is None, found.fault
     ms = 1e3 * (time.perf_counter() - began) / 20
     phases = {k: round(1e3 * (v - before.get(k, 0)) / 20, 3) for k, v in runner.spent_s.items()}
     measured = found.timings[0]
-    print(f"{ms:.1f} ms an exam; phases (ms): {phases}")
+    print(f"{ms:.1f} ms a request; phases (ms): {phases}")
     print(measured)
     assert isinstance(measured, Measurement)
     assert measured.n >= 3 and measured.low_us <= measured.median_us <= measured.high_us
     assert measured.clock_mhz and measured.power_w and measured.drift is not None
     assert 0.7 < measured.details["wall_share"] < 1.5 and measured.details["sets"] >= 2
-    assert [c.error <= 1.0 for c in found.checks] == [True] * len(exam.checks)
-    assert ms < 60, f"an exam takes {ms:.1f} ms: {phases}"
+    assert [c.error <= 1.0 for c in found.checks] == [True] * len(request.checks)
+    assert ms < 60, f"a request takes {ms:.1f} ms: {phases}"
 
 
 def test_a_plan_equals_itself_and_beats_a_slower_one(recorder, task, runner):
     case = task.cases_of(CaseKind.SEARCH)[0]
-    seed = exam_of(recorder, task, task.seed).timings[0].plan
-    slow = exam_of(recorder, task, apply_knobs(task.seed, (("NUM_WARPS", 1),))).timings[0].plan
+    seed = request_of(recorder, task, task.seed).timings[0].plan
+    slow = request_of(recorder, task, apply_knobs(task.seed, (("NUM_WARPS", 1),))).timings[0].plan
     same = [runner.pair(seed, seed, case, 7) for _ in range(5)]
     for one in same:
-        print("A/A", one if isinstance(one, Checked) else one.comparison.line())
+        print("A/A", one if isinstance(one, Checked) else one.line())
     both = runner.pair(slow, seed, case, 7), runner.pair(seed, slow, case, 7)
-    print("slow, seed:", *(b if isinstance(b, Checked) else (b.comparison.line(), b.details) for b in both))
-    assert all(not isinstance(one, Checked) and one.comparison.verdict is PairVerdict.EQUAL for one in same)
-    assert both[0].comparison.ratio == pytest.approx(1 / both[1].comparison.ratio, rel=0.02)
+    print("slow, seed:", *(b if isinstance(b, Checked) else b.line() for b in both))
+    assert all(not isinstance(one, Checked) and one.verdict is PairVerdict.EQUAL for one in same)
+    assert both[0].ratio == pytest.approx(1 / both[1].ratio, rel=0.02)
 
 
 def test_ceilings(runner):
@@ -268,9 +268,9 @@ def test_baselines_and_torch_compile(task, runner):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_fault_costs_only_the_culprit(recorder, task, runner, name):
-    culprit = runner.exam(exam_of(recorder, task, faulty(task, name, 1)))
+    culprit = runner.answer(request_of(recorder, task, faulty(task, name, 1)))
     began = time.perf_counter()
-    after = runner.exam(exam_of(recorder, task, task.seed))
+    after = runner.answer(request_of(recorder, task, task.seed))
     print(name, culprit.fault, f"next after {time.perf_counter() - began:.2f} s, {runner.respawns} respawns")
     wanted = KERNELS[name][2] if name in KERNELS else (Status.RUNTIME_ERROR, Status.REJECTED)
     assert after.fault is None, after.fault
@@ -278,10 +278,10 @@ def test_a_fault_costs_only_the_culprit(recorder, task, runner, name):
 
 
 def test_a_killed_worker_costs_nobody_a_verdict(recorder, task, runner):
-    exam = exam_of(recorder, task, task.seed)
-    runner.exam(exam)
+    request = request_of(recorder, task, task.seed)
+    runner.answer(request)
     with ThreadPoolExecutor(4) as pool:
-        asked = [pool.submit(runner.exam, exam) for _ in range(30)]
+        asked = [pool.submit(runner.answer, request) for _ in range(30)]
         for _ in range(2):
             time.sleep(0.3)
             if runner._process is not None:
@@ -294,16 +294,16 @@ def test_a_killed_worker_costs_nobody_a_verdict(recorder, task, runner):
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU here")
 def test_two_gpus(recorder, task):
-    exam = exam_of(recorder, task, task.seed)
+    request = request_of(recorder, task, task.seed)
     rates = {}
     for count in (1, 2):
         pool = RunnerPool([CudaRunner(task, gpu, DEADLINE_S) for gpu in range(count)])
         try:
             pool.start()
             with ThreadPoolExecutor(2 * count) as threads:
-                list(threads.map(pool.exam, [exam] * 8))
+                list(threads.map(pool.answer, [request] * 8))
                 began = time.perf_counter()
-                answers = list(threads.map(pool.exam, [exam] * 100))
+                answers = list(threads.map(pool.answer, [request] * 100))
                 rates[count] = 100 / (time.perf_counter() - began)
             assert all(answer.fault is None for answer in answers)
         finally:

@@ -1,7 +1,7 @@
 """Puts files of the corpus before the real judge: one judge a task and deadline, its files side by side.
 
-A judge is three process trees; it is opened when the first file of its task is asked for, judges every file of that
-task that this run has selected, and is closed.
+A judge is three process trees; it is opened when the first file of its task is asked for, and closed when a file of
+another task is. So tests ask task by task.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import torch
@@ -38,27 +39,39 @@ class Outcome:
 
 
 class Court:
-    """Outcomes of the selected files, found task by task."""
+    """Outcomes of files. The judge of the file asked for last stays open for others of its task."""
 
-    def __init__(self, selected: Iterable[Entry]) -> None:
-        self._waiting: dict[tuple[str, float], list[Entry]] = {}
-        for entry in selected:
-            self._waiting.setdefault((entry.task, entry.deadline_s), []).append(entry)
+    def __init__(self, order: Iterable[Entry]) -> None:
+        """`order`: the files in the order in which they will be asked for, those of a task in a row."""
+        self._order = tuple(order)
+        self._sitting: tuple[str, float] | None = None  # whose judge is open
+        self._open = ExitStack()
         self._found: dict[str, Future[Outcome]] = {}
 
     def outcome(self, entry: Entry) -> Outcome:
-        """What became of a file. Judges all waiting files of its task on the first call."""
-        if entry.name not in self._found:
-            self._judge(entry.task, self._waiting.pop((entry.task, entry.deadline_s)), entry.deadline_s)
+        """What became of a file. The next files of its task are judged beside it, one a processor.
+
+        No more than these: of several test processes each has a part of the files.
+        """
+        if self._sitting != (entry.task, entry.deadline_s):
+            self.close()
+            self._sit(entry)
+        start = self._order.index(entry)
+        for following in self._order[start : start + (os.cpu_count() or 1)]:
+            if following.name not in self._found and (following.task, following.deadline_s) == self._sitting:
+                self._found[following.name] = self._pool.submit(_outcome, self._judge, following)
         return self._found[entry.name].result()
 
-    def _judge(self, task: str, files: list[Entry], deadline_s: float) -> None:
-        settings = JudgeSettings(tune_plans=0, deadline_s=deadline_s)
-        with (
-            open_judge(load_task(task), device=device(), settings=settings) as judge,
-            ThreadPoolExecutor(os.cpu_count() or 1) as pool,
-        ):
-            self._found |= {entry.name: pool.submit(_outcome, judge, entry) for entry in files}
+    def close(self) -> None:
+        """Waits for what is being judged and closes the judge."""
+        self._open.close()
+        self._sitting = None
+
+    def _sit(self, entry: Entry) -> None:
+        settings = JudgeSettings(tune_plans=0, deadline_s=entry.deadline_s)
+        self._judge = self._open.enter_context(open_judge(load_task(entry.task), device=device(), settings=settings))
+        self._pool = self._open.enter_context(ThreadPoolExecutor(os.cpu_count() or 1))
+        self._sitting = (entry.task, entry.deadline_s)
 
 
 def _outcome(judge: PlanJudge, entry: Entry) -> Outcome:

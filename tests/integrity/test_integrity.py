@@ -7,6 +7,8 @@ measuring judge. `python -m pytest tests/integrity -k NAME -s` shows what the ju
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -20,17 +22,20 @@ CHEATS, HONEST = entries("cheats"), entries("honest")
 
 
 def _cases(found: tuple[Entry, ...]) -> list:
+    """Task by task: a judge serves one."""
+    by_task = sorted(found, key=lambda entry: (entry.task, entry.deadline_s))
     gpu_missing = pytest.mark.skipif(device() == "cpu", reason="only a GPU can tell")
     marks = {"gpu": (pytest.mark.gpu, gpu_missing), "slow": (pytest.mark.slow,), "anywhere": ()}
-    return [pytest.param(entry, id=entry.path.stem, marks=marks[entry.where]) for entry in found]
+    return [pytest.param(entry, id=entry.path.stem, marks=marks[entry.where]) for entry in by_task]
 
 
 @pytest.fixture(scope="module")
-def court(request) -> Court:
+def court(request) -> Iterator[Court]:
     """Judges what this run has selected."""
     called = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
     wanted = [params["entry"] for params in called if isinstance(params.get("entry"), Entry)]
-    return Court(entry for entry in wanted if device() == "cuda" or entry.where != "gpu")
+    with closing(Court(entry for entry in wanted if device() == "cuda" or entry.where != "gpu")) as court:
+        yield court
 
 
 @pytest.mark.parametrize("entry", _cases(CHEATS))

@@ -50,7 +50,7 @@ def test_one_answer_one_probe_one_step():
     coder = LlmCoder(model)
     assert isinstance(coder, Coder)
     coded = coder.carry_out(job(probe))
-    assert coded.text == FUSED == probe.seen[-1].text and coded.probed and coded.probes == len(probe.seen) == 1
+    assert coded.text == FUSED == probe.seen[-1].text and coded.probes == len(probe.seen) == 1
     assert outcomes(coded.steps) == [("edit 1", "kept")] and len(coded.calls) == 1
     system, user = model.asked[0]
     assert system.role == "system" and system.stable and "SEARCH" in system.content
@@ -89,7 +89,7 @@ def test_a_step_that_passed_survives_a_later_one_that_fails():
 
     model = FakeModel(ONE + "CONTINUE\n", TWO)
     coded = LlmCoder(model, limits=SessionLimits(repairs=1)).carry_out(job(Judged(fused)))
-    assert coded.text == SOURCE.replace(SCALE, BOTH) and coded.probed
+    assert coded.text == SOURCE.replace(SCALE, BOTH)
     assert outcomes(coded.steps)[0] == ("edit 1", "kept") and coded.steps[-1].outcome == "rolled back"
 
 
@@ -240,7 +240,7 @@ def test_the_whole_way_macro_and_micro_with_every_call_counted():
     offered = applicable(PARENT.source, TASK)
     at = next(n for n, s in enumerate(offered, start=1) if s == FUSE)
     macro, micro, probe = FakeModel(choice(at)), FakeModel("nonsense", ONE + TWO), Judged()
-    operator = MtmcOperator(LlmPolicy(macro, fallback=BanditPolicy()), LlmCoder(micro), probe=True, name="llm")
+    operator = MtmcOperator(LlmPolicy(macro, fallback=BanditPolicy()), LlmCoder(micro), name="llm")
     assert isinstance(operator, Operator)
     proposal = operator.propose(brief(PARENT), probe)
     assert proposal.source.text == FUSED and proposal.strategy == FUSE and proposal.operator == "llm"

@@ -78,23 +78,6 @@ def test_the_operator_does_not_see_the_numbers_that_chose_it():
     assert abs(np.mean(seen["a"]) - np.mean(seen["b"])) < 0.15
 
 
-def test_an_adaptive_mix_turns_to_what_pays_and_keeps_trying_the_rest():
-    mix = MixOperator([Scripted("a"), Scripted("b")], adaptive=True)
-    for _ in range(40):
-        mix.learn(credit(ONE, 0.3, operator="b"))
-        mix.learn(credit(ONE, -0.1, operator="a"))
-    found = shares(mix)
-    assert found["b"] > 0.8 and found["a"] > 0.02
-
-
-def test_a_fixed_mix_stays_as_it_is():
-    mix = MixOperator([Scripted("a"), Scripted("b")])
-    before = shares(mix)
-    for _ in range(40):
-        mix.learn(credit(ONE, 0.3, operator="b"))
-    assert shares(mix) == before
-
-
 def test_credit_and_witness_go_to_whoever_proposed():
     a, b = Scripted("a"), Scripted("b")
     mix = MixOperator([a, b])

@@ -7,11 +7,11 @@ import random
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.support import warm
 from tests.support.agent_run import DOLLARS
 
 WIDTH = 2  # conversations at once
@@ -64,10 +64,9 @@ def kill_often(folder: Path, kills: int, seed: int = 1, slow: float = 0.01) -> F
 
 
 def _start(path: Path, log: Path, slow: float, budget: int) -> subprocess.Popen[str]:
-    command = [sys.executable, "-P", "-m", "tests.support.agent_run", str(path), str(log)]
-    command += ["--slow", str(slow), "--budget", str(budget)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path[:0]])}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    words = (str(path), str(log), "--slow", str(slow), "--budget", str(budget))
+    command = warm.command("tests.support.agent_run", *words)
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
 def _check_left(path: Path, left: dict[int, int], found: Found) -> None:

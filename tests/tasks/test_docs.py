@@ -53,7 +53,8 @@ def test_every_tolerance_and_finding_is_documented():
     findings = {
         name
         for module in (probe, claims_check)
-        for name in strings_after(Path(module.__file__).read_text(), "ProbeFinding")
+        for call in ("ProbeFinding", "note")
+        for name in strings_after(Path(module.__file__).read_text(), call)
     }
     names = {name for name in findings if re.fullmatch(r"[a-z0-9-]+", name)}
     assert len(names) >= 16

@@ -34,8 +34,8 @@ def drawn(task, case, seed=3):
 
 
 def test_entries_are_found_from_the_root_a_level_and_a_number(root):
-    assert [(e.level, e.number) for e in entries(f"{root}")][-3:] == [(2, 1), (3, 10), (4, 1)]
-    assert [e.number for e in entries(f"{root}/KernelBench/level1/")] == list(range(1, 10))
+    assert [e.label for e in entries(f"{root}")][-3:] == ["level2/1", "level3/10", "level4/1"]
+    assert [e.name for e in entries(f"{root}/KernelBench/level1/")] == [str(number) for number in range(1, 10)]
     (one,) = entries(f"{root}/level2/1_Linear_GroupNorm.py")
     assert one.title == "Linear GroupNorm" and load(one.spec).name == "kernelbench_2_1"
 
@@ -46,7 +46,7 @@ def test_entries_are_found_from_the_root_a_level_and_a_number(root):
         ("nowhere/level1/1", "There is no folder"),
         ("{root}/KernelBench/level1", "names 9 problems"),
         ("{root}/level9/1", "It has level1, level2, level3, level4"),
-        ("{root}/level1/77", "its problems are 1 to 9"),
+        ("{root}/level1/77", "has no problem '77'"),
         ("{root}/level1/3", "Install no_such_module_of_anyone for it"),
         ("{root}/level4/1", "Install model_hub for it"),
         ("{root}/level1/4", "has no get_inputs"),
@@ -118,7 +118,6 @@ def test_sizes_that_must_stay_equal_shrink_together(root):
     task = named(root, "level1/7")
     case = task.cases_of(CaseKind.CHECK)[0]
     assert case["batch_size"] == case["dim"] < 32
-    assert survey(task.spec).stock_at == "check sizes"
 
 
 def test_sizes_in_proportion_shrink_together(root):
@@ -166,7 +165,7 @@ def test_mixed_lets_kernels_call_pytorch_and_stays_with_the_task(root):
     assert named(root, "level2/1@mixed").allow == "mixed"
     (one,) = entries(f"{root}/level2/1@mixed")
     assert one.spec.endswith("/level2/1@mixed") and load(one.spec).allow == "mixed"
-    assert {e.mixed for e in entries(f"{root}@mixed")} == {True} and one.label == "level2/1"
+    assert all(e.spec.endswith("@mixed") for e in entries(f"{root}@mixed")) and one.label == "level2/1"
 
 
 @pytest.mark.parametrize("rest", ["level2/1", "level1/2", "level3/10"])
@@ -184,7 +183,7 @@ def test_the_task_text_is_a_task_file_of_its_own(root, rest, tmp_path):
 def test_surveys_tell_the_degenerate_apart(root):
     softmax = survey(f"kernelbench:{root}/level1/1")
     assert (softmax.loads, softmax.checks, softmax.first) == (True, True, "kernels")
-    assert softmax.stock == ("zeros", "constant") and softmax.findings == ()  # by its own tolerance only
+    assert softmax.findings == () and not softmax.degenerate
     noise = survey(f"kernelbench:{root}/level1/5")
     assert noise.degenerate and not noise.checks and "reference-varies" in noise.findings
     linear = survey(f"kernelbench:{root}/level2/1")

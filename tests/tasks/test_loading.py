@@ -205,7 +205,7 @@ def test_inputs_must_be_tensors_and_numbers(write, made, expected):
         ("sofmax", "There is no task 'sofmax'. Did you mean 'softmax'?"),
         (
             "kernelbench:somewhere/23",
-            "There is no folder somewhere/23 (from kernelbench:somewhere/23). Name a local checkout",
+            "There is no folder somewhere/23. Name a local checkout",
         ),
         ("nowhere/mine.py", "There is no file nowhere/mine.py."),
     ],

@@ -16,22 +16,24 @@ from evo_kernel.app.solutions import kernelbench_solution, solution_text, write_
 from evo_kernel.errors import EvoKernelError
 from evo_kernel.export.tritonbench import PREDICTIONS
 from evo_kernel.tasks.importers import kernelbench, kernelbench_harness
+from evo_kernel.tasks.importers.checkout import read_text
 from evo_kernel.tasks.importers.kernelbench_harness import Heard
-from evo_kernel.tasks.importers.stdout_metric import printed
-from evo_kernel.tasks.importers.tritonbench import problem_of
-from evo_kernel.tasks.loading import load
+from evo_kernel.tasks.loading import load, problem_of
 from evo_kernel.types import CaseKind, Source
 
 
 def asked(spec: str, kernel: str, folder: str, device: str, ask: bool, expected_us: float | None = None) -> Heard:
-    """Write the kernel into `folder` as a solution of the problem; then, if wanted, hold it up to the harness.
+    """Write the kernel into `folder` as a solution of the problem; then, if wanted, ask KernelBench's harness about it.
 
     `expected_us`: kernel and reference together, where they were measured. Raises UserError, and what a harness does.
     """
     text = solution_text(spec, Source(kernel), device)  # what the file is written around: its launches
     if spec.startswith("kernelbench:"):
         return _kernelbench(spec, text, Path(folder), device, ask, expected_us)
-    return _tritonbench(spec, text, Path(folder), device, ask)
+    for name in (f"{Path(spec).name}.py", PREDICTIONS):  # of an earlier kernel, as TritonBench wants them
+        (Path(folder) / name).unlink(missing_ok=True)
+    write_solution(spec, text, Path(folder))
+    return Heard("no verdict")
 
 
 def _kernelbench(spec: str, text: str, folder: Path, device: str, ask: bool, expected_us: float | None) -> Heard:
@@ -40,7 +42,8 @@ def _kernelbench(spec: str, text: str, folder: Path, device: str, ask: bool, exp
     write_solution(spec, text, folder)
     if not ask:
         return Heard("no verdict")
-    entry, source = kernelbench.problem_of(spec.partition(":")[2])
+    entry = problem_of(spec)
+    source = read_text(entry.path)
     harness = kernelbench_harness.harness_of(kernelbench_harness.home_of(entry.path))
     if device == "cuda":
         timed = kernelbench_harness.timed_within(expected_us)
@@ -51,22 +54,6 @@ def _kernelbench(spec: str, text: str, folder: Path, device: str, ask: bool, exp
     small = kernelbench_harness.at_sizes(source, str(entry.path), sizes)
     there = replace(solution, skeleton=kernelbench.skeleton(small))
     return kernelbench_harness.hear(harness, small, there.text(), device)
-
-
-def _tritonbench(spec: str, text: str, folder: Path, device: str, ask: bool) -> Heard:
-    """Its two steps: the script runs (call), and prints what the reference's prints (execution)."""
-    reference = problem_of(spec.partition(":")[2])[0].path
-    for name in (reference.name, PREDICTIONS):  # of an earlier kernel
-        (folder / name).unlink(missing_ok=True)
-    path, notes = write_solution(spec, text, folder)
-    if not ask:
-        return Heard("no verdict")
-    (found,) = printed(reference, [path], device)
-    if not found.steady:
-        return Heard("no verdict", found.sentence, notes=tuple(notes))
-    right = found.runs and (found.same or not found.prints)
-    notes += [found.sentence] if right and not found.prints else []
-    return Heard("correct" if right else "wrong", "" if right else found.sentence, notes=tuple(notes))
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from evo_kernel.app.suite.lanes import Halt, Lane
 from evo_kernel.app.suite.results import Results
-from evo_kernel.app.suite.search import SearchOptions, SuiteWorker, has_harness
+from evo_kernel.app.suite.search import ASKED, WRITTEN, SearchOptions, SuiteWorker, benchmark_of
 from evo_kernel.app.suite.tasks import SuiteTask
 from evo_kernel.observe import document, suites
 from evo_kernel.observe.harness_verdict import NONE
@@ -84,7 +84,7 @@ class SuiteRun:
 
     def _lacks_stock(self, one: SuiteTask) -> bool:
         row = self._results.row(one.spec)
-        if not self.stock or row is None or not row.correct or not has_harness(one):
+        if not self.stock or row is None or not row.correct or benchmark_of(one) != ASKED:
             return False
         return row.stock is None or (self.retry and row.stock.verdict == NONE)
 
@@ -111,7 +111,9 @@ class SuiteRun:
                 before = row.stock if row is not None else None
                 row = worker.search(one, self.minutes, self.evaluations)
                 row = replace(row, stock=before) if row is not None else None
-            return worker.ask(one, row, self.stock) if row is not None and has_harness(one) else row
+            if row is None or benchmark_of(one) not in WRITTEN:
+                return row
+            return worker.ask(one, row, self.stock and benchmark_of(one) == ASKED)
         finally:
             free.put(lane)
 

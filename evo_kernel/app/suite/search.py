@@ -24,7 +24,10 @@ STOCK_S = 120.0
 """Of one answer of a benchmark's harness, by the clock."""
 ENDED = ("budget", "barren")
 """Why a search ends by itself: it has then tried to confirm its best, unless it says that time did not suffice."""
-HARNESSES = ("kernelbench", "tritonbench")
+WRITTEN = ("kernelbench", "tritonbench")
+"""Benchmarks whose solutions a suite writes."""
+ASKED = "kernelbench"
+"""The benchmark whose harness is asked."""
 SOLUTIONS, LOGS = "solutions", "logs"
 PYTHON = (sys.executable, "-P", "-m")
 
@@ -131,9 +134,9 @@ def ask_harness(order: dict[str, Any], lane: Lane, log: Path, halt: Halt, deadli
     return run_logged([*PYTHON, "evo_kernel.app.suite.harnesses", str(file)], lane, log, deadline_s, halt, grace_s=0.0)
 
 
-def has_harness(one: SuiteTask) -> bool:
-    """Whether its benchmark has a harness that can be asked."""
-    return one.spec.partition(":")[0] in HARNESSES and not Path(one.spec).exists()
+def benchmark_of(one: SuiteTask) -> str:
+    """The benchmark whose problem it is; empty for a task file."""
+    return "" if Path(one.spec).exists() else one.spec.partition(":")[0]
 
 
 def _answer(ended: OrderEnd, kernel: str) -> Stock:

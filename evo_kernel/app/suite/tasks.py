@@ -37,7 +37,7 @@ def tasks_of(suite: str, only: Sequence[str], but: Sequence[str] = ()) -> list[S
         found = [one for one in found if any(fnmatch.fnmatchcase(one.label, pattern) for pattern in only)]
     found = [one for one in found if not any(fnmatch.fnmatchcase(one.label, pattern) for pattern in but)]
     if not found:
-        listed = "tasks list" if suite == "builtin" else f"tasks import {suite} --list"
+        listed = "tasks list" if suite == "builtin" else f"tasks import {suite}"
         raise UserError(f"no task of {suite} fits {', '.join(only) or 'it'}; `evo-kernel {listed}` names them")
     return found
 

@@ -74,7 +74,7 @@ class Grower:
 
     def know(self, ceilings: Mapping[str, float]) -> None:
         """Take what the slice before measured of this GPU: every judge would measure it anew."""
-        self._judge.yardsticks.ceilings.know(ceilings)
+        self._judge.baselines.ceilings.know(ceilings)
 
     @property
     def ceilings(self) -> Mapping[str, float]:
@@ -129,13 +129,13 @@ class Grower:
             split = split_of(family, self._want.held_out)
             self._write({"kind": "problem", **names, "split": split, "card": asdict(self._card)})
             self._write({"kind": "environment", "key": environment.key, "environment": asdict(environment)})
-        self._judge.yardsticks.on_baselines = lambda case, times, faults: self._write(
+        self._judge.baselines.on_baselines = lambda case, times, faults: self._write(
             {"kind": "baselines", "case": case, "us": dict(times)}
         )
         for case in self._task.cases_of(CaseKind.SEARCH):
             if COMPILED in (times := baselines.get(case.name, {})):
                 known = Measurement(case.name, "", 1.0, 0.0, 0, 1.0, 1.0, times)
-                self._judge.yardsticks.know(known)
+                self._judge.baselines.know(known)
         self._replay()
 
     def _replay(self) -> None:

@@ -190,8 +190,8 @@ class PlanRewardJudge:
     def _outfit(self, judge: PlanJudge, task: Task) -> None:
         """Spare it what a reward has no use for: compiling and timing baselines, and measuring the GPU once a task."""
         for case in task.cases_of(CaseKind.SEARCH):
-            judge.yardsticks.know(Measurement(case.name, "", 1.0, 0.0, 0, 1.0, 1.0, {"1 µs": 1.0}))
-        if judge.environment.kind == "measured" and not judge.yardsticks.ceilings.know(self._ceilings):
+            judge.baselines.know(Measurement(case.name, "", 1.0, 0.0, 0, 1.0, 1.0, {"1 µs": 1.0}))
+        if judge.environment.kind == "measured" and not judge.baselines.ceilings.know(self._ceilings):
             with contextlib.suppress(InfraError):  # whoever needs them next says so
                 self._ceilings = judge.ceilings.as_data()
 

@@ -15,6 +15,13 @@ from evo_kernel.cli.options import DEVICES, JSON, PATH, TREE_FILE
 @click.command()
 @TREE_FILE
 @click.option("--out", required=True, type=PATH, help="The checkpoint.")
+@click.option(
+    "--method",
+    type=click.Choice(["imitation", "ppo"]),
+    default="imitation",
+    show_default=True,
+    help="imitation of the tree's best actions, or reinforcement learning on walks over it.",
+)
 @click.option("--seconds", type=click.FloatRange(min=0), default=1800, show_default=True, help="Of learning.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of first weights and of what is drawn.")
 @click.option(
@@ -29,6 +36,7 @@ from evo_kernel.cli.options import DEVICES, JSON, PATH, TREE_FILE
 def policy(
     tree_file: Path,
     out: Path,
+    method: str,
     seconds: float,
     seed: int,
     device: str,
@@ -37,7 +45,7 @@ def policy(
 ) -> None:
     """Train a policy on the training tasks of a tree; held-out tasks are never looked at.
 
-    The policy imitates the tree's best actions. It sees the plan of a kernel, its times and what was tried.
+    It sees the plan of a kernel, its times and what was tried.
 
     Some training tasks are kept back: what a draw of the policy falls short of the best action there, in log gain,
     decides which checkpoint is kept. Ctrl-C ends the training; the best so far is in the file. Use it with
@@ -50,7 +58,7 @@ def policy(
         if not as_json:
             click.echo(_line(told))
 
-    about, whole = train_policy(tree_file, out, seconds, seed, chosen_device(device), resume, tell)
+    about, whole = train_policy(tree_file, out, method, seconds, seed, chosen_device(device), resume, tell)
     if not whole:
         click.echo("interrupted; the best so far is kept", err=True)
     told = {"checkpoint": str(out), "bytes": out.stat().st_size, **about}

@@ -40,10 +40,8 @@ class Resources:
 class _Section:
     name: str
     kind: int
-    flags: int
     size: int
     link: int
-    info: int
     data: bytes  # empty for a section without bits in the file
 
 
@@ -160,10 +158,10 @@ def _sections(cubin: bytes) -> list[_Section]:
     return [
         _Section(
             name=strings[name : max(name, strings.find(b"\0", name))].decode("latin-1") if name < len(strings) else "",
-            kind=kind, flags=flags, size=size, link=link, info=info,
+            kind=kind, size=size, link=link,
             data=b"" if kind == _NOBITS else cubin[offset : offset + size],
         )
-        for name, kind, flags, _addr, offset, size, link, info, _align, _entsize in raw
+        for name, kind, _flags, _addr, offset, size, link, *_ in raw
     ]  # fmt: skip
 
 

@@ -18,9 +18,6 @@ from evo_kernel.fitness.correctness.error_bounds import Expected
 from evo_kernel.tasks.task import Tolerance
 from evo_kernel.types import CheckResult
 
-POISON_BYTE = 0xFF
-"""Scratch and outputs are filled with this byte before a launch: a NaN in every floating-point dtype."""
-
 _AT_ONCE = 1 << 18
 """Elements that are compared at a time on a CPU."""
 
@@ -30,7 +27,10 @@ def compare(
 ) -> CheckResult:
     """The verdict on all outputs of one case; `error` is the worst ratio of an error to its bound."""
     if len(outputs) != len(expected):
-        return _wrong(case, f"it returns {_outputs(len(outputs))} where the reference returns {len(expected)}")
+        reason = (
+            f"it returns {len(outputs)} output{'s' * (len(outputs) != 1)} where the reference returns {len(expected)}"
+        )
+        return CheckResult(case=case, passed=False, error=math.inf, reason=reason)
     worst = 0.0
     for number, (got, wanted) in enumerate(zip(outputs, expected, strict=True)):
         name = f"output {number}" if len(expected) > 1 else "the output"
@@ -39,14 +39,6 @@ def compare(
         if fault:
             return CheckResult(case=case, passed=False, error=worst, reason=f"{name} {fault}")
     return CheckResult(case=case, passed=True, error=worst)
-
-
-def _wrong(case: str, reason: str) -> CheckResult:
-    return CheckResult(case=case, passed=False, error=math.inf, reason=reason)
-
-
-def _outputs(count: int) -> str:
-    return f"{count} output" + ("" if count == 1 else "s")
 
 
 def _fault(got: torch.Tensor, wanted: Expected, tolerance: Tolerance) -> tuple[str, float]:

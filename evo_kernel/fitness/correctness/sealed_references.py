@@ -23,7 +23,7 @@ Key = tuple[str, int, str]
 """(case, seed, regime)."""
 
 
-class Vault:
+class SealedReferences:
     """Expected outputs by (case, seed, regime), the most recent within `limit_bytes`. For one thread."""
 
     def __init__(self, device: str, limit_bytes: int) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from evo_kernel.fitness.plan.launch_plan import MAX_NODES
 from evo_kernel.fitness.record.host_values import KnownValues, storage_key
 
-MAX_NODES = 4096  # as in evo_kernel.fitness.plan.launch_plan, which checks it again
 ADDRESS_BITS = 40  # fake addresses: buffer number above, byte offset below; every buffer is 256-byte aligned and more
 
 
@@ -73,10 +73,6 @@ class PlanTracer:
         if spec not in self.kernels:
             self.kernels.append(spec)
         return self.kernels.index(spec)
-
-    def keep(self, value: Any) -> None:
-        """Hold on to an object whose id stands for it."""
-        self._kept.append(value)
 
     def _buffer(self, tensor: torch.Tensor) -> int:
         known = self._storages.get(storage_key(tensor))

@@ -1,4 +1,4 @@
-"""What a runner is: the one that executes plans, checks them and tells their time. And what all runners share."""
+"""The interface of runners, which execute plans, check them and tell their time; and what all runners share."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -33,7 +32,6 @@ class Checked:
     status: Status
     reason: str = ""
     error: float = 0.0
-    of_text: bool = False  # about how the kernel is written: other text with the same code is not judged by it
 
     @property
     def passed(self) -> bool:
@@ -51,17 +49,17 @@ class CheckPart:
 
 @dataclass(frozen=True)
 class TimePart:
-    """One plan to time on one case; see `Runner.measure`."""
+    """One plan to time on one case."""
 
     plan: CompiledPlan
     case: Case
     seed: int
-    checked: bool = True
-    against_us: float | None = None
+    checked: bool = True  # whether outputs of timed launches are, too. Not while knobs are tuned: the winner is
+    against_us: float | None = None  # the time to beat: sampling ends once the answer to that is clear
 
 
 @dataclass(frozen=True)
-class Exam:
+class PlanSetRequest:
     """Everything that is asked about one plan set: checks first, then timings, ended by the first that fails."""
 
     checks: tuple[CheckPart, ...] = ()
@@ -70,112 +68,80 @@ class Exam:
 
 
 @dataclass(frozen=True)
-class Examined:
-    """Answers in the order of the exam's parts; as many as were reached. None: lost to a later part's fault."""
+class PlanSetAnswer:
+    """Answers in the order of the request's parts; as many as were reached. None: lost to a later part's fault."""
 
     checks: tuple[Checked | None, ...] = ()
     timings: tuple[Measurement | Checked | None, ...] = ()
 
     @property
     def fault(self) -> Checked | None:
-        """What ended the exam early, or at its last part."""
+        """What ended the request early, or at its last part."""
         found = [*self.checks, *self.timings]
         return next((part for part in found if isinstance(part, Checked) and not part.passed), None)
 
 
-@dataclass(frozen=True)
-class Paired:
-    """Two plans side by side: see fitness/pairing.py. Ratios are incumbent ÷ challenger."""
-
-    comparison: Comparison
-    incumbent_us: float
-    challenger_us: float
-    details: Mapping[str, float] = field(default_factory=dict)
-
-
-class Runner(Protocol):
-    """Thread-safe. Never raises for a broken kernel; raises InfraError when the machine failed."""
+class Runner(ABC):
+    """Executes plans, checks them and tells their time. Thread-safe. Never raises for a broken kernel; raises
+    InfraError when the machine failed."""
 
     arch: int
     stages: Stages  # where it marks who waits for the GPU, and who is on it
 
+    @abstractmethod
     def start(self) -> None: ...
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    @abstractmethod
+    def environment(self, confinement: str) -> Environment: ...
+
+    @abstractmethod
+    def get_ready(self, draws: Sequence[Draw]) -> None:
+        """Make the references of the first request, while its kernel is recorded. What fails will fail there again."""
+
+    @abstractmethod
+    def answer(self, request: PlanSetRequest) -> PlanSetAnswer: ...
+
+    @abstractmethod
+    def pair(self, incumbent: CompiledPlan, challenger: CompiledPlan, case: Case, seed: int) -> Comparison | Checked:
+        """Whether the challenger is faster, by samples taken side by side; the same plan twice is an A/A test."""
+
+    @abstractmethod
+    def fresh(self) -> AbstractContextManager[Runner]:
+        """A runner that has served nobody, for the calling thread alone: a new process, empty caches, and on a GPU a
+        new context. Nothing else runs on that GPU meanwhile, so prepare what takes long before."""
+
+    @abstractmethod
+    def counters(self, parts: Sequence[CountPart]) -> CounterReading:
+        """Hardware counters of the launches of plans; nothing else runs on that GPU meanwhile."""
 
     @property
     def card(self) -> str:
         """What tells a GPU from others of its model; known once it is started."""
-        ...
-
-    def environment(self, confinement: str) -> Environment: ...
-
-    def get_ready(self, draws: Sequence[Draw]) -> None:
-        """Make the references of the first exam, while its kernel is recorded. What fails will fail there again."""
-        ...
-
-    def exam(self, exam: Exam) -> Examined:
-        """All parts in one go: what `check` and `measure` do one by one."""
-        ...
-
-    def check(self, plan: CompiledPlan, case: Case, rounds: Sequence[Round]) -> Checked: ...
-
-    def measure(
-        self,
-        plan: CompiledPlan,
-        case: Case,
-        seed: int,
-        checked: bool = True,
-        against_us: float | None = None,
-        precision: str = "search",
-    ) -> Measurement | Checked:
-        """The plan's time on a case, without baselines; or how it failed while it was timed.
-
-        `checked`: whether the outputs of a timed launch are checked too. Not while knobs are tuned: the winner is.
-        `against_us`: the time that is to be beaten; sampling ends early once the answer to that is clear.
-        """
-        ...
-
-    def pair(self, incumbent: CompiledPlan, challenger: CompiledPlan, case: Case, seed: int) -> Paired | Checked:
-        """Whether the challenger is faster, by samples taken side by side; the same plan twice is an A/A test."""
-        ...
-
-    def fresh(self) -> AbstractContextManager[Runner]:
-        """A runner that has served nobody, for the calling thread alone: a new process, empty caches, and on a GPU a
-        new context. Nothing else runs on that GPU meanwhile, so prepare what takes long before."""
-        ...
-
-    def baselines(self, case: Case) -> Mapping[str, float]:
-        """Median µs of what the task lists; empty where it cannot be timed, and the first kernel stands in."""
-        ...
-
-    @property
-    def baseline_faults(self) -> Mapping[str, str]:
-        """Why a baseline has no time, by `case: name`."""
-        ...
-
-    def ceilings(self) -> Mapping[str, float]:
-        """What this GPU can do at most, as `Ceilings.as_data`; empty where there is none. Measured once."""
-        ...
-
-    def counters(self, parts: Sequence[CountPart]) -> CounterReading:
-        """Hardware counters of the launches of plans; nothing else runs on that GPU meanwhile."""
-        ...
+        return ""
 
     @property
     def busy_s(self) -> float:
         """Seconds of GPU time that requests of the calling thread have taken."""
-        ...
+        return 0.0
 
-    def close(self) -> None: ...
+    def baselines(self, case: Case) -> Mapping[str, float]:
+        """Median µs of what the task lists; empty where it cannot be timed, and the first kernel stands in."""
+        return {}
 
+    @property
+    def baseline_faults(self) -> Mapping[str, str]:
+        """Why a baseline has no time, by `case: name`."""
+        return {}
 
-class ExamRunner(ABC):
-    """A runner that answers one question as an exam of one part."""
-
-    @abstractmethod
-    def exam(self, exam: Exam) -> Examined: ...
+    def ceilings(self) -> Mapping[str, float]:
+        """What this GPU can do at most, as `Ceilings.as_data`; empty where there is none. Measured once."""
+        return {}
 
     def check(self, plan: CompiledPlan, case: Case, rounds: Sequence[Round]) -> Checked:
-        found = self.exam(Exam(checks=(CheckPart(plan, case, tuple(rounds)),))).checks[0]
+        found = self.answer(PlanSetRequest(checks=(CheckPart(plan, case, tuple(rounds)),))).checks[0]
         assert found is not None, "a part alone is lost to no other"
         return found
 
@@ -188,8 +154,9 @@ class ExamRunner(ABC):
         against_us: float | None = None,
         precision: str = "search",
     ) -> Measurement | Checked:
+        """The plan's time on a case, without baselines; or how it failed while it was timed. See TimePart."""
         part = TimePart(plan, case, seed, checked, against_us)
-        found = self.exam(Exam(timings=(part,), precision=precision)).timings[0]
+        found = self.answer(PlanSetRequest(timings=(part,), precision=precision)).timings[0]
         assert found is not None, "a part alone is lost to no other"
         return found
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 import torch
 
 from evo_kernel.fitness.plan.launch_plan import Buffer, CompiledPlan
-from evo_kernel.fitness.runners.clock import Buffers
+from evo_kernel.fitness.runners.cuda_memory import Arena
 from evo_kernel.fitness.runners.launch_limits import ScratchNeed, scratch_needs
 from evo_kernel.lru_cache import Recent
 from evo_kernel.tasks.task import Input
@@ -44,13 +44,13 @@ class Inputs:
 class Arenas:
     """Arenas lent to one plan after another of the same layout. They come back poisoned."""
 
-    def __init__(self, make: Callable[[CompiledPlan], Buffers], limit_bytes: int) -> None:
+    def __init__(self, make: Callable[[CompiledPlan], Arena], limit_bytes: int) -> None:
         self._make, self._limit_bytes = make, limit_bytes
-        self._free: OrderedDict[_Layout, list[Buffers]] = OrderedDict()
+        self._free: OrderedDict[_Layout, list[Arena]] = OrderedDict()
         self._bytes = 0
 
     @contextlib.contextmanager
-    def lent(self, plan: CompiledPlan, count: int) -> Iterator[list[Buffers]]:
+    def lent(self, plan: CompiledPlan, count: int) -> Iterator[list[Arena]]:
         """`count` arenas. After an exception none of them is used again."""
         key = (plan.plan.buffers, scratch_needs(plan))
         size = _held_bytes(key)

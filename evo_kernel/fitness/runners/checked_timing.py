@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
-from evo_kernel.fitness.runners.clock import Buffers, Launches, TimedWork
-from evo_kernel.fitness.runners.referee import PlanFailed, Referee, equal_each, fill
+from evo_kernel.fitness.runners.clock import TimedWork
+from evo_kernel.fitness.runners.cuda_memory import Arena
+from evo_kernel.fitness.runners.worker_state import PlanFailed, WorkerState, equal_each, fill
 from evo_kernel.tasks.task import Case
 from evo_kernel.types import Status
+
+if TYPE_CHECKING:
+    from evo_kernel.fitness.runners.cuda_driver import Launcher
 
 
 class CheckedTiming:
@@ -25,29 +30,29 @@ class CheckedTiming:
 
     def __init__(
         self,
-        referee: Referee,
+        state: WorkerState,
         plan: CompiledPlan,
-        launcher: Launches,
-        arenas: Sequence[Buffers],
+        launcher: Launcher,
+        arenas: Sequence[Arena],
         case: Case,
         seed: int,
         check: bool,
     ) -> None:
-        self._referee, self._plan, self._launcher = referee, plan, launcher
+        self._state, self._plan, self._launcher = state, plan, launcher
         *self._arenas, self._first = arenas
         self._case, self._seed, self._check = case, seed, check
-        self._may_differ = referee.task.tolerance.atomics or bool(plan.plan.aten_nodes)
+        self._may_differ = state.task.tolerance.atomics or bool(plan.plan.aten_nodes)
         self._farthest = 0.0  # from the first launch, of what passed
-        with referee.phase("fill"):
-            self._inputs = referee.draw(case, seed)
+        with state.phase("fill"):
+            self._inputs = state.draw(case, seed)
             for arena in arenas:
                 fill(arena, plan, self._inputs)
 
     def captured(self) -> TimedWork:
         """A graph a set. The first launch is a plain one, so that a fault shows before a capture does."""
-        device = self._referee.device
-        with self._referee.phase("capture"):
-            self._referee.clean()
+        device = self._state.device
+        with self._state.phase("capture"):
+            self._state.clean()
             self._launcher.prepare(self._first)
             self._launcher.run(self._first)
             device.synchronize()
@@ -61,14 +66,14 @@ class CheckedTiming:
         """The first launch against the reference, when all others are over. Raises PlanFailed."""
         self._compare(self._first)
 
-    def _compare(self, arena: Buffers) -> None:
+    def _compare(self, arena: Arena) -> None:
         if not self._check:
             return
-        result = self._referee.compare(self._case, self._seed, "nominal", self._inputs, self._outputs(arena))
+        result = self._state.compare(self._case, self._seed, "nominal", self._inputs, self._outputs(arena))
         if not result.passed:
             raise PlanFailed(Status.WRONG, f"right when checked, wrong when timed: {result.reason}", result.error)
 
-    def _outputs(self, arena: Buffers) -> list[torch.Tensor]:
+    def _outputs(self, arena: Arena) -> list[torch.Tensor]:
         return [arena.tensor(view) for view in self._plan.plan.outputs]
 
     def _prepare(self, number: int) -> None:
@@ -76,9 +81,9 @@ class CheckedTiming:
 
     def _ran(self, numbers: Sequence[int]) -> None:
         """Raises PlanFailed."""
-        with self._referee.phase("look"):
+        with self._state.phase("look"):
             arenas = [self._arenas[number] for number in numbers]
-            self._referee.undisturbed(self._plan, [*arenas, self._first], [self._inputs] * (len(arenas) + 1))
+            self._state.undisturbed(self._plan, [*arenas, self._first], [self._inputs] * (len(arenas) + 1))
             wanted = self._outputs(self._first)
             same = equal_each([(self._outputs(arena), wanted) for arena in arenas])
             others = [arena for arena, equal in zip(arenas, same, strict=True) if not equal]
@@ -87,13 +92,13 @@ class CheckedTiming:
             if others:
                 self._compare_farthest(others, wanted)
 
-    def _compare_farthest(self, arenas: Sequence[Buffers], wanted: Sequence[torch.Tensor]) -> None:
+    def _compare_farthest(self, arenas: Sequence[Arena], wanted: Sequence[torch.Tensor]) -> None:
         distances = torch.stack([_distance(self._outputs(arena), wanted) for arena in arenas]).tolist()
         farthest = max(distances)
         if farthest > self._farthest:
             self._compare(arenas[distances.index(farthest)])
             self._farthest = farthest
-            self._referee.clean()
+            self._state.clean()
 
 
 def _distance(outputs: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """The clock: samples of work on a device, taken so that neither the cache, drift nor the host's own pace is measured.
 
-What it stands on is a `Device`: a GPU in the worker (cuda_device.py), a simulated one in tests. A batch of samples is
+It stands on a GPU (cuda_device.py), in tests on a simulated one. A batch of samples is
 queued without waiting (prepare, mark, replay, mark, ...), so that the GPU never waits for the host between two marks,
 and the whole batch is held against the wall clock. What a launch could find of earlier ones is overwritten before each,
 outside its time: docs/internals/gpu-state.md lists it all.
@@ -12,113 +12,17 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from evo_kernel.fitness.plan.launch_plan import CompiledPlan, View
-from evo_kernel.fitness.runners.nvml import GpuState
 from evo_kernel.fitness.timing.estimates import TIMING, TimingSettings, clock_fault, next_batch, settled, summarise
 from evo_kernel.fitness.timing.pairing import PAIRING, Comparison, PairSettings, run_pairs
 
+if TYPE_CHECKING:
+    from evo_kernel.fitness.runners.cuda_device import CudaDevice
+
 Replay = Callable[[], Any]
-
-
-class Buffers(Protocol):
-    """The buffers of one plan: `Arena` of cuda_driver.py."""
-
-    def bytes_of(self, buffer: int) -> torch.Tensor: ...
-
-    def tensor(self, view: View) -> torch.Tensor: ...
-
-    def poison(self, byte: int = ...) -> None:
-        """Overwrite everything but the inputs."""
-        ...
-
-    def mend_canaries(self) -> None: ...
-
-    def gaps_whole(self, views: Sequence[View]) -> torch.Tensor:
-        """Whether nothing was written between the elements of an input's views."""
-        ...
-
-    def canaries_whole(self) -> torch.Tensor:
-        """Whether nothing was written beside a buffer, as a tensor that nobody has waited for."""
-        ...
-
-    def broken_canary(self) -> int | None:
-        """Index of a buffer beside which something wrote; None when all bands are whole."""
-        ...
-
-
-class Launches(Protocol):
-    """A plan's kernels, loaded: `Launcher` of cuda_driver.py."""
-
-    def prepare(self, arena: Any, poison: int = ...) -> None:
-        """Before every run: fill the arena with the poison byte, and clear the device."""
-        ...
-
-    def run(self, arena: Any) -> None: ...
-
-    def step(self, arena: Any, index: int) -> None:
-        """One node of the plan by its place: `run` is all of them in order."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class Device(Protocol):
-    """What the judge's side needs of a GPU. For one thread."""
-
-    name: str  # as torch spells it
-    l2_bytes: int
-    refused: tuple[type[Exception], ...]  # raised when a plan cannot be launched as it stands
-    broken: tuple[type[Exception], ...]  # raised when the GPU stops, among other things
-
-    def launcher(self, plan: CompiledPlan) -> Launches: ...
-
-    def arena(self, plan: CompiledPlan) -> Buffers: ...
-
-    def capture(self, work: Callable[[], Any], rehearse: bool = False) -> Replay: ...
-
-    def synchronize(self) -> None: ...
-
-    def clear(self, local_bytes: int = 0) -> None:
-        """Overwrite what is not memory: the L2, shared memory and registers of all SMs, local memory of all threads."""
-        ...
-
-    def unpin(self) -> None:
-        """Lines that a kernel asked the L2 to keep become ordinary ones, which `clear` drives out."""
-        ...
-
-    def mark(self) -> Any:
-        """A point in the queue of work."""
-        ...
-
-    def elapsed_us(self, start: Any, end: Any) -> float:
-        """Between two marks, once the device has been synchronised."""
-        ...
-
-    def now(self) -> float:
-        """The wall clock, in seconds."""
-        ...
-
-    def wipe(self) -> None:
-        """Overwrite all freed memory, so that no later kernel finds anything in it."""
-        ...
-
-    def release(self) -> None:
-        """Hand freed memory back."""
-        ...
-
-    def healthy(self) -> bool:
-        """Whether the context still works."""
-        ...
-
-    def free_bytes(self) -> int: ...
-
-    def total_bytes(self) -> int: ...
-
-    def state(self) -> GpuState: ...
 
 
 @dataclass(frozen=True)
@@ -151,7 +55,7 @@ class TimedWork:
     ran: Callable[[Sequence[int]], None] | None = None
 
     @classmethod
-    def of_ours(cls, device: Device, replays: Sequence[Replay]) -> TimedWork:
+    def of_ours(cls, device: CudaDevice, replays: Sequence[Replay]) -> TimedWork:
         """Work that nobody has to look at, under the same conditions."""
         return cls(replays, lambda _: device.clear())
 
@@ -164,7 +68,7 @@ class TimedWork:
             self.ran(numbers)
 
 
-def warm_up(device: Device, work: TimedWork, settings: TimingSettings) -> float:
+def warm_up(device: CudaDevice, work: TimedWork, settings: TimingSettings) -> float:
     """Replay until clocks and caches have settled, by time; the shortest wall time of one replay, in µs."""
     began, number, shortest = device.now(), 0, float("inf")
     while number < settings.warmup or (device.now() - began) * 1e3 < settings.warmup_ms:
@@ -181,7 +85,7 @@ def warm_up(device: Device, work: TimedWork, settings: TimingSettings) -> float:
 
 
 def sample(
-    device: Device, work: TimedWork, settings: TimingSettings = TIMING, against_us: float | None = None
+    device: CudaDevice, work: TimedWork, settings: TimingSettings = TIMING, against_us: float | None = None
 ) -> Sampled:
     """Samples over rotating replays until they are settled."""
     expected_us = warm_up(device, work, settings)
@@ -223,9 +127,9 @@ def disagreement(sampled: Sampled, settings: TimingSettings = TIMING) -> str:
 
 
 def sample_pairs(
-    device: Device, incumbent: TimedWork, challenger: TimedWork, rng: Any, settings: PairSettings = PAIRING
-) -> tuple[Comparison, list[tuple[float, float]]]:
-    """Compare two rotations pair by pair, each pair on the same inputs; all pairs as (incumbent µs, challenger µs)."""
+    device: CudaDevice, incumbent: TimedWork, challenger: TimedWork, rng: Any, settings: PairSettings = PAIRING
+) -> Comparison:
+    """Compare two rotations pair by pair, each pair on the same inputs."""
     for work in (incumbent, challenger):
         warm_up(device, work, TIMING)
     taken: list[tuple[float, float]] = []
@@ -261,13 +165,13 @@ def sample_pairs(
         return taken[before:]
 
     comparison, _ = run_pairs(take, rng, settings)
-    return comparison, taken
+    return comparison
 
 
 class Metronome:
     """A fixed copy of our own, timed now and then: what it drifts by is the machine's doing, not the kernels'."""
 
-    def __init__(self, device: Device, settings: TimingSettings = TIMING) -> None:
+    def __init__(self, device: CudaDevice, settings: TimingSettings = TIMING) -> None:
         self._device, self._settings = device, settings
         self._beat: TimedWork | None = None
         self._first_us = 0.0

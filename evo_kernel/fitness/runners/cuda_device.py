@@ -25,11 +25,11 @@ _MEMORY_S = 1.0
 
 
 class CudaDevice:
-    """Implements Device on torch's current CUDA device."""
+    """What the judge's side needs of a GPU: torch's current CUDA device. For one thread."""
 
-    name = "cuda"
-    refused: tuple[type[Exception], ...] = (PlanFault,)
-    broken: tuple[type[Exception], ...] = (CudaFault, RuntimeError)
+    name = "cuda"  # as torch spells it
+    refused: tuple[type[Exception], ...] = (PlanFault,)  # raised when a plan cannot be launched as it stands
+    broken: tuple[type[Exception], ...] = (CudaFault, RuntimeError)  # raised when the GPU stops, among other things
 
     def __init__(self) -> None:
         torch.cuda.init()
@@ -88,7 +88,10 @@ class CudaDevice:
         self._used = 0
 
     def clear(self, local_bytes: int = 0) -> None:
-        """The L2 comes last: a kernel that follows finds it, and the split of L1 and shared memory, as ever."""
+        """Overwrite what is not memory: the L2, shared memory and registers of all SMs, local memory of all threads.
+
+        The L2 comes last: a kernel that follows finds it, and the split of L1 and shared memory, as ever.
+        """
         self._clearing.sms()
         if local_bytes:
             self._clearing.local(local_bytes)
@@ -101,6 +104,7 @@ class CudaDevice:
         ok(driver.cuMemsetD8Async(address, _WIPE_BYTE, self._flush.numel(), stream))
 
     def unpin(self) -> None:
+        """Lines that a kernel asked the L2 to keep become ordinary ones, which `clear` drives out."""
         with contextlib.suppress(CudaFault):  # where nothing can be kept there is nothing to give up
             ok(driver.cuCtxResetPersistingL2Cache())
 

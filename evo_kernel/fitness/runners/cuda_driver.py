@@ -124,7 +124,7 @@ class Launcher:
             self.step(arena, index)
 
     def step(self, arena: Arena, index: int) -> None:
-        """Launch one node by its place."""
+        """Launch one node by its place: `run` is all of them in order."""
         node = self._plan.plan.nodes[index]
         if isinstance(node, Launch):
             self._launch(node, arena, arena.scratch(self._numbers[index]))

@@ -83,9 +83,11 @@ class Arena:
             band.fill_(CANARY)
 
     def canaries_whole(self) -> torch.Tensor:
+        """Whether nothing was written beside a buffer, as a tensor that nobody has waited for."""
         return (torch.cat(self._bands) == CANARY).all()
 
     def broken_canary(self) -> int | None:
+        """Index of a buffer beside which something wrote; None when all bands are whole."""
         whole = [bool((band == CANARY).all()) for band in self._bands]
         return None if all(whole) else max(0, whole.index(False) - 1)
 

@@ -25,10 +25,9 @@ from evo_kernel.fitness.runners.base import (
     Checked,
     CheckPart,
     Draw,
-    Exam,
-    Examined,
-    ExamRunner,
-    Paired,
+    PlanSetAnswer,
+    PlanSetRequest,
+    Runner,
     TimePart,
     environment_here,
 )
@@ -46,7 +45,7 @@ _SWITCH_S = 0.0005  # the GPU idles while the thread that has its answer waits f
 _TRIES = 4  # processes that one request may lose to others before the machine is held to be at fault
 
 
-class CudaRunner(ExamRunner):
+class CudaRunner(Runner):
     """Replays, checks and times plans of one task on one GPU. Thread-safe: requests take turns."""
 
     arch = 90  # until the worker says what it found
@@ -67,7 +66,7 @@ class CudaRunner(ExamRunner):
         self.info: dict[str, Any] = {}
         self.respawns = 0
         self.spent_s: defaultdict[str, float] = defaultdict(float)
-        """Seconds by phase over all requests, as the worker counts them, `exam` being all of one; `request` as the
+        """Seconds by phase over all requests, as the worker counts them, `request` being all of one; `request` as the
         parent does, so that what it has more is between the two."""
         sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_S))
 
@@ -95,35 +94,35 @@ class CudaRunner(ExamRunner):
     def environment(self, confinement: str) -> Environment:
         return environment_here("measured", self.info["device"], self.info["driver"], confinement)
 
-    def exam(self, exam: Exam) -> Examined:
-        parts: list[CheckPart | TimePart] = [*exam.checks, *exam.timings]
+    def answer(self, request: PlanSetRequest) -> PlanSetAnswer:
+        parts: list[CheckPart | TimePart] = [*request.checks, *request.timings]
         plans = {part.plan.hash: part.plan for part in parts}
         places = {key: position for position, key in enumerate(plans)}
         known = bool(self._task.baselines)  # a plan file alone has nothing to be held against
         checks = [
             {"plan": places[c.plan.hash], "case": c.case.name, "rounds": [list(one) for one in c.rounds]}
-            for c in exam.checks
+            for c in request.checks
         ]
         timings = [
             {"plan": places[t.plan.hash], "case": t.case.name, "seed": t.seed, "check": t.checked and known}
             | {"against_us": t.against_us}
-            for t in exam.timings
+            for t in request.timings
         ]
-        fields = {"command": "exam", "checks": checks, "timings": timings, "precision": exam.precision}
+        fields = {"command": "plan set", "checks": checks, "timings": timings, "precision": request.precision}
         answer = self.request(fields, list(plans.values()))
         if "status" in answer:  # the process was lost with it
-            return _lost(exam, _checked(answer), answer.get("part", 0))
-        return Examined(
+            return _lost(request, _checked(answer), answer.get("part", 0))
+        return PlanSetAnswer(
             checks=tuple(_checked(found) if found else None for found in answer["checks"]),
             timings=tuple(
                 self._measurement(part, found, answer.get("drift"))
-                for part, found in zip(exam.timings, answer["timings"], strict=False)
+                for part, found in zip(request.timings, answer["timings"], strict=False)
             ),
         )
 
     def pair(
         self, incumbent: CompiledPlan, challenger: CompiledPlan, case: Case, seed: int, checked: bool = True
-    ) -> Paired | Checked:
+    ) -> Comparison | Checked:
         checked = checked and bool(self._task.baselines)
         fields = {"command": "pair", "case": case.name, "seed": seed, "check": checked}
         answer = self.request(fields, [incumbent, challenger])
@@ -131,8 +130,7 @@ class CudaRunner(ExamRunner):
             return _checked(answer)
         found = dict(answer["comparison"])
         verdict = PairVerdict(found.pop("verdict"))
-        first_us, second_us = answer["median_us"]
-        return Paired(Comparison(verdict, **found), first_us, second_us, answer["state"])
+        return Comparison(verdict, **found)
 
     @contextlib.contextmanager
     def fresh(self) -> Iterator[CudaRunner]:
@@ -291,12 +289,12 @@ class CudaRunner(ExamRunner):
         )
 
 
-def _lost(exam: Exam, fault: Checked, part: int) -> Examined:
+def _lost(request: PlanSetRequest, fault: Checked, part: int) -> PlanSetAnswer:
     """The culprit is the part that ran last; what was found out about the others went with the process."""
-    checks = len(exam.checks)
+    checks = len(request.checks)
     if part < checks:
-        return Examined(checks=(*(None,) * part, fault))
-    return Examined(checks=(None,) * checks, timings=(*(None,) * (part - checks), fault))
+        return PlanSetAnswer(checks=(*(None,) * part, fault))
+    return PlanSetAnswer(checks=(None,) * checks, timings=(*(None,) * (part - checks), fault))
 
 
 def _checked(answer: Mapping[str, Any]) -> Checked:

@@ -10,7 +10,6 @@ is not to be trusted: the answer says `fatal`, and the parent starts a fresh pro
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib
 import json
 import os
@@ -20,23 +19,25 @@ import traceback
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import torch
 
 from evo_kernel.errors import TaskError
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.runners import ipc
-from evo_kernel.fitness.runners.clock import Device
 from evo_kernel.fitness.runners.process import GO, LOAD
-from evo_kernel.fitness.runners.referee import Answer, Disturbed
-from evo_kernel.fitness.runners.request_handler import Examiner
+from evo_kernel.fitness.runners.request_handler import RequestHandler
+from evo_kernel.fitness.runners.worker_state import Answer, Disturbed
 from evo_kernel.fitness.timing.baselines import COMPILED, baseline_function, baseline_names, searching
-from evo_kernel.fitness.timing.estimates import CLAIM, TIMING, TimingSettings
+from evo_kernel.fitness.timing.estimates import CLAIM, TIMING
 from evo_kernel.processes import end_with_owner
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Task, describe
 from evo_kernel.types import Status
+
+if TYPE_CHECKING:
+    from evo_kernel.fitness.runners.cuda_device import CudaDevice
 
 LOG_BYTES = 1 << 30
 """Of any file that it writes: what kernels print ends in its log."""
@@ -45,9 +46,9 @@ LOG_BYTES = 1 << 30
 class GpuWorker:
     """Answers requests, one at a time."""
 
-    def __init__(self, task: Task, device: Device, replies: BinaryIO) -> None:
+    def __init__(self, task: Task, device: CudaDevice, replies: BinaryIO) -> None:
         self.task, self.device, self._replies = task, device, replies
-        self.examiner = Examiner(task, device)
+        self.handler = RequestHandler(task, device)
 
     def serve(self, requests: BinaryIO) -> None:
         """Until the requests end, or the context is lost."""
@@ -58,7 +59,7 @@ class GpuWorker:
             try:
                 answer = self.answer(request)
             except Disturbed as disturbed:
-                self.examiner.referee.dirty = True  # buffers were freed as they were
+                self.handler.state.dirty = True  # buffers were freed as they were
                 answer = {"disturbed": str(disturbed)}
             # Whatever is raised here is no plan's fault but ours, or the machine's: the parent is told and raises.
             except Exception:  # noqa: BLE001
@@ -72,31 +73,31 @@ class GpuWorker:
 
         @cache
         def plans(position: int) -> CompiledPlan:
-            with self.examiner.referee.phase("read"):
+            with self.handler.state.phase("read"):
                 return ipc.plan_of(request, position)
 
         match request["command"]:
-            case "exam":
-                self.examiner.timer.settings = _SETTINGS[request["precision"]]
-                return self.examiner.exam(plans, request["checks"], request["timings"], self.progress)
+            case "plan set":
+                self.handler.timer.settings = _SETTINGS[request["precision"]]
+                return self.handler.answer(plans, request["checks"], request["timings"], self.progress)
             case "pair":
                 self.progress()
-                return self.examiner.pair(plans, request)
+                return self.handler.pair(plans, request)
             case "baseline":
                 return self._baseline(request)
             case "references":
                 return self._references(request["draws"])
             case "ceilings":
-                return {"status": Status.PASSED, "ceilings": self.examiner.timer.ceilings(self.progress)}
+                return {"status": Status.PASSED, "ceilings": self.handler.timer.ceilings(self.progress)}
             case other:
                 raise ValueError(f"unknown command {other!r}")
 
     def _references(self, draws: Sequence[Sequence[Any]]) -> Answer:
-        """Before the first exam, so that it finds them. A task's fault is told when it is asked for."""
+        """Before the first request, so that it finds them. A task's fault is told when it is asked for."""
         with contextlib.suppress(TaskError, torch.OutOfMemoryError):
             for name, seed, regime in draws:
                 self.progress()
-                self.examiner.referee.make_reference(self.task.case(name), seed, regime)
+                self.handler.state.make_reference(self.task.case(name), seed, regime)
         return {"status": Status.PASSED}
 
     def _baseline(self, request: dict[str, Any]) -> Answer:
@@ -105,7 +106,7 @@ class GpuWorker:
         try:
             function = baseline_function(self.task, request["name"])
             with torch.no_grad(), searching():
-                return self.examiner.timer.time_function(case, function, CLAIM)
+                return self.handler.timer.time_function(case, function, CLAIM)
         except Disturbed:
             raise
         # A vendor path may be missing for this dtype, shape or build, and says so in many ways.
@@ -124,11 +125,7 @@ class GpuWorker:
         self._replies.flush()
 
 
-_SETTINGS: dict[str, TimingSettings] = {
-    "search": TIMING,
-    "claim": CLAIM,
-    "quick": dataclasses.replace(TIMING, usual=3, many=9),
-}
+_SETTINGS = {"search": TIMING, "claim": CLAIM}
 
 
 def main() -> None:

@@ -13,16 +13,20 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from evo_kernel.fitness.correctness import regimes
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan, Launch, load_plan_file
-from evo_kernel.fitness.runners.clock import Buffers, Device, Launches
-from evo_kernel.fitness.runners.referee import fill
+from evo_kernel.fitness.runners.cuda_memory import Arena
+from evo_kernel.fitness.runners.worker_state import fill
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Input
+
+if TYPE_CHECKING:
+    from evo_kernel.fitness.runners.cuda_device import CudaDevice
+    from evo_kernel.fitness.runners.cuda_driver import Launcher
 
 
 def main() -> None:
@@ -45,7 +49,7 @@ def replay(
     inputs: Sequence[Input],
     launches: int,
     rounds: int,
-    device: Device,
+    device: CudaDevice,
     profiler: Callable[[bool], None],
 ) -> None:
     """The plan once unseen, since code is loaded on a first launch, then `rounds` times with its launches counted.
@@ -63,10 +67,10 @@ def replay(
 
 def _walk(
     compiled: CompiledPlan,
-    launcher: Launches,
-    arena: Buffers,
+    launcher: Launcher,
+    arena: Arena,
     counted: int,
-    device: Device,
+    device: CudaDevice,
     profiler: Callable[[bool], None],
 ) -> None:
     """Every node in order."""

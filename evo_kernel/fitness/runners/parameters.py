@@ -13,21 +13,15 @@ import ctypes
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from evo_kernel.fitness.plan.launch_plan import Binary, Descriptor, Kernel, Launch, Pointer, Scalar, TensorMeta
+from evo_kernel.fitness.runners.cuda_memory import Arena
 from evo_kernel.fitness.runners.faults import PlanFault
 
 _WHOLE = {"i1": "<?", "u1": "<?", "i8": "<b", "u8": "<B", "i16": "<h", "u16": "<H", "i32": "<i", "u32": "<I",
           "i64": "<q", "u64": "<Q"}  # fmt: skip
 GLOBAL_SCRATCH, PROFILE_SCRATCH = -1, -2
 MAP_BYTES = 128
-
-
-class Addresses(Protocol):
-    """Where a plan's buffers lie on the GPU."""
-
-    def address(self, buffer: int) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -91,7 +85,7 @@ def pack(
     kernel: Kernel,
     binary: Binary,
     launch: Launch,
-    places: Addresses,
+    arena: Arena,
     scratch: tuple[int, int],
     tensor_map: Callable[[Descriptor, TensorMeta, int], bytes],
 ) -> list[bytes]:
@@ -104,11 +98,11 @@ def pack(
         if isinstance(slot, bytes):
             values.append(slot)
         elif isinstance(slot, Mapped):
-            base = places.address(slot.descriptor.buffer) + slot.descriptor.offset
+            base = arena.address(slot.descriptor.buffer) + slot.descriptor.offset
             values.append(tensor_map(slot.descriptor, slot.meta, base))
         else:
             own = slot.buffer < 0
-            address = scratch[-1 - slot.buffer] if own else places.address(slot.buffer) + slot.offset
+            address = scratch[-1 - slot.buffer] if own else arena.address(slot.buffer) + slot.offset
             values.append(struct.pack("<Q", address))
     return values
 

@@ -11,8 +11,9 @@ from typing import TypeVar
 from evo_kernel.errors import InfraError, UserError
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.profiling.counters import CounterReading, CountPart
-from evo_kernel.fitness.runners.base import Checked, Draw, Exam, Examined, ExamRunner, Paired, Runner
+from evo_kernel.fitness.runners.base import Checked, Draw, PlanSetAnswer, PlanSetRequest, Runner
 from evo_kernel.fitness.stages import WAITING, Stages
+from evo_kernel.fitness.timing.pairing import Comparison
 from evo_kernel.tasks.task import Case
 from evo_kernel.types import Environment
 
@@ -20,8 +21,8 @@ _Answer = TypeVar("_Answer")
 _LOSSES = 3  # in a row, after which a GPU is left out
 
 
-class RunnerPool(ExamRunner):
-    """Implements Runner over runners of GPUs of one model. Thread-safe; each runner serves one request at a time."""
+class RunnerPool(Runner):
+    """Runners of GPUs of one model; each serves one request at a time."""
 
     def __init__(self, runners: Sequence[Runner]) -> None:
         if not runners:
@@ -68,10 +69,10 @@ class RunnerPool(ExamRunner):
     def environment(self, confinement: str) -> Environment:
         return self._runners[0].environment(confinement)
 
-    def exam(self, exam: Exam) -> Examined:
-        return self._on_a_free_one(lambda runner: runner.exam(exam))
+    def answer(self, request: PlanSetRequest) -> PlanSetAnswer:
+        return self._on_a_free_one(lambda runner: runner.answer(request))
 
-    def pair(self, incumbent: CompiledPlan, challenger: CompiledPlan, case: Case, seed: int) -> Paired | Checked:
+    def pair(self, incumbent: CompiledPlan, challenger: CompiledPlan, case: Case, seed: int) -> Comparison | Checked:
         return self._on_a_free_one(lambda runner: runner.pair(incumbent, challenger, case, seed))
 
     @contextlib.contextmanager

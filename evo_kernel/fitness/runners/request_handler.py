@@ -4,26 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
-from evo_kernel.fitness.runners.checker import Checker
-from evo_kernel.fitness.runners.clock import Device
-from evo_kernel.fitness.runners.referee import Answer, MemoryShares, Plans, Referee
+from evo_kernel.fitness.runners.plan_checker import PlanChecker
 from evo_kernel.fitness.runners.timer import Timer
+from evo_kernel.fitness.runners.worker_state import Answer, MemoryShares, Plans, WorkerState
 from evo_kernel.fitness.timing.estimates import TIMING, TimingSettings
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import Status
 
+if TYPE_CHECKING:
+    from evo_kernel.fitness.runners.cuda_device import CudaDevice
 
-class Examiner:
+
+class RequestHandler:
     """State of one GPU process beside the context. For one thread."""
 
     def __init__(
-        self, task: Task, device: Device, settings: TimingSettings = TIMING, budget: MemoryShares | None = None
+        self, task: Task, device: CudaDevice, settings: TimingSettings = TIMING, budget: MemoryShares | None = None
     ) -> None:
-        self.referee = Referee(task, device, budget)
-        self.checker, self.timer = Checker(self.referee), Timer(self.referee, settings)
+        self.state = WorkerState(task, device, budget)
+        self.checker, self.timer = PlanChecker(self.state), Timer(self.state, settings)
 
-    def exam(
+    def answer(
         self,
         plans: Plans,
         checks: Sequence[Answer],
@@ -31,30 +34,30 @@ class Examiner:
         progress: Callable[[], None] = lambda: None,
     ) -> Answer:
         """Answers in order, up to the first failure, so that they may be fewer than the questions."""
-        spent_s = self.referee.spent_s
+        spent_s = self.state.spent_s
         spent_s.clear()
-        with self.referee.phase("exam"):
-            answer = self._exam(plans, checks, timings, progress)
+        with self.state.phase("plan set"):
+            answer = self._in_order(plans, checks, timings, progress)
         return answer | {"spent_s": dict(spent_s)}
 
-    def _exam(
+    def _in_order(
         self, plans: Plans, checks: Sequence[Answer], timings: Sequence[Answer], progress: Callable[[], None]
     ) -> Answer:
         answer: Answer = {"checks": self.checker.checks(plans, checks, progress), "timings": []}
         last = answer["checks"][-1] if checks else {"status": Status.PASSED}
         for part in timings if last["status"] == Status.PASSED else ():
             progress()
-            last = self.referee.examined(partial(self.referee.with_launcher, plans, part, self.timer.time))
+            last = self.state.with_intact_references(partial(self.state.with_launcher, plans, part, self.timer.time))
             answer["timings"].append(last)
             if last["status"] != Status.PASSED:
                 break
         answer["fatal"] = last.pop("fatal", False)
         if answer["timings"] and not answer["fatal"]:
-            with self.referee.phase("metronome"):
+            with self.state.phase("metronome"):
                 answer["drift"] = self.timer.metronome.tick()
         return answer
 
     def pair(self, plans: Plans, part: Answer) -> Answer:
         """Plan 0, the incumbent, and plan 1, the challenger, side by side: {case, seed, check}."""
-        self.referee.spent_s.clear()
-        return self.timer.pair(plans, part) | {"spent_s": dict(self.referee.spent_s)}
+        self.state.spent_s.clear()
+        return self.timer.pair(plans, part) | {"spent_s": dict(self.state.spent_s)}

@@ -6,7 +6,7 @@ import contextlib
 import secrets
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,12 +14,15 @@ from evo_kernel.errors import TaskError
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.runners.buffer_cache import checksum, plan_bytes, size_of
 from evo_kernel.fitness.runners.checked_timing import CheckedTiming
-from evo_kernel.fitness.runners.clock import Launches, Metronome, Sampled, TimedWork, disagreement, sample, sample_pairs
-from evo_kernel.fitness.runners.referee import Answer, Disturbed, PlanFailed, Plans, Referee
+from evo_kernel.fitness.runners.clock import Metronome, Sampled, TimedWork, disagreement, sample, sample_pairs
+from evo_kernel.fitness.runners.worker_state import Answer, Disturbed, PlanFailed, Plans, WorkerState
 from evo_kernel.fitness.timing.ceiling_benchmarks import benches
-from evo_kernel.fitness.timing.estimates import CLAIM, TIMING, TimingSettings, sets_needed, summarise
+from evo_kernel.fitness.timing.estimates import CLAIM, TIMING, TimingSettings, sets_needed
 from evo_kernel.tasks.task import Case
 from evo_kernel.types import Status
+
+if TYPE_CHECKING:
+    from evo_kernel.fitness.runners.cuda_driver import Launcher
 
 _DOUBTS = 3  # times that a kernel is sampled again when its clocks disagree, and nothing else's do
 
@@ -27,24 +30,24 @@ _DOUBTS = 3  # times that a kernel is sampled again when its clocks disagree, an
 class Timer:
     """Times plans of one task. A timing is {plan, case, seed, check, against_us}."""
 
-    def __init__(self, referee: Referee, settings: TimingSettings = TIMING) -> None:
-        self._referee, self.settings = referee, settings
-        self.metronome = Metronome(referee.device, settings)
+    def __init__(self, state: WorkerState, settings: TimingSettings = TIMING) -> None:
+        self._state, self.settings = state, settings
+        self.metronome = Metronome(state.device, settings)
         self.bench_sizes: dict[str, int] = {}  # of the ceilings' benches, where not the usual ones
 
-    def time(self, plan: CompiledPlan, launcher: Launches, part: Answer) -> Answer:
+    def time(self, plan: CompiledPlan, launcher: Launcher, part: Answer) -> Answer:
         """Samples in µs over rotating buffers; with `check`, outputs are held against the reference too."""
-        case, seed = self._referee.task.case(part["case"]), int(part["seed"])
-        with self._referee.phase("sets"):
+        case, seed = self._state.task.case(part["case"]), int(part["seed"])
+        with self._state.phase("sets"):
             count = self.sets(plan_bytes(plan))
-        with self._referee.lent(plan, count + 1) as arenas:
-            watched = CheckedTiming(self._referee, plan, launcher, arenas, case, seed, part["check"])
+        with self._state.lent(plan, count + 1) as arenas:
+            watched = CheckedTiming(self._state, plan, launcher, arenas, case, seed, part["check"])
             work = watched.captured()
-            with self._referee.phase("time"):
+            with self._state.phase("time"):
                 sampled = self._sampled(work, self.settings, part.get("against_us"))
-            with self._referee.phase("state"):
-                state = self._referee.device.state()
-            with self._referee.phase("compare"):
+            with self._state.phase("state"):
+                state = self._state.device.state()
+            with self._state.phase("compare"):
                 watched.compare()
             del work
         return {
@@ -61,7 +64,7 @@ class Timer:
 
         Raises PlanFailed for what disagrees again and again while our own copies do not, Disturbed where they do too.
         """
-        sampled = sample(self._referee.device, work, settings, against_us)
+        sampled = sample(self._state.device, work, settings, against_us)
         for _ in range(_DOUBTS):
             if not (fault := disagreement(sampled, settings)):
                 return sampled
@@ -71,35 +74,34 @@ class Timer:
                     "worth nothing then: end the other process (nvidia-smi names it), or choose another GPU by "
                     "CUDA_VISIBLE_DEVICES"
                 )
-            sampled = sample(self._referee.device, work, settings, against_us)
+            sampled = sample(self._state.device, work, settings, against_us)
         if fault := disagreement(sampled, settings):
             raise PlanFailed(Status.REJECTED, fault)
         return sampled
 
     def sets(self, size: int) -> int:
-        return sets_needed(size, self._referee.device.l2_bytes, self._referee.device.free_bytes(), self.settings)
+        return sets_needed(size, self._state.device.l2_bytes, self._state.device.free_bytes(), self.settings)
 
     def pair(self, plans: Plans, part: Answer) -> Answer:
         """Plan 0, the incumbent, and plan 1, the challenger, side by side: {case, seed, check}."""
-        return self._referee.guarded(partial(self._pair, plans, part))
+        return self._state.guarded(partial(self._pair, plans, part))
 
     def _pair(self, plans: Plans, part: Answer) -> Answer:
-        case, seed = self._referee.task.case(part["case"]), int(part["seed"])
+        case, seed = self._state.task.case(part["case"]), int(part["seed"])
         both = [plans(0), plans(1)]
         count = self.sets(max(map(plan_bytes, both)))
         with contextlib.ExitStack() as stack:
-            launchers = [stack.enter_context(self._referee.launcher(plan)) for plan in both]
-            lent = [stack.enter_context(self._referee.lent(plan, count + 1)) for plan in both]
+            launchers = [stack.enter_context(self._state.launcher(plan)) for plan in both]
+            lent = [stack.enter_context(self._state.lent(plan, count + 1)) for plan in both]
             watched = [
-                CheckedTiming(self._referee, plan, launcher, arenas, case, seed, part["check"])
+                CheckedTiming(self._state, plan, launcher, arenas, case, seed, part["check"])
                 for plan, launcher, arenas in zip(both, launchers, lent, strict=True)
             ]
             incumbent, challenger = (one.captured() for one in watched)
-            with self._referee.phase("time"):
+            with self._state.phase("time"):
                 rng = np.random.default_rng(secrets.randbits(64))
-                comparison, taken = sample_pairs(self._referee.device, incumbent, challenger, rng)
-            state = self._referee.device.state()
-            with self._referee.phase("compare"):
+                comparison = sample_pairs(self._state.device, incumbent, challenger, rng)
+            with self._state.phase("compare"):
                 for one in watched:
                     one.compare()
             del incumbent, challenger
@@ -107,35 +109,33 @@ class Timer:
             "status": Status.PASSED,
             "reason": "",
             "comparison": comparison.as_data(),
-            "median_us": [summarise([one[n] for one in taken]).median_us for n in (0, 1)],
-            "state": state.as_data(),
         }
 
     def time_function(self, case: Case, function: Callable[..., Any], settings: TimingSettings) -> Answer:
         """A torch function on a case, by the clock of plans: what a baseline is. Raises TaskError."""
-        size = size_of(self._referee.draw(case, 0))
-        sets = [self._referee.draw(case, seed) for seed in range(self.sets(3 * size))]
+        size = size_of(self._state.draw(case, 0))
+        sets = [self._state.draw(case, seed) for seed in range(self.sets(3 * size))]
         for _ in range(2):
             function(*sets[0])
-        replays = [self._referee.device.capture(partial(function, *inputs), n == 0) for n, inputs in enumerate(sets)]
-        self._referee.dirty = True
+        replays = [self._state.device.capture(partial(function, *inputs), n == 0) for n, inputs in enumerate(sets)]
+        self._state.dirty = True
         drawn = [checksum(inputs) for inputs in sets]
 
         def ran(numbers: Sequence[int]) -> None:
             if any(checksum(sets[number]) != drawn[number] for number in numbers):
-                self._referee.inputs.clear()
+                self._state.inputs.clear()
                 raise TaskError(f"{case.name}: the baseline changes its inputs")
 
-        sampled = self._sampled(TimedWork(replays, lambda _: self._referee.device.clear(), ran), settings)
+        sampled = self._sampled(TimedWork(replays, lambda _: self._state.device.clear(), ran), settings)
         return {"status": Status.PASSED, "reason": "", "samples_us": sampled.samples_us}
 
     def ceilings(self, progress: Callable[[], None] = lambda: None) -> dict[str, float]:
         """What this GPU can do at most: see ceilings.py."""
-        found = {"l2_bytes": float(self._referee.device.l2_bytes)}
-        for make in benches(self._referee.device.name, **self.bench_sizes):
+        found = {"l2_bytes": float(self._state.device.l2_bytes)}
+        for make in benches(self._state.device.name, **self.bench_sizes):
             progress()
             bench = make()
-            work = TimedWork.of_ours(self._referee.device, [self._referee.device.capture(bench.work, True)])
-            sampled = sample(self._referee.device, work, CLAIM)
+            work = TimedWork.of_ours(self._state.device, [self._state.device.capture(bench.work, True)])
+            sampled = sample(self._state.device, work, CLAIM)
             found[bench.name] = bench.value(sampled.median_us)
         return found

@@ -52,7 +52,6 @@ class JobResult:
     outcome: str  # "done" | "timeout" | "memory" | "disk" | "answer": too long | "crash" | a signal's name | "exit N"
     data: bytes | None
     detail: str = ""
-    cpu_s: float = 0.0
     walls: str = "none"  # that stood around the child, told before it saw anything of a candidate
 
     def read(self, form: type[_Form]) -> _Form:
@@ -214,14 +213,14 @@ def _stop(process: subprocess.Popen[bytes] | Born) -> None:
 
 def _result(answer: BinaryIO, reply: dict[str, Any], limits: SandboxLimits) -> JobResult:
     """What the zygote says of a child, and what the child left in the file of its answer."""
-    outcome, cpu_s, walls = str(reply["outcome"]), float(reply["cpu_s"]), str(reply["walls"]) or "none"
+    outcome, walls = str(reply["outcome"]), str(reply["walls"]) or "none"
     size = os.fstat(answer.fileno()).st_size
     if outcome == "done" and size > limits.answer_bytes:
         outcome = "answer"
     if outcome != "done":
         detail = os.pread(answer.fileno(), 4000, 0).decode(errors="replace") if outcome == "crash" else ""
-        return JobResult(outcome, None, detail, cpu_s, walls)
+        return JobResult(outcome, None, detail, walls)
     data = os.pread(answer.fileno(), size, 0)
     if not data:
-        return JobResult("crash", None, "the child ended without an answer", cpu_s, walls)
-    return JobResult("done", data, "", cpu_s, walls)
+        return JobResult("crash", None, "the child ended without an answer", walls)
+    return JobResult("done", data, "", walls)

@@ -127,7 +127,7 @@ def _reap(job: _Job, around: Namespaces) -> dict[str, object]:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(job.pid, signal.SIGKILL)
     os.close(job.pidfd)
-    _, status, usage = os.wait4(job.pid, 0)
+    _, status = os.waitpid(job.pid, 0)
     walls = os.read(job.walls, _WALLS_BYTES).decode()
     os.close(job.walls)
     code = os.waitstatus_to_exitcode(status)
@@ -136,8 +136,7 @@ def _reap(job: _Job, around: Namespaces) -> dict[str, object]:
         outcome = "timeout" if -code == signal.SIGXCPU else signal.Signals(-code).name
     if job.killed:
         outcome = job.killed
-    cpu_s = usage.ru_utime + usage.ru_stime
-    return {"id": job.id, "outcome": outcome, "walls": walls, "cpu_s": cpu_s, "peak_kb": usage.ru_maxrss}
+    return {"id": job.id, "outcome": outcome, "walls": walls}
 
 
 def _wrote_too_much(job: _Job) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 from evo_kernel.fitness.costmodel.targets import Target
 from evo_kernel.fitness.timing.reference_cache import CEILINGS, Remembered
@@ -32,14 +32,7 @@ class Ceilings:
 
     def as_data(self) -> dict[str, float]:
         """For storage."""
-        return {
-            "copy_bytes/s": self.copy_bytes_per_s,
-            "bf16_flop/s": self.bf16_flops,
-            "tf32_flop/s": self.tf32_flops,
-            "fp32_flop/s": self.fp32_flops,
-            "launch_us": self.launch_us,
-            "l2_bytes": self.l2_bytes,
-        }
+        return dict(zip(NAMES, astuple(self), strict=False))  # `measured` has no name
 
     @classmethod
     def from_data(cls, data: Mapping[str, float]) -> Ceilings | None:

@@ -117,7 +117,7 @@ def _side_by_side(
         return Comparison(PairVerdict.SAME, 0, 1.0, 1.0, 1.0)
     paired = runner.pair(rival, candidate, case, fresh_seed())
     if not isinstance(paired, Checked):
-        return paired.comparison
+        return paired
     times: list[tuple[float, float, float]] = []
     for plan in (candidate, rival):  # alone, to learn whose fault it is; nobody's if two need more memory than there is
         timed = runner.measure(plan, case, fresh_seed(), precision="claim")

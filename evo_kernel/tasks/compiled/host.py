@@ -55,20 +55,12 @@ class Host:
         for node in self.read.host:
             self._step(node)
 
-    @property
-    def device(self) -> str:
-        """An expression for the inputs' device."""
-        pairs = zip(self.traced.names, self.traced.inputs, strict=True)
-        return next(f"{name}.device" for name, value in pairs if isinstance(value, torch.Tensor))
-
     def _step(self, node: ast.stmt) -> None:
         match node:
             case ast.Delete():
                 return
             case ast.Assign(targets=[ast.Tuple(elts=given)], value=ast.Name(id="args")):
-                tensors = [n for n, v in zip(self.traced.names, self.traced.inputs, strict=True)
-                           if isinstance(v, torch.Tensor)]  # fmt: skip
-                self._known |= {_name(one): name for one, name in zip(given, tensors, strict=True)}
+                self._known |= {_name(one): name for one, name in zip(given, self.traced.tensors, strict=True)}
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
                 self._assign(name, value)
             case ast.Expr(value=ast.Call() as call):
@@ -123,7 +115,7 @@ class Host:
             return
         if name.endswith(".run") and name.removesuffix(".run") in self.read.kernels:
             kernel = name.removesuffix(".run")
-            args = [_stripped(self.text(arg)) for arg in call.args]
+            args = [self.text(arg) for arg in call.args]
             cut = len(args) - (_TAIL if self.read.kernels[kernel].grid == "FixedGrid" else 0)
             self.steps.append(Start(kernel, tuple(args[:cut]), tuple(args[cut:])))
         else:
@@ -156,7 +148,7 @@ class _Words(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> Any:
         name = ast.unparse(node.func)
         if name == "device":
-            return parse_expression(self._host.device)
+            return parse_expression(self._host.traced.device)
         args = [self.visit(arg) for arg in node.args]
         keywords = [ast.keyword(keyword.arg, self.visit(keyword.value)) for keyword in node.keywords]
         if name == "empty_strided_cuda":
@@ -187,15 +179,14 @@ class _Words(ast.NodeTransformer):
         plain = isinstance(shape, ast.Tuple) and isinstance(strides, ast.Tuple) and _contiguous(shape, strides)
         what = "empty({shape}" if plain else "empty_strided({shape}, {strides}"
         text = what.format(shape=ast.unparse(shape), strides=ast.unparse(strides))
-        return parse_expression(f"torch.{text}, dtype={ast.unparse(dtype)}, device={self._host.device})")
+        return parse_expression(f"torch.{text}, dtype={ast.unparse(dtype)}, device={self._host.traced.device})")
 
 
 def _viewed(value: ast.expr, shape: ast.expr, strides: ast.expr, offset: ast.expr | None = None) -> ast.expr:
     """The same memory in another shape; an offset counts from where the tensor begins."""
     name, layout = ast.unparse(value), f"{ast.unparse(shape)}, {ast.unparse(strides)}"
-    begins = (
-        "" if offset is None or ast.unparse(offset) == "0" else f", {name}.storage_offset() + {ast.unparse(offset)}"
-    )
+    begins = "0" if offset is None else ast.unparse(offset)
+    begins = "" if begins == "0" else f", {name}.storage_offset() + {begins}"
     return parse_expression(f"{name}.as_strided({layout}{begins})")
 
 
@@ -234,7 +225,3 @@ def _expression(node: ast.expr) -> Any:
 def _name(node: ast.expr) -> str:
     assert isinstance(node, ast.Name), ast.unparse(node)
     return node.id
-
-
-def _stripped(text: str) -> str:
-    return ast.unparse(parse_expression(text))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
@@ -67,21 +66,13 @@ _TEMPLATES: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class Generated:
-    """What Inductor writes for one trace."""
-
-    traced: Traced  # its conditions hold what Inductor assumes too
-    text: str
-
-
 def generate(
     reference: Callable[..., Any], inputs: Sequence[Any], fixed: frozenset[tuple[int, int]], templates: bool
-) -> Generated:
-    """Inductor's text for `reference` on inputs like these. Raises LoweringError.
+) -> tuple[Traced, str]:
+    """Inductor's text for `reference` on inputs like these, and the trace with what Inductor assumes too.
 
     `fixed`: sizes that are numbers (see `trace`). `templates`: matrix products and convolutions by its Triton templates
-    instead of library calls.
+    instead of library calls. Raises LoweringError.
     """
     import torch._inductor.lowering  # noqa: F401  some decompositions (pooling) take it for loaded
     from torch._inductor.decomposition import select_decomp_table
@@ -91,14 +82,14 @@ def generate(
         _refuse_random(traced.graph)
         _refuse_constants(traced.graph)
         try:
-            with stand_in(), _first_choice(), _whole_scans(), _constants_on_cuda():
+            with stand_in(), _own_ways():
                 text = _generated(_on_cuda(traced), templates)
         except LoweringError:
             raise
         except Exception as error:  # whatever Inductor raises about a graph means: it has no kernels for it
             reason = describe(error)[:300]
             raise LoweringError(f"torch.compile's back end writes no kernels for the reference ({reason}).") from error
-    return Generated(renewed(traced), text)
+    return renewed(traced), text
 
 
 def _refuse_random(graph: fx.GraphModule) -> None:
@@ -156,8 +147,8 @@ def _has(config: Any, name: str) -> bool:
 
 def _on_cuda(traced: Traced) -> tuple[fx.GraphModule, list[Any], Any]:
     """The graph with everything on a CUDA device. Nothing is run again: only what nodes say of their values changes."""
-    tensors = [value for value in traced.inputs if isinstance(value, torch.Tensor)]
-    mode: Any = getattr(tensors[0], "fake_mode")  # noqa: B009  of a FakeTensor; torch.Tensor has no such attribute
+    tensors = list(traced.tensors.values())
+    mode = tensors[0].fake_mode
 
     def moved(value: Any) -> Any:
         if isinstance(value, torch.device):
@@ -170,7 +161,7 @@ def _on_cuda(traced: Traced) -> tuple[fx.GraphModule, list[Any], Any]:
     graph = fx.Graph()
     graph.output(graph.graph_copy(traced.graph.graph, {}))
     for node in graph.nodes:
-        node.args, node.kwargs = (map_aggregate(given, _moved_device) for given in (node.args, node.kwargs))
+        node.args, node.kwargs = (map_aggregate(given, moved) for given in (node.args, node.kwargs))
         if "val" in node.meta:
             node.meta["val"] = pytree.tree_map(moved, node.meta["val"])
         if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
@@ -178,45 +169,34 @@ def _on_cuda(traced: Traced) -> tuple[fx.GraphModule, list[Any], Any]:
     return fx.GraphModule(traced.graph, graph), [moved(tensor) for tensor in tensors], mode
 
 
-def _moved_device(value: Any) -> Any:
-    return CUDA if isinstance(value, torch.device) else value
-
-
 @contextlib.contextmanager
-def _first_choice() -> Iterator[None]:
-    """Of the templates that could be timed against each other, take the one whose tile is nearest to `TILE`.
-
-    Its sizes become knobs, which the judge's tuner sets on the GPU at hand.
-    """
+def _own_ways() -> Iterator[None]:
+    """Inductor with another choice of templates, without scans over several blocks, and with constants on the GPU."""
+    from torch._inductor import ir, lowering
     from torch._inductor.select_algorithm import AlgorithmSelectorCache
 
-    ask = AlgorithmSelectorCache.__call__
+    ask: Any = AlgorithmSelectorCache.__call__
+    splits: Any = ir.Scan.num_splits
+    write: Any = lowering.tensor
 
     def choose(self: Any, name: str, choices: Any, *rest: Any, **options: Any) -> Any:
+        """Of the templates that could be timed, the one whose tile is nearest to `TILE`: the tuner sets its sizes."""
         templates = [choice for choice in choices if "TritonTemplate" in type(choice).__name__]
         return ask(self, name, sorted(templates, key=_distance)[:1] or list(choices)[:1], *rest, **options)
 
-    with mock.patch.object(AlgorithmSelectorCache, "__call__", choose):
-        yield
+    def one_split(*given: Any, **named: Any) -> Any:
+        """A long scan is one loop: split over blocks, they would wait for each other by a protocol of Inductor's."""
+        return splits(*given, **named)[0], 1
 
+    def on_cuda(data: Any, **given: Any) -> Any:
+        """Vectors that Inductor writes into kernels are traced on the CPU; what follows is not computed there."""
+        return write(data, **given | {"device": CUDA})
 
-@contextlib.contextmanager
-def _whole_scans() -> Iterator[None]:
-    """A long scan is one loop: split over blocks, they would wait for each other by a protocol of Inductor's own."""
-    from torch._inductor import ir
-
-    ask: Any = ir.Scan.num_splits
-    with mock.patch.object(ir.Scan, "num_splits", staticmethod(lambda *given, **named: (ask(*given, **named)[0], 1))):
-        yield
-
-
-@contextlib.contextmanager
-def _constants_on_cuda() -> Iterator[None]:
-    """Vectors that Inductor writes into kernels are traced on the CPU; what follows from them is not computed there."""
-    from torch._inductor import lowering
-
-    write: Any = lowering.tensor
-    with mock.patch.object(lowering, "tensor", lambda data, **given: write(data, **given | {"device": CUDA})):
+    with (
+        mock.patch.object(AlgorithmSelectorCache, "__call__", choose),
+        mock.patch.object(ir.Scan, "num_splits", staticmethod(one_split)),
+        mock.patch.object(lowering, "tensor", on_cuda),
+    ):
         yield
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -83,8 +84,8 @@ def clean(raw: Raw, tails: Sequence[Sequence[str]], tf32: bool = False) -> Clean
         (passed if _size(raw, name) == 1 else knobs)[name] = value
     if left := [name for name in constexprs if name not in knobs and name not in passed]:
         raise LoweringError(f"torch.compile's kernel {raw.name} takes {', '.join(left)}, which is not known here.")
+    fixed |= passed
     for name, value in passed.items():
-        fixed[name] = value
         function.body.insert(0, _assign(name, value))
     signature = ", ".join([*params, *(f"{name}: tl.constexpr" for name in knobs)])
     body = "\n".join("    " + line for line in ast.unparse(ast.Module(function.body, [])).splitlines())
@@ -127,9 +128,8 @@ class _Words(ast.NodeTransformer):
         return node
 
     def visit_Expr(self, node: ast.Expr) -> Any:
-        if isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "tl.device_assert":
-            return None  # indices are the judge's business
-        return self.generic_visit(node)
+        asserts = isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "tl.device_assert"
+        return None if asserts else self.generic_visit(node)  # indices are the judge's business
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
         self.generic_visit(node)
@@ -201,9 +201,7 @@ def _blocks(raw: Raw, names: Sequence[str], fixed: Mapping[str, int]) -> dict[st
     for name in sorted(reduced, reverse=True):  # the innermost first
         found[name] = min(room, _size(raw, name))
         room = max(1, room // found[name])
-    row = 1
-    for name, value in (found | dict(fixed)).items():
-        row *= value if name.startswith("R") else 1
+    row = math.prod(value for name, value in (found | dict(fixed)).items() if name.startswith("R"))
     for name in names:
         if not name.startswith("R"):
             found[name] = min(64 if outer else max(1, 1024 // row), _size(raw, name))
@@ -211,9 +209,7 @@ def _blocks(raw: Raw, names: Sequence[str], fixed: Mapping[str, int]) -> dict[st
 
 
 def _warps(raw: Raw, blocks: Mapping[str, int]) -> int:
-    elements = 1
-    for name, value in blocks.items():
-        elements *= value if BLOCKS.match(name) else 1
+    elements = math.prod(value for name, value in blocks.items() if BLOCKS.match(name))
     return 8 if raw.kind != "pointwise" and elements >= 2048 else 4 if elements >= 128 else 1
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,19 +13,9 @@ from evo_kernel.tasks.compiled.inductor import generate
 from evo_kernel.tasks.compiled.kernels import Cleaned, clean
 from evo_kernel.tasks.compiled.reading import read
 from evo_kernel.tasks.lowering.lower import fixed_sizes, ones
-from evo_kernel.tasks.lowering.module import LoweredLaunch
+from evo_kernel.tasks.lowering.module import Branch, LoweredLaunch
 from evo_kernel.tasks.lowering.render import render
 from evo_kernel.tasks.lowering.trace import Traced
-
-
-@dataclass(frozen=True)
-class CompiledBranch:
-    """What `render` prints of one trace."""
-
-    traced: Traced
-    lines: list[str | LoweredLaunch]
-    defaults: dict[str, dict[str, int]]
-    used: set[str]
 
 
 def compiled_function(
@@ -44,13 +33,13 @@ def compiled_function(
     LoweringError where Inductor leaves operations to libraries and `allow_aten` is false, or writes what has no plain
     form yet.
     """
-    branches: list[tuple[CompiledBranch, list[Sequence[Any]]]] = []
+    branches: list[tuple[Branch, list[Sequence[Any]]]] = []
     functions: dict[str, str] = {}
     waiting = sorted(cases, key=lambda case: (ones(case), -_elements(case)))
     while waiting:
-        made = generate(reference, waiting[0], fixed_sizes(waiting[0], cases), templates)
-        branch, helpers = _branch(made.traced, made.text, allow_aten, precision == "tf32")
-        served = [waiting[0], *(case for case in waiting[1:] if made.traced.covers(case))]
+        traced, text = generate(reference, waiting[0], fixed_sizes(waiting[0], cases), templates)
+        branch, helpers = _branch(traced, text, allow_aten, precision == "tf32")
+        served = [waiting[0], *(case for case in waiting[1:] if traced.covers(case))]
         waiting = [case for case in waiting[1:] if not any(case is other for other in served)]
         branches.append((branch, served))
         _add(functions, helpers)
@@ -59,7 +48,7 @@ def compiled_function(
     return render(title, branches, list(functions.values()))
 
 
-def _branch(traced: Traced, text: str, allow_aten: bool, tf32: bool) -> tuple[CompiledBranch, dict[str, str]]:
+def _branch(traced: Traced, text: str, allow_aten: bool, tf32: bool) -> tuple[Branch, dict[str, str]]:
     found = read(text)
     host = Host(traced, found)
     if host.library and not allow_aten:
@@ -71,20 +60,19 @@ def _branch(traced: Traced, text: str, allow_aten: bool, tf32: bool) -> tuple[Co
         name: clean(raw, [step.tail for step in host.steps if isinstance(step, Start) and step.kernel == name], tf32)
         for name, raw in found.kernels.items()
     }
-    lines: list[str | LoweredLaunch] = []
-    defaults: dict[str, dict[str, int]] = {}
+    branch = Branch(traced, used=host.used & set(traced.size_names))
     for step in host.steps:
-        if isinstance(step, str):
-            lines.append(step)
-            continue
-        kernel = cleaned[step.kernel]
-        launch = _launch(kernel, step)
-        defaults.setdefault(launch.kernel, dict(kernel.knobs))
-        lines.append(launch)
+        if isinstance(step, Start):
+            kernel = cleaned[step.kernel]
+            launch = _launch(kernel, step)
+            branch.defaults.setdefault(launch.kernel, dict(kernel.knobs))
+            branch.lines.append(launch)
+        else:
+            branch.lines.append(step)
     helpers: dict[str, str] = {}
     for kernel in cleaned.values():
         _add(helpers, kernel.helpers)
-    return CompiledBranch(traced, lines, defaults, host.used & set(traced.size_names)), helpers
+    return branch, helpers
 
 
 def _add(functions: dict[str, str], more: Mapping[str, str]) -> None:

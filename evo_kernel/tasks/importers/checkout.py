@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from evo_kernel.errors import LoweringError, TaskError
-from evo_kernel.tasks.task import describe, without_data
+from evo_kernel.tasks.task import describe, did_you_mean, without_data
 
-Entry = TypeVar("Entry")
+
+@dataclass(frozen=True)
+class Entry:
+    """One problem of a checkout."""
+
+    spec: str  # what a TASK is called on the command line, from any folder
+    task: str  # name of its task
+    group: str  # its level, channel or type
+    name: str  # its number, or its name within the group
+    label: str  # what reports call it
+    title: str
+    path: Path
 
 
 def read_text(path: Path, what: str = "file") -> str:
@@ -20,15 +33,35 @@ def read_text(path: Path, what: str = "file") -> str:
         raise TaskError(f"{path} cannot be read: {describe(error)}. Check the {what} out again.") from error
 
 
-def only(found: Sequence[Entry], spec: str, example: str, what: str = "problems") -> Entry:
-    """The one of `found`, which `spec` names. Raises TaskError where it names several, or none."""
-    if len(found) != 1:
-        raise TaskError(
-            f"{spec} names {len(found)} {what}, and a task is one: add its name, such as "
-            f"{getattr(found[0], 'spec', example) if found else example}. `evo-kernel tasks import {spec} --list` "
-            "lists them."
-        )
-    return found[0]
+def parted(rest: str, group: str) -> tuple[Path, str | None, str | None]:
+    """CHECKOUT, GROUP and PROBLEM of `CHECKOUT[/GROUP[/PROBLEM]]`. `group`: a regular expression. Raises TaskError."""
+    match = re.fullmatch(rf"(.*?)(?:/({group})(?:/([^/]+))?)?/?", rest, re.DOTALL)
+    assert match is not None, "the first group takes anything"
+    return existing(match[1]), match[2], match[3]
+
+
+def existing(root: str) -> Path:
+    """A folder. Raises TaskError."""
+    path = Path(root or ".").expanduser()
+    if not path.is_dir():
+        raise TaskError(f"There is no folder {path}. Name a local checkout of the benchmark.")
+    return path
+
+
+def chosen(groups: Mapping[str, Sequence[Entry]], group: str | None, problem: str | None, example: str) -> list[Entry]:
+    """All problems, those of a group, or one of them by name or file. Raises TaskError."""
+    if group is None:
+        return [entry for found in groups.values() for entry in found]
+    if group not in groups:
+        raise TaskError(f"The checkout has no {group}. It has {', '.join(groups)}; write for example {example}.")
+    if problem is None:
+        return list(groups[group])
+    named = [entry for entry in groups[group] if problem in (entry.name, entry.path.name, entry.path.stem)]
+    if not named:
+        hint = did_you_mean(problem, [entry.name for entry in groups[group]])
+        where = groups[group][0].path.parent if groups[group] else group
+        raise TaskError(f"{where} has no problem {problem!r}.{hint} `evo-kernel tasks import` lists them.")
+    return named
 
 
 def allow_of(reference: Callable[[], Callable[..., Any]], inputs: Callable[[], Sequence[Sequence[Any]] | None]) -> str:

@@ -1,8 +1,7 @@
-"""FlashInfer-Bench (Apache-2.0) as tasks: `flashinfer:DATASET/gemm_n4096_k4096`.
+"""FlashInfer-Bench (Apache-2.0) as tasks: `flashinfer:DATASET/gemm_n4096_k4096`, from a local data set.
 
-Reads a local data set that the user names: `definitions/**/NAME.json`, `workloads/**/NAME.jsonl`, and the files that
-workloads point to. Nothing of it is shipped. The search and confirm cases are workloads; the check cases have small
-variable axes where all inputs may be drawn at any size, else they are the smallest workloads.
+Search and confirm cases are workloads; check cases have small variable axes where all inputs may be drawn at any size,
+else they are the smallest workloads.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from evo_kernel.errors import TaskError
 from evo_kernel.syntax import parse_module
 from evo_kernel.tasks.definitions import Definition, dtype_of
-from evo_kernel.tasks.importers.checkout import allow_of, only, read_text
+from evo_kernel.tasks.importers.checkout import Entry, allow_of, existing, read_text
 from evo_kernel.tasks.task import describe, did_you_mean
 
 SCHEME = "flashinfer"
@@ -33,55 +31,36 @@ SMALL = (5, 3, 7, 2)
 NARROW = (128, 64)
 """What constant axes above it are tried at in check cases; most references insist on their own."""
 
-_EXAMPLE = "write for example flashinfer:flashinfer-trace/gemm_n4096_k4096"
+_EXAMPLE = "flashinfer:flashinfer-trace/gemm_n4096_k4096"
 
 
-@dataclass(frozen=True)
-class FlashInferEntry:
-    """One definition of a data set."""
-
-    root: Path
-    path: Path
-    op_type: str
-    name: str
-
-    @property
-    def spec(self) -> str:
-        return f"{SCHEME}:{self.root}/{self.name}"
-
-    @property
-    def group(self) -> str:
-        return self.op_type
-
-    @property
-    def label(self) -> str:
-        return self.name
-
-    @property
-    def title(self) -> str:
-        return self.op_type
-
-
-def entries(rest: str) -> list[FlashInferEntry]:
+def entries(rest: str) -> list[Entry]:
     """The definitions that `DATASET`, `DATASET/OP_TYPE` or `DATASET/NAME` names. Raises TaskError."""
     root, wanted = Path(rest or ".").expanduser(), ""
     if not (root / "definitions").is_dir() and (root.parent / "definitions").is_dir():
         root, wanted = root.parent, root.name.removesuffix(".json")
-    if not root.is_dir():
-        raise TaskError(f"There is no folder {root} (from {SCHEME}:{rest}). Name a local data set; {_EXAMPLE}.")
-    paths = sorted((root / "definitions").rglob("*.json")) if (root / "definitions").is_dir() else []
+    root = existing(str(root)).resolve()
+    paths = sorted((root / "definitions").rglob("*.json"))
     if not paths:
         what = "it has no folder definitions with *.json"
-        raise TaskError(f"{root} is no FlashInfer-Bench data set: {what}. Name one; {_EXAMPLE}.")
-    root = root.resolve()
-    definitions = [
-        (path.resolve(), definition_at(path)) for path in paths if wanted in ("", path.stem, path.parent.name)
-    ]
-    found = [FlashInferEntry(root, path, str(found["op_type"]), str(found["name"])) for path, found in definitions]
+        raise TaskError(f"{root} is no FlashInfer-Bench data set: {what}. Name one; write for example {_EXAMPLE}.")
+    found = [(path, definition_at(path)) for path in paths if wanted in ("", path.stem, path.parent.name)]
     if not found:
         hint = did_you_mean(wanted, [path.stem for path in paths])
-        raise TaskError(f"{root} has no definition {wanted!r}.{hint} `tasks import {SCHEME}:{root} --list` lists them.")
-    return found
+        lists = f"`evo-kernel tasks import {SCHEME}:{root}` lists them."
+        raise TaskError(f"{root} has no definition {wanted!r}.{hint} {lists}")
+    return [
+        Entry(
+            spec=f"{SCHEME}:{root}/{definition['name']}",
+            task="flashinfer_" + re.sub(r"\W", "_", str(definition["name"])),
+            group=str(definition["op_type"]),
+            name=str(definition["name"]),
+            label=str(definition["name"]),
+            title=str(definition["op_type"]),
+            path=path,
+        )
+        for path, definition in found
+    ]
 
 
 def definition_at(path: Path) -> dict[str, Any]:
@@ -96,32 +75,21 @@ def definition_at(path: Path) -> dict[str, Any]:
     return found
 
 
-def problem_of(rest: str) -> tuple[FlashInferEntry, dict[str, Any]]:
-    """The one definition that `rest` names. Raises TaskError."""
-    entry = only(entries(rest), f"{SCHEME}:{rest}", _EXAMPLE, "definitions")
-    return entry, definition_at(entry.path)
-
-
-def read(rest: str) -> tuple[str, str, Path, str]:
-    """Name, spec, file and task text of the one definition that `rest` names. Raises TaskError."""
-    entry, definition = problem_of(rest)
-    name = "flashinfer_" + re.sub(r"\W", "_", entry.name)
-    return name, entry.spec, entry.path, _text(entry, json.dumps(definition), _workloads(entry))
-
-
-def _workloads(entry: FlashInferEntry) -> str:
-    found = sorted((entry.root / "workloads").rglob(f"{entry.name}.jsonl"))
+def text_of(entry: Entry) -> str:
+    """Its task's text. Raises TaskError."""
+    root = entry.spec.removeprefix(f"{SCHEME}:").removesuffix(f"/{entry.name}")
+    found = sorted((Path(root) / "workloads").rglob(f"{entry.name}.jsonl"))
     if not found:
-        raise TaskError(f"{entry.root}/workloads has no {entry.name}.jsonl, so that no sizes are known. Add it.")
-    return read_text(found[0], "data set")
+        raise TaskError(f"{root}/workloads has no {entry.name}.jsonl, so that no sizes are known. Add it.")
+    return _text(entry, root, json.dumps(definition_at(entry.path)), read_text(found[0], "data set"))
 
 
 @lru_cache(maxsize=512)
-def _text(entry: FlashInferEntry, definition_text: str, lines: str) -> str:
+def _text(entry: Entry, root: str, definition_text: str, lines: str) -> str:
     definition = json.loads(definition_text)
     _refuse(entry, definition)
     workloads, own = _parsed(entry, definition["inputs"], lines)
-    made = Definition(definition, workloads, str(entry.root), str(entry.path))
+    made = Definition(definition, workloads, root, str(entry.path))
     cases = _cases(made, own)
     used = {case["workload"] for kind in cases.values() for case in kind}
     workloads = {name: inputs for name, inputs in workloads.items() if name in used}
@@ -137,13 +105,13 @@ def _text(entry: FlashInferEntry, definition_text: str, lines: str) -> str:
         f"CASES = {cases!r}\n"
         f"ALLOW = {allow!r}\n"
         f"HOST_KNOWN = {known!r}\n\n"
-        f"_definition = Definition(DEFINITION, WORKLOADS, {str(entry.root)!r}, __file__)\n"
+        f"_definition = Definition(DEFINITION, WORKLOADS, {root!r}, __file__)\n"
         "inputs = _definition.inputs\n"
         "reference = _definition.reference()\n"
     )
 
 
-def _refuse(entry: FlashInferEntry, definition: Mapping[str, Any]) -> None:
+def _refuse(entry: Entry, definition: Mapping[str, Any]) -> None:
     for tensor in (*definition["inputs"].values(), *definition["outputs"].values()):
         dtype_of(tensor["dtype"], str(entry.path))
     if definition["op_type"] == "sampling":
@@ -154,9 +122,7 @@ def _refuse(entry: FlashInferEntry, definition: Mapping[str, Any]) -> None:
         raise TaskError(f"{entry.path}: its reference is not valid Python: {describe(error)}. Mend it.") from error
 
 
-def _parsed(
-    entry: FlashInferEntry, names: Iterable[str], lines: str
-) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
+def _parsed(entry: Entry, names: Iterable[str], lines: str) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
     """Of the workloads: identifier → its inputs, and a case each. Raises TaskError."""
     inputs, cases = {}, []
     for number, line in enumerate(lines.splitlines(), 1):

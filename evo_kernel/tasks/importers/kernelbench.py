@@ -1,12 +1,7 @@
-"""KernelBench (ScalingIntelligence, MIT) as tasks: `kernelbench:CHECKOUT/level1/23`.
+"""KernelBench (ScalingIntelligence, MIT) as tasks: `kernelbench:CHECKOUT/level1/23`, from a local checkout.
 
-Reads a local checkout that the user names; nothing of it is shipped. A problem becomes the text of an ordinary task
-file that carries the problem's source, its own sizes as the search case and smaller ones as check cases. Its harness
-(src/kernelbench/eval.py) seeds with 42 before `get_init_inputs` and before each constructor, keeps the module in
-training mode, and casts every input tensor to float32.
-
-`kernelbench:CHECKOUT/level2/1@mixed` lets kernels call PyTorch too, as the benchmark does, where otherwise everything
-that can be a kernel has to be one.
+Its harness (src/kernelbench/eval.py) seeds with 42 before `get_init_inputs` and before each constructor, keeps the
+module in training mode, and casts every input tensor to float32.
 """
 
 from __future__ import annotations
@@ -14,14 +9,13 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from evo_kernel.errors import TaskError
 from evo_kernel.syntax import parse_module, quoted
-from evo_kernel.tasks.importers.checkout import allow_of, only, read_text
+from evo_kernel.tasks.importers.checkout import Entry, allow_of, chosen, parted, read_text
 from evo_kernel.tasks.importers.shrink_sizes import ODD, WIDE, Size, constants, reduced, run_fake, telling
 from evo_kernel.tasks.problems import NEEDED, Problem
 from evo_kernel.tasks.task import describe, line_in
@@ -36,107 +30,64 @@ NETWORK = 150
 TRACED_TENSORS = 48
 """Tensors of a module up to which loading tries whether its kernels alone will do; whole networks stay `mixed`."""
 
-_EXAMPLE = "write for example kernelbench:KernelBench/level1/23"
+_EXAMPLE = "kernelbench:KernelBench/level1/23"
 
 
-@dataclass(frozen=True)
-class KernelBenchEntry:
-    """One problem of a checkout."""
-
-    level: int
-    number: int
-    path: Path
-    mixed: bool = False
-
-    @property
-    def spec(self) -> str:
-        """What a TASK is called on the command line, from any folder."""
-        return f"{SCHEME}:{self.path.parent.parent}/level{self.level}/{self.number}{MIXED if self.mixed else ''}"
-
-    @property
-    def group(self) -> str:
-        return f"level{self.level}"
-
-    @property
-    def label(self) -> str:
-        return f"level{self.level}/{self.number}"
-
-    @property
-    def title(self) -> str:
-        return self.path.stem.partition("_")[2].strip("_").replace("_", " ")
-
-
-def entries(rest: str) -> list[KernelBenchEntry]:
+def entries(rest: str) -> list[Entry]:
     """The problems that `CHECKOUT`, `CHECKOUT/level1` or `CHECKOUT/level1/23` names, in order. Raises TaskError.
 
     Each may end with MIXED.
     """
-    if rest.endswith(MIXED):
-        return [replace(entry, mixed=True) for entry in entries(rest.removesuffix(MIXED))]
-    match = re.fullmatch(r"(.*?)(?:/(level[^/]*)(?:/([^/]+))?)?/?", rest)
-    root, level, problem = match.groups() if match else (rest, None, None)
-    levels = _levels(Path(root or ".").expanduser(), rest)
-    if level is None:
-        return [entry for number in sorted(levels) for entry in _problems(levels[number], number)]
-    chosen = [number for number in levels if level == f"level{number}"]
-    if not chosen:
-        known = ", ".join(f"level{number}" for number in sorted(levels))
-        raise TaskError(f"{rest} names {level}, which this checkout lacks. It has {known}: {_EXAMPLE}.")
-    found = _problems(levels[chosen[0]], chosen[0])
-    if problem is None:
-        return found
-    named = [entry for entry in found if problem in (str(entry.number), entry.path.name, entry.path.stem)]
-    if not named:
-        numbers = f"{found[0].number} to {found[-1].number}" if found else "none at all"
-        raise TaskError(
-            f"{levels[chosen[0]]} has no problem {problem!r}; its problems are {numbers}. Name one of them."
-        )
-    return named
+    mixed = MIXED if rest.endswith(MIXED) else ""
+    root, level, problem = parted(rest.removesuffix(MIXED), "level[^/]*")
+    levels = {number: _problems(folder, number, mixed) for number, folder in sorted(_levels(root).items())}
+    return chosen({f"level{number}": found for number, found in levels.items()}, level, problem, _EXAMPLE)
 
 
-def _levels(root: Path, rest: str) -> dict[int, Path]:
+def _levels(root: Path) -> dict[int, Path]:
     """Level → folder, in a checkout or in its folder of levels."""
-    if not root.is_dir():
-        raise TaskError(f"There is no folder {root} (from {SCHEME}:{rest}). Name a local checkout; {_EXAMPLE}.")
     for folder in (root / "KernelBench", root):
         found = {int(m[1]): path for path in folder.glob("level*") if (m := re.fullmatch(r"level(\d+)", path.name))}
         if found and any(path.glob("[0-9]*_*.py") for path in found.values()):
             return {level: path.resolve() for level, path in found.items()}
-    raise TaskError(f"{root} is no KernelBench checkout: it has no folders level1, level2, ... Name one; {_EXAMPLE}.")
+    what = "it has no folders level1, level2, ..."
+    raise TaskError(f"{root} is no KernelBench checkout: {what} Name one; write for example {_EXAMPLE}.")
 
 
-def _problems(folder: Path, level: int) -> list[KernelBenchEntry]:
-    numbered = [(m[1], path) for path in folder.glob("*.py") if (m := re.match(r"(\d+)_", path.name))]
-    return sorted(
-        (KernelBenchEntry(level, int(n), path.resolve()) for n, path in numbered), key=lambda entry: entry.number
-    )
+def _problems(folder: Path, level: int, mixed: str) -> list[Entry]:
+    numbered = [(int(m[1]), path) for path in folder.glob("*.py") if (m := re.match(r"(\d+)_", path.name))]
+    return [
+        Entry(
+            spec=f"{SCHEME}:{folder.parent}/level{level}/{number}{mixed}",
+            task=f"kernelbench_{level}_{number}",
+            group=f"level{level}",
+            name=str(number),
+            label=f"level{level}/{number}",
+            title=path.stem.partition("_")[2].strip("_").replace("_", " "),
+            path=path,
+        )
+        for number, path in sorted(numbered)
+    ]
 
 
-def read(rest: str) -> tuple[str, str, Path, str]:
-    """Name, spec, file and task text of the one problem that `rest` names. Raises TaskError."""
-    entry, source = problem_of(rest)
-    return f"kernelbench_{entry.level}_{entry.number}", entry.spec, entry.path, _text(entry, source)
-
-
-def problem_of(rest: str) -> tuple[KernelBenchEntry, str]:
-    """The one problem that `rest` names, and its source. Raises TaskError."""
-    entry = only(entries(rest), f"{SCHEME}:{rest}", _EXAMPLE)
-    return entry, read_text(entry.path)
+def text_of(entry: Entry) -> str:
+    """Its task's text. Raises TaskError."""
+    return _text(entry, read_text(entry.path))
 
 
 @lru_cache(maxsize=512)
-def _text(entry: KernelBenchEntry, source: str) -> str:
+def _text(entry: Entry, source: str) -> str:
     """The task file. Finding its sizes takes up to some seconds, so it is made once a process."""
     own = _own_sizes(entry, source)
     cast = _castable(entry, source, own)
     problem = Problem(source, str(entry.path), cast=cast)
     checks = _check_cases(problem, own)
-    allow = "mixed" if entry.mixed else _allow(source, str(entry.path), own, checks, cast)
+    allow = "mixed" if entry.spec.endswith(MIXED) else _allow(source, str(entry.path), own, checks, cast)
     cases = {
         "check": [{"name": f"small{index or ''}", **case} for index, case in enumerate(checks)],
         "search": [{"name": "own", **own}],
     }
-    description = f"KernelBench level {entry.level}, problem {entry.number}: {entry.title}."
+    description = f"KernelBench level {entry.group.removeprefix('level')}, problem {entry.name}: {entry.title}."
     if not cast:
         description += " Inputs keep their dtypes: cast to float32, as in its harness, the problem does not run."
     return (
@@ -153,7 +104,7 @@ def _text(entry: KernelBenchEntry, source: str) -> str:
     )
 
 
-def _own_sizes(entry: KernelBenchEntry, source: str) -> Mapping[str, Size]:
+def _own_sizes(entry: Entry, source: str) -> Mapping[str, Size]:
     try:
         return constants(Problem(source, str(entry.path)))
     except TaskError:
@@ -176,7 +127,7 @@ def _way_out(source: str, error: BaseException) -> str:
     return ""
 
 
-def _castable(entry: KernelBenchEntry, source: str, own: Mapping[str, Size]) -> bool:
+def _castable(entry: Entry, source: str, own: Mapping[str, Size]) -> bool:
     """Whether the problem runs on inputs cast to float32; class numbers, for one, do not."""
     faults = []
     for cast in (True, False):
@@ -207,18 +158,14 @@ def _allow(source: str, path: str, own: Any, checks: list[Any], cast: bool) -> s
 
     def inputs() -> list[tuple[Any, ...]] | None:
         variants = [problem.variant(case) for case in checks]
-        if len(variants[0].lifted) > TRACED_TENSORS:
-            return None
-        return [variant.specs for variant in variants]
+        return None if len(variants[0].lifted) > TRACED_TENSORS else [variant.specs for variant in variants]
 
     return allow_of(problem.reference, inputs)
 
 
-def places(spec: str) -> list[str]:
+def places(source: str, path: Path) -> list[str]:
     """Where the module's tensors hang, dotted, in the order in which `run` gets them."""
-    entry, source = problem_of(spec.partition(":")[2])
-    variant = Problem(source, str(entry.path)).variant({})
-    return [lifted.places[0] for lifted in variant.lifted]
+    return [lifted.places[0] for lifted in Problem(source, str(path)).variant({}).lifted]
 
 
 def skeleton(source: str) -> str:

@@ -1,13 +1,8 @@
 """What KernelBench's own harness says of a solution, by the code of the user's checkout (src/kernelbench/eval.py).
 
-On a GPU `eval_kernel_against_ref` decides and times, with the settings of scripts/eval_from_generations.py: five trials
-at 1e-4 (fp32), the mean of CUDA events with a cold L2, eager beside it. Two things differ, for time's sake: inputs are
-drawn on the GPU (its own generator, so other values of the same distribution; the harness moves them there anyway, and
-drawing a billion numbers on one core takes seconds), and slow kernels are timed less often (`timed` says how often).
-Without a GPU it cannot run as a whole: its comparison runs at small sizes, in the executor of IR; nothing is timed.
-
-Then the same with all floating inputs scaled, one trial each, and eager timed with TF32 allowed.
-
+On a GPU `eval_kernel_against_ref` decides and times, with the settings of scripts/eval_from_generations.py; but inputs
+are drawn on the GPU, and slow kernels are timed less often. Then the same with all floating inputs scaled, and eager
+timed with TF32. Without a GPU its comparison runs at small sizes, in the executor of IR, and nothing is timed.
 The harness runs the kernel in its own process, next to the clock: what it says is its word, not this project's.
 """
 

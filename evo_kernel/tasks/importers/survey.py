@@ -16,11 +16,6 @@ from evo_kernel.tasks.probe import probe
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import CaseKind
 
-STOCK_TOLERANCE = 1e-4
-"""KernelBench's atol and rtol for float32."""
-STOCK_ELEMENTS = 60_000_000
-"""Elements of inputs up to which a problem is probed at its own sizes with a small batch."""
-
 FIRST = ("seed", "kernels", "mixed", "torch", "none")
 WARM_S = 300.0
 """A child that has loaded everything by then is well; PyTorch's tables take seconds, on a busy machine a minute."""
@@ -41,9 +36,7 @@ class Survey:
     reason: str = ""  # why it does not load or check, or has no first kernel
     allow: str = ""
     check_sizes: Mapping[str, Any] = field(default_factory=dict)
-    findings: tuple[str, ...] = ()  # of the probe, at check sizes and this project's tolerance
-    stock: tuple[str, ...] = ()  # what passes by the benchmark's own tolerance
-    stock_at: str = ""
+    findings: tuple[str, ...] = ()  # of the probe, at check sizes
     first: str = "none"
     left: tuple[str, ...] = ()  # operations that stay PyTorch's in it
     origin: str = ""  # of the first kernel: seed, lowered, compiled (torch.compile's)
@@ -51,15 +44,14 @@ class Survey:
 
     @property
     def degenerate(self) -> bool:
-        return bool(self.stock) or any(name in ("zeros", "constant", "reference-varies") for name in self.findings)
+        return any(name in ("zeros", "constant", "reference-varies") for name in self.findings)
 
     @property
     def line(self) -> str:
         """In words."""
         told = ["loads" if self.loads else "DOES NOT LOAD", "checks" if self.checks else "DOES NOT CHECK"]
         if self.degenerate:
-            stock = [f"{what} passes the benchmark's test ({self.stock_at})" for what in self.stock]
-            told.append("DEGENERATE: " + ", ".join([*stock, *self.findings]))
+            told.append("DEGENERATE: " + ", ".join(self.findings))
         made = " by torch.compile" if self.origin == "compiled" else ""
         told.append(f"first kernel {self.first}{made}" + (f" ({', '.join(self.left)} stay)" if self.left else ""))
         return "; ".join([*told, self.reason] if self.reason else told)
@@ -129,81 +121,19 @@ def survey(spec: str) -> Survey:
     except (TaskError, RuntimeError, MemoryError) as error:
         return Survey(spec, reason=str(error), first="none" if task.seed is None else "seed", **known)
     broken = [finding for finding in findings if finding.name in _BROKEN]
-    stock, stock_at = _stock(task)
-    first, origin, left, reason = _first(task)
-    return Survey(
-        spec,
-        checks=not broken,
-        reason=broken[0].sentence if broken else reason,
-        findings=tuple(finding.name for finding in findings),
-        stock=stock,
-        stock_at=stock_at,
-        first=first,
-        left=left,
-        origin=origin,
-        **known,
-    )
+    known |= _first(task) | ({"reason": broken[0].sentence} if broken else {})
+    return Survey(spec, checks=not broken, findings=tuple(finding.name for finding in findings), **known)
 
 
-def _first(task: Task) -> tuple[str, str, tuple[str, ...], str]:
-    """Kind of the first kernel, its origin, the operations that stay PyTorch's, and why there is none."""
+def _first(task: Task) -> dict[str, Any]:
+    """Kind of the first kernel, its origin, the operations that stay PyTorch's, or why there is none."""
     from evo_kernel.tasks.first import first_of, left_to_torch
 
     try:
         first = first_of(task)
     except LoweringError as error:
-        return "none", "", (), str(error)
-    if first.origin == "seed":
-        return "seed", first.origin, (), ""
-    left = tuple(sorted(set(left_to_torch(first.source))))
-    if not left:
-        return "kernels", first.origin, (), ""
-    return ("mixed" if "@triton.jit" in first.source.text else "torch"), first.origin, left, ""
-
-
-def _stock(task: Task) -> tuple[tuple[str, ...], str]:
-    """Answers without work that pass KernelBench's own test: allclose with atol = rtol = 1e-4 on float32."""
-    sizes, label = _stock_sizes(task)
-    for tried, told in ((sizes, label), (task.cases_of(CaseKind.CHECK)[0].sizes, "check sizes")):
-        try:
-            return _passing(task, tried), told
-        except (TaskError, RuntimeError):  # a batch that something else must be equal to; or nothing runs at all
-            continue
-    return (), ""
-
-
-def _passing(task: Task, sizes: Mapping[str, Any]) -> tuple[str, ...]:
-    draws = []
-    with torch.no_grad():
-        for seed in (1, 2):
-            inputs = task.inputs_function(sizes, torch.Generator("cpu").manual_seed(seed), torch.device("cpu"))
-            draws.append(task.outputs(*inputs))
-    found = []
-    if all(_allclose(torch.zeros_like(part), part) for draw in draws for part in draw):
-        found.append("zeros")
-    if all(_allclose(other, part) for other, part in zip(*draws, strict=True)):
-        found.append("constant")
-    return tuple(found)
-
-
-def _allclose(got: torch.Tensor, wanted: torch.Tensor) -> bool:
-    if wanted.is_complex():
-        return False
-    return torch.allclose(got.float(), wanted.float(), rtol=STOCK_TOLERANCE, atol=STOCK_TOLERANCE)
-
-
-def _stock_sizes(task: Task) -> tuple[Mapping[str, Any], str]:
-    """The problem's own sizes with a batch of two where that fits a CPU, else the check sizes.
-
-    Averages and softmax shrink with their length: what passes at full length need not pass at a small one.
-    """
-    own = task.cases_of(CaseKind.SEARCH)[0]
-    check = task.cases_of(CaseKind.CHECK)[0]
-    problem = getattr(task.inputs_function, "__self__", None)
-    small = {name: 2 for name in own if "batch" in name and type(own[name]) is int}
-    if problem is not None and small:
-        sizes = dict(own.sizes) | small
-        variant = problem.variant(sizes)
-        if variant.bytes <= 4 * STOCK_ELEMENTS and variant.bytes_held <= STOCK_ELEMENTS:
-            return sizes, "own sizes, batch 2"
-    return check.sizes, "check sizes"
+        return {"reason": str(error)}
+    left = () if first.origin == "seed" else tuple(sorted(set(left_to_torch(first.source))))
+    partly = "mixed" if "@triton.jit" in first.source.text else "torch"
+    kind = "seed" if first.origin == "seed" else partly if left else "kernels"
+    return {"first": kind, "origin": first.origin, "left": left}

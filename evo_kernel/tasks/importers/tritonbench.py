@@ -1,16 +1,13 @@
 """TritonBench (thunlp, Apache-2.0) as tasks: `tritonbench:CHECKOUT/T/addmm`, `tritonbench:CHECKOUT/G/softmax_triton1`.
 
-Reads a local checkout that the user names; nothing of it is shipped. T: a PyTorch function and a test that calls it.
-The check cases are the calls of that test, whose tensors are tiny; the search and confirm cases are the sizes of its
-timings (`performance_metrics/perf_T/golden_metrics`). Its own check compares what two scripts print, and hardly any
-prints: here the returned tensors are compared, for fresh values.
+The check cases are the calls of a problem's test; the search and confirm cases are the sizes of its timings
+(`performance_metrics/perf_T/golden_metrics`).
 """
 
 from __future__ import annotations
 
 import functools
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -21,9 +18,9 @@ import torch
 from evo_kernel.errors import TaskError
 from evo_kernel.tasks.call_template import CallForm, Form
 from evo_kernel.tasks.calls import CUT, Called
-from evo_kernel.tasks.importers.checkout import allow_of, only, read_text
+from evo_kernel.tasks.importers.checkout import Entry, allow_of, chosen, parted, read_text
 from evo_kernel.tasks.interpreted import Interpreted
-from evo_kernel.tasks.task import HOST_KNOWN_ELEMENTS, describe, did_you_mean, same_values
+from evo_kernel.tasks.task import HOST_KNOWN_ELEMENTS, describe, same_values
 
 SCHEME = "tritonbench"
 CHANNELS = ("T", "G")
@@ -33,91 +30,46 @@ CHECK_ELEMENTS = 200_000
 """Elements of inputs up to which a set of timing inputs may stand in for a missing check case."""
 CHECKS = 3
 
-_EXAMPLE = "write for example tritonbench:TritonBench/T/addmm"
+_EXAMPLE = "tritonbench:TritonBench/T/addmm"
 
 
-@dataclass(frozen=True)
-class TritonBenchEntry:
-    """One problem of a checkout."""
-
-    channel: str
-    name: str
-    path: Path
-
-    @property
-    def spec(self) -> str:
-        """What a TASK is called on the command line, from any folder."""
-        return f"{SCHEME}:{self.path.parents[2]}/{self.channel}/{self.name}"
-
-    @property
-    def group(self) -> str:
-        return self.channel
-
-    @property
-    def label(self) -> str:
-        return f"{self.channel}/{self.name}"
-
-    @property
-    def title(self) -> str:
-        return self.name.replace("_", " ")
-
-    @property
-    def timings(self) -> Path:
-        """The script with the sizes that it is timed at."""
-        folder = self.path.parents[2] / "performance_metrics" / f"perf_{self.channel}" / "golden_metrics"
-        return folder / f"{self.name}_perf.py"
-
-
-def entries(rest: str) -> list[TritonBenchEntry]:
+def entries(rest: str) -> list[Entry]:
     """The problems that `CHECKOUT`, `CHECKOUT/T` or `CHECKOUT/T/addmm` names, in order. Raises TaskError."""
-    match = re.fullmatch(r"(.*?)(?:/([TG])(?:/([^/]+))?)?/?", rest)
-    root, channel, problem = match.groups() if match else (rest, None, None)
-    folders = _channels(Path(root or ".").expanduser(), rest)
-    if channel is None:
-        return [entry for name in sorted(folders, reverse=True) for entry in _problems(folders[name], name)]
-    if channel not in folders:
-        raise TaskError(f"{root} has no channel {channel}. It has {', '.join(sorted(folders))}: {_EXAMPLE}.")
-    found = _problems(folders[channel], channel)
-    if problem is None:
-        return found
-    named = [entry for entry in found if problem in (entry.name, entry.path.name)]
-    if not named:
-        hint = did_you_mean(problem, [entry.name for entry in found])
-        raise TaskError(f"{folders[channel]} has no problem {problem!r}.{hint} `tasks import --list` lists them.")
-    return named
-
-
-def _channels(root: Path, rest: str) -> dict[str, Path]:
-    if not root.is_dir():
-        raise TaskError(f"There is no folder {root} (from {SCHEME}:{rest}). Name a local checkout; {_EXAMPLE}.")
-    found = {name: root / "data" / f"TritonBench_{name}_v1" for name in CHANNELS}
-    found = {name: path.resolve() for name, path in found.items() if path.is_dir() and any(path.glob("*.py"))}
+    root, channel, problem = parted(rest, "[TG]")
+    root = root.resolve()
+    found = {name: _problems(root, name) for name in CHANNELS}
+    found = {name: problems for name, problems in found.items() if problems}
     if not found:
         what = "it has no folder data/TritonBench_T_v1 with problems"
-        raise TaskError(f"{root} is no TritonBench checkout: {what}. Name one; {_EXAMPLE}.")
-    return found
+        raise TaskError(f"{root} is no TritonBench checkout: {what}. Name one; write for example {_EXAMPLE}.")
+    return chosen(found, channel, problem, _EXAMPLE)
 
 
-def _problems(folder: Path, channel: str) -> list[TritonBenchEntry]:
-    return [TritonBenchEntry(channel, path.stem, path.resolve()) for path in sorted(folder.glob("*.py"))]
+def _problems(root: Path, channel: str) -> list[Entry]:
+    return [
+        Entry(
+            spec=f"{SCHEME}:{root}/{channel}/{path.stem}",
+            task=f"tritonbench_{channel}_{path.stem}",
+            group=channel,
+            name=path.stem,
+            label=f"{channel}/{path.stem}",
+            title=path.stem.replace("_", " "),
+            path=path,
+        )
+        for path in sorted((root / "data" / f"TritonBench_{channel}_v1").glob("*.py"))
+    ]
 
 
-def problem_of(rest: str) -> tuple[TritonBenchEntry, str]:
-    """The one problem that `rest` names, and its source. Raises TaskError."""
-    entry = only(entries(rest), f"{SCHEME}:{rest}", _EXAMPLE)
-    return entry, read_text(entry.path)
+def text_of(entry: Entry) -> str:
+    """Its task's text. Raises TaskError."""
+    return _text(entry, read_text(entry.path), timings_of(entry))
 
 
-def timings_of(entry: TritonBenchEntry) -> str:
-    """The script of its timings; empty where it has none."""
-    return read_text(entry.timings) if entry.timings.is_file() else ""
-
-
-def read(rest: str) -> tuple[str, str, Path, str]:
-    """Name, spec, file and task text of the one problem that `rest` names. Raises TaskError."""
-    entry, source = problem_of(rest)
-    timings = timings_of(entry)
-    return f"tritonbench_{entry.channel}_{entry.name}", entry.spec, entry.path, _text(entry, source, timings)
+def timings_of(entry: Entry) -> str:
+    """The script with the sizes that it is timed at; empty where it has none."""
+    folder = entry.path.parents[2] / "performance_metrics" / f"perf_{entry.group}" / "golden_metrics"
+    path = folder / f"{entry.name}_perf.py"
+    return read_text(path) if path.is_file() else ""
 
 
 @dataclass(frozen=True)
@@ -134,22 +86,23 @@ class ChosenCalls:
 
 
 @lru_cache(maxsize=512)
-def _text(entry: TritonBenchEntry, source: str, timings: str) -> str:
+def _text(entry: Entry, source: str, timings: str) -> str:
     """The task file. Finding its cases runs the test, so it is made once a process."""
-    chosen, called, made, timings = choose(entry, source, timings)
-    triton = entry.channel == "G"
-    allow = "mixed" if triton else _allow(called, chosen.check)
-    seed = f"HOST_KNOWN = {list(chosen.known)!r}\nSEED = {_seed(source, called)!r}\n" if triton else ""
-    cases = {"check": chosen.check, "search": chosen.search, "confirm": chosen.confirm}
+    picked, called = choose(entry, source, timings)
+    triton = entry.group == "G"
+    allow = "mixed" if triton else _allow(called, picked.check)
+    seed = f"HOST_KNOWN = {list(picked.known)!r}\nSEED = {_seed(source, called)!r}\n" if triton else ""
+    cases = {"check": picked.check, "search": picked.search, "confirm": picked.confirm}
     cases = {kind: list(found) for kind, found in cases.items() if found}
-    description = f"TritonBench {entry.channel}: {entry.name}."
-    if chosen.left:
-        description += f" {chosen.left} calls of its test have other arguments and are not part of this task."
+    description = f"TritonBench {entry.group}: {entry.name}."
+    if picked.left:
+        description += f" {picked.left} calls of its test have other arguments and are not part of this task."
+    made = {key: called.made_by[key] for key in ("call", "changed")}
     return (
         f"{description!r}\n\n"
-        f"from {_kind(entry).__module__} import {_kind(entry).__name__} as Called\n\n"
+        f"from {type(called).__module__} import {type(called).__name__} as Called\n\n"
         f"SOURCE = {source!r}\n\n"
-        f"TIMINGS = {timings!r}\n\n"
+        f"TIMINGS = {called.made_by['perf']!r}\n\n"
         f"CASES = {cases!r}\n"
         f"ALLOW = {allow!r}\n{seed}\n"
         f"_called = Called(SOURCE, __file__, TIMINGS, **{made!r})\n"
@@ -158,14 +111,23 @@ def _text(entry: TritonBenchEntry, source: str, timings: str) -> str:
     )
 
 
-def choose(entry: TritonBenchEntry, source: str, timings: str) -> tuple[ChosenCalls, Called, dict[str, Any], str]:
-    """The task's form and cases, its function, what that is made by, and the timings where they run."""
+def choose(entry: Entry, source: str, timings: str) -> tuple[ChosenCalls, Called]:
+    """The task's form and cases, and its function: the first whose reference gives one result for the same inputs.
+
+    Where no form's reference does, the first form.
+    """
     candidates, timings = _candidates(entry, source, timings)
-    made_by = functools.partial(_kind(entry), source, str(entry.path), timings)
-    return *_first_steady(candidates, made_by), timings
+    found: list[tuple[ChosenCalls, Called]] = []
+    for picked in candidates:
+        made = functools.partial(_kind(entry), source, str(entry.path), timings, call=dict(picked.shown))
+        changed, steady = _looked(made(), picked.check)
+        found.append((picked, made(changed=changed)))
+        if steady:
+            return found[-1]
+    return found[0]
 
 
-def _candidates(entry: TritonBenchEntry, source: str, timings: str) -> tuple[list[ChosenCalls], str]:
+def _candidates(entry: Entry, source: str, timings: str) -> tuple[list[ChosenCalls], str]:
     """A choice of cases for each form, of most use first; timings come back empty where their script does not run."""
     timed: list[CallForm] = []
     if timings:
@@ -187,7 +149,7 @@ def _candidates(entry: TritonBenchEntry, source: str, timings: str) -> tuple[lis
     at_work = [call.form.key for call in timed]
     order = sorted(forms, key=lambda key: (key not in at_work, key not in tested, -tested.count(key)))
     # A kernel follows offsets into memory wherever they lead: there integers stay as they are written.
-    found = [_choice(forms[key].form, timed, first, second, shuffle=entry.channel != "G") for key in order]
+    found = [_choice(forms[key].form, timed, first, second, shuffle=entry.group != "G") for key in order]
     if not any(found):
         why = f"its test does not run on a CPU: {describe(fault)}" if fault else "it has no call small enough to check"
         if not forms and not fault:
@@ -230,21 +192,6 @@ def _small_integers(calls: Sequence[CallForm]) -> tuple[int, ...]:
     )
 
 
-def _first_steady(
-    candidates: Sequence[ChosenCalls], made: Callable[..., Called]
-) -> tuple[ChosenCalls, Called, dict[str, Any]]:
-    """The first choice whose reference gives one result for the same inputs, else the first; and what it is made by."""
-    found: list[tuple[ChosenCalls, Called, dict[str, Any]]] = []
-    for chosen in candidates:
-        known: dict[str, Any] = {"call": dict(chosen.shown)}
-        changed, steady = _looked(made(**known), chosen.check)
-        known["changed"] = changed
-        found.append((chosen, made(**known), known))
-        if steady:
-            return found[-1]
-    return found[0]
-
-
 def _checks(
     form: Form, first: Sequence[CallForm], second: Sequence[CallForm], *, shuffle: bool
 ) -> list[dict[str, Any]]:
@@ -284,13 +231,12 @@ def _looked(called: Called, check: Sequence[Mapping[str, Any]]) -> tuple[tuple[i
 
 def _allow(called: Called, check: Sequence[Mapping[str, Any]]) -> str:
     generator = torch.Generator("cpu").manual_seed(1)
-
     return allow_of(called.reference, lambda: [called.inputs(case, generator, torch.device("cpu")) for case in check])
 
 
-def _kind(entry: TritonBenchEntry) -> type[Called]:
+def _kind(entry: Entry) -> type[Called]:
     """What runs the reference: PyTorch's functions anywhere, Triton's kernels on a GPU, or their IR on a CPU."""
-    return Interpreted if entry.channel == "G" else Called
+    return Interpreted if entry.group == "G" else Called
 
 
 def _seed(source: str, called: Called) -> str:

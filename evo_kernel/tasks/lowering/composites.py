@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch.overrides import TorchFunctionMode
 
-from evo_kernel.tasks.lowering.networks import network, respelled
+from evo_kernel.tasks.lowering.networks import Recurrent
 
 
 def attention(
@@ -43,7 +42,7 @@ def attention(
     return (torch.softmax(scores, dim=-1) @ v).to(query.dtype)
 
 
-class Respelled(TorchFunctionMode):
+class Respelled(Recurrent):
     """While it is active, respelled functions run instead of PyTorch's."""
 
     def __torch_function__(
@@ -51,6 +50,4 @@ class Respelled(TorchFunctionMode):
     ) -> Any:
         if func is F.scaled_dot_product_attention and (kwargs or {}).get("dropout_p", 0.0) == 0.0:
             return attention(*args, **(kwargs or {}))
-        if respelled(func, args, kwargs):
-            return network(func.__name__, *args)
-        return func(*args, **(kwargs or {}))
+        return super().__torch_function__(func, types, args, kwargs)

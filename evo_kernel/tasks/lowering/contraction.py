@@ -45,27 +45,24 @@ def matmul(
         "BLOCK_K": module.block(k, most=32),
     }
     kernel.body += _tiles(kernel, first, second, batched, module.input_precision(a.dtype))
-    kernel.body += _epilogue(kernel, extra, target, batched, (alpha, beta))
+    kernel.body += _epilogue(kernel, extra, target, alpha, beta)
     grid = f"triton.cdiv({module.size(m)}, {{BLOCK_M}}), triton.cdiv({module.size(n)}, {{BLOCK_N}})"
     module.launch(kernel, f"({grid}, {module.size(a.shape[0])})" if batched else f"({grid})")
     return out
 
 
+def _address(kernel: LoweredKernel, operand: Operand, row: tuple[str, str], col: tuple[str, str]) -> str:
+    """Address of a tile of a matrix, or of one of a batch: index and letter of its rows and of its columns."""
+    param, dims = operand.param, len(operand.strides)
+    batch = kernel.term("batch", f"{param}_batch_stride", operand, 0) if dims == 3 else ""
+    rows = kernel.term(row[0], f"{param}_stride_{row[1]}", operand, dims - 2)
+    cols = kernel.term(col[0], f"{param}_stride_{col[1]}", operand, dims - 1)
+    return " + ".join(part for part in (f"{param}_ptr", batch, rows, cols) if part)
+
+
 def _tiles(kernel: LoweredKernel, a: Operand, b: Operand, batched: bool, precision: str) -> list[str]:
-    start = len(a.strides) - 2
-
-    def address(operand: Operand, row: str, col: str, names: tuple[str, str]) -> str:
-        batch = kernel.term("batch", f"{operand.param}_batch_stride", operand, 0) if batched else ""
-        parts = (
-            f"{operand.param}_ptr",
-            batch,
-            kernel.term(row, f"{operand.param}_stride_{names[0]}", operand, start),
-            kernel.term(col, f"{operand.param}_stride_{names[1]}", operand, start + 1),
-        )
-        return " + ".join(part for part in parts if part)
-
-    a_at = address(a, "rows[:, None]", "inner[None, :]", ("m", "k"))
-    b_at = address(b, "inner[:, None]", "cols[None, :]", ("k", "n"))
+    a_at = _address(kernel, a, ("rows[:, None]", "m"), ("inner[None, :]", "k"))
+    b_at = _address(kernel, b, ("inner[:, None]", "k"), ("cols[None, :]", "n"))
     return [
         f"    rows = {kernel.module.program(0)} * BLOCK_M + tl.arange(0, BLOCK_M)",
         f"    cols = {kernel.module.program(1)} * BLOCK_N + tl.arange(0, BLOCK_N)",
@@ -79,36 +76,21 @@ def _tiles(kernel: LoweredKernel, a: Operand, b: Operand, batched: bool, precisi
     ]
 
 
-def _epilogue(
-    kernel: LoweredKernel, bias: Operand | None, out: Operand, batched: bool, factors: tuple[Any, Any]
-) -> list[str]:
-    alpha, beta = factors
-    dims = len(out.strides)
-
-    def address(operand: Operand) -> str:
-        parts = [f"{operand.param}_ptr"]
-        if batched:
-            parts.append(kernel.term("batch", f"{operand.param}_batch_stride", operand, 0))
-        parts.append(kernel.term("rows[:, None]", f"{operand.param}_stride_m", operand, dims - 2))
-        parts.append(kernel.term("cols[None, :]", f"{operand.param}_stride_n", operand, dims - 1))
-        return " + ".join(part for part in parts if part)
-
+def _epilogue(kernel: LoweredKernel, bias: Operand | None, out: Operand, alpha: Any, beta: Any) -> list[str]:
     lines = ["    mask = (rows[:, None] < m) & (cols[None, :] < n)"]
     if alpha != 1:
         lines.append(f"    acc = acc * {literal(alpha, torch.float32)}")
     if bias is not None:
-        where = address(bias)
+        rows, cols, mask, shown = "rows[:, None]", "cols[None, :]", "mask", ""
         if bias.strides[-2] == 0:
-            where, mask = where.replace("cols[None, :]", "cols"), "cols < n"
-            load = f"tl.load({where}, mask={mask}, other=0.0).to(tl.float32)[None, :]"
+            cols, mask, shown = "cols", "cols < n", "[None, :]"
         elif bias.strides[-1] == 0:
-            where = where.replace("rows[:, None]", "rows")
-            load = f"tl.load({where}, mask=rows < m, other=0.0).to(tl.float32)[:, None]"
-        else:
-            load = f"tl.load({where}, mask=mask, other=0.0).to(tl.float32)"
-        lines.append(f"    bias = {load}")
+            rows, mask, shown = "rows", "rows < m", "[:, None]"
+        where = _address(kernel, bias, (rows, "m"), (cols, "n"))
+        lines.append(f"    bias = tl.load({where}, mask={mask}, other=0.0).to(tl.float32){shown}")
         lines.append("    acc = acc + bias" if beta == 1 else f"    acc = acc + {literal(beta, torch.float32)} * bias")
-    lines.append(f"    tl.store({address(out)}, acc, mask=mask)")
+    target = _address(kernel, out, ("rows[:, None]", "m"), ("cols[None, :]", "n"))
+    lines.append(f"    tl.store({target}, acc, mask=mask)")
     return lines
 
 

@@ -88,9 +88,5 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
             table |= get_decompositions([operation])
         except RuntimeError:  # this version of torch has none: the operation is then named as not lowered
             continue
-    kept = {overload for packet in KEPT for overload in _overloads(packet)}
+    kept = {getattr(packet, name) for packet in KEPT for name in packet.overloads()}
     return {overload: function for overload, function in table.items() if overload not in kept} | OWN
-
-
-def _overloads(packet: Any) -> list[Any]:
-    return [getattr(packet, name) for name in packet.overloads()]

@@ -212,17 +212,13 @@ class RowFrame:
 
     def address(self, operand: Operand) -> str:
         """Address of an element of the current block (`start + cols`) of the current row."""
-        if len(self.reduced) <= 1:
-            step = (
-                self.kernel.term("cols", f"{operand.param}_col_stride", operand, self.reduced[0].dim)
-                if (self.reduced)
-                else ""
-            )
-            inner = "start + cols" if step == "cols" else step.replace("cols", "(start + cols)", 1) if step else ""
-            inner = inner or ("start + cols" if not self.reduced else "")
-        else:
+        if len(self.reduced) > 1:
             names = [f"col_{index}" for index in range(len(self.reduced))]
             inner = self.kernel.offset(operand, self.reduced, names, "_col")
+        else:
+            place, param = "(start + cols)", f"{operand.param}_col_stride"
+            inner = self.kernel.term(place, param, operand, self.reduced[0].dim) if self.reduced else place
+            inner = "start + cols" if inner == place else inner
         return " + ".join(part for part in (f"{operand.param}_ptr", self.row(operand), inner) if part)
 
     def loop(self, lines: Sequence[str], load: Sequence[tuple[str, Operand, str, str]]) -> None:

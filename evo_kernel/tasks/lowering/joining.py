@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import sympy
@@ -78,24 +77,19 @@ def slice_scatter(module: LoweredModule, node: AtenNode) -> LoweredValue:
     copy_into(module, base, out)
     if node.operation == "aten.select_scatter":
         part = part_of(module, out, dim, sympy.sympify(node.argument(3)), sympy.Integer(1))
-        source_up = LoweredValue(
-            source.name, _insert(source.shape, dim, 1), _insert(source.strides, dim, 0), source.dtype, source.fill
-        )
+        name = source.name
         if source.fill is None:
             name = module.fresh(f"{source.name}_row")
             module.line(f"{name} = {source.name}.unsqueeze({dim})")
-            source_up = LoweredValue(name, source_up.shape, source_up.strides, source.dtype)
-        copy_into(module, source_up, part)
+        shape = (*source.shape[:dim], sympy.Integer(1), *source.shape[dim:])
+        strides = (*source.strides[:dim], sympy.Integer(0), *source.strides[dim:])
+        copy_into(module, LoweredValue(name, shape, strides, source.dtype, source.fill), part)
         return out
     start, step = node.argument(3, "start", 0), node.integer(5, "step", 1)
     if step != 1:
         raise NotLowered("assignment to a slice with a step")
     copy_into(module, source, part_of(module, out, dim, sympy.sympify(start or 0), source.shape[dim]))
     return out
-
-
-def _insert(items: Sequence[Any], dim: int, item: int) -> tuple[Any, ...]:
-    return (*items[:dim], sympy.Integer(item), *items[dim:])
 
 
 def constant(module: LoweredModule, node: fx.Node, tensor: torch.Tensor) -> LoweredValue:

@@ -92,12 +92,14 @@ def fixed_sizes(first: Sequence[Any], cases: Sequence[Sequence[Any]]) -> frozens
 
     As numbers they cost no algebra, and kernels read strides that are one for what they are.
     """
-    ranks = [value.dim() if isinstance(value, torch.Tensor) else -1 for value in first]
-    alike = [
-        case for case in cases if [value.dim() if isinstance(value, torch.Tensor) else -1 for value in case] == ranks
-    ]
+
+    def ranks_of(case: Sequence[Any]) -> list[int]:
+        return [value.dim() if isinstance(value, torch.Tensor) else -1 for value in case]
+
+    ranks = ranks_of(first)
     if sum(rank >= 0 for rank in ranks) < NETWORK:
         return frozenset()
+    alike = [case for case in cases if ranks_of(case) == ranks]
     return frozenset(
         (index, dim)
         for index, rank in enumerate(ranks)
@@ -112,14 +114,12 @@ def ones(case: Sequence[Any]) -> int:
 
 
 def _is_tensor(node: fx.Node) -> bool:
-    value = node.meta.get("val")
-    return isinstance(value, torch.Tensor | tuple | list)
+    return isinstance(node.meta.get("val"), torch.Tensor | tuple | list)
 
 
 def _write_graph(module: LoweredModule, allow_aten: bool) -> None:
     values: dict[fx.Node, Any] = {}
-    pairs = zip(module.traced.names, module.traced.inputs, strict=True)
-    arguments = iter([(name, fake) for name, fake in pairs if isinstance(fake, torch.Tensor)])
+    arguments = iter(module.traced.tensors.items())
     failures: dict[str, str] = {}
     for node in module.traced.graph.graph.nodes:
         if node.op == "placeholder":
@@ -201,15 +201,11 @@ def _aliases(module: LoweredModule) -> set[fx.Node]:
     """Nodes whose memory is not their own to give away: inputs, views of inputs, parts of buffers."""
     found: set[fx.Node] = set()
     for node in module.traced.graph.graph.nodes:
-        if node.op == "placeholder":
-            found.add(node)
-        elif node.op == "call_function" and lowering_of(node.target) is not None:
-            if lowering_of(node.target).__module__ == views.__name__ and any(p in found for p in node.all_input_nodes):
-                found.add(node)
-        elif node.op == "call_function" and any(p in found for p in node.all_input_nodes) and not _is_call(node):
+        lowering = lowering_of(node.target) if node.op == "call_function" else None
+        if lowering is not None:
+            view = lowering.__module__ == views.__name__
+        else:
+            view = node.op == "call_function" and not isinstance(node.target, torch._ops.OpOverload)  # getitem
+        if node.op == "placeholder" or (view and any(parent in found for parent in node.all_input_nodes)):
             found.add(node)
     return found
-
-
-def _is_call(node: fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload)

@@ -1,8 +1,4 @@
-"""The module being written: kernels (each distinct text once), knobs, and the lines of `run`.
-
-`LoweredModule` is what the lowerings write into; `LoweredKernel` collects one kernel's parameters next to the
-arguments that its launch passes, so that the two lists cannot drift apart.
-"""
+"""The module being written: kernels (each distinct text once), knobs, and the lines of `run`."""
 
 from __future__ import annotations
 
@@ -106,7 +102,7 @@ class LoweredKernel:
 
 @dataclass(frozen=True)
 class LoweredLaunch:
-    kernel: str
+    kernel: str  # its name and its text, a NUL between them
     grid: str  # mentions knobs as {BLOCK}
     args: tuple[str, ...]
     knobs: tuple[str, ...]
@@ -114,21 +110,25 @@ class LoweredLaunch:
     depth: int = 0  # of the loop in `run` that it stands in
 
 
-class LoweredModule:
+@dataclass
+class Branch:
+    """What is printed of one trace."""
+
+    traced: Traced
+    lines: list[str | LoweredLaunch] = field(default_factory=list)
+    defaults: dict[str, dict[str, int]] = field(default_factory=dict)  # kernel → knobs, in order of first launch
+    used: set[str] = field(default_factory=set)  # names of sizes that the text mentions
+
+
+class LoweredModule(Branch):
     """Collects what the lowerings of all nodes write; `render` prints the module."""
 
     def __init__(self, traced: Traced, cases: Sequence[Sequence[Any]], precision: str) -> None:
-        self.traced = traced
+        super().__init__(traced)
         self.cases = cases  # concrete inputs (or their metadata) of every case that this graph serves
         self.precision = precision  # "ieee" | "tf32"
-        self.lines: list[str | LoweredLaunch] = []
-        self.used: set[str] = set()  # names of sizes that the text mentions
         self.taken: set[str] = {*traced.names, *traced.size_names, *RESERVED}
-        self.defaults: dict[str, dict[str, int]] = {}  # kernel (name and text) → knobs, in order of first launch
-        self.device = next(
-            (f"{n}.device" for n, v in zip(traced.names, traced.inputs, strict=True) if isinstance(v, torch.Tensor)),
-            '"cuda"',
-        )
+        self.device = traced.device
 
     # -- expressions over sizes -------------------------------------------------------------------------------------
     def size(self, expression: Expr | float) -> str:
@@ -202,11 +202,10 @@ class LoweredModule:
         return f"{name} = torch.empty({self.shape(sizes)}, {options})"
 
     def _input_like(self, value: LoweredValue) -> str | None:
-        for name, tensor in zip(self.traced.names, self.traced.inputs, strict=True):
-            if isinstance(tensor, torch.Tensor):
-                other = LoweredValue.of(name, tensor)
-                if (other.shape, other.dtype) == (value.shape, value.dtype) and other.contiguous and value.contiguous:
-                    return name
+        for name, tensor in self.traced.tensors.items():
+            other = LoweredValue.of(name, tensor)
+            if (other.shape, other.dtype) == (value.shape, value.dtype) and other.contiguous and value.contiguous:
+                return name
         return None
 
     def launch(self, kernel: LoweredKernel, grid: str, depth: int = 0) -> None:

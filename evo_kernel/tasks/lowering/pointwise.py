@@ -13,7 +13,7 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dty
 
 from evo_kernel.tasks.lowering.frames import FrameRead, write_map
 from evo_kernel.tasks.lowering.layout import LoweredValue
-from evo_kernel.tasks.lowering.module import LoweredModule, tl_type
+from evo_kernel.tasks.lowering.module import TL_TYPES, LoweredModule, tl_type
 from evo_kernel.tasks.lowering.registry import AtenNode, NotLowered, lowers
 
 aten = torch.ops.aten
@@ -326,7 +326,7 @@ def cast(module: LoweredModule, node: AtenNode) -> LoweredValue:
     """Casts and copies: the result's dtype and memory order decide."""
     source = node.value(1 if node.operation == "aten.copy" else 0)
     target = node.result.dtype
-    if target not in (torch.bool, *_NUMBERS) or source.dtype not in (torch.bool, *_NUMBERS):
+    if target not in TL_TYPES or source.dtype not in TL_TYPES:
         raise NotLowered(f"a cast from {source.dtype} to {target}")
     if source.dtype == target:
         return write(module, node, PointwiseJob("copy", (source,), (target,), ("{0}",)))
@@ -336,9 +336,3 @@ def cast(module: LoweredModule, node: AtenNode) -> LoweredValue:
         fill = float(source.fill) if target.is_floating_point else source.fill
         return LoweredValue.of(node.name, node.result, fill=bool(fill) if target == torch.bool else fill)
     return write(module, node, PointwiseJob(name, (source,), (source.dtype,), (expression,)))
-
-
-_NUMBERS = (
-    torch.float16, torch.bfloat16, torch.float32, torch.float64,
-    torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64,
-)  # fmt: skip

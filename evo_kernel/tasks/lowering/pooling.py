@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -64,7 +65,7 @@ def pool(module: LoweredModule, node: AtenNode) -> Any:
             )
         body.append(f"count += tl.where({counted}, 1.0, 0.0)")
         lines += [indent + line for line in body]
-        fixed = divisor or (_count(window) if count_padding and not ceil_mode else None)
+        fixed = divisor or (math.prod(window) if count_padding and not ceil_mode else None)
         if largest or fixed:
             lines = [line for line in lines if "count" not in line]
         return lines, "total" if largest else f"total / {float(fixed)}" if fixed else "total / count"
@@ -124,13 +125,6 @@ def _write(
 def _refuse(source: LoweredValue) -> None:
     if not compute_type(source.dtype).is_floating_point or source.dtype == torch.float64:
         raise NotLowered(f"pooling of {source.dtype}")
-
-
-def _count(window: tuple[int, ...]) -> int:
-    count = 1
-    for taps in window:
-        count *= taps
-    return count
 
 
 def _window(values: Any, dims: int) -> tuple[int, ...]:

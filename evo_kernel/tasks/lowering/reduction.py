@@ -160,17 +160,11 @@ def _reduce_columns(
     module.launch(kernel, grid)
 
 
-def _register(kind: str, *operations: Any) -> None:
-    lowers(*operations)(lambda module, node: reduce(module, node, kind))
-
-
-_register("sum", aten.sum)
-_register("mean", aten.mean)
-_register("amax", aten.amax, aten.max.default)
-_register("amin", aten.amin, aten.min.default)
-_register("prod", aten.prod)
-_register("any", aten.any)
-_register("all", aten.all)
+for _kind, *_operations in (
+    ("sum", aten.sum), ("mean", aten.mean), ("prod", aten.prod), ("any", aten.any), ("all", aten.all),
+    ("amax", aten.amax, aten.max.default), ("amin", aten.amin, aten.min.default),
+):  # fmt: skip
+    lowers(*_operations)(lambda module, node, kind=_kind: reduce(module, node, kind))
 
 
 def _arg(module: LoweredModule, node: AtenNode, largest: bool, outs: dict[str, LoweredValue]) -> None:

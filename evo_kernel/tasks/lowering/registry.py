@@ -1,11 +1,4 @@
-"""Which function lowers which aten operation. A new lowering is one decorated function in a family's file:
-
-    @lowers(aten.flip)
-    def flip(module: Module, node: Node) -> Value: ...
-
-It reads the node's operands with `node.value(i)`, writes kernels and lines into the module, and returns the value (or
-a tuple of values) that the node stands for. What an operation's kernel cannot do, it says by raising `NotLowered`.
-"""
+"""Which function lowers which aten operation: one function in a family's file, decorated by `lowers`."""
 
 from __future__ import annotations
 

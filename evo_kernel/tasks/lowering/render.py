@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from evo_kernel.tasks.lowering.module import LoweredLaunch, numbered
-from evo_kernel.tasks.lowering.trace import Traced
+from evo_kernel.tasks.lowering.module import Branch, LoweredLaunch, numbered
 
 LINE = 112
 
@@ -18,24 +17,7 @@ HEADER = '''"""{title}"""
 '''
 
 
-class Branch(Protocol):
-    """What is printed of one trace: a `Module`, or the same from elsewhere."""
-
-    @property
-    def traced(self) -> Traced: ...
-    @property
-    def lines(self) -> list[str | LoweredLaunch]: ...
-    @property
-    def defaults(self) -> dict[str, dict[str, int]]: ...
-    @property
-    def used(self) -> set[str]: ...
-
-
-Served = Sequence[Sequence[Any]]
-"""The inputs that a branch is for."""
-
-
-def render(title: str, modules: Sequence[tuple[Branch, Served]], functions: Sequence[str] = ()) -> str:
+def render(title: str, modules: Sequence[tuple[Branch, Sequence[Sequence[Any]]]], functions: Sequence[str] = ()) -> str:
     """The whole module. Each entry is one traced branch with the inputs that `run` takes it for.
 
     `functions`: texts of jitted functions that kernels call.
@@ -78,7 +60,7 @@ def _prefix(name: str, kernels: int) -> str:
     return "" if kernels == 1 else name.replace("_kernel", "").upper() + "_"
 
 
-def _chosen(modules: Sequence[tuple[Branch, Served]]) -> list[tuple[Branch, str]]:
+def _chosen(modules: Sequence[tuple[Branch, Sequence[Sequence[Any]]]]) -> list[tuple[Branch, str]]:
     """Each branch with the test by which `run` takes it; branches that would read the same are one.
 
     A trace may assume more than what is written from it depends on: of PyTorch 2.11's pooling, that a size is odd.

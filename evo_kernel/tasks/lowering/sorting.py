@@ -29,9 +29,8 @@ def sort(module: LoweredModule, node: AtenNode) -> tuple[LoweredValue, LoweredVa
         dim, largest = node.integer(1, "dim", -1) % rank, bool(node.argument(2, "descending", False))
     values, indices = node.result
     outs = [module.empty(f"{node.name}_{tail}", fake) for tail, fake in (("values", values), ("indices", indices))]
-    x, *ys = [
-        _row_operand(param, value) for param, value in zip(("x", "values", "indices"), (source, *outs), strict=True)
-    ]
+    pairs = zip(("x", "values", "indices"), (source, *outs), strict=True)
+    x, *ys = [align(param, value, value.shape) for param, value in pairs]
     kernel = LoweredKernel("topk" if top else "sort", module)
     rows = RowFrame(kernel, source.shape, [d for d in range(rank) if d != dim], [dim], (x, *ys))
     kept = "mask"
@@ -59,7 +58,3 @@ def sort(module: LoweredModule, node: AtenNode) -> tuple[LoweredValue, LoweredVa
     rows.loop(lines, [("x", x, "0", "")])
     rows.launch()
     return outs[0], outs[1]
-
-
-def _row_operand(param: str, value: LoweredValue) -> Operand:
-    return align(param, value, value.shape)

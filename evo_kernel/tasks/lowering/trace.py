@@ -1,9 +1,7 @@
 """Reference → aten graph with symbolic sizes: the reading half of lowering.
 
-`trace` runs the reference once on fake tensors (no data, no GPU) whose sizes are symbols, so that one graph, and the
-module written from it, serves every case of the task. What the trace took for granted on the way (two sizes are
-equal, a size is at least 4, an input is contiguous) is kept as conditions in Python over the inputs' sizes;
-`Traced.covers` says whether another case meets them. Cases that do not are traced for themselves.
+One graph serves every case of the task that meets its conditions: what the trace took for granted on the way, in Python
+over the inputs' sizes (two sizes are equal, a size is at least 4, an input is contiguous).
 """
 
 from __future__ import annotations
@@ -64,6 +62,16 @@ class Traced:
     symbols: Mapping[sympy.Symbol, tuple[int, int]]  # size symbol → (argument, dimension)
     conditions: tuple[str, ...]  # Python over the names of sizes (`size_name`), all of which must hold
     environment: ShapeEnv = field(repr=False, compare=False)  # what is known of the sizes
+
+    @property
+    def tensors(self) -> dict[str, Any]:
+        """Name of an argument → its fake tensor."""
+        return {n: v for n, v in zip(self.names, self.inputs, strict=True) if isinstance(v, torch.Tensor)}
+
+    @property
+    def device(self) -> str:
+        """An expression for the inputs' device."""
+        return next((f"{name}.device" for name in self.tensors), '"cuda"')
 
     def size_name(self, symbol: sympy.Symbol) -> str:
         """The Python name of a size symbol inside `run`."""
@@ -346,10 +354,6 @@ def _close(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
 
 
 def _realise(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """A real tensor of the same layout: small numbers for floats, zeros and ones otherwise (valid as any index)."""
-    if value.dtype.is_floating_point:
-        content = torch.rand(value.shape, generator=generator) + 0.5
-    else:
-        content = torch.randint(0, 2, value.shape, generator=generator) * 0
+    """A real tensor of the same layout: small numbers for floats, zeros otherwise (valid as any index)."""
     real = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
-    return real.copy_(content)
+    return real.copy_(torch.rand(value.shape, generator=generator) + 0.5) if real.is_floating_point() else real.zero_()

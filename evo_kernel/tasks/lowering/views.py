@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import sympy
@@ -24,17 +23,13 @@ def view_line(module: LoweredModule, node: AtenNode, source: LoweredValue, call:
     return LoweredValue.of(node.name, node.result)
 
 
-def sizes(module: LoweredModule, items: Sequence[Any]) -> str:
-    return ", ".join(module.size(sympy.sympify(item)) for item in items)
-
-
-@lowers(aten.view, aten._unsafe_view, aten.reshape)
+@lowers(aten.view, aten._unsafe_view, aten.reshape, aten.expand)
 def view(module: LoweredModule, node: AtenNode) -> LoweredValue:
-    value = LoweredValue.of("", node.result)
-    source = node.value(0)
-    if source.shape == value.shape:
+    source, shape = node.value(0), LoweredValue.of("", node.result).shape
+    if source.shape == shape:
         return source
-    return view_line(module, node, source, f".view({sizes(module, value.shape)})")
+    method = "expand" if node.operation == "aten.expand" else "view"
+    return view_line(module, node, source, f".{method}({', '.join(map(module.size, shape))})")
 
 
 @lowers(aten.permute)
@@ -67,15 +62,6 @@ def squeeze(module: LoweredModule, node: AtenNode) -> LoweredValue:
         return source
     text = str(gone[0]) if len(gone) == 1 else str(tuple(gone))
     return view_line(module, node, source, f".squeeze({text})")
-
-
-@lowers(aten.expand)
-def expand(module: LoweredModule, node: AtenNode) -> LoweredValue:
-    value = LoweredValue.of("", node.result)
-    source = node.value(0)
-    if source.shape == value.shape:
-        return source
-    return view_line(module, node, source, f".expand({sizes(module, value.shape)})")
 
 
 @lowers(aten.slice)
@@ -161,20 +147,13 @@ def full(module: LoweredModule, node: AtenNode) -> LoweredValue:
     return LoweredValue.of(node.name, node.result, fill=value)
 
 
-@lowers(aten.zeros, aten.zeros_like, aten.new_zeros)
-def zeros(module: LoweredModule, node: AtenNode) -> LoweredValue:
-    return LoweredValue.of(node.name, node.result, fill=0)
-
-
-@lowers(aten.ones, aten.ones_like, aten.new_ones)
-def ones(module: LoweredModule, node: AtenNode) -> LoweredValue:
-    return LoweredValue.of(node.name, node.result, fill=1)
-
-
-@lowers(aten.empty, aten.empty_like, aten.new_empty, aten.empty_strided, aten.new_empty_strided, aten.empty_permuted)
-def empty(module: LoweredModule, node: AtenNode) -> LoweredValue:
-    """Nothing may depend on what it holds, so any constant will do."""
-    return LoweredValue.of(node.name, node.result, fill=0)
+@lowers(
+    aten.zeros, aten.zeros_like, aten.new_zeros, aten.ones, aten.ones_like, aten.new_ones, aten.empty, aten.empty_like,
+    aten.new_empty, aten.empty_strided, aten.new_empty_strided, aten.empty_permuted,
+)  # fmt: skip
+def filled(module: LoweredModule, node: AtenNode) -> LoweredValue:
+    """Nothing may depend on what an empty tensor holds, so zeros will do."""
+    return LoweredValue.of(node.name, node.result, fill=int("ones" in node.operation))
 
 
 def materialise(module: LoweredModule, value: LoweredValue) -> LoweredValue:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from evo_kernel.types import Strategy, TaskCard
+from evo_kernel.types import TaskCard
 from operators.micro.edits import Edit
-from operators.micro.module import KernelModule, Loop, SourceKernel, argument, called, names_read, names_written, spell
-from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
+from operators.micro.kernels import Loop, SourceKernel
+from operators.micro.module import KernelModule
 from operators.micro.rewrites.blocks import Reader, suite_of
-from operators.micro.rewrites.grids import served_kernels
+from operators.micro.rewrites.grids import GridRewrite, fresh_names
 from operators.micro.rewrites.shapes import Shape, shape_of
+from operators.micro.syntax import argument, called, names_read, names_written, spell
 
 LOWEST = ("float('-inf')", "-float('inf')")
 INTEGERS = ("int", "uint", "bool")
@@ -38,37 +39,23 @@ class _Reduction:
         return called(self.reduce) == "tl.sum"
 
 
-class AccumulateType:
+class AccumulateType(GridRewrite):
     """Offered where a loop reduces every block to update an fp32 accumulator that nothing else in it touches."""
 
-    name = "accumulate-type"
+    name, family = "accumulate-type", "algorithm"
+    lacks = "has no loop that reduces every block into an fp32 accumulator"
 
-    def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
-        if any(dtype.startswith(INTEGERS) for case in task.cases for dtype, _, _ in case.inputs[:1]):
-            return []  # sums of integers are no fp32 sums
-        return [
-            Strategy(self.name, "algorithm", kernel_region(kernel.name))
-            for kernel in served_kernels(module)
-            if _reductions(kernel)
-        ]
+    def find(self, module: KernelModule, kernel: SourceKernel, form: str) -> list[_Reduction]:
+        found = [_reduction(kernel, loop, s) for loop in kernel.loops for s in loop.node.body]
+        return [reduction for reduction in found if reduction is not None]
 
-    def apply(self, module: KernelModule, strategy: Strategy) -> str:
-        kernel = kernel_of(module, strategy)
-        found = _reductions(kernel)
-        if not found:
-            raise RewriteFailed(f"{kernel.name} has no loop that reduces every block into an fp32 accumulator")
-        edits: list[Edit] = []
-        taken: list[str] = []
-        for reduction in found:
-            block = kernel.fresh(f"{reduction.name}_block", *taken)
-            taken.append(block)
-            edits += _widened(module, reduction, block)
-        return module.edited(edits)
+    def pays(self, module: KernelModule, kernel: SourceKernel, task: TaskCard, found: list[_Reduction]) -> bool:
+        firsts = [dtype for case in task.cases for dtype, _, _ in case.inputs[:1]]
+        return not any(dtype.startswith(INTEGERS) for dtype in firsts)  # sums of integers are no fp32 sums
 
-
-def _reductions(kernel: SourceKernel) -> list[_Reduction]:
-    found = [_reduction(kernel, loop, s) for loop in kernel.loops for s in loop.node.body]
-    return [reduction for reduction in found if reduction is not None]
+    def rewrite(self, module: KernelModule, kernel: SourceKernel, found: list[_Reduction]) -> str:
+        blocks = fresh_names(kernel, [f"{reduction.name}_block" for reduction in found])
+        return module.edited(*[_widened(module, one, block) for one, block in zip(found, blocks, strict=True)])
 
 
 def _reduction(kernel: SourceKernel, loop: Loop, statement: ast.stmt) -> _Reduction | None:

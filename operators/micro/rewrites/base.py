@@ -2,34 +2,72 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Iterable
+from typing import Any
 
 from evo_kernel.types import Strategy, TaskCard
-from operators.micro.module import KernelModule, SourceKernel
-
-FAMILIES = ("tiling", "fusion", "pipeline", "reordering", "memory", "launch", "algorithm", "repair")
+from operators.micro.host_code import live_kernels
+from operators.micro.kernels import SourceKernel
+from operators.micro.module import KernelModule
 
 
 class RewriteFailed(Exception):
-    """The strategy cannot be carried out on this source: the reason says which precondition does not hold."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    """The strategy cannot be carried out on this source: the message says which precondition does not hold."""
 
 
-class Rewrite(Protocol):
-    """One source transformation, tied to a strategy of the catalogue. Stateless and thread-safe."""
+class Rewrite:
+    """One source transformation, tied to a strategy of the catalogue. Stateless and thread-safe.
 
-    name: str
+    A subclass finds what it works on in a kernel (`find`) and makes a new source of it (`rewrite`).
+    """
+
+    name = ""
+    family = ""
+    lacks = ""  # what follows the kernel's name in the error, where nothing is found
+    form = ""  # the strategy's parameter, where there are several ways to rewrite one kernel
 
     def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
         """Every place where it applies, in text order; empty when the preconditions fail. Must not raise."""
-        ...
+        return [
+            Strategy(self.name, self.family, self.region(kernel, form), ((self.form, form),) if self.form else ())
+            for kernel in self.kernels(module, task)
+            for form in self.forms(module, kernel, task)
+            if (found := self.find(module, kernel, form)) and self.pays(module, kernel, task, found)
+        ]
 
     def apply(self, module: KernelModule, strategy: Strategy) -> str:
         """The new source text. Raises RewriteFailed."""
-        ...
+        name = kernels_of(strategy)[0]
+        if name not in module.kernels:
+            raise RewriteFailed(f"the source has no kernel {name}; offer again on the new source")
+        found = self.find(module, module.kernels[name], self.form_of(strategy))
+        if not found:
+            raise RewriteFailed(f"{name} {self.lacks}")
+        return self.rewrite(module, module.kernels[name], found)
+
+    def kernels(self, module: KernelModule, task: TaskCard) -> list[SourceKernel]:
+        return live_kernels(module, task)
+
+    def forms(self, module: KernelModule, kernel: SourceKernel, task: TaskCard) -> Iterable[Any]:
+        return ("",)
+
+    def region(self, kernel: SourceKernel, form: Any) -> str:
+        return kernel_region(kernel.name)
+
+    def form_of(self, strategy: Strategy) -> Any:
+        return dict(strategy.parameters).get(self.form, "")
+
+    def find(self, module: KernelModule, kernel: SourceKernel, form: Any) -> Any:
+        """What `rewrite` needs to know of the kernel; something false where the preconditions fail."""
+        raise NotImplementedError
+
+    def pays(self, module: KernelModule, kernel: SourceKernel, task: TaskCard, found: Any) -> bool:
+        """Whether the task's cases are such that it can be of use, as far as can be told."""
+        return True
+
+    def rewrite(self, module: KernelModule, kernel: SourceKernel, found: Any) -> str:
+        """The new source. Without one of its own, a rewrite finds edits."""
+        return module.edited(found)
 
 
 def kernel_region(*names: str) -> str:
@@ -40,15 +78,3 @@ def kernel_region(*names: str) -> str:
 def kernels_of(strategy: Strategy) -> tuple[str, ...]:
     """The kernel names in a strategy's region (what follows a comma is detail)."""
     return tuple(strategy.region.removeprefix("kernel ").split(",")[0].split(" -> "))
-
-
-def kernel_of(module: KernelModule, strategy: Strategy) -> SourceKernel:
-    """The first kernel of the region. Raises RewriteFailed when the source has it no more."""
-    name = kernels_of(strategy)[0]
-    if name not in module.kernels:
-        raise RewriteFailed(f"the source has no kernel {name}; offer again on the new source")
-    return module.kernels[name]
-
-
-def parameter(strategy: Strategy, name: str, default: str | int = "") -> str | int:
-    return dict(strategy.parameters).get(name, default)

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from evo_kernel.syntax import parse_expression
-from operators.micro.module import SourceKernel, called, int_value, names_read, spell
+from operators.micro.kernels import SourceKernel
+from operators.micro.syntax import called, int_value, names_read, spell
 
 ROW, COLUMN = 0, 1
 _SUBSCRIPTS = {":, None": ROW, "(:, None)": ROW, "None, :": COLUMN, "(None, :)": COLUMN}

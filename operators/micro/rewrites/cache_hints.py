@@ -8,31 +8,23 @@ from __future__ import annotations
 
 import ast
 
-from evo_kernel.types import Strategy, TaskCard
+from evo_kernel.types import TaskCard
 from operators.micro.edits import Edit
-from operators.micro.host_code import live_kernels
-from operators.micro.module import Access, KernelModule, SourceKernel
-from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region, parameter
+from operators.micro.kernels import Access, SourceKernel
+from operators.micro.module import KernelModule
+from operators.micro.rewrites.base import Rewrite
 from operators.micro.rewrites.grids import followed
 
 
-class CacheHints:
-    name = "cache-hints"
+class CacheHints(Rewrite):
+    name, family, form = "cache-hints", "memory", "on"
+    lacks = "has a hint at every access already"
 
-    def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
-        return [
-            Strategy(self.name, "memory", kernel_region(kernel.name), (("on", kind),))
-            for kernel in live_kernels(module, task)
-            for kind in ("loads", "stores")
-            if _edits(module, kernel, kind)
-        ]
+    def forms(self, module: KernelModule, kernel: SourceKernel, task: TaskCard) -> tuple[str, ...]:
+        return ("loads", "stores")
 
-    def apply(self, module: KernelModule, strategy: Strategy) -> str:
-        kernel = kernel_of(module, strategy)
-        edits = _edits(module, kernel, str(parameter(strategy, "on", "stores")))
-        if not edits:
-            raise RewriteFailed(f"every access of {kernel.name} has a hint already")
-        return module.edited(edits)
+    def find(self, module: KernelModule, kernel: SourceKernel, form: str) -> list[Edit]:
+        return _edits(module, kernel, form or "stores")
 
 
 def _edits(module: KernelModule, kernel: SourceKernel, kind: str) -> list[Edit]:

@@ -7,22 +7,11 @@ a few abstract values, and every value that outlives the iteration must come out
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 
-from evo_kernel.types import Strategy, TaskCard
-from operators.micro.module import (
-    KernelModule,
-    Loop,
-    SourceKernel,
-    argument,
-    called,
-    int_value,
-    names_read,
-    names_written,
-    spell,
-)
-from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
+from operators.micro.edits import Edit
+from operators.micro.kernels import Loop, SourceKernel
+from operators.micro.module import KernelModule
 from operators.micro.rewrites.blocks import (
     COLUMN,
     ROW,
@@ -33,44 +22,28 @@ from operators.micro.rewrites.blocks import (
     read_names,
     suite_of,
 )
-from operators.micro.rewrites.grids import served_kernels
+from operators.micro.rewrites.grids import GridRewrite
+from operators.micro.syntax import argument, called, int_value, names_read, names_written, spell
 
 TOP, LOWEST, ZERO, ONE = "?", "-inf", "0", "1"  # abstract values; "=name" is the value that a name had on entry
 
 
-@dataclass(frozen=True)
-class _Skip:
-    loop: Loop
-    stop: str  # the first key past the program's last query
-
-
-class CausalSkip:
+class CausalSkip(GridRewrite):
     """Offered for each kernel whose loops over keys change nothing once the keys lie past the queries."""
 
-    name = "causal-skip"
+    name, family, lacks = "causal-skip", "algorithm", "has no loop over keys under a causal mask"
 
-    def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
-        return [
-            Strategy(self.name, "algorithm", kernel_region(kernel.name))
-            for kernel in served_kernels(module)
-            if _skips(kernel)
-        ]
-
-    def apply(self, module: KernelModule, strategy: Strategy) -> str:
-        kernel = kernel_of(module, strategy)
-        skips = _skips(kernel)
-        if not skips:
-            raise RewriteFailed(f"{kernel.name} has no loop over keys under a causal mask")
-        edits = []
-        for skip in skips:
-            assert isinstance(skip.loop.node.iter, ast.Call)
-            bound = f"tl.minimum({spell(skip.loop.stop)}, {skip.stop})"
-            edits.append(module.replace(skip.loop.node.iter.args[min(1, len(skip.loop.node.iter.args) - 1)], bound))
-        return module.edited(edits)
+    def find(self, module: KernelModule, kernel: SourceKernel, form: str) -> list[Edit]:
+        return [module.replace(_bound_of(loop), f"tl.minimum({spell(loop.stop)}, {s})") for loop, s in _skips(kernel)]
 
 
-def _skips(kernel: SourceKernel) -> list[_Skip]:
-    found = []
+def _bound_of(loop: Loop) -> ast.expr:
+    assert isinstance(loop.node.iter, ast.Call)
+    return loop.node.iter.args[min(1, len(loop.node.iter.args) - 1)]
+
+
+def _skips(kernel: SourceKernel) -> Iterator[tuple[Loop, str]]:
+    """Loops over keys, and the first key past the program's last query."""
     for loop in kernel.loops:
         if int_value(loop.start) != 0 or loop.function == "tl.static_range":
             continue
@@ -83,8 +56,7 @@ def _skips(kernel: SourceKernel) -> list[_Skip]:
         holder = loop.node if loop.node in kernel.body else holder_of(kernel, loop.node)
         known = defined_before(kernel, read_names(stop), holder) or loop.node not in kernel.body
         if not bounded and known and _is_idle(kernel, loop, causal):
-            found.append(_Skip(loop, stop))
-    return found
+            yield loop, stop
 
 
 def _causal_pair(kernel: SourceKernel, loop: Loop) -> tuple[str, IndexBlock] | None:

@@ -12,10 +12,9 @@ import re
 from dataclasses import dataclass
 from textwrap import indent
 
-from evo_kernel.types import Strategy, TaskCard
 from operators.micro.edits import Edit
-from operators.micro.module import Access, KernelModule, SourceKernel, SourceLaunch, int_value, names_read, spell
-from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
+from operators.micro.kernels import Access, SourceKernel, SourceLaunch
+from operators.micro.module import KernelModule
 from operators.micro.rewrites.blocks import (
     COLUMN,
     ROW,
@@ -26,7 +25,8 @@ from operators.micro.rewrites.blocks import (
     read_names,
     suites,
 )
-from operators.micro.rewrites.grids import contracts, grid_launches, served_kernels, statement_text
+from operators.micro.rewrites.grids import GridRewrite, contracts, grid_launches, statement_text
+from operators.micro.syntax import int_value, names_read, spell
 
 ALIGNMENT_BYTES = 16
 MOST_BOX = 256  # elements along one side of what one TMA instruction fetches; of a larger tile Triton makes several
@@ -62,32 +62,23 @@ class _Tile:
         return f"tl.make_tensor_descriptor({base}, [{shape}], [{self.outer.stride}, 1], [{sizes}])"
 
 
-class TensorDescriptor:
+class TensorDescriptor(GridRewrite):
     """Offered for contraction kernels with at least one load that is plainly a tile of a matrix."""
 
-    name = "tensor-descriptor"
+    name, family, lacks = "tensor-descriptor", "memory", "has no load that is plainly a tile of a matrix"
 
-    def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
-        return [
-            Strategy(self.name, "memory", kernel_region(kernel.name))
-            for kernel in served_kernels(module)
-            if _tiles(module, kernel)
-        ]
+    def find(self, module: KernelModule, kernel: SourceKernel, form: str) -> list[_Tile]:
+        return _tiles(module, kernel)
 
-    def apply(self, module: KernelModule, strategy: Strategy) -> str:
-        kernel = kernel_of(module, strategy)
-        tiles = _tiles(module, kernel)
-        if not tiles:
-            raise RewriteFailed(f"{kernel.name} has no load that is plainly a tile of a matrix")
+    def rewrite(self, module: KernelModule, kernel: SourceKernel, found: list[_Tile]) -> str:
         launch = module.launches_of(kernel.name)[0]
         name = module.fresh(f"{kernel.name.removesuffix('_kernel')}_tma_kernel")
         old = statement_text(module, launch.statement)
         new = re.sub(rf"^{kernel.name}\b", name, old)
-        guard = "\n    and ".join(_guards(module, kernel, launch, tiles))
+        guard = "\n    and ".join(_guards(launch, found))
         choice = f"if (\n    {guard}\n):\n{indent(new, '    ')}\nelse:\n{indent(old, '    ')}"
-        return module.edited(
-            module.replace(launch.statement, choice), module.add_kernel(_with_descriptors(module, kernel, tiles, name))
-        )
+        tiled = module.add_kernel(_with_descriptors(module, kernel, found, name))
+        return module.edited(module.replace(launch.statement, choice), tiled)
 
 
 def _tiles(module: KernelModule, kernel: SourceKernel) -> list[_Tile]:
@@ -98,7 +89,13 @@ def _tiles(module: KernelModule, kernel: SourceKernel) -> list[_Tile]:
         return []
     loads = [access for access in kernel.accesses if access.kind == "load"]
     tiles = [_tile(kernel, access, launches[0]) for access in loads]
-    return [tile for tile in tiles if tile is not None and _is_placeable(kernel, tile)]
+    # all that the descriptor is made of must be known before the top-level statement that loads through it
+    return [
+        tile
+        for tile in tiles
+        if tile is not None
+        and defined_before(kernel, read_names(tile.descriptor), holder_of(kernel, tile.access.statement))
+    ]
 
 
 def _tile(kernel: SourceKernel, access: Access, launch: SourceLaunch) -> _Tile | None:
@@ -123,11 +120,8 @@ def _tile(kernel: SourceKernel, access: Access, launch: SourceLaunch) -> _Tile |
         return None
     ordered = _ordered(sides[ROW], sides[COLUMN], launch)
     step = _multiple_of(kernel, reader, offsets[0]) if offsets else None
-    if (
-        ordered is None
-        or (offsets and step is None)
-        or not all(_is_knob(kernel, launch, s.block.size) for s in ordered)
-    ):
+    sizes = {side.block.size for side in ordered or ()}  # to be tested by `run`
+    if ordered is None or (offsets and step is None) or not sizes <= set(kernel.constexprs) & set(launch.arguments):
         return None
     return _Tile(access, access.base, spell(offsets[0]) if offsets else None, step, *ordered)
 
@@ -188,18 +182,7 @@ def _multiple_of(kernel: SourceKernel, reader: Reader, node: ast.expr) -> str | 
     return None
 
 
-def _is_knob(kernel: SourceKernel, launch: SourceLaunch, size: str) -> bool:
-    """Whether a block's size is a constexpr that the launch gives, so that `run` can test it."""
-    return size in kernel.constexprs and size in launch.arguments
-
-
-def _is_placeable(kernel: SourceKernel, tile: _Tile) -> bool:
-    """Whether all that the descriptor is made of is known before the top-level statement that loads through it."""
-    text = tile.descriptor.removeprefix("tl.make_tensor_descriptor")
-    return defined_before(kernel, read_names(text), holder_of(kernel, tile.access.statement))
-
-
-def _guards(module: KernelModule, kernel: SourceKernel, launch: SourceLaunch, tiles: list[_Tile]) -> list[str]:
+def _guards(launch: SourceLaunch, tiles: list[_Tile]) -> list[str]:
     """What must hold on the host for every descriptor."""
     found: dict[str, None] = {}
     for tile in tiles:

@@ -9,18 +9,12 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from evo_kernel.types import Strategy, TaskCard
-from operators.micro.host_code import launches_for, live_kernels
-from operators.micro.module import (
-    KernelModule,
-    SourceKernel,
-    SourceLaunch,
-    fresh_name,
-    names_read,
-    spell,
-    substitute,
-)
-from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
+from evo_kernel.types import TaskCard
+from operators.micro.host_code import launches_for
+from operators.micro.kernels import SourceKernel, SourceLaunch
+from operators.micro.module import KernelModule
+from operators.micro.rewrites.base import Rewrite
+from operators.micro.syntax import fresh_name, names_read, spell, substitute
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,23 +27,19 @@ class MaskBound:
     whole: bool  # one block over everything: true only when size reaches block
 
 
-class DropMasks:
-    name = "drop-masks"
+class DropMasks(Rewrite):
+    name, family = "drop-masks", "memory"
+    lacks = "has no bounds check that is known to hold when its block divides the size"
 
-    def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
-        return [
-            Strategy(self.name, "memory", kernel_region(kernel.name))
-            for kernel in live_kernels(module, task)
-            if (bounds := _bounds(module, kernel)) and _holds_somewhere(module, task, kernel, bounds)
-        ]
+    def find(self, module: KernelModule, kernel: SourceKernel, form: str) -> list[MaskBound]:
+        return _bounds(module, kernel)
 
-    def apply(self, module: KernelModule, strategy: Strategy) -> str:
-        kernel = kernel_of(module, strategy)
-        bounds = _bounds(module, kernel)
-        if not bounds:
-            raise RewriteFailed(f"no bounds check of {kernel.name} is known to hold when its block divides the size")
+    def pays(self, module: KernelModule, kernel: SourceKernel, task: TaskCard, found: list[MaskBound]) -> bool:
+        return _holds_somewhere(module, task, kernel, found)
+
+    def rewrite(self, module: KernelModule, kernel: SourceKernel, found: list[MaskBound]) -> str:
         taken, flags, edits = set(kernel.names), {}, []
-        for bound in bounds:
+        for bound in found:
             key = (bound.size, bound.block, bound.whole)
             if key not in flags:
                 flags[key] = fresh_name(f"EVEN_{bound.size.upper()}", taken)
@@ -57,13 +47,10 @@ class DropMasks:
             edits.append(module.replace(bound.node, f"(({spell(bound.node)}) | {flags[key]})"))
         edits.append(module.add_parameters(kernel, ", ".join(f"{flag}: tl.constexpr" for flag in flags.values())))
         for launch in module.launches_of(kernel.name):
-            told = [f"{flag}={_told(launch, *key)}" for key, flag in flags.items()]
+            given = {name: spell(value) for name, value in launch.arguments.items()}
+            told = [f"{flag}={condition(given[s], given[b], whole)}" for (s, b, whole), flag in flags.items()]
             edits.append(module.add_arguments(launch.call, ", ".join(told)))
         return module.edited(edits)
-
-
-def _told(launch: SourceLaunch, size: str, block: str, whole: bool) -> str:
-    return condition(spell(launch.arguments[size]), spell(launch.arguments[block]), whole)
 
 
 def condition(size_text: str, block_text: str, whole: bool) -> str:
@@ -87,8 +74,7 @@ def _bounds(module: KernelModule, kernel: SourceKernel) -> list[MaskBound]:
                 if id(node) not in done and isinstance(size, ast.Name) and size.id in scalars:
                     bound = _bound(kernel, launches, node, size.id, inside)
                     found += [bound] if bound is not None else []
-    usable = [b for b in found if all({b.size, b.block} <= set(launch.arguments) for launch in launches)]
-    return usable
+    return [b for b in found if all({b.size, b.block} <= set(launch.arguments) for launch in launches)]
 
 
 def _is_flagged(node: ast.AST) -> bool:
@@ -123,14 +109,11 @@ def _bound(
     ranges = [t for t in terms if t.startswith("tl.arange(0, ")]
     if len(ranges) != 1:
         return None
-    block = ranges[0].removeprefix("tl.arange(0, ").removesuffix(")")
-    if block not in kernel.constexprs:
+    block, rest = ranges[0].removeprefix("tl.arange(0, ").removesuffix(")"), [t for t in terms if t != ranges[0]]
+    if block not in kernel.constexprs or len(rest) > 1:
         return None
-    rest = [t for t in terms if t != ranges[0]]
     if not rest:
         return MaskBound(node, size, block, True)
-    if len(rest) != 1:
-        return None
     loops = {loop.target: loop for loop in kernel.loops if any(loop.node.body is suite for suite in suites)}
     loop = loops.get(rest[0])
     if loop is not None and [spell(x) for x in (loop.start, loop.stop, loop.step)] == ["0", size, block]:

@@ -10,44 +10,35 @@ The hardware has only 2^x; `tl.exp(x)` is `2^(x · log2(e))` with a multiplicati
 from __future__ import annotations
 
 import ast
-import math
 from collections.abc import Iterator
 
 from evo_kernel.syntax import parse_expression
-from evo_kernel.types import Strategy, TaskCard
-from operators.micro.host_code import live_kernels
-from operators.micro.module import KernelModule, SourceKernel, called, copy_of, names_written, spell, statements
-from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region, parameter
+from evo_kernel.types import TaskCard
+from operators.micro.edits import Edit
+from operators.micro.kernels import SourceKernel
+from operators.micro.module import KernelModule
+from operators.micro.rewrites.base import Rewrite
+from operators.micro.syntax import called, mapped, names_written, spell, statements
 
 LOG2_E = 1.4426950408889634
 PASSING = ("tl.maximum", "tl.max", "tl.where", "tl.trans", "tl.broadcast_to")
 
 
-class Exp2:
-    name = "exp2"
+class Exp2(Rewrite):
+    name, family, form = "exp2", "algorithm", "fold"
+    lacks = "has no exponential with a factor that could take log2(e)"
 
-    def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
-        found = []
-        for kernel in live_kernels(module, task):
-            if list(_literals(kernel)):
-                found.append(Strategy(self.name, "algorithm", kernel_region(kernel.name), (("fold", "literal"),)))
-            for name in _scales(module, kernel):
-                found.append(Strategy(self.name, "algorithm", kernel_region(kernel.name), (("fold", name),)))
-        return found
+    def forms(self, module: KernelModule, kernel: SourceKernel, task: TaskCard) -> list[str]:
+        return ["literal", *[p.name for p in kernel.parameters]]
 
-    def apply(self, module: KernelModule, strategy: Strategy) -> str:
-        kernel, fold = kernel_of(module, strategy), str(parameter(strategy, "fold", "literal"))
-        edits = []
-        if fold == "literal":
-            edits = [module.replace(call, _folded(call)) for call in _literals(kernel)]
-        elif fold in _scales(module, kernel):
-            edits = [module.replace(call.func, "tl.exp2") for call in kernel.calls("tl.exp")]
-            for launch in module.launches_of(kernel.name):
-                value = launch.arguments[fold]
-                edits.append(module.replace(value, f"({spell(value)}) * {LOG2_E}"))
-        if not edits:
-            raise RewriteFailed(f"no exponential of {kernel.name} has a factor that could take log2(e)")
-        return module.edited(edits)
+    def find(self, module: KernelModule, kernel: SourceKernel, form: str) -> list[Edit]:
+        if form in ("literal", ""):
+            return [module.replace(call, _folded(call)) for call in _literals(kernel)]
+        if not _is_scale(module, kernel, form):
+            return []
+        values = [launch.arguments[form] for launch in module.launches_of(kernel.name)]
+        edits = [module.replace(call.func, "tl.exp2") for call in kernel.calls("tl.exp")]
+        return edits + [module.replace(value, f"({spell(value)}) * {LOG2_E}") for value in values]
 
 
 def _literals(kernel: SourceKernel) -> Iterator[ast.Call]:
@@ -79,33 +70,20 @@ def _number(node: ast.expr) -> float | None:
 
 def _folded(call: ast.Call) -> str:
     found = _factor(call.args[0])
-    assert found is not None and math.isclose(LOG2_E, math.log2(math.e))
-    old, value = spell(found[0]), found[1]
-
-    class Fold(ast.NodeTransformer):
-        done = False
-
-        def visit(self, node: ast.AST) -> ast.AST:
-            if not self.done and isinstance(node, ast.Constant | ast.UnaryOp) and spell(node) == old:
-                self.done = True
-                return parse_expression(repr(value * LOG2_E))
-            return self.generic_visit(node)
-
-    return f"tl.exp2({spell(Fold().visit(copy_of(call.args[0])))})"
+    assert found is not None
+    folded = parse_expression(repr(found[1] * LOG2_E))
+    return f"tl.exp2({spell(mapped(call.args[0], lambda part: folded if part is found[0] else None))})"
 
 
-def _scales(module: KernelModule, kernel: SourceKernel) -> list[str]:
-    """Scalar parameters that scale scores which only maxima and exponents see."""
+def _is_scale(module: KernelModule, kernel: SourceKernel, name: str) -> bool:
+    """Whether a scalar parameter scales scores which only maxima and exponents see."""
     launches = module.launches_of(kernel.name)
-    found = []
-    for param in kernel.parameters:
-        reads = [p for s in kernel.body for p in ast.walk(s) if isinstance(p, ast.Name) and p.id == param.name]
-        told = bool(launches) and all(param.name in launch.arguments for launch in launches)
-        folded = any("1.442695" in spell(launch.arguments[param.name]) for launch in launches if told)
-        fits = param.kind == "scalar" and bool(reads) and told and not folded and bool(kernel.calls("tl.exp"))
-        if fits and _Scores(kernel, param.name).closed():
-            found.append(param.name)
-    return found
+    if not launches or any(name not in launch.arguments for launch in launches) or not kernel.calls("tl.exp"):
+        return False
+    read = any(isinstance(p, ast.Name) and p.id == name for s in kernel.body for p in ast.walk(s))
+    folded = any("1.442695" in spell(launch.arguments[name]) for launch in launches)
+    is_scalar = any(p.name == name and p.kind == "scalar" for p in kernel.parameters)
+    return is_scalar and read and not folded and _Scores(kernel, name).closed()
 
 
 class _Scores:
@@ -161,8 +139,12 @@ class _Scores:
             )
         if isinstance(statement, ast.Assign) and names_written(statement) & self.names:
             return self._is_score(statement.value) or self._starts(statement.value)
-        stripped = _WithoutExponents(self).visit(copy_of(statement))
-        return not self._mentions(stripped)
+
+        def change(part: ast.AST) -> ast.expr | None:
+            is_exp = isinstance(part, ast.Call) and called(part) == "tl.exp" and self.is_exponent(part)
+            return ast.Constant(0) if is_exp else None
+
+        return not self._mentions(mapped(statement, change))
 
     @staticmethod
     def _starts(value: ast.expr) -> bool:
@@ -178,16 +160,6 @@ class _Scores:
         if not isinstance(inner, ast.BinOp) or not isinstance(inner.op, ast.Sub):
             return False
         return self._is_score(inner.left) and self._is_score(inner.right)
-
-
-class _WithoutExponents(ast.NodeTransformer):
-    def __init__(self, scores: _Scores) -> None:
-        self.scores = scores
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        if called(node) == "tl.exp" and self.scores.is_exponent(node):
-            return ast.Constant(0)
-        return self.generic_visit(node)
 
 
 def _is_infinite_or_zero(node: ast.expr) -> bool:

@@ -7,22 +7,23 @@ row and a loop over its columns.
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from operators.micro.module import (
-    Access,
-    SourceKernel,
+from operators.micro.kernels import Access, SourceKernel
+from operators.micro.rewrites.indices import ROW, inlined, named, terms_of, whole_index_of
+from operators.micro.rewrites.rows import is_straight, without_zeros
+from operators.micro.syntax import (
+    Node,
     argument,
     called,
-    copy_of,
     fresh_name,
+    mapped,
+    mapped_call,
     names_read,
     names_written,
     spell,
 )
-from operators.micro.rewrites.indices import ROW, inlined, named, terms_of, whole_index_of
-from operators.micro.rewrites.rows import is_straight, without_zeros
 
 OFFSETS = ("tl.program_id(0) * {b} + tl.arange(0, {b})", "tl.program_id(axis=0) * {b} + tl.arange(0, {b})")
 
@@ -176,14 +177,14 @@ def inlined_body(flat: Map, place: Place, taken: set[str]) -> tuple[list[str], s
     for name in sorted(set(kernel.definitions) - flat.tiling - flat.masks):
         names[name] = fresh_name(name, taken)
         taken.add(names[name])
-    edit = _Move(place, set(flat.masks), names)
-    lines = []
-    for statement in flat.statements:
-        if isinstance(statement, ast.Assign) and not names_written(statement) <= (flat.tiling | flat.masks):
-            lines.append(spell(without_zeros(edit.visit(copy_of_ids(statement)))))
     assert flat.store.value is not None
-    value = spell(without_zeros(edit.visit(copy_of_ids(flat.store.value))))
-    return None if edit.failed else (lines, value)
+    own = [s for s in flat.statements if isinstance(s, ast.Assign)]
+    parts = [*[s for s in own if not names_written(s) <= (flat.tiling | flat.masks)], flat.store.value]
+    try:
+        *lines, value = [spell(without_zeros(_moved(part, place, flat.masks, names))) for part in parts]
+    except _NoMask:
+        return None
+    return lines, value
 
 
 def needed_by(flat: Map) -> set[str]:
@@ -193,60 +194,54 @@ def needed_by(flat: Map) -> set[str]:
     for statement in flat.statements:
         if isinstance(statement, ast.Assign) and not names_written(statement) <= (flat.tiling | flat.masks):
             parts.append(statement)
-    bare = [_NoMasks().visit(copy_of(part)) for part in parts]
-    return (names_read(*bare) & parameters) - {flat.block}
+
+    def change(part: ast.AST) -> ast.Call | None:
+        if called(part) != "tl.load":
+            return None
+        assert isinstance(part, ast.Call)
+        kept = [keyword for keyword in part.keywords if keyword.arg != "mask"]
+        return mapped_call(ast.Call(part.func, [part.args[0], *part.args[2:]], kept), change)
+
+    return (names_read(*[mapped(part, change) for part in parts]) & parameters) - {flat.block}
 
 
-class _NoMasks(ast.NodeTransformer):
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        self.generic_visit(node)
-        if called(node) == "tl.load":
-            return ast.Call(node.func, [node.args[0], *node.args[2:]], [k for k in node.keywords if k.arg != "mask"])
-        return node
+class _NoMask(Exception):
+    """The place has no mask to give to a map that needs one."""
 
 
-def copy_of_ids(node: ast.AST) -> ast.AST:
-    """A copy whose calls remember which call they were copied from."""
-    copied = copy_of(node)
-    for old, new in zip(ast.walk(node), ast.walk(copied), strict=True):
-        new.origin = id(old)  # type: ignore[attr-defined]
-    return copied
+def _moved(node: Node, place: Place, masks: Set[str], names: Mapping[str, str]) -> Node:
+    """A copy with names renamed, index and mask exchanged, and known values for loads. Raises _NoMask."""
+
+    def change(part: ast.AST) -> ast.AST | None:
+        if isinstance(part, ast.Name):
+            return _name(part, place, masks, names)
+        if not isinstance(part, ast.Call):
+            return None
+        if id(part) in place.given:
+            return ast.Name(place.given[id(part)], ast.Load())
+        return mapped_call(_load(part, place, names), change) if called(part) == "tl.load" else None
+
+    return mapped(node, change)
 
 
-class _Move(ast.NodeTransformer):
-    """Renames, exchanges index and mask, and puts known values for loads."""
+def _name(node: ast.Name, place: Place, masks: Set[str], names: Mapping[str, str]) -> ast.expr:
+    if node.id in masks:
+        if place.mask is None:
+            raise _NoMask
+        return ast.Name(place.mask if place.mask.isidentifier() else f"({place.mask})", ast.Load())
+    name = names.get(node.id, node.id)
+    return ast.Constant(0) if name == "0" else ast.Name(name, node.ctx)
 
-    def __init__(self, place: Place, masks: set[str], names: dict[str, str]) -> None:
-        self.mask, self.given, self.masks, self.names = place.mask, place.given, masks, names
-        self.always, self.failed = place.block_row, False
 
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        known = self.given.get(getattr(node, "origin", 0))
-        if known is not None:
-            return ast.Name(known, ast.Load())
-        if called(node) == "tl.load":
-            node = self._load(node)
-        return self.generic_visit(node)
-
-    def _load(self, node: ast.Call) -> ast.Call:
-        had_mask = argument(node, "mask", 1) is not None
-        moves = any(isinstance(p, ast.Name) and self.names.get(p.id, p.id) != p.id for p in ast.walk(node.args[0]))
-        keywords = [k for k in node.keywords if k.arg not in ("mask", "other")]
-        if (had_mask or (self.always and moves and isinstance(node.args[0], ast.BinOp))) and self.mask is not None:
-            other = argument(node, "other", 2)
-            keywords.append(ast.keyword("mask", ast.Name(self.mask, ast.Load())))
-            if other is not None:
-                keywords.append(ast.keyword("other", other))
-        return ast.Call(node.func, node.args[:1], keywords)
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        if node.id in self.masks:
-            if self.mask is None:
-                self.failed = True
-            text = self.mask or ""
-            return ast.Name(text if text.isidentifier() else f"({text})", ast.Load())
-        name = self.names.get(node.id, node.id)
-        return ast.Constant(0) if name == "0" else ast.Name(name, node.ctx)
+def _load(node: ast.Call, place: Place, names: Mapping[str, str]) -> ast.Call:
+    had_mask = argument(node, "mask", 1) is not None
+    moves = any(isinstance(p, ast.Name) and names.get(p.id, p.id) != p.id for p in ast.walk(node.args[0]))
+    keywords = [k for k in node.keywords if k.arg not in ("mask", "other")]
+    if place.mask is not None and (had_mask or (place.block_row and moves and isinstance(node.args[0], ast.BinOp))):
+        keywords.append(ast.keyword("mask", ast.Name(place.mask, ast.Load())))
+        if (other := argument(node, "other", 2)) is not None:
+            keywords.append(ast.keyword("other", other))
+    return ast.Call(node.func, node.args[:1], keywords)
 
 
 def arguments_in_order(names: Sequence[str], values: dict[str, str], constexprs: set[str]) -> str:

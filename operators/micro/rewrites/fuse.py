@@ -10,11 +10,12 @@ import ast
 
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.host_code import HostTensor, launches_for
-from operators.micro.module import KernelModule, spell
-from operators.micro.rewrites.base import RewriteFailed, kernel_region, kernels_of, parameter
+from operators.micro.module import KernelModule
+from operators.micro.rewrites.base import Rewrite, RewriteFailed, kernel_region, kernels_of
 from operators.micro.rewrites.flat import map_of
 from operators.micro.rewrites.fuse_rows import fused_rows
 from operators.micro.rewrites.join import Join, Pair, pairs
+from operators.micro.syntax import spell
 
 DTYPES = {
     "float16": "tl.float16", "bfloat16": "tl.bfloat16", "float32": "tl.float32", "float64": "tl.float64",
@@ -23,8 +24,8 @@ DTYPES = {
 }  # fmt: skip
 
 
-class _Fusion:
-    name = ""
+class _Fusion(Rewrite):
+    family = "fusion"
 
     def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
         dtypes = _dtypes(module, task)
@@ -33,14 +34,14 @@ class _Fusion:
             dtype = dtypes.get(id(pair.producer.statement), {}).get(pair.out)
             if dtype in DTYPES and self.fused(module, pair, dtype) is not None:
                 region = kernel_region(pair.producer.kernel, pair.consumer.kernel)
-                found.append(Strategy(self.name, "fusion", region, (("buffer", pair.buffer), ("dtype", dtype))))
+                found.append(Strategy(self.name, self.family, region, (("buffer", pair.buffer), ("dtype", dtype))))
         return found
 
     def apply(self, module: KernelModule, strategy: Strategy) -> str:
-        wanted = (*kernels_of(strategy), str(parameter(strategy, "buffer")))
+        wanted = (*kernels_of(strategy), str(dict(strategy.parameters).get("buffer")))
         for pair in pairs(module):
             if (pair.producer.kernel, pair.consumer.kernel, pair.buffer) == wanted:
-                text = self.fused(module, pair, str(parameter(strategy, "dtype", "float32")))
+                text = self.fused(module, pair, str(dict(strategy.parameters).get("dtype", "float32")))
                 if text is not None:
                     return text
         raise RewriteFailed(f"{' and '.join(wanted[:2])} cannot be fused through {wanted[2]} in this source")

@@ -1,25 +1,15 @@
-"""A row kernel that leaves one number a row, and the row kernel that reads it, as one kernel: bodies in turn.
-
-Both run one program a row over the same rows, so the number stays in the program that computed it.
-"""
+"""A row kernel that leaves one number a row, and the row kernel that reads it, as one kernel: bodies in turn."""
 
 from __future__ import annotations
 
 import ast
 
-from operators.micro.module import (
-    Access,
-    KernelModule,
-    SourceKernel,
-    SourceLaunch,
-    copy_of,
-    fresh_name,
-    names_written,
-    spell,
-)
+from operators.micro.kernels import Access, SourceKernel, SourceLaunch
+from operators.micro.module import KernelModule
 from operators.micro.rewrites.indices import ROW, index_of, named
 from operators.micro.rewrites.join import Join, Pair
 from operators.micro.rewrites.rows import only_shapes, passes_of
+from operators.micro.syntax import fresh_name, mapped, names_written, spell
 
 
 def fused_rows(module: KernelModule, pair: Pair, dtype: str) -> str | None:
@@ -124,13 +114,8 @@ def _is_top(kernel: SourceKernel, name: str) -> bool:
     return any(name in names_written(s) for s in kernel.body if not isinstance(s, ast.For))
 
 
-class _Targets(ast.NodeTransformer):
-    def __init__(self, names: dict[str, str]) -> None:
-        self.names = names
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        return ast.Name(self.names.get(node.id, node.id), node.ctx)
-
-
 def _renamed(node: ast.AST, names: dict[str, str]) -> str:
-    return spell(_Targets(names).visit(copy_of(node)))
+    def change(part: ast.AST) -> ast.Name | None:
+        return ast.Name(names.get(part.id, part.id), part.ctx) if isinstance(part, ast.Name) else None
+
+    return spell(mapped(node, change))

@@ -6,21 +6,12 @@ import ast
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
+from evo_kernel.types import TaskCard
 from operators.micro.edits import Edit
-from operators.micro.module import (
-    ALLOCATIONS,
-    VIEWS,
-    KernelModule,
-    SourceKernel,
-    SourceLaunch,
-    called,
-    int_value,
-    names_read,
-    names_written,
-    self_root,
-    spell,
-    statements,
-)
+from operators.micro.kernels import ALLOCATIONS, VIEWS, SourceKernel, SourceLaunch
+from operators.micro.module import KernelModule
+from operators.micro.rewrites.base import Rewrite
+from operators.micro.syntax import called, int_value, names_read, names_written, self_root, spell, statements
 
 CONTRACTIONS = ("tl.dot",)
 LINE_LENGTH = 110
@@ -76,9 +67,11 @@ def origins(kernel: SourceKernel, node: ast.AST, stop: frozenset[str] = frozense
     return frozenset(found)
 
 
-def served_kernels(module: KernelModule) -> list[SourceKernel]:
-    """Kernels that a rewrite may improve, in text order."""
-    return [kernel for kernel in module.kernels.values() if not is_fallback(module, kernel)]
+class GridRewrite(Rewrite):
+    """A rewrite of any kernel, launched by a case or not, but those that only serve what another one cannot."""
+
+    def kernels(self, module: KernelModule, task: TaskCard) -> list[SourceKernel]:
+        return [kernel for kernel in module.kernels.values() if not is_fallback(module, kernel)]
 
 
 def fresh_names(kernel: SourceKernel, wishes: Iterable[str]) -> list[str]:
@@ -122,7 +115,6 @@ def grid_text(parts: Sequence[str]) -> str:
 
 
 def set_grid(module: KernelModule, launch: SourceLaunch, parts: Sequence[str]) -> Edit:
-    """The launch with another grid."""
     assert isinstance(launch.call.func, ast.Subscript)
     return module.replace(launch.call.func.slice, grid_text(parts))
 

@@ -6,41 +6,32 @@ Address arithmetic alone is not offered: the compiler moves it by itself, and th
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.edits import Edit
-from operators.micro.host_code import live_kernels
-from operators.micro.module import KernelModule, SourceKernel, called, fresh_name, names_read, names_written, spell
-from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
+from operators.micro.kernels import SourceKernel
+from operators.micro.module import KernelModule
+from operators.micro.rewrites.base import Rewrite, kernel_region
 from operators.micro.rewrites.maxima import root_of
-
-Block = tuple[ast.For, list[ast.stmt]]
-
-
-class Hoist:
-    name = "hoist"
-
-    def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
-        found = []
-        for kernel in live_kernels(module, task):
-            places = [line for line, node in _loops(kernel) if _edits(module, kernel, node)]
-            for number in places:
-                region = f"{kernel_region(kernel.name)}, loop {number}"
-                found.append(Strategy(self.name, "reordering", region))
-        return found
-
-    def apply(self, module: KernelModule, strategy: Strategy) -> str:
-        kernel = kernel_of(module, strategy)
-        for number, node in _loops(kernel):
-            if strategy.region.endswith(f", loop {number}") and (edits := _edits(module, kernel, node)):
-                return module.edited(edits)
-        raise RewriteFailed(f"{strategy.region} holds nothing that could be moved out of it")
+from operators.micro.syntax import called, fresh_name, names_read, names_written, spell
 
 
-def _loops(kernel: SourceKernel) -> Iterator[tuple[int, ast.For]]:
-    """The loops of a kernel, numbered from 1 in text order."""
-    yield from enumerate((loop.node for loop in kernel.loops), start=1)
+class Hoist(Rewrite):
+    name, family, lacks = "hoist", "reordering", "has no such loop with anything that could be moved out of it"
+
+    def forms(self, module: KernelModule, kernel: SourceKernel, task: TaskCard) -> range:
+        return range(1, len(kernel.loops) + 1)
+
+    def region(self, kernel: SourceKernel, form: int) -> str:
+        return f"{kernel_region(kernel.name)}, loop {form}"
+
+    def form_of(self, strategy: Strategy) -> int:
+        _, said, number = strategy.region.rpartition(", loop ")
+        return int(number) if said else 0
+
+    def find(self, module: KernelModule, kernel: SourceKernel, form: int) -> list[Edit]:
+        return _edits(module, kernel, kernel.loops[form - 1].node) if 0 < form <= len(kernel.loops) else []
 
 
 def _edits(module: KernelModule, kernel: SourceKernel, loop: ast.For) -> list[Edit]:

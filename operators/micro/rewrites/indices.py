@@ -4,34 +4,38 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
+from functools import reduce
 
-from operators.micro.module import (
-    Access,
-    KernelModule,
-    SourceKernel,
+from operators.micro.kernels import Access, SourceKernel
+from operators.micro.module import KernelModule
+from operators.micro.rewrites.blocks import suite_of
+from operators.micro.rewrites.grids import own_targets
+from operators.micro.syntax import (
     called,
-    copy_of,
     expression,
+    int_value,
+    mapped,
     names_read,
     names_written,
     spell,
     statements,
     substitute,
 )
-from operators.micro.rewrites.blocks import suite_of
-from operators.micro.rewrites.grids import own_targets
 
 ROW = ("tl.program_id(0)", "tl.program_id(axis=0)")
 DEEPEST = 20  # names opened one after another; more is no index that a person wrote
 
 
-class _NoCasts(ast.NodeTransformer):
+def _without_casts(node: ast.expr) -> ast.expr:
     """`x.to(tl.int64)` counts as `x` when shapes of index expressions are compared."""
 
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        self.generic_visit(node)
-        is_cast = isinstance(node.func, ast.Attribute) and node.func.attr == "to" and len(node.args) == 1
-        return node.func.value if is_cast and spell(node.args[0]) in ("tl.int64", "tl.int32") else node  # type: ignore[union-attr]
+    def change(part: ast.AST) -> ast.expr | None:
+        if not isinstance(part, ast.Call) or not isinstance(part.func, ast.Attribute) or part.func.attr != "to":
+            return None
+        is_cast = len(part.args) == 1 and spell(part.args[0]) in ("tl.int64", "tl.int32")
+        return _without_casts(part.func.value) if is_cast else None
+
+    return mapped(node, change)
 
 
 def inlined(kernel: SourceKernel, node: ast.expr, keep: frozenset[str] = frozenset()) -> ast.expr:
@@ -49,7 +53,7 @@ def named(kernel: SourceKernel, wanted: Sequence[str]) -> list[str]:
     """Names assigned once whose value, written out, is one of the wanted expressions."""
     spelled = {spell(expression(text)) for text in wanted}
     names = [n for n in kernel.definitions if kernel.value_of(n) is not None]
-    return [n for n in names if spell(_NoCasts().visit(copy_of(inlined(kernel, ast.Name(n, ast.Load()))))) in spelled]
+    return [n for n in names if spell(_without_casts(inlined(kernel, ast.Name(n, ast.Load())))) in spelled]
 
 
 def terms_of(node: ast.expr) -> list[ast.expr]:
@@ -138,34 +142,28 @@ def rejoined(index: str, bound: Mapping[str, str]) -> str:
 def host_spelling(module: KernelModule, node: ast.expr) -> str:
     """A launch argument in a spelling that is equal for equal strides: buffers by how they were allocated, and
     `stride` of `torch.empty` by its sizes."""
-    return spell(_Allocated(module).visit(copy_of(node)))
+    buffers, arguments = module.buffers, {a.arg for a in module.run.args.args}
+    written = [n for s in statements(module.run.body) for n in own_targets(s)]
+    once = ({n for n in written if written.count(n) == 1} | arguments) - (arguments & set(written))
+    known = once | {"torch", "triton"} | (module.names - set(written))
 
+    def change(part: ast.AST) -> ast.expr | None:
+        """`buffer.stride(0)` as `torch.empty_like(x).stride(0)`, where nothing in it is assigned twice."""
+        if not isinstance(part, ast.Call):
+            return None
+        owner = part.func.value if isinstance(part.func, ast.Attribute) else None
+        if not isinstance(owner, ast.Name) or owner.id not in buffers or owner.id not in once:
+            return part
+        call = buffers[owner.id].call
+        if not spell(part.func).endswith(".stride") or not names_read(call) <= known:
+            return part
+        sizes, axis = _sizes(call), int_value(part.args[0]) if len(part.args) == 1 else None
+        if sizes is not None and axis is not None and axis < len(sizes):
+            rest = sizes[axis + 1 :] or [ast.Constant(1)]
+            return reduce(lambda left, right: ast.BinOp(left, ast.Mult(), right), rest)
+        return ast.Call(ast.Attribute(call, "stride", ast.Load()), part.args, part.keywords)
 
-class _Allocated(ast.NodeTransformer):
-    """`buffer.stride(0)` as `torch.empty_like(x).stride(0)`, where nothing in it is assigned twice."""
-
-    def __init__(self, module: KernelModule) -> None:
-        self.buffers = module.buffers
-        written = [n for s in statements(module.run.body) for n in own_targets(s)]
-        self.once = {n for n in written if written.count(n) == 1} | {a.arg for a in module.run.args.args}
-        self.once -= {a.arg for a in module.run.args.args} & set(written)
-        self.known = self.once | {"torch", "triton"} | (module.names - set(written))
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        owner = node.func.value if isinstance(node.func, ast.Attribute) else None
-        if not isinstance(owner, ast.Name) or owner.id not in self.buffers or owner.id not in self.once:
-            return node
-        call = self.buffers[owner.id].call
-        if spell(node.func).split(".")[-1] != "stride" or not names_read(call) <= self.known:
-            return node
-        sizes = _sizes(call)
-        axis = node.args[0].value if len(node.args) == 1 and isinstance(node.args[0], ast.Constant) else None
-        if sizes is not None and type(axis) is int and 0 <= axis < len(sizes):
-            product: ast.expr | None = None
-            for size in sizes[axis + 1 :]:
-                product = size if product is None else ast.BinOp(product, ast.Mult(), size)
-            return product or ast.Constant(1)
-        return ast.Call(ast.Attribute(call, "stride", ast.Load()), node.args, node.keywords)
+    return spell(mapped(node, change))
 
 
 def _sizes(call: ast.Call) -> list[ast.expr] | None:

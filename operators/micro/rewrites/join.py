@@ -9,19 +9,8 @@ from dataclasses import dataclass
 
 from evo_kernel.syntax import parse_module
 from operators.micro.edits import Edit
-from operators.micro.module import (
-    Access,
-    KernelModule,
-    SourceKernel,
-    SourceLaunch,
-    called,
-    expression,
-    fresh_name,
-    names_read,
-    spell,
-    statements,
-    substitute,
-)
+from operators.micro.kernels import Access, SourceKernel, SourceLaunch
+from operators.micro.module import KernelModule
 from operators.micro.rewrites.flat import Map, Place, arguments_in_order, inlined_body, needed_by
 from operators.micro.rewrites.indices import (
     ROW,
@@ -33,6 +22,7 @@ from operators.micro.rewrites.indices import (
     terms_of,
     whole_index_of,
 )
+from operators.micro.syntax import called, expression, fresh_name, names_read, spell, statements, substitute
 
 
 @dataclass(frozen=True, eq=False)
@@ -332,6 +322,5 @@ def _kind(kernel: SourceKernel, name: str) -> str:
 
 
 def _body_text(text: str, kernel: SourceKernel) -> str:
-    """The body of an edited kernel, as text."""
     changed = KernelModule.parse(text).kernels[kernel.name]
     return "\n".join(text.splitlines()[changed.node.body[0].lineno - 1 : changed.node.end_lineno]) + "\n"

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from evo_kernel.syntax import parse_expression
-from operators.micro.module import SourceKernel, argument, called, names_read, names_written, spell
+from operators.micro.kernels import SourceKernel
+from operators.micro.syntax import argument, called, names_read, names_written, spell
 
 if TYPE_CHECKING:
     from operators.micro.rewrites.online import Neighbours

@@ -10,7 +10,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from evo_kernel.syntax import parse_module
-from operators.micro.module import argument, called, fresh_name, names_read, names_written, spell, substitute
+from operators.micro.syntax import argument, called, fresh_name, names_read, names_written, spell, substitute
 
 if TYPE_CHECKING:
     from operators.micro.rewrites.online import Neighbours

@@ -1,59 +1,47 @@
-"""`multi-pass-row`: a row that is held in registers as a whole is walked in blocks instead, once a reduction.
-
-The reverse of `one-pass-row`: fewer registers, more programs in flight, more reads (which the caches may serve).
-"""
+"""`multi-pass-row`: a row that is held in registers as a whole is walked in blocks instead, once a reduction."""
 
 from __future__ import annotations
 
 import ast
 
-from evo_kernel.syntax import parse_expression, parse_module
-from evo_kernel.types import Strategy, TaskCard
-from operators.micro.host_code import live_kernels
-from operators.micro.module import (
-    KernelModule,
-    SourceKernel,
+from evo_kernel.syntax import parse_module
+from evo_kernel.types import TaskCard
+from operators.micro.kernels import SourceKernel
+from operators.micro.module import KernelModule
+from operators.micro.rewrites.base import Rewrite
+from operators.micro.rewrites.rows import calls_apart, is_straight, loads_apart, only_shapes
+from operators.micro.syntax import (
     argument,
     called,
-    copy_of,
+    expression,
     fresh_name,
+    mapped,
     names_read,
     names_written,
     spell,
     substitute,
 )
-from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
-from operators.micro.rewrites.rows import calls_apart, is_straight, loads_apart, only_shapes
 
 STARTS = {"tl.sum": "0.0", "tl.max": "-float('inf')", "tl.min": "float('inf')"}
 DEFAULT_BLOCK = 1024
 
 
-class MultiPassRow:
-    name = "multi-pass-row"
+class MultiPassRow(Rewrite):
+    name, family, lacks = "multi-pass-row", "algorithm", "does not hold a whole row in one block"
 
-    def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
-        return [
-            Strategy(self.name, "algorithm", kernel_region(kernel.name))
-            for kernel in live_kernels(module, task)
-            if _row(module, kernel) is not None and not _speaks_of_its_block(kernel)
-        ]
+    def find(self, module: KernelModule, kernel: SourceKernel, form: str) -> tuple[str, str] | None:
+        return _row(module, kernel)
 
-    def apply(self, module: KernelModule, strategy: Strategy) -> str:
-        kernel = kernel_of(module, strategy)
-        found = _row(module, kernel)
-        if found is None:
-            raise RewriteFailed(f"{kernel.name} does not hold a whole row in one block")
+    def pays(self, module: KernelModule, kernel: SourceKernel, task: TaskCard, found: tuple[str, str]) -> bool:
+        # A constexpr that says that the block divides the row (see drop_masks.py) would lie of a smaller block.
+        return not any(parameter.name.startswith("EVEN_") for parameter in kernel.parameters)
+
+    def rewrite(self, module: KernelModule, kernel: SourceKernel, found: tuple[str, str]) -> str:
         block, text = found
         knob = module.fresh(f"{kernel.name.removesuffix('_kernel').upper()}_BLOCK")
         edits = [module.replace_range(kernel.body[0], kernel.body[-1], text), module.set_constant(knob, DEFAULT_BLOCK)]
         edits += [module.replace(launch.arguments[block], knob) for launch in module.launches_of(kernel.name)]
         return module.edited(edits)
-
-
-def _speaks_of_its_block(kernel: SourceKernel) -> bool:
-    """Whether a constexpr says that the block divides the row (see drop_masks.py): it would lie of a smaller block."""
-    return any(parameter.name.startswith("EVEN_") for parameter in kernel.parameters)
 
 
 def _row(module: KernelModule, kernel: SourceKernel) -> tuple[str, str] | None:
@@ -82,7 +70,9 @@ class _Stages:
     def __init__(self, kernel: SourceKernel, size: str, block: str) -> None:
         self.kernel, self.size, self.block = kernel, size, block
         self.start = kernel.fresh("start")
-        self.body = calls_apart(kernel, loads_apart(kernel, kernel.body), STARTS, "reduced")
+        self.body = calls_apart(
+            kernel, loads_apart(kernel, kernel.body), STARTS, "reduced", lambda value: called(value) in STARTS
+        )
 
     def text(self) -> str | None:
         """The new body; None when a statement fits in no pass."""
@@ -132,21 +122,14 @@ class _Stages:
                 needed.add(name)
                 todo.append(blocks[name])
         body = [s for n, s in blocks.items() if n in needed] + last
-        moved = [spell(_Moved(self.start, self.block).visit(copy_of(s))) for s in body]
+        arange = f"tl.arange(0, {self.block})"
+        columns = expression(f"{self.start} + {arange}")
+
+        def change(part: ast.AST) -> ast.expr | None:
+            return columns if isinstance(part, ast.Call) and spell(part) == arange else None
+
+        moved = [spell(mapped(statement, change)) for statement in body]
         return [f"for {self.start} in range(0, {self.size}, {self.block}):", *["    " + line for line in moved]]
-
-
-class _Moved(ast.NodeTransformer):
-    """`tl.arange(0, BLOCK)` as `start + tl.arange(0, BLOCK)`."""
-
-    def __init__(self, start: str, block: str) -> None:
-        self.start, self.wanted = start, f"tl.arange(0, {block})"
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        self.generic_visit(node)
-        if spell(node) == self.wanted:
-            return parse_expression(f"{self.start} + {self.wanted}")
-        return node
 
 
 def _single_names(body: list[ast.stmt], kernel: SourceKernel) -> list[ast.stmt] | None:

@@ -5,39 +5,39 @@ from __future__ import annotations
 import ast
 
 from evo_kernel.syntax import parse_expression
-from evo_kernel.types import Strategy, TaskCard
+from evo_kernel.types import TaskCard
 from operators.micro.edits import Edit
-from operators.micro.host_code import launches_for, live_kernels
-from operators.micro.module import KernelModule, SourceKernel, SourceLaunch, copy_of, spell
-from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
+from operators.micro.host_code import launches_for
+from operators.micro.kernels import SourceKernel, SourceLaunch
+from operators.micro.module import KernelModule
+from operators.micro.rewrites.base import Rewrite
 from operators.micro.rewrites.drop_masks import condition
 from operators.micro.rewrites.rows import Numbering, Passes, at_zero, loads_apart, only_shapes, passes_of
+from operators.micro.syntax import copy_of, spell
 
 LIMIT = 32768  # elements of a row: 256 a thread at 4 warps, 32 at 32 warps
 
 
-class OnePassRow:
-    name = "one-pass-row"
+class OnePassRow(Rewrite):
+    name, family, lacks = "one-pass-row", "algorithm", "has no passes of one block size over a row"
 
-    def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
-        return [
-            Strategy(self.name, "algorithm", kernel_region(kernel.name))
-            for kernel in live_kernels(module, task)
-            if (passes := _passes(module, kernel)) is not None and _worthwhile(module, task, passes)
-        ]
+    def find(self, module: KernelModule, kernel: SourceKernel, form: str) -> Passes | None:
+        return _passes(module, kernel)
 
-    def apply(self, module: KernelModule, strategy: Strategy) -> str:
-        kernel = kernel_of(module, strategy)
-        passes = _passes(module, kernel)
-        if passes is None:
-            raise RewriteFailed(f"{kernel.name} has no passes of one block size over a row")
+    def pays(self, module: KernelModule, kernel: SourceKernel, task: TaskCard, found: Passes) -> bool:
+        """Whether some case's row is short enough, as far as can be told."""
+        seen = [one for one in launches_for(module, task) if one.launch.kernel == kernel.name]
+        sizes = [one.values.get(found.stop) for one in seen]
+        return not sizes or any(not isinstance(size, int) or size <= LIMIT for size in sizes)
+
+    def rewrite(self, module: KernelModule, kernel: SourceKernel, found: Passes) -> str:
         node, body = copy_of(kernel.node), []
         node.name = module.fresh(f"{kernel.name.removesuffix('_kernel')}_one_pass_kernel")
-        loops = {id(loop.node): loop for loop in passes.loops}
+        loops = {id(loop.node): loop for loop in found.loops}
         for statement in kernel.body:
             body += at_zero(loops[id(statement)]) if id(statement) in loops else [statement]
         node.body = Numbering().run(loads_apart(kernel, body))
-        edits = [_launch_edit(module, launch, passes, node.name) for launch in module.launches_of(kernel.name)]
+        edits = [_launch_edit(module, launch, found, node.name) for launch in module.launches_of(kernel.name)]
         return module.edited(edits, module.add_kernel(spell(node) + "\n"))
 
 
@@ -62,13 +62,6 @@ def _test(launch: SourceLaunch, passes: Passes) -> str:
 
 def _is_fallback(guard: ast.If, launch: SourceLaunch, passes: Passes) -> bool:
     return spell(guard.test) == spell(parse_expression(_test(launch, passes)))
-
-
-def _worthwhile(module: KernelModule, task: TaskCard, passes: Passes) -> bool:
-    """Whether some case's row is short enough, as far as can be told."""
-    seen = [one for one in launches_for(module, task) if one.launch.kernel == passes.kernel.name]
-    sizes = [one.values.get(passes.stop) for one in seen]
-    return not sizes or any(not isinstance(size, int) or size <= LIMIT for size in sizes)
 
 
 def _launch_edit(module: KernelModule, launch: SourceLaunch, passes: Passes, name: str) -> Edit:

@@ -10,27 +10,18 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from evo_kernel.syntax import parse_expression, parse_module
-from evo_kernel.types import Strategy, TaskCard
-from operators.micro.host_code import live_kernels
-from operators.micro.module import (
-    KernelModule,
-    Loop,
-    SourceKernel,
-    called,
-    names_read,
-    names_written,
-    spell,
-    statements,
-)
-from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region, parameter
+from evo_kernel.syntax import parse_expression
+from evo_kernel.types import TaskCard
+from operators.micro.kernels import Loop, SourceKernel
+from operators.micro.module import KernelModule
+from operators.micro.rewrites.base import Rewrite, kernel_region
 from operators.micro.rewrites.moments import merged_moments
 from operators.micro.rewrites.rescale import merged_sums
 from operators.micro.rewrites.rows import Numbering, is_straight, loads_apart
+from operators.micro.syntax import called, mapped, names_read, names_written, spell, statements
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,35 +62,34 @@ class Merged:
     replaced: tuple[tuple[str, str], ...] = ()  # expressions in what follows, by canonical spelling → text
 
 
-class OnlineRow:
-    name = "online-row"
+class OnlineRow(Rewrite):
+    name, family, form = "online-row", "algorithm", "pass"
+    lacks = "has no such two passes that can be one"
 
-    def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
-        found = []
-        for kernel in live_kernels(module, task):
-            for number, pair in _pairs(kernel):
-                if _merge(pair) is not None:
-                    region = f"{kernel_region(kernel.name)}, passes {number} and {number + 1}"
-                    found.append(Strategy(self.name, "algorithm", region, (("pass", number),)))
-        return found
+    def forms(self, module: KernelModule, kernel: SourceKernel, task: TaskCard) -> list[int]:
+        return list(_pairs(kernel))
 
-    def apply(self, module: KernelModule, strategy: Strategy) -> str:
-        kernel, wanted = kernel_of(module, strategy), parameter(strategy, "pass", 1)
-        for number, pair in _pairs(kernel):
-            merged = _merge(pair) if number == wanted else None
-            if merged is not None:
-                return _rewritten(module, pair, merged)
-        raise RewriteFailed(f"passes {wanted} and the next of {kernel.name} cannot be one pass")
+    def region(self, kernel: SourceKernel, form: int) -> str:
+        return f"{kernel_region(kernel.name)}, passes {form} and {form + 1}"
+
+    def find(self, module: KernelModule, kernel: SourceKernel, form: int) -> tuple[Neighbours, Merged] | None:
+        pair = _pairs(kernel).get(form or 1)
+        merged = _merge(pair) if pair is not None else None
+        return (pair, merged) if pair is not None and merged is not None else None
+
+    def rewrite(self, module: KernelModule, kernel: SourceKernel, found: tuple[Neighbours, Merged]) -> str:
+        return _rewritten(module, *found)
 
 
 def _effect(call: ast.Call) -> bool:
     return called(call) in ("tl.store", "tl.debug_barrier") or called(call).startswith("tl.atomic")
 
 
-def _pairs(kernel: SourceKernel) -> Iterator[tuple[int, Neighbours]]:
+def _pairs(kernel: SourceKernel) -> dict[int, Neighbours]:
     """Neighbouring top-level passes over one range, numbered from 1."""
     top = {id(s): i for i, s in enumerate(kernel.body)}
     loops = [loop for loop in kernel.loops if id(loop.node) in top]
+    found = {}
     for number, (first, second) in enumerate(pairwise(loops), start=1):
         start, stop = top[id(first.node)], top[id(second.node)]
         gap, after = tuple(kernel.body[start + 1 : stop]), tuple(kernel.body[stop + 1 :])
@@ -111,7 +101,8 @@ def _pairs(kernel: SourceKernel) -> Iterator[tuple[int, Neighbours]]:
         steady = not bounds & names_written(*gap, *first.node.body, *second.node.body)
         plain = first.function == second.function and first.target == second.target
         if same and straight and steady and plain and not first.node.orelse and not second.node.orelse:
-            yield number, Neighbours(kernel, first, second, gap, after)
+            found[number] = Neighbours(kernel, first, second, gap, after)
+    return found
 
 
 def carried(loop: Loop) -> set[str]:
@@ -181,20 +172,14 @@ def _rewritten(module: KernelModule, pair: Neighbours, merged: Merged) -> str:
     return module.edited(edits)
 
 
-class _Swap(ast.NodeTransformer):
-    def __init__(self, swaps: dict[str, str]) -> None:
-        self.swaps = swaps
-
-    def visit(self, node: ast.AST) -> ast.AST:
-        if isinstance(node, ast.expr) and (text := self.swaps.get(spell(node))) is not None:
-            return parse_expression(text)
-        return self.generic_visit(node)
-
-
 def _swapped(statement: ast.stmt, swaps: dict[str, str]) -> str:
-    if not swaps:
-        return spell(statement)
-    return spell(_Swap(swaps).visit(parse_module(spell(statement)).body[0]))
+    """The statement with expressions exchanged, by their spelling."""
+
+    def change(part: ast.AST) -> ast.expr | None:
+        text = swaps.get(spell(part)) if isinstance(part, ast.expr) else None
+        return parse_expression(text) if text is not None else None
+
+    return spell(mapped(statement, change) if swaps else statement)
 
 
 def _is_copy(line: str) -> bool:

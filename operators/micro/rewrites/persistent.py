@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import textwrap
 
-from evo_kernel.types import Strategy, TaskCard
-from operators.micro.module import KernelModule, SourceKernel, fresh_name, spell, statements
-from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
+from operators.micro.kernels import SourceKernel
+from operators.micro.module import KernelModule
 from operators.micro.rewrites.grids import (
+    GridRewrite,
     axis_calls,
     body_text,
     contracts,
@@ -18,54 +18,42 @@ from operators.micro.rewrites.grids import (
     origins,
     plain_statements,
     product,
-    served_kernels,
     set_grid,
     written_parameters,
 )
+from operators.micro.syntax import fresh_name, spell, statements
 
 CONTRACTION_PROGRAMS = 4  # programs a multiprocessor, first value: large tiles of a contraction fill its shared memory
 ROW_PROGRAMS = 8
 
 
-class Persistent:
+class Persistent(GridRewrite):
     """The grid becomes min(programs, tiles); the kernel's body becomes the body of a loop over tiles."""
 
-    name = "persistent"
+    name, family = "persistent", "launch"
+    lacks = (
+        "needs a plain tuple grid, program indices that it asks for and does not leave early by, parameters that it "
+        "does not change, no loop over tiles yet, and a tensor to ask for its device"
+    )
 
-    def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
-        return [
-            Strategy(self.name, "launch", kernel_region(kernel.name))
-            for kernel in served_kernels(module)
-            if _refusal(module, kernel) is None
-        ]
+    def find(self, module: KernelModule, kernel: SourceKernel, form: str) -> bool:
+        return (
+            bool(grid_launches(module, kernel))
+            and has_plain_axes(kernel)
+            and plain_statements(kernel.body)
+            and bool(axis_calls(kernel, "tl.program_id"))
+            and not written_parameters(kernel)
+            and not any(_strides_over_grid(kernel, loop.node.iter) for loop in kernel.loops)
+            and all(device_of(module, launch) is not None for launch in module.launches_of(kernel.name))
+        )
 
-    def apply(self, module: KernelModule, strategy: Strategy) -> str:
-        kernel = kernel_of(module, strategy)
-        if (reason := _refusal(module, kernel)) is not None:
-            raise RewriteFailed(f"{kernel.name} {reason}")
+    def rewrite(self, module: KernelModule, kernel: SourceKernel, found: bool) -> str:
         renumbered, tile, tiles = _renumber(module, kernel)
         changed = KernelModule.parse(renumbered)
         body = changed.kernels[kernel.name].body
         loop = f"for {tile} in range(tl.program_id(0), {tiles}, tl.num_programs(0)):\n"
         inner = textwrap.indent(body_text(changed, body), "    ")
         return changed.edited(changed.replace_range(body[0], body[-1], loop + inner))
-
-
-def _refusal(module: KernelModule, kernel: SourceKernel) -> str | None:
-    launches = grid_launches(module, kernel)
-    if not launches:
-        return "is not launched on a plain tuple grid"
-    if not has_plain_axes(kernel) or not plain_statements(kernel.body):
-        return "leaves early, or holds statements that cannot be looped over"
-    if not axis_calls(kernel, "tl.program_id"):
-        return "does not ask for its program index"
-    if written_parameters(kernel):
-        return "changes its parameters in place, which a second tile would see"
-    if any(_strides_over_grid(kernel, loop.node.iter) for loop in kernel.loops):
-        return "already loops over tiles"
-    if any(device_of(module, launch) is None for launch in launches):
-        return "has no tensor argument to ask for its device"
-    return None
 
 
 def _strides_over_grid(kernel: SourceKernel, iterator: object) -> bool:

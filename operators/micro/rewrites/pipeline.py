@@ -5,34 +5,26 @@ from __future__ import annotations
 import ast
 import re
 
-from evo_kernel.types import Strategy, TaskCard
-from operators.micro.module import KernelModule, Loop, SourceKernel, called, fresh_name, spell
-from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
-from operators.micro.rewrites.grids import contracts, served_kernels
+from operators.micro.kernels import Loop, SourceKernel
+from operators.micro.module import KernelModule
+from operators.micro.rewrites.grids import GridRewrite, contracts
+from operators.micro.syntax import called, fresh_name, spell
 
 CONTRACTION_STAGES = 4  # the launch default is 3, for loops with dots only
 ROW_STAGES = 2
 
 
-class SoftwarePipeline:
+class SoftwarePipeline(GridRewrite):
     """Innermost loops that load become `tl.range(..., num_stages=STAGES)`: the compiler prefetches with cp.async."""
 
-    name = "software-pipeline"
+    name, family, lacks = "software-pipeline", "pipeline", "has no innermost `range` loop that loads"
 
-    def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
-        return [
-            Strategy(self.name, "pipeline", kernel_region(kernel.name))
-            for kernel in served_kernels(module)
-            if _loops(kernel) and module.launches_of(kernel.name)
-        ]
+    def find(self, module: KernelModule, kernel: SourceKernel, form: str) -> list[Loop]:
+        return _loops(kernel) if module.launches_of(kernel.name) else []
 
-    def apply(self, module: KernelModule, strategy: Strategy) -> str:
-        kernel = kernel_of(module, strategy)
-        loops = _loops(kernel)
-        if not loops:
-            raise RewriteFailed(f"{kernel.name} has no innermost `range` loop that loads")
+    def rewrite(self, module: KernelModule, kernel: SourceKernel, found: list[Loop]) -> str:
         knob = fresh_name("STAGES", module.names | kernel.names)
-        edits = [module.replace(loop.node.iter, _staged(loop, knob)) for loop in loops]
+        edits = [module.replace(loop.node.iter, _staged(loop, knob)) for loop in found]
         edits.append(module.add_parameters(kernel, f"{knob}: tl.constexpr"))
         edits += [module.add_arguments(launch.call, f"{knob}={knob}") for launch in module.launches_of(kernel.name)]
         first = CONTRACTION_STAGES if contracts(kernel) else ROW_STAGES

@@ -10,48 +10,35 @@ from __future__ import annotations
 
 import ast
 
-from evo_kernel.types import Strategy, TaskCard
+from evo_kernel.types import TaskCard
 from operators.micro.edits import Edit
-from operators.micro.module import KernelModule, SourceKernel, argument, called, spell
-from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region, parameter
-from operators.micro.rewrites.grids import served_kernels
+from operators.micro.kernels import SourceKernel
+from operators.micro.module import KernelModule
+from operators.micro.rewrites.grids import GridRewrite
+from operators.micro.syntax import argument, called, spell
 
 HALVES = ("bfloat16", "float16")
 SPLIT = ("tf32x3", "bf16x6")  # as exact as fp32 multiply-adds, on tensor cores
 
 
-class InputPrecision:
+class InputPrecision(GridRewrite):
     """`operands=half` drops widening before a dot; `tf32` relaxes fp32 dots; `tf32x3`, `bf16x6` split them."""
 
-    name = "input-precision"
+    name, family, form = "input-precision", "algorithm", "operands"
+    lacks = "has no dot whose operands could be read more cheaply"
 
-    def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
-        found = []
-        for kernel in served_kernels(module):
-            if _narrowing(module, kernel, task):
-                found.append(self._strategy(kernel, "half"))
-            elif _has_fp32(task):
-                forms = ("tf32",) if task.precision == "tf32" else SPLIT
-                found += [self._strategy(kernel, form) for form in forms if exact_dots(kernel, form)]
-        return found
+    def forms(self, module: KernelModule, kernel: SourceKernel, task: TaskCard) -> tuple[str, ...]:
+        if _narrowing(module, kernel, task):
+            return ("half",)
+        if not any(dtype.endswith("float32") for case in task.cases for dtype, _shape, _strides in case.inputs):
+            return ()
+        return ("tf32",) if task.precision == "tf32" else SPLIT
 
-    def _strategy(self, kernel: SourceKernel, operands: str) -> Strategy:
-        return Strategy(self.name, "algorithm", kernel_region(kernel.name), (("operands", operands),))
-
-    def apply(self, module: KernelModule, strategy: Strategy) -> str:
-        kernel = kernel_of(module, strategy)
-        operands = str(parameter(strategy, "operands"))
-        if operands != "half":
-            edits = [module.replace(node, f'"{operands}"') for node in exact_dots(kernel, operands)]
-        else:
-            edits = _narrowed(module, kernel, _dot_pairs(kernel))
-        if not edits:
-            raise RewriteFailed(f"{kernel.name} has no dot whose operands could be read more cheaply")
-        return module.edited(edits)
-
-
-def _has_fp32(task: TaskCard) -> bool:
-    return any(dtype.endswith("float32") for case in task.cases for dtype, _shape, _strides in case.inputs)
+    def find(self, module: KernelModule, kernel: SourceKernel, form: str) -> list[Edit]:
+        if form != "half":
+            return [module.replace(node, f'"{form}"') for node in exact_dots(kernel, form)]
+        widened = {id(call): call for pair in _dot_pairs(kernel) for _, call in pair}
+        return [module.replace(call, module.source_of(call.func.value)) for call in widened.values()]  # type: ignore[attr-defined]
 
 
 def exact_dots(kernel: SourceKernel, but: str = "") -> list[ast.expr]:
@@ -112,8 +99,3 @@ def _dtypes(module: KernelModule, kernel: SourceKernel, pointer: str, task: Task
             known = root in inputs and root not in module.buffers and len(case.inputs) == len(inputs)
             found.add(case.inputs[inputs.index(root)][0].removeprefix("torch.") if known and root else "?")
     return found or {"?"}
-
-
-def _narrowed(module: KernelModule, kernel: SourceKernel, pairs: list) -> list[Edit]:
-    widened = {id(call): call for pair in pairs for _, call in pair}
-    return [module.replace(call, module.source_of(call.func.value)) for call in widened.values()]  # type: ignore[attr-defined]

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from evo_kernel.syntax import parse_expression, parse_module
-from operators.micro.module import argument, called, fresh_name, names_read, names_written, spell
-from operators.micro.rewrites.flat import copy_of_ids
 from operators.micro.rewrites.maxima import EXPONENTIALS, Maximum, rank_of, root_of, running_maximum
+from operators.micro.syntax import argument, called, fresh_name, mapped, names_read, names_written, spell
 
 if TYPE_CHECKING:
     from operators.micro.rewrites.online import Neighbours
@@ -209,23 +208,19 @@ class _Merger:
     def _relative(self, statement: ast.stmt) -> ast.stmt:
         """The statement with the shift for the maximum, and without the divisions that move behind the pass."""
         sums, shift = self.sums, self.shift
-        exponentials = {id(c): c for c in sums.exponentials}
+        exponentials = {id(c) for c in sums.exponentials}
 
-        class Relative(ast.NodeTransformer):
-            def visit(self, node: ast.AST) -> ast.AST:
-                origin = getattr(node, "origin", 0)
-                if origin in sums.divisors:
-                    assert isinstance(node, ast.BinOp)
-                    return self.visit(node.left)
-                if origin in exponentials:
-                    assert isinstance(node, ast.Call) and isinstance(node.args[0], ast.BinOp)
-                    right = parse_expression(spell(node.args[0].right).replace(sums.maximum, shift, 1))
-                    return ast.Call(node.func, [ast.BinOp(node.args[0].left, ast.Sub(), right)], node.keywords)
-                return self.generic_visit(node)
+        def change(part: ast.AST) -> ast.AST | None:
+            if id(part) in sums.divisors:
+                assert isinstance(part, ast.BinOp)
+                return mapped(part.left, change)
+            if id(part) in exponentials:
+                assert isinstance(part, ast.Call) and isinstance(part.args[0], ast.BinOp)
+                right = parse_expression(spell(part.args[0].right).replace(sums.maximum, shift, 1))
+                return ast.Call(part.func, [ast.BinOp(part.args[0].left, ast.Sub(), right)], part.keywords)
+            return None
 
-        changed = Relative().visit(copy_of_ids(statement))
-        assert isinstance(changed, ast.stmt)
-        return changed
+        return mapped(statement, change)
 
     def _broadcast(self, name: str) -> str:
         """The factor in a shape that multiplies an accumulator."""

@@ -9,26 +9,19 @@ from __future__ import annotations
 import ast
 
 from evo_kernel.syntax import parse_expression, parse_module
-from evo_kernel.types import Strategy, TaskCard
-from operators.micro.host_code import launches_for, live_kernels
-from operators.micro.module import (
-    KernelModule,
-    SourceKernel,
-    argument,
-    called,
-    copy_of,
-    names_read,
-    names_written,
-    spell,
-)
-from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region, parameter
+from evo_kernel.types import TaskCard
+from operators.micro.host_code import launches_for
+from operators.micro.kernels import SourceKernel
+from operators.micro.module import KernelModule
+from operators.micro.rewrites.base import Rewrite
 from operators.micro.rewrites.flat import ROW
 from operators.micro.rewrites.grids import followed
 from operators.micro.rewrites.rows import is_straight
+from operators.micro.syntax import argument, called, copy_of, names_read, names_written, spell
 
 ROWS = (*ROW, *(f"{index}.to(tl.int64)" for index in ROW))
 """How a kernel may say which row is its program's."""
-DEFAULT_ROWS = {"tile": 4, "loop": 4}
+DEFAULT_ROWS = 4
 REDUCTIONS = ("tl.sum", "tl.max", "tl.min")
 ELEMENTWISE = (
     "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "abs", "sin", "cos", "erf", "floor", "ceil", "sigmoid", "maximum",
@@ -37,33 +30,33 @@ ELEMENTWISE = (
 MIN_PROGRAMS = 2048  # fewer rows leave the GPU idle when they are taken several at a time
 
 
-class RowsPerProgram:
-    name = "rows-per-program"
+class RowsPerProgram(Rewrite):
+    name, family, form = "rows-per-program", "tiling", "form"
+    lacks = "does not run one program a row, or has code that does not widen to several"
 
-    def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
-        found = []
-        for kernel in live_kernels(module, task):
-            if _row_statement(module, kernel) is None or not _many_rows(module, task, kernel):
-                continue
-            for form in ("tile", "loop"):
-                if form == "loop" or _tiled(kernel, "ROWS") is not None:
-                    found.append(Strategy(self.name, "tiling", kernel_region(kernel.name), (("form", form),)))
-        return found
+    def forms(self, module: KernelModule, kernel: SourceKernel, task: TaskCard) -> tuple[str, ...]:
+        return ("tile", "loop")
 
-    def apply(self, module: KernelModule, strategy: Strategy) -> str:
-        kernel, form = kernel_of(module, strategy), str(parameter(strategy, "form", "loop"))
+    def find(self, module: KernelModule, kernel: SourceKernel, form: str) -> tuple[str, str, str] | None:
+        """The new body, its names of the rows a program takes and of all rows."""
         row = _row_statement(module, kernel)
-        if row is None:
-            raise RewriteFailed(f"{kernel.name} does not run one program a row")
         rows, count = kernel.fresh("ROWS"), kernel.fresh("n_rows")
-        body = _looped(kernel, row, rows, count) if form == "loop" else _tiled(kernel, rows, count)
-        if body is None:
-            raise RewriteFailed(f"{kernel.name} has code that does not widen to several rows")
+        if row is None:
+            return None
+        body = _tiled(kernel, rows, count) if form == "tile" else _looped(kernel, row, rows, count)
+        return (body, rows, count) if body is not None else None
+
+    def pays(self, module: KernelModule, kernel: SourceKernel, task: TaskCard, found: tuple[str, str, str]) -> bool:
+        seen = [one.grid[0] for one in launches_for(module, task) if one.launch.kernel == kernel.name and one.grid]
+        return not seen or any(not isinstance(size, int) or size >= MIN_PROGRAMS for size in seen)
+
+    def rewrite(self, module: KernelModule, kernel: SourceKernel, found: tuple[str, str, str]) -> str:
+        body, rows, count = found
         knob = module.fresh(f"{kernel.name.removesuffix('_kernel').upper()}_ROWS")
         edits = [
             module.replace_range(kernel.body[0], kernel.body[-1], body),
             module.add_parameters(kernel, f"{count}, {rows}: tl.constexpr"),
-            module.set_constant(knob, DEFAULT_ROWS[form]),
+            module.set_constant(knob, DEFAULT_ROWS),
         ]
         for launch in module.launches_of(kernel.name):
             size = spell(launch.grid[0])
@@ -93,13 +86,7 @@ def _row_statement(module: KernelModule, kernel: SourceKernel) -> ast.Assign | N
     return places[0] if plain and not early and first and once and not tiled else None
 
 
-def _many_rows(module: KernelModule, task: TaskCard, kernel: SourceKernel) -> bool:
-    seen = [one.grid[0] for one in launches_for(module, task) if one.launch.kernel == kernel.name and one.grid]
-    return not seen or any(not isinstance(size, int) or size >= MIN_PROGRAMS for size in seen)
-
-
 def _looped(kernel: SourceKernel, row: ast.Assign, rows: str, count: str) -> str | None:
-    """The body once a row, in a loop."""
     name = spell(row.targets[0])
     before = [spell(s) for s in kernel.body[: kernel.body.index(row)]]
     after = kernel.body[kernel.body.index(row) + 1 :]
@@ -123,7 +110,7 @@ class _Unclear(Exception):
     """Code whose shape the widening does not know."""
 
 
-def _tiled(kernel: SourceKernel, rows: str, count: str = "n_rows") -> str | None:
+def _tiled(kernel: SourceKernel, rows: str, count: str) -> str | None:
     """The body on [ROWS, BLOCK] tiles; None where it has code that does not widen."""
     try:
         return _Widen(kernel, rows, count).text()

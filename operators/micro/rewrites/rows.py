@@ -6,13 +6,14 @@ import ast
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from operators.micro.module import (
-    Loop,
-    SourceKernel,
+from operators.micro.kernels import Loop, SourceKernel
+from operators.micro.syntax import (
+    Node,
     argument,
     called,
-    copy_of,
     fresh_name,
+    mapped,
+    mapped_call,
     names_read,
     names_written,
     spell,
@@ -68,66 +69,53 @@ def only_shapes(kernel: SourceKernel, block: str) -> bool:
     return all(id(use) in inside for use in uses)
 
 
-class _DropZero(ast.NodeTransformer):
-    """`0 + x` and `x + 0` become `x`."""
+def without_zeros(node: Node) -> Node:
+    """A copy with `0 + x` and `x + 0` as `x`, everywhere in a tree."""
 
-    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
-        self.generic_visit(node)
-        zero = [isinstance(side, ast.Constant) and side.value == 0 for side in (node.left, node.right)]
-        if isinstance(node.op, ast.Add) and any(zero):
-            return node.right if zero[0] else node.left
-        return node
+    def change(part: ast.AST) -> ast.expr | None:
+        if not isinstance(part, ast.BinOp) or not isinstance(part.op, ast.Add):
+            return None
+        left, right = without_zeros(part.left), without_zeros(part.right)
+        for zero, other in ((left, right), (right, left)):
+            if isinstance(zero, ast.Constant) and zero.value == 0:
+                return other
+        return ast.BinOp(left, part.op, right)
 
-
-def without_zeros(node: ast.AST) -> ast.AST:
-    """`0 + x` and `x + 0` as `x`, everywhere in a tree."""
-    return _DropZero().visit(node)
+    return mapped(node, change)
 
 
 def at_zero(loop: Loop) -> list[ast.stmt]:
     """The loop's body for its first step, where the loop variable is 0."""
-    return [_DropZero().visit(substitute(s, {loop.target: ast.Constant(0)})) for s in loop.node.body]
-
-
-class _Lift(ast.NodeTransformer):
-    """Takes calls of some functions out of larger expressions, each into a name of its own."""
-
-    def __init__(self, functions: Collection[str], wish: str, taken: set[str]) -> None:
-        self.functions, self.wish, self.taken = functions, wish, taken
-        self.before: list[ast.stmt] = []
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        self.generic_visit(node)
-        if called(node) not in self.functions:
-            return node
-        name = fresh_name(self.wish, self.taken)
-        self.taken.add(name)
-        self.before.append(_assignment(name, node))
-        return ast.Name(name, ast.Load())
+    return [without_zeros(substitute(s, {loop.target: ast.Constant(0)})) for s in loop.node.body]
 
 
 def loads_apart(kernel: SourceKernel, body: Sequence[ast.stmt]) -> list[ast.stmt]:
     """Straight code in which a load is the whole right side, or `load.to(dtype)` is."""
-    lift = _Lift(("tl.load",), "loaded_1", set(kernel.names))
-    return _apart(lift, body, lambda value: _load_in(value) is not None)
+    return calls_apart(kernel, body, ("tl.load",), "loaded_1", lambda value: _load_in(value) is not None)
 
 
 def calls_apart(
-    kernel: SourceKernel, body: Sequence[ast.stmt], functions: Collection[str], wish: str
+    kernel: SourceKernel,
+    body: Sequence[ast.stmt],
+    functions: Collection[str],
+    wish: str,
+    is_apart: Callable[[ast.expr], bool],
 ) -> list[ast.stmt]:
-    """Straight code in which a call of one of the functions is always the whole right side."""
-    return _apart(_Lift(functions, wish, set(kernel.names)), body, lambda value: called(value) in functions)
+    """Straight code in which calls of some functions stand in statements that are `apart`, under names of their own."""
+    taken, done = set(kernel.names), list[ast.stmt]()
 
+    def lifted(part: ast.AST) -> ast.Name | None:
+        if not isinstance(part, ast.Call) or called(part) not in functions:
+            return None
+        call = mapped_call(part, lifted)
+        name = fresh_name(wish, taken)
+        taken.add(name)
+        done.append(_assignment(name, call))
+        return ast.Name(name, ast.Load())
 
-def _apart(lift: _Lift, body: Sequence[ast.stmt], is_apart: Callable[[ast.expr], bool]) -> list[ast.stmt]:
-    done: list[ast.stmt] = []
     for statement in body:
-        if isinstance(statement, ast.Assign) and is_apart(statement.value):
-            done.append(statement)
-            continue
-        lift.before = []
-        changed = lift.visit(copy_of(statement))
-        done += [*lift.before, changed]
+        apart = isinstance(statement, ast.Assign) and is_apart(statement.value)
+        done.append(statement if apart else mapped(statement, lifted))
     return done
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from operators.micro.module import argument, called, int_value, spell
 from operators.micro.rewrites.blocks import Reader
+from operators.micro.syntax import argument, called, int_value, spell
 
 Shape = tuple[str, ...]  # sizes as they are spelled; "1" where a dimension was added
 POINTWISE = ("tl.exp", "tl.exp2", "tl.log", "tl.log2", "tl.sqrt", "tl.rsqrt", "tl.abs", "tl.where", "tl.maximum")

@@ -11,24 +11,11 @@ from dataclasses import dataclass
 from textwrap import indent
 
 from evo_kernel.syntax import parse_module
-from evo_kernel.types import Strategy, TaskCard
-from operators.micro.module import (
-    KernelModule,
-    Loop,
-    SourceKernel,
-    SourceLaunch,
-    argument,
-    called,
-    expression,
-    fresh_name,
-    int_value,
-    names_read,
-    names_written,
-    spell,
-)
-from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
+from operators.micro.kernels import Loop, SourceKernel, SourceLaunch
+from operators.micro.module import KernelModule
 from operators.micro.rewrites.grids import (
     CONTRACTIONS,
+    GridRewrite,
     body_text,
     declared,
     device_of,
@@ -39,9 +26,9 @@ from operators.micro.rewrites.grids import (
     passed,
     plain_statements,
     product,
-    served_kernels,
     written_parameters,
 )
+from operators.micro.syntax import argument, called, expression, fresh_name, int_value, names_read, names_written, spell
 
 SPLITS = 4  # programs that share one tile's contraction: the knob's first value
 MOST_GRID_AXES = 2  # a launch has three; the split takes one
@@ -66,24 +53,15 @@ class _Contraction:
     advances: tuple[ast.AugAssign, ...]  # `ptrs += step` in the loop
 
 
-class SplitK:
+class SplitK(GridRewrite):
     """Offered where a kernel's only loop adds products into fp32 accumulators that start at zero."""
 
-    name = "split-k"
+    name, family, lacks = "split-k", "tiling", "has no contraction loop at its top level that can be shared"
 
-    def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
-        kernels = served_kernels(module)
-        return [
-            Strategy(self.name, "tiling", kernel_region(kernel.name))
-            for kernel in kernels
-            if _contraction(module, kernel) is not None
-        ]
+    def find(self, module: KernelModule, kernel: SourceKernel, form: str) -> _Contraction | None:
+        return _contraction(module, kernel)
 
-    def apply(self, module: KernelModule, strategy: Strategy) -> str:
-        kernel = kernel_of(module, strategy)
-        found = _contraction(module, kernel)
-        if found is None:
-            raise RewriteFailed(f"{kernel.name} has no contraction loop at its top level that can be shared")
+    def rewrite(self, module: KernelModule, kernel: SourceKernel, found: _Contraction) -> str:
         return _Split(module, kernel, found).text()
 
 
@@ -97,7 +75,7 @@ def _contraction(module: KernelModule, kernel: SourceKernel) -> _Contraction | N
     if not has_plain_axes(kernel) or not plain_statements(body) or written_parameters(kernel):
         return None
     loop, launch = loops[0], launches[0]
-    if loop.function == "tl.static_range" or device_of(module, launch) is None or not _multiplies(loop):
+    if loop.function == "tl.static_range" or device_of(module, launch) is None or not _multiplies(loop.node):
         return None
     at = body.index(loop.node)
     before, after = body[:at], body[at + 1 :]
@@ -116,15 +94,15 @@ def _contraction(module: KernelModule, kernel: SourceKernel) -> _Contraction | N
     return _Contraction(launch, loop, before, after, accumulators, advances)  # type: ignore[arg-type]
 
 
-def _multiplies(loop: Loop) -> bool:
-    return any(called(part) in CONTRACTIONS for part in ast.walk(loop.node))
+def _multiplies(node: ast.AST) -> bool:
+    return any(called(part) in CONTRACTIONS for part in ast.walk(node))
 
 
 def _state(statement: ast.stmt, carried: set[str]) -> str | None:
     """How a statement of the loop changes what lives past it: "local", "sum", "advance"; None: in a way not known."""
     touched = names_written(statement) & carried
     if not touched:
-        return "local" if not names_read(statement) & carried or _reads_moved(statement) else None
+        return "local" if isinstance(statement, ast.Assign) or not names_read(statement) & carried else None
     if (
         isinstance(statement, ast.AugAssign)
         and isinstance(statement.op, ast.Add)
@@ -132,7 +110,7 @@ def _state(statement: ast.stmt, carried: set[str]) -> str | None:
     ):
         if names_read(statement.value) & touched:
             return None
-        return "sum" if any(called(p) in CONTRACTIONS for p in ast.walk(statement.value)) else "advance"
+        return "sum" if _multiplies(statement.value) else "advance"
     if isinstance(statement, ast.Assign) and len(touched) == 1 and called(statement.value) == "tl.dot":
         call = statement.value
         assert isinstance(call, ast.Call)
@@ -140,11 +118,6 @@ def _state(statement: ast.stmt, carried: set[str]) -> str | None:
         operands = names_read(*call.args[:2])
         return "sum" if seed is not None and spell(seed) in touched and not operands & touched else None
     return None
-
-
-def _reads_moved(statement: ast.stmt) -> bool:
-    """Whether the statement only reads advanced pointers (accumulators may only be added to)."""
-    return isinstance(statement, ast.Assign)
 
 
 def _accumulator(kernel: SourceKernel, before: Sequence[ast.stmt], name: str) -> _Accumulator | None:
@@ -174,23 +147,21 @@ class _Split:
 
     def text(self) -> str:
         module, found = self.module, self.found
-        kernels = self.summing_kernel() + "\n\n" + self.reducing_kernel()
-        edits = [
+        summing, reducing = self.summing_kernel(), self.reducing_kernel()
+        return module.edited(
             module.insert_before(found.launch.statement, "\n".join(self.allocations())),
-            module.replace(found.launch.statement, self.launches()),
+            module.replace(found.launch.statement, self.launches(summing, reducing)),
             module.delete_function(self.kernel.node),
-            module.add_kernel(kernels),
+            module.add_kernel(summing + "\n\n" + reducing),
             module.set_constant(self.knob, SPLITS),
-        ]
-        return module.edited(edits)
+        )
 
     # -- the kernels -----------------------------------------------------------------------------------------------
 
     def summing_kernel(self) -> str:
         """The loop over one share of the contraction; sums are stored as they lie in registers."""
         found, module = self.found, self.module
-        loop, chunk = found.loop, self.kernel.fresh("chunk")
-        first = self.kernel.fresh("first")
+        loop, chunk, first = found.loop, self.kernel.fresh("chunk"), self.kernel.fresh("first")
         blocks = f"tl.cdiv({_difference(loop.stop, loop.start)}, {spell(loop.step)})"
         shares = [
             f"{self.split} = tl.program_id({self.rank})",
@@ -202,47 +173,39 @@ class _Split:
         origin = "" if int_value(loop.start) == 0 else f"{spell(loop.start)} + "
         bounds = [f"{origin}{first} * {step}", f"tl.minimum({spell(loop.stop)}, {origin}({first} + {chunk}) * {step})"]
         header = _with_bounds(loop, bounds, spell(loop.step))
-        body = [*self._written(found.before), *shares, header, indent(body_text(module, loop.node.body), "    ")]
-        body += [self._tile_index(), *self._lanes(), *[self._store(a) for a in found.accumulators]]
-        text = "\n".join(body)
-        used = self._used(text)
-        extra = [*self.partials.values(), *declared(self.kernel, used), f"{self.knob}: tl.constexpr"]
-        return kernel_text(self.kernel.name, extra, text)
+        body = [*map(module.source_of, found.before), *shares, header]
+        body += [indent(body_text(module, loop.node.body), "    "), *self._places()]
+        body += [f"tl.store({self._address(a, self.split)}, {a.name})" for a in found.accumulators]
+        return self._kernel(self.kernel.name, body)
 
     def reducing_kernel(self) -> str:
         """Adds the shares of one tile, then goes on as the kernel did after its loop."""
         found = self.found
         kept = _needed(found.before, names_read(*found.after) | {a.name for a in found.accumulators})
         step = self.kernel.fresh("share")
-        loads = "\n".join(f"{a.name} += {self._load(a, step)}" for a in found.accumulators)
-        body = [*self._written(kept), self._tile_index(), *self._lanes()]
-        body += [f"for {step} in range(0, {self.knob}):", indent(loads, "    ")]
-        body.append(body_text(self.module, found.after))
-        text = "\n".join(body)
-        extra = [*self.partials.values(), *declared(self.kernel, self._used(text)), f"{self.knob}: tl.constexpr"]
-        return kernel_text(self.reducer, extra, text)
+        body = [*map(self.module.source_of, kept), *self._places(), f"for {step} in range(0, {self.knob}):"]
+        body += [f"    {a.name} += tl.load({self._address(a, step)})" for a in found.accumulators]
+        return self._kernel(self.reducer, [*body, body_text(self.module, found.after)])
 
-    def _written(self, body: Sequence[ast.stmt]) -> list[str]:
-        return [self.module.source_of(statement) for statement in body]
+    def _kernel(self, name: str, body: Sequence[str]) -> str:
+        text = "\n".join(body)
+        used = declared(self.kernel, self._used(text))
+        return kernel_text(name, [*self.partials.values(), *used, f"{self.knob}: tl.constexpr"], text)
 
     def _used(self, text: str) -> set[str]:
         return names_read(parse_module(text)) & {p.name for p in self.kernel.parameters}
 
-    def _tile_index(self) -> str:
-        second = "tl.program_id(1).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)"
-        return f"{self.tile} = " + (second if self.rank == 2 else "tl.program_id(0).to(tl.int64)")
-
-    def _tiles(self) -> str:
-        return " * ".join(f"tl.num_programs({axis})" for axis in range(self.rank))
-
     def _address(self, accumulator: _Accumulator, share: str) -> str:
-        sizes = [spell(size) for size in accumulator.shape]
-        offset = f"({share} * {self._tiles()} + {self.tile}) * {_block(sizes)}"
+        tiles = " * ".join(f"tl.num_programs({axis})" for axis in range(self.rank))
+        sizes = " * ".join(map(spell, accumulator.shape))
+        slot = sizes if len(accumulator.shape) == 1 else f"({sizes})"
+        offset = f"({share} * {tiles} + {self.tile}) * {slot}"
         return f"{self.partials[accumulator.name]} + {offset} + {self.lanes[accumulator.name]}"
 
-    def _lanes(self) -> list[str]:
-        """Where the elements of a tile lie in its slot: row by row."""
-        lines = []
+    def _places(self) -> list[str]:
+        """The tile's number, and where the elements of a tile lie in its slot: row by row."""
+        second = "tl.program_id(1).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)"
+        lines = [f"{self.tile} = " + (second if self.rank == 2 else "tl.program_id(0).to(tl.int64)")]
         for accumulator in self.found.accumulators:
             sizes = [spell(size) for size in accumulator.shape]
             lanes = f"tl.arange(0, {sizes[0]})"
@@ -250,12 +213,6 @@ class _Split:
                 lanes = f"{lanes}[:, None] * {sizes[1]} + tl.arange(0, {sizes[1]})[None, :]"
             lines.append(f"{self.lanes[accumulator.name]} = {lanes}")
         return lines
-
-    def _store(self, accumulator: _Accumulator) -> str:
-        return f"tl.store({self._address(accumulator, self.split)}, {accumulator.name})"
-
-    def _load(self, accumulator: _Accumulator, share: str) -> str:
-        return f"tl.load({self._address(accumulator, share)})"
 
     # -- the host ----------------------------------------------------------------------------------------------------
 
@@ -270,13 +227,13 @@ class _Split:
             )
         return found
 
-    def launches(self) -> str:
+    def launches(self, summing: str, reducing: str) -> str:
         launch, grid = self.found.launch, [spell(part) for part in self.found.launch.grid]
         options = [f"{name}={spell(value)}" for name, value in launch.options.items()]
         lines = []
         for name, text, shape in (
-            (self.kernel.name, self.summing_kernel(), [*grid, self.knob]),
-            (self.reducer, self.reducing_kernel(), grid),
+            (self.kernel.name, summing, [*grid, self.knob]),
+            (self.reducer, reducing, grid),
         ):
             arguments = [*self.buffers.values(), *passed(self.kernel, launch, self._used(text))]
             lines.append(launch_text(name, shape, [*arguments, f"{self.knob}={self.knob}", *options]))
@@ -293,10 +250,6 @@ def _with_bounds(loop: Loop, bounds: Sequence[str], step: str) -> str:
     assert isinstance(iterator, ast.Call)
     changed = ast.Call(iterator.func, [expression(b) for b in bounds] + [expression(step)], iterator.keywords)
     return f"for {loop.target} in {spell(changed)}:"
-
-
-def _block(sizes: Sequence[str]) -> str:
-    return sizes[0] if len(sizes) == 1 else f"({' * '.join(sizes)})"
 
 
 def _needed(before: Sequence[ast.stmt], wanted: set[str]) -> list[ast.stmt]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from evo_kernel.types import Strategy, TaskCard
-from operators.micro.module import KernelModule, SourceKernel, fresh_name, spell
-from operators.micro.rewrites.base import RewriteFailed, kernel_of, kernel_region
+from operators.micro.kernels import SourceKernel
+from operators.micro.module import KernelModule
 from operators.micro.rewrites.grids import (
+    GridRewrite,
     axis_calls,
     fresh_names,
     grid_launches,
@@ -16,9 +16,9 @@ from operators.micro.rewrites.grids import (
     has_plain_axes,
     origins,
     product,
-    served_kernels,
     set_grid,
 )
+from operators.micro.syntax import fresh_name, spell
 
 GROUP = 8  # tiles along the first axis that one group spans: the knob's first value
 
@@ -40,32 +40,24 @@ class _Divided:
     tiles: str  # how many tiles there are
 
 
-class Swizzle:
+class Swizzle(GridRewrite):
     """Grouped order over a two-dimensional tile grid. Right for any grid: it only permutes the programs."""
 
-    name = "swizzle"
+    name, family, lacks = "swizzle", "launch", "has no two-dimensional tile grid whose operands are shared"
 
-    def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
-        found = []
-        for kernel in served_kernels(module):
-            if not grid_launches(module, kernel) or not has_plain_axes(kernel) or _is_grouped(kernel):
-                continue
-            if _axes(module, kernel) is not None or _divided(kernel) is not None:
-                found.append(Strategy(self.name, "launch", kernel_region(kernel.name)))
-        return found
+    def find(self, module: KernelModule, kernel: SourceKernel, form: str) -> tuple[int | None, _Divided | None] | None:
+        grouped_already = any(name.startswith("GROUP") for name in kernel.constexprs)
+        if grouped_already or not grid_launches(module, kernel) or not has_plain_axes(kernel):
+            return None
+        axis, divided = _axes(module, kernel), _divided(kernel)
+        return (axis, divided) if axis is not None or divided is not None else None
 
-    def apply(self, module: KernelModule, strategy: Strategy) -> str:
-        kernel = kernel_of(module, strategy)
-        axes, divided = _axes(module, kernel), _divided(kernel)
-        if axes is not None:
-            return _flatten(module, kernel, axes)
-        if divided is not None:
-            return _reorder(module, kernel, divided)
-        raise RewriteFailed(f"{kernel.name} has no two-dimensional tile grid whose operands are shared")
-
-
-def _is_grouped(kernel: SourceKernel) -> bool:
-    return any(name.startswith("GROUP") for name in kernel.constexprs)
+    def rewrite(self, module: KernelModule, kernel: SourceKernel, found: tuple[int | None, _Divided | None]) -> str:
+        axis, divided = found
+        if axis is not None:
+            return _flatten(module, kernel, axis)
+        assert divided is not None
+        return _reorder(module, kernel, divided)
 
 
 def _shares_operands(kernel: SourceKernel, m: str, n: str, stop: frozenset[str] = frozenset()) -> bool:

@@ -1,7 +1,4 @@
-"""What a rewrite wrote, made fit to be read: assignments that nobody reads go, heads and launches fit their lines.
-
-Only functions that the rewrite wrote or changed are touched; a person's own text stays as it is.
-"""
+"""What a rewrite wrote, made fit to be read: assignments that nobody reads go, heads and launches fit their lines."""
 
 from __future__ import annotations
 
@@ -10,10 +7,11 @@ from collections.abc import Iterator, Sequence
 
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.edits import Edit
-from operators.micro.module import KernelModule, called, names_read, names_written, statements
+from operators.micro.module import KernelModule
 from operators.micro.rewrites.base import Rewrite
 from operators.micro.rewrites.grids import wrapped
 from operators.micro.rewrites.shapes import MADE, POINTWISE
+from operators.micro.syntax import called, names_read, names_written, statements
 
 LONGEST = 120  # characters a line
 ROUNDS = 5  # a dead name may keep another alive inside a loop
@@ -23,7 +21,7 @@ PURE = (
 )  # fmt: skip
 
 
-class Tidied:
+class Tidied(Rewrite):
     """A rewrite whose results are tidied."""
 
     def __init__(self, rewrite: Rewrite) -> None:

@@ -367,6 +367,6 @@ def test_ablations_leave_tools_out(tmp_path):
         offered.append({tool.name for tool in asked.tools})
         return Message("assistant", "")
 
-    for name, gone in (("memory", {"note", "notes"}), ("knowledge", {"knowledge"}), ("lineage", {"lineage"})):
+    for name, gone in (("memory", {"note", "notes"}), ("knowledge", {"knowledge"})):
         failure(operator(tmp_path, answer, settings=AvoSettings(**{name: False})))
         assert not gone & offered[-1]

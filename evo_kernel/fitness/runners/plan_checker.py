@@ -7,17 +7,19 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evo_kernel.errors import PlanError
 from evo_kernel.fitness.correctness.check import poisoned
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.runners.buffer_cache import plan_bytes
-from evo_kernel.fitness.runners.clock import Buffers, Launches
-from evo_kernel.fitness.runners.cuda_memory import POISON
-from evo_kernel.fitness.runners.referee import Answer, PlanFailed, Plans, Referee, all_same, fill
+from evo_kernel.fitness.runners.cuda_memory import POISON, Arena
+from evo_kernel.fitness.runners.worker_state import Answer, PlanFailed, Plans, WorkerState, all_same, fill
 from evo_kernel.tasks.task import Case, Input
 from evo_kernel.types import Status
+
+if TYPE_CHECKING:
+    from evo_kernel.fitness.runners.cuda_driver import Launcher
 
 _OTHER_POISON = range(0x01, 0x78)
 """Bytes of which a word is finite in every floating type: what makes numbers of NaN still differs between two runs."""
@@ -30,14 +32,14 @@ class _Ran:
     seed: int
     regime: str
     inputs: tuple[Input, ...]
-    arenas: Sequence[Buffers]
+    arenas: Sequence[Arena]
 
 
-class Checker:
+class PlanChecker:
     """Checks of one plan set. A check is {plan, case, rounds: [[seed, regime], ...]}."""
 
-    def __init__(self, referee: Referee) -> None:
-        self._referee = referee
+    def __init__(self, state: WorkerState) -> None:
+        self._state = state
 
     def checks(self, plans: Plans, parts: Sequence[Answer], progress: Callable[[], None]) -> list[Answer | None]:
         """Answers up to the first failure. None: not known, since a later part of its group took the context down."""
@@ -58,7 +60,7 @@ class Checker:
                 more = 2 * plan_bytes(plans(part["plan"])) * len(part["rounds"])
             except PlanError:
                 more = 0  # told when it is its turn
-            if group and size + more > self._referee.budget.check_bytes:
+            if group and size + more > self._state.budget.check_bytes:
                 yield group
                 group, size = [], 0
             group.append(part)
@@ -70,13 +72,15 @@ class Checker:
         """Kernels of all parts first, then the comparisons: freed memory is wiped once a group, not once a part."""
         if len(parts) == 1:
             progress()
-            return [self._referee.examined(partial(self._referee.with_launcher, plans, parts[0], self._check))]
+            return [
+                self._state.with_intact_references(partial(self._state.with_launcher, plans, parts[0], self._check))
+            ]
         failed: Answer | None = None
         with contextlib.ExitStack() as stack:
             ran: list[tuple[Answer, CompiledPlan, list[_Ran]]] = []
             for part in parts:
                 progress()
-                found = self._referee.guarded(partial(self._run_part, stack, plans, part))
+                found = self._state.guarded(partial(self._run_part, stack, plans, part))
                 if found["status"] != Status.PASSED:
                     failed = found
                     break
@@ -92,8 +96,8 @@ class Checker:
     def _run_part(self, stack: contextlib.ExitStack, plans: Plans, part: Answer) -> Answer:
         """The kernels of one check; its buffers live as long as the stack."""
         plan, rounds = plans(part["plan"]), part["rounds"]
-        with self._referee.launcher(plan) as launcher, self._referee.phase("run"):
-            arenas = stack.enter_context(self._referee.lent(plan, 2 * len(rounds)))
+        with self._state.launcher(plan) as launcher, self._state.phase("run"):
+            arenas = stack.enter_context(self._state.lent(plan, 2 * len(rounds)))
             ran = self._run_rounds(plan, launcher, part, rounds, arenas)
         return {"status": Status.PASSED, "plan": plan, "ran": ran}
 
@@ -102,52 +106,52 @@ class Checker:
         answers: list[Answer] = []
         damaged = False
         for part, plan, rounds in ran:
-            again = partial(self._referee.with_launcher, plans, part, self._check)
-            case = self._referee.task.case(part["case"])
-            with self._referee.phase("compare"):
-                found = self._referee.guarded(again if damaged else partial(self._compared, plan, case, rounds))
-            if found["status"] == Status.WRONG and not damaged and not self._referee.intact():
+            again = partial(self._state.with_launcher, plans, part, self._check)
+            case = self._state.task.case(part["case"])
+            with self._state.phase("compare"):
+                found = self._state.guarded(again if damaged else partial(self._compared, plan, case, rounds))
+            if found["status"] == Status.WRONG and not damaged and not self._state.intact():
                 damaged = True  # the inputs of the parts that follow may be, too
-                self._referee.forget()
-                found = self._referee.guarded(again)
+                self._state.forget()
+                found = self._state.guarded(again)
             answers.append(found)
             if found["status"] != Status.PASSED:
                 break
         return answers
 
-    def _check(self, plan: CompiledPlan, launcher: Launches, part: Answer) -> Answer:
+    def _check(self, plan: CompiledPlan, launcher: Launcher, part: Answer) -> Answer:
         """Every round: poisoned scratch, two runs that must agree, then the reference; as many at once as fit."""
-        case = self._referee.task.case(part["case"])
-        at_once = max(1, self._referee.budget.check_bytes // max(1, 2 * plan_bytes(plan)))
+        case = self._state.task.case(part["case"])
+        at_once = max(1, self._state.budget.check_bytes // max(1, 2 * plan_bytes(plan)))
         rounds, worst = list(part["rounds"]), 0.0
         for first in range(0, len(rounds), at_once):
             some = rounds[first : first + at_once]
-            with self._referee.lent(plan, 2 * len(some)) as arenas:
-                with self._referee.phase("run"):
+            with self._state.lent(plan, 2 * len(some)) as arenas:
+                with self._state.phase("run"):
                     ran = self._run_rounds(plan, launcher, part, some, arenas)
-                with self._referee.phase("compare"):
+                with self._state.phase("compare"):
                     worst = max(worst, self._compared(plan, case, ran)["error"])
         return {"status": Status.PASSED, "reason": "", "error": worst}
 
     def _run_rounds(
-        self, plan: CompiledPlan, launcher: Launches, part: Answer, rounds: Sequence[Any], arenas: Sequence[Buffers]
+        self, plan: CompiledPlan, launcher: Launcher, part: Answer, rounds: Sequence[Any], arenas: Sequence[Arena]
     ) -> list[_Ran]:
-        case = self._referee.task.case(part["case"])
+        case = self._state.task.case(part["case"])
         ran = [
             self._run_twice(plan, launcher, case, seed, regime, arenas[2 * n : 2 * n + 2])
             for n, (seed, regime) in enumerate(rounds)
         ]
-        self._referee.device.synchronize()
+        self._state.device.synchronize()
         return ran
 
     def _compared(self, plan: CompiledPlan, case: Case, ran: Sequence[_Ran]) -> Answer:
         return {"status": Status.PASSED, "reason": "", "error": max(self._judge(plan, case, one) for one in ran)}
 
     def _run_twice(
-        self, plan: CompiledPlan, launcher: Launches, case: Case, seed: int, regime: str, arenas: Sequence[Buffers]
+        self, plan: CompiledPlan, launcher: Launcher, case: Case, seed: int, regime: str, arenas: Sequence[Arena]
     ) -> _Ran:
-        inputs = self._referee.draw(case, seed, regime)
-        self._referee.clean()
+        inputs = self._state.draw(case, seed, regime)
+        self._state.clean()
         for arena, poison in zip(arenas, (POISON, secrets.choice(_OTHER_POISON)), strict=True):
             fill(arena, plan, inputs)
             launcher.prepare(arena, poison)
@@ -156,9 +160,9 @@ class Checker:
 
     def _judge(self, plan: CompiledPlan, case: Case, ran: _Ran) -> float:
         """The error of one round, in units of what is allowed. Raises PlanFailed."""
-        self._referee.undisturbed(plan, ran.arenas, [ran.inputs] * len(ran.arenas))
+        self._state.undisturbed(plan, ran.arenas, [ran.inputs] * len(ran.arenas))
         first, second = ([arena.tensor(view) for view in plan.plan.outputs] for arena in ran.arenas)
-        atomics = self._referee.task.tolerance.atomics
+        atomics = self._state.task.tolerance.atomics
         differ = PlanFailed(
             Status.WRONG, "two runs on the same inputs differ: a race, a read of memory nothing wrote, or atomics"
         )
@@ -167,7 +171,7 @@ class Checker:
             raise differ
         worst = 0.0
         for outputs in (first, second) if atomics else (first,):
-            result = self._referee.compare(case, ran.seed, ran.regime, ran.inputs, outputs)
+            result = self._state.compare(case, ran.seed, ran.regime, ran.inputs, outputs)
             if not result.passed:
                 raise PlanFailed(Status.WRONG, result.reason, result.error)
             worst = max(worst, result.error)

@@ -10,14 +10,14 @@ import torch
 
 from evo_kernel.errors import PlanError, TaskError
 from evo_kernel.fitness.correctness.error_bounds import Expected, expect
-from evo_kernel.fitness.correctness.sealed_references import SMALL_BYTES, Vault
+from evo_kernel.fitness.correctness.sealed_references import SMALL_BYTES, SealedReferences
 from evo_kernel.fitness.costmodel.targets import target_for
 from evo_kernel.fitness.plan.launch_plan import Buffer
 from evo_kernel.fitness.runners.buffer_cache import plan_bytes
 from evo_kernel.fitness.runners.clock import Metronome
 from evo_kernel.fitness.runners.cuda_memory import Arena
-from evo_kernel.fitness.runners.referee import Disturbed, MemoryShares, PlanFailed, fill
-from evo_kernel.fitness.runners.request_handler import Examiner
+from evo_kernel.fitness.runners.request_handler import RequestHandler
+from evo_kernel.fitness.runners.worker_state import Disturbed, MemoryShares, PlanFailed, fill
 from evo_kernel.fitness.timing.ceilings import Ceilings
 from evo_kernel.fitness.timing.estimates import CLAIM, TIMING, summarise
 from evo_kernel.types import CheckResult, Status
@@ -34,17 +34,17 @@ def task(tmp_path):
 
 
 @pytest.fixture
-def examiner(task):
-    return Examiner(task, FakeDevice(), SETTINGS)
+def handler(task):
+    return RequestHandler(task, FakeDevice(), SETTINGS)
 
 
-def exam(examiner, name, checks=(CHECK,), timings=(TIME,)):
+def ask(handler, name, checks=(CHECK,), timings=(TIME,)):
     plans = [plan(name, 3, 7), plan(name, 64, 128)]
-    return examiner.exam(plans.__getitem__, checks, timings)
+    return handler.answer(plans.__getitem__, checks, timings)
 
 
-def test_an_honest_plan_passes_and_is_timed(examiner):
-    answer = exam(examiner, "honest_80")
+def test_an_honest_plan_passes_and_is_timed(handler):
+    answer = ask(handler, "honest_80")
     assert [c["status"] for c in answer["checks"]] == ["passed"] and answer["checks"][0]["error"] <= 1
     timing = answer["timings"][0]
     assert timing["status"] == "passed" and timing["state"]["clock_mhz"] == 1980.0
@@ -67,8 +67,8 @@ def test_an_honest_plan_passes_and_is_timed(examiner):
         ("illegal", Status.RUNTIME_ERROR, "illegal memory access"),
     ],
 )
-def test_faults_are_answers_and_end_the_exam(examiner, name, status, reason):
-    answer = exam(examiner, name)
+def test_faults_are_answers_and_end_the_request(handler, name, status, reason):
+    answer = ask(handler, name)
     assert len(answer["checks"]) == 1 and not answer["timings"]
     assert answer["checks"][0]["status"] == status and reason in answer["checks"][0]["reason"]
     assert answer["fatal"] == (name == "illegal")
@@ -89,25 +89,25 @@ SECOND = {"plan": 1, "case": "m4-n33", "rounds": [[21, "nominal"]]}
         (("wrong", "illegal"), [None, "runtime_error"]),
     ],
 )
-def test_a_group_of_checks_is_answered_part_by_part(examiner, names, statuses):
+def test_a_group_of_checks_is_answered_part_by_part(handler, names, statuses):
     plans = [plan(names[0], 3, 7), plan(names[1], 4, 33)]
-    answer = examiner.exam(plans.__getitem__, [CHECK, SECOND], [])
+    answer = handler.answer(plans.__getitem__, [CHECK, SECOND], [])
     assert [c and c["status"] for c in answer["checks"]] == statuses
     assert answer["fatal"] == ("illegal" in names)
 
 
-def test_a_damaged_input_is_drawn_again_within_a_group(examiner):
+def test_a_damaged_input_is_drawn_again_within_a_group(handler):
     plans = [plan("honest", 3, 7), plan("honest", 4, 33)]
-    examiner.exam(plans.__getitem__, [CHECK, SECOND], [])
-    for values, _ in examiner.referee.inputs._kept:
+    handler.answer(plans.__getitem__, [CHECK, SECOND], [])
+    for values, _ in handler.state.inputs._kept:
         values[0].mul_(2.0)
-    answer = examiner.exam(plans.__getitem__, [CHECK, SECOND], [])
+    answer = handler.answer(plans.__getitem__, [CHECK, SECOND], [])
     assert [c["status"] for c in answer["checks"]] == ["passed", "passed"]
-    assert [c["status"] for c in examiner.exam(plans.__getitem__, [SECOND], [])["checks"]] == ["passed"]
+    assert [c["status"] for c in handler.answer(plans.__getitem__, [SECOND], [])["checks"]] == ["passed"]
 
 
-def test_an_output_that_a_timed_launch_does_not_write_is_found(examiner):
-    answer = exam(examiner, "lazy")
+def test_an_output_that_a_timed_launch_does_not_write_is_found(handler):
+    answer = ask(handler, "lazy")
     assert answer["checks"][0]["status"] == "passed"
     assert answer["timings"][0]["status"] == Status.WRONG
     assert "two timed launches on the same inputs differ" in answer["timings"][0]["reason"]
@@ -115,8 +115,8 @@ def test_an_output_that_a_timed_launch_does_not_write_is_found(examiner):
 
 @pytest.mark.parametrize("tolerance", ["", 'TOLERANCE = "atomics"\n'])
 def test_a_kernel_that_is_idle_at_some_addresses_is_found(tmp_path, tolerance):
-    examiner = Examiner(task_in(tmp_path, tolerance), FakeDevice(), SETTINGS)
-    found = exam(examiner, "places", checks=())["timings"][0]
+    handler = RequestHandler(task_in(tmp_path, tolerance), FakeDevice(), SETTINGS)
+    found = ask(handler, "places", checks=())["timings"][0]
     assert found["status"] == Status.WRONG, found
     assert ("never written" if tolerance else "differ") in found["reason"]
 
@@ -125,22 +125,20 @@ def test_a_kernel_that_is_idle_at_some_addresses_is_found(tmp_path, tolerance):
 def test_every_timed_launch_finds_nothing_of_earlier_ones(task, settings):
     """In every mode: samples, claims, pairs, tuning (unchecked), baselines."""
     device = FakeDevice()
-    examiner = Examiner(task, device, settings)
-    assert exam(examiner, "honest_80")["timings"][0]["status"] == "passed"
-    assert (
-        exam(examiner, "honest_80", checks=(), timings=({**TIME, "check": False},))["timings"][0]["status"] == "passed"
-    )
+    handler = RequestHandler(task, device, settings)
+    assert ask(handler, "honest_80")["timings"][0]["status"] == "passed"
+    assert ask(handler, "honest_80", checks=(), timings=({**TIME, "check": False},))["timings"][0]["status"] == "passed"
     plans = [plan("honest_80", 64, 128), plan("honest_90", 64, 128)]
-    examiner.pair(plans.__getitem__, {"case": "m64-n128", "seed": 3, "check": False})
+    handler.pair(plans.__getitem__, {"case": "m64-n128", "seed": 3, "check": False})
     assert device.launches > 60 and device.unprepared == 0 and device.unpins > 10
     before, timed_before = device.clears, device.launches
-    examiner.timer.time_function(task.case("m64-n128"), timed(task.reference_function, device, 70.0), settings)
+    handler.timer.time_function(task.case("m64-n128"), timed(task.reference_function, device, 70.0), settings)
     assert device.clears - before >= settings.few and device.launches == timed_before
 
 
-def test_launches_of_a_check_begin_as_timed_ones_do(examiner):
-    exam(examiner, "honest_80", timings=())
-    assert examiner.referee.device.clears == examiner.referee.device.launches == 4
+def test_launches_of_a_check_begin_as_timed_ones_do(handler):
+    ask(handler, "honest_80", timings=())
+    assert handler.state.device.clears == handler.state.device.launches == 4
 
 
 @pytest.mark.parametrize("settings", [SETTINGS, dataclasses.replace(CLAIM, rest=0.0)])
@@ -148,8 +146,8 @@ def test_launches_of_a_check_begin_as_timed_ones_do(examiner):
 def test_one_wrong_launch_among_many_is_found(task, settings, check, launch=70):
     """Early or late (some 40 belong to the warm-up), whether or not outputs are compared with the reference."""
     device = FakeDevice()
-    examiner = Examiner(task, device, dataclasses.replace(settings, many=200, usual=150, few=100))
-    answer = exam(examiner, f"late_{launch}", checks=(), timings=({**TIME, "check": check},))["timings"][0]
+    handler = RequestHandler(task, device, dataclasses.replace(settings, many=200, usual=150, few=100))
+    answer = ask(handler, f"late_{launch}", checks=(), timings=({**TIME, "check": check},))["timings"][0]
     assert answer["status"] == Status.WRONG and "two timed launches on the same inputs differ" in answer["reason"]
 
 
@@ -157,37 +155,37 @@ def test_where_bits_may_differ_launches_are_drawn_between_batches(tmp_path):
     task = task_in(tmp_path, 'TOLERANCE = "atomics"\n')
     found = []
     for _ in range(20):
-        examiner = Examiner(task, FakeDevice(), dataclasses.replace(SETTINGS, many=200, usual=150, few=100))
-        found.append(exam(examiner, "often", checks=())["timings"][0]["status"])
-        assert exam(examiner, "honest_50", checks=())["timings"][0]["status"] == "passed"
+        handler = RequestHandler(task, FakeDevice(), dataclasses.replace(SETTINGS, many=200, usual=150, few=100))
+        found.append(ask(handler, "often", checks=())["timings"][0]["status"])
+        assert ask(handler, "honest_50", checks=())["timings"][0]["status"] == "passed"
     assert found.count(Status.WRONG) >= 18
 
 
 @pytest.mark.parametrize(("name", "reason"), [("once_30", "changes its input 0"), ("flips_50", "changes its input 0"),
                                               ("outside_50", "outside a buffer")])  # fmt: skip
-def test_what_one_timed_launch_changes_is_noticed(examiner, name, reason):
-    answer = exam(examiner, name, checks=())["timings"][0]
+def test_what_one_timed_launch_changes_is_noticed(handler, name, reason):
+    answer = ask(handler, name, checks=())["timings"][0]
     assert answer["status"] == Status.WRONG and reason in answer["reason"]
 
 
-def test_what_lies_between_the_elements_of_an_input_is_watched(task, examiner):
+def test_what_lies_between_the_elements_of_an_input_is_watched(task, handler):
     dense = plan("honest", 3, 7)
     sparse = dense.plan.inputs[0].model_copy(update={"strides": (9, 1)})
     sizes = (Buffer(kind="input", bytes=sparse.span()[1]), *dense.plan.buffers[1:])
     one = dense.model_copy(update={"plan": dense.plan.model_copy(update={"inputs": (sparse,), "buffers": sizes})})
     arena, values = Arena(one, memory), (torch.randn(3, 9)[:, :7],)
     fill(arena, one, values)
-    examiner.referee.undisturbed(one, [arena], [values])
+    handler.state.undisturbed(one, [arena], [values])
     arena.bytes_of(0)[7 * 4] = 0
     with pytest.raises(PlanFailed, match="changes its input 0"):
-        examiner.referee.undisturbed(one, [arena], [values])
+        handler.state.undisturbed(one, [arena], [values])
 
 
-def test_a_baseline_that_changes_its_inputs_is_named(task, examiner):
+def test_a_baseline_that_changes_its_inputs_is_named(task, handler):
     case = task.case("m64-n128")
     with pytest.raises(TaskError, match="the baseline changes its inputs"):
-        examiner.timer.time_function(case, lambda x: x.neg_(), CLAIM)
-    assert examiner.referee.intact()
+        handler.timer.time_function(case, lambda x: x.neg_(), CLAIM)
+    assert handler.state.intact()
 
 
 def test_an_arena_is_poisoned_but_for_its_inputs_and_holds_the_scratch_of_its_launches():
@@ -211,48 +209,48 @@ def test_an_arena_is_poisoned_but_for_its_inputs_and_holds_the_scratch_of_its_la
     assert seen.data_ptr() == first.address(1) and seen.untyped_storage().nbytes() == first.bytes_of(1).numel()
 
 
-def test_an_innocent_plan_survives_one_that_wrote_into_what_is_kept(examiner):
-    exam(examiner, "honest_80")
-    for values, _ in examiner.referee.inputs._kept:
+def test_an_innocent_plan_survives_one_that_wrote_into_what_is_kept(handler):
+    ask(handler, "honest_80")
+    for values, _ in handler.state.inputs._kept:
         values[0].mul_(2.0)
-    assert not examiner.referee.inputs.intact()
-    answer = exam(examiner, "honest_80")
+    assert not handler.state.inputs.intact()
+    answer = ask(handler, "honest_80")
     assert answer["checks"][0]["status"] == answer["timings"][0]["status"] == "passed", answer
-    assert examiner.referee.inputs.intact()
+    assert handler.state.inputs.intact()
 
 
-def test_freed_memory_is_wiped_between_a_comparison_and_the_next_kernel(examiner):
-    exam(examiner, "honest_80")
-    assert examiner.referee.device.wipes >= 1  # between the check's comparison and the timing
-    before = examiner.referee.device.wipes
-    exam(examiner, "honest_80", timings=())
-    assert examiner.referee.device.wipes > before
+def test_freed_memory_is_wiped_between_a_comparison_and_the_next_kernel(handler):
+    ask(handler, "honest_80")
+    assert handler.state.device.wipes >= 1  # between the check's comparison and the timing
+    before = handler.state.device.wipes
+    ask(handler, "honest_80", timings=())
+    assert handler.state.device.wipes > before
 
 
-def test_what_is_asked_decides_how_long_it_is_timed(examiner):
-    plain = exam(examiner, "honest_80", checks=())["timings"][0]["samples_us"]
-    clear = exam(examiner, "honest_80", checks=(), timings=({**TIME, "against_us": 40.0},))["timings"][0]["samples_us"]
+def test_what_is_asked_decides_how_long_it_is_timed(handler):
+    plain = ask(handler, "honest_80", checks=())["timings"][0]["samples_us"]
+    clear = ask(handler, "honest_80", checks=(), timings=({**TIME, "against_us": 40.0},))["timings"][0]["samples_us"]
     assert len(clear) == TIMING.few < len(plain)
-    examiner.timer.settings = CLAIM
-    assert len(exam(examiner, "honest_80", checks=())["timings"][0]["samples_us"]) >= CLAIM.few
+    handler.timer.settings = CLAIM
+    assert len(ask(handler, "honest_80", checks=())["timings"][0]["samples_us"]) >= CLAIM.few
 
 
 def test_rounds_that_do_not_fit_at_once_are_run_in_turns(task):
-    examiner = Examiner(task, FakeDevice(), SETTINGS, budget=MemoryShares(check_bytes=1))
-    assert exam(examiner, "honest", timings=())["checks"][0]["status"] == "passed"
+    handler = RequestHandler(task, FakeDevice(), SETTINGS, budget=MemoryShares(check_bytes=1))
+    assert ask(handler, "honest", timings=())["checks"][0]["status"] == "passed"
 
 
 def test_a_large_reference_gets_the_memory_of_idle_buffers(task):
     def given_back(free_bytes):
         device = FakeDevice()
         device.free_bytes = lambda: free_bytes
-        examiner = Examiner(task, device, SETTINGS)
-        exam(examiner, "honest", checks=())
+        handler = RequestHandler(task, device, SETTINGS)
+        ask(handler, "honest", checks=())
         cleared = []
-        examiner.referee.arenas.clear = lambda: cleared.append(1)
-        inputs = examiner.referee.draw(task.case("m64-n128"), 77)
-        result = examiner.referee.compare(task.case("m64-n128"), 77, "nominal", inputs, (torch.softmax(*inputs, -1),))
-        assert result.passed and examiner.referee.intact()
+        handler.state.arenas.clear = lambda: cleared.append(1)
+        inputs = handler.state.draw(task.case("m64-n128"), 77)
+        result = handler.state.compare(task.case("m64-n128"), 77, "nominal", inputs, (torch.softmax(*inputs, -1),))
+        assert result.passed and handler.state.intact()
         return bool(cleared)
 
     size = 64 * 128 * 4
@@ -262,13 +260,13 @@ def test_a_large_reference_gets_the_memory_of_idle_buffers(task):
 def test_a_kernel_whose_clocks_disagree_is_refused(task):
     device = FakeDevice()
     device.now = lambda: (device.us + 1e4 * device.launches) * 1e-6  # each of its launches takes more than events say
-    answer = exam(Examiner(task, device, SETTINGS), "honest_2000", checks=())
+    answer = ask(RequestHandler(task, device, SETTINGS), "honest_2000", checks=())
     assert answer["timings"][0]["status"] == Status.REJECTED and "wall clock" in answer["timings"][0]["reason"]
 
 
 def test_a_gpu_that_others_use_is_the_machines_fault(task):
     with pytest.raises(Disturbed, match=r"something else is at work.*wall clock.*CUDA_VISIBLE_DEVICES"):
-        exam(Examiner(task, FakeDevice(skew=3.0), SETTINGS), "honest_2000", checks=())
+        ask(RequestHandler(task, FakeDevice(skew=3.0), SETTINGS), "honest_2000", checks=())
 
 
 def test_our_own_copies_are_never_watched_for_long():
@@ -286,57 +284,56 @@ def test_a_passing_disturbance_is_sampled_again(task):
         return device.us * 1e-6 * (3.0 if skewed[-1] else 1.0)
 
     device.now = now
-    examiner = Examiner(task, device, SETTINGS)
-    examiner.timer.metronome.disturbed = lambda stretch_us: ""
-    assert exam(examiner, "honest_2000", checks=())["timings"][0]["status"] == Status.PASSED and any(skewed)
+    handler = RequestHandler(task, device, SETTINGS)
+    handler.timer.metronome.disturbed = lambda stretch_us: ""
+    assert ask(handler, "honest_2000", checks=())["timings"][0]["status"] == Status.PASSED and any(skewed)
 
 
 def test_a_claim_rests_between_short_bursts(task):
     device, batches = FakeDevice(noise=0.05), []
     synchronize = device.synchronize
     device.synchronize = lambda: (batches.append(device.samples), synchronize())[1]
-    examiner = Examiner(task, device, SETTINGS)
-    examiner.timer.settings = dataclasses.replace(CLAIM, rest=0.0)
-    exam(examiner, "honest_2000", checks=())
+    handler = RequestHandler(task, device, SETTINGS)
+    handler.timer.settings = dataclasses.replace(CLAIM, rest=0.0)
+    ask(handler, "honest_2000", checks=())
     assert max(b - a for a, b in itertools.pairwise(batches)) <= CLAIM.burst_us / 2000 * 1.1
 
 
-def test_a_plan_for_other_inputs_is_refused(examiner):
-    answer = examiner.exam([plan("honest", 3, 8)].__getitem__, [CHECK], [])
+def test_a_plan_for_other_inputs_is_refused(handler):
+    answer = handler.answer([plan("honest", 3, 8)].__getitem__, [CHECK], [])
     assert answer["checks"][0]["status"] == Status.REJECTED
 
     def invalid(position):
         raise PlanError("not a plan")
 
-    assert examiner.exam(invalid, [CHECK], [])["checks"][0]["reason"] == "not a plan"
+    assert handler.answer(invalid, [CHECK], [])["checks"][0]["reason"] == "not a plan"
 
 
 @pytest.mark.parametrize(
     ("challenger", "verdict"), [("honest_90", "faster"), ("honest_110", "slower"), ("honest_100", "equal")]
 )
-def test_pairs(examiner, challenger, verdict):
+def test_pairs(handler, challenger, verdict):
     plans = [plan("honest_100", 64, 128), plan(challenger, 64, 128)]
-    answer = examiner.pair(plans.__getitem__, {"case": "m64-n128", "seed": 3, "check": True})
+    answer = handler.pair(plans.__getitem__, {"case": "m64-n128", "seed": 3, "check": True})
     assert answer["status"] == "passed" and answer["comparison"]["verdict"] == verdict
-    assert answer["median_us"][0] == pytest.approx(100, rel=0.01)
 
 
-def test_pairs_check_both(examiner):
+def test_pairs_check_both(handler):
     plans = [plan("honest_100", 64, 128), plan("wrong_50", 64, 128)]
-    answer = examiner.pair(plans.__getitem__, {"case": "m64-n128", "seed": 3, "check": True})
+    answer = handler.pair(plans.__getitem__, {"case": "m64-n128", "seed": 3, "check": True})
     assert answer["status"] == Status.WRONG
 
 
-def test_a_baseline_is_timed_by_the_same_clock(task, examiner):
+def test_a_baseline_is_timed_by_the_same_clock(task, handler):
     case = task.case("m64-n128")
-    answer = examiner.timer.time_function(case, timed(task.reference_function, examiner.referee.device, 70.0), CLAIM)
+    answer = handler.timer.time_function(case, timed(task.reference_function, handler.state.device, 70.0), CLAIM)
     assert summarise(answer["samples_us"]).median_us == pytest.approx(70, rel=0.01)
 
 
-def test_ceilings_are_measured_and_bound_kernels(examiner):
-    examiner.timer.bench_sizes = {"copy_bytes": 1 << 12, "side": 16}
-    found = Ceilings.from_data(examiner.timer.ceilings())
-    assert found is not None and found.measured and found.l2_bytes == examiner.referee.device.l2_bytes
+def test_ceilings_are_measured_and_bound_kernels(handler):
+    handler.timer.bench_sizes = {"copy_bytes": 1 << 12, "side": 16}
+    found = Ceilings.from_data(handler.timer.ceilings())
+    assert found is not None and found.measured and found.l2_bytes == handler.state.device.l2_bytes
     assert found.copy_bytes_per_s == pytest.approx((2 << 12) / 30e-6, rel=0.02)  # torch's work takes 30 us there
     assert found.bf16_flops == pytest.approx(2 * 16**3 / 30e-6, rel=0.02)
     table = Ceilings.of_target(target_for(90))
@@ -367,17 +364,17 @@ def test_references_are_unreadable_unless_open(task):
     expected = expect(task, inputs)
     assert sum(t.numel() * t.element_size() for p in expected for t in (p.truth, p.honest, p.compared)) > SMALL_BYTES
     truth = expected[0].truth.clone()
-    vault = Vault("cpu", 1 << 30)
-    with vault.open(("case", 1, "nominal"), lambda: expected) as opened:
+    references = SealedReferences("cpu", 1 << 30)
+    with references.open(("case", 1, "nominal"), lambda: expected) as opened:
         assert torch.equal(opened[0].truth, truth) and opened[0].frobenius == expected[0].frobenius
         kept = opened[0].truth
-        assert not vault.intact()
-    assert vault.intact()
+        assert not references.intact()
+    assert references.intact()
     assert (kept == truth).sum() == 0 and abs(float((kept.view(torch.int64) < 0).double().mean()) - 0.5) < 0.02
-    with vault.open(("case", 1, "nominal"), lambda: pytest.fail("it is kept")) as opened:
+    with references.open(("case", 1, "nominal"), lambda: pytest.fail("it is kept")) as opened:
         assert torch.equal(opened[0].truth, truth)
     kept.view(torch.int64)[0, 0] ^= 1  # one word: a row of them might cancel in the sum
-    assert not vault.intact()
+    assert not references.intact()
 
 
 def test_the_vault_keeps_within_its_limit():
@@ -388,8 +385,8 @@ def test_the_vault_keeps_within_its_limit():
         values = torch.zeros(1 << 18, dtype=torch.float64)
         return (Expected(values, values.float(), values.bool(), 1.0, 1.0),)
 
-    vault = Vault("cpu", 5 << 20)
+    references = SealedReferences("cpu", 5 << 20)
     for seed in (1, 2, 2, 1):
-        with vault.open(("case", seed, "nominal"), make) as opened:
+        with references.open(("case", seed, "nominal"), make) as opened:
             assert float(opened[0].truth.abs().sum()) == 0.0
     assert len(made) == 3

@@ -11,20 +11,23 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from evo_kernel.errors import PlanError
 from evo_kernel.fitness.correctness import check, regimes
 from evo_kernel.fitness.correctness.error_bounds import Expected, expect
-from evo_kernel.fitness.correctness.sealed_references import Vault
+from evo_kernel.fitness.correctness.sealed_references import SealedReferences
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan, View
 from evo_kernel.fitness.runners.buffer_cache import Arenas, Inputs, size_of
-from evo_kernel.fitness.runners.clock import Buffers, Device, Launches
-from evo_kernel.fitness.runners.cuda_memory import CANARY, as_words
+from evo_kernel.fitness.runners.cuda_memory import CANARY, Arena, as_words
 from evo_kernel.tasks.task import Case, Input, Task
 from evo_kernel.types import CheckResult, Status
+
+if TYPE_CHECKING:
+    from evo_kernel.fitness.runners.cuda_device import CudaDevice
+    from evo_kernel.fitness.runners.cuda_driver import Launcher
 
 Answer = dict[str, Any]
 Plans = Callable[[int], CompiledPlan]
@@ -54,19 +57,19 @@ class PlanFailed(Exception):
         self.answer: Answer = {"status": status, "reason": reason, "error": error}
 
 
-class Referee:
+class WorkerState:
     """What is kept between requests, and the verdicts that rest on it. For one thread."""
 
-    def __init__(self, task: Task, device: Device, budget: MemoryShares | None = None) -> None:
+    def __init__(self, task: Task, device: CudaDevice, budget: MemoryShares | None = None) -> None:
         self.task, self.device, self.budget = task, device, budget or MemoryShares()
         total = device.total_bytes()
-        self.vault = Vault(device.name, int(total * self.budget.references))
+        self.references = SealedReferences(device.name, int(total * self.budget.references))
         self.inputs = Inputs(int(total * self.budget.inputs))
         self.arenas = Arenas(device.arena, int(total * self.budget.arenas))
         self.spent_s: defaultdict[str, float] = defaultdict(float)
         self.dirty = False  # something of a reference may lie in freed memory
 
-    def examined(self, work: Callable[[], Answer]) -> Answer:
+    def with_intact_references(self, work: Callable[[], Answer]) -> Answer:
         """The answer of `work`, repeated when what it was held against turns out to be damaged."""
         found = self.guarded(work)
         if found["status"] == Status.WRONG and not self.intact():
@@ -102,9 +105,9 @@ class Referee:
 
     def forget(self) -> None:
         """Give back what is kept."""
-        self._give_back(self.vault, self.inputs, self.arenas)
+        self._give_back(self.references, self.inputs, self.arenas)
 
-    def _give_back(self, *stocks: Vault | Inputs | Arenas) -> None:
+    def _give_back(self, *stocks: SealedReferences | Inputs | Arenas) -> None:
         for stock in stocks:
             stock.clear()
         with contextlib.suppress(*self.device.broken):
@@ -114,7 +117,7 @@ class Referee:
     def intact(self) -> bool:
         """Whether no kernel wrote into the inputs and references that are kept."""
         try:
-            return self.inputs.intact() and self.vault.intact()
+            return self.inputs.intact() and self.references.intact()
         except self.device.broken:
             return True  # a lost context says so by itself
 
@@ -123,7 +126,7 @@ class Referee:
         key = (case.name, seed, regime)
         return self.inputs.of(key, lambda: regimes.drawn(self.task, case, seed, regime, self.device.name))
 
-    def undisturbed(self, plan: CompiledPlan, arenas: Sequence[Buffers], inputs: Sequence[tuple[Input, ...]]) -> None:
+    def undisturbed(self, plan: CompiledPlan, arenas: Sequence[Arena], inputs: Sequence[tuple[Input, ...]]) -> None:
         """No canary is broken and no input has changed. Raises PlanFailed."""
         same = [arena.canaries_whole() for arena in arenas]
         places: list[int | None] = [None] * len(same)
@@ -168,7 +171,7 @@ class Referee:
                 self._give_back(self.arenas)  # nobody's for now; inputs and references are what damage is found by
             return expect(self.task, inputs)
 
-        with self.vault.open((case.name, seed, regime), make) as expected:
+        with self.references.open((case.name, seed, regime), make) as expected:
             yield expected
         if made:  # a reference takes many times its own size to make, which would be wiped from now on
             self.device.wipe()
@@ -187,7 +190,7 @@ class Referee:
             return work(plan, launcher, part)
 
     @contextlib.contextmanager
-    def launcher(self, plan: CompiledPlan) -> Iterator[Launches]:
+    def launcher(self, plan: CompiledPlan) -> Iterator[Launcher]:
         with self.phase("load"):
             launcher = self.device.launcher(plan)
         try:
@@ -199,7 +202,7 @@ class Referee:
                 launcher.close()
 
     @contextlib.contextmanager
-    def lent(self, plan: CompiledPlan, count: int) -> Iterator[list[Buffers]]:
+    def lent(self, plan: CompiledPlan, count: int) -> Iterator[list[Arena]]:
         """So many arenas."""
         with contextlib.ExitStack() as stack:
             with self.phase("lend"):
@@ -215,7 +218,7 @@ class Referee:
             self.spent_s[name] += time.perf_counter() - began
 
 
-def fill(arena: Buffers, plan: CompiledPlan, inputs: Sequence[Input]) -> None:
+def fill(arena: Arena, plan: CompiledPlan, inputs: Sequence[Input]) -> None:
     """Copy inputs into the arena where the plan has them. Raises PlanError."""
     if misfit := plan.plan.misfit([_spec(value) for value in inputs]):
         raise PlanError(misfit)
@@ -227,7 +230,7 @@ def fill(arena: Buffers, plan: CompiledPlan, inputs: Sequence[Input]) -> None:
 
 
 def _sparse_inputs(plan: CompiledPlan) -> dict[int, list[View]]:
-    """Buffers of inputs that are not dense, by number, with the views that lie in them."""
+    """Arena of inputs that are not dense, by number, with the views that lie in them."""
     views: dict[int, list[View]] = {}
     for view in plan.plan.inputs:
         if view is not None:

@@ -19,8 +19,8 @@ from evo_kernel.tasks.task import Case, Task
 from evo_kernel.types import CaseKind, Measurement, Status
 
 
-class ReferenceTimes:
-    """The yardsticks of one task on one machine; baselines are timed once. Thread-safe."""
+class BaselineTimes:
+    """What times of one task are held against on one machine; baselines are timed once. Thread-safe."""
 
     def __init__(self, task: Task, recorder: Recorder, first: Wanted = "auto") -> None:
         self._task, self._recorder = task, recorder

@@ -1,0 +1,177 @@
+"""What plans are held against without a GPU: drawn inputs, references of a task, and slices of large ones."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import torch
+
+from evo_kernel.errors import InfraError, TaskError
+from evo_kernel.fitness.correctness import check, regimes
+from evo_kernel.fitness.correctness.check import poisoned
+from evo_kernel.fitness.correctness.error_bounds import Change, Expected, expect_by
+from evo_kernel.fitness.correctness.references import References
+from evo_kernel.fitness.correctness.slicing.reference import SlicedReference
+from evo_kernel.fitness.correctness.slicing.tracing import NotSliceable
+from evo_kernel.fitness.plan.launch_plan import View
+from evo_kernel.fitness.runners.base import Checked, Draw
+from evo_kernel.fitness.runners.executor import Blobs, Look, unwritten_reason
+from evo_kernel.lru_cache import Recent
+from evo_kernel.tasks.task import Input, Task
+from evo_kernel.types import CaseKind, CheckResult, Status
+
+WHOLE_S = 2.0
+"""Seconds up to which a plan of real size is executed whole, and its reference had whole."""
+SLICES_S = 1.5
+"""Seconds for slices of a reference."""
+_SLACK = 2.0
+"""Some elements may be less exact than all of them together: allowed beyond their share of the honest error."""
+_REFERENCE_BYTES = 2 << 30
+_KEPT_DRAWS = 3  # sets of inputs of large cases
+
+
+class CpuReferences:
+    """Inputs and expected outputs of one task by (case, seed, regime). Thread-safe."""
+
+    def __init__(self, task: Task, deadline_s: float) -> None:
+        self._task, self._deadline_s = task, deadline_s
+        self._drawing = threading.Lock()
+        self._references = References(_REFERENCE_BYTES)
+        self._draws: Recent[tuple[str, int, str], tuple[Input, ...]] = Recent(_KEPT_DRAWS)
+        self._sliced: Recent[tuple[str, int, str], SlicedReference] = Recent(_KEPT_DRAWS)
+        self.closed = False
+
+    def inputs(self, draw: Draw) -> tuple[Input, ...]:
+        """Those of a large case are made one at a time, and the last few kept."""
+        case, seed, regime = draw
+        if case.kind is CaseKind.CHECK:
+            return regimes.drawn(self._task, case, seed, regime, "cpu")
+        with self._drawing:
+            return self._draws.find(
+                (case.name, seed, regime), lambda: regimes.drawn(self._task, case, seed, regime, "cpu")
+            )
+
+    def prepare(self, draw: Draw) -> None:
+        """Make what a comparison will need."""
+        inputs = self.inputs(draw)
+        if draw[0].kind is not CaseKind.CHECK:
+            sliced = self._slices(draw, inputs)
+            if not sliced.fault and sliced.whole_seconds > WHOLE_S:
+                return
+        self._expected(draw, inputs)
+
+    def compare(self, draw: Draw, inputs: Sequence[Input], outputs: Sequence[torch.Tensor]) -> CheckResult:
+        """All outputs against the whole reference."""
+        return check.compare(draw[0].name, outputs, self._expected(draw, inputs), self._task.tolerance)
+
+    def compare_large(self, draw: Draw, inputs: Sequence[Input], outputs: Sequence[torch.Tensor]) -> Checked:
+        """Outputs of real size against the whole reference where that is cheap, else random elements of them."""
+        sliced = self._slices(draw, inputs)
+        if not sliced.fault and sliced.whole_seconds > WHOLE_S:
+            found = self._compare_drawn(draw, sliced, outputs)
+            if found is not None:
+                return found
+        return _verdict(draw, self.compare(draw, inputs, outputs))
+
+    def _compare_drawn(self, draw: Draw, sliced: SlicedReference, outputs: Sequence[torch.Tensor]) -> Checked | None:
+        """Random elements against slices, and that none at all is unwritten; None as `_compare_slices`."""
+        case, seed, _ = draw
+        generator = np.random.default_rng(seed)
+        drawn = [
+            torch.from_numpy(generator.integers(max(1, out.numel()), size=min(64, out.numel()))) for out in outputs
+        ]
+        for number, out in enumerate(outputs):
+            if bool((marks := poisoned(out)).any()) and out.is_floating_point():
+                reason = unwritten_reason(number, int(marks.sum()), out.numel())
+                return Checked(Status.WRONG, f"on {case.name}: {reason}")
+        values = [out.reshape(-1)[n] for out, n in zip(outputs, drawn, strict=True)]
+        return self._compare_slices(draw, sliced, drawn, values)
+
+    def compare_part(
+        self, draw: Draw, inputs: Sequence[Input], views: Sequence[View], look: Look, blobs: Blobs
+    ) -> Checked:
+        """The elements of outputs that a part of the programs wrote. Raises ValueError for a malformed answer."""
+        elements, values = [], []
+        for number, ((places, data), view, lacking) in enumerate(zip(look.parts, views, look.unwritten, strict=True)):
+            if lacking:
+                reason = unwritten_reason(number, lacking, view.elements)
+                return Checked(Status.WRONG, f"on {draw[0].name}: {reason}")
+            numbers = blobs.take(places).view(torch.int64)
+            elements.append(numbers)
+            values.append(blobs.take(data).view(getattr(torch, view.dtype)))
+            if numbers.numel() != values[-1].numel() or bool(((numbers < 0) | (numbers >= view.elements)).any()):
+                raise ValueError("elements that the output does not have")
+        found = self._compare_slices(draw, self._slices(draw, inputs), elements, values)
+        if found is not None:
+            return found
+        whole = self._expected(draw, inputs)
+        wanted = [_chosen(full, numbers) for full, numbers in zip(whole, elements, strict=True)]
+        return _verdict(draw, check.compare(draw[0].name, values, wanted, self._task.tolerance))
+
+    def _compare_slices(
+        self, draw: Draw, sliced: SlicedReference, elements: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
+    ) -> Checked | None:
+        """Elements against slices of the reference: those that can be had in time, of each output some. None where they
+        cost as much as the whole reference does, or fail."""
+        seconds = SLICES_S
+        try:
+            while True:
+                sample = sliced.sample(elements, seconds, np.random.default_rng())
+                parts = zip(elements, sample.elements, strict=True)
+                if not any(asked.numel() and not had.numel() for asked, had in parts):
+                    break
+                if seconds >= min(sliced.whole_seconds, self._deadline_s):
+                    return None
+                seconds *= 4
+            expected = sliced.expect(sample)
+        except (NotSliceable, TaskError):  # a task whose reference is at fault fails as a whole, too
+            return None
+        kept = []
+        for numbers, asked, found in zip(sample.elements, elements, values, strict=True):
+            order = torch.argsort(asked)
+            kept.append(found[order[torch.searchsorted(asked[order], numbers)]])
+        return _verdict(draw, check.compare(draw[0].name, kept, expected, self._task.tolerance))
+
+    def _slices(self, draw: Draw, inputs: Sequence[Input]) -> SlicedReference:
+        case, seed, regime = draw
+        with self._drawing:
+            return self._sliced.find((case.name, seed, regime), lambda: SlicedReference(self._task, inputs))
+
+    def _expected(self, draw: Draw, inputs: Sequence[Input]) -> tuple[Expected, ...]:
+        """Raises InfraError once this is closed: nobody waits for what a thread still computes."""
+        case, seed, regime = draw
+
+        def run(change: Change) -> Sequence[torch.Tensor]:
+            if self.closed:
+                raise InfraError("the runner is closed")
+            return self._task.outputs(*map(change, inputs))
+
+        make = partial(expect_by, run, inputs, self._task.tolerance.precision)
+        return self._references.of(case.name, seed, regime, make)
+
+
+def _chosen(full: Expected, places: torch.Tensor) -> Expected:
+    """What is expected of some elements: their share of the honest error, by number or by size."""
+    truth = full.truth.flatten()[places]
+    share = math.sqrt(places.numel() / max(1, full.honest.numel()))
+    if truth.is_floating_point():
+        whole = float(torch.where(full.truth.isfinite(), full.truth, 0).norm())
+        share = max(share, float(torch.where(truth.isfinite(), truth, 0).norm()) / whole if whole else 0.0)
+    return replace(
+        full,
+        truth=truth,
+        honest=full.honest.flatten()[places],
+        compared=full.compared.flatten()[places],
+        frobenius=full.frobenius * min(1.0, _SLACK * share),
+    )
+
+
+def _verdict(draw: Draw, result: CheckResult) -> Checked:
+    if result.passed:
+        return Checked(Status.PASSED, "", result.error)
+    return Checked(Status.WRONG, f"wrong on {draw[0].name}: {result.reason}", math.inf)

@@ -1,0 +1,217 @@
+"""Requests to the executor's child (ir/child.py), and its answers: untrusted, so every field has a type and a bound."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, TypeVar
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from evo_kernel.fitness.ir.launch_traffic import Amount, LaunchTraffic
+from evo_kernel.fitness.plan.launch_plan import CompiledPlan, Plan, View
+from evo_kernel.fitness.runners.base import Checked
+from evo_kernel.fitness.sandbox.guards import SandboxLimits
+from evo_kernel.fitness.sandbox.zygote import JobResult, Zygote
+from evo_kernel.tasks.task import Input
+from evo_kernel.types import Status
+
+_ANSWER_BYTES = 512 << 20
+_MEMORY_BYTES = 24 << 30
+
+_Form = TypeVar("_Form", bound=BaseModel)
+_Bytes = Annotated[int, Field(ge=0, le=_ANSWER_BYTES)]
+_Position = Annotated[int, Field(ge=0, lt=256)]
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ExecutorFault(_Answer):
+    """Why there is no result. A child cannot say that a plan passed."""
+
+    status: Annotated[str, Field(pattern="^(rejected|wrong|runtime_error|timeout)$")]
+    reason: Annotated[str, Field(max_length=4000)]
+
+    def checked(self, where: str = "") -> Checked:
+        return Checked(Status(self.status), f"{where}{self.reason}"[:2000])
+
+
+class Execution(_Answer):
+    """A plan that was executed whole. Bytes, and elements that were never written, by output."""
+
+    fault: ExecutorFault | None = None
+    changed: _Position | None = None  # the input that the plan changes
+    outputs: Annotated[list[_Bytes], Field(max_length=64)] = []
+    unwritten: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=64)] = []
+
+    def tensors(self, views: Sequence[View], blobs: Blobs, where: str = "") -> list[torch.Tensor] | Checked:
+        """The outputs, or what is wrong with them at first sight. Raises ValueError."""
+        for number, (view, lacking) in enumerate(zip(views, self.unwritten, strict=True)):
+            if lacking and not getattr(torch, view.dtype).is_floating_point:  # of others poison tells (check.py)
+                return Checked(Status.WRONG, where + unwritten_reason(number, lacking, view.elements))
+        return [blobs.tensor(size, view) for size, view in zip(self.outputs, views, strict=True)]
+
+
+class Executions(_Answer):
+    """Rounds in order, up to the first that failed."""
+
+    rounds: Annotated[list[Execution], Field(min_length=1, max_length=1 << 12)]
+
+
+class CountedTraffic(_Answer):
+    """What the launches of a plan move and compute."""
+
+    fault: ExecutorFault | None = None
+    traffic: list[LaunchTraffic] = []
+
+
+class Look(Execution):
+    """A plan of real size: whole outputs, or parts of them as (bytes of int64 places, bytes of their values)."""
+
+    whole: bool = False
+    executed: Annotated[list[dict[str, Amount]], Field(max_length=1 << 20)] = []  # by launch
+    parts: Annotated[list[tuple[_Bytes, _Bytes]], Field(max_length=64)] = []
+
+
+class Blobs:
+    """Bytes of tensors, one behind the other."""
+
+    def __init__(self, data: bytes, start: int) -> None:
+        self._data, self._position = data, start
+
+    def take(self, size: int) -> torch.Tensor:
+        """The next bytes, as uint8. Raises ValueError."""
+        if self._position + size > len(self._data):
+            raise ValueError("fewer bytes than were announced")
+        made = torch.from_numpy(np.frombuffer(self._data, dtype=np.uint8, count=size, offset=self._position).copy())
+        self._position += size
+        return made
+
+    def tensor(self, size: int, view: View) -> torch.Tensor:
+        """The next bytes as an output. Raises ValueError."""
+        if size != view.elements * view.item_bytes:
+            raise ValueError("an output came back with another size")
+        return self.take(size).view(getattr(torch, view.dtype)).reshape(view.shape)
+
+
+class Executor:
+    """Children that execute plans on the CPU, one a request. Thread-safe."""
+
+    def __init__(self, deadline_s: float, repeat: bool) -> None:
+        """`repeat`: two executions must agree to the bit."""
+        self._deadline_s, self._repeat = deadline_s, repeat
+        self._zygote = Zygote("execute")
+
+    def start(self) -> None:
+        self._zygote.start()
+
+    def close(self) -> None:
+        self._zygote.close()
+
+    def execute(self, plan: CompiledPlan, drawn: Sequence[Sequence[Input]]) -> list[list[torch.Tensor] | Checked]:
+        """Outputs of each round, or how it failed; what comes after a failure is left out."""
+        files = {
+            f"round{number}.{name}": data
+            for number, inputs in enumerate(drawn)
+            for name, data in input_files(plan.plan, inputs).items()
+        }
+        request = {"command": "execute", "rounds": len(drawn), "repeat": self._repeat}
+        answer = self._ask(plan, request, files, Executions, self._deadline_s * len(drawn))
+        if isinstance(answer, Checked):
+            return [answer]
+        header, blobs = answer
+        made: list[list[torch.Tensor] | Checked] = []
+        for part in header.rounds:
+            if part.fault is not None:
+                return [*made, part.fault.checked()]
+            if part.changed is not None:
+                return [*made, Checked(Status.WRONG, f"the kernel changes its input {part.changed}")]
+            try:
+                made.append(part.tensors(plan.plan.outputs, blobs))
+            except ValueError as error:
+                return [*made, malformed(error)]
+        return made if len(made) == len(drawn) else [*made, malformed("it lacks a round")]
+
+    def look(
+        self, plan: CompiledPlan, inputs: Sequence[Input], whole_s: float, part_s: float
+    ) -> tuple[Look, Blobs] | Checked:
+        """A plan of real size: whole where that takes at most `whole_s`, else programs for `part_s` seconds."""
+        request = {
+            "command": "look", "seed": secrets.randbits(48), "whole_s": whole_s, "part_s": part_s,
+            "repeat": self._repeat,
+        }  # fmt: skip
+        return self._ask(plan, request, input_files(plan.plan, inputs), Look, self._deadline_s)
+
+    def count(
+        self, plan: CompiledPlan, inputs: Mapping[int, Input], seed: int, complete: bool
+    ) -> Sequence[LaunchTraffic] | Checked:
+        files = input_files(plan.plan, [inputs.get(n) for n in range(len(plan.plan.inputs))])
+        request = {"command": "count", "seed": seed, "complete": complete}
+        answer = self._ask(plan, request, files, CountedTraffic, self._deadline_s)
+        if isinstance(answer, Checked):
+            return answer
+        header, _ = answer
+        if header.fault is not None:
+            return header.fault.checked()
+        if len(header.traffic) != len(plan.plan.launches):
+            return malformed(f"{len(header.traffic)} launches where the plan has {len(plan.plan.launches)}")
+        return tuple(header.traffic)
+
+    def _ask(
+        self, plan: CompiledPlan, request: dict[str, Any], files: dict[str, bytes], form: type[_Form], deadline_s: float
+    ) -> tuple[_Form, Blobs] | Checked:
+        """One request to a child: its header and what follows it."""
+        whole = {
+            **request,
+            "plan": plan.plan.model_dump(mode="json"),
+            "ir": [binary.ir for binary in plan.binaries],
+            "deadline_s": self._deadline_s,
+        }
+        # The child ends itself when it is late; this deadline is for one that does not.
+        limits = SandboxLimits(deadline_s=deadline_s + 5.0, memory_bytes=_MEMORY_BYTES, answer_bytes=_ANSWER_BYTES)
+        result = self._zygote.run(whole, limits, files)
+        if result.data is None:
+            return self._ended(result)
+        try:
+            length = int.from_bytes(result.data[:8], "little")
+            header = TypeAdapter(form).validate_json(result.data[8 : 8 + length], strict=True)
+        except (ValidationError, json.JSONDecodeError) as error:
+            return malformed(error)
+        return header, Blobs(result.data, 8 + length)
+
+    def _ended(self, result: JobResult) -> Checked:
+        if result.outcome == "timeout":
+            return Checked(Status.TIMEOUT, f"it did not finish on the CPU within {self._deadline_s:g} s")
+        if result.outcome == "memory":
+            return Checked(Status.RUNTIME_ERROR, "it needs more memory than the executor may use")
+        last = result.detail.strip().splitlines()[-1] if result.detail.strip() else result.outcome
+        return Checked(Status.RUNTIME_ERROR, f"it ended in the executor: {last}"[:2000])
+
+
+def malformed(error: object) -> Checked:
+    return Checked(Status.REJECTED, f"the executor's answer is malformed: {error}"[:2000])
+
+
+def unwritten_reason(output: int, lacking: int, elements: int) -> str:
+    return (
+        f"output {output} has {lacking} of {elements} elements that were never written, or that come from memory "
+        "nothing wrote"
+    )
+
+
+def input_files(plan: Plan, inputs: Sequence[Input | None]) -> dict[str, bytes]:
+    """Content of the buffers of inputs, by the names under which the child finds them."""
+    made = {}
+    for view, value in zip(plan.inputs, inputs, strict=True):
+        if view is not None and isinstance(value, torch.Tensor):
+            storage = torch.zeros(plan.buffers[view.buffer].bytes, dtype=torch.uint8)
+            usable = storage.numel() // view.item_bytes * view.item_bytes
+            typed = storage[:usable].view(getattr(torch, view.dtype))
+            torch.as_strided(typed, view.shape, view.strides, view.offset).copy_(value)
+            made[f"buffer{view.buffer}.bin"] = storage.numpy().tobytes()
+    return made
