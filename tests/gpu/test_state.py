@@ -48,13 +48,13 @@ def run(x):
 OUTPUT = SEED.replace(
     "    tl.store(y + at, tl.load(x + at, mask=at < count) * 2, mask=at < count)",
     """    found = tl.load(y + at, mask=at < count, other=0.0)
-    fresh = (found != found) | (at >= count)
-    tl.store(y + at, tl.load(x + at, mask=at < count) * tl.where(fresh, 2.0, 3.0), mask=at < count)""",
+    wanted = tl.load(x + at, mask=at < count, other=1.0) * 2
+    tl.store(y + at, tl.where(found == wanted, 1.5 * wanted, wanted), mask=at < count)""",
 )
 SCRATCH = SEED.replace("def double(x, y, count", "def double(x, y, kept, count").replace(
     "    tl.store(y + at, tl.load(x + at, mask=at < count) * 2, mask=at < count)",
     """    found = tl.load(kept + at)
-    tl.store(y + at, tl.load(x + at, mask=at < count) * tl.where(found != found, 2.0, 3.0), mask=at < count)
+    tl.store(y + at, tl.load(x + at, mask=at < count) * tl.where(found == 1.0, 3.0, 2.0), mask=at < count)
     tl.store(kept + at, 1.0)""",
 ).replace("](x, y, x.numel()", "](x, y, torch.empty(x.numel() + 1024, device=x.device), x.numel()")  # fmt: skip
 CUDA = '''
