@@ -9,7 +9,13 @@ import time
 import pytest
 
 from evo_kernel.fitness.compile.compiler import Compiler, Forbidden, text_fault
-from evo_kernel.fitness.compile.ir_text import entry_of, fault_of, with_plain_symbols, without_locations
+from evo_kernel.fitness.compile.ir_text import (
+    dependence_fault,
+    entry_of,
+    fault_of,
+    with_plain_symbols,
+    without_locations,
+)
 from evo_kernel.fitness.costmodel.features import _walks_from_program
 from evo_kernel.fitness.plan.launch_plan import Binary, Kernel
 from evo_kernel.fitness.tuning.knobs import is_tile
@@ -231,3 +237,28 @@ def test_junk_is_read_quickly(junk):
     with_plain_symbols(text)
     fault_of(text, "copy")
     assert re.match("module", text)
+
+
+_NINE = "    tt.grid_dependency_wait\n"
+_SIX = '    %0 = tt.elementwise_inline_asm "griddepcontrol.wait; // dummy $0" {pure = false} -> i32\n'
+_NEXT = _SIX.replace("wait;", "launch_dependents;")
+_LOAD = "    %1 = tt.load %arg0 : !tt.ptr<f32>\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "waits"),
+    [
+        (_NINE + _LOAD, True),
+        (_SIX + _LOAD, True),
+        ("    %2 = tt.get_program_id x : i32\n" + _NEXT + _SIX + _LOAD, True),
+        (_LOAD + _NINE, False),
+        (_NEXT + _LOAD, False),
+        ("    scf.if %2 {\n  " + _NINE + "    }\n" + _LOAD, False),
+        ("    cf.cond_br %2, ^bb1, ^bb2\n  ^bb1:\n" + _NINE, False),
+        ("    %3:2 = tt.call @loads(%arg0) : (!tt.ptr<f32>) -> (f32, f32)\n" + _NINE, False),
+        (_SIX.replace("wait; // dummy $0", "wait; ld.global.u32 $0, [0];") + _LOAD, False),
+    ],
+)
+def test_a_dependent_launch_waits_before_it_touches_memory(body, waits):
+    text = "module {\n  tt.func public @k(%arg0: !tt.ptr<f32>) {\n" + body + "    tt.return\n  }\n}\n"
+    assert (dependence_fault(text) == "") == waits

@@ -139,6 +139,18 @@ def test_arguments_and_views_of_a_product_do_not_make_it_cheaper():
     assert torch_cost(named).flops >= 2 * 512**3 and torch_cost(named).kind == torch_cost(listed).kind == "fp32"
 
 
+def test_torch_pays_for_the_lines_that_its_views_cover():
+    def moved(shape: tuple[int, ...], strides: tuple[int, ...]) -> float:
+        view = View(buffer=0, dtype="float32", shape=shape, strides=strides)
+        return torch_cost(Fill(view=view, value=0.0)).moved_bytes
+
+    assert moved((64, 64), (64, 1)) == moved((64, 64), (1, 64)) == 64 * 64 * 4
+    assert moved((64, 64), (64 * 64, 64)) == 64 * 64 * 128  # each element on a line of its own, but for the last
+    assert moved((64, 64), (128, 2)) == pytest.approx(2 * 64 * 64 * 4, rel=0.01)
+    assert moved((64, 64), (1024, 1)) == 64 * 256  # whole lines with gaps between them
+    assert moved((64, 64), (0, 1)) == 64 * 64 * 4
+
+
 def test_pooling_reads_a_window_for_each_output():
     given, made = (View(buffer=0, dtype="float32", shape=(1, 1, n, n), strides=(n * n, n * n, n, 1)) for n in (64, 34))
     pool = Aten(

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from evo_kernel.fitness.compile import instructions, machine_code, module_state, nvrtc
 from evo_kernel.fitness.compile.answers import Compiled, ToldKernel
 from evo_kernel.fitness.compile.assembler import Assembler
-from evo_kernel.fitness.compile.ir_text import fault_of
+from evo_kernel.fitness.compile.ir_text import dependence_fault, fault_of
 from evo_kernel.fitness.gpus import usable_cores
 from evo_kernel.fitness.plan.launch_plan import MAX_SHARED, Binary, Kernel
 from evo_kernel.fitness.sandbox.guards import SandboxLimits
@@ -216,6 +216,8 @@ def _binary(kernel: Kernel, answer: ToldKernel) -> Binary | str:
         text = answer.ir
         if kernel.language != "cuda" and (fault := fault_of(text, kernel.name)):
             return f"kernel {kernel.name}: {fault}"
+        if metadata.launch_pdl and (fault := dependence_fault(text)):
+            return Forbidden(f"kernel {kernel.name}: {fault}")
         used = machine_code.resources(cubin)
         if metadata.shared > MAX_SHARED:
             return (

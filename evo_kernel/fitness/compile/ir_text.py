@@ -31,6 +31,20 @@ _TOKENS = re.compile(
 _FUNCTION = re.compile(rf"{_STRING}|\btt\.func\s+(?:(public|private)\s+)?@([\w$.]+|{_STRING})\s*\(")
 _LIBRARY_PATH = re.compile(r'libpath"?\s*=\s*"([^"]*)"')
 _LIBRARY_SYMBOL = re.compile(r'\bsymbol"?\s*=\s*"([^"]*)"')
+_WAIT = re.compile(
+    r'^    (?:tt\.grid_dependency_wait|%\w+ = tt\.elementwise_inline_asm "griddepcontrol\.wait; // dummy \$0")'
+    r"|^  \^|^    (?:cf\.|tt\.return)",
+    re.MULTILINE,
+)
+"""What tl.extra.cuda.gdc_wait() becomes under Triton 3.9 and 3.6, in a function's first block; or that block's end."""
+_NEXT = r"griddepcontrol\.launch_dependents; // dummy \$0"
+_OPERATION = re.compile(rf'^ *(?:%[^=\n]* = )?"?([a-z]\w*\.[\w.]+(?: "{_NEXT}")?)', re.MULTILINE)
+_WITHOUT_MEMORY = re.compile(
+    r"(?:arith|math|scf|ub)\..*|llvm\.intr\.assume|ttg\.(?:convert_layout|local_alloc|memdesc_index)|ttng\.init_barrier"
+    r"|tt\.(?:addptr|bitcast|broadcast|expand_dims|get_num_programs|get_program_id|grid_dependency_launch_dependents"
+    rf'|int_to_ptr|make_range|ptr_to_int|reshape|splat|trans|unsplat|elementwise_inline_asm "{_NEXT}")'
+)
+"""Operations that touch no global memory."""
 _DIVISIBILITY = re.compile(r"\{tt\.divisibility = (\d+) : i32\}")
 
 
@@ -118,6 +132,24 @@ def _functions_fault(text: str, name: str) -> str:
     if len(found) != len(re.findall(r"\btt\.func\b", text)) or public != [name]:
         return f"its IR has the public functions {', '.join(public)[:200] or 'none'} where it should have {name} alone"
     return ""
+
+
+def dependence_fault(text: str) -> str:
+    """Why a dependent launch may race with the launch before it, as the end of a sentence; empty where it may not.
+
+    It waits in the first block of its function, and touches no memory before. `text`: as the compiler prints it.
+    """
+    begin = next((found.end() for found in _FUNCTION.finditer(text) if found[2] and found[1] != "private"), 0)
+    _, _, body = text[begin:].partition("\n")
+    waits = _WAIT.search(body)
+    if waits and "wait" in waits[0]:
+        before = _OPERATION.findall(body[: waits.start()])
+        if all(_WITHOUT_MEMORY.fullmatch(operation) for operation in before):
+            return ""
+    return (
+        "it is launched with launch_pdl=True, may run beside the launch before it, and touches memory without having "
+        "waited for that: call tl.extra.cuda.gdc_wait() first, outside branches and loops"
+    )
 
 
 def entry_of(text: str) -> EntryFunction:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evo_kernel.fitness.ir.launch_traffic import SECTOR_BYTES
+from evo_kernel.fitness.ir.launch_traffic import LINE_BYTES, SECTOR_BYTES
 from evo_kernel.fitness.plan.launch_plan import Aten, Constant, Copy, Fill, View
 
 _AS = {"_addmm_activation": "addmm", "_int_mm": "mm", "addbmm": "baddbmm"}
@@ -76,22 +76,25 @@ class TorchCost:
     moved_bytes: float  # read and written
     flops: float = 0.0  # of matrix products
     kind: str = ""  # of their operands, as tl.dot's
-    sector_bytes: float = 0.0  # through the L2: sectors that a copy touches, windows of pooling, rows of bags
+    sector_bytes: float = 0.0  # through the L2: sectors of what is walked together, windows of pooling, rows of bags
 
 
 def torch_cost(node: Fill | Copy | Constant | Aten) -> TorchCost:
-    """Bytes of all views, sectors of copies, and by torch's formulas the operations of products and attention."""
+    """Lines of all views, sectors of what is walked together, flops of products and attention by torch's formulas."""
     if isinstance(node, Aten):
-        views = (*node.views, *(v for v in node.outputs if v))
+        made = [view for view in node.outputs if view]
+        views = (*node.views, *made)
     else:
+        made = [node.target if isinstance(node, Copy) else node.view]
         views = (node.source, node.target) if isinstance(node, Copy) else (node.view,)
-    moved = float(sum(view.elements * view.item_bytes for view in views))
-    if isinstance(node, Copy):
-        return TorchCost(moved, sector_bytes=_sector_bytes(node))
-    if not isinstance(node, Aten):
-        return TorchCost(moved)
-    flops = _flops(node)
-    return TorchCost(moved, flops, _operand_kind(node) if flops else "", max(_window_bytes(node), _bag_bytes(node)))
+    moved = float(sum(map(_line_bytes, views)))
+    flops = _flops(node) if isinstance(node, Aten) else 0.0
+    if isinstance(node, Aten) and flops:
+        return TorchCost(moved, flops, _operand_kind(node))
+    sectors = _sector_bytes(views, max(made, key=lambda view: view.elements, default=views[0])) if views else 0.0
+    if isinstance(node, Aten):
+        sectors = max(sectors, _window_bytes(node), _bag_bytes(node))
+    return TorchCost(moved, sector_bytes=sectors)
 
 
 def _operand_kind(node: Aten) -> str:
@@ -135,12 +138,37 @@ def _bag_bytes(node: Aten) -> float:
     return float(indices * made.shape[-1] * made.item_bytes) if made.shape else 0.0
 
 
-def _sector_bytes(copy: Copy) -> float:
-    """Threads lie side by side along the axis along which the target's elements do, as torch copies."""
-    long = [axis for axis, size in enumerate(copy.target.shape) if size > 1]
-    axis = min(long, key=lambda axis: copy.target.strides[axis], default=None)
-    steps = [1 if axis is None else max(1, view.strides[axis]) for view in (copy.source, copy.target)]
-    return float(sum(copy.target.elements * min(SECTOR_BYTES, step * copy.target.item_bytes) for step in steps))
+def _line_bytes(view: View) -> float:
+    """Of the different lines that a view covers, as a kernel pays for them; never less than of its elements.
+
+    Runs of bytes with gaps shorter than a line between them are one run.
+    """
+    asked, run, runs = view.elements * view.item_bytes, view.item_bytes, min(1, view.elements)
+    axes = zip(view.strides, view.shape, strict=True)
+    for step, size in sorted((stride * view.item_bytes, size) for stride, size in axes):
+        if runs == 1 and step < run + LINE_BYTES:
+            run += (size - 1) * step
+        elif step:
+            runs *= size
+    low, high = view.span()
+    return float(max(asked, min(high - low, runs * -(-run // LINE_BYTES) * LINE_BYTES)))
+
+
+def _sector_bytes(views: Sequence[View], target: View) -> float:
+    """Of the views that are walked element by element with the target, as torch copies, adds and concatenates.
+
+    Threads lie side by side along the axis along which the target's elements do. Others are read in their own order.
+    """
+    long = [axis for axis, size in enumerate(target.shape) if size > 1]
+    axis = min(long, key=lambda axis: target.strides[axis], default=0) - len(target.shape)
+    found = 0.0
+    for view in views:
+        sizes = zip(reversed(view.shape), reversed(target.shape), strict=False)
+        if len(view.shape) > len(target.shape) or any(size > whole for size, whole in sizes):
+            continue
+        step = view.strides[axis] if -axis <= len(view.shape) and view.shape[axis] > 1 else 1
+        found += view.elements * min(SECTOR_BYTES, max(1, step) * view.item_bytes)
+    return found
 
 
 def unpriced(node: Aten) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -44,23 +45,33 @@ def modules_of(plan: Plan, texts: Sequence[str]) -> list[IRModule]:
 def memory_of(plan: Plan, contents: Mapping[int, torch.Tensor], used: DeviceMemory | None = None) -> DeviceMemory:
     """Buffers of a plan: those in `contents` (uint8, by number) as given, the others poison that nobody wrote.
 
-    Inputs without content are zeros. Of `used`, inputs that nobody stored to are taken over.
+    Inputs without content are zeros; what lies between their elements nobody wrote. Of `used`, inputs that nobody
+    stored to are taken over.
     """
     if sum(buffer.bytes for buffer in plan.buffers) > _FREE_MEMORY:
         raise CannotExecute("the plan needs more memory than there is without a GPU")
     memory = DeviceMemory()
+    inputs = [view for view in plan.inputs if view is not None]
+    gapped = {one.buffer: one for one in inputs if _distinct_bytes(one) < plan.buffers[one.buffer].bytes}
     for number, buffer in enumerate(plan.buffers):
         if used is not None and buffer.kind == "input":
             used.buffers[number].begin_launch(False)
             if not used.buffers[number].changed:
                 memory.buffers.append(used.buffers[number])
                 continue
-        memory.add(buffer.bytes, defined=buffer.kind == "input")
+        memory.add(buffer.bytes, defined=buffer.kind == "input" and number not in gapped)
         if number in contents:
             memory.buffers[number].data.copy_(contents[number])
         elif buffer.kind == "input":
             memory.buffers[number].data.zero_()
+        if number in gapped:
+            _mark_defined(memory.buffers[number], gapped[number])
     return memory
+
+
+def _distinct_bytes(view: View) -> int:
+    """Of a view's elements, those once that it repeats along an axis."""
+    return math.prod(size for size, step in zip(view.shape, view.strides, strict=True) if step) * view.item_bytes
 
 
 def view_of(buffer: DeviceBuffer, view: View) -> torch.Tensor:
@@ -123,8 +134,11 @@ def run_nodes(
 
 def _define(memory: DeviceMemory, view: View) -> None:
     """Elements of a view are written."""
-    buffer = memory.buffers[view.buffer]
-    buffer.changed = True
+    memory.buffers[view.buffer].changed = True
+    _mark_defined(memory.buffers[view.buffer], view)
+
+
+def _mark_defined(buffer: DeviceBuffer, view: View) -> None:
     if buffer.defined is None:
         return
     low, high = view.span()

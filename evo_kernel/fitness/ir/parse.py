@@ -495,6 +495,9 @@ def _assemble(
     head, types_text = (parts[0], parts[-1]) if len(parts) > 1 else (tail, "")
     if name == "arith.constant" and len(parts) == 1:  # true and false have no type
         types_text = "i1"
+    if name == "tt.elementwise_inline_asm" and len(parts) == 1:  # without operands
+        head, _, made = tail.rpartition("-> ")
+        types_text = f"-> {made}"
     attributes: dict[str, str] = {}
     head, attributes = _take_attributes(head, strings)
     types_text, more = _take_attributes(types_text, strings)

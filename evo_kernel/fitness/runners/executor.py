@@ -12,6 +12,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from evo_kernel.fitness.ir.launch_traffic import Amount, LaunchTraffic
+from evo_kernel.fitness.ir.memory import POISON
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan, Plan, View
 from evo_kernel.fitness.runners.base import Checked
 from evo_kernel.fitness.sandbox.guards import SandboxLimits
@@ -205,11 +206,11 @@ def unwritten_reason(output: int, lacking: int, elements: int) -> str:
 
 
 def input_files(plan: Plan, inputs: Sequence[Input | None]) -> dict[str, bytes]:
-    """Content of the buffers of inputs, by the names under which the child finds them."""
+    """Content of the buffers of inputs, by the names under which the child finds them; poison in their gaps."""
     made = {}
     for view, value in zip(plan.inputs, inputs, strict=True):
         if view is not None and isinstance(value, torch.Tensor):
-            storage = torch.zeros(plan.buffers[view.buffer].bytes, dtype=torch.uint8)
+            storage = torch.full((plan.buffers[view.buffer].bytes,), POISON, dtype=torch.uint8)
             usable = storage.numel() // view.item_bytes * view.item_bytes
             typed = storage[:usable].view(getattr(torch, view.dtype))
             torch.as_strided(typed, view.shape, view.strides, view.offset).copy_(value)

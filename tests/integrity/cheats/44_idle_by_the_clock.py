@@ -2,8 +2,8 @@
 
 row: 44
 task: row_sums_large
-ends: wrong
-where: gpu
+ends: wrong, rejected
+says: does not know the inline assembly
 """
 
 import torch
