@@ -46,7 +46,7 @@ def int_shift(m: Maker) -> Value:
 
 def int_unary(m: Maker) -> Value:
     a = int_operand(m)
-    return m.let(f"({choice(m.draws, ('-{}', '~{}', 'tl.abs({})'))})".format(a.name), a, **_any(a.type))
+    return m.let(f"({choice(m.draws, ('-{}', '~{}', 'tl.abs({} | 1)'))})".format(a.name), a, **_any(a.type))
 
 
 def int_high(m: Maker) -> Value:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from benchmarks.fuzz.values import Recipe
 
 ENTRY = "kernel"
-VERSION = 3  # of the generator: the same seed makes the same program for the same version
+VERSION = 4  # of the generator: the same seed makes the same program for the same version
 Argument = int | float | tuple[int, int]  # a number, or (buffer, byte offset)
 
 

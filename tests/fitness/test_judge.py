@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import psutil
 import pytest
 
 from evo_kernel.deadline import Deadline
@@ -115,12 +116,8 @@ def test_tuning_is_cut_and_the_verdict_kept(task, judge):
 
 
 def test_a_closed_judge_leaves_no_process(task):
-    import os
-
+    before = set(psutil.Process().children(recursive=True))
     judge = open_judge(task, device="cpu")
-    zygotes = [judge._recorder._zygote, judge._compiler._zygote, judge._runner._zygote]
-    pids = [zygote._process.pid for zygote in zygotes]
+    started = set(psutil.Process().children(recursive=True)) - before
     judge.close()
-    for pid in pids:
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
+    assert len(started) >= 3 and not [one for one in started if one.is_running()]

@@ -298,7 +298,9 @@ def signaling(data: torch.Tensor) -> torch.Tensor:
 
 @handles("math.absi")
 def _absolute(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
-    return made(operation, torch.abs(operands[0].data), operands)
+    """Of the least integer it is undefined: a remainder of it is what the compiler makes of a positive number."""
+    data = operands[0].data
+    return made(operation, torch.abs(data), operands, data == torch.iinfo(data.dtype).min)
 
 
 @handles("math.ctpop", "math.ctlz", "math.cttz")
