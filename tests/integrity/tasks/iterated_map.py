@@ -1,8 +1,8 @@
-"""Three thousand steps of a map, for few numbers."""
+"""Steps of a map, for few numbers."""
 
 import torch
 
-CASES = {"check": [{"n": 5, "steps": 40}, {"n": 64, "steps": 30}], "search": [{"n": 32, "steps": 3000}]}
+CASES = {"check": [{"n": 5, "steps": 40}, {"n": 64, "steps": 30}], "search": [{"n": 32, "steps": 2000}]}
 SEED = "../honest/map_one_program.py"
 
 
@@ -12,5 +12,5 @@ def inputs(case, generator, device):
 
 def reference(x, steps):
     for _ in range(steps):
-        x = 0.5 * x + torch.cos(x) * 0.25
+        x = x + 0.001 * torch.cos(x)
     return x
