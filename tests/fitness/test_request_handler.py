@@ -141,7 +141,7 @@ def test_launches_of_a_check_begin_as_timed_ones_do(handler):
     assert handler.state.device.clears == handler.state.device.launches == 4
 
 
-@pytest.mark.parametrize("settings", [SETTINGS, dataclasses.replace(CLAIM, rest=0.0)])
+@pytest.mark.parametrize("settings", [SETTINGS, dataclasses.replace(CLAIM, rest=0.0, metronome_bytes=1 << 12)])
 @pytest.mark.parametrize("check", [True, False])
 def test_one_wrong_launch_among_many_is_found(task, settings, check, launch=70):
     """Early or late (some 40 belong to the warm-up), whether or not outputs are compared with the reference."""
@@ -151,14 +151,12 @@ def test_one_wrong_launch_among_many_is_found(task, settings, check, launch=70):
     assert answer["status"] == Status.WRONG and "two timed launches on the same inputs differ" in answer["reason"]
 
 
-def test_where_bits_may_differ_launches_are_drawn_between_batches(tmp_path):
+def test_where_bits_may_differ_the_launch_that_differs_most_is_compared(tmp_path):
     task = task_in(tmp_path, 'TOLERANCE = "atomics"\n')
-    found = []
-    for _ in range(20):
+    for _ in range(3):
         handler = RequestHandler(task, FakeDevice(), dataclasses.replace(SETTINGS, many=200, usual=150, few=100))
-        found.append(ask(handler, "often", checks=())["timings"][0]["status"])
+        assert ask(handler, "often", checks=())["timings"][0]["status"] == Status.WRONG
         assert ask(handler, "honest_50", checks=())["timings"][0]["status"] == "passed"
-    assert found.count(Status.WRONG) >= 18
 
 
 @pytest.mark.parametrize(("name", "reason"), [("once_30", "changes its input 0"), ("flips_50", "changes its input 0"),
