@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import base64
 import importlib.util
-import os
 import tempfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from evo_kernel.fitness.ir import partial
@@ -207,11 +207,11 @@ def matmul_plan(
 
 def compile_kernel(kernel: Kernel, arch: int = 90) -> dict[str, Any]:
     """What the compiler's child answers for a kernel: "metadata", "cubin" (bytes) and "ir". Line information off."""
-    os.environ["TRITON_DISABLE_LINE_INFO"] = "1"
     from evo_kernel.fitness.compile.child import compile_ir
 
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["TRITON_CACHE_DIR"] = folder
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:
+        patched.setenv("TRITON_DISABLE_LINE_INFO", "1")
+        patched.setenv("TRITON_CACHE_DIR", folder)
         made = compile_ir(kernel.model_dump(mode="json"), arch, folder)
         return made | {"cubin": base64.b64decode(made["cubin"])}
 

@@ -8,7 +8,7 @@ from evo_kernel.fitness.ir import footprints
 from evo_kernel.fitness.ir.counting import Counter
 from evo_kernel.fitness.ir.execute import launch
 from evo_kernel.fitness.ir.footprints import Footprints, expand
-from evo_kernel.fitness.ir.launch_traffic import at_least, total_flops
+from evo_kernel.fitness.ir.launch_traffic import at_least
 from evo_kernel.fitness.ir.memory import DeviceMemory
 from evo_kernel.fitness.ir.nodes import memory_of, modules_of
 from evo_kernel.fitness.ir.partial import looked_at, touched
@@ -36,7 +36,7 @@ def test_three_passes_ask_three_times_for_the_same_lines():
 
 def test_a_matmul_counts_flops_and_sees_shared_tiles():
     (seen,) = counted_traffic(matmul_plan(4096, 4096, 4096, (128, 128, 64), num_warps=8))
-    assert total_flops([seen]) == pytest.approx(2 * 4096**3)
+    assert seen.programs * sum(seen.flops.values()) == pytest.approx(2 * 4096**3)
     assert seen.load_bytes == pytest.approx(2 * 128 * 4096 * 2)
     assert seen.grid_load_bytes == pytest.approx(2 * 4096 * 4096 * 2, rel=0.05)
     assert seen.wave_load_bytes == pytest.approx(43e6, rel=0.3)  # 9 rows of tiles and all 32 columns, 1 MiB each

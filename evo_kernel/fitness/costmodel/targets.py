@@ -49,10 +49,6 @@ class Target:
     def has_wgmma(self) -> bool:
         return self.arch == 90
 
-    @property
-    def has_tma(self) -> bool:
-        return self.arch >= 90
-
 
 @dataclass(frozen=True)
 class Occupancy:

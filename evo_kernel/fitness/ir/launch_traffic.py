@@ -5,11 +5,11 @@ Who only reads the results needs neither torch nor the executor.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import ConfigDict, Field
 
 LINE_BYTES, SECTOR_BYTES = 128, 32
 WAVE_PROGRAMS = 264
@@ -170,13 +170,3 @@ def _share(executed: float, counted: float) -> tuple[float, float]:
 
 def _raised(counted: float, by: tuple[float, float], programs: int = 1) -> float:
     return counted * by[0] + by[1] * programs
-
-
-def total_flops(traffic: Sequence[LaunchTraffic]) -> float:
-    """Of tl.dot, over all launches."""
-    return sum(launch.programs * sum(launch.flops.values()) for launch in traffic)
-
-
-def read_traffic(told: Any) -> tuple[LaunchTraffic, ...]:
-    """What a child says that it counted: finite, and not negative. Raises ValueError."""
-    return TypeAdapter(tuple[LaunchTraffic, ...]).validate_python(told)

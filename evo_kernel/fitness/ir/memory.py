@@ -63,9 +63,6 @@ class DeviceBuffer:
         self.writer = self.reader = None
         self.track_reads = tracks_reads
 
-    def set_defined(self) -> None:
-        self.defined = None
-
     def unit(self, item: int) -> int:
         """Bytes of one shadow element, which divides `item`; finer from now on if need be."""
         if self._unit == 0:
