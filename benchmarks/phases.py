@@ -56,7 +56,8 @@ def _command(task: str) -> list[str]:
 
 def _timed(command: list[str], cache: str = "") -> tuple[float, float, str]:
     """Wall and processor seconds of a command and all that it starts, and what it prints."""
-    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])} | ({"XDG_CACHE_HOME": cache} if cache else {})
+    path = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    env = os.environ | {"PYTHONPATH": path} | ({"XDG_CACHE_HOME": cache} if cache else {})
     before, began = _spent_s(), time.perf_counter()
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=env)
     if done.returncode:

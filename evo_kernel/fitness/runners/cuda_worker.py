@@ -1,10 +1,10 @@
 """The trusted GPU process: checks plans against references that only it has, and times them.
 
-Started as `python -P -m evo_kernel.fitness.runners.cuda_worker TASK`. It loads everything, waits for one line on stdin,
-and only then touches the GPU: so a spare one costs no GPU memory, and the next is ready at once when a kernel takes a
-process down. Requests come as ipc.py packs them; every answer is one JSON line, with a line of `progress` before each
-part of a long one. It never imports candidate code: what reaches it is a validated plan. After a CUDA error the context
-is not to be trusted: the answer says `fatal`, and the parent starts a fresh process.
+cuda_process.py starts it. A spare loads everything, waits for one line on stdin, and only then touches the GPU: so it
+costs no GPU memory, and is ready at once when a kernel takes a process down. Requests come as ipc.py packs them; every
+answer is one JSON line, with a line of `progress` before each part of a long one. It never imports candidate code: what
+reaches it is a validated plan. After a CUDA error the context is not to be trusted: the answer says `fatal`, and the
+parent starts a fresh process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from evo_kernel.fitness.runners.request_handler import RequestHandler
 from evo_kernel.fitness.runners.worker_state import Answer, Disturbed
 from evo_kernel.fitness.timing.baselines import COMPILED, baseline_function, baseline_names, searching
 from evo_kernel.fitness.timing.estimates import CLAIM, TIMING
-from evo_kernel.processes import end_with_owner
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Task, describe
 from evo_kernel.types import Status
@@ -128,14 +127,14 @@ class GpuWorker:
 _SETTINGS = {"search": TIMING, "claim": CLAIM}
 
 
-def main() -> None:
-    end_with_owner()
+def serve(task_file: str, at_once: bool) -> None:
+    """Answer requests until they end. `at_once`: take the GPU before the go-ahead."""
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (LOG_BYTES, hard))  # kernels can print
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # nothing that a library prints may reach the replies
     requests = os.fdopen(0, "rb")
-    task = _task(sys.argv[1])
+    task = _task(task_file)
     from cuda.bindings import driver  # pyright: ignore[reportMissingImports]
 
     from evo_kernel.fitness.runners.cuda_device import CudaDevice
@@ -144,6 +143,7 @@ def main() -> None:
     torch.backends.cuda.matmul.allow_tf32 = task.tolerance.precision == "tf32"
     torch.backends.cudnn.allow_tf32 = task.tolerance.precision == "tf32"
     torch.backends.cudnn.deterministic = True  # references; baselines are another matter: see `searching`
+    device = CudaDevice() if at_once else None
     order = requests.readline()
     if order == LOAD:  # a spare: it has the seconds that this takes
         if COMPILED in baseline_names(task):
@@ -151,7 +151,7 @@ def main() -> None:
         order = requests.readline()
     if order != GO:
         return
-    device = CudaDevice()
+    device = device or CudaDevice()
     worker = GpuWorker(task, device, replies)
     properties = torch.cuda.get_device_properties(0)
     worker.reply(
@@ -174,7 +174,3 @@ def _task(name: str) -> Task:
 
         return stand_in(Path(name))
     return load(name)
-
-
-if __name__ == "__main__":
-    main()

@@ -144,10 +144,12 @@ _AHEAD: dict[tuple[tuple[str, ...], int], WorkerProcess] = {}
 
 
 def load_ahead(spec: str, gpu: int = 0) -> None:
-    """Start the worker of a task's next runner in this process: it loads while somebody else has the GPU, or the
-    runner's own process loads."""
-    key = (usual_command(spec), gpu)
-    _AHEAD[key] = WorkerProcess(*key, open_log())  # it does not load what only baselines need: they may be known
+    """Start the worker of a task's next runner in this process: it takes the GPU while the runner's process loads.
+
+    It does not load what only baselines need: they may be known.
+    """
+    command = usual_command(spec)
+    _AHEAD[command, gpu] = WorkerProcess((*command, "now"), gpu, open_log())
 
 
 def loaded_ahead(command: tuple[str, ...], gpu: int) -> WorkerProcess | None:
@@ -157,4 +159,4 @@ def loaded_ahead(command: tuple[str, ...], gpu: int) -> WorkerProcess | None:
 
 
 def usual_command(spec: str) -> tuple[str, ...]:
-    return (sys.executable, "-P", "-m", "evo_kernel.fitness.runners.cuda_worker", spec)
+    return (sys.executable, "-P", "-m", "evo_kernel.fitness.runners.cuda_process", spec)
