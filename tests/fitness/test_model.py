@@ -139,6 +139,14 @@ def test_arguments_and_views_of_a_product_do_not_make_it_cheaper():
     assert torch_cost(named).flops >= 2 * 512**3 and torch_cost(named).kind == torch_cost(listed).kind == "fp32"
 
 
+def test_sorting_passes_over_its_bytes_and_series_are_computed():
+    view = View(buffer=0, dtype="float32", shape=(512, 512), strides=(512, 1))
+    node = Aten(op="aten.neg.default", views=(view,), args=[{"view": 0}], kwargs={}, outputs=(view,))
+    ordered, summed = (node.model_copy(update={"op": f"aten.{name}.default"}) for name in ("sort", "special_zeta"))
+    assert torch_cost(ordered).moved_bytes == 4 * torch_cost(node).moved_bytes
+    assert torch_cost(summed).flops >= 100 * view.elements and torch_cost(node).flops == 0
+
+
 def test_torch_pays_for_the_lines_that_its_views_cover():
     def moved(shape: tuple[int, ...], strides: tuple[int, ...]) -> float:
         view = View(buffer=0, dtype="float32", shape=shape, strides=strides)

@@ -65,6 +65,11 @@ _NAMES = """
 """
 _BY_BYTES = frozenset(_NAMES.split())
 """Operations that take the time of their bytes, or nearly: they reduce, move, sort, draw or look up."""
+_SORTS = frozenset("_unique _unique2 kthvalue median mode nanmedian sort topk unique_dim".split())
+"""They pass over their bytes once for each byte of a key: radix sort and selection by digits of 8 bits."""
+_SERIES = frozenset("igamma igammac polygamma special_zeta".split())
+_SERIES_FLOPS = 500.0
+"""Operations of an element of what is summed as a series, or by a recurrence as special polynomials are."""
 _KINDS = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "int8": "int8",
           "float8_e4m3fn": "fp8e4nv", "float8_e5m2": "fp8e5"}  # fmt: skip
 
@@ -94,6 +99,11 @@ def torch_cost(node: Fill | Copy | Constant | Aten) -> TorchCost:
     sectors = _sector_bytes(views, max(made, key=lambda view: view.elements, default=views[0])) if views else 0.0
     if isinstance(node, Aten):
         sectors = max(sectors, _window_bytes(node), _bag_bytes(node))
+        base = node.op.split(".")[1].rstrip("_")
+        if base in _SORTS:
+            moved *= max((view.item_bytes for view in node.views), default=1)
+        if base in _SERIES or "_polynomial_" in base:
+            return TorchCost(moved, _SERIES_FLOPS * max((view.elements for view in made), default=0), "fp32", sectors)
     return TorchCost(moved, sector_bytes=sectors)
 
 
