@@ -65,9 +65,9 @@ _NAMES = """
 """
 _BY_BYTES = frozenset(_NAMES.split())
 """Operations that take the time of their bytes, or nearly: they reduce, move, sort, draw or look up."""
-_SORTS = frozenset("_unique _unique2 kthvalue median mode nanmedian sort topk unique_dim".split())
+_SORTS = frozenset(["_unique", "_unique2", "kthvalue", "median", "mode", "nanmedian", "sort", "topk", "unique_dim"])
 """They pass over their bytes once for each byte of a key: radix sort and selection by digits of 8 bits."""
-_SERIES = frozenset("igamma igammac polygamma special_zeta".split())
+_SERIES = frozenset(["igamma", "igammac", "polygamma", "special_zeta"])
 _SERIES_FLOPS = 500.0
 """Operations of an element of what is summed as a series, or by a recurrence as special polynomials are."""
 _KINDS = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "int8": "int8",
