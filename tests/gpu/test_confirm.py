@@ -10,7 +10,6 @@ from evo_kernel.tasks.loading import load
 from evo_kernel.types import CaseKind, Purpose, Rival, Source
 from evo_kernel.types.promotion import refutation
 
-LIMIT_S = 40.0
 QUICK = JudgeSettings(tune_plans=0, deadline_s=20.0)
 
 
@@ -45,5 +44,3 @@ def test_softmax_in_another_setting_is_confirmed():
         assert abs(gain.ratio / found.claimed - 1.0) < 0.05, "pairs and the search's own times are far apart"
         itself = judge.evaluate(task.seed, Purpose.CONFIRM)
         assert itself.passed and refutation(itself) == "" and all(one.pairs == 0 for one in itself.comparisons)
-    print(f"{time.monotonic() - began:.1f} s in all")
-    assert time.monotonic() - began < LIMIT_S
