@@ -179,6 +179,8 @@ class Grader:
         verdict = step.verdict(found)
         if new:
             self.know([verdict])
+        if step.checked and not step.known:
+            self._seeds.answered(step.case.name, shows_values=verdict.status is Status.WRONG)
         return Findings(
             ended=found if isinstance(found, Checked) else PASSED,
             checks=(verdict.check,) if verdict.check is not None else (),
@@ -193,13 +195,15 @@ class Grader:
             return context.runner.check(step.plan, step.case, draws)
         return context.runner.measure(step.plan, step.case, draws[0][0], step.checked, step.against_us)
 
-    def right_when_timed(self, context: EvaluationContext, plans: Sequence[tuple[Case, CompiledPlan]]) -> bool:
-        """Whether plans of a tuned setting are right at full size too."""
+    def retime(self, context: EvaluationContext, plans: Sequence[tuple[Case, CompiledPlan]], knobs: Knobs) -> Findings:
+        """The times that a tuned setting is scored with, outputs checked while they are taken. Raises CutShort."""
+        found = Findings()
         for case, plan in plans:
-            rounds: list[Round] = [(self._seeds.seed(case.name, "timed"), "nominal")]
-            if not context.runner.check(plan, case, rounds).passed:
-                return False
-        return True
+            context.deadline.check()
+            found = found.then(self._settle(context, self._step(context, plan, case, knobs, timed=True), None))
+            if not found.ended.passed:
+                break
+        return found
 
     def right_when_wide(self, context: EvaluationContext, recording: Recording) -> Findings:
         """Checks at the sizes that scores are of, of values that are not nominal. Raises CutShort."""
@@ -212,17 +216,6 @@ class Grader:
             if not found.passed:
                 return Findings(found)
         return Findings()
-
-    def stays_modeled(
-        self, context: EvaluationContext, plans: Sequence[tuple[Case, CompiledPlan]], found: Sequence[Measurement]
-    ) -> bool:
-        """Whether modeled times still hold once the plans have been executed: what was counted may have been less."""
-        for (case, plan), before in zip(plans, found, strict=True):
-            if before.n == 0:  # modeled, not measured
-                after = context.runner.measure(plan, case, 0, checked=False)
-                if isinstance(after, Checked) or after.median_us > before.median_us:
-                    return False
-        return True
 
     def _draws(self, context: EvaluationContext, step: _Step) -> list[Round]:
         if step.timed:

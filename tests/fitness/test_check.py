@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from evo_kernel.fitness.correctness import check, error_bounds, regimes
+from evo_kernel.fitness.correctness.references import ANSWERS, SeedPool
 from evo_kernel.tasks.task import Task, Tolerance
 
 
@@ -197,3 +198,16 @@ def test_a_reference_that_changes_its_inputs_does_not_change_ours():
     kept = x.clone()
     assert verdict(task, (x,), lambda x: x * 2).passed
     assert torch.equal(x, kept)
+
+
+def test_seeds_are_drawn_anew_before_answers_tell_what_they_draw():
+    seeds = SeedPool()
+    first, other = seeds.seed("a", "nominal"), seeds.seed("b", "nominal")
+    for _ in range(ANSWERS - 1):
+        seeds.answered("a", shows_values=False)
+    assert seeds.seed("a", "nominal") == first
+    seeds.answered("a", shows_values=False)
+    second = seeds.seed("a", "nominal")
+    seeds.answered("a", shows_values=True)
+    assert len({first, second, seeds.seed("a", "nominal")}) == 3
+    assert seeds.seed("b", "nominal") == other

@@ -1,38 +1,43 @@
 """References that many candidates share: drawn inputs and what a correct kernel makes of them.
 
-A per-run secret pool of seeds makes sharing possible; it is renewed by the hour, so that nothing can be learnt between
-evaluations. What is kept lies in host memory: no candidate's kernel runs where a reference is.
+A secret pool of seeds makes sharing possible. They are renewed before answers could tell what they draw. What is kept
+lies in host memory: no candidate's kernel runs where a reference is.
 """
 
 from __future__ import annotations
 
 import secrets
 import threading
-import time
+from collections import Counter
 from collections.abc import Callable
 
 from evo_kernel.fitness.correctness.error_bounds import Expected
 from evo_kernel.lru_cache import Recent
 
-RENEW_S = 3600.0
+ANSWERS = 16
+"""After so many answers about a case its seeds are drawn anew."""
 
 
 class SeedPool:
-    """Secret seeds by case and regime, renewed by the hour. Thread-safe."""
+    """Secret seeds by case and regime. Thread-safe."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._drawn: dict[tuple[str, str], int] = {}
-        self._until = clock() + RENEW_S
+        self._answers: Counter[str] = Counter()
 
     def seed(self, case: str, regime: str) -> int:
-        """The same seed for the same case and regime within the hour."""
+        """The same seed for the same case and regime, until enough has been answered."""
         with self._lock:
-            if self._clock() >= self._until:
-                self._drawn.clear()
-                self._until = self._clock() + RENEW_S
             return self._drawn.setdefault((case, regime), fresh_seed())
+
+    def answered(self, case: str, shows_values: bool) -> None:
+        """An answer about a case goes out: a later kernel could hold the values that it shows, or that errors tell."""
+        with self._lock:
+            self._answers[case] += 1
+            if shows_values or self._answers[case] >= ANSWERS:
+                del self._answers[case]
+                self._drawn = {key: seed for key, seed in self._drawn.items() if key[0] != case}
 
 
 def fresh_seed() -> int:

@@ -23,6 +23,7 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
 from evo_kernel import cuda
+from evo_kernel.fitness.record import light_dynamo
 from evo_kernel.fitness.record.device import impersonate
 from evo_kernel.fitness.record.indexing import get_item, set_item
 from evo_kernel.fitness.record.launches import LaunchWriter
@@ -40,8 +41,9 @@ def warm_up() -> None:
     fake_tensor.init_gpu_context = lambda device: None
     FakeTensor.__getitem__ = get_item
     FakeTensor.__setitem__ = set_item
+    light_dynamo.install()
     with RecordedMode():
-        torch.empty(2, device="cpu").add(1)
+        torch.empty(2, 2, device="cpu").add(1).t().sum()
 
 
 def handle(request: dict[str, Any], folder: str) -> dict[str, Any]:

@@ -147,11 +147,12 @@ class WorkerState:
             raise PlanFailed(Status.WRONG, f"the kernel changes its input {changed[0]}")
 
     def compare(
-        self, case: Case, seed: int, regime: str, inputs: tuple[Input, ...], outputs: Sequence[torch.Tensor]
+        self, case: Case, seed: int, regime: str, inputs: tuple[Input, ...], *launches: Sequence[torch.Tensor]
     ) -> CheckResult:
-        """The verdict on outputs; called when the candidate's kernels have finished."""
+        """The first verdict on the outputs of a launch that is not passed, else the last; their kernels have ended."""
         with self._expected(case, seed, regime, inputs) as expected:
-            return check.compare(case.name, outputs, expected, self.task.tolerance)
+            results = [check.compare(case.name, outputs, expected, self.task.tolerance) for outputs in launches]
+        return next((result for result in results if not result.passed), results[-1])
 
     def make_reference(self, case: Case, seed: int, regime: str) -> None:
         """What `compare` will need of these inputs, before there is a kernel."""

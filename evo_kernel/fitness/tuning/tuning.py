@@ -17,7 +17,7 @@ from evo_kernel.fitness.record.recorder import RecordFault, Recording
 from evo_kernel.fitness.tuning.knobs import Knob, find_knobs, knob_groups
 from evo_kernel.fitness.tuning.proposals import Search, Space
 from evo_kernel.tasks.task import Case
-from evo_kernel.types import CaseKind, Knobs, Measurement, PlanVerdict, Source, Status
+from evo_kernel.types import CaseKind, Knobs, Measurement, Source
 
 RACE_LOG = math.log(1.25)  # a setting so far behind the best on the cases so far is not timed on the others
 
@@ -88,18 +88,19 @@ class Tuning:
         return replace(found, knobs=taken.setting, measurements=taken.times) if taken else found
 
     def _best_right(self, context: EvaluationContext, arrived: Sequence[_Entrant], best_log: float) -> _Entrant | None:
-        """The fastest of those faster than `best_log` that checks, at full size too. Raises CutShort."""
+        """The fastest of those faster than `best_log` that checks, and stays so with outputs checked while it is timed:
+        nobody looked at the launches of the race. Raises CutShort."""
         for one in sorted(arrived, key=lambda one: one.cost):
             if one.cost >= best_log:
                 break
             context.deadline.check()
             checks = self._grader.record(context.source, (CaseKind.CHECK,), [one.setting])
             one.found = one.found.then(self._grader.grade(context, checks, one.setting))
-            right = one.found.ended.passed and self._grader.right_when_timed(context, one.plans)
-            if right and self._grader.stays_modeled(context, one.plans, one.times):
-                verdicts = tuple(PlanVerdict(m.case, m.plan, Status.PASSED, "", None, m) for m in one.times)
-                self._grader.know(verdicts)
-                one.found = one.found.then(Findings(verdicts=verdicts))
+            if not one.found.ended.passed:
+                continue
+            timed = self._grader.retime(context, one.plans, one.setting)
+            one.found = replace(one.found, measurements=()).then(replace(timed, plans=()))
+            if one.found.ended.passed and one.cost < best_log:
                 return one
         return None
 
